@@ -1,0 +1,37 @@
+"""ament_python package: installs the Python package, the share files and the console scripts."""
+
+from glob import glob
+
+from setuptools import find_packages, setup
+
+NAME = 'zc_perception'
+
+setup(
+    name=NAME,
+    version='0.1.0',
+    packages=find_packages(include=[NAME, NAME + '.*']),
+    package_data={NAME: ['py.typed', 'models/*/*']},
+    data_files=[
+        ('share/ament_index/resource_index/packages', ['resource/' + NAME]),
+        ('share/' + NAME, ['package.xml']),
+        ('share/' + NAME + '/launch', glob('launch/*.launch.*')),
+        ('share/' + NAME + '/config', glob('config/*.yaml')),
+    ],
+    install_requires=['setuptools', 'numpy', 'PyYAML'],
+    extras_require={'cpu': ['onnxruntime'], 'opencv': ['opencv-python-headless>=4.5,<5']},
+    python_requires='>=3.10',
+    zip_safe=False,
+    maintainer='zc_perception maintainers',
+    maintainer_email='maintainers@zc-perception.dev',
+    description='Zero-copy camera-to-NPU perception for ROS 2.',
+    license='Apache-2.0',
+    entry_points={
+        'console_scripts': [
+            'capture_node = zc_perception.nodes.main:capture_node',
+            'inference_node = zc_perception.nodes.main:inference_node',
+            'overlay_node = zc_perception.nodes.main:overlay_node',
+            'perception = zc_perception.nodes.main:perception',
+            'zc_demo = zc_perception.nodes.demo:main',
+        ],
+    },
+)

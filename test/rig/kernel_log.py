@@ -1,0 +1,51 @@
+"""Which lines of a kernel log mean that the kernel is unhappy.
+
+A run whose command succeeded but whose kernel complained has failed: a refcount underflow or a
+KFENCE report is the kind of bug that the rig exists to find.
+"""
+
+from __future__ import annotations
+
+import re
+
+#: A line that matches one of these is a complaint ...
+_COMPLAINTS = re.compile(
+    "|".join(
+        (
+            r"\bBUG\b",
+            r"\bWARNING\b",
+            r"\bOops\b",
+            r"\bKFENCE\b|\bKASAN\b|\bUBSAN\b|\bKCSAN\b",
+            r"refcount_t\b",
+            r"general protection fault",
+            r"[Uu]nable to handle",
+            r"\bINFO: task .* blocked for more than",
+            r"\b(?:self-)?detected (?:stalls?|expedited stalls?)\b",
+            r"soft lockup|hard LOCKUP",
+            r"list_(?:add|del) corruption",
+            r"use-after-free|double free|slab-out-of-bounds",
+            r"possible (?:circular|recursive|irq lock) ",
+            r"scheduling while atomic|sleeping function called",
+            r"\bDMA-API:",
+            r"\bDMAR: (?:\[.*\] )?.*[Ff]ault",
+            r"cannot create duplicate filename",
+            r"Kernel panic",
+            r"\bCall Trace:",
+        )
+    )
+)
+
+#: ... unless it is one of these, each of which is known and says nothing about us.
+_HARMLESS = re.compile(
+    "|".join(
+        (
+            r"Spectre V2 : WARNING: Unprivileged eBPF",  # a configuration note at boot
+            r"\bDMAR: Fault (?:event|status)",  # register names in the probe messages of the IOMMU
+        )
+    )
+)
+
+
+def complaints(log: str) -> list[str]:
+    """Return the lines of `log` that no healthy kernel prints, in their order."""
+    return [line for line in log.splitlines() if _COMPLAINTS.search(line) and not _HARMLESS.search(line)]

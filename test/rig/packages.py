@@ -1,0 +1,187 @@
+"""Which Debian packages the rig needs, and one unpacked copy of them in the cache.
+
+Nothing is installed: the packages are downloaded, checked by apt and unpacked below the cache. The
+concrete kernel version is asked for, never pinned, because the security suite drops old ones.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from .cache import appearing, keep_newest
+from .errors import RigError, RigUnavailable
+
+#: The series whose compiler is bookworm's own gcc and whose configuration has all that the rig needs.
+META_PACKAGE = "linux-image-6.12-amd64"
+
+#: Loaded before the host's root can be mounted.
+BOOT_MODULES = ("9pnet_virtio", "9p", "overlay")
+#: Loaded when a run asks for it.
+CAMERA_MODULES = ("vivid",)
+
+_CHECK_EVERY_S = 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An unpacked kernel: its image, what modules are built against, and the few modules used."""
+
+    version: str
+    root: Path
+
+    @property
+    def image(self) -> Path:
+        """Return what QEMU boots."""
+        return self.root / "boot" / f"vmlinuz-{self.version}-amd64"
+
+    @property
+    def headers(self) -> Path:
+        """Return the folder for ``make -C``."""
+        return self.root / "usr/src" / f"linux-headers-{self.version}-amd64"
+
+    @property
+    def busybox(self) -> Path:
+        """Return the static busybox that is the initramfs's user space."""
+        found = [path for path in (self.root / "bin/busybox", self.root / "usr/bin/busybox") if path.is_file()]
+        if not found:
+            raise RigError(f"no busybox below {self.root}; delete that folder to fetch it again")
+        return found[0]
+
+    @property
+    def compiler(self) -> str:
+        """Return the compiler that built the kernel, e.g. ``gcc-12``; modules must use the same."""
+        config = (self.root / "boot" / f"config-{self.version}-amd64").read_text(encoding="utf-8")
+        match = re.search(r'^CONFIG_CC_VERSION_TEXT="(\S+)', config, re.MULTILINE)
+        if not match:
+            raise RigError(f"the configuration of kernel {self.version} does not name its compiler")
+        return match[1].rpartition("-linux-gnu-")[2]
+
+    def load_order(self, names: Iterable[str]) -> list[Path]:
+        """Return the files of `names` and of what they depend on, in the order to load them."""
+        return load_order({path.stem.replace("-", "_"): path for path in (self.root / "modules").iterdir()}, names)
+
+
+def load_order(files: dict[str, Path], names: Iterable[str]) -> list[Path]:
+    """Return the module files for `names`, each after those in its own ``depends=`` line."""
+    order: list[Path] = []
+
+    def add(name: str) -> None:
+        if name not in files:
+            raise RigError(f"the kernel package has no module {name!r}")
+        if files[name] in order:
+            return
+        match = re.search(rb"\0depends=([^\0]*)\0", files[name].read_bytes())
+        for dependency in match[1].decode().split(",") if match and match[1] else ():
+            add(dependency)
+        order.append(files[name])
+
+    for name in names:
+        add(name)
+    return order
+
+
+def current(cache: Path, *, now: float | None = None) -> Kernel:
+    """Return the kernel to use: the newest that the archive has, asked for at most once a day.
+
+    Without a network the cached one is used; with neither, `RigUnavailable` says what is missing.
+    The caller holds the cache's lock.
+    """
+    now = time.time() if now is None else now
+    state_file = cache / "kernel.json"
+    state = _read_state(state_file)
+    cached = Kernel(state["version"], cache / "kernels" / state["version"]) if state else None
+    if cached and cached.image.is_file() and 0 <= now - float(state["checked"]) < _CHECK_EVERY_S:
+        return cached
+    try:
+        version = _newest_version()
+        kernel = Kernel(version, cache / "kernels" / version)
+        if not kernel.image.is_file():
+            _fetch(kernel, cache)
+    except RigUnavailable:
+        if cached and cached.image.is_file():
+            return cached
+        raise
+    state_file.write_text(json.dumps({"version": version, "checked": now}), encoding="utf-8")
+    keep_newest(cache / "kernels", 2)
+    return kernel
+
+
+def _read_state(file: Path) -> dict[str, str]:
+    try:
+        state = json.loads(file.read_text(encoding="utf-8"))
+        return {"version": str(state["version"]), "checked": str(float(state["checked"]))}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _newest_version() -> str:
+    name = _resolve_dependency(META_PACKAGE, "linux-image-")
+    return name.removeprefix("linux-image-").removesuffix("-amd64")
+
+
+def _fetch(kernel: Kernel, cache: Path) -> None:
+    version = kernel.version
+    names = [
+        f"linux-image-{version}-amd64",
+        f"linux-headers-{version}-amd64",
+        f"linux-headers-{version}-common",
+        f"linux-kbuild-{version}",
+        "busybox-static",
+    ]
+    with appearing(kernel.root) as scratch:
+        downloads = scratch / "downloads"
+        downloads.mkdir()
+        for package in _download(names, downloads):
+            subprocess.run(["dpkg-deb", "-x", str(package), str(scratch)], check=True)
+        shutil.rmtree(downloads)
+        _keep_modules(scratch, version)
+        # The packaged Makefile includes its common part by an absolute path below /usr/src.
+        makefile = scratch / "usr/src" / f"linux-headers-{version}-amd64" / "Makefile"
+        makefile.write_text(
+            makefile.read_text(encoding="utf-8").replace("/usr/src/", f"{kernel.root}/usr/src/"), encoding="utf-8"
+        )
+    subprocess.run(["touch", str(kernel.root)], check=True)
+
+
+def _keep_modules(scratch: Path, version: str) -> None:
+    """Unpack the modules that the rig loads into ``modules/`` and drop the other four thousand."""
+    tree = next(path for path in (scratch / "lib/modules", scratch / "usr/lib/modules") if path.is_dir())
+    kept = scratch / "modules"
+    kept.mkdir()
+    packed = {path.name.split(".")[0].replace("-", "_"): path for path in tree.rglob("*.ko*")}
+    wanted = [*BOOT_MODULES, *CAMERA_MODULES]
+    while wanted:
+        name = wanted.pop()
+        if name not in packed:
+            raise RigUnavailable(f"the kernel package {version} has no module {name!r}, which the rig needs")
+        target = kept / f"{name}.ko"
+        if target.exists():
+            continue
+        data = packed[name].read_bytes()
+        target.write_bytes(lzma.decompress(data) if packed[name].suffix == ".xz" else data)
+        match = re.search(rb"\0depends=([^\0]*)\0", target.read_bytes())
+        wanted += match[1].decode().split(",") if match and match[1] else []
+    shutil.rmtree(tree)
+
+
+def _resolve_dependency(meta: str, prefix: str) -> str:
+    listing = subprocess.run(["apt-cache", "depends", meta], capture_output=True, text=True, check=False).stdout
+    match = re.search(rf"Depends: ({re.escape(prefix)}\S+)", listing)
+    if not match:
+        raise RigUnavailable(f"apt knows no {meta}")
+    return match[1]
+
+
+def _download(names: list[str], into: Path) -> list[Path]:
+    result = subprocess.run(["apt-get", "-qq", "download", *names], cwd=into, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise RigUnavailable(f"the kernel packages cannot be downloaded: {result.stderr}")
+    return sorted(into.glob("*.deb"))

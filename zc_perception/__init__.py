@@ -1,0 +1,1 @@
+"""Zero-copy camera-to-NPU perception for ROS 2."""

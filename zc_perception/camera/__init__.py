@@ -1,0 +1,1 @@
+"""Cameras: where frames come from."""

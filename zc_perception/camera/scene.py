@@ -1,0 +1,359 @@
+"""The synthetic camera's picture: an animated road, drawn straight into NV12 planes, with exact ground truth.
+
+The ego camera drives along a straight road through an endless stream of cars, pedestrians, signs and cones. Everything
+is a function of ``(width, height, seed, palette, index)``: frames may be drawn in any order and come out the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.camera import scene_shapes as shapes
+from zc_perception.camera.scene_backdrop import HORIZON, RoadEdges, draw_backdrop, noise_tiles
+
+CLASS_NAMES: tuple[str, ...] = ('car', 'pedestrian', 'sign', 'cone')
+"""Names in the order of ``SceneObject.class_index``."""
+
+FRAMES_PER_SECOND = 30.0
+MIN_FRAME_SIDE = 64
+MIN_OBJECT_SIDE = 12
+MAX_OBJECT_SIDE = 400
+MIN_OBJECTS = 5
+MAX_OBJECTS = 40
+MIN_VISIBLE = 0.55
+MIN_INSIDE = 0.8
+
+# The size that models see: objects are scaled to look alike once the frame is letterboxed to it.
+_REFERENCE_WIDTH, _REFERENCE_HEIGHT = 640, 384
+_FOCAL = 420.0
+_CAMERA_HEIGHT = 2.0
+_ROAD_HALF_WIDTH = 4.6
+_LANE = 3.0
+_DASH_PERIOD, _DASH_LENGTH = 7.0, 3.0
+_NOISE_MARGIN, _NOISE_TILES = 61, 3
+_CACHED_LOOKS = 512
+
+
+@dataclass(frozen=True)
+class SceneObject:
+    """One object of the ground truth.
+
+    ``x, y`` is the top-left corner and ``width, height`` the size, in image pixels, of the tight box around the whole
+    silhouette clipped to the image (parts hidden by nearer objects included); ``visible`` is the share of the
+    silhouette's pixels that can be seen, 0 to 1.
+    """
+
+    class_index: int
+    x: float
+    y: float
+    width: float
+    height: float
+    visible: float
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What a sort of thing looks like and where it stands. Lengths in metres, speeds in metres per second."""
+
+    make: shapes.ShapeMaker
+    width: tuple[float, float]
+    aspect: tuple[float, float]
+    lateral: tuple[float, ...]
+    jitter: float
+    count: tuple[int, int]
+    own_speed: tuple[float, float] = (0.0, 0.0)
+    sweep: float = 0.0
+
+
+_OBJECT_KINDS = (
+    _Kind(shapes.car, (1.75, 2.1), (0.74, 0.86), (-_LANE, 0.0, _LANE), 0.3, (6, 10), (-11.0, 9.0)),
+    _Kind(shapes.pedestrian, (0.84, 0.98), (2.0, 2.3), (-3.5, -1.5, 1.5, 3.5), 1.5, (4, 7), (-1.0, 1.0), 2.2),
+    _Kind(shapes.sign, (0.9, 1.15), (2.0, 2.6), (-5.4, 5.4), 0.6, (4, 7)),
+    _Kind(shapes.cone, (0.84, 1.0), (1.15, 1.4), (-4.3, -1.5, 1.5, 4.3), 0.3, (5, 8)),
+)
+_CLUTTER_KINDS = (
+    _Kind(shapes.building, (3.0, 7.0), (0.7, 1.6), (-14.0, -9.5, 9.5, 14.0), 2.0, (4, 6)),
+    _Kind(shapes.tree, (1.6, 3.2), (1.3, 2.0), (-9.0, -6.8, 6.8, 9.0), 0.8, (4, 6)),
+    _Kind(shapes.bush, (0.9, 2.2), (0.5, 0.9), (-7.0, -5.6, 5.6, 7.0), 0.6, (3, 5)),
+    _Kind(shapes.crate, (0.8, 1.9), (0.6, 1.3), (-6.5, -5.0, 5.0, 6.5), 0.8, (3, 5)),
+    _Kind(shapes.barrel, (0.7, 1.0), (1.2, 1.7), (-6.5, -5.0, 5.0, 6.5), 0.6, (2, 4)),
+    _Kind(shapes.patch, (0.8, 2.4), (0.12, 0.3), (-4.0, -1.5, 1.5, 4.0), 1.2, (4, 7)),
+)
+
+
+@dataclass(frozen=True)
+class _Track:
+    """An endless row of things of one kind: one at a time travels from ``far`` to ``near``, then the next one starts."""
+
+    kind: _Kind
+    class_index: int
+    number: int
+    near: float
+    far: float
+    phase: float
+    speed: float
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What is drawn once per thing: its outline, size (metres) and place across the road."""
+
+    shape: shapes.Shape
+    width: float
+    height: float
+    lateral: float
+    stride: float
+
+
+@dataclass(frozen=True)
+class _Sprite:
+    """A thing placed in the image: ``polygons`` in pixels, ``depth`` in metres, ``foot`` and ``reach`` in pixels."""
+
+    class_index: int
+    shape: shapes.Shape
+    polygons: list[NDArray[np.int32]]
+    depth: float
+    foot: tuple[int, int]
+    reach: int
+
+
+class RoadScene:
+    """Draws frames of one scene and tells what is in them. Not thread-safe: each thread needs its own."""
+
+    def __init__(self, width: int, height: int, seed: int = 0, palette: str = 'all') -> None:
+        """``width`` and ``height`` in pixels, even and at least 64; ``palette`` one of ``scene_shapes.PALETTES``.
+
+        Raises ValueError for anything else, and for a negative ``seed``.
+        """
+        _check_side('width', width)
+        _check_side('height', height)
+        if palette not in shapes.PALETTES:
+            raise ValueError(f'palette must be one of {", ".join(shapes.PALETTES)}, got {palette!r}')
+        if seed < 0:
+            raise ValueError(f'seed must be 0 or more, got {seed}')
+        self.width = width
+        self.height = height
+        self.seed = seed
+        self.palette = palette
+        rng = np.random.default_rng((seed, 0))
+        self._hues = shapes.PALETTES[palette]
+        self._lens = _Lens(width, height)
+        self._ego_speed = rng.uniform(4.0, 10.0)
+        self._objects = self._make_tracks(_OBJECT_KINDS, 0, rng)
+        self._clutter = self._make_tracks(_CLUTTER_KINDS, len(self._objects), rng)
+        self._backdrop = draw_backdrop(width, height, self._lens.road_edges(), rng)
+        self._noise = noise_tiles(width, height, _NOISE_MARGIN, _NOISE_TILES, rng)
+        self._looks: OrderedDict[tuple[int, int], _Look] = OrderedDict()
+        self._free = np.empty((height, width), np.uint8)
+        self._mask = np.empty((2 * MAX_OBJECT_SIDE, 2 * MAX_OBJECT_SIDE), np.uint8)
+
+    def draw(self, index: int, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> tuple[SceneObject, ...]:
+        """Draws frame ``index`` (0 or more, 30 per second) and returns its ground truth, nearest object first.
+
+        ``luma`` is ``(height, width)`` and ``chroma`` ``(height/2, width/2, 2)`` with U before V, both writable uint8;
+        rows may be padded (the padding stays untouched). Levels are BT.601 limited range.
+        Raises ValueError when a plane has another shape, dtype or a gap between pixels of a row.
+        """
+        _check_plane('luma', luma, (self.height, self.width))
+        _check_plane('chroma', chroma, (self.height // 2, self.width // 2, 2))
+        objects, sprites = self._visible(index)
+        np.copyto(luma, self._backdrop[0])
+        np.copyto(chroma, self._backdrop[1])
+        self._draw_lanes(index, luma)
+        clutter = [self._place(track, index) for track in self._clutter]
+        for sprite in sorted(clutter, key=lambda s: -s.depth):
+            shapes.paint(sprite.polygons, sprite.shape, luma, chroma)
+        for sprite in sprites:
+            self._draw_shadow(sprite, luma)
+        for sprite in reversed(sprites):
+            shapes.paint(sprite.polygons, sprite.shape, luma, chroma)
+        self._add_noise(index, luma, chroma)
+        return objects
+
+    def truth(self, index: int) -> tuple[SceneObject, ...]:
+        """What :meth:`draw` returns for frame ``index``, without drawing. Raises ValueError for a negative index."""
+        return self._visible(index)[0]
+
+    def _visible(self, index: int) -> tuple[tuple[SceneObject, ...], list[_Sprite]]:
+        """The accepted objects and their sprites, nearest first."""
+        if index < 0:
+            raise ValueError(f'index must be 0 or more, got {index}')
+        self._free.fill(255)
+        objects: list[SceneObject] = []
+        sprites: list[_Sprite] = []
+        candidates = sorted((self._place(track, index) for track in self._objects), key=lambda s: s.depth)
+        for sprite in candidates:
+            self._accept(sprite, objects, sprites)
+        if len(objects) < MIN_OBJECTS:
+            for sprite in self._fillers():
+                self._accept(sprite, objects, sprites)
+                if len(objects) == MIN_OBJECTS:
+                    break
+        return tuple(objects), sprites
+
+    def _accept(self, sprite: _Sprite, objects: list[SceneObject], sprites: list[_Sprite]) -> None:
+        """Takes ``sprite`` behind all accepted ones, unless it would be too hidden, cut off, small or large."""
+        vertices = np.concatenate(sprite.polygons)
+        x0, y0 = vertices.min(axis=0).tolist()
+        x1, y1 = (vertices.max(axis=0) + 1).tolist()
+        left, top, right, bottom = max(x0, 0), max(y0, 0), min(x1, self.width), min(y1, self.height)
+        if min(right - left, bottom - top) < MIN_OBJECT_SIDE or max(x1 - x0, y1 - y0) > MAX_OBJECT_SIDE:
+            return
+        silhouette = self._mask[: y1 - y0, : x1 - x0]
+        silhouette.fill(0)
+        for polygon in sprite.polygons:
+            cv2.fillPoly(silhouette, [polygon], 255, offset=(-x0, -y0))
+        total = cv2.countNonZero(silhouette)
+        inside = silhouette[top - y0 : bottom - y0, left - x0 : right - x0]
+        if cv2.countNonZero(inside) < MIN_INSIDE * total:
+            return
+        free = self._free[top:bottom, left:right]
+        shown = cv2.countNonZero(cv2.bitwise_and(free, inside))
+        if shown < MIN_VISIBLE * total:
+            return
+        cv2.subtract(free, inside, free)
+        bounds = cv2.boundingRect(inside)
+        objects.append(SceneObject(sprite.class_index, float(left + bounds[0]), float(top + bounds[1]),
+                                   float(bounds[2]), float(bounds[3]), shown / total))
+        sprites.append(sprite)
+
+    def _make_tracks(self, kinds: tuple[_Kind, ...], first_number: int, rng: np.random.Generator) -> list[_Track]:
+        tracks: list[_Track] = []
+        for class_index, kind in enumerate(kinds):
+            near, far = self._lens.depth_range(kind)
+            for _ in range(int(rng.integers(kind.count[0], kind.count[1] + 1))):
+                phase, speed = rng.uniform(0.0, far - near), self._ego_speed + rng.uniform(*kind.own_speed)
+                tracks.append(_Track(kind, class_index, first_number + len(tracks), near, far, phase, speed))
+        return tracks
+
+    def _place(self, track: _Track, index: int) -> _Sprite:
+        """The thing of ``track`` that is on its way in frame ``index``."""
+        seconds = index / FRAMES_PER_SECOND
+        cycle, travelled = divmod(track.phase + track.speed * seconds, track.far - track.near)
+        look = self._look(track, int(cycle))
+        gait = math.sin(look.stride + 7.0 * seconds)
+        lateral = look.lateral + track.kind.sweep * math.sin(look.stride + 0.55 * seconds)
+        return self._lens.sprite(track.class_index, look, lateral, track.far - travelled, gait)
+
+    def _look(self, track: _Track, cycle: int) -> _Look:
+        key = (track.number, cycle)
+        look = self._looks.get(key)
+        if look is None:
+            hues = self._hues if track.kind in _OBJECT_KINDS else shapes.PALETTES['all']
+            # Cycles of receding things count down from 0, and seeds cannot be negative.
+            rng = np.random.default_rng((self.seed, 1, track.number, abs(cycle), int(cycle < 0)))
+            look = _make_look(track.kind, hues, rng)
+            self._looks[key] = look
+            if len(self._looks) > _CACHED_LOOKS:
+                self._looks.popitem(last=False)
+        return look
+
+    def _fillers(self) -> Iterator[_Sprite]:
+        """Small standing objects all over the image, for frames in which too few of the moving ones can be seen."""
+        side = self._lens.smallest * 1.3
+        step = max(round(side), 1)
+        number = 0
+        for y in range(step * 2, self.height, step):
+            for x in range(step, self.width - step // 2, step):
+                class_index = number % len(_OBJECT_KINDS)
+                kind = _OBJECT_KINDS[class_index]
+                look = _make_look(kind, self._hues, np.random.default_rng((self.seed, 2, number)))
+                scale = side / min(look.width, look.height)
+                polygons = look.shape.polygons(x, y, look.width * scale, look.height * scale, 0.0)
+                yield _Sprite(class_index, look.shape, polygons, math.inf, (x, y), step)
+                number += 1
+
+    def _draw_lanes(self, index: int, luma: NDArray[np.uint8]) -> None:
+        lens = self._lens
+        shift = self._ego_speed * index / FRAMES_PER_SECOND % _DASH_PERIOD
+        for dash in range(8):
+            near = max(lens.bottom_depth * 0.8, dash * _DASH_PERIOD + lens.bottom_depth - shift)
+            far = dash * _DASH_PERIOD + lens.bottom_depth - shift + _DASH_LENGTH
+            if far <= near:
+                continue
+            for x in (-_LANE / 2, _LANE / 2):
+                corners = [lens.ground(x - 0.07, near), lens.ground(x + 0.07, near),
+                           lens.ground(x + 0.07, far), lens.ground(x - 0.07, far)]
+                cv2.fillPoly(luma, [np.array(corners).round().astype(np.int32)], 180)
+
+    def _draw_shadow(self, sprite: _Sprite, luma: NDArray[np.uint8]) -> None:
+        cv2.ellipse(luma, sprite.foot, (sprite.reach, max(sprite.reach // 6, 1)), 0, 0, 360, 34, cv2.FILLED)
+
+    def _add_noise(self, index: int, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
+        rng = np.random.default_rng((self.seed, 3, index))
+        tile, y, x = (int(n) for n in rng.integers(0, (_NOISE_TILES, _NOISE_MARGIN, _NOISE_MARGIN)))
+        luma_tile, chroma_tile = self._noise[0][tile], self._noise[1][tile]
+        cv2.add(luma, luma_tile[y : y + self.height, x : x + self.width], luma)
+        cv2.add(chroma, chroma_tile[y : y + self.height // 2, x : x + self.width // 2], chroma)
+
+
+class _Lens:
+    """Perspective of the ego camera: metres on the road to pixels."""
+
+    def __init__(self, width: int, height: int) -> None:
+        across, down = width / _REFERENCE_WIDTH, height / _REFERENCE_HEIGHT
+        # Very long or very tall frames are letterboxed so small that objects would no longer fit across them.
+        self.scale = min(max(across, down), 2 * min(across, down))
+        self._centre_x = width / 2
+        self._horizon = height * HORIZON
+        self._focal_x = _FOCAL * across
+        self._focal_y = _FOCAL * height / 360
+        self._height = height
+        shorter = min(width, height)
+        self.smallest = min(max(MIN_OBJECT_SIDE + 1.5, 14.5 * self.scale), 0.45 * MAX_OBJECT_SIDE)
+        self.largest = max(min(0.96 * MAX_OBJECT_SIDE, 0.62 * shorter), 2.2 * self.smallest)
+        self.bottom_depth = self._focal_y * _CAMERA_HEIGHT / (height - self._horizon)
+
+    def ground(self, lateral: float, depth: float) -> tuple[float, float]:
+        """Pixel of the road's surface ``lateral`` metres to the right and ``depth`` metres ahead."""
+        return (self._centre_x + self._focal_x * lateral / depth,
+                self._horizon + self._focal_y * _CAMERA_HEIGHT / depth)
+
+    def road_edges(self) -> RoadEdges:
+        """The road's edges at the bottom of the image."""
+        left, right = (self.ground(side * _ROAD_HALF_WIDTH, self.bottom_depth)[0] for side in (-1, 1))
+        return RoadEdges(left, right, self._centre_x)
+
+    def depth_range(self, kind: _Kind) -> tuple[float, float]:
+        """Nearest and farthest depth at which every thing of ``kind`` has an allowed size and can be in the image."""
+        focal = _FOCAL * self.scale
+        thinnest = kind.width[0] * min(kind.aspect[0], 1.0)
+        longest = kind.width[1] * max(kind.aspect[1], 1.0)
+        far = focal * min(thinnest, 1.4) / self.smallest if kind in _OBJECT_KINDS else 40.0
+        beside = min(abs(x) for x in kind.lateral) - kind.jitter - kind.sweep
+        near = max(focal * longest / self.largest, self.bottom_depth * 1.02, self._focal_x * beside / self._centre_x)
+        return min(near, 0.7 * far), far
+
+    def sprite(self, class_index: int, look: _Look, lateral: float, depth: float, swing: float) -> _Sprite:
+        """``look`` standing on the road at ``lateral`` and ``depth``."""
+        x, y = self.ground(lateral, depth)
+        pixels = _FOCAL * self.scale / depth
+        polygons = look.shape.polygons(x, y, look.width * pixels, look.height * pixels, swing)
+        return _Sprite(class_index, look.shape, polygons, depth, (round(x), round(y)), round(look.width * pixels * 0.55))
+
+
+def _make_look(kind: _Kind, hues: tuple[float, float], rng: np.random.Generator) -> _Look:
+    width, aspect = rng.uniform(*kind.width), rng.uniform(*kind.aspect)
+    shape = kind.make(rng, hues, 1 / aspect)
+    lateral = rng.choice(kind.lateral) + rng.uniform(-kind.jitter, kind.jitter)
+    return _Look(shape, width, width * aspect, lateral, rng.uniform(0.0, 2 * math.pi))
+
+
+def _check_side(name: str, side: int) -> None:
+    if side < MIN_FRAME_SIDE or side % 2:
+        raise ValueError(f'{name} must be an even number of at least {MIN_FRAME_SIDE} pixels, got {side}')
+
+
+def _check_plane(name: str, plane: NDArray[np.uint8], shape: tuple[int, ...]) -> None:
+    if plane.shape != shape or plane.dtype != np.uint8:
+        raise ValueError(f'{name} must be uint8 of shape {shape}, got {plane.dtype} of shape {plane.shape}')
+    packed = shape[2:] + (1,) if len(shape) == 3 else (1,)
+    if plane.strides[1:] != packed or plane.strides[0] < math.prod(shape[1:]):
+        raise ValueError(f'{name} must have no gap between the pixels of a row, got strides {plane.strides}')

@@ -1,0 +1,58 @@
+"""The package's one family of errors.
+
+Every message is a sentence for the person at the keyboard: the value that was wrong, what is allowed, what to do next.
+Console scripts print it as one line and exit with :data:`EXIT_USAGE`; nothing of it is ever a traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+EXIT_USAGE = 2
+
+
+class ZcError(Exception):
+    """Base class of every error that this package raises on purpose."""
+
+
+class ConfigError(ZcError):
+    """A parameter, file or model that the user named can't be used."""
+
+
+class LayoutError(ZcError, ValueError):
+    """A plane layout is impossible or doesn't fit its buffers. The message names the plane."""
+
+
+class FormatError(ZcError, ValueError):
+    """A pixel format or modifier is unknown, or has no name in the asked system."""
+
+
+class AllocationError(ZcError):
+    """No memory of the wanted kind could be had."""
+
+
+class FrameReleasedError(ZcError):
+    """A frame was used after its lease had been dropped."""
+
+
+class StaleFrameError(ZcError):
+    """A descriptor or lease names a generation of a slot that has been reused since."""
+
+
+class NegotiationError(ZcError):
+    """The participants' constraints have no common setting. The message names who and what."""
+
+
+class CameraError(ZcError):
+    """A camera can't be opened or stopped delivering."""
+
+
+class AcceleratorError(ZcError):
+    """An accelerator can't be opened, or a job failed. The node lives on; the frame is lost and counted."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """``; did you mean 'x'?`` for the known word nearest to *word*, or nothing."""
+    found = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean '{found[0]}'?" if found else ''

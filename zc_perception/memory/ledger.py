@@ -1,0 +1,46 @@
+"""The copy ledger: every place that touches pixels with the CPU books the bytes here, under a reason.
+
+It is what the package claims of itself; the verification checks the claim from outside. It lives in this room, not in
+``observe/``, because cameras and accelerators book into it and may not import upwards.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LedgerEntry:
+    """What was booked under one reason so far."""
+
+    count: int
+    bytes: int
+
+
+class CopyLedger:
+    """Counts passes of the CPU over pixels, by reason. Thread-safe; O(1) per booking.
+
+    Reasons in use: ``draw`` and ``decode`` (a camera made of software writes its frame), ``tensor`` (an accelerator on the CPU
+    reads it), ``to_ros`` and ``from_ros`` (conversion from and to ``sensor_msgs/Image``), ``overlay``.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: dict[str, tuple[int, int]] = {}
+
+    def book(self, reason: str, num_bytes: int) -> None:
+        """Book one pass over *num_bytes* bytes of pixels."""
+        with self._lock:
+            count, total = self._entries.get(reason, (0, 0))
+            self._entries[reason] = (count + 1, total + num_bytes)
+
+    def entries(self) -> dict[str, LedgerEntry]:
+        """All reasons so far."""
+        with self._lock:
+            return {reason: LedgerEntry(*entry) for reason, entry in self._entries.items()}
+
+    def count(self, reason: str) -> int:
+        """How often *reason* was booked."""
+        with self._lock:
+            return self._entries.get(reason, (0, 0))[0]

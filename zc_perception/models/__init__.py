@@ -1,0 +1,1 @@
+"""Models shipped with the package, one folder each (data only)."""

@@ -1,0 +1,1 @@
+"""What the bytes mean: formats, modifiers, layouts, colorimetry. Pure values, no I/O."""
