@@ -112,7 +112,8 @@ def _plane_view(layout: ImageLayout, index: int, root: NDArray[np.uint8]) -> NDA
     strides: tuple[int, ...] = (plane.stride, element.element_bytes, sample.itemsize)
     if components == 1:
         shape, strides = shape[:2], strides[:2]
-    return np.ndarray(shape, sample, buffer=root, offset=plane.offset, strides=strides)
+    view: NDArray[Any] = np.ndarray(shape, sample, buffer=root, offset=plane.offset, strides=strides)
+    return view
 
 
 @contextlib.contextmanager

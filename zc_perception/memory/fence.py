@@ -11,6 +11,7 @@ import fcntl
 import os
 import select
 import struct
+import threading
 from typing import Protocol
 
 from zc_perception.errors import AcceleratorError
@@ -52,15 +53,18 @@ class EventFence:
     def __init__(self) -> None:
         self._fd = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._error: BaseException | None = None
+        self._lock = threading.Lock()
 
     def fileno(self) -> int:
         """See :class:`Fence`."""
         return self._fd.fileno()
 
     def signal(self, error: BaseException | None = None) -> None:
-        """Signal success, or *error*. Once only."""
-        self._error = error
-        os.eventfd_write(self._fd.fileno(), 1)
+        """Signal success, or *error*. Once only; nothing happens when nobody waits any more."""
+        with self._lock:
+            if not self._fd.closed:
+                self._error = error
+                os.eventfd_write(self._fd.fileno(), 1)
 
     def wait(self, timeout_s: float) -> bool:
         """See :class:`Fence`."""
@@ -75,7 +79,8 @@ class EventFence:
 
     def close(self) -> None:
         """See :class:`Fence`."""
-        self._fd.close()
+        with self._lock:
+            self._fd.close()
 
 
 class SyncFile:

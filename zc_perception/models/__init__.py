@@ -1,1 +1,1 @@
-"""Models shipped with the package, one folder each (data only)."""
+"""Models that ship with the package, one folder each: ``model.yaml`` (the manifest), weights, measured figures."""

@@ -6,6 +6,7 @@ only in strides, offsets and sizes.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -121,7 +122,7 @@ def validate_layout(layout: ImageLayout, buffer_sizes: Sequence[int]) -> None:
     check_dimensions(fmt, layout.width, layout.height)
     check_modifier(layout.modifier)
     linear = layout.modifier == LINEAR
-    if linear and len(layout.planes) != len(fmt.planes) or len(layout.planes) < len(fmt.planes):
+    if (linear and len(layout.planes) != len(fmt.planes)) or len(layout.planes) < len(fmt.planes):
         raise LayoutError(f'{fmt.name.strip()} has {len(fmt.planes)} planes, the layout has {len(layout.planes)}')
     extents: list[tuple[int, int, int, int]] = []
     for index, plane in enumerate(layout.planes):
@@ -142,6 +143,6 @@ def validate_layout(layout: ImageLayout, buffer_sizes: Sequence[int]) -> None:
                 raise LayoutError(f'plane {index}: size {plane.size} is below the {needed} bytes that {rows} rows need')
         extents.append((plane.buffer, plane.offset, end, index))
     extents.sort()
-    for (buffer, _, end, index), (other_buffer, start, _, other) in zip(extents, extents[1:], strict=False):
+    for (buffer, _, end, index), (other_buffer, start, _, other) in itertools.pairwise(extents):
         if buffer == other_buffer and start < end:
             raise LayoutError(f'planes {index} and {other} overlap in buffer {buffer}: one ends at byte {end}, the other starts at {start}')

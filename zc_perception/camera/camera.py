@@ -1,0 +1,234 @@
+"""What every camera promises, and the base of those that are made of software."""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.errors import CameraError
+from zc_perception.frame import Frame, Header, map_buffers
+from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
+from zc_perception.memory.heaps import Heap
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import BufferPool, PoolStatistics
+from zc_perception.negotiation.constraints import BufferConstraints, BufferSettings
+from zc_perception.pixel.colorimetry import BT601_LIMITED
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.modifier import LINEAR
+
+SLOT_WAIT_S = 0.25
+"""How long one :meth:`Camera.capture` of a source that isn't live waits for a slot, so that stopping stays quick."""
+
+
+@dataclass(frozen=True)
+class CameraStatistics:
+    """Counters since start."""
+
+    captured: int
+    dropped: int
+    late: int
+
+
+class Camera(Protocol):
+    """A source of frames. One thread calls :meth:`capture`; :meth:`stop` may come from any other."""
+
+    width: int
+    height: int
+    framerate: float
+
+    @property
+    def ended(self) -> bool:
+        """Whether the source has no more frames, ever."""
+
+    @property
+    def heap_name(self) -> str:
+        """Where its buffers come from."""
+
+    @property
+    def device(self) -> str:
+        """What is the camera, for diagnostics: a path, a file, a seed."""
+
+    def constraints(self) -> BufferConstraints:
+        """What it can produce."""
+
+    def configure(self, settings: BufferSettings) -> None:
+        """Allocate everything; no frame yet."""
+
+    def capture(self) -> Frame | None:
+        """The next frame. ``None``: none this time (dropped, nothing arrived within a bounded wait, stopped).
+
+        :raises CameraError: the source failed.
+        """
+
+    def statistics(self) -> CameraStatistics:
+        """Counters."""
+
+    def pool_statistics(self) -> PoolStatistics | None:
+        """Slots and holders, once configured."""
+
+    def stop(self) -> None:
+        """Make a waiting :meth:`capture` return. Idempotent."""
+
+    def close(self) -> None:
+        """Free everything; leased frames stay readable until released."""
+
+
+class DrawnCamera(ABC):
+    """A camera whose frames the CPU writes, straight into the pool's slots, at a steady pace.
+
+    :param heap: where the slots come from; owned from here on.
+    :param now_ns: the ROS clock.
+    :param ledger: books each frame that was written.
+    :param live: a live camera drops a frame when no slot is free; another one waits.
+    """
+
+    reason = 'draw'
+
+    def __init__(
+        self,
+        width: int,
+        height: int,
+        framerate: float,
+        frame_id: str,
+        *,
+        heap: Heap,
+        now_ns: Callable[[], int],
+        ledger: CopyLedger,
+        live: bool = True,
+    ) -> None:
+        self.width = width
+        self.height = height
+        self.framerate = framerate
+        self._frame_id = frame_id
+        self._heap = heap
+        self._now_ns = now_ns
+        self._ledger = ledger
+        self._live = live
+        self._pool: BufferPool | None = None
+        self._stop = threading.Event()
+        self._next_time = 0.0
+        self._first_stamp_ns: int | None = None
+        self._sequence = 0
+        self._captured = 0
+        self._dropped = 0
+        self._late = 0
+        self._bytes = 0
+
+    @property
+    def heap_name(self) -> str:
+        """See :class:`Camera`."""
+        return self._heap.name
+
+    @property
+    def device(self) -> str:
+        """See :class:`Camera`."""
+        return type(self).__name__
+
+    @property
+    def ended(self) -> bool:
+        """See :class:`Camera`."""
+        return False
+
+    def constraints(self) -> BufferConstraints:
+        """See :class:`Camera`. One slot is being filled while another is being published."""
+        return BufferConstraints('camera', formats=((NV12, LINEAR),), slots=2)
+
+    def configure(self, settings: BufferSettings) -> None:
+        """See :class:`Camera`."""
+        layout = settings.layout
+        self._bytes = sum(p.rows(layout.height) * p.row_bytes(layout.width) for p in layout.format.planes)
+
+        def allocate() -> tuple[DmaBuf, ...]:
+            return tuple(self._heap.allocate(layout.buffer_size(i)) for i in range(layout.num_buffers))
+
+        self._pool = BufferPool(layout, allocate, settings.slots, name='camera')
+
+    @abstractmethod
+    def render(self, sequence: int, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> bool:
+        """Write frame *sequence*: luma (height, width), chroma (height/2, width/2, 2). ``False``: there is no such frame."""
+
+    def capture(self) -> Frame | None:
+        """See :class:`Camera`."""
+        if self._pool is None:
+            raise CameraError('the camera is not configured')
+        if not self._wait_for_turn():
+            return None
+        slot = self._pool.acquire(wait_s=0.0 if self._live else SLOT_WAIT_S)
+        if slot is None:
+            if self._live:
+                self._sequence += 1
+                self._dropped += 1
+            return None
+        started_ns = time.monotonic_ns()
+        stamp_ns = self._stamp()
+        drawn = False
+        try:
+            with map_buffers(self._pool.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []) as planes:
+                drawn = self.render(self._sequence, planes[0], planes[1])
+        finally:
+            if not drawn:
+                self._pool.discard(slot)
+        if not drawn:
+            return None
+        self._ledger.book(self.reason, self._bytes)
+        frame = Frame.publish_slot(
+            self._pool,
+            slot,
+            header=Header(stamp_ns, self._frame_id),
+            colorimetry=BT601_LIMITED,
+            sequence=self._sequence,
+            captured_ns=time.monotonic_ns(),
+            capture_cost_ns=time.monotonic_ns() - started_ns,
+        )
+        self._sequence += 1
+        self._captured += 1
+        return frame
+
+    def _stamp(self) -> int:
+        """Live: now. A file that is read as fast as possible: its own time axis, so that a stamp names its frame."""
+        now = self._now_ns()
+        if self._live:
+            return now
+        if self._first_stamp_ns is None:
+            self._first_stamp_ns = now
+        return self._first_stamp_ns + round(self._sequence * 1e9 / self.framerate)
+
+    def _wait_for_turn(self) -> bool:
+        if not self._live:
+            return not self._stop.is_set()
+        now = time.monotonic()
+        if self._next_time == 0.0:
+            self._next_time = now
+        period = 1.0 / self.framerate
+        if now - self._next_time > period:
+            self._late += 1
+            self._next_time = now
+        stopped = self._stop.wait(max(0.0, self._next_time - now))
+        self._next_time += period
+        return not stopped
+
+    def statistics(self) -> CameraStatistics:
+        """See :class:`Camera`."""
+        return CameraStatistics(self._captured, self._dropped, self._late)
+
+    def pool_statistics(self) -> PoolStatistics | None:
+        """See :class:`Camera`."""
+        return None if self._pool is None else self._pool.statistics()
+
+    def stop(self) -> None:
+        """See :class:`Camera`."""
+        self._stop.set()
+
+    def close(self) -> None:
+        """See :class:`Camera`."""
+        self.stop()
+        if self._pool is not None:
+            self._pool.close()
+        self._heap.close()

@@ -1,0 +1,140 @@
+"""Mean average precision of boxes against ground truth, VOC style.
+
+Detections of a class are taken over all images by falling score; each is compared with the truth box of its class and
+image that it overlaps most. It is a true positive when that IoU reaches the threshold and the truth box is not taken
+yet, a false positive otherwise. Average precision is the area under the precision-recall curve after every precision
+has been raised to the best one at the same or a higher recall (all-point interpolation). Classes without any truth box
+are left out of the mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.floating]
+IntArray = NDArray[np.integer]
+
+
+@dataclass(frozen=True)
+class ImageBoxes:
+    """Boxes of one image: ``boxes`` ``(n, 4)`` as x0, y0, x1, y1 in pixels, ``classes`` ``(n,)`` class indices.
+
+    ``scores`` ``(n,)`` is needed for detections and ignored for ground truth.
+    """
+
+    boxes: FloatArray
+    classes: IntArray
+    scores: FloatArray | None = None
+
+
+@dataclass(frozen=True)
+class AveragePrecision:
+    """``per_class[c]`` is the average precision of class c (nan without truth), ``mean`` their mean, all 0 to 1."""
+
+    per_class: tuple[float, ...]
+    mean: float
+
+
+def box_iou(a: FloatArray, b: FloatArray) -> NDArray[np.float64]:
+    """Intersection over union of every box in ``a`` ``(n, 4)`` with every box in ``b`` ``(m, 4)``: ``(n, m)``.
+
+    Boxes are x0, y0, x1, y1 in pixels; an empty box has IoU 0 with everything. Raises ValueError for other shapes.
+    """
+    first, second = _as_boxes(a), _as_boxes(b)
+    low = np.maximum(first[:, None, :2], second[None, :, :2])
+    high = np.minimum(first[:, None, 2:], second[None, :, 2:])
+    overlap = np.prod(np.clip(high - low, 0.0, None), axis=2)
+    union = _areas(first)[:, None] + _areas(second)[None, :] - overlap
+    return np.divide(overlap, union, out=np.zeros_like(overlap), where=union > 0)
+
+
+def average_precision(
+    detections: Sequence[ImageBoxes], truth: Sequence[ImageBoxes], class_count: int, iou_threshold: float = 0.5
+) -> AveragePrecision:
+    """Average precision per class and its mean; ``detections[i]`` and ``truth[i]`` belong to the same image.
+
+    Raises ValueError when the two differ in length or detections have no scores.
+    """
+    if len(detections) != len(truth):
+        raise ValueError(f'detections and truth must cover the same images, got {len(detections)} and {len(truth)}')
+    per_class = tuple(
+        _class_precision(detections, truth, class_index, iou_threshold) for class_index in range(class_count)
+    )
+    known = [value for value in per_class if not np.isnan(value)]
+    return AveragePrecision(per_class, float(np.mean(known)) if known else float('nan'))
+
+
+def precision_recall(
+    detections: Sequence[ImageBoxes], truth: Sequence[ImageBoxes], score_threshold: float, iou_threshold: float = 0.5
+) -> tuple[float, float]:
+    """Precision and recall over all classes of the detections that score at least ``score_threshold``."""
+    hits = found = wanted = 0
+    for seen, real in zip(detections, truth, strict=True):
+        wanted += len(real.boxes)
+        for class_index in np.unique(seen.classes):
+            scores, boxes = _of_class(seen, int(class_index))
+            kept = scores >= score_threshold
+            found += int(kept.sum())
+            real_boxes = real.boxes[real.classes == class_index]
+            hits += int(_match(scores[kept], boxes[kept], real_boxes, iou_threshold)[1].sum())
+    return hits / found if found else 1.0, hits / wanted if wanted else 1.0
+
+
+def _class_precision(
+    detections: Sequence[ImageBoxes], truth: Sequence[ImageBoxes], class_index: int, iou_threshold: float
+) -> float:
+    scores: list[NDArray[np.float64]] = [np.empty(0)]
+    hits: list[NDArray[np.bool_]] = [np.empty(0, np.bool_)]
+    wanted = 0
+    for seen, real in zip(detections, truth, strict=True):
+        real_boxes = real.boxes[real.classes == class_index]
+        wanted += len(real_boxes)
+        image_scores, image_hits = _match(*_of_class(seen, class_index), real_boxes, iou_threshold)
+        scores.append(image_scores)
+        hits.append(image_hits)
+    if wanted == 0:
+        return float('nan')
+    order = np.argsort(-np.concatenate(scores), kind='stable')
+    true_positives = np.cumsum(np.concatenate(hits)[order])
+    recall = true_positives / wanted
+    precision = true_positives / np.arange(1, len(order) + 1)
+    envelope = np.maximum.accumulate(precision[::-1])[::-1]
+    return float(np.sum(np.diff(recall, prepend=0.0) * envelope))
+
+
+def _of_class(seen: ImageBoxes, class_index: int) -> tuple[NDArray[np.float64], FloatArray]:
+    if seen.scores is None:
+        raise ValueError('detections need scores')
+    chosen = seen.classes == class_index
+    return np.asarray(seen.scores[chosen], np.float64), seen.boxes[chosen]
+
+
+def _match(
+    scores: NDArray[np.float64], boxes: FloatArray, real_boxes: FloatArray, iou_threshold: float
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Scores in falling order and whether each detection is a true positive."""
+    order = np.argsort(-scores, kind='stable')
+    hits = np.zeros(len(order), np.bool_)
+    if len(real_boxes) and len(order):
+        overlaps = box_iou(boxes[order], real_boxes)
+        taken = np.zeros(len(real_boxes), np.bool_)
+        for rank, best in enumerate(overlaps.argmax(axis=1)):
+            hits[rank] = overlaps[rank, best] >= iou_threshold and not taken[best]
+            taken[best] |= hits[rank]
+    return scores[order], hits
+
+
+def _as_boxes(boxes: FloatArray) -> NDArray[np.float64]:
+    array = np.asarray(boxes, np.float64)
+    if array.ndim != 2 or array.shape[1] != 4:
+        raise ValueError(f'boxes must have shape (n, 4), got {array.shape}')
+    return array
+
+
+def _areas(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    areas: NDArray[np.float64] = np.prod(np.clip(boxes[:, 2:] - boxes[:, :2], 0.0, None), axis=1)
+    return areas

@@ -1,0 +1,49 @@
+"""From a network's raw outputs to boxes. Each head filters by score before it computes anything per box."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.detection.detections import Detections
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.nms import suppress
+from zc_perception.errors import AcceleratorError
+
+Head = Callable[[Sequence[NDArray[np.float32]], Letterbox, float, float, int], Detections]
+"""(outputs, geometry, score threshold, IoU threshold, max detections) → detections in source pixels."""
+
+
+def decode_yolov8(
+    outputs: Sequence[NDArray[np.float32]], box: Letterbox, score_threshold: float, iou_threshold: float, max_detections: int
+) -> Detections:
+    """The decoded YOLOv8/v11 layout, 1 × (4 + C) × N: centre, size in input pixels, then class scores after sigmoid.
+
+    :raises AcceleratorError: another shape.
+    """
+    if len(outputs) != 1 or outputs[0].ndim != 3 or outputs[0].shape[0] != 1 or outputs[0].shape[1] < 5:
+        raise AcceleratorError(f'head yolov8 needs one output 1 x (4 + classes) x N, the model has {[o.shape for o in outputs]}')
+    rows = outputs[0][0]
+    best = rows[4:].max(axis=0)
+    candidates = np.flatnonzero(best >= score_threshold)
+    if not len(candidates):
+        return Detections.empty()
+    classes = rows[4:, candidates].argmax(axis=0)
+    centre, half = rows[:2, candidates].T, rows[2:4, candidates].T / 2
+    boxes = np.concatenate([centre - half, centre + half], axis=1)
+    return suppress(box.to_source(boxes), best[candidates], classes, iou_threshold=iou_threshold, max_detections=max_detections)
+
+
+def decode_boxes(
+    outputs: Sequence[NDArray[np.float32]], box: Letterbox, score_threshold: float, iou_threshold: float, max_detections: int
+) -> Detections:
+    """A detector that yields boxes itself: one output (n, 6) of x0, y0, x1, y1, score, class in source pixels, suppressed already."""
+    rows = outputs[0]
+    rows = rows[rows[:, 4] >= score_threshold]
+    rows = rows[np.argsort(-rows[:, 4], kind='stable')][:max_detections]
+    return Detections(rows[:, :4], rows[:, 4], rows[:, 5].astype(np.intp))
+
+
+HEADS: dict[str, Head] = {'yolov8': decode_yolov8, 'boxes': decode_boxes}

@@ -1,0 +1,58 @@
+"""Geometry between the source image and the network's input, and its exact inverse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Letterbox:
+    """Where the resized source lies inside the network's input, all in pixels.
+
+    Sizes and paddings are even, so that a 4:2:0 image's chroma plane can be resized on its own. The inverse uses the sizes as they
+    were rounded, hence is exact.
+    """
+
+    source_width: int
+    source_height: int
+    input_width: int
+    input_height: int
+    width: int
+    height: int
+    left: int
+    top: int
+
+    @classmethod
+    def fit(cls, source_width: int, source_height: int, input_width: int, input_height: int, *, stretch: bool = False) -> Letterbox:
+        """The largest picture with the source's aspect that fits, centred; with *stretch* the whole input.
+
+        :raises ConfigError: a size is below 2.
+        """
+        if min(source_width, source_height, input_width, input_height) < 2:
+            raise ConfigError(f'letterbox {source_width}x{source_height} into {input_width}x{input_height}: every size must be at least 2')
+        if stretch:
+            return cls(source_width, source_height, input_width, input_height, input_width, input_height, 0, 0)
+        scale = min(input_width / source_width, input_height / source_height)
+        width = min(input_width, max(2, round(source_width * scale / 2) * 2))
+        height = min(input_height, max(2, round(source_height * scale / 2) * 2))
+        left = (input_width - width) // 4 * 2
+        top = (input_height - height) // 4 * 2
+        return cls(source_width, source_height, input_width, input_height, width, height, left, top)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether the source has to be resized at all."""
+        return (self.width, self.height) != (self.source_width, self.source_height)
+
+    def to_source(self, boxes: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Boxes (n, 4) x0, y0, x1, y1 from input pixels to source pixels, clipped to the image."""
+        scale = np.array([self.source_width / self.width, self.source_height / self.height] * 2, np.float32)
+        offset = np.array([self.left, self.top] * 2, np.float32)
+        limit = np.array([self.source_width, self.source_height] * 2, np.float32)
+        moved: NDArray[np.float32] = (boxes - offset) * scale
+        return np.clip(moved, np.float32(0), limit)

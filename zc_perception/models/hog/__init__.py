@@ -1,0 +1,1 @@
+"""OpenCV's HOG people detector: no weights file."""

@@ -1,0 +1,92 @@
+"""The small interface that all accelerators share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.frame import Frame
+from zc_perception.memory.fence import Fence
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.npu.manifest import ModelManifest
+
+Outputs = Sequence[NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What an accelerator is.
+
+    :param copy_free: whether it reads the frame's memory itself, without any pass of the CPU over the pixels.
+    :param max_in_flight: jobs that it takes before the first has completed.
+    """
+
+    name: str
+    device: str
+    copy_free: bool
+    max_in_flight: int
+
+
+class ImportHandle(Protocol):
+    """An imported frame buffer, valid until released."""
+
+
+class Job(Protocol):
+    """A submitted frame."""
+
+    @property
+    def fence(self) -> Fence:
+        """Signals when the result is there, or failed."""
+
+    def outputs(self) -> Outputs:
+        """The raw result, once the fence signalled success. Valid until :meth:`close`."""
+
+    @property
+    def letterbox(self) -> Letterbox:
+        """Geometry between the frame and the result's pixels."""
+
+    def close(self) -> None:
+        """Give the result's memory and the fence back."""
+
+
+class Accelerator(Protocol):
+    """One opened device. One thread uses it."""
+
+    def capabilities(self) -> Capabilities:
+        """What it is."""
+
+    def constraints(self) -> BufferConstraints:
+        """Buffers that it can import."""
+
+    def load(self, manifest: ModelManifest) -> None:
+        """Make a model ready.
+
+        :raises ConfigError: the model can't run here.
+        """
+
+    def import_frame(self, frame: Frame) -> ImportHandle:
+        """Make the frame's buffers readable for the device.
+
+        :raises AcceleratorError: it can't import them.
+        """
+
+    def submit(self, handle: ImportHandle, frame: Frame) -> Job:
+        """Start a job. The caller keeps *frame* until the job's fence has signalled.
+
+        :raises AcceleratorError: the device refused.
+        """
+
+    def release(self, handle: ImportHandle) -> None:
+        """Undo :meth:`import_frame`."""
+
+    @property
+    def imports(self) -> int:
+        """How many times buffers were really imported (cache hits don't count)."""
+
+    def close(self) -> None:
+        """End jobs in flight, release everything. Idempotent."""
