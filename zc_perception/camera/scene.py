@@ -90,7 +90,7 @@ _CLUTTER_KINDS = (
 
 @dataclass(frozen=True)
 class _Track:
-    """An endless row of things of one kind: one at a time travels from ``far`` to ``near``, then the next one starts."""
+    """An endless row of things of one kind: one at a time travels from ``far`` to ``near``, then the next starts."""
 
     kind: _Kind
     class_index: int
@@ -152,7 +152,7 @@ class RoadScene:
         self._noise = noise_tiles(width, height, _NOISE_MARGIN, _NOISE_TILES, rng)
         self._looks: OrderedDict[tuple[int, int], _Look] = OrderedDict()
         self._free = np.empty((height, width), np.uint8)
-        self._mask = np.empty((2 * MAX_OBJECT_SIDE, 2 * MAX_OBJECT_SIDE), np.uint8)
+        self._mask = np.empty((MAX_OBJECT_SIDE, MAX_OBJECT_SIDE), np.uint8)
 
     def draw(self, index: int, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> tuple[SceneObject, ...]:
         """Draws frame ``index`` (0 or more, 30 per second) and returns its ground truth, nearest object first.
@@ -206,14 +206,13 @@ class RoadScene:
         left, top, right, bottom = max(x0, 0), max(y0, 0), min(x1, self.width), min(y1, self.height)
         if min(right - left, bottom - top) < MIN_OBJECT_SIDE or max(x1 - x0, y1 - y0) > MAX_OBJECT_SIDE:
             return
-        silhouette = self._mask[: y1 - y0, : x1 - x0]
-        silhouette.fill(0)
-        for polygon in sprite.polygons:
-            cv2.fillPoly(silhouette, [polygon], 255, offset=(-x0, -y0))
-        total = cv2.countNonZero(silhouette)
-        inside = silhouette[top - y0 : bottom - y0, left - x0 : right - x0]
-        if cv2.countNonZero(inside) < MIN_INSIDE * total:
-            return
+        inside = self._silhouette(sprite, x0, y0, x1, y1)
+        total = cv2.countNonZero(inside)
+        if (left, top, right, bottom) != (x0, y0, x1, y1):
+            # Drawn again rather than cut out: OpenCV rounds edges that the image cuts a little differently.
+            inside = self._silhouette(sprite, left, top, right, bottom)
+            if cv2.countNonZero(inside) < MIN_INSIDE * total:
+                return
         free = self._free[top:bottom, left:right]
         shown = cv2.countNonZero(cv2.bitwise_and(free, inside))
         if shown < MIN_VISIBLE * total:
@@ -221,8 +220,16 @@ class RoadScene:
         cv2.subtract(free, inside, free)
         bounds = cv2.boundingRect(inside)
         objects.append(SceneObject(sprite.class_index, float(left + bounds[0]), float(top + bounds[1]),
-                                   float(bounds[2]), float(bounds[3]), shown / total))
+                                   float(bounds[2]), float(bounds[3]), min(shown / total, 1.0)))
         sprites.append(sprite)
+
+    def _silhouette(self, sprite: _Sprite, x0: int, y0: int, x1: int, y1: int) -> NDArray[np.uint8]:
+        """Mask (0 or 255) of ``sprite``'s pixels within a part of the image, valid until the next call."""
+        mask = self._mask[: y1 - y0, : x1 - x0]
+        mask.fill(0)
+        for polygon in sprite.polygons:
+            cv2.fillPoly(mask, [polygon], 255, offset=(-x0, -y0))
+        return mask
 
     def _make_tracks(self, kinds: tuple[_Kind, ...], first_number: int, rng: np.random.Generator) -> list[_Track]:
         tracks: list[_Track] = []
@@ -326,7 +333,7 @@ class _Lens:
         focal = _FOCAL * self.scale
         thinnest = kind.width[0] * min(kind.aspect[0], 1.0)
         longest = kind.width[1] * max(kind.aspect[1], 1.0)
-        far = focal * min(thinnest, 1.4) / self.smallest if kind in _OBJECT_KINDS else 40.0
+        far = focal * thinnest / self.smallest if kind in _OBJECT_KINDS else 40.0
         beside = min(abs(x) for x in kind.lateral) - kind.jitter - kind.sweep
         near = max(focal * longest / self.largest, self.bottom_depth * 1.02, self._focal_x * beside / self._centre_x)
         return min(near, 0.7 * far), far
@@ -335,8 +342,9 @@ class _Lens:
         """``look`` standing on the road at ``lateral`` and ``depth``."""
         x, y = self.ground(lateral, depth)
         pixels = _FOCAL * self.scale / depth
-        polygons = look.shape.polygons(x, y, look.width * pixels, look.height * pixels, swing)
-        return _Sprite(class_index, look.shape, polygons, depth, (round(x), round(y)), round(look.width * pixels * 0.55))
+        width, height = look.width * pixels, look.height * pixels
+        polygons = look.shape.polygons(x, y, width, height, swing)
+        return _Sprite(class_index, look.shape, polygons, depth, (round(x), round(y)), round(width * 0.55))
 
 
 def _make_look(kind: _Kind, hues: tuple[float, float], rng: np.random.Generator) -> _Look:
@@ -354,6 +362,6 @@ def _check_side(name: str, side: int) -> None:
 def _check_plane(name: str, plane: NDArray[np.uint8], shape: tuple[int, ...]) -> None:
     if plane.shape != shape or plane.dtype != np.uint8:
         raise ValueError(f'{name} must be uint8 of shape {shape}, got {plane.dtype} of shape {plane.shape}')
-    packed = shape[2:] + (1,) if len(shape) == 3 else (1,)
+    packed = (*shape[2:], 1) if len(shape) == 3 else (1,)
     if plane.strides[1:] != packed or plane.strides[0] < math.prod(shape[1:]):
         raise ValueError(f'{name} must have no gap between the pixels of a row, got strides {plane.strides}')

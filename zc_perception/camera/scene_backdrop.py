@@ -41,7 +41,7 @@ def draw_backdrop(width: int, height: int, edges: RoadEdges, rng: np.random.Gene
 def noise_tiles(
     width: int, height: int, margin: int, count: int, rng: np.random.Generator
 ) -> tuple[list[NDArray[np.uint8]], list[NDArray[np.uint8]]]:
-    """``count`` luma tiles (0..32, triangular) and chroma tiles (0..8), each ``margin`` pixels larger than the plane."""
+    """``count`` luma tiles (0..32, triangular) and chroma tiles (0..8), ``margin`` pixels larger than the planes."""
     luma_shape = (height + margin, width + margin)
     chroma_shape = (height // 2 + margin, width // 2 + margin, 2)
     luma = [_triangular(luma_shape, 16, rng) for _ in range(count)]
@@ -49,7 +49,9 @@ def noise_tiles(
 
 
 def _triangular(shape: tuple[int, ...], half_range: int, rng: np.random.Generator) -> NDArray[np.uint8]:
-    return rng.integers(0, half_range + 1, shape, np.uint8) + rng.integers(0, half_range + 1, shape, np.uint8)
+    noise = rng.integers(0, half_range + 1, shape, np.uint8)
+    noise += rng.integers(0, half_range + 1, shape, np.uint8)
+    return noise
 
 
 def _texture(height: int, width: int, cells: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
@@ -79,7 +81,7 @@ def _draw_ground(luma: NDArray[np.uint8], chroma: NDArray[np.uint8], rng: np.ran
     height, width = luma.shape
     _store(luma, rng.uniform(65, 115) + 22 * _texture(height, width, (9, 40, 120, 260), rng), LUMA_LOW, LUMA_HIGH)
     for channel, tint in enumerate(rng.uniform(-22, -4, 2)):
-        field = 9 * _texture(*chroma.shape[:2], (7, 30), rng)
+        field = 9 * _texture(chroma.shape[0], chroma.shape[1], (7, 30), rng)
         _store(chroma[..., channel], 128 + tint + field, 16, 232)
 
 
@@ -129,7 +131,7 @@ def _draw_road(
 
 def _wedge(edges: RoadEdges, left: float, right: float, horizon: int, height: int) -> NDArray[np.int32]:
     x = edges.vanishing_x
-    return np.array([(x, horizon), (x, horizon), (right, height), (left, height)]).round().astype(np.int32)
+    return np.rint([(x, horizon), (right, height), (left, height)]).astype(np.int32)
 
 
 def _fill_box(

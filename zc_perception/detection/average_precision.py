@@ -49,7 +49,8 @@ def box_iou(a: FloatArray, b: FloatArray) -> NDArray[np.float64]:
     high = np.minimum(first[:, None, 2:], second[None, :, 2:])
     overlap = np.prod(np.clip(high - low, 0.0, None), axis=2)
     union = _areas(first)[:, None] + _areas(second)[None, :] - overlap
-    return np.divide(overlap, union, out=np.zeros_like(overlap), where=union > 0)
+    iou: NDArray[np.float64] = np.divide(overlap, union, out=np.zeros_like(overlap), where=union > 0)
+    return iou
 
 
 def average_precision(

@@ -98,14 +98,17 @@ class HogEngine:
         return Letterbox.fit(width, height, width, height, stretch=True)
 
     def run(self, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> Outputs:
-        """See :class:`Engine`. One output (n, 6): x0, y0, x1, y1, score, class."""
+        """See :class:`Engine`. One output (n, 6): x0, y0, x1, y1, score, class.
+
+        The SVM's distance d > 0 has no upper bound; the score is 1 - exp(-d), so that it lies in 0..1 as subscribers expect.
+        """
         boxes, weights = self._hog.detectMultiScale(luma, winStride=(8, 8), scale=1.05)
         rows = np.zeros((len(boxes), 6), np.float32)
         if len(boxes):
             corners = np.asarray(boxes, np.float32)
             rows[:, :2] = corners[:, :2]
             rows[:, 2:4] = corners[:, :2] + corners[:, 2:]
-            rows[:, 4] = np.asarray(weights, np.float32).reshape(-1)
+            rows[:, 4] = -np.expm1(-np.asarray(weights, np.float32).reshape(-1))
         return [rows]
 
 

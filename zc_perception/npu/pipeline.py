@@ -37,6 +37,7 @@ class InferencePipeline:
     :param queue: frames to run; newest wins when its depth is 1.
     :param in_flight: jobs submitted before the first is done, at most what the accelerator takes.
     :param timeout_s: a job that takes longer is given up.
+    :param accept: asked for each frame; those that it refuses are released unseen.
     """
 
     def __init__(
@@ -48,11 +49,13 @@ class InferencePipeline:
         *,
         in_flight: int,
         timeout_s: float,
+        accept: Callable[[], bool] = lambda: True,
     ) -> None:
         self._accelerator = accelerator
         self._queue = queue
         self._on_result = on_result
         self._on_error = on_error
+        self._accept = accept
         self._limit = max(1, min(in_flight, accelerator.capabilities().max_in_flight))
         self._timeout_ns = round(timeout_s * 1e9)
         self._jobs: deque[InFlight] = deque()
@@ -79,7 +82,10 @@ class InferencePipeline:
             if len(self._jobs) < self._limit:
                 frame = self._queue.get()
                 if frame is not None:
-                    self._submit(frame)
+                    if self._accept():
+                        self._submit(frame)
+                    else:
+                        frame.release()
                     continue
             self._wait()
             self._finish_signalled()

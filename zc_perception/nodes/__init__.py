@@ -1,0 +1,1 @@
+"""The ROS nodes, their parameters, and the programs that run them."""

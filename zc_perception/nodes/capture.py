@@ -1,0 +1,247 @@
+"""``capture_node``: opens a camera, publishes its frames and its ``camera_info``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from rclpy.qos import QoSProfile
+from sensor_msgs.msg import CameraInfo
+
+from zc_perception.camera.camera import Camera
+from zc_perception.camera.replay import ReplayCamera
+from zc_perception.camera.synthetic import DEFAULT_FRAMERATE, DEFAULT_SIZE, SyntheticCamera
+from zc_perception.errors import ConfigError, ZcError
+from zc_perception.frame import Frame
+from zc_perception.link.announcement import Announcement, host_id, new_publisher_id
+from zc_perception.link.endpoints import AdaptedPublisher
+from zc_perception.link.image_conversion import OUTPUT_ENCODINGS, frame_adapter, stamp_to_message
+from zc_perception.memory.heaps import open_heap
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import SlotState
+from zc_perception.negotiation.collection import negotiate
+from zc_perception.negotiation.constraints import BufferConstraints, BufferSettings
+from zc_perception.nodes.parameters import ParameterSpec
+from zc_perception.nodes.perception_node import PerceptionNode
+from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
+from zc_perception.observe.metrics import StageLatencies
+from zc_perception.pixel.modifier import drm_format_string
+
+CAMERAS = ('synthetic', 'replay')
+_KEEP_ALL_DELAY_S = 1.0
+_SPECS = (
+    ParameterSpec('camera', 'synthetic', 'Kind of camera.', choices=CAMERAS),
+    ParameterSpec('width', 0, "Picture width; 0: the camera's own (synthetic: 640).", 'px', 0, 8192),
+    ParameterSpec('height', 0, "Picture height; 0: the camera's own (synthetic: 360).", 'px', 0, 8192),
+    ParameterSpec('framerate', 0.0, "Frames per second; 0: the camera's own (synthetic: 30).", 'Hz', 0.0, 1000.0),
+    ParameterSpec('frame_id', 'camera_optical_frame', 'frame_id of every header.'),
+    ParameterSpec('seed', 0, 'synthetic: which scene.', '', 0, 2**31 - 1),
+    ParameterSpec('palette', 'all', "synthetic: objects' colours.", choices=('all', 'train', 'held_out')),
+    ParameterSpec('video', '', 'replay: path of the video file.'),
+    ParameterSpec('loop', True, 'replay: start again at the end.'),
+    ParameterSpec('keep_all', False, 'replay: every frame exactly once, as fast as consumers take them; overrides loop.'),
+    ParameterSpec('start_delay', 0.0, 'Wait before the first frame, for subscribers to match; keep_all: at least 1.', 's', 0.0, 60.0),
+    ParameterSpec('heap', 'auto', 'Where buffers come from: auto, dma_heap/NAME, udmabuf, memfd.'),
+    ParameterSpec('slots', 8, 'Buffers in the pool.', '', 3, 64),
+    ParameterSpec('image_encoding', 'rgb8', 'What plain image_raw subscribers get.', choices=OUTPUT_ENCODINGS),
+)  # fmt: skip
+
+
+class CaptureNode(PerceptionNode):
+    """Publishes ``image_raw`` (type-adapted) and ``camera_info``.
+
+    :param ledger: the process's copy ledger.
+    :raises ConfigError: a parameter or file can't be used.
+    """
+
+    SPECS = _SPECS
+
+    def __init__(self, *, ledger: CopyLedger | None = None, **node_options: Any) -> None:
+        super().__init__('capture', **node_options)
+        self.ledger = ledger or CopyLedger()
+        self.latencies = StageLatencies()
+        self._publisher_id = new_publisher_id()
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._failure: str | None = None
+        self._done = False
+        self._settings: BufferSettings | None = None
+        self.camera = self._open_camera()
+        try:
+            adapter = frame_adapter(self.parameters['image_encoding'], self.ledger, holder=self.get_name())
+            self.publisher = AdaptedPublisher(self, adapter, 'image_raw', QoSProfile(depth=1))
+            self._info_publisher = self.create_publisher(CameraInfo, 'camera_info', QoSProfile(depth=5))
+            self._info = CameraInfo(width=self.camera.width, height=self.camera.height)
+            self._diagnostics = DiagnosticsPublisher(self, self.collect_diagnostics)
+        except BaseException:
+            self.camera.close()
+            raise
+
+    def _open_camera(self) -> Camera:
+        parameters = self.parameters
+        heap, self._heap_reasons = open_heap(parameters['heap'])
+        common = {'frame_id': parameters['frame_id'], 'heap': heap, 'now_ns': self._now_ns, 'ledger': self.ledger}
+        width, height, framerate = (parameters[k] for k in ('width', 'height', 'framerate'))
+        try:
+            if parameters['camera'] == 'replay':
+                return ReplayCamera(
+                    parameters['video'],
+                    width=width,
+                    height=height,
+                    framerate=framerate,
+                    loop=parameters['loop'],
+                    keep_all=parameters['keep_all'],
+                    **common,
+                )
+            if parameters['keep_all']:
+                raise ConfigError("parameter 'keep_all' is true, but camera 'synthetic' never ends; use it with camera: replay")
+            return SyntheticCamera(
+                width or DEFAULT_SIZE[0],
+                height or DEFAULT_SIZE[1],
+                framerate or DEFAULT_FRAMERATE,
+                seed=parameters['seed'],
+                palette=parameters['palette'],
+                **common,
+            )
+        except ValueError as error:
+            heap.close()
+            raise ConfigError(f"node '{self.get_name()}': {error}") from error
+        except BaseException:
+            heap.close()
+            raise
+
+    def _now_ns(self) -> int:
+        return int(self.get_clock().now().nanoseconds)
+
+    def configure(self, participants: Sequence[BufferConstraints] = ()) -> BufferSettings:
+        """Agree on the buffers and allocate them.
+
+        :param participants: constraints of the consumers that are bound already.
+        :raises NegotiationError: nothing fits all of them.
+        :raises AllocationError: no memory.
+        """
+        own = self.camera.constraints()
+        pool = BufferConstraints('slots', slots=self.parameters['slots'] - own.slots)
+        settings = negotiate([own, *participants, pool], self.camera.width, self.camera.height, heap=self.camera.heap_name)
+        self.camera.configure(settings)
+        layout = settings.layout
+        self.publisher.announce(
+            Announcement(
+                publisher_id=self._publisher_id,
+                host_id=host_id(),
+                socket='',
+                width=layout.width,
+                height=layout.height,
+                formats=(drm_format_string(layout.fourcc, layout.modifier),),
+                heap=self.camera.heap_name,
+            )
+        )
+        self.get_logger().info(f'{self.camera.device}: {layout.describe()} at {self.camera.framerate:g} Hz')
+        tried = f' ({"; ".join(self._heap_reasons)})' if self._heap_reasons else ''
+        self.get_logger().info(f"{settings.slots} slots from heap '{self.camera.heap_name}'{tried}")
+        self._settings = settings
+        return settings
+
+    def start(self) -> None:
+        """Start the camera's thread."""
+        if self._settings is None:
+            self.configure()
+        self._thread = threading.Thread(target=self._run, name='camera', daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        delay = self.parameters['start_delay']
+        self._stop.wait(max(delay, _KEEP_ALL_DELAY_S) if self.parameters['keep_all'] else delay)
+        try:
+            while not self._stop.is_set() and not self.camera.ended:
+                frame = self.camera.capture()
+                if frame is not None:
+                    with frame:
+                        self._publish(frame)
+        except ZcError as error:
+            self._failure = str(error)
+            self.get_logger().error(f'the camera stopped: {error}')
+        finally:
+            self._done = True
+        if self.camera.ended:
+            self.get_logger().info(f'{self.camera.device}: end of the recording after {self.camera.statistics().captured} frames')
+
+    def _publish(self, frame: Frame) -> None:
+        self.latencies.record('capture', frame.data.capture_cost_ns)
+        self.publisher.publish(frame)
+        if self._info_publisher.get_subscription_count():
+            stamp_to_message(frame.header, self._info)
+            self._info_publisher.publish(self._info)
+
+    @property
+    def finished(self) -> bool:
+        """See :class:`PerceptionNode`."""
+        return self._done
+
+    def collect_diagnostics(self) -> list[Status]:
+        """Camera, pool and link."""
+        return [self._camera_status(), self._pool_status(), self._link_status(), self._copies_status()]
+
+    def _camera_status(self) -> Status:
+        statistics = self.camera.statistics()
+        values = {
+            'device': self.camera.device,
+            'size': f'{self.camera.width}x{self.camera.height}',
+            'framerate_target': f'{self.camera.framerate:g}',
+            'captured': statistics.captured,
+            'dropped_no_free_slot': statistics.dropped,
+            'late': statistics.late,
+        }
+        if self._failure is not None:
+            return Status('camera', Level.ERROR, f'{self._failure}; restart the node', values)
+        if self._thread is None:
+            return Status('camera', Level.WARN, 'not started', values)
+        return Status('camera', Level.OK, 'ended' if self._done else 'streaming', values)
+
+    def _pool_status(self) -> Status:
+        pool = self.camera.pool_statistics()
+        if pool is None:
+            return Status('pool', Level.WARN, 'not configured')
+        values = {
+            'heap': self.camera.heap_name,
+            'slots': pool.slots,
+            'free': pool.states.get(SlotState.FREE, 0),
+            'holders': pool.holders,
+            'exhausted': pool.exhausted,
+            'abandoned_leases': pool.abandoned,
+            'retired': pool.retired,
+        }
+        if pool.abandoned:
+            return Status('pool', Level.WARN, 'frames were forgotten, not released: call release() or use with', values)
+        if self.camera.heap_name == 'memfd':
+            return Status('pool', Level.OK, "memfd: ordinary memory, no dma-buf; devices can't import it", values)
+        return Status('pool', Level.OK, 'dma-bufs', values)
+
+    def _link_status(self) -> Status:
+        link = self.publisher.statistics()
+        values = {
+            'published': link.published,
+            'in_process_subscriptions': link.in_process_subscriptions,
+            'image_readers': link.image_readers,
+            'conversions': link.conversions,
+            'conversions_skipped': link.conversions_skipped,
+            'conversion_errors': link.conversion_errors,
+        }
+        if link.image_readers:
+            return Status('link', Level.OK, f'{link.image_readers} plain image_raw reader(s): frames are converted, a copy each', values)
+        return Status('link', Level.OK, 'no plain reader: nothing is converted', values)
+
+    def _copies_status(self) -> Status:
+        return Status('copies', Level.OK, 'passes of the CPU over pixels in this process', {
+            reason: f'{entry.count} ({entry.bytes} bytes)' for reason, entry in self.ledger.entries().items()
+        })  # fmt: skip
+
+    def stop(self) -> None:
+        """See :class:`PerceptionNode`."""
+        self._stop.set()
+        self.camera.stop()
+        if self._thread is not None:
+            self._thread.join(timeout=1.5)
+        self.publisher.destroy()
+        self.camera.close()

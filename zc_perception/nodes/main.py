@@ -1,0 +1,48 @@
+"""Entry points of the console scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import rclpy
+
+from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.inference import InferenceNode
+from zc_perception.nodes.overlay import OverlayNode
+from zc_perception.nodes.perception import PerceptionGraph
+from zc_perception.nodes.perception_node import PerceptionNode
+from zc_perception.nodes.process import refuse_unknown_parameters, run_program
+
+
+def _single(kind: type[PerceptionNode]) -> Callable[[rclpy.Context], Sequence[PerceptionNode]]:
+    def build(context: rclpy.Context) -> Sequence[PerceptionNode]:
+        node = kind(context=context)  # type: ignore[call-arg]
+        try:
+            refuse_unknown_parameters([node], [])
+        except BaseException:
+            node.stop()
+            node.destroy_node()
+            raise
+        return [node]
+
+    return build
+
+
+def capture_node() -> int:
+    """``capture_node``."""
+    return run_program('capture_node', _single(CaptureNode))
+
+
+def inference_node() -> int:
+    """``inference_node``."""
+    return run_program('inference_node', _single(InferenceNode))
+
+
+def overlay_node() -> int:
+    """``overlay_node``."""
+    return run_program('overlay_node', _single(OverlayNode))
+
+
+def perception() -> int:
+    """``perception``."""
+    return run_program('perception', lambda context: PerceptionGraph(context).nodes)

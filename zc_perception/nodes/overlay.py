@@ -1,0 +1,160 @@
+"""``overlay_node``: the frame with its boxes drawn in, only while somebody looks."""
+
+from __future__ import annotations
+
+import array
+from collections import OrderedDict
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from rclpy.subscription import Subscription
+from sensor_msgs.msg import Image
+from vision_msgs.msg import Detection2DArray, LabelInfo
+
+from zc_perception.frame import Frame
+from zc_perception.link.endpoints import AdaptedSubscription
+from zc_perception.link.image_conversion import frame_adapter
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.nodes.parameters import ParameterSpec
+from zc_perception.nodes.perception_node import PerceptionNode
+from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
+
+_DEMAND_PERIOD_S = 0.2
+# Distinct hues, one for each class, as B, G, R.
+_COLOURS = (
+    (60, 220, 60),
+    (40, 160, 255),
+    (255, 180, 40),
+    (200, 80, 255),
+    (60, 230, 230),
+    (255, 100, 160),
+    (180, 180, 255),
+    (120, 255, 180),
+)
+_SPECS = (
+    ParameterSpec('scale', 1.0, 'Size of the picture relative to the frame.', '', 0.1, 2.0, dynamic=True),
+    ParameterSpec('history', 4, 'Frames kept while their detections are on the way; each pins a slot.', '', 1, 16),
+)  # fmt: skip
+
+
+class OverlayNode(PerceptionNode):
+    """Subscribes to ``image_raw`` (type-adapted), ``detections`` and ``label_info``; publishes ``detections/image`` as bgr8.
+
+    While ``detections/image`` has no subscriber it holds no subscription of its own on frames or detections.
+    """
+
+    SPECS = _SPECS
+
+    def __init__(self, *, ledger: CopyLedger | None = None, **node_options: Any) -> None:
+        super().__init__('overlay', **node_options)
+        self.ledger = ledger or CopyLedger()
+        self.drawn = 0
+        self.unmatched = 0
+        self._names: dict[str, str] = {}
+        self._frames: OrderedDict[tuple[int, int], Frame] = OrderedDict()
+        self._frame_subscription: AdaptedSubscription | None = None
+        self._detection_subscription: Subscription | None = None
+        self._message = Image(encoding='bgr8')
+        self._picture: NDArray[np.uint8] = np.empty((0, 0, 3), np.uint8)
+        self._publisher = self.create_publisher(Image, 'detections/image', QoSProfile(depth=1))
+        latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+        self._label_subscription = self.create_subscription(LabelInfo, 'label_info', self._on_labels, latched)
+        self._demand_timer = self.create_timer(_DEMAND_PERIOD_S, self.update_demand)
+        self._diagnostics = DiagnosticsPublisher(self, self.collect_diagnostics)
+
+    def start(self) -> None:
+        """See :class:`PerceptionNode`."""
+        self.update_demand()
+
+    def update_demand(self) -> None:
+        """Subscribe while somebody looks, unsubscribe when nobody does."""
+        wanted = self._publisher.get_subscription_count() > 0
+        if wanted and self._frame_subscription is None:
+            adapter = frame_adapter('rgb8', self.ledger, holder=f'{self.get_name()}:from_ros')
+            qos = QoSProfile(depth=2)
+            self._frame_subscription = AdaptedSubscription(self, adapter, 'image_raw', qos, callback=self._on_frame, holder=self.get_name())
+            self._detection_subscription = self.create_subscription(
+                Detection2DArray, 'detections', self._on_detections, QoSProfile(depth=10)
+            )
+        elif not wanted:
+            self._unsubscribe()
+
+    def _unsubscribe(self) -> None:
+        if self._frame_subscription is not None:
+            self._frame_subscription.destroy()
+            self._frame_subscription = None
+        if self._detection_subscription is not None:
+            self.destroy_subscription(self._detection_subscription)
+            self._detection_subscription = None
+        while self._frames:
+            self._frames.popitem()[1].release()
+
+    def _on_labels(self, message: LabelInfo) -> None:
+        self._names = {str(c.class_id): c.class_name for c in message.class_map}
+
+    def _on_frame(self, frame: Frame) -> None:
+        self._frames[divmod(frame.header.stamp_ns, 1_000_000_000)] = frame.share()
+        while len(self._frames) > self.parameters['history']:
+            self._frames.popitem(last=False)[1].release()
+
+    def _on_detections(self, message: Detection2DArray) -> None:
+        stamp = (message.header.stamp.sec, message.header.stamp.nanosec)
+        if stamp not in self._frames:
+            self.unmatched += 1
+            return
+        while True:
+            first, frame = self._frames.popitem(last=False)
+            with frame:
+                if first == stamp:
+                    self._draw(frame, message)
+                    break
+        self._message.header = message.header
+        self._publisher.publish(self._message)
+        self.drawn += 1
+
+    def _prepare(self, width: int, height: int) -> None:
+        if self._picture.shape[:2] != (height, width):
+            self._message.width, self._message.height, self._message.step = width, height, width * 3
+            self._message.data = array.array('B', bytes(width * height * 3))
+            self._picture = np.frombuffer(self._message.data, np.uint8).reshape(height, width, 3)
+
+    def _draw(self, frame: Frame, message: Detection2DArray) -> None:
+        scale = self.parameters['scale']
+        width, height = (max(2, round(v * scale)) for v in (frame.data.width, frame.data.height))
+        self._prepare(width, height)
+        with frame.map() as planes:
+            if scale == 1.0:
+                cv2.cvtColorTwoPlane(planes[0], planes[1], cv2.COLOR_YUV2BGR_NV12, dst=self._picture)
+            else:
+                full = cv2.cvtColorTwoPlane(planes[0], planes[1], cv2.COLOR_YUV2BGR_NV12)
+                cv2.resize(full, (width, height), dst=self._picture, interpolation=cv2.INTER_AREA)
+        self.ledger.book('overlay', self._picture.nbytes)
+        for detection in message.detections:
+            hypothesis = detection.results[0].hypothesis
+            self._draw_box(detection.bbox, hypothesis.class_id, hypothesis.score, scale)
+
+    def _draw_box(self, box: Any, class_id: str, score: float, scale: float) -> None:
+        colour = _COLOURS[int(class_id) % len(_COLOURS)] if class_id.isdigit() else _COLOURS[0]
+        left, top = (box.center.position.x - box.size_x / 2) * scale, (box.center.position.y - box.size_y / 2) * scale
+        right, bottom = left + box.size_x * scale, top + box.size_y * scale
+        cv2.rectangle(self._picture, (round(left), round(top)), (round(right) - 1, round(bottom) - 1), colour, 1, cv2.LINE_AA)
+        label = f'{self._names.get(class_id, class_id)} {score:.2f}'
+        (text_width, text_height), _ = cv2.getTextSize(label, cv2.FONT_HERSHEY_SIMPLEX, 0.35, 1)
+        x = min(max(0, round(left)), max(0, self._picture.shape[1] - text_width))
+        y = max(text_height + 1, round(top) - 2)
+        cv2.rectangle(self._picture, (x, y - text_height - 1), (x + text_width, y + 2), colour, cv2.FILLED)
+        cv2.putText(self._picture, label, (x, y), cv2.FONT_HERSHEY_SIMPLEX, 0.35, (0, 0, 0), 1, cv2.LINE_AA)
+
+    def collect_diagnostics(self) -> list[Status]:
+        """Whether anybody looks."""
+        values = {'drawn': self.drawn, 'without_frame': self.unmatched, 'frames_held': len(self._frames)}
+        looked_at = self._frame_subscription is not None
+        return [Status('overlay', Level.OK, 'drawing' if looked_at else 'idle: nobody subscribes to detections/image', values)]
+
+    def stop(self) -> None:
+        """See :class:`PerceptionNode`."""
+        self._demand_timer.cancel()
+        self._unsubscribe()

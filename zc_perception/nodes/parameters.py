@@ -1,0 +1,156 @@
+"""One way to declare, check and change parameters.
+
+Start-up values and later changes go through the same check, and every refusal says the value, what is allowed, and what to do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor, SetParametersResult
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+
+from zc_perception.errors import ConfigError, nearest
+from zc_perception.link.rclpy_compat import parameter_overrides
+
+_FOREIGN = ('use_sim_time', 'start_type_description_service')
+_FOREIGN_PREFIXES = ('qos_overrides.',)
+_TYPE_NAMES = {bool: 'a boolean (true or false)', int: 'an integer', float: 'a number', str: 'a string'}
+
+
+@dataclass(frozen=True)
+class ParameterSpec:
+    """One parameter. Its type is its default's.
+
+    :param unit: for people; empty for none.
+    :param low: smallest allowed number.
+    :param high: largest allowed number.
+    :param choices: allowed strings.
+    :param dynamic: whether it may change while the node runs; others are read-only.
+    """
+
+    name: str
+    default: bool | int | float | str
+    description: str
+    unit: str = ''
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    dynamic: bool = False
+
+    def allowed(self) -> str:
+        """What a value must be, in words."""
+        text = _TYPE_NAMES[type(self.default)]
+        if self.choices:
+            text = 'one of ' + ', '.join(self.choices)
+        elif self.low is not None and self.high is not None:
+            text += f' from {self.low:g} to {self.high:g}'
+        return text + (f' ({self.unit})' if self.unit else '')
+
+    def convert(self, value: Any) -> Any:
+        """*value* in the parameter's type, an integer for a number included.
+
+        :raises ConfigError: it isn't allowed.
+        """
+        kind = type(self.default)
+        if kind is float and type(value) is int:
+            value = float(value)
+        good = type(value) is kind
+        if good and self.choices:
+            good = value in self.choices
+        if good and self.low is not None and self.high is not None:
+            good = self.low <= value <= self.high and math.isfinite(value)
+        if not good:
+            shown = f"'{value}'" if isinstance(value, str) else value
+            hint = nearest(value, self.choices) if isinstance(value, str) else ''
+            raise ConfigError(f"parameter '{self.name}' is {shown}; it must be {self.allowed()}{hint}")
+        return value
+
+    def descriptor(self) -> ParameterDescriptor:
+        """For ``ros2 param describe``."""
+        text = ParameterDescriptor(
+            description=self.description + (f' [{self.unit}]' if self.unit else ''),
+            read_only=not self.dynamic,
+            additional_constraints='one of: ' + ', '.join(self.choices) if self.choices else '',
+        )
+        if self.low is not None and self.high is not None:
+            if type(self.default) is int:
+                text.integer_range = [IntegerRange(from_value=int(self.low), to_value=int(self.high), step=0)]
+            else:
+                text.floating_point_range = [FloatingPointRange(from_value=float(self.low), to_value=float(self.high), step=0.0)]
+        return text
+
+
+class NodeParameters(Mapping[str, Any]):
+    """A node's declared parameters and their current values.
+
+    :param on_change: called with name and new value after a run-time change was accepted.
+    :raises ConfigError: a start-up value isn't allowed; one sentence.
+    """
+
+    def __init__(self, node: Node, specs: Sequence[ParameterSpec], on_change: Callable[[str, Any], None] | None = None) -> None:
+        self._specs = {spec.name: spec for spec in specs}
+        self._values: dict[str, Any] = {}
+        self._on_change = on_change
+        self._overrides = parameter_overrides(node)
+        self._node_name = node.get_name()
+        for spec in specs:
+            override = self._overrides.get(spec.name)
+            try:
+                value = spec.default if override is None else spec.convert(override.value)
+            except ConfigError as error:
+                raise ConfigError(f"node '{self._node_name}': {error}") from None
+            node.declare_parameter(spec.name, value, spec.descriptor(), ignore_override=True)
+            self._values[spec.name] = value
+        node.add_on_set_parameters_callback(self._on_set)
+
+    def _on_set(self, parameters: list[Parameter]) -> SetParametersResult:
+        accepted, reasons = [], []
+        for parameter in parameters:
+            spec = self._specs.get(parameter.name)
+            if spec is None:
+                continue
+            try:
+                accepted.append((spec.name, spec.convert(parameter.value)))
+            except ConfigError as error:
+                reasons.append(str(error))
+        if reasons:
+            return SetParametersResult(successful=False, reason='; '.join(reasons))
+        for name, value in accepted:
+            self._values[name] = value
+            if self._on_change is not None:
+                self._on_change(name, value)
+        return SetParametersResult(successful=True)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Any:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def unclaimed(self) -> list[str]:
+        """Start-up keys that this node doesn't have."""
+        return [
+            name for name in self._overrides if name not in self._specs and name not in _FOREIGN and not name.startswith(_FOREIGN_PREFIXES)
+        ]
+
+    def refuse_unknown(self, known_elsewhere: Iterable[str] = ()) -> None:
+        """Refuse keys that nobody has: a typing error in a YAML must not pass in silence.
+
+        :param known_elsewhere: parameters of this process's other nodes, which ``/**`` and a bare ``-p`` set here too.
+        :raises ConfigError: names the node, the key and the nearest known one.
+        """
+        elsewhere = set(known_elsewhere)
+        for name in self.unclaimed():
+            if name not in elsewhere:
+                known = ', '.join(sorted(self._specs))
+                raise ConfigError(
+                    f"node '{self._node_name}': parameter '{name}' is unknown{nearest(name, [*self._specs, *elsewhere])}; known are {known}"
+                )

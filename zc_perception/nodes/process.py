@@ -1,0 +1,174 @@
+"""Runs nodes as a program: ROS context, executor, signals, one-line errors, an orderly end."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+
+import rclpy
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.utilities import remove_ros_args
+
+from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError
+from zc_perception.link.rclpy_compat import init_without_signal_handlers
+from zc_perception.nodes.perception_node import PerceptionNode
+
+EXIT_FAILURE = 1
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_FINISHED_POLL_S = 0.2
+
+
+class StopRequest:
+    """Set by SIGINT or SIGTERM. The handlers are in place before anything is opened, so that no moment is unguarded."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+
+    def __enter__(self) -> StopRequest:
+        for number in _SIGNALS:
+            signal.signal(number, self._on_signal)
+        return self
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.event.set()
+
+    def __exit__(self, *exception: object) -> None:
+        # From here on only the interpreter's own end is left; a second Ctrl-C must not turn it into a failure.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+
+
+class ExecutorThread:
+    """Spins a SingleThreadedExecutor on a thread of its own, so that the main thread is free for signals."""
+
+    def __init__(self, context: rclpy.Context, on_failure: Callable[[], None]) -> None:
+        self.executor = SingleThreadedExecutor(context=context)
+        self.failure: str | None = None
+        self._on_failure = on_failure
+        self._thread = threading.Thread(target=self._spin, name='executor', daemon=True)
+
+    def start(self) -> None:
+        """Start spinning."""
+        self._thread.start()
+
+    def _spin(self) -> None:
+        try:
+            self.executor.spin()
+        except ExternalShutdownException:
+            pass
+        except Exception:
+            self.failure = traceback.format_exc()
+            self._on_failure()
+
+    def stop(self) -> None:
+        """End it; callbacks that run may finish."""
+        self.executor.shutdown(timeout_sec=1.0)
+        if self._thread.is_alive():
+            self._thread.join(timeout=1.0)
+
+
+@contextlib.contextmanager
+def ros_context(args: Sequence[str] | None) -> Iterator[rclpy.Context]:
+    """An initialised context.
+
+    :raises ConfigError: the command line's ROS arguments or a parameter file can't be used.
+    """
+    context = rclpy.Context()
+    try:
+        init_without_signal_handlers(context, None if args is None else list(args))
+    except Exception as error:  # rclpy has several classes of its own for this
+        raise ConfigError(f'ROS arguments: {" ".join(str(error).split())}') from error
+    try:
+        yield context
+    finally:
+        context.try_shutdown()
+
+
+class NodeGroup:
+    """Some nodes on one executor. Use as a context manager.
+
+    :param build: makes the nodes; if it raises, what it made is destroyed by itself.
+    """
+
+    def __init__(self, context: rclpy.Context, nodes: Sequence[PerceptionNode], on_failure: Callable[[], None]) -> None:
+        self.nodes = tuple(nodes)
+        self._spinner = ExecutorThread(context, on_failure)
+
+    def __enter__(self) -> NodeGroup:
+        for node in self.nodes:
+            self._spinner.executor.add_node(node)
+        self._spinner.start()
+        return self
+
+    def start(self) -> None:
+        """Start the nodes, consumers first, so that no frame is lost between them."""
+        for node in reversed(self.nodes):
+            node.start()
+
+    @property
+    def failure(self) -> str | None:
+        """The traceback that ended the executor, if one did."""
+        return self._spinner.failure
+
+    @property
+    def finished(self) -> bool:
+        """Whether any node has nothing more to do."""
+        return any(node.finished for node in self.nodes)
+
+    def add_node(self, node: Node) -> None:
+        """Spin one more node, whose owner destroys it after the group has ended."""
+        self._spinner.executor.add_node(node)
+
+    def __exit__(self, *exception: object) -> None:
+        for node in self.nodes:
+            node.stop()
+        self._spinner.stop()
+        for node in self.nodes:
+            node.destroy_node()
+
+
+def refuse_unknown_parameters(nodes: Sequence[PerceptionNode], known: Sequence[type[PerceptionNode]]) -> None:
+    """Check every node's start-up keys against all nodes of the package.
+
+    :raises ConfigError: a key that none has.
+    """
+    elsewhere = [spec.name for kind in known for spec in kind.SPECS]
+    for node in nodes:
+        node.parameters.refuse_unknown(elsewhere)
+
+
+def _refuse_leftover(argv: list[str]) -> None:
+    try:
+        leftover = remove_ros_args(argv)[1:]
+    except Exception as error:  # rclpy has several classes of its own for this
+        raise ConfigError(f'ROS arguments: {" ".join(str(error).split())}') from error
+    if leftover:
+        raise ConfigError(f"argument '{leftover[0]}' is unknown; set parameters by --ros-args -p NAME:=VALUE or --params-file FILE")
+
+
+def run_program(program: str, build: Callable[[rclpy.Context], Sequence[PerceptionNode]], args: Sequence[str] | None = None) -> int:
+    """Run until a signal; the exit code.
+
+    0 after SIGINT or SIGTERM, :data:`EXIT_USAGE` with one line on stderr for anything the user can mend, 1 for a bug.
+    """
+    argv = list(sys.argv if args is None else [program, *args])
+    with StopRequest() as stop:
+        try:
+            _refuse_leftover(argv)
+            with ros_context(argv[1:]) as context, NodeGroup(context, build(context), stop.event.set) as group:
+                group.start()
+                for node in group.nodes:
+                    node.get_logger().info('ready')
+                stop.event.wait()
+                if group.failure is not None:
+                    print(group.failure, file=sys.stderr)
+                    return EXIT_FAILURE
+                return 0
+        except ZcError as error:
+            print(f'{program}: error: {error}', file=sys.stderr)
+            return EXIT_USAGE

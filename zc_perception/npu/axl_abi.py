@@ -1,0 +1,205 @@
+"""The kernel interface of an Axelera driver that imports dma-bufs: structs, flags, ioctl numbers. No I/O.
+
+Source: the UAPI header ``test/rig/module/axl_ioctl.h``, which says what every member means and which
+errno every mistake gets. ``test/npu/test_axl_abi.py`` has a C compiler compare the two, so that neither
+can change alone. Little-endian, natural alignment, 64-bit kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+#: `AxlQuery.abi_version` of a driver that has everything below.
+ABI_VERSION = 2
+MAX_PLANES = 4
+
+#: `AxlSubmit2.in_fence_fd`: the image may be read at once.
+NO_FENCE = -1
+
+
+class ImportFlags(enum.IntFlag):
+    """Direction of the DMA, exactly one of them. Frames are imported `TO_DEVICE`."""
+
+    TO_DEVICE = 1
+    FROM_DEVICE = 2
+    BIDIRECTIONAL = 4
+
+
+class AxlImportFd(ctypes.LittleEndianStructure):
+    """``struct axl_import_fd``: one dma-buf, LINEAR, tight strides, planes one after the other."""
+
+    _fields_ = (
+        ('fd', ctypes.c_int32),
+        ('width', ctypes.c_uint32),
+        ('height', ctypes.c_uint32),
+        ('pixfmt', ctypes.c_uint32),
+        ('flags', ctypes.c_uint32),
+        ('handle', ctypes.c_uint32),
+        ('iova_base', ctypes.c_uint64),
+        ('size', ctypes.c_uint64),
+    )
+
+
+class AxlSubmit(ctypes.LittleEndianStructure):
+    """``struct axl_submit``: run a model; the end of the job is the timestamp of its fence."""
+
+    _fields_ = (
+        ('input_handle', ctypes.c_uint32),
+        ('result_fd', ctypes.c_int32),
+        ('model_id', ctypes.c_uint32),
+        ('timeout_us', ctypes.c_uint32),
+        ('fence_fd', ctypes.c_int32),
+        ('pad', ctypes.c_uint32),
+        ('submit_us', ctypes.c_uint64),
+        ('completion_us', ctypes.c_uint64),
+    )
+
+
+class AxlPlane(ctypes.LittleEndianStructure):
+    """``struct axl_plane``: where one plane of an image lies."""
+
+    _fields_ = (
+        ('fd', ctypes.c_int32),
+        ('stride', ctypes.c_uint32),
+        ('offset', ctypes.c_uint64),
+        ('size', ctypes.c_uint64),
+    )
+
+
+class AxlImportPlanes(ctypes.LittleEndianStructure):
+    """``struct axl_import_planes``: an image with an explicit layout in one or more dma-bufs."""
+
+    _fields_ = (
+        ('struct_size', ctypes.c_uint32),
+        ('flags', ctypes.c_uint32),
+        ('width', ctypes.c_uint32),
+        ('height', ctypes.c_uint32),
+        ('fourcc', ctypes.c_uint32),
+        ('num_planes', ctypes.c_uint32),
+        ('modifier', ctypes.c_uint64),
+        ('planes', AxlPlane * MAX_PLANES),
+        ('handle', ctypes.c_uint32),
+        ('pad', ctypes.c_uint32),
+        ('iova_base', ctypes.c_uint64 * MAX_PLANES),
+    )
+
+
+class AxlSubmit2(ctypes.LittleEndianStructure):
+    """``struct axl_submit2``: run a model once an acquire fence has signalled."""
+
+    _fields_ = (
+        ('struct_size', ctypes.c_uint32),
+        ('flags', ctypes.c_uint32),
+        ('input_handle', ctypes.c_uint32),
+        ('model_id', ctypes.c_uint32),
+        ('timeout_us', ctypes.c_uint32),
+        ('in_fence_fd', ctypes.c_int32),
+        ('result_fd', ctypes.c_int32),
+        ('fence_fd', ctypes.c_int32),
+        ('submit_us', ctypes.c_uint64),
+        ('seqno', ctypes.c_uint64),
+    )
+
+
+class AxlFormat(ctypes.LittleEndianStructure):
+    """``struct axl_format``: one pair of format and modifier that can be imported."""
+
+    _fields_ = (
+        ('fourcc', ctypes.c_uint32),
+        ('pad', ctypes.c_uint32),
+        ('modifier', ctypes.c_uint64),
+    )
+
+
+class AxlQuery(ctypes.LittleEndianStructure):
+    """``struct axl_query``: what the device can do; `formats_ptr` has room for `num_formats` `AxlFormat`."""
+
+    _fields_ = (
+        ('struct_size', ctypes.c_uint32),
+        ('abi_version', ctypes.c_uint32),
+        ('max_in_flight', ctypes.c_uint32),
+        ('stride_align', ctypes.c_uint32),
+        ('offset_align', ctypes.c_uint32),
+        ('num_formats', ctypes.c_uint32),
+        ('formats_ptr', ctypes.c_uint64),
+    )
+
+
+# include/uapi/asm-generic/ioctl.h, as on x86 and Arm: 8 bits number, 8 type, 14 size, 2 direction.
+_IOC_WRITE = 1
+_IOC_READ = 2
+_SIZE_LIMIT = 1 << 14
+
+#: The type byte of all requests.
+IOCTL_TYPE = 'U'
+
+#: The numbers of the requests, by the names under which a configuration may replace them.
+IOCTL_NUMBERS: Mapping[str, int] = MappingProxyType(
+    {
+        'import_fd': 64,
+        'submit': 65,
+        'release_import': 66,
+        'import_planes': 67,
+        'submit2': 68,
+        'query': 69,
+    }
+)
+
+# Direction as user space sees it, and what the argument points at.
+_ARGUMENTS: Mapping[str, tuple[int, type[ctypes.LittleEndianStructure] | type[ctypes.c_uint32]]] = MappingProxyType(
+    {
+        'import_fd': (_IOC_READ | _IOC_WRITE, AxlImportFd),
+        'submit': (_IOC_READ | _IOC_WRITE, AxlSubmit),
+        'release_import': (_IOC_WRITE, ctypes.c_uint32),
+        'import_planes': (_IOC_READ | _IOC_WRITE, AxlImportPlanes),
+        'submit2': (_IOC_READ | _IOC_WRITE, AxlSubmit2),
+        'query': (_IOC_READ | _IOC_WRITE, AxlQuery),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Requests:
+    """The request codes for ``ioctl(2)``."""
+
+    import_fd: int
+    submit: int
+    release_import: int
+    import_planes: int
+    submit2: int
+    query: int
+
+
+def ioc(direction: int, ioctl_type: str, number: int, size: int) -> int:
+    """Return what the kernel's ``_IOC()`` makes of these."""
+    if len(ioctl_type) != 1 or ord(ioctl_type) > 0xFF:
+        raise ValueError(f'an ioctl type is one byte, got {ioctl_type!r}')
+    if not 0 <= number <= 0xFF:
+        raise ValueError(f'an ioctl number is within 0..255, got {number}')
+    if not 0 <= size < _SIZE_LIMIT:
+        raise ValueError(f'the argument of an ioctl has less than {_SIZE_LIMIT} bytes, got {size}')
+    return direction << 30 | size << 16 | ord(ioctl_type) << 8 | number
+
+
+def requests(numbers: Mapping[str, int] | None = None, ioctl_type: str = IOCTL_TYPE) -> Requests:
+    """Return the request codes; `numbers` replaces some of `IOCTL_NUMBERS` for a driver that chose others."""
+    unknown = sorted(set(numbers or ()) - set(IOCTL_NUMBERS))
+    if unknown:
+        raise ValueError(f'no ioctl is called {", ".join(unknown)}; there are {", ".join(IOCTL_NUMBERS)}')
+    chosen = {**IOCTL_NUMBERS, **(numbers or {})}
+    doubled = sorted(name for name, number in chosen.items() if list(chosen.values()).count(number) > 1)
+    if doubled:
+        raise ValueError(f'the ioctls {" and ".join(doubled)} have the same number {chosen[doubled[0]]}')
+    codes = {
+        name: ioc(direction, ioctl_type, chosen[name], ctypes.sizeof(argument))
+        for name, (direction, argument) in _ARGUMENTS.items()
+    }
+    return Requests(**codes)
+
+
+#: The codes with the pinned numbers.
+REQUESTS = requests()

@@ -1,0 +1,1 @@
+"""What the nodes say of themselves: latencies, diagnostics."""
