@@ -6,9 +6,9 @@ directory (``package.xml``, ``msg/*.msg``, ``srv/*.srv``) goes in; the prefix of
 
     .venv/bin/python test/environment/rosidl_build.py --build build/interfaces test/interfaces/vision_msgs
 
-Only the Fast DDS type support is built. The introspection type support would double the number of generated files and
-serve no middleware that is in the wheels. With one type support, ``rosidl_typesupport_c`` links to it directly
-instead of looking for it with dlopen, so nothing depends on ``LD_LIBRARY_PATH``.
+Two type supports are built: Fast DDS's own, which is the one that serializes, and introspection, without which
+rmw_fastrtps refuses to create a publisher ("failed to register type object"). `rosidl_typesupport_c` opens the library
+of either at run time, by name, on ``LD_LIBRARY_PATH``, which the wheels set to the prefix.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ INDEX = PREFIX / "share/ament_index/resource_index"
 # The libraries of one package, each linked against the ones before it.
 GENERATOR_C = "rosidl_generator_c"
 FASTRTPS_C = "rosidl_typesupport_fastrtps_c"
+INTROSPECTION_C = "rosidl_typesupport_introspection_c"
 TYPESUPPORT_C = "rosidl_typesupport_c"
 GENERATOR_PY = "rosidl_generator_py"
 EXTENSION_MODULE = "extension_module"
-LIBRARIES = (GENERATOR_C, FASTRTPS_C, TYPESUPPORT_C, GENERATOR_PY)
+LIBRARIES = (GENERATOR_C, FASTRTPS_C, INTROSPECTION_C, TYPESUPPORT_C, GENERATOR_PY)
 
 RUNTIME_LIBRARIES = (
     "rosidl_runtime_c",
     "rosidl_typesupport_c",
+    "rosidl_typesupport_introspection_c",
     "rosidl_typesupport_fastrtps_c",
     "rosidl_typesupport_fastrtps_cpp",
     "rosidl_dynamic_typesupport",
@@ -104,6 +106,11 @@ class Workspace:
         return self.root / "generated" / self.package.name
 
     @property
+    def introspection(self) -> Path:
+        """The introspection type support: its sources have the names of others in ``generated``."""
+        return self.root / "introspection" / self.package.name
+
+    @property
     def python(self) -> Path:
         """The Python package with the C sources of its extension module; its parent is an include folder."""
         return self.root / "python" / self.package.name
@@ -123,11 +130,11 @@ def installed_interface_packages(prefix: Path = PREFIX) -> dict[str, Path]:
 
 
 def check_dependencies(package: InterfacePackage, installed: Iterable[str]) -> None:
-    """Raise when a package that ``package`` declares is not there: the generators' own error would be a bare KeyError."""
+    """Raise when a declared dependency is not installed: the generators' own error would be a bare KeyError."""
     missing = sorted(set(package.dependencies) - set(installed))
     if missing:
         wheels = " ".join("ros-" + name.replace("_", "-") for name in missing)
-        raise BuildError(f"{package.name} depends on {', '.join(missing)}, not found in {PREFIX}: install {wheels} first")
+        raise BuildError(f"{package.name} depends on {', '.join(missing)}, not found in {PREFIX}: install {wheels}")
 
 
 def generate(workspace: Workspace) -> dict[str, list[Path]]:
@@ -137,6 +144,7 @@ def generate(workspace: Workspace) -> dict[str, list[Path]]:
     from rosidl_generator_type_description import generate_type_hash
     from rosidl_typesupport_c import generate_c as generate_typesupport_c
     from rosidl_typesupport_fastrtps_c import generate_typesupport_fastrtps_c
+    from rosidl_typesupport_introspection_c import generate_c as generate_introspection_c
 
     package = workspace.package
     installed = {name: share for name, share in installed_interface_packages().items() if name != package.name}
@@ -146,7 +154,7 @@ def generate(workspace: Workspace) -> dict[str, list[Path]]:
     generate_type_hash(
         arguments("rosidl_generator_type_description", include_paths=[f"{n}:{path}" for n, path in installed.items()])
     )
-    for generator in (GENERATOR_C, FASTRTPS_C):
+    for generator in (GENERATOR_C, FASTRTPS_C, INTROSPECTION_C):
         write_visibility_header(workspace, generator)
     c_arguments = arguments(
         GENERATOR_C,
@@ -158,7 +166,10 @@ def generate(workspace: Workspace) -> dict[str, list[Path]]:
     sources = {
         GENERATOR_C: generate_c(c_arguments),
         FASTRTPS_C: generate_typesupport_fastrtps_c(arguments(FASTRTPS_C)),
-        TYPESUPPORT_C: generate_typesupport_c(arguments(TYPESUPPORT_C), [FASTRTPS_C]),
+        INTROSPECTION_C: generate_introspection_c(
+            arguments(INTROSPECTION_C, output_dir=str(workspace.introspection))
+        ),
+        TYPESUPPORT_C: generate_typesupport_c(arguments(TYPESUPPORT_C), [FASTRTPS_C, INTROSPECTION_C]),
     }
     python_files = generate_py(arguments(GENERATOR_PY, output_dir=str(workspace.python)), [TYPESUPPORT_C])
     sources[GENERATOR_PY] = [name for name in python_files if name.endswith("_s.c")]
@@ -257,7 +268,7 @@ class Compiler:
         """The generated headers, CPython, numpy and every package of the prefix."""
         import numpy
 
-        own = [self.workspace.generated.parent, self.workspace.python.parent]
+        own = [self.workspace.generated.parent, self.workspace.introspection.parent, self.workspace.python.parent]
         python = [Path(sysconfig.get_path("include")), Path(numpy.get_include())]
         # ROS packages are included as include/PACKAGE/PACKAGE/...; vendored ones (fastcdr) as include/PACKAGE/...
         prefix = [PREFIX / "include", *sorted(path for path in (PREFIX / "include").iterdir() if path.is_dir())]

@@ -78,14 +78,19 @@ def load_order(files: dict[str, Path], names: Iterable[str]) -> list[Path]:
             raise RigError(f"the kernel package has no module {name!r}")
         if files[name] in order:
             return
-        match = re.search(rb"\0depends=([^\0]*)\0", files[name].read_bytes())
-        for dependency in match[1].decode().split(",") if match and match[1] else ():
+        for dependency in dependencies(files[name]):
             add(dependency)
         order.append(files[name])
 
     for name in names:
         add(name)
     return order
+
+
+def dependencies(module: Path) -> list[str]:
+    """Return what a module file's own information says it needs, names with underscores."""
+    match = re.search(rb"\0depends=([^\0]+)\0", module.read_bytes())
+    return match[1].decode().replace("-", "_").split(",") if match else []
 
 
 def current(cache: Path, *, now: float | None = None) -> Kernel:
@@ -167,8 +172,7 @@ def _keep_modules(scratch: Path, version: str) -> None:
             continue
         data = packed[name].read_bytes()
         target.write_bytes(lzma.decompress(data) if packed[name].suffix == ".xz" else data)
-        match = re.search(rb"\0depends=([^\0]*)\0", target.read_bytes())
-        wanted += match[1].decode().split(",") if match and match[1] else []
+        wanted += dependencies(target)
     shutil.rmtree(tree)
 
 

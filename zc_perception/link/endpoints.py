@@ -216,7 +216,6 @@ class AdaptedSubscription:
         BUS.add_subscription(self._key, self._bus_subscription)
         self._reader = node.create_subscription(String, self.topic + SUFFIX, self._on_announcement, _ANNOUNCEMENTS_QOS)
         self._timer = node.create_timer(_RUNG_PERIOD_S, self.update_rung)
-        self.update_rung()
 
     def _on_announcement(self, message: String) -> None:
         announcement = Announcement.from_json(message.data)

@@ -112,6 +112,7 @@ class InferenceNode(PerceptionNode):
     def start(self) -> None:
         """See :class:`PerceptionNode`."""
         self._announce_accelerator()
+        self.subscription.update_rung()
         self.pipeline.start()
 
     def _on_enable(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:

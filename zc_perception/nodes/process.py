@@ -125,9 +125,9 @@ class NodeGroup:
         self._spinner.executor.add_node(node)
 
     def __exit__(self, *exception: object) -> None:
+        self._spinner.stop()
         for node in self.nodes:
             node.stop()
-        self._spinner.stop()
         for node in self.nodes:
             node.destroy_node()
 

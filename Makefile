@@ -1,0 +1,53 @@
+# `make demo` and `make test` do all of their own set-up: the environment in .venv/, everything else in build/.
+# Paths are relative, so the tree may lie in a folder with spaces; `make -C TREE demo` works too.
+
+PYTHON ?= python3
+SET_UP = $(PYTHON) test/environment/bootstrap.py
+RUN = .venv/bin/python
+
+# The rooms below ROS: plain Python, fully typed.
+TYPED = $(addprefix zc_perception/,pixel memory negotiation camera npu detection frame.py)
+# What talks to ROS, and so is tested on a second distribution.
+ROS_TESTS = $(addprefix test/,environment link nodes)
+
+# A ROS installation that the shell has sourced must not mix its libraries with those of the environment.
+unexport AMENT_PREFIX_PATH LD_LIBRARY_PATH PYTHONHOME PYTHONPATH RMW_IMPLEMENTATION _ROS_WHEELS_BOOTSTRAP_COMPLETE
+
+.PHONY: help env env-kilted fixtures demo test test-kilted rig lint clean
+
+help:
+	@echo 'make demo         run the demo: camera, NPU (on the CPU here) and detections in one process (DEMO_ARGS=...)'
+	@echo 'make test         run the tests (TEST_ARGS=...)'
+	@echo 'make test-kilted  run the ROS tests on ROS 2 Kilted (TEST_ARGS=...)'
+	@echo 'make rig          run the verification in the kernel rig (RIG_ARGS=...)'
+	@echo 'make lint         run ruff and mypy'
+	@echo 'make env          only set up .venv/'
+	@echo 'make clean        remove build/, .venv/ and .venv-kilted/'
+
+env:
+	@$(SET_UP)
+
+env-kilted:
+	@$(SET_UP) --distro kilted
+
+fixtures:
+	@$(PYTHON) test/environment/fixtures.py
+
+demo: env
+	.venv/bin/zc_demo $(DEMO_ARGS)
+
+test: env fixtures
+	$(RUN) -m pytest test $(TEST_ARGS)
+
+test-kilted: env-kilted fixtures
+	.venv-kilted/bin/python -m pytest $(ROS_TESTS) $(TEST_ARGS)
+
+rig: env
+	$(RUN) test/rig/run_rig.py $(RIG_ARGS)
+
+lint: env
+	$(RUN) -m ruff check .
+	$(RUN) -m mypy --strict $(TYPED)
+
+clean:
+	rm -rf build .venv .venv-kilted

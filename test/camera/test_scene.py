@@ -1,0 +1,276 @@
+"""The synthetic road scene: determinism, limits, truth against pixels, and that colour gives nothing away."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from zc_perception.camera import scene_shapes
+from zc_perception.camera.scene import CLASS_NAMES, MAX_OBJECTS, MIN_OBJECTS, RoadScene, SceneObject
+
+sides = st.integers(32, 420).map(lambda half: 2 * half)
+seeds = st.integers(0, 2**40)
+indices = st.integers(0, 10**9)
+palettes = st.sampled_from(sorted(scene_shapes.PALETTES))
+
+
+def planes(width: int, height: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    return np.full((height, width), 99, np.uint8), np.full((height // 2, width // 2, 2), 99, np.uint8)
+
+
+def drawn(scene: RoadScene, index: int) -> tuple[bytes, tuple[SceneObject, ...]]:
+    luma, chroma = planes(scene.width, scene.height)
+    objects = scene.draw(index, luma, chroma)
+    return luma.tobytes() + chroma.tobytes(), objects
+
+
+def assert_within_limits(objects: tuple[SceneObject, ...], width: int, height: int) -> None:
+    assert MIN_OBJECTS == 5 and MAX_OBJECTS == 40
+    assert 5 <= len(objects) <= 40
+    for item in objects:
+        assert 0 <= item.class_index < len(CLASS_NAMES)
+        assert min(item.width, item.height) >= 12
+        assert max(item.width, item.height) <= 400
+        assert item.x >= 0 and item.y >= 0
+        assert item.x + item.width <= width and item.y + item.height <= height
+        assert 0.5 <= item.visible <= 1.0
+
+
+def test_the_same_frame_has_the_same_bytes_whatever_was_drawn_before() -> None:
+    first, second = RoadScene(640, 360, 7), RoadScene(640, 360, 7)
+    expected = {index: drawn(first, index) for index in (0, 1, 500, 1_000_000)}
+    assert {index: drawn(second, index) for index in (1_000_000, 3, 500, 1, 0)}.items() >= expected.items()
+
+
+def test_looks_that_fell_out_of_the_cache_come_back_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = [drawn(RoadScene(320, 240, 3), index) for index in (0, 9000)]
+    monkeypatch.setattr('zc_perception.camera.scene._CACHED_LOOKS', 4)
+    scene = RoadScene(320, 240, 3)
+    assert [drawn(scene, index) for index in (0, 9000)] == expected
+
+
+def test_truth_needs_no_drawing() -> None:
+    drawing, asking = RoadScene(640, 480, 11), RoadScene(640, 480, 11)
+    for index in (40, 2, 41, 70_000):
+        assert asking.truth(index) == drawn(drawing, index)[1]
+
+
+def test_another_seed_is_another_scene() -> None:
+    assert drawn(RoadScene(320, 240, 1), 5)[0] != drawn(RoadScene(320, 240, 2), 5)[0]
+
+
+def test_rows_may_be_padded_and_padding_stays_untouched() -> None:
+    width, height, stride = 322, 242, 384
+    memory = np.full(stride * height * 3 // 2 + 64, 0xA5, np.uint8)
+    luma_rows = memory[: stride * height].reshape(height, stride)
+    chroma_rows = memory[stride * height : stride * height * 3 // 2].reshape(height // 2, stride)
+    luma = luma_rows[:, :width]
+    chroma = np.lib.stride_tricks.as_strided(chroma_rows, (height // 2, width // 2, 2), (stride, 2, 1))
+    objects = RoadScene(width, height, 4).draw(9, luma, chroma)
+
+    assert (luma_rows[:, width:] == 0xA5).all()
+    assert (chroma_rows[:, width:] == 0xA5).all()
+    assert (memory[stride * height * 3 // 2 :] == 0xA5).all()
+    assert (luma.tobytes() + chroma.tobytes(), objects) == drawn(RoadScene(width, height, 4), 9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(sides, sides, seeds, palettes, st.lists(indices, min_size=1, max_size=4))
+def test_objects_stay_within_limits(width: int, height: int, seed: int, palette: str, when: list[int]) -> None:
+    scene = RoadScene(width, height, seed, palette)
+    for index in when:
+        assert_within_limits(scene.truth(index), width, height)
+
+
+@pytest.mark.parametrize('size', [(64, 64), (64, 720), (1280, 64), (640, 360), (1920, 1080), (3840, 2160)])
+def test_objects_stay_within_limits_over_a_drive(size: tuple[int, int]) -> None:
+    scene = RoadScene(*size, seed=5)
+    for index in range(0, 4000, 50):
+        assert_within_limits(scene.truth(index), *size)
+
+
+def test_objects_move_smoothly() -> None:
+    """From a frame to the next, most objects are found again, of the same class and near the same place."""
+    scene = RoadScene(640, 360, 6)
+    followed = total = 0
+    for index in range(0, 3000, 60):
+        after = scene.truth(index + 1)
+        for item in scene.truth(index):
+            total += 1
+            followed += any(
+                item.class_index == other.class_index
+                and max(abs(item.x - other.x), abs(item.y - other.y), abs(item.width - other.width)) <= 12
+                for other in after
+            )
+    assert followed >= 0.95 * total
+
+
+def test_the_whole_picture_keeps_moving() -> None:
+    luma, chroma = planes(640, 360)
+    scene = RoadScene(640, 360, 8)
+    scene.draw(100, luma, chroma)
+    before = luma.copy()
+    scene.draw(101, luma, chroma)
+    assert (luma != before).mean() > 0.8
+
+
+def test_levels_are_limited_range() -> None:
+    for seed in range(6):
+        luma, chroma = planes(640, 360)
+        RoadScene(640, 360, seed).draw(seed * 100, luma, chroma)
+        assert luma.min() >= 16 and luma.max() <= 235
+        assert chroma.min() >= 16 and chroma.max() <= 240
+        assert luma.std() > 20
+
+
+class RecordingPaint:
+    """Stands in for ``scene_shapes.paint``; keeps, per shape painted, the pixels that it touched."""
+
+    def __init__(self) -> None:
+        self.touched: list[NDArray[np.bool_]] = []
+
+    def __call__(
+        self,
+        polygons: list[NDArray[np.int32]],
+        shape: scene_shapes.Shape,
+        luma: NDArray[np.uint8],
+        chroma: NDArray[np.uint8],
+    ) -> None:
+        black, white = np.zeros_like(luma), np.full_like(luma, 255)
+        for canvas in (black, white):
+            for polygon in polygons:
+                cv2.fillPoly(canvas, [polygon], 130)
+        self.touched.append(black == white)
+
+
+def tight_box(pixels: NDArray[np.bool_]) -> tuple[float, float, float, float]:
+    rows, columns = np.flatnonzero(pixels.any(axis=1)), np.flatnonzero(pixels.any(axis=0))
+    return float(columns[0]), float(rows[0]), float(columns[-1] - columns[0] + 1), float(rows[-1] - rows[0] + 1)
+
+
+@pytest.mark.parametrize(('width', 'height', 'seed'), [(640, 360, 1), (1280, 720, 2), (320, 240, 3), (64, 64, 4)])
+def test_truth_is_what_is_painted(width: int, height: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = RoadScene(width, height, seed)
+    for index in (0, 77, 1234):
+        record = RecordingPaint()
+        monkeypatch.setattr('zc_perception.camera.scene_shapes.paint', record)
+        objects = scene.draw(index, *planes(width, height))
+        nearest_first = record.touched[::-1]
+        hidden = np.zeros((height, width), np.bool_)
+        for item, pixels in zip(objects, nearest_first, strict=False):
+            assert (item.x, item.y, item.width, item.height) == tight_box(pixels)
+            shown = (pixels & ~hidden).sum() / pixels.sum()
+            assert item.visible <= shown + 1e-9 <= item.visible / 0.8 + 1e-6
+            hidden |= pixels
+
+
+def test_an_object_changes_the_pixels_in_its_box() -> None:
+    """With no help from the scene's code: what differs from frame to frame in still surroundings is in the truth."""
+    scene = RoadScene(640, 360, 12)
+    luma, chroma = planes(640, 360)
+    objects = scene.draw(50, luma, chroma)
+    still = np.median([sample_luma(scene, index) for index in range(0, 4000, 97)], axis=0)
+    difference = cv2.blur(np.abs(luma - still), (5, 5)) > 14
+    inside = np.zeros_like(difference)
+    for item in objects:
+        inside[int(item.y) : int(item.y + item.height), int(item.x) : int(item.x + item.width)] = True
+    assert difference[inside].mean() > 2.5 * difference[~inside].mean()
+
+
+def sample_luma(scene: RoadScene, index: int) -> NDArray[np.uint8]:
+    luma, chroma = planes(scene.width, scene.height)
+    scene.draw(index, luma, chroma)
+    return luma
+
+
+def objects_of(scenes: int) -> list[SceneObject]:
+    drives = [RoadScene(640, 360, seed) for seed in range(scenes)]
+    return [item for scene in drives for index in range(0, 800, 80) for item in scene.truth(index)]
+
+
+def test_objects_hide_each_other() -> None:
+    objects = objects_of(scenes=5)
+    hidden = sum(item.visible < 0.95 for item in objects)
+    assert 0.1 * len(objects) < hidden < 0.7 * len(objects)
+
+
+def test_every_class_and_a_wide_range_of_sizes_appear() -> None:
+    objects = objects_of(scenes=8)
+    shares = np.bincount([item.class_index for item in objects], minlength=len(CLASS_NAMES)) / len(objects)
+    assert len(CLASS_NAMES) >= 3 and shares.min() > 0.1
+    longest = [max(item.width, item.height) for item in objects]
+    assert min(longest) < 24 and max(longest) > 150
+
+
+def body_samples(palette: str) -> dict[str, NDArray[np.float64]]:
+    """First colour drawn by each class, 400 times: (Y, U, V)."""
+    rng = np.random.default_rng(0)
+    makers = (scene_shapes.car, scene_shapes.pedestrian, scene_shapes.sign, scene_shapes.cone)
+    hues = scene_shapes.PALETTES[palette]
+    shapes = {name: [make(rng, hues, 0.5) for _ in range(400)] for name, make in zip(CLASS_NAMES, makers, strict=True)}
+    return {name: np.array([part.colour for s in made for part in s.parts], float) for name, made in shapes.items()}
+
+
+def test_classes_share_their_colours() -> None:
+    """Every class spreads over all hues and most of the luma range, and their spreads coincide."""
+    samples = body_samples('all')
+    for colours in samples.values():
+        assert all((coloured_hues(colours) // 60 == sector).mean() > 0.08 for sector in range(6))
+        assert np.percentile(colours[:, 0], 5) < 60 and np.percentile(colours[:, 0], 95) > 165
+    for a, b in itertools.combinations(samples.values(), 2):
+        assert np.abs(a.mean(axis=0) - b.mean(axis=0)).max() < 30
+
+
+def coloured_hues(colours: NDArray[np.float64]) -> NDArray[np.float64]:
+    u, v = colours[:, 1] - 128, colours[:, 2] - 128
+    hues: NDArray[np.float64] = (np.degrees(np.arctan2(v, u)) % 360)[np.hypot(u, v) > 13]
+    return hues
+
+
+def test_palettes_for_training_and_testing_do_not_meet() -> None:
+    rounding = 4
+    for palette in ('train', 'held_out'):
+        low, high = scene_shapes.PALETTES[palette]
+        hues = np.concatenate([coloured_hues(colours) for colours in body_samples(palette).values()])
+        away = (hues - low + rounding) % 360
+        assert away.max() <= high - low + 2 * rounding
+    assert scene_shapes.PALETTES['train'][1] + 2 * rounding < scene_shapes.PALETTES['held_out'][0]
+    assert scene_shapes.PALETTES['held_out'][1] + 2 * rounding < scene_shapes.PALETTES['train'][0] + 360
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'named'),
+    [
+        ((641, 360), 'width .* 641'),
+        ((640, 361), 'height .* 361'),
+        ((62, 360), 'width .* 64 .* 62'),
+        ((640, 0), 'height .* 64 .* 0'),
+        ((640, 360, -1), 'seed .* -1'),
+        ((640, 360, 0, 'pastel'), "palette .* 'pastel'"),
+    ],
+)
+def test_impossible_scenes_are_refused(arguments: tuple[Any, ...], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        RoadScene(*arguments)
+
+
+def test_impossible_planes_are_refused() -> None:
+    scene = RoadScene(64, 64)
+    luma, chroma = planes(64, 64)
+    with pytest.raises(ValueError, match='luma'):
+        scene.draw(0, luma[:62], chroma)
+    with pytest.raises(ValueError, match='chroma'):
+        scene.draw(0, luma, np.zeros((32, 32, 3), np.uint8))
+    with pytest.raises(ValueError, match='luma'):
+        scene.draw(0, luma.astype(np.int8), chroma)
+    with pytest.raises(ValueError, match='gap'):
+        scene.draw(0, np.zeros((64, 128), np.uint8)[:, ::2], chroma)
+    with pytest.raises(ValueError, match='index'):
+        scene.draw(-1, luma, chroma)

@@ -1,0 +1,100 @@
+"""The shipped road model on scenes and colours that its training never saw, and colour alone on the same frames."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import yaml
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / 'camera'))
+
+from colour_baseline import ColourBaseline, RoadFrame, road_frames
+from road_evaluation import RoadModel
+
+import zc_perception
+from zc_perception.camera.scene import CLASS_NAMES
+from zc_perception.detection.average_precision import average_precision, precision_recall
+
+FOLDER = Path(zc_perception.__file__).parent / 'models' / 'road'
+FIRST_HELD_OUT_SEED = 10_000_000
+BASELINE_SEED = 4_000_000
+
+
+@pytest.fixture(scope='module')
+def model() -> RoadModel:
+    return RoadModel(FOLDER / 'model.onnx')
+
+
+@pytest.fixture(scope='module')
+def held_out() -> list[RoadFrame]:
+    return list(road_frames(640, 360, 'held_out', FIRST_HELD_OUT_SEED, scenes=20, frames_per_scene=15))
+
+
+def mean_precision(model: RoadModel | ColourBaseline, frames: list[RoadFrame]) -> float:
+    if isinstance(model, RoadModel):
+        detections = [model.detect(frame.luma, frame.chroma) for frame in frames]
+    else:
+        detections = [model.detect(frame) for frame in frames]
+    return average_precision(detections, [frame.truth for frame in frames], len(CLASS_NAMES)).mean
+
+
+def test_finds_the_objects_of_held_out_scenes(model: RoadModel, held_out: list[RoadFrame]) -> None:
+    assert len(held_out) == 300
+    assert mean_precision(model, held_out) >= 0.90
+
+
+def test_rarely_errs_at_the_shipped_threshold(model: RoadModel, held_out: list[RoadFrame]) -> None:
+    threshold = yaml.safe_load((FOLDER / 'model.yaml').read_text())['score_threshold']
+    frames = held_out[::4]
+    detections = [model.detect(frame.luma, frame.chroma) for frame in frames]
+    precision, recall = precision_recall(detections, [frame.truth for frame in frames], threshold)
+    assert precision >= 0.97
+    assert recall >= 0.80
+
+
+@pytest.mark.parametrize(('width', 'height'), [(1280, 720), (640, 480), (1920, 1080), (320, 240)])
+def test_finds_them_at_other_frame_sizes(model: RoadModel, width: int, height: int) -> None:
+    frames = list(road_frames(width, height, 'held_out', FIRST_HELD_OUT_SEED + 500, scenes=4, frames_per_scene=8))
+    assert mean_precision(model, frames) >= 0.85
+
+
+@pytest.mark.parametrize('palette', ['held_out', 'all'])
+def test_colour_alone_finds_little(held_out: list[RoadFrame], palette: str) -> None:
+    """Learnt on the palette that it is tested on, which is more than the model gets."""
+    baseline = ColourBaseline(list(road_frames(640, 360, palette, BASELINE_SEED, scenes=12, frames_per_scene=5)))
+    frames = held_out
+    if palette == 'all':
+        frames = list(road_frames(640, 360, 'all', FIRST_HELD_OUT_SEED, scenes=20, frames_per_scene=5))
+    assert mean_precision(baseline, frames) <= 0.5
+
+
+def test_output_is_one_yolov8_tensor(model: RoadModel) -> None:
+    output = model.infer(np.full((1, 3, 384, 640), 114 / 255, np.float32))
+    assert output.shape == (4 + len(CLASS_NAMES), 40 * 24 * (4 + 1) + 20 * 12)
+    assert output.dtype == np.float32
+    assert output[4:].min() >= 0 and output[4:].max() < 0.5
+
+
+def test_manifest_describes_the_file() -> None:
+    manifest = yaml.safe_load((FOLDER / 'model.yaml').read_text())
+    path = FOLDER / manifest['file']
+    session = onnxruntime.InferenceSession(str(path), providers=['CPUExecutionProvider'])
+    (taken,), (given,) = session.get_inputs(), session.get_outputs()
+    assert taken.shape == [1, 3, manifest['input']['height'], manifest['input']['width']]
+    assert [entry['name'] for entry in manifest['outputs']] == [given.name]
+    assert tuple(manifest['classes']) == CLASS_NAMES
+    assert path.stat().st_size <= 500_000
+
+
+def test_report_belongs_to_the_file() -> None:
+    report = json.loads((FOLDER / 'report.json').read_text())
+    assert report['file_bytes'] == (FOLDER / 'model.onnx').stat().st_size
+    for size in ('640x360', '1280x720', '640x480'):
+        figures = report['held_out'][size]
+        assert figures['map_50'] >= 0.90
+        assert figures['colour_baseline']['map_50'] <= 0.5

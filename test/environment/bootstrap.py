@@ -1,0 +1,203 @@
+"""Makes the environment in which the package runs and is tested, on a machine without ROS.
+
+    python3 test/environment/bootstrap.py [--distro jazzy|kilted] [--venv PATH]
+
+Real ROS 2 comes as wheels; the interface packages that have no wheel are built with the real generators; the package
+itself is installed editable, so every console script is in ``.venv/bin/``. Whatever is up to date is left alone, so a
+second call takes a moment and needs no network. A call that was interrupted is made good by the next one: a layer is
+recorded only when it is complete, and an environment without a recorded wheel layer is made anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from environment import prerequisites
+from environment.console import own_environment, run_logged, step
+from environment.errors import SetupError
+from environment.layers import Layer, keys, read_record, stale_layers, write_record
+from environment.paths import BUILD, ROOT, locked
+
+HERE = Path(__file__).resolve().parent
+INTERFACES = ROOT / "test/interfaces"
+VENV_OF_DISTRO = {"jazzy": ".venv", "kilted": ".venv-kilted"}
+PACKAGE = "zc_perception"
+
+#: Without it ament_index finds nothing: the wheels set LD_LIBRARY_PATH by themselves, but not this.
+_PREFIX_PTH = (
+    "import os, sys; "
+    "prefixes = [path for path in os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep) if path]; "
+    "sys.prefix in prefixes or os.environ.update(AMENT_PREFIX_PATH=os.pathsep.join([*prefixes, sys.prefix]))\n"
+)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment with one ROS distribution in it."""
+
+    distro: str
+    venv: Path
+
+    @property
+    def name(self) -> str:
+        """Short name for messages."""
+        return self.venv.name
+
+    @property
+    def build(self) -> Path:
+        """This environment's own folder for logs and generated sources."""
+        return BUILD / "environment" / self.venv.name.lstrip(".")
+
+    @property
+    def python(self) -> Path:
+        """The environment's interpreter."""
+        return self.venv / "bin/python"
+
+    @property
+    def record(self) -> Path:
+        """The file with the keys of the layers that are complete."""
+        return self.venv / "zc_layers.json"
+
+    @property
+    def log(self) -> Path:
+        """Where the output of pip and of the compilers goes."""
+        return self.build / "set-up.log"
+
+    @property
+    def requirements(self) -> tuple[Path, Path]:
+        """The requirement files."""
+        return HERE / "requirements.txt", HERE / f"requirements-{self.distro}.txt"
+
+    def layers(self) -> tuple[Layer, ...]:
+        """What the environment consists of, bottom first."""
+        definitions = sorted(path for path in INTERFACES.glob("*/**/*") if path.is_file())
+        manifests = tuple(ROOT / name for name in ("setup.py", "setup.cfg", "pyproject.toml", "package.xml"))
+        return (
+            Layer("wheels", (Path(__file__).resolve(), *self.requirements), self.install_wheels),
+            Layer("interfaces", (HERE / "rosidl_build.py", *definitions), self.build_interfaces),
+            Layer("package", manifests, self.install_package),
+        )
+
+    def install_wheels(self) -> None:
+        """Make the environment from nothing, and install all wheels."""
+        with step(f"{self.name}: creating the environment (Python {sys.version.split()[0]})"):
+            discard(self.venv)
+            self.venv.mkdir(parents=True)
+            # The first thing in the folder: it marks the folder as ours even if the next step is interrupted.
+            write_record(self.record, {})
+            run_logged([sys.executable, "-m", "venv", str(self.venv)], self.log, ROOT)
+        with step(f"{self.name}: installing ROS 2 {self.distro} and the tools (wheels)"):
+            files = [argument for file in self.requirements for argument in ("-r", str(file))]
+            # Compiling everything takes longer than what is imported later takes to compile.
+            self.pip("install", "--no-compile", *files)
+            (self.site_packages() / "zc_ament_prefix.pth").write_text(_PREFIX_PTH, encoding="ascii")
+
+    def build_interfaces(self) -> None:
+        """Build and install the interface packages that have no wheel."""
+        packages = sorted(path.parent for path in INTERFACES.glob("*/package.xml"))
+        with step(f"{self.name}: building {', '.join(path.name for path in packages)}"):
+            build = ["--build", str(self.build / "interfaces")]
+            command = [str(self.python), str(HERE / "rosidl_build.py"), *build, *map(str, packages)]
+            run_logged(command, self.log, ROOT)
+
+    def install_package(self) -> None:
+        """Install the package editable, with its console scripts."""
+        with step(f"{self.name}: installing {PACKAGE}"):
+            # Without PEP 517, pip would obey the script folder that setup.cfg sets for colcon.
+            self.pip("install", "--no-build-isolation", "--no-deps", "--use-pep517", "--editable", ".")
+            self.register_package()
+
+    def register_package(self) -> None:
+        """Put the source tree into the ament index, as a symlink install would: pip leaves data files out."""
+        marker = self.venv / "share/ament_index/resource_index/packages" / PACKAGE
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch()
+        share = self.venv / "share" / PACKAGE
+        share.mkdir(exist_ok=True)
+        for name in ("package.xml", "config", "launch"):
+            (share / name).unlink(missing_ok=True)
+            (share / name).symlink_to(ROOT / name)
+
+    def pip(self, *arguments: str) -> None:
+        """Run the environment's pip."""
+        quiet = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
+        run_logged([str(self.python), "-m", "pip", *arguments], self.log, ROOT, quiet)
+
+    def site_packages(self) -> Path:
+        """Return where the environment's packages are."""
+        query = "import sysconfig; print(sysconfig.get_path('purelib'))"
+        return Path(subprocess.check_output([self.python, "-c", query], env=own_environment(), text=True).strip())
+
+    def base(self) -> str:
+        """Return what all layers depend on: the interpreter, and the place, which scripts have written into them."""
+        return f"{sys.version} {sys.base_prefix} {self.venv}"
+
+    def stale(self) -> list[Layer]:
+        """Return the layers to build."""
+        recorded = read_record(self.record) if os.access(self.python, os.X_OK) else {}
+        return stale_layers(self.layers(), keys(self.layers(), self.base()), recorded)
+
+    def update(self) -> None:
+        """Build what is stale, bottom first, and record each layer when it is complete."""
+        prerequisites.ensure(self.log)
+        expected = keys(self.layers(), self.base())
+        stale = self.stale()
+        record = {layer.name: expected[layer.name] for layer in self.layers() if layer not in stale}
+        for layer in stale:
+            layer.build()
+            record[layer.name] = expected[layer.name]
+            write_record(self.record, record)
+
+
+def discard(venv: Path) -> None:
+    """Remove an old or half-made environment; refuse to remove anything else."""
+    if not venv.exists():
+        return
+    ours = (venv / "zc_layers.json").exists() or (venv / "pyvenv.cfg").exists() or not any(venv.iterdir())
+    if not ours:
+        raise SetupError(f"{venv} exists and is no Python environment: remove it, or give another --venv")
+    shutil.rmtree(venv)
+
+
+def set_up(environment: Environment) -> None:
+    """Bring ``environment`` up to date."""
+    prerequisites.check_python()
+    if not environment.stale():
+        return
+    started = time.monotonic()
+    lock = environment.build / "lock"
+    with locked(lock, f"waiting for another set-up of {environment.name} (it holds {lock})"):
+        environment.log.unlink(missing_ok=True)
+        environment.update()
+    print(f"{environment.name} is ready ({time.monotonic() - started:.0f} s)", flush=True)
+
+
+def main() -> int:
+    """Make or update the environment that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--distro", choices=sorted(VENV_OF_DISTRO), default="jazzy")
+    parser.add_argument("--venv", type=Path, help="default: .venv for jazzy, .venv-kilted for kilted")
+    options = parser.parse_args()
+    venv = options.venv or ROOT / VENV_OF_DISTRO[options.distro]
+    try:
+        set_up(Environment(options.distro, Path(os.path.abspath(venv))))
+    except SetupError as error:
+        print(f"\n{error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted; the next call goes on from here", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""One line per step on the terminal; everything else goes to a log, whose end is shown when a step fails."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from environment.errors import SetupError
+
+_TAIL_LINES = 25
+
+#: Of a ROS installation that the calling shell has sourced, or of another environment of wheels: with these, our
+#: interpreter would load that one's libraries.
+_FOREIGN_VARIABLES = (
+    "AMENT_PREFIX_PATH",
+    "LD_LIBRARY_PATH",
+    "PYTHONHOME",
+    "PYTHONPATH",
+    "RMW_IMPLEMENTATION",
+    "VIRTUAL_ENV",
+    "_ROS_WHEELS_BOOTSTRAP_COMPLETE",
+)
+
+
+def own_environment() -> dict[str, str]:
+    """Return the process's environment without what belongs to another ROS or another Python."""
+    return {name: value for name, value in os.environ.items() if name not in _FOREIGN_VARIABLES}
+
+
+@contextmanager
+def step(title: str) -> Iterator[None]:
+    """Print ``title``, and the seconds that the block took."""
+    print(f"{title} ... ", end="", flush=True)
+    started = time.monotonic()
+    try:
+        yield
+    except BaseException:
+        print("failed", flush=True)
+        raise
+    print(f"{time.monotonic() - started:.1f} s", flush=True)
+
+
+def run_logged(command: Sequence[str], log: Path, cwd: Path, extra: Mapping[str, str] | None = None) -> None:
+    """Run ``command`` with its output appended to ``log``; raise with the log's end when it fails."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "a", encoding="utf-8") as output:
+        output.write(f"$ {' '.join(command)}\n")
+        output.flush()
+        code = subprocess.run(
+            command,
+            cwd=cwd,
+            env=own_environment() | dict(extra or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
+        ).returncode
+    if code:
+        raise SetupError(f"{' '.join(command[:4])} ... ended with status {code}. The end of {log}:\n{tail(log)}")
+
+
+def tail(log: Path) -> str:
+    """Return the last lines of ``log``, indented."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL_LINES:]
+    return "\n".join("  " + line for line in lines)

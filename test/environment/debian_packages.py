@@ -1,0 +1,159 @@
+"""Fetches and unpacks Debian packages without installing them, as any user.
+
+    fetch(["busybox-static"], Path("build/packages"))
+    resolve_dependency("linux-image-6.12-amd64", "linux-image-")
+
+apt checks signatures and hashes. First the system's own package lists are used; where they are empty or older than the
+archive, private lists are fetched into the user's cache, and the system's stay as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from environment.errors import SetupError
+from environment.paths import cache_folder, locked, scratch_folder
+
+_T = TypeVar("_T")
+_NETWORK_OPTIONS = ("-o", "Acquire::Retries=3", "-o", "Acquire::http::Timeout=30")
+_TIME_LIMIT_S = 1800.0
+
+
+class AptError(SetupError):
+    """apt is not there, or did what was asked neither with the system's lists nor with its own."""
+
+
+def fetch(names: Sequence[str], into: Path) -> list[Path]:
+    """Download the newest ``names`` for this architecture; returns the ``.deb`` files, in the order of ``names``."""
+    into.mkdir(parents=True, exist_ok=True)
+
+    def download(options: Sequence[str]) -> list[Path]:
+        with scratch_folder(into) as scratch:
+            _apt(["apt-get", "--quiet", *options, *_NETWORK_OPTIONS, "download", *names], cwd=scratch)
+            debs = [_deb_of(name, scratch) for name in names]
+            return [deb.replace(into / deb.name) for deb in debs]
+
+    return _with_lists(download, f"downloading {' '.join(names)}")
+
+
+def resolve_dependency(meta: str, prefix: str) -> str:
+    """Return the package beginning with ``prefix`` on which the package ``meta`` depends now."""
+
+    def look_up(options: Sequence[str]) -> str:
+        return parse_dependency(_apt(["apt-cache", *options, "depends", meta]), meta, prefix)
+
+    return _with_lists(look_up, f"looking up what {meta} depends on")
+
+
+def unpack(deb: Path, into: Path) -> None:
+    """Unpack all files of ``deb`` below ``into``."""
+    into.mkdir(parents=True, exist_ok=True)
+    _run([_tool("dpkg-deb"), "--extract", str(deb), str(into)])
+
+
+def unpack_member(deb: Path, suffix: str, target: Path) -> None:
+    """Write the one file of ``deb`` whose path ends with ``suffix`` to ``target``, without unpacking the others."""
+    with subprocess.Popen([_tool("dpkg-deb"), "--fsys-tarfile", str(deb)], stdout=subprocess.PIPE) as process:
+        try:
+            with tarfile.open(fileobj=process.stdout, mode="r|") as archive:
+                for member in archive:
+                    content = archive.extractfile(member) if member.name.endswith(suffix) else None
+                    if content is not None:
+                        with open(target, "wb") as file:
+                            shutil.copyfileobj(content, file)
+                        return
+        except tarfile.TarError as error:
+            raise AptError(f"{deb} cannot be read: {error}. Delete it and try again") from error
+        finally:
+            process.kill()
+    raise AptError(f"{deb.name} has no file whose path ends with {suffix!r}; the package has been rearranged")
+
+
+def parse_dependency(listing: str, meta: str, prefix: str) -> str:
+    """Return the first ``Depends:`` that begins with ``prefix`` in what ``apt-cache depends`` printed for ``meta``."""
+    match = re.search(rf"^\s*\|?Depends: ({re.escape(prefix)}[^\s<>]*)\s*$", listing, re.MULTILINE)
+    if not match:
+        found = ", ".join(re.findall(r"Depends: (\S+)", listing)) or "nothing"
+        raise AptError(f"{meta} depends on no {prefix}*, but on {found}")
+    return match[1]
+
+
+def _deb_of(name: str, folder: Path) -> Path:
+    """Return the downloaded file of the package ``name`` (which may say its architecture or version)."""
+    package = re.split("[:=/]", name)[0]
+    found = sorted(folder.glob(f"{package}_*.deb"))
+    if len(found) != 1:
+        raise AptError(f"apt left {len(found)} files for {package}, not one")
+    return found[0]
+
+
+def _with_lists(action: Callable[[Sequence[str]], _T], purpose: str) -> _T:
+    """Call ``action`` with apt options: the system's lists first, then lists of our own, fetched now."""
+    _tool("apt-get")
+    try:
+        return action(())
+    except AptError as error:
+        first = error
+    options = _private_options(cache_folder() / "apt")
+    lock = cache_folder() / "apt.lock"
+    try:
+        with locked(lock, f"waiting for another fetch of the package lists (it holds {lock})"):
+            _apt(["apt-get", "--quiet", *options, *_NETWORK_OPTIONS, "update"])
+        return action(options)
+    except AptError as error:
+        raise AptError(
+            f"{purpose} failed.\nWith the system's package lists: {first}\nWith lists fetched now: {error}\n"
+            "Check the network and the sources in /etc/apt, and try again."
+        ) from error
+
+
+def _private_options(folder: Path) -> list[str]:
+    """Return options that keep apt's state in ``folder``, which the user can write to."""
+    for part in ("state/lists/partial", "cache/archives/partial"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    settings = {
+        "Dir::State": folder / "state",
+        "Dir::State::Lists": folder / "state/lists",
+        "Dir::State::status": "/var/lib/dpkg/status",
+        "Dir::Cache": folder / "cache",
+        # apt's own sandbox user can write neither to a home nor to a working tree.
+        "APT::Sandbox::User": "root",
+    }
+    return [argument for key, value in settings.items() for argument in ("-o", f"{key}={value}")]
+
+
+def _apt(command: Sequence[str], cwd: Path | None = None) -> str:
+    return _run([_tool(command[0]), *command[1:]], cwd)
+
+
+def _run(command: Sequence[str], cwd: Path | None = None) -> str:
+    """Run ``command``; returns its output, raises with the end of its messages."""
+    environment = {**os.environ, "LC_ALL": "C"}
+    try:
+        result = subprocess.run(
+            command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=_TIME_LIMIT_S
+        )
+    except subprocess.TimeoutExpired as error:
+        raise AptError(f"{command[0]} did not end within {_TIME_LIMIT_S:.0f} s") from error
+    if result.returncode:
+        messages = [line for line in result.stderr.splitlines() if line.strip()][-4:]
+        raise AptError(" | ".join(messages) or f"{command[0]} ended with status {result.returncode}")
+    return result.stdout
+
+
+def _tool(name: str) -> str:
+    """Return the full path of a tool of Debian's."""
+    path = shutil.which(name)
+    if path is None:
+        raise AptError(
+            f"{name} is not on this machine, so Debian packages cannot be fetched. Use a Debian or Ubuntu machine "
+            "(a container of one will do)."
+        )
+    return path

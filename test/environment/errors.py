@@ -1,0 +1,7 @@
+"""The one exception of the set-up."""
+
+from __future__ import annotations
+
+
+class SetupError(RuntimeError):
+    """The set-up cannot go on; the message says what is missing or failed, and what to do about it."""

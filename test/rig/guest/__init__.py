@@ -1,0 +1,1 @@
+"""What runs inside the guest, with the standard library alone."""

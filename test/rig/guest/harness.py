@@ -1,0 +1,81 @@
+"""The smallest test runner that the checks in the guest need: one boot, one result per check."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rig.guest.kernel_api import live
+
+Check = Callable[[], None]
+
+CHECKS: dict[str, Check] = {}
+
+
+def check(function: Check) -> Check:
+    """Register a check under its module's and its own name."""
+    name = f'{function.__module__.rpartition("check_")[2]}: {function.__name__.replace("_", " ")}'
+    CHECKS[name] = function
+    return function
+
+
+@contextmanager
+def raises(*numbers: int) -> Iterator[None]:
+    """Expect an `OSError` with one of these errnos."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in numbers:
+            return
+        got = errno.errorcode.get(error.errno or 0, str(error.errno))
+    else:
+        got = 'no error'
+    raise AssertionError(f'expected {" or ".join(errno.errorcode[number] for number in numbers)}, got {got}')
+
+
+def equal(got: object, expected: object, what: str = 'value') -> None:
+    """Expect equality."""
+    if got != expected:
+        raise AssertionError(f'{what}: expected {expected!r}, got {got!r}')
+
+
+def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 5.0) -> None:
+    """Expect something to become true soon: a worker tidies up after it has signalled."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f'not within {timeout_s} s: {what}')
+        time.sleep(0.002)
+
+
+def expect_nothing_left() -> None:
+    """Expect that the device holds nothing any more."""
+    gc.collect()
+    eventually(lambda: not any(live().values()), f'the device lets go of everything, last seen {live()}')
+
+
+def run(checks: dict[str, Check], results: Path) -> bool:
+    """Run the checks, write ``{name: traceback or ""}`` after each, and return whether all passed."""
+    outcome: dict[str, str] = {}
+    for name, function in checks.items():
+        started = time.monotonic()
+        fds = len(os.listdir('/proc/self/fd'))
+        try:
+            function()
+            expect_nothing_left()
+            equal(len(os.listdir('/proc/self/fd')), fds, 'open file descriptors')
+            outcome[name] = ''
+        except Exception:
+            outcome[name] = traceback.format_exc()
+        print(f'{time.monotonic() - started:7.2f} s  {"FAILED" if outcome[name] else "passed"}  {name}', flush=True)
+        if outcome[name]:
+            print(outcome[name], flush=True)
+        results.write_text(json.dumps(outcome, indent=1))
+    return not any(outcome.values())

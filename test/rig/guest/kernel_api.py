@@ -1,0 +1,237 @@
+"""The kernel's own interfaces that the checks need: buffers, SYNC, fences, bufinfo, trace, modules.
+
+Written from the kernel's UAPI headers, not from the package that is being tested. Standard library alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import re
+import select
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+TRACING = Path('/sys/kernel/tracing')
+DEBUGFS = Path('/sys/kernel/debug')
+METIS_DEBUGFS = DEBUGFS / 'metis'
+METIS_PARAMETERS = Path('/sys/module/metis_virtual/parameters')
+
+_HEAP_ALLOC = 0xC0184800
+_UDMABUF_CREATE = 0x40187542
+_SHADOW_ALLOC = 0xC0105560
+_DMA_BUF_SYNC = 0x40086200
+_DMA_BUF_EXPORT_SYNC_FILE = 0xC0086202
+_SYNC_FILE_INFO = 0xC0383E04
+_F_ADD_SEALS, _F_SEAL_SHRINK = 1033, 2
+
+SYNC_READ, SYNC_WRITE, SYNC_END = 1, 2, 4
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Buffer:
+    """A dma-buf: its fd, mapped on first use; closed at the end of a ``with``."""
+
+    def __init__(self, fd: int) -> None:
+        """Own `fd`."""
+        self.fd = fd
+        self.size = os.lseek(fd, 0, os.SEEK_END)
+        self.inode = os.fstat(fd).st_ino
+        self._memory: mmap.mmap | None = None
+
+    def __enter__(self) -> Buffer:
+        """Return itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Unmap and close."""
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def memory(self) -> mmap.mmap:
+        """Return the mapping, without any SYNC."""
+        if self._memory is None:
+            self._memory = mmap.mmap(self.fd, self.size)
+        return self._memory
+
+    def sync(self, flags: int) -> None:
+        """Call DMA_BUF_IOCTL_SYNC."""
+        fcntl.ioctl(self.fd, _DMA_BUF_SYNC, struct.pack('Q', flags))
+
+    def write(self, data: bytes, offset: int = 0) -> None:
+        """Write as a program should: between SYNC START and END."""
+        memory = self.memory()
+        self.sync(SYNC_WRITE)
+        memory[offset : offset + len(data)] = data
+        self.sync(SYNC_WRITE | SYNC_END)
+
+    def read(self, length: int, offset: int = 0) -> bytes:
+        """Read as a program should: between SYNC START and END."""
+        memory = self.memory()
+        self.sync(SYNC_READ)
+        data = bytes(memory[offset : offset + length])
+        self.sync(SYNC_READ | SYNC_END)
+        return data
+
+    def reservation_fence(self, flags: int) -> int:
+        """Return a sync_file with the buffer's fences (DMA_BUF_IOCTL_EXPORT_SYNC_FILE)."""
+        argument = bytearray(struct.pack('Ii', flags, -1))
+        fcntl.ioctl(self.fd, _DMA_BUF_EXPORT_SYNC_FILE, argument)
+        return int(struct.unpack('Ii', argument)[1])
+
+
+def heap_buffer(size: int, access: int = os.O_RDWR) -> Buffer:
+    """Allocate from /dev/dma_heap/system."""
+    heap = os.open('/dev/dma_heap/system', os.O_RDWR | os.O_CLOEXEC)
+    try:
+        argument = bytearray(struct.pack('QIIQ', size, 0, access | os.O_CLOEXEC, 0))
+        fcntl.ioctl(heap, _HEAP_ALLOC, argument)
+    finally:
+        os.close(heap)
+    return Buffer(struct.unpack_from('QI', argument)[1])
+
+
+def udmabuf_buffer(size: int) -> Buffer:
+    """Make a dma-buf of a memfd's pages."""
+    size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = os.memfd_create('frame', os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+    device = os.open('/dev/udmabuf', os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.ftruncate(memory, size)
+        fcntl.fcntl(memory, _F_ADD_SEALS, _F_SEAL_SHRINK)
+        return Buffer(fcntl.ioctl(device, _UDMABUF_CREATE, struct.pack('IIQQ', memory, 1, 0, size)))
+    finally:
+        os.close(device)
+        os.close(memory)
+
+
+def shadow_buffer(size: int) -> Buffer:
+    """Allocate from the exporter that punishes a missing SYNC."""
+    device = os.open('/dev/axl_shadow', os.O_RDWR | os.O_CLOEXEC)
+    try:
+        argument = bytearray(struct.pack('QIi', size, os.O_RDWR | os.O_CLOEXEC, -1))
+        fcntl.ioctl(device, _SHADOW_ALLOC, argument)
+    finally:
+        os.close(device)
+    return Buffer(struct.unpack('QIi', argument)[2])
+
+
+@dataclass(frozen=True)
+class FenceInfo:
+    """SYNC_IOC_FILE_INFO of a sync_file with one fence; `status` is 0 pending, 1 good or a negative errno."""
+
+    status: int
+    driver: str
+    timeline: str
+    timestamp_ns: int
+
+
+def fence_info(fd: int) -> FenceInfo:
+    """Return what the kernel says of a sync_file."""
+    fences = (ctypes.c_ubyte * 80)()
+    argument = bytearray(struct.pack('32siIIIQ', b'', 0, 0, 1, 0, ctypes.addressof(fences)))
+    fcntl.ioctl(fd, _SYNC_FILE_INFO, argument)
+    status = struct.unpack('32siIIIQ', argument)[1]
+    timeline, driver, _, _, timestamp = struct.unpack('32s32siIQ', bytes(fences))
+    return FenceInfo(status, _text(driver), _text(timeline), timestamp)
+
+
+def wait_fence(fd: int, timeout_ms: int = 10000) -> FenceInfo:
+    """Poll until the fence is readable and return what became of it."""
+    if not is_readable(fd, timeout_ms):
+        raise AssertionError(f'the fence did not signal within {timeout_ms} ms: {fence_info(fd)}')
+    return fence_info(fd)
+
+
+def is_readable(fd: int, timeout_ms: int = 0) -> bool:
+    """Return whether poll() reports POLLIN in time."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(timeout_ms))
+
+
+def _text(data: bytes) -> str:
+    return data.split(b'\0')[0].decode()
+
+
+@dataclass
+class BufInfo:
+    """One object of debugfs dma_buf/bufinfo."""
+
+    size: int
+    exporter: str
+    attached: list[str] = field(default_factory=list)
+
+
+_OBJECT = re.compile(r'^(\d{8,})\t[0-9a-f]{8}\t[0-9a-f]{8}\t[0-9a-f]{8}\t(\S+)\t(\d{8,})\t')
+
+
+def bufinfo() -> dict[int, BufInfo]:
+    """Return all dma-bufs of the system by inode. Sizes and inodes are decimal, padded with zeros."""
+    found: dict[int, BufInfo] = {}
+    current = BufInfo(0, '')
+    attached = False
+    for line in (DEBUGFS / 'dma_buf/bufinfo').read_text(errors='replace').splitlines():
+        match = _OBJECT.match(line)
+        if match:
+            current = found[int(match[3])] = BufInfo(int(match[1]), match[2])
+        elif line.strip() == 'Attached Devices:':
+            attached = True
+            continue
+        elif attached and re.match(r'^\t\S', line):
+            current.attached.append(line.strip())
+            continue
+        attached = False
+    return found
+
+
+def live() -> dict[str, int]:
+    """Return what the virtual device still holds."""
+    return {name: int((METIS_DEBUGFS / name).read_text()) for name in ('attachments', 'imports', 'jobs', 'fences')}
+
+
+@contextmanager
+def parameters(**values: int) -> Iterator[None]:
+    """Set parameters of the virtual device for a while."""
+    before = {name: (METIS_PARAMETERS / name).read_text() for name in values}
+    try:
+        for name, value in values.items():
+            (METIS_PARAMETERS / name).write_text(str(value))
+        yield
+    finally:
+        for name, text in before.items():
+            (METIS_PARAMETERS / name).write_text(text)
+
+
+@contextmanager
+def tracing(system: str) -> Iterator[None]:
+    """Record the events of `system`."""
+    enable = TRACING / 'events' / system / 'enable'
+    (TRACING / 'trace').write_text('')
+    enable.write_text('1')
+    try:
+        yield
+    finally:
+        enable.write_text('0')
+
+
+def trace_events(name: str) -> list[dict[str, str]]:
+    """Return the fields of the recorded events called `name`."""
+    lines = (TRACING / 'trace').read_text().splitlines()
+    texts = [line.partition(f': {name}: ')[2] for line in lines if f': {name}: ' in line]
+    return [dict(pair.split('=', 1) for pair in text.split()) for text in texts]

@@ -1,0 +1,231 @@
+"""The device node for the checks: each ioctl as one call that raises `OSError`, and images laid out in buffers."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from rig.guest.kernel_api import Buffer, FenceInfo, heap_buffer, libc, wait_fence
+from rig.virtual_result import FORMATS, PlanePixels, VirtualResult, expected_boxes, expected_crcs, fourcc
+from zc_perception.npu import axl_abi as abi
+
+_S = TypeVar('_S', bound=ctypes.LittleEndianStructure)
+
+RESULT_SIZE = ctypes.sizeof(VirtualResult)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a submit returned; the caller closes `fence`."""
+
+    fence: int
+    submit_us: int
+    completion_us: int = 0
+    seqno: int = 0
+
+    def wait(self) -> FenceInfo:
+        """Wait for the end, close the fence, return what became of the job."""
+        try:
+            return wait_fence(self.fence)
+        finally:
+            os.close(self.fence)
+
+
+def device_path() -> str:
+    """Return the one device node."""
+    (path,) = Path('/dev').glob('metis-*')
+    return str(path)
+
+
+class Npu:
+    """One open file of the device."""
+
+    def __init__(self) -> None:
+        """Open it."""
+        self.fd = os.open(device_path(), os.O_RDWR | os.O_CLOEXEC)
+
+    def __enter__(self) -> Npu:
+        """Return itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the file: its imports and jobs end."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def call(self, request: int, argument: _S) -> _S:
+        """Call an ioctl with a struct."""
+        fcntl.ioctl(self.fd, request, argument)
+        return argument
+
+    def call_at(self, request: int, address: int) -> None:
+        """Call an ioctl with any address."""
+        if libc.ioctl(self.fd, ctypes.c_ulong(request), ctypes.c_void_p(address)) < 0:
+            raise OSError(ctypes.get_errno(), 'ioctl')
+
+    def import_fd(
+        self, fd: int, size: tuple[int, int], pixfmt: str = 'NV12', flags: int = abi.ImportFlags.TO_DEVICE
+    ) -> abi.AxlImportFd:
+        """Import one tight image."""
+        argument = abi.AxlImportFd(fd=fd, width=size[0], height=size[1], pixfmt=fourcc(pixfmt), flags=flags)
+        return self.call(abi.REQUESTS.import_fd, argument)
+
+    def import_planes(self, argument: abi.AxlImportPlanes) -> abi.AxlImportPlanes:
+        """Import an image with an explicit layout."""
+        return self.call(abi.REQUESTS.import_planes, argument)
+
+    def release(self, handle: int) -> None:
+        """Release an import."""
+        fcntl.ioctl(self.fd, abi.REQUESTS.release_import, ctypes.c_uint32(handle))
+
+    def submit(self, handle: int, result: int, timeout_us: int = 0, model_id: int = 0) -> Job:
+        """Submit with the first generation."""
+        argument = abi.AxlSubmit(input_handle=handle, result_fd=result, timeout_us=timeout_us, model_id=model_id)
+        self.call(abi.REQUESTS.submit, argument)
+        return Job(argument.fence_fd, argument.submit_us, argument.completion_us)
+
+    def submit2(self, handle: int, result: int, in_fence: int = abi.NO_FENCE, timeout_us: int = 0) -> Job:
+        """Submit with the second generation."""
+        argument = abi.AxlSubmit2(
+            struct_size=ctypes.sizeof(abi.AxlSubmit2),
+            input_handle=handle,
+            timeout_us=timeout_us,
+            in_fence_fd=in_fence,
+            result_fd=result,
+        )
+        self.call(abi.REQUESTS.submit2, argument)
+        return Job(argument.fence_fd, argument.submit_us, seqno=argument.seqno)
+
+    def run(self, handle: int) -> VirtualResult:
+        """Run one job to its good end and return its result."""
+        with heap_buffer(RESULT_SIZE) as result:
+            info = self.submit(handle, result.fd).wait()
+            if info.status != 1:
+                raise AssertionError(f'the job ended with status {info.status}')
+            return read_result(result)
+
+
+def read_result(buffer: Buffer) -> VirtualResult:
+    """Return what the device wrote."""
+    return VirtualResult.from_buffer_copy(buffer.read(RESULT_SIZE))
+
+
+@dataclass
+class Plane:
+    """A plane to import: its buffer, and where it lies in it."""
+
+    buffer: Buffer
+    stride: int
+    offset: int
+    size: int
+
+    def pixels(self) -> PlanePixels:
+        """Return what the CPU sees."""
+        return PlanePixels(self.buffer.read(self.buffer.size), self.stride, self.offset)
+
+
+@dataclass
+class Image:
+    """An image in buffers, with the layout to import it by."""
+
+    format_name: str
+    width: int
+    height: int
+    planes: list[Plane]
+
+    def argument(self, flags: int = abi.ImportFlags.TO_DEVICE) -> abi.AxlImportPlanes:
+        """Return the argument of IMPORT_PLANES."""
+        argument = abi.AxlImportPlanes(
+            struct_size=ctypes.sizeof(abi.AxlImportPlanes),
+            flags=flags,
+            width=self.width,
+            height=self.height,
+            fourcc=fourcc(self.format_name),
+            num_planes=len(self.planes),
+            modifier=0,
+        )
+        for target, plane in zip(argument.planes, self.planes, strict=False):
+            target.fd, target.stride, target.offset, target.size = plane.buffer.fd, plane.stride, plane.offset, plane.size
+        return argument
+
+    def crcs(self) -> list[int]:
+        """Return the CRCs that the device must find."""
+        return expected_crcs(self.format_name, self.width, self.height, [plane.pixels() for plane in self.planes])
+
+    def boxes(self) -> list[tuple[int, ...]]:
+        """Return the boxes that the device must find."""
+        return expected_boxes(self.format_name, self.width, self.height, self.planes[0].pixels())
+
+    def buffers(self) -> list[Buffer]:
+        """Return the distinct buffers."""
+        return list({plane.buffer.inode: plane.buffer for plane in self.planes}.values())
+
+    def fill(self, seed: int) -> None:
+        """Fill with a scene of bright and dark blocks under noise, padding with noise as well."""
+        chance = random.Random(seed)
+        for buffer in self.buffers():
+            buffer.write(chance.randbytes(buffer.size))
+        first = self.planes[0]
+        shape = FORMATS[self.format_name][0]
+        data = bytearray(first.buffer.read(first.buffer.size))
+        block = shape.row_bytes(16)
+        levels = [[chance.choice((20, 120, 120, 120, 220)) for _ in range(self.width // 16)] for _ in range(self.height // 16)]
+        for y in range(self.height // 16 * 16):
+            start = first.offset + y * first.stride
+            row = b''.join(bytes((level + y % 3,)) * block for level in levels[y // 16])
+            data[start : start + len(row)] = row
+        first.buffer.write(bytes(data))
+
+    def close(self) -> None:
+        """Close the buffers."""
+        for buffer in self.buffers():
+            buffer.close()
+
+    def __enter__(self) -> Image:
+        """Return itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close the buffers."""
+        self.close()
+
+
+def make_image(
+    format_name: str,
+    width: int,
+    height: int,
+    *,
+    padding: Sequence[int] = (0, 0, 0, 0),
+    gaps: Sequence[int] = (0, 0, 0, 0),
+    separate: bool = False,
+    allocate: Callable[[int], Buffer] = heap_buffer,
+    seed: int = 1,
+) -> Image:
+    """Make an image in one buffer or one per plane: `padding` bytes after each row, a gap before each plane."""
+    places: list[tuple[int, int, int]] = []
+    end = 0
+    for index, shape in enumerate(FORMATS[format_name]):
+        offset = (0 if separate else end) + gaps[index]
+        stride = shape.row_bytes(width) + padding[index]
+        places.append((stride, offset, stride * shape.rows(height)))
+        end = offset + places[-1][2]
+    if separate:
+        buffers = [allocate(offset + size) for _, offset, size in places]
+    else:
+        buffers = [allocate(end)] * len(places)
+    planes = [Plane(buffer, *place) for buffer, place in zip(buffers, places, strict=True)]
+    image = Image(format_name, width, height, planes)
+    image.fill(seed)
+    return image

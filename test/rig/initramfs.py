@@ -1,0 +1,104 @@
+"""The guest's first user space: mount the host's root under an overlay, run one command, power off.
+
+It is a static busybox and one shell script. Everything that is different in each run (the modules to
+load, the command) lies on the share with the artifacts, so that the archive is built once per kernel.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from pathlib import Path
+
+from . import cpio
+from .packages import BOOT_MODULES, Kernel
+
+#: Where the guest mounts the writable share.
+GUEST_SHARE = "/rig"
+
+# The command's exit status is renamed into place last: without `rc` the guest did not get to the end.
+_INIT = f"""#!/bin/busybox sh
+/bin/busybox --install -s /bin
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs dev /dev
+
+fail() {{
+    echo "rig: $*" > /dev/kmsg
+    [ -d $root{GUEST_SHARE} ] && echo "$*" > $root{GUEST_SHARE}/rig_error
+    dmesg
+    sync
+    poweroff -f
+}}
+
+root=/upper/root
+for module in /modules/*.ko; do
+    insmod $module || fail "the boot module $module does not load"
+done
+p9="-t 9p -o trans=virtio,version=9p2000.L,msize=512000"
+mount $p9,cache=loose,ro host /lower || fail "the host's root cannot be mounted"
+mount -t tmpfs tmpfs /upper
+mkdir -p /upper/changes /upper/work $root
+mount -t overlay -o lowerdir=/lower,upperdir=/upper/changes,workdir=/upper/work overlay $root ||
+    fail "the overlay cannot be mounted"
+mkdir -p $root/proc $root/sys $root/dev $root/run $root{GUEST_SHARE}
+mount $p9 out $root{GUEST_SHARE} || fail "the share for the artifacts cannot be mounted"
+for point in proc sys dev; do
+    mount --move /$point $root/$point
+done
+mkdir -p $root/dev/shm $root/dev/pts
+mount -t tmpfs -o mode=1777 shm $root/dev/shm
+mount -t devpts pts $root/dev/pts
+mount -t tmpfs run $root/run
+mkdir -p -m 0700 $root/run/user/0 $root/run/root
+mount -t debugfs debugfs $root/sys/kernel/debug
+mount -t tracefs tracefs $root/sys/kernel/tracing
+ln -sfn /proc/self/fd $root/dev/fd
+ln -sfn fd/0 $root/dev/stdin
+ln -sfn fd/1 $root/dev/stdout
+ln -sfn fd/2 $root/dev/stderr
+
+# ROS 2 discovers over multicast, and this machine has no network but itself.
+ifconfig lo 127.0.0.1 up
+route add -net 224.0.0.0 netmask 240.0.0.0 lo
+hostname rig
+
+cat $root/dev/kmsg > $root{GUEST_SHARE}/kmsg.live &
+. $root{GUEST_SHARE}/setup.sh
+cut -d' ' -f1 $root/proc/uptime > $root{GUEST_SHARE}/boot_s
+chroot $root /bin/sh {GUEST_SHARE}/command.sh > $root{GUEST_SHARE}/stdout 2> $root{GUEST_SHARE}/stderr
+rc=$?
+if [ $rc = 124 ]; then
+    # Timed out: what every task and every processor is at.
+    echo w > $root/proc/sysrq-trigger
+    echo l > $root/proc/sysrq-trigger
+fi
+dmesg > $root{GUEST_SHARE}/dmesg
+cut -d' ' -f1 $root/proc/uptime > $root{GUEST_SHARE}/end_s
+echo $rc > $root{GUEST_SHARE}/rc.new
+mv $root{GUEST_SHARE}/rc.new $root{GUEST_SHARE}/rc
+sync
+poweroff -f
+"""
+
+
+def build(kernel: Kernel, cache: Path) -> Path:
+    """Return the compressed archive for `kernel`, made when the script or the kernel changed."""
+    key = hashlib.sha256(f"{kernel.version}\n{_INIT}".encode()).hexdigest()[:16]
+    target = cache / f"initramfs-{key}.cpio.gz"
+    if not target.is_file():
+        for old in cache.glob("initramfs-*.cpio.gz"):
+            old.unlink()
+        scratch = target.with_suffix(".new")
+        scratch.write_bytes(gzip.compress(_archive(kernel), 1))
+        scratch.rename(target)
+    return target
+
+
+def _archive(kernel: Kernel) -> bytes:
+    entries = [cpio.Entry.folder(name) for name in ("bin", "proc", "sys", "dev", "modules", "lower", "upper")]
+    entries.append(cpio.Entry.file("bin/busybox", kernel.busybox.read_bytes(), executable=True))
+    entries.append(cpio.Entry.file("init", _INIT.encode(), executable=True))
+    for number, module in enumerate(kernel.load_order(BOOT_MODULES)):
+        entries.append(cpio.Entry.file(f"modules/{number:02d}-{module.name}", module.read_bytes()))
+    return cpio.archive(entries)

@@ -1,0 +1,114 @@
+"""Rendered training frames: RoadScene's NV12 planes, letterboxed the way the package does it at inference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import IterableDataset, get_worker_info
+
+from zc_perception.camera.scene import MAX_OBJECTS, RoadScene, SceneObject
+
+INPUT_WIDTH, INPUT_HEIGHT, PAD = 640, 384, 114
+FRAME_SIZES = ((640, 360), (640, 480), (1280, 720), (320, 240), (1920, 1080), (800, 600), (1280, 800), (480, 270))
+SIZE_SHARES = (0.40, 0.17, 0.13, 0.06, 0.06, 0.06, 0.06, 0.06)
+LIVE_SCENES = 24
+FRAMES_PER_SCENE = 12
+LAST_INDEX = 200_000
+
+
+class Letterbox:
+    """Geometry from a frame of ``width`` x ``height`` to the network's input."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.scale = min(INPUT_WIDTH / width, INPUT_HEIGHT / height)
+        self.width = round(width * self.scale / 2) * 2
+        self.height = round(height * self.scale / 2) * 2
+        self.left = (INPUT_WIDTH - self.width) // 2
+        self.top = (INPUT_HEIGHT - self.height) // 2
+
+    def apply(self, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """RGB ``(384, 640, 3)``: planes resized first, then converted, then padded."""
+        if luma.shape != (self.height, self.width):
+            luma = cv2.resize(luma, (self.width, self.height), interpolation=cv2.INTER_LINEAR)
+            chroma = cv2.resize(chroma, (self.width // 2, self.height // 2), interpolation=cv2.INTER_LINEAR)
+        picture = np.full((INPUT_HEIGHT, INPUT_WIDTH, 3), PAD, np.uint8)
+        picture[self.top : self.top + self.height, self.left : self.left + self.width] = cv2.cvtColorTwoPlane(
+            luma, chroma, cv2.COLOR_YUV2RGB_NV12
+        )
+        return picture
+
+    def boxes(self, objects: tuple[SceneObject, ...]) -> NDArray[np.float32]:
+        """Truth ``(n, 4)`` as x0, y0, x1, y1 in input pixels."""
+        corners = np.array([(o.x, o.y, o.x + o.width, o.y + o.height) for o in objects], np.float32)
+        return corners * self.scale + np.array([self.left, self.top] * 2, np.float32)
+
+
+class LiveScene:
+    """A scene with its frame memory."""
+
+    def __init__(self, width: int, height: int, seed: int, palette: str) -> None:
+        self._scene = RoadScene(width, height, seed, palette)
+        self._luma = np.empty((height, width), np.uint8)
+        self._chroma = np.empty((height // 2, width // 2, 2), np.uint8)
+        self._letterbox = Letterbox(width, height)
+        self.drawn = 0
+
+    def sample(self, index: int) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.int64]]:
+        """Picture, boxes (input pixels) and class indices of a frame."""
+        objects = self._scene.draw(index, self._luma, self._chroma)
+        self.drawn += 1
+        picture = self._letterbox.apply(self._luma, self._chroma)
+        return picture, self._letterbox.boxes(objects), np.array([o.class_index for o in objects], np.int64)
+
+
+class RoadFrames(IterableDataset[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]):
+    """Endless random frames: picture ``(384, 640, 3)`` uint8, boxes ``(40, 4)``, labels ``(40,)`` padded with -1."""
+
+    def __init__(self, seed: int, palette: str, first_scene: int, last_scene: int) -> None:
+        self._seed = seed
+        self._palette = palette
+        self._scenes = (first_scene, last_scene)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        cv2.setNumThreads(1)
+        worker = get_worker_info()
+        rng = np.random.default_rng((self._seed, worker.id if worker else 0))
+        live: list[LiveScene] = []
+        while True:
+            if len(live) < LIVE_SCENES:
+                width, height = FRAME_SIZES[rng.choice(len(FRAME_SIZES), p=SIZE_SHARES)]
+                live.append(LiveScene(width, height, int(rng.integers(*self._scenes)), self._palette))
+            place = int(rng.integers(len(live)))
+            picture, boxes, labels = live[place].sample(int(rng.integers(LAST_INDEX)))
+            yield _padded(jittered(picture, rng), boxes, labels, flip=bool(rng.random() < 0.5))
+            if live[place].drawn == FRAMES_PER_SCENE:
+                live.pop(place)
+
+
+def _padded(
+    picture: NDArray[np.uint8], boxes: NDArray[np.float32], labels: NDArray[np.int64], flip: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    if flip:
+        picture = np.ascontiguousarray(picture[:, ::-1])
+        boxes[:, [0, 2]] = INPUT_WIDTH - boxes[:, [2, 0]]
+    all_boxes = np.zeros((MAX_OBJECTS, 4), np.float32)
+    all_labels = np.full(MAX_OBJECTS, -1, np.int64)
+    all_boxes[: len(boxes)], all_labels[: len(labels)] = boxes, labels
+    return torch.from_numpy(picture), torch.from_numpy(all_boxes), torch.from_numpy(all_labels)
+
+
+def jittered(picture: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
+    """``picture`` with other saturation, order of hues and gain: the network must not rely on the palette's hues."""
+    to_grey = np.full((3, 3), 1 / 3)
+    hues = np.eye(3)[rng.permutation(3)] - to_grey
+    matrix = (to_grey + rng.uniform(0.0, 1.2) * hues) * rng.uniform(0.75, 1.15)
+    return cv2.transform(picture, matrix).astype(np.uint8, copy=False)
+
+
+def to_input(pictures: torch.Tensor) -> torch.Tensor:
+    """``(b, h, w, 3)`` uint8 to the network's ``(b, 3, h, w)`` 0..1, channels last in memory."""
+    return pictures.permute(0, 3, 1, 2).float().div_(255.0)

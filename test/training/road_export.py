@@ -1,0 +1,83 @@
+"""Writes the trained network as ONNX, its weights stored as float16."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from pathlib import Path
+
+import numpy as np
+import onnx
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from road_data import INPUT_HEIGHT, INPUT_WIDTH
+from road_network import Decoded, RoadNetwork
+
+OPSET = 17
+INPUT_NAME, OUTPUT_NAME = 'image', 'detections'
+SMALLEST_HALVED = 32
+
+
+def export(network: RoadNetwork, path: Path) -> None:
+    """Writes ``network`` (evaluation mode, on the CPU) with its decoding to ``path``; batch norms are folded."""
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        # The legacy exporter warns that it is legacy; the new one needs a further package and names every node.
+        warnings.simplefilter('ignore')
+        torch.onnx.export(
+            Decoded(network).eval(),
+            (torch.zeros(1, 3, INPUT_HEIGHT, INPUT_WIDTH),),
+            buffer,
+            opset_version=OPSET,
+            input_names=[INPUT_NAME],
+            output_names=[OUTPUT_NAME],
+            dynamo=False,
+        )
+    model = onnx.load_from_string(buffer.getvalue())
+    _store_as_float16(model.graph)
+    model.producer_name, model.producer_version, model.doc_string = 'zc_perception', '', ''
+    onnx.checker.check_model(model, full_check=True)
+    path.write_bytes(model.SerializeToString(deterministic=True))
+
+
+def _store_as_float16(graph: onnx.GraphProto) -> None:
+    """Halves every large float32 initializer or constant; a Cast, folded when the model is loaded, restores it."""
+    _constants_to_initializers(graph)
+    casts = []
+    for tensor in graph.initializer:
+        values = numpy_helper.to_array(tensor)
+        if values.dtype != np.float32 or values.size < SMALLEST_HALVED:
+            continue
+        name = tensor.name
+        tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float16), f'{name}.h'))
+        casts.append(helper.make_node('Cast', [tensor.name], [name], to=TensorProto.FLOAT))
+    nodes = [*casts, *graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    for node in graph.node:
+        node.ClearField('name')
+        node.ClearField('doc_string')
+    del graph.value_info[:]
+    _shorten_names(graph)
+
+
+def _constants_to_initializers(graph: onnx.GraphProto) -> None:
+    kept = []
+    for node in graph.node:
+        if node.op_type == 'Constant':
+            tensor = node.attribute[0].t
+            tensor.name = node.output[0]
+            graph.initializer.append(tensor)
+        else:
+            kept.append(node)
+    del graph.node[:]
+    graph.node.extend(kept)
+
+
+def _shorten_names(graph: onnx.GraphProto) -> None:
+    short = {'': '', INPUT_NAME: INPUT_NAME, OUTPUT_NAME: OUTPUT_NAME}
+    for tensor in graph.initializer:
+        tensor.name = short.setdefault(tensor.name, f't{len(short)}')
+    for node in graph.node:
+        for names in (node.input, node.output):
+            names[:] = [short.setdefault(name, f't{len(short)}') for name in names]

@@ -1,0 +1,84 @@
+"""Measures an exported road model and writes ``report.json`` beside it."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from colour_baseline import ColourBaseline, RoadFrame, road_frames
+from road_evaluation import INPUT_HEIGHT, INPUT_WIDTH, RoadModel
+
+from zc_perception.camera.scene import CLASS_NAMES
+from zc_perception.detection.average_precision import AveragePrecision, ImageBoxes, average_precision, precision_recall
+
+SIZES = ((640, 360), (1280, 720), (640, 480))
+HELD_OUT_SEED = 20_000_000
+BASELINE_SEED = 3_000_000
+SCENES, FRAMES_PER_SCENE = 15, 20
+SCORE_THRESHOLD = 0.5
+
+
+def write_report(model_path: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """Measures ``model_path``, adds ``facts`` about its training, writes and returns the report."""
+    model = RoadModel(model_path)
+    report: dict[str, Any] = {
+        'date': date.today().isoformat(),
+        **facts,
+        'file_bytes': model_path.stat().st_size,
+        'inference_ms_one_core': round(_inference_ms(model), 2),
+        'frames': SCENES * FRAMES_PER_SCENE,
+        'scene_seeds': [HELD_OUT_SEED, HELD_OUT_SEED + SCENES - 1],
+        'held_out': {},
+    }
+    for width, height in SIZES:
+        frames = list(road_frames(width, height, 'held_out', HELD_OUT_SEED, SCENES, FRAMES_PER_SCENE))
+        report['held_out'][f'{width}x{height}'] = {
+            **_quality(model, frames),
+            'colour_baseline': _baseline_figures(width, height, 'train', frames),
+        }
+    frames = list(road_frames(*SIZES[0], 'all', HELD_OUT_SEED, SCENES, FRAMES_PER_SCENE))
+    report['all_hues_640x360'] = {
+        **_quality(model, frames),
+        'colour_baseline': _baseline_figures(*SIZES[0], 'all', frames),
+    }
+    model_path.with_name('report.json').write_text(json.dumps(report, indent=2) + '\n')
+    return report
+
+
+def _quality(model: RoadModel, frames: list[RoadFrame]) -> dict[str, Any]:
+    truth = [frame.truth for frame in frames]
+    detections = [model.detect(frame.luma, frame.chroma) for frame in frames]
+    precision, recall = precision_recall(detections, truth, SCORE_THRESHOLD)
+    return {
+        **_figures(average_precision(detections, truth, len(CLASS_NAMES))),
+        'objects': sum(len(boxes.boxes) for boxes in truth),
+        f'precision_at_{SCORE_THRESHOLD}': round(precision, 4),
+        f'recall_at_{SCORE_THRESHOLD}': round(recall, 4),
+    }
+
+
+def _baseline_figures(width: int, height: int, palette: str, frames: list[RoadFrame]) -> dict[str, Any]:
+    baseline = ColourBaseline(list(road_frames(width, height, palette, BASELINE_SEED, 15, 6)))
+    detections: list[ImageBoxes] = [baseline.detect(frame) for frame in frames]
+    measured = average_precision(detections, [frame.truth for frame in frames], len(CLASS_NAMES))
+    return {'learnt_on_palette': palette, **_figures(measured)}
+
+
+def _figures(measured: AveragePrecision) -> dict[str, Any]:
+    per_class = {name: round(value, 4) for name, value in zip(CLASS_NAMES, measured.per_class, strict=True)}
+    return {'map_50': round(measured.mean, 4), 'ap_50': per_class}
+
+
+def _inference_ms(model: RoadModel) -> float:
+    tensor = np.full((1, 3, INPUT_HEIGHT, INPUT_WIDTH), 0.5, np.float32)
+    times = []
+    for _ in range(60):
+        started = time.perf_counter()
+        model.infer(tensor)
+        times.append(time.perf_counter() - started)
+    return statistics.median(times[10:]) * 1e3

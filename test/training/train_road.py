@@ -1,0 +1,164 @@
+"""Trains, exports and measures the road detector that ships in ``zc_perception/models/road``.
+
+One command, CPU or GPU (PyTorch 2.13, onnx, onnxruntime, opencv-python-headless, numpy)::
+
+    python test/training/train_road.py --minutes 40 --out zc_perception/models/road
+
+Training sees ``palette='train'`` only; the figures in ``report.json`` come from scenes with other seeds and
+``palette='held_out'``. ``--checkpoint`` continues from, and every two minutes writes, a file with everything needed to
+go on; with ``--minutes 0`` it is exported and measured as it is. Seeds are fixed, but a limit in minutes ends at a
+different step on every machine: ``--steps`` makes runs comparable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+sys.path.extend(str(Path(__file__).resolve().parents[2] / folder) for folder in ('', 'test/camera', 'test/detection'))
+
+from road_data import INPUT_HEIGHT, INPUT_WIDTH, RoadFrames, to_input
+from road_export import export
+from road_loss import detection_loss
+from road_network import STRIDES, RoadNetwork, cell_centres
+from road_report import write_report
+
+from zc_perception.camera.scene import CLASS_NAMES
+
+ROOT = Path(__file__).resolve().parents[2]
+SEED = 20
+TRAIN_SCENES = (0, 1_000_000)
+BATCH = 16
+PEAK_RATE = 3e-3
+WARM_UP = 0.03
+CHECKPOINT_SECONDS = 120
+
+
+def main() -> None:
+    """Entry point."""
+    options = _options()
+    torch.manual_seed(SEED)
+    torch.set_num_threads(options.threads)
+    device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
+    trainer = Trainer(options.checkpoint, device)
+    trainer.run(options.minutes * 60, options.steps)
+    model_path = options.out / 'model.onnx'
+    export(trainer.average.cpu(), model_path)
+    report = write_report(model_path, trainer.facts())
+    print(json.dumps(report, indent=2))
+
+
+class Trainer:
+    """Network, its running average (which is what ships), optimiser, and the checkpoint file they live in."""
+
+    def __init__(self, checkpoint: Path, device: torch.device) -> None:
+        self._checkpoint = checkpoint
+        self._device = device
+        self._network = RoadNetwork(len(CLASS_NAMES)).to(device, memory_format=torch.channels_last)
+        self._optimiser = torch.optim.AdamW(self._network.parameters(), PEAK_RATE, weight_decay=0.02)
+        self.average = copy.deepcopy(self._network).eval()
+        self.steps = 0
+        if checkpoint.exists():
+            state = torch.load(checkpoint, map_location=device, weights_only=True)
+            self._network.load_state_dict(state['network'])
+            self._optimiser.load_state_dict(state['optimiser'])
+            self.average.load_state_dict(state['average'])
+            self.steps = state['steps']
+
+    def run(self, seconds: float, steps: int | None) -> None:
+        """Trains for ``steps``, or for ``seconds`` where that is None, with a cosine over exactly that span."""
+        if not seconds and not steps:
+            return
+        frames = RoadFrames(SEED + self.steps, 'train', *TRAIN_SCENES)
+        loader = DataLoader(frames, BATCH, num_workers=1, prefetch_factor=4)
+        centres = torch.cat([cell_centres(INPUT_HEIGHT // s, INPUT_WIDTH // s, s, self._device) for s in STRIDES])
+        started = saved = time.monotonic()
+        smooth = math.nan
+        self._network.train()
+        for count, batch in enumerate(loader):
+            elapsed = time.monotonic() - started
+            progress = count / steps if steps else elapsed / seconds
+            if progress >= 1:
+                break
+            loss = self._step(batch, centres, progress)
+            smooth = loss if math.isnan(smooth) else 0.98 * smooth + 0.02 * loss
+            if count % 50 == 0:
+                print(f'step {self.steps} {elapsed:.0f} s loss {smooth:.3f}', flush=True)
+            if time.monotonic() - saved > CHECKPOINT_SECONDS:
+                self._save()
+                saved = time.monotonic()
+        self._save()
+
+    def facts(self) -> dict[str, Any]:
+        """What the report says about the training."""
+        return {
+            'command': 'python test/training/train_road.py',
+            'seed': SEED,
+            'torch': torch.__version__,
+            'training_palette': 'train',
+            'training_scene_seeds': [TRAIN_SCENES[0], TRAIN_SCENES[1] - 1],
+            'training_steps': self.steps,
+            'training_frames': self.steps * BATCH,
+            'parameters': sum(parameter.numel() for parameter in self._network.parameters()),
+        }
+
+    def _step(self, batch: list[torch.Tensor], centres: torch.Tensor, progress: float) -> float:
+        pictures, boxes, labels = (tensor.to(self._device, non_blocking=True) for tensor in batch)
+        rate = PEAK_RATE * min(progress / WARM_UP, 0.5 + 0.5 * math.cos(math.pi * progress))
+        for group in self._optimiser.param_groups:
+            group['lr'] = rate
+        with torch.autocast(self._device.type, torch.bfloat16):
+            predicted, logits = self._network(to_input(pictures))
+        loss = detection_loss(predicted, logits, centres, boxes, labels)
+        self._optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self._network.parameters(), 10.0)
+        self._optimiser.step()
+        self.steps += 1
+        self._update_average()
+        return loss.item()
+
+    @torch.no_grad()
+    def _update_average(self) -> None:
+        keep = min(0.998, self.steps / (self.steps + 10))
+        for mean, value in zip(self.average.state_dict().values(), self._network.state_dict().values(), strict=True):
+            if mean.dtype.is_floating_point:
+                mean.lerp_(value, 1 - keep)
+            else:
+                mean.copy_(value)
+
+    def _save(self) -> None:
+        state = {
+            'network': self._network.state_dict(),
+            'optimiser': self._optimiser.state_dict(),
+            'average': self.average.state_dict(),
+            'steps': self.steps,
+        }
+        self._checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        partial = self._checkpoint.with_suffix('.partial')
+        torch.save(state, partial)
+        partial.replace(self._checkpoint)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--minutes', type=float, default=40.0, help='training time (default: 40; 0: only export)')
+    parser.add_argument('--steps', type=int, help=f'training steps of {BATCH} frames, instead of --minutes')
+    parser.add_argument('--threads', type=int, default=2, help='CPU threads of the training (default: 2)')
+    checkpoint = ROOT / 'build/road_training.pt'
+    parser.add_argument('--checkpoint', type=Path, default=checkpoint, help='training state, continued if it exists')
+    parser.add_argument('--out', type=Path, default=ROOT / 'zc_perception/models/road', help='folder of the model')
+    return parser.parse_args()
+
+
+if __name__ == '__main__':
+    main()
