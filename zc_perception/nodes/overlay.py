@@ -35,9 +35,59 @@ _COLOURS = (
     (120, 255, 180),
 )
 _SPECS = (
-    ParameterSpec('scale', 1.0, 'Size of the picture relative to the frame.', '', 0.1, 2.0, dynamic=True),
-    ParameterSpec('history', 4, 'Frames kept while their detections are on the way; each pins a slot.', '', 1, 16),
-)  # fmt: skip
+    ParameterSpec('scale', 1.0, 'Size of the picture relative to the frame.', '', 0.1, 1.0),
+    ParameterSpec('history', 32, 'Pictures kept while their detections are on the way; memory only while somebody looks.', '', 1, 256),
+)
+Stamp = tuple[int, int]
+
+
+class PictureHistory:
+    """Reduced copies of the last frames. Copies, because a viewer must not pin the camera's slots while a slow model thinks.
+
+    :param limit: pictures kept; the oldest goes first, its memory is used again.
+    """
+
+    def __init__(self, limit: int, scale: float) -> None:
+        self._limit = limit
+        self._scale = scale
+        self._pictures: OrderedDict[Stamp, list[NDArray[np.uint8]]] = OrderedDict()
+        self._spare: list[list[NDArray[np.uint8]]] = []
+
+    def __len__(self) -> int:
+        return len(self._pictures)
+
+    def _scaled(self, size: int) -> int:
+        return max(2, round(size * self._scale / 2) * 2)
+
+    def keep(self, frame: Frame) -> int:
+        """Copy *frame*'s planes, reduced; the bytes that were read."""
+        height, width = self._scaled(frame.data.height), self._scaled(frame.data.width)
+        if len(self._pictures) >= self._limit:
+            self._spare.append(self._pictures.popitem(last=False)[1])
+        planes = self._spare.pop() if self._spare else []
+        if not planes or planes[0].shape != (height, width):
+            planes = [np.empty((height, width), np.uint8), np.empty((height // 2, width // 2, 2), np.uint8)]
+        with frame.map() as source:
+            for plane, target in zip(source, planes, strict=True):
+                cv2.resize(plane, (target.shape[1], target.shape[0]), dst=target, interpolation=cv2.INTER_AREA)
+            num_bytes = sum(plane.nbytes for plane in source)
+        self._pictures[divmod(frame.header.stamp_ns, 1_000_000_000)] = planes
+        return num_bytes
+
+    def take(self, stamp: Stamp) -> list[NDArray[np.uint8]] | None:
+        """The planes of that frame, valid until the next :meth:`keep`; it and everything older is forgotten."""
+        if stamp not in self._pictures:
+            return None
+        while True:
+            found, planes = self._pictures.popitem(last=False)
+            self._spare.append(planes)
+            if found == stamp:
+                return planes
+
+    def clear(self) -> None:
+        """Free all memory."""
+        self._pictures.clear()
+        self._spare.clear()
 
 
 class OverlayNode(PerceptionNode):
@@ -54,7 +104,7 @@ class OverlayNode(PerceptionNode):
         self.drawn = 0
         self.unmatched = 0
         self._names: dict[str, str] = {}
-        self._frames: OrderedDict[tuple[int, int], Frame] = OrderedDict()
+        self._history = PictureHistory(self.parameters['history'], self.parameters['scale'])
         self._frame_subscription: AdaptedSubscription | None = None
         self._detection_subscription: Subscription | None = None
         self._message = Image(encoding='bgr8')
@@ -89,28 +139,20 @@ class OverlayNode(PerceptionNode):
         if self._detection_subscription is not None:
             self.destroy_subscription(self._detection_subscription)
             self._detection_subscription = None
-        while self._frames:
-            self._frames.popitem()[1].release()
+        self._history.clear()
 
     def _on_labels(self, message: LabelInfo) -> None:
         self._names = {str(c.class_id): c.class_name for c in message.class_map}
 
     def _on_frame(self, frame: Frame) -> None:
-        self._frames[divmod(frame.header.stamp_ns, 1_000_000_000)] = frame.share()
-        while len(self._frames) > self.parameters['history']:
-            self._frames.popitem(last=False)[1].release()
+        self.ledger.book('overlay', self._history.keep(frame))
 
     def _on_detections(self, message: Detection2DArray) -> None:
-        stamp = (message.header.stamp.sec, message.header.stamp.nanosec)
-        if stamp not in self._frames:
+        planes = self._history.take((message.header.stamp.sec, message.header.stamp.nanosec))
+        if planes is None:
             self.unmatched += 1
             return
-        while True:
-            first, frame = self._frames.popitem(last=False)
-            with frame:
-                if first == stamp:
-                    self._draw(frame, message)
-                    break
+        self._draw(planes, message)
         self._message.header = message.header
         self._publisher.publish(self._message)
         self.drawn += 1
@@ -121,20 +163,13 @@ class OverlayNode(PerceptionNode):
             self._message.data = array.array('B', bytes(width * height * 3))
             self._picture = np.frombuffer(self._message.data, np.uint8).reshape(height, width, 3)
 
-    def _draw(self, frame: Frame, message: Detection2DArray) -> None:
-        scale = self.parameters['scale']
-        width, height = (max(2, round(v * scale)) for v in (frame.data.width, frame.data.height))
+    def _draw(self, planes: list[NDArray[np.uint8]], message: Detection2DArray) -> None:
+        height, width = planes[0].shape
         self._prepare(width, height)
-        with frame.map() as planes:
-            if scale == 1.0:
-                cv2.cvtColorTwoPlane(planes[0], planes[1], cv2.COLOR_YUV2BGR_NV12, dst=self._picture)
-            else:
-                full = cv2.cvtColorTwoPlane(planes[0], planes[1], cv2.COLOR_YUV2BGR_NV12)
-                cv2.resize(full, (width, height), dst=self._picture, interpolation=cv2.INTER_AREA)
-        self.ledger.book('overlay', self._picture.nbytes)
+        cv2.cvtColorTwoPlane(planes[0], planes[1], cv2.COLOR_YUV2BGR_NV12, dst=self._picture)
         for detection in message.detections:
             hypothesis = detection.results[0].hypothesis
-            self._draw_box(detection.bbox, hypothesis.class_id, hypothesis.score, scale)
+            self._draw_box(detection.bbox, hypothesis.class_id, hypothesis.score, self.parameters['scale'])
 
     def _draw_box(self, box: Any, class_id: str, score: float, scale: float) -> None:
         colour = _COLOURS[int(class_id) % len(_COLOURS)] if class_id.isdigit() else _COLOURS[0]
@@ -150,7 +185,7 @@ class OverlayNode(PerceptionNode):
 
     def collect_diagnostics(self) -> list[Status]:
         """Whether anybody looks."""
-        values = {'drawn': self.drawn, 'without_frame': self.unmatched, 'frames_held': len(self._frames)}
+        values = {'drawn': self.drawn, 'without_frame': self.unmatched, 'pictures_waiting': len(self._history)}
         looked_at = self._frame_subscription is not None
         return [Status('overlay', Level.OK, 'drawing' if looked_at else 'idle: nobody subscribes to detections/image', values)]
 

@@ -1,0 +1,116 @@
+"""Starts the package's programs as a user would, in a ROS domain of the test's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+BIN = Path(sys.executable).parent
+HERE = Path(__file__).parent
+START_TIMEOUT_S = 60.0
+
+
+def environment(domain: int) -> dict[str, str]:
+    """Ours, in *domain*, on this host only."""
+    return {**os.environ, 'ROS_DOMAIN_ID': str(domain), 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST', 'PYTHONUNBUFFERED': '1'}
+
+
+class Program:
+    """A running console script; its output is collected by a thread, so that it never blocks on a full pipe."""
+
+    def __init__(self, name: str, *args: str, domain: int) -> None:
+        self.process = subprocess.Popen(
+            [str(BIN / name), *args],
+            env=environment(domain),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.lines: list[str] = []
+        self._ready = threading.Event()
+        self._ready_marks: tuple[str, ...] = ()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+
+    def start(self, *ready_marks: str) -> Program:
+        """Begin reading and wait until every mark was printed."""
+        self._ready_marks = ready_marks
+        self._reader.start()
+        if ready_marks and not self._ready.wait(START_TIMEOUT_S):
+            self.process.kill()
+            raise AssertionError(f'{self.process.args} did not get ready:\n{self.output}')
+        return self
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+            if self._ready_marks and all(any(mark in seen for seen in self.lines) for mark in self._ready_marks):
+                self._ready.set()
+        self._ready.set()
+
+    @property
+    def output(self) -> str:
+        """Everything printed so far."""
+        return ''.join(self.lines)
+
+    def interrupt(self, timeout_s: float) -> int:
+        """SIGINT; the exit code.
+
+        :raises subprocess.TimeoutExpired: it is still there after *timeout_s*.
+        """
+        self.process.send_signal(signal.SIGINT)
+        code = self.process.wait(timeout_s)
+        self._reader.join(5)
+        return code
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(10)
+        self._reader.join(5)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+PERCEPTION_READY = ('[capture]: ready', '[inference]: ready', '[overlay]: ready')
+
+
+def parameters(**values: Any) -> list[str]:
+    """``--ros-args -p …`` for values named ``node__parameter``."""
+    args = ['--ros-args']
+    for key, value in values.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        args += ['-p', f'{key.replace("__", ":")}:={text}']
+    return args
+
+
+class PlainSubscriber:
+    """``plain_subscriber.py`` in a process of its own."""
+
+    def __init__(self, args: Sequence[str], *, domain: int) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(HERE / 'plain_subscriber.py'), *args],
+            env=environment(domain),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline().strip() == 'listening'
+
+    def result(self, timeout_s: float = 120.0) -> dict[str, Any]:
+        """What it received."""
+        out, _ = self.process.communicate(timeout=timeout_s)
+        assert self.process.returncode == 0
+        found: dict[str, Any] = json.loads(out)
+        return found

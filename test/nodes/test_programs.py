@@ -1,0 +1,110 @@
+"""The console scripts as a user meets them: ready line, end by signal, wrong parameters."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from test.nodes.programs import BIN, PERCEPTION_READY, Program, environment, parameters
+
+MODEL_WITH_BAD_KEY = 'name: x\nfile: model.onnx\nhead: yolov8\nclasses: [a]\nscore_treshold: 0.5\n'
+NOT_A_MODEL = 'name: x\nfile: weights.onnx\nhead: yolov8\nclasses: [a]\ninput: {width: 64, height: 64}\n'
+WRONG = {
+    'unknown key': (['capture__widht=640'], "'widht' is unknown; did you mean 'width'?"),
+    'key of no node here': (['inference__model_path=x'], "'model_path' is unknown"),
+    'wrong type': (['capture__width=wide'], "'width' is 'wide'; it must be an integer from 0 to 8192 (px)"),
+    'wrong type, number for text': (['capture__frame_id=5'], "'frame_id' is 5; it must be a string"),
+    'out of range': (['capture__framerate=-1.0'], "'framerate' is -1.0; it must be a number from 0 to 1000 (Hz)"),
+    'out of range, inference': (['inference__score_threshold=1.5'], "'score_threshold' is 1.5; it must be a number from -1 to 1"),
+    'not a number': (['capture__framerate=.nan'], "'framerate' is nan"),
+    'odd width': (['capture__width=321'], '321'),
+    'unknown choice': (['capture__camera=synthetik'], "'camera' is 'synthetik'; it must be one of synthetic, replay; did you mean 'synthetic'?"),
+    'no video': (['capture__camera=replay'], "'video' is empty"),
+    'missing video': (['capture__camera=replay', 'capture__video=/no/such.avi'], "video '/no/such.avi' does not exist"),
+    'not a video': (['capture__camera=replay', f'capture__video={__file__}'], "can't be decoded"),
+    'unknown model': (['inference__model=rood'], "model 'rood' is not known; use one of hog, road or the path of a model.yaml; did you mean 'road'?"),
+    'unknown accelerator': (['inference__accelerator=gpu'], "'accelerator' is 'gpu'; it must be one of"),
+    'unknown heap': (['capture__heap=dma_heep'], "heap 'dma_heep' is not known"),
+    'heap that this machine lacks': (['capture__heap=dma_heap/nowhere'], "heap 'dma_heap/nowhere' can't be opened"),
+    'keep_all of a camera without end': (['capture__keep_all=true'], 'never ends'),
+}
+
+
+def _refused(program: str, args: list[str], domain: int) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(BIN / program), *args], env=environment(domain), capture_output=True, text=True, timeout=60, check=False)
+
+
+def _assert_one_clear_line(done: subprocess.CompletedProcess[str], message: str) -> None:
+    assert done.returncode not in (0, None)
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    assert len(lines) == 1, lines
+    assert message in lines[0]
+
+
+@pytest.mark.parametrize('case', WRONG)
+def test_a_wrong_parameter_ends_with_one_clear_line(case: str, free_domain: int) -> None:
+    values, message = WRONG[case]
+    args = parameters(**dict(v.split('=', 1) for v in values))
+    _assert_one_clear_line(_refused('perception', args, free_domain), message)
+
+
+@pytest.mark.parametrize(
+    ('program', 'args', 'message'),
+    [
+        ('perception', ['--ros-args', '--params-file', '/no/such.yaml'], '/no/such.yaml'),
+        ('perception', ['--fps', '3'], "argument '--fps' is unknown"),
+        ('capture_node', ['--ros-args', '-p', 'hight:=360'], "'hight' is unknown; did you mean 'height'?"),
+        ('inference_node', ['--ros-args', '-p', 'treshold:=0.5'], "'treshold' is unknown"),
+        ('overlay_node', ['--ros-args', '-p', 'scale:=7.0'], "'scale' is 7.0; it must be a number from 0.1 to 1"),
+    ],
+)
+def test_other_wrong_arguments_too(program: str, args: list[str], message: str, free_domain: int) -> None:
+    _assert_one_clear_line(_refused(program, args, free_domain), message)
+
+
+def test_broken_yaml_and_broken_models_are_named(tmp_path: Path, free_domain: int) -> None:
+    yaml = tmp_path / 'broken.yaml'
+    yaml.write_text('capture:\n  ros__parameters:\n   width: [1\n')
+    done = _refused('perception', ['--ros-args', '--params-file', str(yaml)], free_domain)
+    assert done.returncode != 0 and 'Traceback' not in done.stderr and str(yaml) in done.stderr
+
+    for name, text, message in (('key', MODEL_WITH_BAD_KEY, "key 'score_treshold' is unknown"), ('onnx', NOT_A_MODEL, "can't be loaded")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / 'model.yaml').write_text(text)
+        (folder / 'weights.onnx').write_bytes(b'not onnx')
+        done = _refused('perception', parameters(inference__model=folder), free_domain)
+        _assert_one_clear_line(done, message)
+
+
+@pytest.mark.parametrize('program', ['perception', 'capture_node', 'inference_node', 'overlay_node'])
+def test_sigint_at_any_moment_after_ready_ends_in_two_seconds_with_zero(program: str, free_domain: int) -> None:
+    marks = PERCEPTION_READY if program == 'perception' else (f'[{program.removesuffix("_node")}]: ready',)
+    chance = random.Random(free_domain)
+    delays = [0.0, 0.02, chance.uniform(0.03, 0.3), chance.uniform(0.3, 1.5)] if program == 'perception' else [0.0, 0.4]
+    for delay in delays:
+        with Program(program, domain=free_domain).start(*marks) as running:
+            time.sleep(delay)
+            began = time.monotonic()
+            code = running.interrupt(timeout_s=5)
+            assert time.monotonic() - began < 2.0
+            assert code == 0, running.output
+            assert 'Traceback' not in running.output
+
+
+def test_an_impatient_user_may_press_ctrl_c_twice(free_domain: int) -> None:
+    with Program('perception', domain=free_domain).start(*PERCEPTION_READY) as running:
+        running.process.send_signal(2)
+        time.sleep(0.02)
+        assert running.interrupt(timeout_s=5) == 0
+        assert 'Traceback' not in running.output
+
+
+def test_sigint_before_ready_ends_cleanly_too(free_domain: int) -> None:
+    with Program('perception', domain=free_domain).start('link is in_process') as running:
+        assert running.interrupt(timeout_s=5) == 0
+        assert 'Traceback' not in running.output

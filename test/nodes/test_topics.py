@@ -1,0 +1,192 @@
+"""What a separate process that knows nothing of this package receives."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+
+import numpy as np
+import pytest
+from diagnostic_msgs.msg import DiagnosticArray
+
+from test.nodes.programs import PERCEPTION_READY, PlainSubscriber, Program, parameters
+from zc_perception.camera.scene import RoadScene
+
+SEED = 11
+
+
+@pytest.fixture
+def graph(free_domain: int):
+    """``perception`` at a moderate rate, so that two noisy cores keep up."""
+    args = parameters(capture__seed=SEED, capture__framerate=15, capture__frame_id='front_camera')
+    with Program('perception', *args, domain=free_domain).start(*PERCEPTION_READY) as running:
+        yield running
+        assert running.process.poll() is None, running.output
+
+
+def _diagnostics(domain: int, part: str, seconds: float = 10.0) -> dict[str, str]:
+    import rclpy
+    from rclpy.executors import SingleThreadedExecutor
+
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=domain)
+    node = rclpy.create_node('diagnostics_reader', context=context)
+    executor = SingleThreadedExecutor(context=context)
+    executor.add_node(node)
+    found: dict[str, str] = {}
+
+    def on_array(message: DiagnosticArray) -> None:
+        for status in message.status:
+            if status.name == part:
+                found.update({v.key: v.value for v in status.values}, message=status.message)
+
+    node.create_subscription(DiagnosticArray, '/diagnostics', on_array, 10)
+    end = time.monotonic() + seconds
+    while not found and time.monotonic() < end:
+        executor.spin_once(timeout_sec=0.2)
+    executor.shutdown()
+    node.destroy_node()
+    context.try_shutdown()
+    assert found, f'no status {part} within {seconds} s'
+    return found
+
+
+def test_a_plain_process_gets_detections_info_and_labels_and_nothing_is_converted(graph: Program, free_domain: int) -> None:
+    seen = PlainSubscriber(['30', '--until-detections', '25'], domain=free_domain).result()
+
+    assert seen['labels'] == {'0': 'car', '1': 'pedestrian', '2': 'sign', '3': 'cone'}
+    assert len(seen['detections']) == 25
+    assert {d['frame_id'] for d in seen['detections']} == {'front_camera'}
+    stamps = [d['stamp'] for d in seen['detections']]
+    assert stamps == sorted(set(stamps))
+    infos = {i['stamp']: i for i in seen['camera_info']}
+    assert {tuple(i['size']) for i in infos.values()} == {(640, 360)}
+    assert len(set(stamps) & set(infos)) > 5, 'detections carry their frame\'s own header'
+    boxes = [b for d in seen['detections'] for b in d['boxes']]
+    assert boxes and all(0 <= b[0] <= 640 and 0 <= b[1] <= 360 and b[2] > 0 and b[3] > 0 and 0 <= b[5] <= 1 for b in boxes)
+    assert {b[4] for b in boxes} <= {'0', '1', '2', '3'}
+    link = _diagnostics(free_domain, 'capture: link')
+    assert link['conversions'] == '0' and link['image_readers'] == '0' and int(link['published']) > 15
+
+
+def test_image_raw_shows_the_scene_and_is_converted_only_while_subscribed(graph: Program, free_domain: int) -> None:
+    seen = PlainSubscriber(['30', '--image', '--until-images', '10'], domain=free_domain).result()
+
+    image = seen['image']
+    assert (image['encoding'], image['size'], image['step']) == ('rgb8', [640, 360], 640 * 3)
+    pixels = np.frombuffer(bytes.fromhex(image['hex']), np.uint8).reshape(360, 640, 3)
+    assert _best_luma_difference(pixels) < 3.0
+    converted = int(_diagnostics(free_domain, 'capture: link')['conversions'])
+    assert converted >= seen['images'] >= 10
+    time.sleep(1.5)
+    after = int(_diagnostics(free_domain, 'capture: link')['conversions'])
+    time.sleep(1.5)
+    assert int(_diagnostics(free_domain, 'capture: link')['conversions']) == after, 'nobody is subscribed any more'
+
+
+def _best_luma_difference(pixels: np.ndarray) -> float:
+    """Mean absolute luma difference to the scene's frame that fits best; the frame's number doesn't travel in a message."""
+    red, green, blue = (pixels[..., c].astype(np.float32) for c in range(3))
+    luma = 16 + (65.738 * red + 129.057 * green + 25.064 * blue) / 256
+    scene = RoadScene(640, 360, SEED)
+    y, uv = np.empty((360, 640), np.uint8), np.empty((180, 320, 2), np.uint8)
+    best = 255.0
+    for index in range(250):
+        scene.draw(index, y, uv)
+        best = min(best, float(np.abs(y[::4, ::4].astype(np.float32) - luma[::4, ::4]).mean()))
+    return best
+
+
+def test_diagnostics_name_heap_rung_and_copies(graph: Program, free_domain: int) -> None:
+    pool = _diagnostics(free_domain, 'capture: pool')
+    assert re.fullmatch(r'memfd|udmabuf|dma_heap/.+', pool['heap'])
+    assert pool['slots'] == '8' and pool['abandoned_leases'] == '0'
+    link = _diagnostics(free_domain, 'inference: link')
+    assert link['rung'] == 'in_process' and link['conversions'] == '0'
+    accelerator = _diagnostics(free_domain, 'inference: accelerator')
+    assert accelerator['copy_free'] == 'False', 'the cpu reads the pixels and says so'
+
+
+def test_separate_processes_fall_back_to_messages_and_say_so(free_domain: int) -> None:
+    capture = Program('capture_node', *parameters(framerate=10, seed=SEED), domain=free_domain).start('[capture]: ready')
+    with capture, Program('inference_node', domain=free_domain).start('link is ros_message') as inference:
+        seen = PlainSubscriber(['30', '--until-detections', '25'], domain=free_domain).result()
+        assert len(seen['detections']) == 25 and any(d['boxes'] for d in seen['detections'])
+        assert 'start both in one process for the copy-free link' in inference.output
+        assert int(_diagnostics(free_domain, 'inference: link')['conversions']) > 8
+        assert inference.interrupt(5) == 0
+        assert capture.interrupt(5) == 0
+
+
+def test_enable_service_and_threshold_change_at_run_time(graph: Program, free_domain: int) -> None:
+    import rclpy
+    from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
+    from rcl_interfaces.srv import SetParameters
+    from rclpy.executors import SingleThreadedExecutor
+    from std_srvs.srv import SetBool
+    from vision_msgs.msg import Detection2DArray
+
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=free_domain)
+    node = rclpy.create_node('client', context=context)
+    executor = SingleThreadedExecutor(context=context)
+    executor.add_node(node)
+    arrays: list[Detection2DArray] = []
+    node.create_subscription(Detection2DArray, 'detections', arrays.append, 10)
+    enable = node.create_client(SetBool, '/inference/enable')
+    change = node.create_client(SetParameters, '/inference/set_parameters')
+    assert enable.wait_for_service(10) and change.wait_for_service(10)
+
+    def call(client, request):
+        future = client.call_async(request)
+        executor.spin_until_future_complete(future, timeout_sec=10)
+        assert future.result() is not None
+        return future.result()
+
+    def arrays_within(seconds: float) -> list[Detection2DArray]:
+        arrays.clear()
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            executor.spin_once(timeout_sec=0.1)
+        return list(arrays)
+
+    def set_threshold(value: float):
+        parameter = Parameter(name='score_threshold', value=ParameterValue(type=ParameterType.PARAMETER_DOUBLE, double_value=value))
+        return call(change, SetParameters.Request(parameters=[parameter])).results[0]
+
+    try:
+        assert call(enable, SetBool.Request(data=False)).success
+        arrays_within(0.5)
+        assert arrays_within(1.0) == []
+        assert call(enable, SetBool.Request(data=True)).success
+        assert len(arrays_within(1.0)) > 3
+        assert set_threshold(1.0).successful
+        arrays_within(0.5)
+        strict = arrays_within(1.0)
+        assert strict and all(not a.detections for a in strict), 'an empty array for a frame in which nothing was found'
+        refused = set_threshold(7.0)
+        assert not refused.successful and '7' in refused.reason
+    finally:
+        executor.shutdown()
+        node.destroy_node()
+        context.try_shutdown()
+
+
+def test_perception_runs_in_a_namespace(free_domain: int) -> None:
+    with Program('perception', '--ros-args', '-r', '__ns:=/front', domain=free_domain).start('[front.overlay]: ready') as running:
+        listed = subprocess.run(
+            [running.process.args[0].replace('perception', 'python'), '-c', _LIST_TOPICS, str(free_domain)],
+            capture_output=True, text=True, timeout=60, check=True,
+        ).stdout.split()  # fmt: skip
+        assert {'/front/image_raw', '/front/image_raw/_zc', '/front/camera_info', '/front/detections', '/front/label_info'} <= set(listed)
+        assert {'/front/detections/image', '/diagnostics'} <= set(listed)
+
+
+_LIST_TOPICS = """
+import sys, time, rclpy
+rclpy.init(domain_id=int(sys.argv[1])); node = rclpy.create_node('lister')
+end = time.monotonic() + 15
+while time.monotonic() < end and '/front/detections' not in dict(node.get_topic_names_and_types()): time.sleep(0.1)
+time.sleep(0.5); print(*dict(node.get_topic_names_and_types()))
+"""
