@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -37,6 +38,10 @@ _PREFIX_PTH = (
     "import os, sys; "
     "prefixes = [path for path in os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep) if path]; "
     "sys.prefix in prefixes or os.environ.update(AMENT_PREFIX_PATH=os.pathsep.join([*prefixes, sys.prefix]))\n"
+)
+_PIP_ADVICE = (
+    "The wheels come from the package index for which pip is configured. Check the network and that configuration "
+    "(pip config list), then call make again."
 )
 
 
@@ -130,7 +135,7 @@ class Environment:
     def pip(self, *arguments: str) -> None:
         """Run the environment's pip."""
         quiet = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
-        run_logged([str(self.python), "-m", "pip", *arguments], self.log, ROOT, quiet)
+        run_logged([str(self.python), "-m", "pip", *arguments], self.log, ROOT, extra=quiet, advice=_PIP_ADVICE)
 
     def site_packages(self) -> Path:
         """Return where the environment's packages are."""
@@ -139,7 +144,7 @@ class Environment:
 
     def base(self) -> str:
         """Return what all layers depend on: the interpreter, and the place, which scripts have written into them."""
-        return f"{sys.version} {sys.base_prefix} {self.venv}"
+        return f"{sys.version_info} {sys.base_prefix} {self.venv}"
 
     def stale(self) -> list[Layer]:
         """Return the layers to build."""
@@ -187,6 +192,8 @@ def main() -> int:
     parser.add_argument("--distro", choices=sorted(VENV_OF_DISTRO), default="jazzy")
     parser.add_argument("--venv", type=Path, help="default: .venv for jazzy, .venv-kilted for kilted")
     options = parser.parse_args()
+    # As an exception, so that a pip or a compiler that is running is ended too instead of writing on.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     venv = options.venv or ROOT / VENV_OF_DISTRO[options.distro]
     try:
         set_up(Environment(options.distro, Path(os.path.abspath(venv))))

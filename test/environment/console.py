@@ -44,8 +44,13 @@ def step(title: str) -> Iterator[None]:
     print(f"{time.monotonic() - started:.1f} s", flush=True)
 
 
-def run_logged(command: Sequence[str], log: Path, cwd: Path, extra: Mapping[str, str] | None = None) -> None:
-    """Run ``command`` with its output appended to ``log``; raise with the log's end when it fails."""
+def run_logged(
+    command: Sequence[str], log: Path, cwd: Path, *, extra: Mapping[str, str] | None = None, advice: str = ""
+) -> None:
+    """Run ``command`` with its output appended to ``log``; raise with the log's end and ``advice`` when it fails.
+
+    ``extra`` is added to the environment.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "a", encoding="utf-8") as output:
         output.write(f"$ {' '.join(command)}\n")
@@ -60,7 +65,7 @@ def run_logged(command: Sequence[str], log: Path, cwd: Path, extra: Mapping[str,
             check=False,
         ).returncode
     if code:
-        raise SetupError(f"{' '.join(command[:4])} ... ended with status {code}. The end of {log}:\n{tail(log)}")
+        raise SetupError(f"{' '.join(command[:4])} ... ended with status {code}. The end of {log}:\n{tail(log)}\n{advice}")
 
 
 def tail(log: Path) -> str:

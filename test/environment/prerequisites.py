@@ -35,7 +35,7 @@ def missing_packages() -> dict[str, str]:
         missing[f"python{version}-venv"] = "Python's ensurepip, to create an environment"
     if not shutil.which("gcc"):
         missing["gcc"] = "a C compiler, to build interface packages"
-    elif not _has_header("stdio.h"):
+    if not _has_header("stdio.h"):
         missing["libc6-dev"] = "the C library's headers"
     if not shutil.which("g++"):
         missing["g++"] = "a C++ compiler, to build interface packages"
@@ -45,7 +45,9 @@ def missing_packages() -> dict[str, str]:
 
 
 def _has_header(name: str) -> bool:
-    """Tell whether gcc finds the header ``name``: Debian's gcc installs without any."""
+    """Tell whether there is a gcc that finds the header ``name``: Debian's gcc can be installed without any."""
+    if not shutil.which("gcc"):
+        return False
     command = ["gcc", "-E", "-include", name, "-x", "c", os.devnull]
     return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode == 0
 

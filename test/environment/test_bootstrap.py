@@ -135,7 +135,7 @@ def test_missing_prerequisites_are_named_with_the_command_that_installs_them(
         prerequisites.ensure(tmp_path / "log")
     message = str(raised.value)
     assert "gcc: a C compiler" in message and "g++: a C++ compiler" in message
-    assert "sudo apt-get install --yes --no-install-recommends gcc g++" in message
+    assert "sudo apt-get install --yes --no-install-recommends gcc libc6-dev g++" in message
 
 
 def test_an_old_python_is_refused_with_a_newer_one_on_the_path(

@@ -1,23 +1,21 @@
-"""Where the rig keeps what it downloaded and built, and the lock around changing it."""
+"""What the rig keeps: folders that appear whole or not at all, and are thrown away when they are old."""
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from environment.paths import cache_folder, scratch_folder
+
 from .errors import RigUnavailable
 
 
-def default_folder() -> Path:
-    """Return ``${XDG_CACHE_HOME:-~/.cache}/zc_perception/rig``."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "zc_perception" / "rig"
+def rig_folder() -> Path:
+    """Return the rig's part of the user's cache, ``${XDG_CACHE_HOME:-~/.cache}/zc_perception/rig``."""
+    return cache_folder() / "rig"
 
 
 def checked_folder(folder: Path) -> Path:
@@ -33,29 +31,18 @@ def checked_folder(folder: Path) -> Path:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the cache's lock: two test runs prepare one after the other."""
-    with open(folder / "lock", "w", encoding="ascii") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-@contextmanager
 def appearing(target: Path) -> Iterator[Path]:
     """Yield a scratch folder that becomes `target` when the block ends without an exception."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=target.parent))
-    try:
-        yield scratch
-        scratch.chmod(0o755)
+    with scratch_folder(target.parent) as scratch:
+        content = scratch / "content"
+        content.mkdir()
+        yield content
         shutil.rmtree(target, ignore_errors=True)
-        scratch.rename(target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        content.rename(target)
 
 
 def keep_newest(parent: Path, count: int) -> None:
-    """Remove all but the `count` last changed folders below `parent` (and any old scratch folder)."""
+    """Remove all but the `count` last changed folders below `parent`; a run in progress may use the one before."""
     folders = sorted((p for p in parent.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, reverse=True)
     for folder in folders[count:]:
         shutil.rmtree(folder, ignore_errors=True)

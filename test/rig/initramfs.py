@@ -17,7 +17,7 @@ from .packages import BOOT_MODULES, Kernel
 GUEST_SHARE = "/rig"
 
 # The command's exit status is renamed into place last: without `rc` the guest did not get to the end.
-_INIT = f"""#!/bin/busybox sh
+INIT = f"""#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
@@ -69,7 +69,7 @@ cut -d' ' -f1 $root/proc/uptime > $root{GUEST_SHARE}/boot_s
 chroot $root /bin/sh {GUEST_SHARE}/command.sh > $root{GUEST_SHARE}/stdout 2> $root{GUEST_SHARE}/stderr
 rc=$?
 if [ $rc = 124 ]; then
-    # Timed out: what every task and every processor is at.
+    # Timed out: what blocked tasks and processors are at (kernel_log.py knows the first line).
     echo w > $root/proc/sysrq-trigger
     echo l > $root/proc/sysrq-trigger
 fi
@@ -84,7 +84,7 @@ poweroff -f
 
 def build(kernel: Kernel, cache: Path) -> Path:
     """Return the compressed archive for `kernel`, made when the script or the kernel changed."""
-    key = hashlib.sha256(f"{kernel.version}\n{_INIT}".encode()).hexdigest()[:16]
+    key = hashlib.sha256(f"{kernel.version}\n{INIT}".encode()).hexdigest()[:16]
     target = cache / f"initramfs-{key}.cpio.gz"
     if not target.is_file():
         for old in cache.glob("initramfs-*.cpio.gz"):
@@ -98,7 +98,7 @@ def build(kernel: Kernel, cache: Path) -> Path:
 def _archive(kernel: Kernel) -> bytes:
     entries = [cpio.Entry.folder(name) for name in ("bin", "proc", "sys", "dev", "modules", "lower", "upper")]
     entries.append(cpio.Entry.file("bin/busybox", kernel.busybox.read_bytes(), executable=True))
-    entries.append(cpio.Entry.file("init", _INIT.encode(), executable=True))
+    entries.append(cpio.Entry.file("init", INIT.encode(), executable=True))
     for number, module in enumerate(kernel.load_order(BOOT_MODULES)):
         entries.append(cpio.Entry.file(f"modules/{number:02d}-{module.name}", module.read_bytes()))
     return cpio.archive(entries)

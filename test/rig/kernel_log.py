@@ -45,7 +45,11 @@ _HARMLESS = re.compile(
     )
 )
 
+#: From here on the rig itself asked for backtraces, of a command that did not end.
+_SYSRQ = "sysrq: Show Blocked State"
+
 
 def complaints(log: str) -> list[str]:
     """Return the lines of `log` that no healthy kernel prints, in their order."""
+    log = log.partition(_SYSRQ)[0]
     return [line for line in log.splitlines() if _COMPLAINTS.search(line) and not _HARMLESS.search(line)]

@@ -75,7 +75,7 @@ class RigResult:
         if not self.ok:
             # dmesg is complete where there is one; the console is all that a guest leaves that died.
             title, log = ("dmesg", self.dmesg) if self.dmesg.strip() else ("console", self.console)
-            parts.append(f"--- {title}\n{_tail(log, 12000)}")
+            parts.append(f"--- {title}\n{_tail(log, 8000)}")
         return "\n".join(parts)
 
     def check(self) -> RigResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -47,7 +48,8 @@ def build(kernel: Kernel, cache: Path, folder: Path = MODULE_SOURCES) -> Path:
         for path in files:
             shutil.copyfile(path, scratch / path.name)
         # CONFIG_DEBUG_INFO_BTF_MODULES= : otherwise the build wants pahole.
-        command = ["make", "-C", str(kernel.headers), f"M={scratch}", "CONFIG_DEBUG_INFO_BTF_MODULES=", "W=1", "modules"]
+        options = ["CONFIG_DEBUG_INFO_BTF_MODULES=", "W=1", "KCFLAGS=-Werror"]
+        command = ["make", "-C", str(kernel.headers), f"-j{os.cpu_count() or 1}", f"M={scratch}", *options, "modules"]
         result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if result.returncode:
             raise RigError(f"the rig's kernel module did not build for {kernel.version}:\n{result.stdout}")

@@ -10,11 +10,13 @@ import json
 import lzma
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from environment.debian_packages import fetch, resolve_dependency, unpack
+from environment.errors import SetupError
 
 from .cache import appearing, keep_newest
 from .errors import RigError, RigUnavailable
@@ -109,12 +111,12 @@ def current(cache: Path, *, now: float | None = None) -> Kernel:
         version = _newest_version()
         kernel = Kernel(version, cache / "kernels" / version)
         if not kernel.image.is_file():
-            _fetch(kernel, cache)
-    except RigUnavailable:
-        if cached and cached.image.is_file():
-            return cached
-        raise
-    state_file.write_text(json.dumps({"version": version, "checked": now}), encoding="utf-8")
+            _fetch(kernel)
+    except SetupError as error:
+        if not (cached and cached.image.is_file()):
+            raise RigUnavailable(f"the kernel packages are not cached and cannot be fetched: {error}") from error
+        kernel = cached  # and ask again tomorrow: without a network each attempt takes its time
+    state_file.write_text(json.dumps({"version": kernel.version, "checked": now}), encoding="utf-8")
     keep_newest(cache / "kernels", 2)
     return kernel
 
@@ -128,11 +130,10 @@ def _read_state(file: Path) -> dict[str, str]:
 
 
 def _newest_version() -> str:
-    name = _resolve_dependency(META_PACKAGE, "linux-image-")
-    return name.removeprefix("linux-image-").removesuffix("-amd64")
+    return resolve_dependency(META_PACKAGE, "linux-image-").removeprefix("linux-image-").removesuffix("-amd64")
 
 
-def _fetch(kernel: Kernel, cache: Path) -> None:
+def _fetch(kernel: Kernel) -> None:
     version = kernel.version
     names = [
         f"linux-image-{version}-amd64",
@@ -143,9 +144,8 @@ def _fetch(kernel: Kernel, cache: Path) -> None:
     ]
     with appearing(kernel.root) as scratch:
         downloads = scratch / "downloads"
-        downloads.mkdir()
-        for package in _download(names, downloads):
-            subprocess.run(["dpkg-deb", "-x", str(package), str(scratch)], check=True)
+        for package in fetch(names, downloads):
+            unpack(package, scratch)
         shutil.rmtree(downloads)
         _keep_modules(scratch, version)
         # The packaged Makefile includes its common part by an absolute path below /usr/src.
@@ -153,7 +153,6 @@ def _fetch(kernel: Kernel, cache: Path) -> None:
         makefile.write_text(
             makefile.read_text(encoding="utf-8").replace("/usr/src/", f"{kernel.root}/usr/src/"), encoding="utf-8"
         )
-    subprocess.run(["touch", str(kernel.root)], check=True)
 
 
 def _keep_modules(scratch: Path, version: str) -> None:
@@ -174,18 +173,3 @@ def _keep_modules(scratch: Path, version: str) -> None:
         target.write_bytes(lzma.decompress(data) if packed[name].suffix == ".xz" else data)
         wanted += dependencies(target)
     shutil.rmtree(tree)
-
-
-def _resolve_dependency(meta: str, prefix: str) -> str:
-    listing = subprocess.run(["apt-cache", "depends", meta], capture_output=True, text=True, check=False).stdout
-    match = re.search(rf"Depends: ({re.escape(prefix)}\S+)", listing)
-    if not match:
-        raise RigUnavailable(f"apt knows no {meta}")
-    return match[1]
-
-
-def _download(names: list[str], into: Path) -> list[Path]:
-    result = subprocess.run(["apt-get", "-qq", "download", *names], cwd=into, capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise RigUnavailable(f"the kernel packages cannot be downloaded: {result.stderr}")
-    return sorted(into.glob("*.deb"))

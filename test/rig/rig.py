@@ -9,6 +9,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from environment.paths import locked
+
 from . import cache, initramfs, machine, module_build, packages
 from .errors import RigUnavailable
 from .initramfs import GUEST_SHARE
@@ -28,7 +30,7 @@ class Rig:
 
     def __init__(self, *, cache_folder: Path | None = None, install: bool | None = None) -> None:
         """Choose the cache; nothing is looked at or fetched before `prepare`."""
-        self._cache_folder = cache_folder or cache.default_folder()
+        self._cache_folder = cache_folder or cache.rig_folder()
         self._install = os.environ.get("ZC_RIG") == "required" if install is None else install
         self._ready: tuple[packages.Kernel, Path, Path] | None = None
 
@@ -42,7 +44,8 @@ class Rig:
                 _install_qemu()
             machine.require_qemu()
             folder = cache.checked_folder(self._cache_folder)
-            with cache.locked(folder):
+            lock = folder / "lock"
+            with locked(lock, f"rig: waiting for another process that prepares the rig (it holds {lock})"):
                 kernel = packages.current(folder)
                 self._ready = (kernel, module_build.build(kernel, folder), initramfs.build(kernel, folder))
         return self._ready

@@ -34,6 +34,27 @@ class Residual(nn.Module):
         return x + self.body(x)
 
 
+class LevelConv(nn.Module):
+    """3x3 convolution, batch norm, ReLU; the levels share the weights but not the norm.
+
+    Levels differ in their statistics, so running averages over all of them would fit none when it comes to inference.
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(outputs, momentum=0.03, eps=1e-3) for _ in STRIDES])
+
+    def forward(self, x: Tensor, level: int) -> Tensor:
+        norm = self.norms[level]
+        if self.training:
+            return functional.relu(norm(self.conv(x)))
+        # Written out, or the exporter would fold each norm into a copy of its own of the shared weights.
+        scale = norm.weight / (norm.running_var + norm.eps).sqrt()
+        shift = norm.bias - norm.running_mean * scale
+        return functional.relu(self.conv(x) * scale[:, None, None] + shift[:, None, None])
+
+
 class RoadNetwork(nn.Module):
     """``(b, 3, h, w)`` RGB 0..1 (sides multiples of 32) to boxes and class scores of all cells of three strides."""
 
@@ -46,8 +67,8 @@ class RoadNetwork(nn.Module):
         width = 40
         self.lateral = nn.ModuleList([Conv(channels, width, 1) for channels in (40, 64, 88)])
         self.merge = nn.ModuleList([Conv(width, width), Conv(width, width)])
-        self.box_branch = Conv(width, 24)
-        self.class_branch = Conv(width, 24)
+        self.box_branch = LevelConv(width, 24)
+        self.class_branch = LevelConv(width, 24)
         self.box_out = nn.ModuleList([nn.Conv2d(24, 4, 1) for _ in STRIDES])
         self.class_out = nn.ModuleList([nn.Conv2d(24, class_count, 1) for _ in STRIDES])
         for layer in self.class_out:
@@ -63,8 +84,8 @@ class RoadNetwork(nn.Module):
         middle = self.merge[1](self.lateral[1](middle) + functional.interpolate(coarse, scale_factor=2.0))
         fine = self.merge[0](self.lateral[0](fine) + functional.interpolate(middle, scale_factor=2.0))
         for level, (features, stride) in enumerate(zip((fine, middle, coarse), STRIDES, strict=True)):
-            reach = self.box_out[level](self.box_branch(features)).float().clamp(max=MAX_LOG_REACH).exp() * stride
-            yield reach, self.class_out[level](self.class_branch(features)).float()
+            reach = self.box_out[level](self.box_branch(features, level)).float().clamp(max=MAX_LOG_REACH).exp() * stride
+            yield reach, self.class_out[level](self.class_branch(features, level)).float()
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Boxes ``(b, n, 4)`` as x0, y0, x1, y1 in pixels and class logits ``(b, n, classes)``."""

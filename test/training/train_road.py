@@ -38,7 +38,6 @@ ROOT = Path(__file__).resolve().parents[2]
 SEED = 20
 TRAIN_SCENES = (0, 1_000_000)
 BATCH = 16
-PEAK_RATE = 3e-3
 WARM_UP = 0.03
 CHECKPOINT_SECONDS = 120
 
@@ -49,7 +48,7 @@ def main() -> None:
     torch.manual_seed(SEED)
     torch.set_num_threads(options.threads)
     device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
-    trainer = Trainer(options.checkpoint, device)
+    trainer = Trainer(options.checkpoint, device, options.rate)
     trainer.run(options.minutes * 60, options.steps)
     model_path = options.out / 'model.onnx'
     export(trainer.average.cpu(), model_path)
@@ -60,11 +59,12 @@ def main() -> None:
 class Trainer:
     """Network, its running average (which is what ships), optimiser, and the checkpoint file they live in."""
 
-    def __init__(self, checkpoint: Path, device: torch.device) -> None:
+    def __init__(self, checkpoint: Path, device: torch.device, peak_rate: float) -> None:
         self._checkpoint = checkpoint
+        self._peak_rate = peak_rate
         self._device = device
         self._network = RoadNetwork(len(CLASS_NAMES)).to(device, memory_format=torch.channels_last)
-        self._optimiser = torch.optim.AdamW(self._network.parameters(), PEAK_RATE, weight_decay=0.02)
+        self._optimiser = torch.optim.AdamW(self._network.parameters(), peak_rate, weight_decay=0.02)
         self.average = copy.deepcopy(self._network).eval()
         self.steps = 0
         if checkpoint.exists():
@@ -113,7 +113,7 @@ class Trainer:
 
     def _step(self, batch: list[torch.Tensor], centres: torch.Tensor, progress: float) -> float:
         pictures, boxes, labels = (tensor.to(self._device, non_blocking=True) for tensor in batch)
-        rate = PEAK_RATE * min(progress / WARM_UP, 0.5 + 0.5 * math.cos(math.pi * progress))
+        rate = self._peak_rate * min(progress / WARM_UP, 0.5 + 0.5 * math.cos(math.pi * progress))
         for group in self._optimiser.param_groups:
             group['lr'] = rate
         with torch.autocast(self._device.type, torch.bfloat16):
@@ -153,6 +153,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--minutes', type=float, default=40.0, help='training time (default: 40; 0: only export)')
     parser.add_argument('--steps', type=int, help=f'training steps of {BATCH} frames, instead of --minutes')
+    parser.add_argument('--rate', type=float, default=3e-3, help='peak learning rate (default: 0.003)')
     parser.add_argument('--threads', type=int, default=2, help='CPU threads of the training (default: 2)')
     checkpoint = ROOT / 'build/road_training.pt'
     parser.add_argument('--checkpoint', type=Path, default=checkpoint, help='training state, continued if it exists')

@@ -6,11 +6,14 @@ Zero is LINEAR, an explicit promise. INVALID is no layout at all: it says that n
 
 from __future__ import annotations
 
+import re
+
 from zc_perception.errors import FormatError
 from zc_perception.pixel.fourcc import fourcc_code, fourcc_name, pixel_format
 
 LINEAR = 0
 INVALID = (1 << 56) - 1
+_HEXADECIMAL = re.compile('0x[0-9a-fA-F]{1,16}')
 
 VENDORS = {0x01: 'INTEL', 0x02: 'AMD', 0x03: 'NVIDIA', 0x04: 'SAMSUNG', 0x05: 'QCOM', 0x06: 'VIVANTE', 0x07: 'BROADCOM',
            0x08: 'ARM', 0x09: 'ALLWINNER', 0x0A: 'AMLOGIC'}  # fmt: skip
@@ -60,12 +63,9 @@ def parse_drm_format(text: str) -> tuple[int, int]:
     pixel_format(fourcc)
     if not colon:
         return fourcc, LINEAR
-    if not value.startswith('0x') or not 1 <= len(value) - 2 <= 16:
+    if not _HEXADECIMAL.fullmatch(value):
         raise FormatError(f"drm-format '{text}': the modifier must be '0x' and 1 to 16 hexadecimal digits")
-    try:
-        modifier = int(value, 16)
-    except ValueError:
-        raise FormatError(f"drm-format '{text}': '{value}' is not a hexadecimal number") from None
+    modifier = int(value, 16)
     if modifier in (LINEAR, INVALID):
         raise FormatError(f"drm-format '{text}': write a linear format as '{fourcc_name(fourcc)}' and leave an unknown layout out")
     return fourcc, modifier

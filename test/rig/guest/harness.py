@@ -61,19 +61,36 @@ def expect_nothing_left() -> None:
     eventually(lambda: not any(live().values()), f'the device lets go of everything, last seen {live()}')
 
 
+def _open_fds() -> set[int]:
+    with os.scandir('/proc/self/fd') as entries:
+        fds = {int(entry.name) for entry in entries}
+    return {fd for fd in fds if _is_open(fd)}
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
 def run(checks: dict[str, Check], results: Path) -> bool:
     """Run the checks, write ``{name: traceback or ""}`` after each, and return whether all passed."""
     outcome: dict[str, str] = {}
     for name, function in checks.items():
         started = time.monotonic()
-        fds = len(os.listdir('/proc/self/fd'))
+        fds = _open_fds()
         try:
             function()
             expect_nothing_left()
-            equal(len(os.listdir('/proc/self/fd')), fds, 'open file descriptors')
+            equal(_open_fds(), fds, 'open file descriptors')
             outcome[name] = ''
         except Exception:
             outcome[name] = traceback.format_exc()
+            # What a failed check left open must not fail the next one too.
+            for fd in _open_fds() - fds:
+                os.close(fd)
         print(f'{time.monotonic() - started:7.2f} s  {"FAILED" if outcome[name] else "passed"}  {name}', flush=True)
         if outcome[name]:
             print(outcome[name], flush=True)

@@ -114,7 +114,7 @@ def udmabuf_buffer(size: int) -> Buffer:
     try:
         os.ftruncate(memory, size)
         fcntl.fcntl(memory, _F_ADD_SEALS, _F_SEAL_SHRINK)
-        return Buffer(fcntl.ioctl(device, _UDMABUF_CREATE, struct.pack('IIQQ', memory, 1, 0, size)))
+        return Buffer(fcntl.ioctl(device, _UDMABUF_CREATE, bytearray(struct.pack('IIQQ', memory, 1, 0, size))))
     finally:
         os.close(device)
         os.close(memory)

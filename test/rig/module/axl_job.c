@@ -53,6 +53,9 @@ struct axl_job {
 	ktime_t submitted;
 	ktime_t deadline;
 	u32 model_id;
+	u32 latency_us;
+	bool hangs;
+	bool fails;
 	int error;		/* known before it runs */
 };
 
@@ -159,9 +162,7 @@ static bool axl_is_nth(u64 seqno, u32 n)
 
 static int axl_job_execute(struct axl_job *job)
 {
-	u64 seqno = job->fence->base.seqno;
 	ktime_t end;
-	bool hangs;
 	int ret;
 
 	if (job->error)
@@ -172,19 +173,20 @@ static int axl_job_execute(struct axl_job *job)
 			return ret;
 	}
 
-	end = ktime_add_us(ktime_get(), READ_ONCE(latency_us));
-	hangs = axl_is_nth(seqno, READ_ONCE(hang_every)) || ktime_after(end, job->deadline);
-	ret = axl_job_sleep(job, hangs ? job->deadline : end, NULL);
+	end = ktime_add_us(ktime_get(), job->latency_us);
+	if (job->hangs || ktime_after(end, job->deadline)) {
+		ret = axl_job_sleep(job, job->deadline, NULL);
+		return ret ?: -ETIMEDOUT;
+	}
+	ret = axl_job_sleep(job, end, NULL);
 	if (ret)
 		return ret;
-	if (hangs)
-		return -ETIMEDOUT;
-	if (axl_is_nth(seqno, READ_ONCE(fail_every)))
+	if (job->fails)
 		return -EIO;
 
 	/* Last of all: a buffer that was given back to the camera too early shows. */
 	return axl_pixels_run(job->file->axl, &job->import->image, &job->result,
-			      job->model_id, seqno, job->deadline);
+			      job->model_id, job->fence->base.seqno, job->deadline);
 }
 
 /* Give back all that a job holds; its fence has signalled or nobody has seen it. */
@@ -255,7 +257,7 @@ static int axl_job_take_in_fence(struct axl_job *job, s32 fd)
 	return job->in_fence ? 0 : -EINVAL;
 }
 
-/* Make a job with all that it needs, except the fence, whose place in the queue is not known yet. */
+/* Make a job with all that it needs except the fence: its place in the queue is not known yet. */
 static struct axl_job *axl_job_new(struct axl_file *file, const struct axl_request *request)
 {
 	u32 timeout_us = request->timeout_us ?: READ_ONCE(default_timeout_us);
@@ -384,6 +386,9 @@ static int axl_job_commit(struct axl_job *job)
 	 */
 	ret = axl_job_reserve(job);
 	job->error = ret;
+	job->latency_us = READ_ONCE(latency_us);
+	job->hangs = axl_is_nth(fence->seqno, READ_ONCE(hang_every));
+	job->fails = axl_is_nth(fence->seqno, READ_ONCE(fail_every));
 	file->seqno++;
 	trace_axl_submit(job->import->handle, fence->context, fence->seqno, job->model_id);
 	if (ret)

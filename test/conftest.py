@@ -1,0 +1,146 @@
+"""Fixtures of all tests: frames on memfd, a check that nothing leaks a descriptor, a ROS domain of one's own."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import tempfile
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from zc_perception.frame import Frame, Header
+from zc_perception.memory.dmabuf import DmaBuf
+from zc_perception.memory.fence import Fence
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.pool import BufferPool
+from zc_perception.pixel.colorimetry import BT601_LIMITED
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.layout import compute_layout
+
+DOMAINS = range(1, 101)
+
+# A busy machine is no reason to fail.
+settings.register_profile('busy_machine', deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile('busy_machine')
+
+
+@pytest.fixture(scope='session', autouse=True)
+def _discovery_on_this_host_only() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
+        yield
+
+
+def open_descriptors() -> Counter[str]:
+    """What the process's descriptors point at, and how many point there."""
+    targets: Counter[str] = Counter()
+    for number in os.listdir('/proc/self/fd'):
+        with suppress(OSError):  # the listing's own descriptor is gone
+            targets[os.readlink(f'/proc/self/fd/{number}').split(' ')[0].split(':[')[0]] += 1
+    return targets
+
+
+@pytest.fixture
+def no_fd_leak() -> Iterator[None]:
+    """Fails a test that leaves descriptors open. Name it before fixtures that close something at their end."""
+    gc.collect()
+    before = open_descriptors()
+    yield
+    gc.collect()
+    leaked = open_descriptors() - before
+    assert not leaked, f'descriptors left open: {dict(leaked)}'
+
+
+@pytest.fixture
+def free_domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A ROS domain id that no other test of this user has at the same time; also in ROS_DOMAIN_ID, for child processes."""
+    folder = Path(tempfile.gettempdir()) / f'zc_perception_domains_{os.getuid()}'
+    folder.mkdir(mode=0o700, exist_ok=True)
+    deadline = time.monotonic() + 60.0
+    while True:
+        for offset in range(len(DOMAINS)):
+            domain = DOMAINS[(os.getpid() + offset) % len(DOMAINS)]
+            with open(folder / f'domain-{domain}.lock', 'w', encoding='ascii') as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    continue
+                monkeypatch.setenv('ROS_DOMAIN_ID', str(domain))
+                yield domain
+                return
+        assert time.monotonic() < deadline, f'all of the domains {DOMAINS[0]}..{DOMAINS[-1]} are locked in {folder}'
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def make_pool() -> Iterator[Callable[..., BufferPool]]:
+    """Makes pools of NV12 slots on memfd, and closes them at the end. Options are BufferPool's, or compute_layout's in ``layout``."""
+    pools: list[BufferPool] = []
+
+    def make(
+        width: int = 64,
+        height: int = 48,
+        slots: int = 3,
+        *,
+        fourcc: int = NV12,
+        name: str = 'camera',
+        layout: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> BufferPool:
+        heap, image = SealedMemfd(), compute_layout(fourcc, width, height, **(layout or {}))
+
+        def allocate() -> tuple[DmaBuf, ...]:
+            return tuple(heap.allocate(image.buffer_size(i)) for i in range(image.num_buffers))
+
+        pools.append(BufferPool(image, allocate, slots, name=name, **options))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.close()
+
+
+@pytest.fixture
+def make_frame(make_pool: Callable[..., BufferPool]) -> Iterator[Callable[..., Frame]]:
+    """Makes frames, from *pool* or a pool of their own, and releases at the end those that still are leased."""
+    frames: list[weakref.ref[Frame]] = []
+
+    def make(
+        pool: BufferPool | None = None,
+        *,
+        width: int = 64,
+        height: int = 48,
+        sequence: int = 0,
+        stamp_ns: int = 1_000_000_000,
+        frame_id: str = 'camera_optical_frame',
+        acquire_fence: Fence | None = None,
+        fill: Callable[..., None] | None = None,
+    ) -> Frame:
+        """*fill* gets the planes to write."""
+        pool = pool or make_pool(width, height, slots=1)
+        slot = pool.acquire()
+        assert slot is not None, f'no free slot: {pool.statistics()}'
+        frame = Frame.publish_slot(
+            pool, slot, header=Header(stamp_ns, frame_id), colorimetry=BT601_LIMITED, sequence=sequence,
+            captured_ns=time.monotonic_ns(), acquire_fence=acquire_fence,
+        )  # fmt: skip
+        frames.append(weakref.ref(frame))
+        if fill is not None:
+            with frame.map(write=True) as planes:
+                fill(*planes)
+        return frame
+
+    yield make
+    for reference in frames:
+        frame = reference()
+        if frame is not None and not frame.released:
+            frame.release()

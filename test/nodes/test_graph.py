@@ -1,0 +1,182 @@
+"""The three nodes in one process: what is handed over, that nothing leaks over many frames, and the detector's own boxes."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import rclpy
+
+from test.nodes.programs import PERCEPTION_READY, PlainSubscriber, Program, parameters
+from zc_perception.errors import NegotiationError
+from zc_perception.frame import FrameData
+from zc_perception.link.endpoints import IN_PROCESS
+from zc_perception.memory.pool import SlotState
+from zc_perception.nodes.perception import Overrides, PerceptionGraph
+from zc_perception.nodes.process import NodeGroup
+
+VIDEO = Path(__file__).parents[2] / 'build' / 'fixtures' / 'vtest.avi'
+
+
+@contextmanager
+def running(domain: int, overrides: Overrides) -> Iterator[PerceptionGraph]:
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=domain)
+    try:
+        graph = PerceptionGraph(context, overrides)
+        failed = threading.Event()
+        with NodeGroup(context, graph.nodes, failed.set) as group:
+            group.start()
+            yield graph
+            assert group.failure is None
+    finally:
+        context.try_shutdown()
+
+
+def test_inference_gets_the_cameras_own_framedata(free_domain: int) -> None:
+    seen: list[FrameData] = []
+    published: list[FrameData] = []
+    with running(free_domain, {'capture': {'framerate': 30.0, 'width': 320, 'height': 240}}) as graph:
+        publish = graph.capture.publisher.publish
+
+        def spy(frame):
+            published.append(frame.data)
+            publish(frame)
+
+        graph.capture.publisher.publish = spy
+        graph.inference.observers.append(lambda data, found: seen.append(data))
+        end = time.monotonic() + 20
+        while len(seen) < 20 and time.monotonic() < end:
+            time.sleep(0.05)
+        inodes = {slot.buffers[0].identity for slot in graph.capture.camera._pool.slots}
+        link = graph.inference.subscription.statistics()
+        entries = graph.ledger.entries()
+    own = {id(data) for data in published}
+    assert len(seen) >= 20 and all(id(data) in own for data in seen[1:])
+    assert {data.buffers[0].identity for data in seen} <= inodes
+    assert link.rung == IN_PROCESS and link.conversions == 0
+    assert set(entries) == {'draw', 'tensor'}, 'nobody else touched pixels'
+
+
+def _threads_and_descriptors() -> tuple[int, int]:
+    """The least of some looks: a job in flight has a fence of its own for a moment."""
+    gc.collect()
+    looks = []
+    for _ in range(40):
+        looks.append((threading.active_count(), len(os.listdir('/proc/self/fd'))))
+        time.sleep(0.001)
+    return min(looks)
+
+
+def test_descriptors_threads_and_slots_are_flat_over_ten_thousand_frames(free_domain: int) -> None:
+    overrides = {
+        'capture': {'framerate': 1000.0, 'width': 64, 'height': 128},
+        'inference': {'model': 'hog'},
+    }
+    with running(free_domain, overrides) as graph:
+
+        def wait_for(frames: int) -> None:
+            end = time.monotonic() + 150
+            while graph.capture.camera.statistics().captured < frames and time.monotonic() < end:
+                time.sleep(0.02)
+            assert graph.capture.camera.statistics().captured >= frames
+
+        wait_for(300)
+        before = _threads_and_descriptors()
+        samples = []
+        for step in range(1, 11):
+            wait_for(300 + 1000 * step)
+            pool = graph.capture.camera.pool_statistics()
+            samples.append((_threads_and_descriptors(), pool.slots, pool.abandoned, pool.retired))
+        processed, failed = graph.inference.processed, graph.inference.failed
+        graph.capture.camera.stop()
+        end = time.monotonic() + 5
+        while graph.capture.camera.pool_statistics().states != {SlotState.FREE: 8} and time.monotonic() < end:
+            time.sleep(0.01)
+        final = graph.capture.camera.pool_statistics()
+    assert {sample for sample, *_ in samples} == {before}
+    assert {tuple(rest) for _, *rest in samples} == {(8, 0, 0)}
+    assert processed > 1000 and failed == 0
+    assert final.states == {SlotState.FREE: 8} and final.holders == {}
+
+
+def test_starting_and_stopping_leaves_nothing_behind(free_domain: int) -> None:
+    counts = []
+    for _ in range(4):
+        with running(free_domain, {'capture': {'width': 128, 'height': 128}, 'inference': {'model': 'hog'}}) as graph:
+            end = time.monotonic() + 10
+            while graph.inference.processed < 3 and time.monotonic() < end:
+                time.sleep(0.01)
+            assert graph.inference.processed >= 3
+        counts.append(_threads_and_descriptors())
+    assert counts[1] == counts[2] == counts[3], 'the first start loads libraries that stay'
+
+
+def test_a_heap_that_a_participant_cannot_use_is_refused_by_name(free_domain: int) -> None:
+    from zc_perception.negotiation.constraints import BufferConstraints
+    from zc_perception.nodes.capture import CaptureNode
+
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=free_domain)
+    node = CaptureNode(context=context)
+    try:
+        with pytest.raises(NegotiationError, match=r"metis can't use buffers of heap 'memfd'"):
+            node.configure([BufferConstraints('metis', heaps=('dma_heap/', 'udmabuf'))])
+    finally:
+        node.stop()
+        node.destroy_node()
+        context.try_shutdown()
+
+
+def _iou(a: list[float], b: list[float]) -> float:
+    width = min(a[2], b[2]) - max(a[0], b[0])
+    height = min(a[3], b[3]) - max(a[1], b[1])
+    if width <= 0 or height <= 0:
+        return 0.0
+    area = width * height
+    return area / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - area)
+
+
+def test_published_hog_boxes_equal_those_of_the_detector_on_the_same_luma(free_domain: int, tmp_path: Path) -> None:
+    """Real pixels: every frame of (the first seconds of) a real pedestrian video, through a separate plain subscriber."""
+    assert VIDEO.is_file(), f'{VIDEO} is missing: run make test, which fetches it from the Debian package opencv-doc'
+    frames = 45
+    clip = tmp_path / 'clip.avi'
+    source = cv2.VideoCapture(str(VIDEO))
+    size = int(source.get(cv2.CAP_PROP_FRAME_WIDTH)), int(source.get(cv2.CAP_PROP_FRAME_HEIGHT))
+    writer = cv2.VideoWriter(str(clip), cv2.VideoWriter_fourcc(*'MJPG'), 10, size)
+    for _ in range(frames):
+        writer.write(source.read()[1])
+    writer.release()
+
+    args = parameters(
+        capture__camera='replay', capture__video=clip, capture__keep_all=True, capture__start_delay=4,
+        inference__model='hog', inference__keep_all=True, inference__timeout=30,
+    )  # fmt: skip
+    subscriber = PlainSubscriber(['90', '--until-detections', str(frames)], domain=free_domain)
+    with Program('perception', *args, domain=free_domain).start(*PERCEPTION_READY):
+        seen = subscriber.result()
+
+    hog = cv2.HOGDescriptor()
+    hog.setSVMDetector(cv2.HOGDescriptor.getDefaultPeopleDetector())
+    replay = cv2.VideoCapture(str(clip))
+    assert len(seen['detections']) == frames
+    first, total = seen['detections'][0]['stamp'], 0
+    for number, published in enumerate(seen['detections']):
+        assert published['stamp'] - first == number * 100_000_000, 'every frame once, in order'
+        luma = cv2.cvtColor(replay.read()[1], cv2.COLOR_BGR2YUV_I420)[: size[1]]
+        expected = [[x, y, x + w, y + h] for x, y, w, h in np.asarray(hog.detectMultiScale(luma, winStride=(8, 8), scale=1.05)[0]).tolist()]
+        boxes = [[x - w / 2, y - h / 2, x + w / 2, y + h / 2] for x, y, w, h, *_ in published['boxes']]
+        assert len(boxes) == len(expected)
+        for box in expected:
+            assert max(_iou(box, other) for other in boxes) >= 0.95
+        total += len(boxes)
+    assert total > frames, 'people were really found'

@@ -1,0 +1,161 @@
+"""Jobs: arguments, order, depth, failures, hangs, and many of them."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import time
+
+from rig.guest.harness import check, equal, expect_nothing_left, raises
+from rig.guest.kernel_api import bufinfo, heap_buffer, is_readable, live, parameters, trace_events, tracing
+from rig.guest.npu_client import RESULT_SIZE, Npu, make_image, read_result
+from zc_perception.npu import axl_abi as abi
+
+
+@check
+def submit_rejects_bad_arguments() -> None:
+    with Npu() as npu, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
+        handle = npu.import_planes(image.argument()).handle
+        for wrong in (0, handle + 1):
+            with raises(errno.ENOENT):
+                npu.submit(wrong, result.fd)
+            with raises(errno.ENOENT):
+                npu.submit2(wrong, result.fd)
+        for fd in (-1, 9999):
+            with raises(errno.EBADF):
+                npu.submit(handle, fd)
+        other = os.memfd_create('no dma-buf')
+        with raises(errno.EINVAL):
+            npu.submit(handle, other)
+        os.close(other)
+        with raises(errno.EINVAL):
+            npu.call(abi.REQUESTS.submit, abi.AxlSubmit(input_handle=handle, result_fd=result.fd, pad=1))
+        size = ctypes.sizeof(abi.AxlSubmit2)
+        for members in ({'flags': 1}, {'struct_size': size - 8}, {'struct_size': 0}):
+            members = {'struct_size': size, **members}
+            argument = abi.AxlSubmit2(input_handle=handle, in_fence_fd=-1, result_fd=result.fd, **members)
+            with raises(errno.EINVAL):
+                npu.call(abi.REQUESTS.submit2, argument)
+        output = npu.import_fd(result.fd, (16, 16), flags=abi.ImportFlags.FROM_DEVICE).handle
+        with raises(errno.EINVAL):
+            npu.submit(output, result.fd)
+        equal(live()['jobs'], 0, 'jobs after so many mistakes')
+
+
+@check
+def a_bidirectional_import_can_be_read() -> None:
+    with Npu() as npu, make_image('NV12', 64, 48) as image:
+        handle = npu.import_planes(image.argument(abi.ImportFlags.BIDIRECTIONAL)).handle
+        equal(npu.run(handle).crcs(), image.crcs(), 'CRCs')
+
+
+@check
+def the_result_buffer_is_attached_while_the_job_runs() -> None:
+    with Npu() as npu, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
+        handle = npu.import_planes(image.argument()).handle
+        with parameters(latency_us=50000):
+            job = npu.submit(handle, result.fd)
+            equal(len(bufinfo()[result.inode].attached), 1, 'attachments of the result')
+            job.wait()
+        npu.release(handle)
+        expect_nothing_left_attached(result.inode)
+
+
+def expect_nothing_left_attached(inode: int) -> None:
+    """Expect the attachments of a buffer to go soon."""
+    deadline = time.monotonic() + 5
+    while bufinfo()[inode].attached and time.monotonic() < deadline:
+        time.sleep(0.002)
+    equal(bufinfo()[inode].attached, [], 'attached devices')
+
+
+@check
+def jobs_end_in_the_order_of_their_seqno() -> None:
+    with Npu() as npu, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result, tracing('axl'):
+        handle = npu.import_planes(image.argument()).handle
+        jobs = [npu.submit2(handle, result.fd) for _ in range(4)]
+        equal([job.seqno for job in jobs], [1, 2, 3, 4], 'seqno')
+        ends = [job.wait() for job in jobs]
+        stamps = [info.timestamp_ns for info in ends]
+        equal(stamps, sorted(stamps), 'order of the ends')
+        for name in ('axl_submit', 'axl_complete'):
+            equal([event['seqno'] for event in trace_events(name)], ['1', '2', '3', '4'], f'seqno of {name}')
+        equal({event['status'] for event in trace_events('axl_complete')}, {'0'}, 'status in the trace')
+
+
+@check
+def more_jobs_than_max_in_flight_are_busy() -> None:
+    with Npu() as npu, Npu() as other, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
+        handle, other_handle = npu.import_planes(image.argument()).handle, other.import_planes(image.argument()).handle
+        with parameters(latency_us=100000, max_in_flight=2):
+            jobs = [npu.submit(handle, result.fd) for _ in range(2)]
+            for _ in range(3):
+                with raises(errno.EBUSY):
+                    npu.submit(handle, result.fd)
+            other.submit(other_handle, result.fd).wait()
+            # As soon as a fence is seen, there is room.
+            jobs[0].wait()
+            jobs.append(npu.submit(handle, result.fd))
+            with raises(errno.EBUSY):
+                npu.submit(handle, result.fd)
+            equal([job.wait().status for job in jobs[1:]], [1, 1], 'status')
+
+
+@check
+def an_injected_error_is_on_the_fence_alone() -> None:
+    with Npu() as npu, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
+        handle = npu.import_planes(image.argument()).handle
+        with parameters(fail_every=2):
+            states = [npu.submit(handle, result.fd).wait().status for _ in range(4)]
+        equal(states, [1, -errno.EIO, 1, -errno.EIO], 'status')
+        equal(read_result(result).seqno, 3, 'seqno of the last good result')
+
+
+@check
+def a_hang_ends_with_its_timeout() -> None:
+    with Npu() as npu, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
+        handle = npu.import_planes(image.argument()).handle
+        with parameters(hang_every=2):
+            good, hung, late = (npu.submit(handle, result.fd, timeout_us=time_us) for time_us in (5000000, 80000, 5000000))
+            equal(good.wait().status, 1, 'status before')
+            info = hung.wait()
+            equal(info.status, -errno.ETIMEDOUT, 'status')
+            waited = info.timestamp_ns // 1000 - hung.submit_us
+            assert 80000 <= waited < 2000000, f'the timeout of 80000 us took {waited} us'
+            equal(late.wait().status, 1, 'status of the next job')
+        equal(read_result(result).seqno, 3, 'seqno of the last result')
+
+
+@check
+def a_job_that_is_too_slow_is_a_timeout() -> None:
+    with Npu() as npu, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
+        handle = npu.import_planes(image.argument()).handle
+        with parameters(latency_us=300000):
+            equal(npu.submit(handle, result.fd, timeout_us=20000).wait().status, -errno.ETIMEDOUT, 'status')
+            with parameters(default_timeout_us=20000):
+                equal(npu.submit(handle, result.fd).wait().status, -errno.ETIMEDOUT, 'status with the default')
+            # The time in the queue counts as well.
+            first, second = npu.submit(handle, result.fd, 5000000), npu.submit(handle, result.fd, 350000)
+            equal((first.wait().status, second.wait().status), (1, -errno.ETIMEDOUT), 'status of two')
+        with parameters(latency_us=0):
+            job = npu.submit(handle, result.fd, timeout_us=1)
+            equal(job.wait().status, -errno.ETIMEDOUT, 'status with no time at all')
+
+
+@check
+def a_thousand_jobs() -> None:
+    with Npu() as npu, make_image('NV12', 160, 96) as image, heap_buffer(RESULT_SIZE) as result, parameters(latency_us=0):
+        handle = npu.import_planes(image.argument()).handle
+        right = image.crcs()
+        waiting: list[int] = []
+        for number in range(1, 1001):
+            waiting.append(npu.submit2(handle, result.fd, timeout_us=30000000).fence)
+            if len(waiting) == 4 or number == 1000:
+                while waiting:
+                    assert is_readable(waiting[0], 30000), f'job {number} did not end'
+                    os.close(waiting.pop(0))
+                got = read_result(result)
+                equal((got.seqno, got.crcs()), (number, right), 'result')
+        npu.release(handle)
+    expect_nothing_left()

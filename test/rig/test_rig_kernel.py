@@ -1,0 +1,130 @@
+"""The virtual Metis through a real kernel: one boot runs all checks of ``guest/``, each is a test here."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rig import Rig, RigResult, RigUnavailable
+from rig.guest import import_contract
+from rig.guest.harness import CHECKS
+
+pytestmark = pytest.mark.rig
+
+#: The guest needs the standard library alone; the system's interpreter starts faster than one in an environment.
+PYTHON = '/usr/bin/python3' if os.access('/usr/bin/python3', os.X_OK) else sys.executable
+
+#: Red zones and poison find what is used after it was freed, full preemption finds races.
+STRICT = 'slub_debug=FZP,kmalloc-* preempt=full'
+
+
+@dataclass(frozen=True)
+class Boot:
+    """The run, and what each check said: a traceback, or nothing."""
+
+    result: RigResult
+    outcome: dict[str, str]
+
+
+@pytest.fixture(scope='session')
+def rig() -> Rig:
+    """Return a prepared rig; where there cannot be one the tests are skipped, or fail if it is required."""
+    rig = Rig()
+    try:
+        rig.prepare()
+    except RigUnavailable as error:
+        if os.environ.get('ZC_RIG') == 'required':
+            raise
+        pytest.skip(f'no kernel rig here: {error}')
+    return rig
+
+
+@pytest.fixture(scope='session')
+def boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
+    """Run all checks in one boot."""
+    out = tmp_path_factory.mktemp('rig')
+    command = [PYTHON, '-I', import_contract.__file__]
+    result = rig.run(command, timeout=240, out_dir=out, append=STRICT)
+    try:
+        outcome = json.loads((out / 'checks.json').read_text(encoding='utf-8'))
+    except FileNotFoundError:
+        pytest.fail(result.report(), pytrace=False)
+    return Boot(result, outcome)
+
+
+@pytest.mark.parametrize('name', CHECKS)
+def test_in_the_guest(name: str, boot: Boot) -> None:
+    if name not in boot.outcome:
+        pytest.fail(f'the guest did not get to this check\n{boot.result.report()}', pytrace=False)
+    if boot.outcome[name]:
+        pytest.fail(boot.outcome[name], pytrace=False)
+
+
+def test_the_kernel_is_content(boot: Boot) -> None:
+    assert not boot.result.complaints, boot.result.report()
+    assert boot.result.rc in (0, 1), boot.result.report()
+
+
+Run = Callable[..., RigResult]
+
+
+@pytest.fixture
+def run(rig: Rig, tmp_path: Path) -> Run:
+    """Run a shell command in a guest of its own."""
+
+    def run_shell(script: str, timeout: float = 60, **options: object) -> RigResult:
+        return rig.run(['/bin/sh', '-c', script], timeout=timeout, out_dir=tmp_path / "a, 'b c'", **options)  # type: ignore[arg-type]
+
+    return run_shell
+
+
+def test_status_output_and_artifacts_come_back(run: Run) -> None:
+    script = (
+        'echo out; echo err >&2; pwd; echo "$WORD"; cat /sys/module/metis_virtual/parameters/latency_us; '
+        'ls /dev/video0 /dev/shm /sys/kernel/debug/dma_buf/bufinfo /sys/kernel/tracing/events/axl/axl_dmabuf_import/id; '
+        'echo "$HOME" > "$RIG_OUT/artifact"; touch "$HOME/writable" /root-of-the-overlay; exit 7'
+    )
+    result = run(script, vivid=True, module_params={'latency_us': 5}, env={'WORD': "two 'words'"}, cwd=Path('/usr/lib'))
+    lines = result.stdout.splitlines()
+    assert lines[:4] == ['out', '/usr/lib', "two 'words'", '5'], result.report()
+    assert '/dev/video0' in lines and result.stderr == 'err\n', result.report()
+    assert (result.artifacts / 'artifact').read_text(encoding='utf-8') == '/run/root\n'
+    assert result.rc == 7 and not result.complaints, result.report()
+    assert not Path('/root-of-the-overlay').exists()
+
+
+def test_what_the_kernel_complains_of_fails_the_run(run: Run) -> None:
+    result = run('echo "<4>WARNING: from the test" > /dev/kmsg')
+    assert result.rc == 126
+    assert [line.partition('] ')[2] for line in result.complaints] == ['WARNING: from the test']
+    with pytest.raises(AssertionError, match='WARNING: from the test'):
+        result.check()
+
+
+def test_a_panic_shows_the_console(run: Run) -> None:
+    result = run('echo c > /proc/sysrq-trigger')
+    assert result.rc == 125
+    assert 'a kernel panic?' in result.problem
+    assert 'sysrq: Trigger a crash' in result.report()
+
+
+def test_a_command_that_hangs_shows_where(run: Run) -> None:
+    result = run('echo before; sleep 1000', timeout=2)
+    assert result.rc == 124
+    assert result.stdout == 'before\n'
+    assert 'did not end within 2 s' in result.problem
+    assert 'sysrq: Show Blocked State' in result.dmesg
+    assert not result.complaints
+
+
+def test_a_module_that_does_not_load_is_named(run: Run) -> None:
+    result = run('true', module_params='latency_us=soon')
+    assert result.rc == 125
+    assert result.problem == 'the module metis_virtual.ko does not load'
+    assert "`soon' invalid for parameter `latency_us'" in result.report()
