@@ -150,6 +150,16 @@ def map_buffers(
         roots.clear()
 
 
+def _abandon(lease: Lease, live: list[weakref.ref[NDArray[Any]]]) -> None:
+    """Take a forgotten frame's lease back once no view of its pixels is left. Runs in finalizers: takes no lock."""
+    for reference in live:
+        root = reference()
+        if root is not None:
+            weakref.finalize(root, _abandon, lease, live).atexit = False
+            return
+    lease.pool.abandon(lease)
+
+
 class Frame:
     """One lease over a :class:`FrameData`. Every delivery is its own Frame, so that no subscriber can end another's.
 
@@ -157,13 +167,15 @@ class Frame:
     the owner calls :meth:`release` or uses it as a context manager. A frame that is only forgotten is taken back late, and counted.
     """
 
-    __slots__ = ('__weakref__', '_borrowed', '_lease', '_live', 'data', 'published_ns')
+    __slots__ = ('__weakref__', '_borrowed', '_lease', '_live', '_mappings', 'data', 'published_ns')
 
     def __init__(self, data: FrameData, lease: Lease) -> None:
         self.data = data
         self.published_ns = 0
         self._lease: Lease | None = lease
         self._live: list[weakref.ref[NDArray[Any]]] = []
+        # One entry for each map() block that is open; a list, because another thread may be in one.
+        self._mappings: list[None] = []
         self._borrowed = False
 
     @classmethod
@@ -258,18 +270,24 @@ class Frame:
                 raise AcceleratorError(f'frame {self.data.sequence}: its acquire fence did not signal within 1 s')
             fence.check()
         access = CpuAccess.READ | CpuAccess.WRITE if write else CpuAccess.READ
-        with map_buffers(self.data.layout, self.data.buffers, access, self._live) as views:
-            yield views
+        self._mappings.append(None)
+        try:
+            with map_buffers(self.data.layout, self.data.buffers, access, self._live) as views:
+                yield views
+        finally:
+            self._mappings.pop()
 
     def release(self, fence: Fence | None = None) -> None:
         """Drop the lease; with *fence*, the slot is reused only once that has signalled.
 
-        :raises BufferError: a NumPy view of the pixels is still alive; the frame stays leased.
+        A job that was given up may still be inside :meth:`map` in its own thread: release with the job's fence then.
+
+        :raises BufferError: a NumPy view of the pixels is still alive, or without *fence* a ``map`` block is open; the frame stays leased.
         :raises FrameReleasedError: released before.
         """
         lease = self._held()
         self._live = [ref for ref in self._live if ref() is not None]
-        if self._live:
+        if self._live or (self._mappings and fence is None):
             raise BufferError(
                 f"frame {self.data.sequence} can't be released: a NumPy view of its pixels is still alive; "
                 "drop it ('del view') or copy what you keep ('view.copy()')"
@@ -287,7 +305,7 @@ class Frame:
     def __del__(self) -> None:
         lease = getattr(self, '_lease', None)
         if lease is not None:
-            lease.pool.abandon(lease)
+            _abandon(lease, self._live)
 
     def __repr__(self) -> str:
         state = 'released' if self._lease is None else f'held by {self._lease.holder}'

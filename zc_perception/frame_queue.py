@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -54,13 +55,15 @@ class FrameQueue:
 
     def get(self, timeout_s: float = 0.0) -> Frame | None:
         """The oldest frame, whose lease is the caller's now, or ``None`` after *timeout_s*."""
-        frame = self._pop()
-        if frame is None and timeout_s > 0 and not self._closed:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            frame = self._pop()
+            remaining = deadline - time.monotonic()
+            if frame is not None or remaining <= 0 or self._closed:
+                return frame
             poller = select.poll()
             poller.register(self._event.fileno(), select.POLLIN)
-            poller.poll(timeout_s * 1000)
-            frame = self._pop()
-        return frame
+            poller.poll(remaining * 1000)
 
     def _pop(self) -> Frame | None:
         with self._lock:

@@ -52,7 +52,7 @@ def test_inference_gets_the_cameras_own_framedata(free_domain: int) -> None:
             publish(frame)
 
         graph.capture.publisher.publish = spy
-        graph.inference.observers.append(lambda data, found: seen.append(data))
+        graph.inference.observers.append(lambda entry, found: seen.append(entry.frame.data))
         end = time.monotonic() + 20
         while len(seen) < 20 and time.monotonic() < end:
             time.sleep(0.05)

@@ -39,9 +39,12 @@ def decode_yolov8(
 def decode_boxes(
     outputs: Sequence[NDArray[np.float32]], box: Letterbox, score_threshold: float, iou_threshold: float, max_detections: int
 ) -> Detections:
-    """A detector that yields boxes itself: one output (n, 6) of x0, y0, x1, y1, score, class in source pixels, suppressed already."""
+    """A detector that yields boxes itself: one output (n, 6) of x0, y0, x1, y1, score, class in source pixels, suppressed already.
+
+    Rows without an area are empty places of a fixed-size table.
+    """
     rows = outputs[0]
-    rows = rows[rows[:, 4] >= score_threshold]
+    rows = rows[(rows[:, 4] >= score_threshold) & (rows[:, 2] > rows[:, 0]) & (rows[:, 3] > rows[:, 1])]
     rows = rows[np.argsort(-rows[:, 4], kind='stable')][:max_detections]
     return Detections(rows[:, :4], rows[:, 4], rows[:, 5].astype(np.intp))
 

@@ -10,6 +10,7 @@ Thread-safety: every public method may be called from any thread. Finalizers tak
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import random
@@ -20,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from zc_perception.errors import ConfigError, StaleFrameError
+from zc_perception.errors import AllocationError, ConfigError, StaleFrameError
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import Fence
 from zc_perception.pixel.layout import ImageLayout, validate_layout
@@ -213,8 +214,15 @@ class BufferPool:
         self._notify_free(freed)
 
     def discard(self, slot: Slot) -> None:
-        """Give a slot back that was acquired but not published."""
+        """Give a slot back that was acquired but not published. Does nothing when the pool was closed meanwhile.
+
+        :raises StaleFrameError: it isn't being filled.
+        """
         with self._lock:
+            if slot.state is SlotState.RETIRED:
+                return
+            if slot.state is not SlotState.FILLING:
+                raise StaleFrameError(f'{self.name} slot {slot.index} is {slot.state.value}; only one being filled can be discarded')
             freed = self._settle(slot)
         self._notify_free(freed)
 
@@ -266,14 +274,21 @@ class BufferPool:
                 if slot.state is SlotState.WAITING:
                     freed += self._settle(slot)
                     if slot.state is SlotState.WAITING and now > slot.fence_deadline:
-                        self._replace(slot)
+                        self._retire(slot)
+                if slot.state is SlotState.RETIRED and not self._closed:
+                    freed += self._replace(slot)
         return freed
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a slot waits for release fences, so that :meth:`collect` is worth calling soon."""
+        return any(slot.state is SlotState.WAITING for slot in self._slots)
 
     def collect(self) -> None:
         """Take back what came free without a call: for producers that don't :meth:`acquire` for a while."""
         self._notify_free(self._collect())
 
-    def _replace(self, slot: Slot) -> None:
+    def _retire(self, slot: Slot) -> None:
         """Lock held: a device may still write there; its buffers are closed here but never handed out again."""
         slot.state = SlotState.RETIRED
         for fence in slot.fences:
@@ -281,7 +296,16 @@ class BufferPool:
         slot.fences.clear()
         self._close_buffers(slot)
         self._retired += 1
-        self._slots[self._slots.index(slot)] = self._new_slot(slot.index)
+
+    def _replace(self, slot: Slot) -> list[Slot]:
+        """Lock held: a fresh slot in place of a retired one. Without memory for it the pool goes on with the others and tries later."""
+        try:
+            fresh = self._new_slot(slot.index)
+        except AllocationError:
+            return []
+        self._slots[self._slots.index(slot)] = fresh
+        self._free_condition.notify()
+        return [fresh]
 
     def _notify_free(self, slots: list[Slot]) -> None:
         if self._on_free is not None:
@@ -291,7 +315,9 @@ class BufferPool:
     @staticmethod
     def _close_buffers(slot: Slot) -> None:
         for buffer in slot.buffers:
-            buffer.close()
+            # Someone still looks through the mapping, such as a job that was given up: it ends with the last view.
+            with contextlib.suppress(BufferError):
+                buffer.close()
 
     def statistics(self) -> PoolStatistics:
         """A snapshot."""

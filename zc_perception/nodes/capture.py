@@ -12,6 +12,7 @@ from sensor_msgs.msg import CameraInfo
 from zc_perception.camera.camera import Camera
 from zc_perception.camera.replay import ReplayCamera
 from zc_perception.camera.synthetic import DEFAULT_FRAMERATE, DEFAULT_SIZE, SyntheticCamera
+from zc_perception.camera.v4l2 import V4l2Camera
 from zc_perception.errors import ConfigError, ZcError
 from zc_perception.frame import Frame
 from zc_perception.link.announcement import Announcement, host_id, new_publisher_id
@@ -28,7 +29,7 @@ from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Statu
 from zc_perception.observe.metrics import StageLatencies
 from zc_perception.pixel.modifier import drm_format_string
 
-CAMERAS = ('synthetic', 'replay')
+CAMERAS = ('synthetic', 'replay', 'v4l2')
 _KEEP_ALL_DELAY_S = 1.0
 _SPECS = (
     ParameterSpec('camera', 'synthetic', 'Kind of camera.', choices=CAMERAS),
@@ -38,6 +39,7 @@ _SPECS = (
     ParameterSpec('frame_id', 'camera_optical_frame', 'frame_id of every header.'),
     ParameterSpec('seed', 0, 'synthetic: which scene.', '', 0, 2**31 - 1),
     ParameterSpec('palette', 'all', "synthetic: objects' colours.", choices=('all', 'train', 'held_out')),
+    ParameterSpec('device', '/dev/video0', 'v4l2: device node.'),
     ParameterSpec('video', '', 'replay: path of the video file.'),
     ParameterSpec('loop', True, 'replay: start again at the end.'),
     ParameterSpec('keep_all', False, 'replay: every frame exactly once, as fast as consumers take them; overrides loop.'),
@@ -67,6 +69,7 @@ class CaptureNode(PerceptionNode):
         self._failure: str | None = None
         self._done = False
         self._settings: BufferSettings | None = None
+        self._heap_reasons: list[str] = []
         self.camera = self._open_camera()
         try:
             adapter = frame_adapter(self.parameters['image_encoding'], self.ledger, holder=self.get_name())
@@ -80,9 +83,13 @@ class CaptureNode(PerceptionNode):
 
     def _open_camera(self) -> Camera:
         parameters = self.parameters
+        width, height, framerate = (parameters[k] for k in ('width', 'height', 'framerate'))
+        if parameters['keep_all'] and parameters['camera'] != 'replay':
+            raise ConfigError(f"parameter 'keep_all' is true, but camera '{parameters['camera']}' never ends; use it with camera: replay")
+        if parameters['camera'] == 'v4l2':
+            return V4l2Camera(parameters['device'], width, height, framerate, parameters['frame_id'], now_ns=self._now_ns)
         heap, self._heap_reasons = open_heap(parameters['heap'])
         common = {'frame_id': parameters['frame_id'], 'heap': heap, 'now_ns': self._now_ns, 'ledger': self.ledger}
-        width, height, framerate = (parameters[k] for k in ('width', 'height', 'framerate'))
         try:
             if parameters['camera'] == 'replay':
                 return ReplayCamera(
@@ -94,8 +101,6 @@ class CaptureNode(PerceptionNode):
                     keep_all=parameters['keep_all'],
                     **common,
                 )
-            if parameters['keep_all']:
-                raise ConfigError("parameter 'keep_all' is true, but camera 'synthetic' never ends; use it with camera: replay")
             return SyntheticCamera(
                 width or DEFAULT_SIZE[0],
                 height or DEFAULT_SIZE[1],
@@ -122,7 +127,7 @@ class CaptureNode(PerceptionNode):
         :raises AllocationError: no memory.
         """
         own = self.camera.constraints()
-        pool = BufferConstraints('slots', slots=self.parameters['slots'] - own.slots)
+        pool = BufferConstraints('slots', slots=max(0, self.parameters['slots'] - own.slots))
         settings = negotiate([own, *participants, pool], self.camera.width, self.camera.height, heap=self.camera.heap_name)
         self.camera.configure(settings)
         layout = settings.layout

@@ -27,9 +27,9 @@ from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.detection.average_precision import box_iou
 from zc_perception.detection.detections import Detections
 from zc_perception.errors import EXIT_USAGE, ZcError
-from zc_perception.frame import FrameData
 from zc_perception.nodes.perception import Overrides, PerceptionGraph
 from zc_perception.nodes.process import EXIT_FAILURE, NodeGroup, StopRequest, ros_context
+from zc_perception.npu.pipeline import InFlight
 from zc_perception.observe.metrics import StageLatencies
 
 _PROGRESS_S = 0.5
@@ -117,8 +117,9 @@ class Truth:
         self._recent: OrderedDict[_Stamp, tuple[int, Detections]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def observe(self, data: FrameData, found: Detections) -> None:
+    def observe(self, entry: InFlight, found: Detections) -> None:
         """Called for each frame that was detected on."""
+        data = entry.frame.data
         with self._lock:
             self._recent[data.header.stamp_ns] = data.sequence, found
             while len(self._recent) > 64:

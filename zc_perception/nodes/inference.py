@@ -13,7 +13,7 @@ from vision_msgs.msg import Detection2DArray, LabelInfo
 
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads import HEADS
-from zc_perception.frame import Frame, FrameData
+from zc_perception.frame import Frame
 from zc_perception.link.endpoints import UNMATCHED, AdaptedSubscription
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.memory.ledger import CopyLedger
@@ -22,22 +22,24 @@ from zc_perception.nodes.parameters import ParameterSpec
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.npu.manifest import load_manifest
 from zc_perception.npu.pipeline import InferencePipeline, InFlight
-from zc_perception.npu.selection import ACCELERATORS, open_accelerator
+from zc_perception.npu.selection import ACCELERATORS, AcceleratorOptions, open_accelerator
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
 from zc_perception.observe.metrics import StageLatencies
 
 _OWN = -1.0
-Observer = Callable[[FrameData, Detections], None]
+Observer = Callable[[InFlight, Detections], None]
 _SPECS = (
     ParameterSpec('accelerator', 'auto', 'Where the model runs.', choices=ACCELERATORS),
     ParameterSpec('model', 'road', "A shipped model's name, or the path of a model.yaml."),
     ParameterSpec('score_threshold', _OWN, "Detections below are dropped; -1: the model's own.", '', -1.0, 1.0, dynamic=True),
-    ParameterSpec('nms_threshold', _OWN, "Boxes of a class that overlap more are one; -1: the model's own.", 'IoU', -1.0, 1.0, dynamic=True),
+    ParameterSpec('nms_threshold', _OWN, "Same-class boxes that overlap more are one; -1: the model's.", 'IoU', -1.0, 1.0, dynamic=True),
     ParameterSpec('max_detections', 0, "At most so many per frame; 0: the model's own.", '', 0, 10000, dynamic=True),
     ParameterSpec('enabled', True, 'Whether frames are run; also service ~/enable.', dynamic=True),
     ParameterSpec('keep_all', False, 'Run every frame instead of the newest; for recordings only.'),
     ParameterSpec('in_flight', 1, 'Frames submitted before the first is done.', '', 1, 16),
     ParameterSpec('timeout', 1.0, 'A frame that takes longer is given up.', 's', 0.01, 60.0),
+    ParameterSpec('device', '', 'axl: device node such as /dev/metis-0:1:0; empty: the first card.'),
+    ParameterSpec('import_cache', True, 'axl: import each buffer once; false: every frame anew.'),
     ParameterSpec('threads', 0, 'cpu accelerator: threads of ONNX Runtime; 0: one per core.', '', 0, 64),
 )  # fmt: skip
 
@@ -63,10 +65,9 @@ class InferenceNode(PerceptionNode):
         self.manifest = load_manifest(self.parameters['model'])
         self._head = HEADS[self.manifest.head]
         self.accelerator, self._accelerator_reasons = open_accelerator(
-            self.parameters['accelerator'], ledger=self.ledger, threads=self.parameters['threads']
+            self.parameters['accelerator'], self.manifest, self._accelerator_options(), self.ledger
         )
         try:
-            self.accelerator.load(self.manifest)
             self._publisher = self.create_publisher(Detection2DArray, 'detections', QoSProfile(depth=10))
             latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
             self._label_publisher = self.create_publisher(LabelInfo, 'label_info', latched)
@@ -86,6 +87,10 @@ class InferenceNode(PerceptionNode):
         except BaseException:
             self.accelerator.close()
             raise
+
+    def _accelerator_options(self) -> AcceleratorOptions:
+        values = self.parameters
+        return AcceleratorOptions(values['device'], values['import_cache'], values['timeout'], values['threads'])
 
     def _announce_accelerator(self) -> None:
         capabilities = self.accelerator.capabilities()
@@ -146,7 +151,7 @@ class InferenceNode(PerceptionNode):
         ):
             self.latencies.record(stage, duration)
         for observer in self.observers:
-            observer(data, found)
+            observer(entry, found)
 
     def _on_error(self, frame: Frame, error: Exception) -> None:
         self.failed += 1

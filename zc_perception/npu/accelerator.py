@@ -32,8 +32,16 @@ class Capabilities:
     max_in_flight: int
 
 
-class ImportHandle(Protocol):
-    """An imported frame buffer, valid until released."""
+@dataclass(frozen=True)
+class ImportHandle:
+    """An imported frame buffer, valid until released.
+
+    :param number: the device's handle; 0 where nothing has to be imported.
+    :param cached: the accelerator's import cache owns it.
+    """
+
+    number: int = 0
+    cached: bool = True
 
 
 class Job(Protocol):

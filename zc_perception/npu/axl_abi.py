@@ -194,10 +194,7 @@ def requests(numbers: Mapping[str, int] | None = None, ioctl_type: str = IOCTL_T
     doubled = sorted(name for name, number in chosen.items() if list(chosen.values()).count(number) > 1)
     if doubled:
         raise ValueError(f'the ioctls {" and ".join(doubled)} have the same number {chosen[doubled[0]]}')
-    codes = {
-        name: ioc(direction, ioctl_type, chosen[name], ctypes.sizeof(argument))
-        for name, (direction, argument) in _ARGUMENTS.items()
-    }
+    codes = {name: ioc(direction, ioctl_type, chosen[name], ctypes.sizeof(argument)) for name, (direction, argument) in _ARGUMENTS.items()}
     return Requests(**codes)
 
 

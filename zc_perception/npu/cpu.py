@@ -112,10 +112,6 @@ class HogEngine:
         return [rows]
 
 
-class _Handle:
-    """Nothing to import: the CPU reads the frame's own mapping."""
-
-
 class CpuJob:
     """One frame on its way through an engine."""
 
@@ -176,7 +172,7 @@ class CpuAccelerator:
 
     def import_frame(self, frame: Frame) -> ImportHandle:
         """See :class:`Accelerator`."""
-        return _Handle()
+        return ImportHandle()
 
     def release(self, handle: ImportHandle) -> None:
         """See :class:`Accelerator`."""

@@ -8,19 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from zc_perception.detection.heads import HEADS
 from zc_perception.errors import ConfigError, nearest
 
 MODELS = Path(__file__).resolve().parent.parent / 'models'
-ENGINES = ('onnx', 'opencv_hog')
+ENGINES = ('onnx', 'opencv_hog', 'axl')
+_DTYPES = ('int8', 'uint8', 'int16', 'int32', 'float32')
 _TOP_KEYS = (
     'name',
     'engine',
     'file',
     'input',
     'outputs',
+    'model_id',
     'head',
     'classes',
     'score_threshold',
@@ -28,6 +31,7 @@ _TOP_KEYS = (
     'max_detections',
     'licence',
 )
+_OUTPUT_KEYS = ('name', 'layout', 'dtype', 'shape', 'offset', 'scale', 'zero_point')
 _INPUT_KEYS = ('width', 'height', 'layout', 'colour', 'range', 'resize', 'pad')
 
 
@@ -48,8 +52,30 @@ class ModelInput:
 
 
 @dataclass(frozen=True)
+class TensorSpec:
+    """A tensor in a device's result buffer: value = (raw − zero_point) · scale.
+
+    :param shape: C order, no padding.
+    :param offset: bytes from the start of the result buffer.
+    :param scale: one number, or one for each element of the last axis.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    scale: tuple[float, ...]
+    zero_point: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Size in the result buffer."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
 class ModelManifest:
-    """A validated manifest. ``file`` is ``None`` for an engine without weights."""
+    """A validated manifest. ``file`` is ``None`` for an engine without weights; ``tensors`` only engine ``axl`` has."""
 
     name: str
     path: Path
@@ -61,6 +87,8 @@ class ModelManifest:
     score_threshold: float
     nms_threshold: float
     max_detections: int
+    model_id: int = 0
+    tensors: tuple[TensorSpec, ...] = ()
 
 
 def shipped_models() -> list[str]:
@@ -141,6 +169,31 @@ def _read_input(path: Path, values: Any) -> ModelInput:
     )
 
 
+def _read_tensor(path: Path, values: Any, index: int) -> TensorSpec:
+    reader = _Reader(path, values, f'outputs[{index}].', _OUTPUT_KEYS)
+    shape = reader.get(
+        'shape', lambda v: isinstance(v, list) and len(v) > 0 and all(type(n) is int and n > 0 for n in v), 'a list of positive sizes'
+    )
+    scale = reader.raw('scale', 1.0)
+    scales = scale if isinstance(scale, list) else [scale]
+    if not all(isinstance(v, int | float) and math.isfinite(v) for v in scales) or len(scales) not in (1, shape[-1]):
+        raise ConfigError(f"{path}: key 'outputs[{index}].scale' is {scale!r}; it must be a number, or {shape[-1]} of them")
+    return TensorSpec(
+        name=str(reader.get('name', lambda v: isinstance(v, str), 'a name')),
+        dtype=reader.choice('dtype', _DTYPES),
+        shape=tuple(shape),
+        offset=reader.integer('offset', 0, 1 << 30, 0),
+        scale=tuple(float(v) for v in scales),
+        zero_point=reader.integer('zero_point', -(1 << 31), (1 << 31) - 1, 0),
+    )
+
+
+def _read_tensors(path: Path, values: Any) -> tuple[TensorSpec, ...]:
+    if not isinstance(values, list) or not values:
+        raise ConfigError(f"{path}: key 'outputs' is {values!r}; engine axl needs a list of at least one tensor")
+    return tuple(_read_tensor(path, value, index) for index, value in enumerate(values))
+
+
 def load_manifest(model: str) -> ModelManifest:
     """Find, read and validate a manifest.
 
@@ -161,7 +214,9 @@ def load_manifest(model: str) -> ModelManifest:
         if not file.is_file():
             raise ConfigError(f"{path}: key 'file' names '{name}', which does not exist in {path.parent}")
     classes = reader.get(
-        'classes', lambda v: isinstance(v, list) and len(v) > 0 and all(isinstance(c, str) and c != '' for c in v), 'a list of at least one class name'
+        'classes',
+        lambda v: isinstance(v, list) and len(v) > 0 and all(isinstance(c, str) and c != '' for c in v),
+        'a list of at least one class name',
     )
     return ModelManifest(
         name=str(reader.get('name', lambda v: isinstance(v, str), 'a name', path.parent.name)),
@@ -174,4 +229,6 @@ def load_manifest(model: str) -> ModelManifest:
         score_threshold=reader.number('score_threshold', 0.0, 1.0, 0.25),
         nms_threshold=reader.number('nms_threshold', 0.0, 1.0, 0.45),
         max_detections=reader.integer('max_detections', 1, 10000, 300),
+        model_id=reader.integer('model_id', 0, (1 << 32) - 1, 0),
+        tensors=_read_tensors(path, reader.raw('outputs', None)) if engine == 'axl' else (),
     )

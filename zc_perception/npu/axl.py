@@ -1,0 +1,227 @@
+"""The ``axl`` accelerator: the Metis driver imports the camera's own buffer and reads it there. No pass of the CPU over pixels.
+
+Needs a driver with the ioctls of ``axl_ioctl.h``; the shipped one has none and answers ENOTTY, which the error says.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.errors import AcceleratorError, AllocationError, ConfigError
+from zc_perception.frame import Frame
+from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
+from zc_perception.memory.fence import SyncFile
+from zc_perception.memory.heaps import Heap, open_heap
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.npu.accelerator import Capabilities, ImportHandle, Outputs
+from zc_perception.npu.axl_abi import ImportFlags
+from zc_perception.npu.axl_device import AxlDevice, find_devices
+from zc_perception.npu.import_cache import ImportCache, import_key
+from zc_perception.npu.manifest import ModelManifest, TensorSpec
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.layout import ImageLayout, compute_layout
+from zc_perception.pixel.modifier import LINEAR
+
+# The document's table: results come from the CMA heap, like the frames; a card behind an IOMMU takes any pages.
+_RESULT_HEAPS = ('dma_heap/linux,cma', 'dma_heap/reserved', 'dma_heap/system', 'udmabuf')
+_IMPORTABLE = ('dma_heap/', 'udmabuf', 'v4l2/', 'nvbufsurface')
+_epochs = itertools.count(1)
+
+
+class AxlJob:
+    """A submitted frame; gives its result buffer back when closed."""
+
+    def __init__(self, fence: SyncFile, result: DmaBuf, spare: list[DmaBuf], tensors: tuple[TensorSpec, ...], box: Letterbox) -> None:
+        self.fence = fence
+        self.letterbox = box
+        self._result = result
+        self._spare = spare
+        self._tensors = tensors
+
+    def result_bytes(self, offset: int, size: int) -> bytes:
+        """A part of the raw result, once the fence signalled."""
+        self.fence.check()
+        self._result.begin_cpu_access(CpuAccess.READ)
+        try:
+            return self._result.mapping()[offset : offset + size]
+        finally:
+            self._result.end_cpu_access(CpuAccess.READ)
+
+    def outputs(self) -> Outputs:
+        """See :class:`Job`."""
+        return [self._tensor(spec) for spec in self._tensors]
+
+    def _tensor(self, spec: TensorSpec) -> NDArray[np.float32]:
+        raw = np.frombuffer(self.result_bytes(spec.offset, spec.num_bytes), spec.dtype).reshape(spec.shape)
+        tensor: NDArray[np.float32] = (raw.astype(np.float32) - np.float32(spec.zero_point)) * np.array(spec.scale, np.float32)
+        return tensor
+
+    def close(self) -> None:
+        """See :class:`Job`."""
+        self.fence.close()
+        self._spare.append(self._result)
+
+
+def _is_tight(layout: ImageLayout, num_buffers: int) -> bool:
+    if layout.modifier != LINEAR or num_buffers != 1:
+        return False
+    tight = compute_layout(layout.fourcc, layout.width, layout.height, stride_align=1, offset_align=1)
+    return [(p.offset, p.stride) for p in layout.planes] == [(p.offset, p.stride) for p in tight.planes]
+
+
+class AxlAccelerator:
+    """One card. One thread uses it.
+
+    :param device: device node; empty for the first card.
+    :param import_cache: keep imports of buffers; without it every frame is imported and released, as the document's sample does.
+    :param timeout_s: after which the driver gives a job up.
+    :param numbers: ioctl numbers by name, for a driver that uses others.
+    :raises AcceleratorError: no card, or a driver without the ioctls; the message says what works instead.
+    """
+
+    def __init__(
+        self, device: str = '', *, import_cache: bool = True, timeout_s: float = 1.0, numbers: Mapping[str, int] | None = None
+    ) -> None:
+        devices = [device] if device else find_devices()
+        if not devices:
+            raise AcceleratorError('no Metis card: there is no /dev/metis-*; check lspci and that the metis driver is loaded')
+        self._device = AxlDevice(devices[0], numbers)
+        try:
+            self._axl = self._device.query()
+            if self._axl.level == 0:
+                raise AcceleratorError(
+                    f'the driver of {devices[0]} has no import and submit ioctls (ENOTTY); use accelerator: axruntime (Voyager SDK) or cpu'
+                )
+        except BaseException:
+            self._device.close()
+            raise
+        self._epoch = next(_epochs)
+        self._cache = ImportCache(self._device.release_import) if import_cache else None
+        self._uncached_imports = 0
+        self._timeout_us = round(timeout_s * 1e6)
+        self._manifest: ModelManifest | None = None
+        self._heap: Heap | None = None
+        self._results: list[DmaBuf] = []
+        self._spare: list[DmaBuf] = []
+        self._box: Letterbox | None = None
+
+    @property
+    def imports(self) -> int:
+        """See :class:`Accelerator`."""
+        return self._cache.misses if self._cache is not None else self._uncached_imports
+
+    @property
+    def result_heap(self) -> str:
+        """Where result buffers come from; empty before a model is loaded."""
+        return '' if self._heap is None else self._heap.name
+
+    def capabilities(self) -> Capabilities:
+        """See :class:`Accelerator`."""
+        return Capabilities('axl', self._device.path, copy_free=True, max_in_flight=self._axl.max_in_flight)
+
+    def constraints(self) -> BufferConstraints:
+        """See :class:`Accelerator`."""
+        return BufferConstraints(
+            f'axl {self._device.path}',
+            formats=self._axl.formats or ((NV12, LINEAR),),
+            stride_align=self._axl.stride_align,
+            offset_align=self._axl.offset_align,
+            heaps=_IMPORTABLE,
+        )
+
+    def load(self, manifest: ModelManifest) -> None:
+        """See :class:`Accelerator`. Allocates one result buffer for each job in flight."""
+        if manifest.engine != 'axl' or not manifest.tensors:
+            raise ConfigError(
+                f"model '{manifest.name}' (engine {manifest.engine}) can't run on axl; use a manifest with engine: axl, or accelerator: cpu"
+            )
+        self._manifest = manifest
+        if self._heap is None:
+            self._heap = self._open_result_heap()
+            size = max(t.offset + t.num_bytes for t in manifest.tensors)
+            self._results = [self._heap.allocate(size) for _ in range(self._axl.max_in_flight)]
+            self._spare = list(self._results)
+
+    @staticmethod
+    def _open_result_heap() -> Heap:
+        reasons = []
+        for name in _RESULT_HEAPS:
+            try:
+                heap, _ = open_heap(name)
+                heap.allocate(1).close()
+                return heap
+            except AllocationError as error:
+                reasons.append(str(error))
+        raise AcceleratorError('no heap for result buffers: ' + '; '.join(reasons))
+
+    def import_frame(self, frame: Frame) -> ImportHandle:
+        """See :class:`Accelerator`."""
+        layout, buffers = frame.data.layout, frame.data.buffers
+        if self._cache is None:
+            self._uncached_imports += 1
+            return ImportHandle(self._import(layout, buffers), cached=False)
+        key = import_key(self._epoch, int(ImportFlags.TO_DEVICE), layout, buffers)
+        return ImportHandle(self._cache.get(key, buffers, lambda: self._import(layout, buffers)), cached=True)
+
+    def _import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> int:
+        if self._axl.level >= 2:
+            return self._device.import_planes(layout, buffers, ImportFlags.TO_DEVICE)
+        if not _is_tight(layout, len(buffers)):
+            raise AcceleratorError(
+                f'the driver of {self._device.path} imports only tight LINEAR images in one buffer, not {layout.describe()}; '
+                "choose a width that is a multiple of the camera's stride alignment"
+            )
+        return self._device.import_fd(buffers[0], layout.width, layout.height, layout.fourcc, ImportFlags.TO_DEVICE)
+
+    def submit(self, handle: ImportHandle, frame: Frame) -> AxlJob:
+        """See :class:`Accelerator`."""
+        if self._manifest is None:
+            raise AcceleratorError('axl has no model loaded')
+        if not self._spare:
+            raise AcceleratorError(f'all {len(self._results)} result buffers are in use; close jobs sooner')
+        result = self._spare.pop()
+        acquire = frame.data.acquire_fence
+        in_fence = acquire if isinstance(acquire, SyncFile) else None
+        if acquire is not None and (in_fence is None or self._axl.level < 2):
+            if not acquire.wait(self._timeout_us / 1e6):
+                self._spare.append(result)
+                raise AcceleratorError(f'frame {frame.data.sequence}: its acquire fence did not signal in time')
+            in_fence = None
+        try:
+            model_id = self._manifest.model_id
+            if self._axl.level >= 2:
+                fence = self._device.submit2(handle.number, result, model_id, self._timeout_us, in_fence)
+            else:
+                fence = self._device.submit(handle.number, result, model_id, self._timeout_us)
+        except BaseException:
+            self._spare.append(result)
+            raise
+        return AxlJob(fence, result, self._spare, self._manifest.tensors, self._geometry(frame))
+
+    def _geometry(self, frame: Frame) -> Letterbox:
+        size = frame.data.width, frame.data.height
+        if self._box is None or (self._box.source_width, self._box.source_height) != size:
+            self._box = Letterbox.fit(*size, *size, stretch=True)
+        return self._box
+
+    def release(self, handle: ImportHandle) -> None:
+        """See :class:`Accelerator`."""
+        if not handle.cached:
+            self._device.release_import(handle.number)
+
+    def close(self) -> None:
+        """See :class:`Accelerator`."""
+        if self._cache is not None:
+            self._cache.clear()
+        self._device.close()
+        for result in self._results:
+            result.close()
+        self._results, self._spare = [], []
+        if self._heap is not None:
+            self._heap.close()
+            self._heap = None

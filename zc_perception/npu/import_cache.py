@@ -1,0 +1,88 @@
+"""Remembers which buffers a device has imported, so that the steady state imports nothing.
+
+The key is (device-open epoch, direction, fourcc, modifier, width, height, per plane (st_dev, st_ino, offset, stride)). An entry owns
+duplicates of the descriptors: as long as it is a key, the kernel can't give its inode number to another buffer.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.pixel.layout import ImageLayout
+
+CacheKey = tuple[Hashable, ...]
+
+
+def import_key(epoch: int, direction: int, layout: ImageLayout, buffers: Sequence[DmaBuf]) -> CacheKey:
+    """The key of one image."""
+    planes = tuple((buffers[p.buffer].identity, p.offset, p.stride) for p in layout.planes)
+    return epoch, direction, layout.fourcc, layout.modifier, layout.width, layout.height, planes
+
+
+@dataclass(frozen=True)
+class CachedImport:
+    """One import. ``identities`` are those of its buffers."""
+
+    handle: int
+    identities: frozenset[BufferIdentity]
+    keepers: tuple[OwnedFd, ...]
+
+
+class ImportCache:
+    """Least recently used goes first. One thread.
+
+    :param release: gives a handle back to the device.
+    :param limit: entries kept; more than any sensible pool has slots.
+    """
+
+    def __init__(self, release: Callable[[int], None], limit: int = 64) -> None:
+        self._release = release
+        self._limit = limit
+        self._entries: OrderedDict[CacheKey, CachedImport] = OrderedDict()
+        self.hits = 0
+        self.misses = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: CacheKey, buffers: Sequence[DmaBuf], make: Callable[[], int]) -> int:
+        """The handle for *key*, imported by *make* at the first time."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            self.hits += 1
+            self._entries.move_to_end(key)
+            return entry.handle
+        self.misses += 1
+        keepers = tuple(b.dup() for b in buffers)
+        try:
+            handle = make()
+        except BaseException:
+            for keeper in keepers:
+                keeper.close()
+            raise
+        self._entries[key] = CachedImport(handle, frozenset(b.identity for b in buffers), keepers)
+        while len(self._entries) > self._limit:
+            self._drop(next(iter(self._entries)))
+        return handle
+
+    def _drop(self, key: CacheKey) -> None:
+        entry = self._entries.pop(key)
+        try:
+            self._release(entry.handle)
+        finally:
+            for keeper in entry.keepers:
+                keeper.close()
+
+    def forget(self, identity: BufferIdentity) -> None:
+        """A buffer has ended: release every import of it."""
+        for key in [k for k, e in self._entries.items() if identity in e.identities]:
+            self._drop(key)
+
+    def clear(self) -> None:
+        """Release everything."""
+        while self._entries:
+            self._drop(next(iter(self._entries)))
