@@ -1,8 +1,9 @@
 """How far colour alone gets in the road scene: a detector that knows every class's colours and nothing of shapes.
 
 It learns, per class, how much likelier each YUV cell (16 x 16 x 16) is inside that class's truth boxes than elsewhere,
-gives every pixel to the likeliest class where that ratio exceeds a threshold, and boxes the connected components. The
-threshold is the one with the best mAP on the frames that it learnt from. It works on the chroma grid (half size).
+keeps the pixels where that ratio exceeds a threshold, and boxes the connected components: of each class on its own, or
+of all classes together, a component then being of the class that is likeliest over its pixels. Threshold and way are
+those with the best mAP on the frames that it learnt from. It works on the chroma grid (half size).
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.camera.scene import CLASS_NAMES, MIN_OBJECT_SIDE, RoadScene, SceneObject
+from zc_perception.camera.scene import CLASS_NAMES, MAX_OBJECT_SIDE, MIN_OBJECT_SIDE, RoadScene, SceneObject
 from zc_perception.detection.average_precision import ImageBoxes, average_precision
 
 CELLS = 16
-THRESHOLDS = (1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0)
+Pixels = tuple[NDArray[np.int64], NDArray[np.int64]]
+THRESHOLDS = (1.2, 1.6, 2.2, 3.0, 5.0)
 
 
 @dataclass(frozen=True)
@@ -60,37 +62,49 @@ class ColourBaseline:
                 inside[item.class_index] += np.bincount(cells[area].ravel(), minlength=CELLS**3)
                 background[area] = False
             outside += np.bincount(cells[background], minlength=CELLS**3)
-        inside /= inside.sum(axis=1, keepdims=True)
-        ratios = inside / (outside / outside.sum())
-        self._best_class = ratios.argmax(axis=0).astype(np.uint8)
-        self._best_ratio = ratios.max(axis=0).astype(np.float32)
+        outside /= outside.sum()
+        self._ratios = (inside / inside.sum(axis=1, keepdims=True) / outside).astype(np.float32)
+        self._any_ratio = (inside.sum(axis=0) / inside.sum() / outside).astype(np.float32)
         truth = [frame.truth for frame in frames]
-        self.threshold = max(THRESHOLDS, key=lambda t: self._mean_precision(frames, truth, t))
+        ways = [(together, threshold) for together in (False, True) for threshold in THRESHOLDS]
+        self._together, self._threshold = max(ways, key=lambda way: self._mean_precision(frames, truth, *way))
 
     def detect(self, frame: RoadFrame) -> ImageBoxes:
         """Boxes in frame pixels; the score is the component's mean likelihood ratio."""
-        return self._detect(frame, self.threshold)
+        return self._detect(frame, self._together, self._threshold)
 
-    def _mean_precision(self, frames: Sequence[RoadFrame], truth: list[ImageBoxes], threshold: float) -> float:
-        return average_precision([self._detect(f, threshold) for f in frames], truth, len(CLASS_NAMES)).mean
+    def _mean_precision(
+        self, frames: Sequence[RoadFrame], truth: list[ImageBoxes], together: bool, threshold: float
+    ) -> float:
+        detections = [self._detect(frame, together, threshold) for frame in frames]
+        return average_precision(detections, truth, len(CLASS_NAMES)).mean
 
-    def _detect(self, frame: RoadFrame, threshold: float) -> ImageBoxes:
+    def _detect(self, frame: RoadFrame, together: bool, threshold: float) -> ImageBoxes:
         cells = _colour_cells(frame)
-        classes, ratios = self._best_class[cells], self._best_ratio[cells]
-        boxes, labels, scores = [], [], []
-        for class_index in range(len(CLASS_NAMES)):
-            mask = ((classes == class_index) & (ratios > threshold)).astype(np.uint8)
-            mask = cv2.morphologyEx(mask, cv2.MORPH_CLOSE, np.ones((3, 3), np.uint8))
-            count, components, stats, _ = cv2.connectedComponentsWithStats(mask)
-            flat = components.ravel()
-            sums = np.bincount(flat, ratios.ravel(), minlength=count)
-            for component in range(1, count):
-                x, y, width, height, area = stats[component]
-                if min(width, height) * 2 >= MIN_OBJECT_SIDE:
-                    boxes.append((2 * x, 2 * y, 2 * (x + width), 2 * (y + height)))
-                    labels.append(class_index)
-                    scores.append(sums[component] / area)
-        return ImageBoxes(np.array(boxes, float).reshape(-1, 4), np.array(labels, int), np.array(scores))
+        likeliest = self._ratios.argmax(axis=0)[cells]
+        masks = [likeliest == class_index for class_index in range(len(CLASS_NAMES))]
+        ratios = self._any_ratio[cells] if together else self._ratios.max(axis=0)[cells]
+        found: list[tuple[tuple[int, ...], int, float]] = []
+        for class_index, mask in enumerate([np.ones_like(masks[0])] if together else masks):
+            for box, pixels in _components(mask & (ratios > threshold)):
+                label = int(np.bincount(likeliest[pixels]).argmax()) if together else class_index
+                found.append((box, label, float(ratios[pixels].mean())))
+        return ImageBoxes(
+            np.array([box for box, _, _ in found], float).reshape(-1, 4),
+            np.array([label for _, label, _ in found], int),
+            np.array([score for _, _, score in found]),
+        )
+
+
+def _components(mask: NDArray[np.bool_]) -> Iterable[tuple[tuple[int, ...], Pixels]]:
+    """Box in frame pixels and pixels on the chroma grid of every component that is as large as objects are."""
+    closed = cv2.morphologyEx(mask.astype(np.uint8), cv2.MORPH_CLOSE, np.ones((3, 3), np.uint8))
+    count, components, stats, _ = cv2.connectedComponentsWithStats(closed)
+    for component in range(1, count):
+        x, y, width, height = (int(n) for n in stats[component, :4])
+        if 2 * min(width, height) >= MIN_OBJECT_SIDE and 2 * max(width, height) <= MAX_OBJECT_SIDE:
+            rows, columns = np.nonzero(components[y : y + height, x : x + width] == component)
+            yield (2 * x, 2 * y, 2 * (x + width), 2 * (y + height)), (rows + y, columns + x)
 
 
 def _colour_cells(frame: RoadFrame) -> NDArray[np.int64]:

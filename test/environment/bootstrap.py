@@ -135,7 +135,8 @@ class Environment:
     def pip(self, *arguments: str) -> None:
         """Run the environment's pip."""
         quiet = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
-        run_logged([str(self.python), "-m", "pip", *arguments], self.log, ROOT, extra=quiet, advice=_PIP_ADVICE)
+        command = [str(self.python), "-m", "pip", *arguments]
+        run_logged(command, self.log, ROOT, extra=quiet, advice=_PIP_ADVICE)
 
     def site_packages(self) -> Path:
         """Return where the environment's packages are."""

@@ -65,7 +65,8 @@ def run_logged(
             check=False,
         ).returncode
     if code:
-        raise SetupError(f"{' '.join(command[:4])} ... ended with status {code}. The end of {log}:\n{tail(log)}\n{advice}")
+        start = " ".join(command[:4])
+        raise SetupError(f"{start} ... ended with status {code}. The end of {log}:\n{tail(log)}\n{advice}")
 
 
 def tail(log: Path) -> str:

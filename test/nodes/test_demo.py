@@ -9,7 +9,7 @@ from pathlib import Path
 import cv2
 import pytest
 
-from test.nodes.programs import BIN, environment
+from nodes.programs import BIN, environment
 from zc_perception.observe.metrics import StageLatencies
 
 KEYS = {

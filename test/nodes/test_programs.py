@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from test.nodes.programs import BIN, PERCEPTION_READY, Program, environment, parameters
+from nodes.programs import BIN, PERCEPTION_READY, Program, environment, parameters
 
 MODEL_WITH_BAD_KEY = 'name: x\nfile: model.onnx\nhead: yolov8\nclasses: [a]\nscore_treshold: 0.5\n'
 NOT_A_MODEL = 'name: x\nfile: weights.onnx\nhead: yolov8\nclasses: [a]\ninput: {width: 64, height: 64}\n'

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray
 
-from test.nodes.programs import PERCEPTION_READY, PlainSubscriber, Program, parameters
+from nodes.programs import PERCEPTION_READY, PlainSubscriber, Program, parameters
 from zc_perception.camera.scene import RoadScene
 
 SEED = 11

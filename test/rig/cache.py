@@ -15,17 +15,17 @@ from .errors import RigUnavailable
 
 def rig_folder() -> Path:
     """Return the rig's part of the user's cache, ``${XDG_CACHE_HOME:-~/.cache}/zc_perception/rig``."""
-    return cache_folder() / "rig"
+    return cache_folder() / 'rig'
 
 
 def checked_folder(folder: Path) -> Path:
     """Create `folder` and return its real path; refuse one in which the kernel cannot build a module."""
     folder.mkdir(parents=True, exist_ok=True)
     folder = folder.resolve()
-    if re.search(r"[\s:]", str(folder)):
+    if re.search(r'[\s:]', str(folder)):
         raise RigUnavailable(
             f"the rig's cache {str(folder)!r} has a space or a colon in its path, which the kernel's build "
-            "system refuses; set XDG_CACHE_HOME to a folder without"
+            'system refuses; set XDG_CACHE_HOME to a folder without'
         )
     return folder
 
@@ -34,7 +34,7 @@ def checked_folder(folder: Path) -> Path:
 def appearing(target: Path) -> Iterator[Path]:
     """Yield a scratch folder that becomes `target` when the block ends without an exception."""
     with scratch_folder(target.parent) as scratch:
-        content = scratch / "content"
+        content = scratch / 'content'
         content.mkdir()
         yield content
         shutil.rmtree(target, ignore_errors=True)

@@ -20,18 +20,18 @@ RC_RIG_FAILED = 125
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    commands = parser.add_subparsers(dest="what", required=True)
-    commands.add_parser("prepare", help="fetch the kernel, build the module; both are cached")
-    run = commands.add_parser("run", help="run a command as root in a guest")
-    run.add_argument("-o", "--out", type=Path, default=Path("build/rig"), help="folder for the artifacts ($RIG_OUT)")
-    run.add_argument("-t", "--timeout", type=float, default=120.0, help="seconds for the command")
-    run.add_argument("--vivid", nargs="?", const=VIVID_DEFAULT, help="load the vivid camera, with these parameters")
-    run.add_argument("--param", default="", help="parameters of the virtual Metis, e.g. 'latency_us=5000'")
-    run.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable for the command")
-    run.add_argument("--append", default="", help="for the kernel's command line")
-    run.add_argument("--qemu", type=shlex.split, default=[], help="more arguments for QEMU")
-    run.add_argument("command", nargs="+", help="the command, after --")
-    parser.add_argument("--install", action="store_true", default=None, help="install QEMU with apt if it is missing")
+    commands = parser.add_subparsers(dest='what', required=True)
+    commands.add_parser('prepare', help='fetch the kernel, build the module; both are cached')
+    run = commands.add_parser('run', help='run a command as root in a guest')
+    run.add_argument('-o', '--out', type=Path, default=Path('build/rig'), help='folder for the artifacts ($RIG_OUT)')
+    run.add_argument('-t', '--timeout', type=float, default=120.0, help='seconds for the command')
+    run.add_argument('--vivid', nargs='?', const=VIVID_DEFAULT, help='load the vivid camera, with these parameters')
+    run.add_argument('--param', default='', help="parameters of the virtual Metis, e.g. 'latency_us=5000'")
+    run.add_argument('--env', action='append', default=[], metavar='NAME=VALUE', help='a variable for the command')
+    run.add_argument('--append', default='', help="for the kernel's command line")
+    run.add_argument('--qemu', type=shlex.split, default=[], help='more arguments for QEMU')
+    run.add_argument('command', nargs='+', help='the command, after --')
+    parser.add_argument('--install', action='store_true', default=None, help='install QEMU with apt if it is missing')
     return parser
 
 
@@ -42,8 +42,8 @@ def main() -> int:
     try:
         started = time.monotonic()
         kernel = rig.prepare()
-        print(f"rig: linux {kernel.version}, ready after {time.monotonic() - started:.1f} s", file=sys.stderr)
-        if arguments.what == "prepare":
+        print(f'rig: linux {kernel.version}, ready after {time.monotonic() - started:.1f} s', file=sys.stderr)
+        if arguments.what == 'prepare':
             return 0
         result = rig.run(
             arguments.command,
@@ -51,24 +51,24 @@ def main() -> int:
             out_dir=arguments.out,
             vivid=arguments.vivid,
             module_params=arguments.param,
-            env=dict(pair.split("=", 1) for pair in arguments.env),
+            env=dict(pair.split('=', 1) for pair in arguments.env),
             append=arguments.append,
             qemu_args=arguments.qemu,
         )
     except RigUnavailable as error:
-        print(f"rig: unavailable: {error}", file=sys.stderr)
+        print(f'rig: unavailable: {error}', file=sys.stderr)
         return RC_UNAVAILABLE
     except RigError as error:
-        print(f"rig: {error}", file=sys.stderr)
+        print(f'rig: {error}', file=sys.stderr)
         return RC_RIG_FAILED
     if result.ok:
         sys.stdout.write(result.stdout)
         sys.stderr.write(result.stderr)
-        print(f"rig: {result.wall_s:.1f} s, up after {result.boot_s} s, artifacts in {arguments.out}", file=sys.stderr)
+        print(f'rig: {result.wall_s:.1f} s, up after {result.boot_s} s, artifacts in {arguments.out}', file=sys.stderr)
     else:
         print(result.report())
     return result.rc
 
 
-if __name__ == "__main__":
+if __name__ == '__main__':
     sys.exit(main())

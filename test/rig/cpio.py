@@ -10,8 +10,8 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_MAGIC = b"070701"
-_TRAILER = "TRAILER!!!"
+_MAGIC = b'070701'
+_TRAILER = 'TRAILER!!!'
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Entry:
 
     path: str
     mode: int
-    data: bytes = b""
+    data: bytes = b''
 
     @classmethod
     def folder(cls, path: str) -> Entry:
@@ -44,11 +44,11 @@ def archive(entries: Iterable[Entry]) -> bytes:
 
 
 def _append(out: bytearray, inode: int, entry: Entry) -> None:
-    name = entry.path.encode() + b"\0"
+    name = entry.path.encode() + b'\0'
     links = 2 if stat.S_ISDIR(entry.mode) else 1
     # ino, mode, uid, gid, nlink, mtime, filesize, devmajor, devminor, rdevmajor, rdevminor, namesize, check
     fields = (inode, entry.mode, 0, 0, links, 0, len(entry.data), 0, 0, 0, 0, len(name), 0)
-    out += _MAGIC + b"".join(b"%08x" % field for field in fields) + name
+    out += _MAGIC + b''.join(b'%08x' % field for field in fields) + name
     out += bytes(-len(out) % 4)
     out += entry.data
     out += bytes(-len(out) % 4)

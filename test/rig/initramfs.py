@@ -14,7 +14,7 @@ from . import cpio
 from .packages import BOOT_MODULES, Kernel
 
 #: Where the guest mounts the writable share.
-GUEST_SHARE = "/rig"
+GUEST_SHARE = '/rig'
 
 # The command's exit status is renamed into place last: without `rc` the guest did not get to the end.
 INIT = f"""#!/bin/busybox sh
@@ -84,21 +84,21 @@ poweroff -f
 
 def build(kernel: Kernel, cache: Path) -> Path:
     """Return the compressed archive for `kernel`, made when the script or the kernel changed."""
-    key = hashlib.sha256(f"{kernel.version}\n{INIT}".encode()).hexdigest()[:16]
-    target = cache / f"initramfs-{key}.cpio.gz"
+    key = hashlib.sha256(f'{kernel.version}\n{INIT}'.encode()).hexdigest()[:16]
+    target = cache / f'initramfs-{key}.cpio.gz'
     if not target.is_file():
-        for old in cache.glob("initramfs-*.cpio.gz"):
+        for old in cache.glob('initramfs-*.cpio.gz'):
             old.unlink()
-        scratch = target.with_suffix(".new")
+        scratch = target.with_suffix('.new')
         scratch.write_bytes(gzip.compress(_archive(kernel), 1))
         scratch.rename(target)
     return target
 
 
 def _archive(kernel: Kernel) -> bytes:
-    entries = [cpio.Entry.folder(name) for name in ("bin", "proc", "sys", "dev", "modules", "lower", "upper")]
-    entries.append(cpio.Entry.file("bin/busybox", kernel.busybox.read_bytes(), executable=True))
-    entries.append(cpio.Entry.file("init", INIT.encode(), executable=True))
+    entries = [cpio.Entry.folder(name) for name in ('bin', 'proc', 'sys', 'dev', 'modules', 'lower', 'upper')]
+    entries.append(cpio.Entry.file('bin/busybox', kernel.busybox.read_bytes(), executable=True))
+    entries.append(cpio.Entry.file('init', INIT.encode(), executable=True))
     for number, module in enumerate(kernel.load_order(BOOT_MODULES)):
-        entries.append(cpio.Entry.file(f"modules/{number:02d}-{module.name}", module.read_bytes()))
+        entries.append(cpio.Entry.file(f'modules/{number:02d}-{module.name}', module.read_bytes()))
     return cpio.archive(entries)

@@ -10,43 +10,43 @@ import re
 
 #: A line that matches one of these is a complaint ...
 _COMPLAINTS = re.compile(
-    "|".join(
+    '|'.join(
         (
-            r"\bBUG\b",
-            r"\bWARNING\b",
-            r"\bOops\b",
-            r"\bKFENCE\b|\bKASAN\b|\bUBSAN\b|\bKCSAN\b",
-            r"refcount_t\b",
-            r"general protection fault",
-            r"[Uu]nable to handle",
-            r"\bINFO: task .* blocked for more than",
-            r"\b(?:self-)?detected (?:stalls?|expedited stalls?)\b",
-            r"soft lockup|hard LOCKUP",
-            r"list_(?:add|del) corruption",
-            r"use-after-free|double free|slab-out-of-bounds",
-            r"possible (?:circular|recursive|irq lock) ",
-            r"scheduling while atomic|sleeping function called",
-            r"\bDMA-API:",
-            r"\bDMAR: (?:\[.*\] )?.*[Ff]ault",
-            r"cannot create duplicate filename",
-            r"Kernel panic",
-            r"\bCall Trace:",
+            r'\bBUG\b',
+            r'\bWARNING\b',
+            r'\bOops\b',
+            r'\bKFENCE\b|\bKASAN\b|\bUBSAN\b|\bKCSAN\b',
+            r'refcount_t\b',
+            r'general protection fault',
+            r'[Uu]nable to handle',
+            r'\bINFO: task .* blocked for more than',
+            r'\b(?:self-)?detected (?:stalls?|expedited stalls?)\b',
+            r'soft lockup|hard LOCKUP',
+            r'list_(?:add|del) corruption',
+            r'use-after-free|double free|slab-out-of-bounds',
+            r'possible (?:circular|recursive|irq lock) ',
+            r'scheduling while atomic|sleeping function called',
+            r'\bDMA-API:',
+            r'\bDMAR: (?:\[.*\] )?.*[Ff]ault',
+            r'cannot create duplicate filename',
+            r'Kernel panic',
+            r'\bCall Trace:',
         )
     )
 )
 
 #: ... unless it is one of these, each of which is known and says nothing about us.
 _HARMLESS = re.compile(
-    "|".join(
+    '|'.join(
         (
-            r"Spectre V2 : WARNING: Unprivileged eBPF",  # a configuration note at boot
-            r"\bDMAR: Fault (?:event|status)",  # register names in the probe messages of the IOMMU
+            r'Spectre V2 : WARNING: Unprivileged eBPF',  # a configuration note at boot
+            r'\bDMAR: Fault (?:event|status)',  # register names in the probe messages of the IOMMU
         )
     )
 )
 
 #: From here on the rig itself asked for backtraces, of a command that did not end.
-_SYSRQ = "sysrq: Show Blocked State"
+_SYSRQ = 'sysrq: Show Blocked State'
 
 
 def complaints(log: str) -> list[str]:

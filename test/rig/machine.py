@@ -12,8 +12,8 @@ from pathlib import Path
 from . import kernel_log
 from .errors import RigError, RigUnavailable
 
-QEMU = "qemu-system-x86_64"
-INSTALL_QEMU = ("apt-get", "install", "-y", "--no-install-recommends", "qemu-system-x86")
+QEMU = 'qemu-system-x86_64'
+INSTALL_QEMU = ('apt-get', 'install', '-y', '--no-install-recommends', 'qemu-system-x86')
 
 #: `RigResult.rc` when the guest did not come to its end (a panic, a hang).
 RC_NOT_FINISHED = 125
@@ -23,7 +23,7 @@ RC_KERNEL_COMPLAINED = 126
 #: What booting and powering off may take beyond the command's own time; generous for loaded machines.
 _GRACE_S = 60.0
 
-_EXCHANGED = ("rc", "rc.new", "rig_error", "stdout", "stderr", "dmesg", "kmsg.live", "console", "boot_s", "end_s")
+_EXCHANGED = ('rc', 'rc.new', 'rig_error', 'stdout', 'stderr', 'dmesg', 'kmsg.live', 'console', 'boot_s', 'end_s')
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Boot:
     command: str
     out_dir: Path
     timeout: float
-    append: str = ""
+    append: str = ''
     qemu_args: Sequence[str] = ()
     memory_mib: int = 4096
     cpus: int = 2
@@ -55,7 +55,7 @@ class RigResult:
     wall_s: float
     boot_s: float | None = None
     complaints: list[str] = field(default_factory=list)
-    problem: str = ""
+    problem: str = ''
 
     @property
     def ok(self) -> bool:
@@ -64,19 +64,19 @@ class RigResult:
 
     def report(self) -> str:
         """Return all that helps to understand a failure."""
-        parts = [f"rig: rc {self.rc}, {self.wall_s:.1f} s, artifacts in {self.artifacts}"]
+        parts = [f'rig: rc {self.rc}, {self.wall_s:.1f} s, artifacts in {self.artifacts}']
         if self.problem:
-            parts.append(f"rig: {self.problem}")
+            parts.append(f'rig: {self.problem}')
         if self.complaints:
-            parts.append("the kernel complained:\n  " + "\n  ".join(self.complaints))
-        for title, text in (("stdout", self.stdout), ("stderr", self.stderr)):
+            parts.append('the kernel complained:\n  ' + '\n  '.join(self.complaints))
+        for title, text in (('stdout', self.stdout), ('stderr', self.stderr)):
             if text.strip():
-                parts.append(f"--- {title}\n{_tail(text, 20000)}")
+                parts.append(f'--- {title}\n{_tail(text, 20000)}')
         if not self.ok:
             # dmesg is complete where there is one; the console is all that a guest leaves that died.
-            title, log = ("dmesg", self.dmesg) if self.dmesg.strip() else ("console", self.console)
-            parts.append(f"--- {title}\n{_tail(log, 8000)}")
-        return "\n".join(parts)
+            title, log = ('dmesg', self.dmesg) if self.dmesg.strip() else ('console', self.console)
+            parts.append(f'--- {title}\n{_tail(log, 8000)}')
+        return '\n'.join(parts)
 
     def check(self) -> RigResult:
         """Return this result, or raise `AssertionError` with the whole report."""
@@ -89,7 +89,7 @@ def require_qemu() -> str:
     """Return the path of QEMU; without it say how to get it."""
     path = shutil.which(QEMU)
     if not path:
-        raise RigUnavailable(f"{QEMU} is not installed: {' '.join(INSTALL_QEMU)}")
+        raise RigUnavailable(f'{QEMU} is not installed: {" ".join(INSTALL_QEMU)}')
     return path
 
 
@@ -98,10 +98,10 @@ def run(boot: Boot) -> RigResult:
     out = boot.out_dir
     for name in _EXCHANGED:
         (out / name).unlink(missing_ok=True)
-    (out / "setup.sh").write_text(boot.setup, encoding="utf-8")
-    (out / "command.sh").write_text(boot.command, encoding="utf-8")
+    (out / 'setup.sh').write_text(boot.setup, encoding='utf-8')
+    (out / 'command.sh').write_text(boot.command, encoding='utf-8')
     started = time.monotonic()
-    problem = ""
+    problem = ''
     try:
         qemu = subprocess.run(
             command_line(require_qemu(), boot),
@@ -113,64 +113,64 @@ def run(boot: Boot) -> RigResult:
             check=False,
         )
         if qemu.returncode:
-            raise RigError(f"QEMU ended with status {qemu.returncode}:\n{qemu.stdout}")
+            raise RigError(f'QEMU ended with status {qemu.returncode}:\n{qemu.stdout}')
     except subprocess.TimeoutExpired:
-        problem = f"the guest did not end within {boot.timeout + _GRACE_S:.0f} s and was stopped"
+        problem = f'the guest did not end within {boot.timeout + _GRACE_S:.0f} s and was stopped'
     return _collect(boot, time.monotonic() - started, problem)
 
 
 def command_line(qemu: str, boot: Boot) -> list[str]:
     """Return the arguments that start the guest: TCG, no network, an IOMMU, the NPU's PCI function."""
     append = [
-        "console=ttyS0",
-        "loglevel=6",  # enough on the serial log to see where a hang is
-        "log_buf_len=4M",
-        "panic=-1",
-        "oops=panic",
-        "mitigations=off",
-        "intel_iommu=on",
-        "kfence.sample_interval=20",  # Debian builds it in but leaves it off
+        'console=ttyS0',
+        'loglevel=6',  # enough on the serial log to see where a hang is
+        'log_buf_len=4M',
+        'panic=-1',
+        'oops=panic',
+        'mitigations=off',
+        'intel_iommu=on',
+        'kfence.sample_interval=20',  # Debian builds it in but leaves it off
         boot.append,
     ]
     return [
         qemu,
-        *("-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max"),
-        *("-smp", str(boot.cpus), "-m", str(boot.memory_mib)),
-        *("-display", "none", "-no-reboot", "-nodefaults", "-nic", "none"),
-        *("-serial", f"file:{_escaped(boot.out_dir / 'console')}"),
-        *("-kernel", str(boot.image), "-initrd", str(boot.initramfs), "-append", " ".join(append).strip()),
+        *('-machine', 'q35', '-accel', 'tcg,thread=multi', '-cpu', 'max'),
+        *('-smp', str(boot.cpus), '-m', str(boot.memory_mib)),
+        *('-display', 'none', '-no-reboot', '-nodefaults', '-nic', 'none'),
+        *('-chardev', f'file,id=console,path={_escaped(boot.out_dir / "console")}', '-serial', 'chardev:console'),
+        *('-kernel', str(boot.image), '-initrd', str(boot.initramfs), '-append', ' '.join(append).strip()),
         # Behind a port of its own the NPU's function is 0000:01:00.0, so /dev/metis-0:1:0.
-        *("-device", "intel-iommu", "-device", "pcie-root-port,id=npu,chassis=1", "-device", "pci-testdev,bus=npu"),
-        *("-virtfs", "local,path=/,mount_tag=host,readonly=on,security_model=none,multidevs=remap"),
-        *("-virtfs", f"local,path={_escaped(boot.out_dir)},mount_tag=out,security_model=none,multidevs=remap"),
+        *('-device', 'intel-iommu', '-device', 'pcie-root-port,id=npu,chassis=1', '-device', 'pci-testdev,bus=npu'),
+        *('-virtfs', 'local,path=/,mount_tag=host,readonly=on,security_model=none,multidevs=remap'),
+        *('-virtfs', f'local,path={_escaped(boot.out_dir)},mount_tag=out,security_model=none,multidevs=remap'),
         *boot.qemu_args,
     ]
 
 
 def _escaped(path: Path) -> str:
     """Return `path` for a comma-separated QEMU option."""
-    return str(path).replace(",", ",,")
+    return str(path).replace(',', ',,')
 
 
 def _collect(boot: Boot, wall_s: float, problem: str) -> RigResult:
     out = boot.out_dir
-    rc_text = _read(out / "rc").strip()
-    boot_text = _read(out / "boot_s").strip()
-    dmesg = _read(out / "dmesg") or _read(out / "kmsg.live")
-    console = _read(out / "console")
+    rc_text = _read(out / 'rc').strip()
+    boot_text = _read(out / 'boot_s').strip()
+    dmesg = _read(out / 'dmesg') or _read(out / 'kmsg.live')
+    console = _read(out / 'console')
     found = kernel_log.complaints(dmesg or console)
     rc = int(rc_text) if rc_text.isdigit() else RC_NOT_FINISHED
-    problem = problem or _read(out / "rig_error").strip()
+    problem = problem or _read(out / 'rig_error').strip()
     if rc == RC_NOT_FINISHED and not problem:
-        problem = "the guest ended before the command did (a kernel panic?)"
+        problem = 'the guest ended before the command did (a kernel panic?)'
     elif rc == 124 and not problem:
-        problem = f"the command did not end within {boot.timeout:.0f} s; dmesg shows what the kernel was at"
+        problem = f'the command did not end within {boot.timeout:.0f} s; dmesg shows what the kernel was at'
     if rc == 0 and found:
         rc = RC_KERNEL_COMPLAINED
     return RigResult(
         rc=rc,
-        stdout=_read(out / "stdout"),
-        stderr=_read(out / "stderr"),
+        stdout=_read(out / 'stdout'),
+        stderr=_read(out / 'stderr'),
         dmesg=dmesg,
         console=console,
         artifacts=out,
@@ -183,10 +183,10 @@ def _collect(boot: Boot, wall_s: float, problem: str) -> RigResult:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return path.read_text(encoding='utf-8', errors='replace')
     except FileNotFoundError:
-        return ""
+        return ''
 
 
 def _tail(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"[... {len(text) - limit} characters before ...]\n{text[-limit:]}"
+    return text if len(text) <= limit else f'[... {len(text) - limit} characters before ...]\n{text[-limit:]}'

@@ -22,12 +22,12 @@ from .cache import appearing, keep_newest
 from .errors import RigError, RigUnavailable
 
 #: The series whose compiler is bookworm's own gcc and whose configuration has all that the rig needs.
-META_PACKAGE = "linux-image-6.12-amd64"
+META_PACKAGE = 'linux-image-6.12-amd64'
 
 #: Loaded before the host's root can be mounted.
-BOOT_MODULES = ("9pnet_virtio", "9p", "overlay")
+BOOT_MODULES = ('9pnet_virtio', '9p', 'overlay')
 #: Loaded when a run asks for it.
-CAMERA_MODULES = ("vivid",)
+CAMERA_MODULES = ('vivid',)
 
 _CHECK_EVERY_S = 24 * 3600.0
 
@@ -42,33 +42,33 @@ class Kernel:
     @property
     def image(self) -> Path:
         """Return what QEMU boots."""
-        return self.root / "boot" / f"vmlinuz-{self.version}-amd64"
+        return self.root / 'boot' / f'vmlinuz-{self.version}-amd64'
 
     @property
     def headers(self) -> Path:
         """Return the folder for ``make -C``."""
-        return self.root / "usr/src" / f"linux-headers-{self.version}-amd64"
+        return self.root / 'usr/src' / f'linux-headers-{self.version}-amd64'
 
     @property
     def busybox(self) -> Path:
         """Return the static busybox that is the initramfs's user space."""
-        found = [path for path in (self.root / "bin/busybox", self.root / "usr/bin/busybox") if path.is_file()]
+        found = [path for path in (self.root / 'bin/busybox', self.root / 'usr/bin/busybox') if path.is_file()]
         if not found:
-            raise RigError(f"no busybox below {self.root}; delete that folder to fetch it again")
+            raise RigError(f'no busybox below {self.root}; delete that folder to fetch it again')
         return found[0]
 
     @property
     def compiler(self) -> str:
         """Return the compiler that built the kernel, e.g. ``gcc-12``; modules must use the same."""
-        config = (self.root / "boot" / f"config-{self.version}-amd64").read_text(encoding="utf-8")
-        match = re.search(r'^CONFIG_CC_VERSION_TEXT="(\S+)', config, re.MULTILINE)
+        config = (self.root / 'boot' / f'config-{self.version}-amd64').read_text(encoding='utf-8')
+        match = re.search(r'^CONFIG_CC_VERSION_TEXT="([^"\s]+)', config, re.MULTILINE)
         if not match:
-            raise RigError(f"the configuration of kernel {self.version} does not name its compiler")
-        return match[1].rpartition("-linux-gnu-")[2]
+            raise RigError(f'the configuration of kernel {self.version} does not name its compiler')
+        return match[1].rpartition('-linux-gnu-')[2]
 
     def load_order(self, names: Iterable[str]) -> list[Path]:
         """Return the files of `names` and of what they depend on, in the order to load them."""
-        return load_order({path.stem.replace("-", "_"): path for path in (self.root / "modules").iterdir()}, names)
+        return load_order({path.stem.replace('-', '_'): path for path in (self.root / 'modules').iterdir()}, names)
 
 
 def load_order(files: dict[str, Path], names: Iterable[str]) -> list[Path]:
@@ -77,7 +77,7 @@ def load_order(files: dict[str, Path], names: Iterable[str]) -> list[Path]:
 
     def add(name: str) -> None:
         if name not in files:
-            raise RigError(f"the kernel package has no module {name!r}")
+            raise RigError(f'the kernel package has no module {name!r}')
         if files[name] in order:
             return
         for dependency in dependencies(files[name]):
@@ -91,8 +91,8 @@ def load_order(files: dict[str, Path], names: Iterable[str]) -> list[Path]:
 
 def dependencies(module: Path) -> list[str]:
     """Return what a module file's own information says it needs, names with underscores."""
-    match = re.search(rb"\0depends=([^\0]+)\0", module.read_bytes())
-    return match[1].decode().replace("-", "_").split(",") if match else []
+    match = re.search(rb'\0depends=([^\0]+)\0', module.read_bytes())
+    return match[1].decode().replace('-', '_').split(',') if match else []
 
 
 def current(cache: Path, *, now: float | None = None) -> Kernel:
@@ -102,74 +102,72 @@ def current(cache: Path, *, now: float | None = None) -> Kernel:
     The caller holds the cache's lock.
     """
     now = time.time() if now is None else now
-    state_file = cache / "kernel.json"
+    state_file = cache / 'kernel.json'
     state = _read_state(state_file)
-    cached = Kernel(state["version"], cache / "kernels" / state["version"]) if state else None
-    if cached and cached.image.is_file() and 0 <= now - float(state["checked"]) < _CHECK_EVERY_S:
+    cached = Kernel(state['version'], cache / 'kernels' / state['version']) if state else None
+    if cached and cached.image.is_file() and 0 <= now - float(state['checked']) < _CHECK_EVERY_S:
         return cached
     try:
         version = _newest_version()
-        kernel = Kernel(version, cache / "kernels" / version)
+        kernel = Kernel(version, cache / 'kernels' / version)
         if not kernel.image.is_file():
             _fetch(kernel)
     except SetupError as error:
         if not (cached and cached.image.is_file()):
-            raise RigUnavailable(f"the kernel packages are not cached and cannot be fetched: {error}") from error
+            raise RigUnavailable(f'the kernel packages are not cached and cannot be fetched: {error}') from error
         kernel = cached  # and ask again tomorrow: without a network each attempt takes its time
-    state_file.write_text(json.dumps({"version": kernel.version, "checked": now}), encoding="utf-8")
-    keep_newest(cache / "kernels", 2)
+    state_file.write_text(json.dumps({'version': kernel.version, 'checked': now}), encoding='utf-8')
+    keep_newest(cache / 'kernels', 2)
     return kernel
 
 
 def _read_state(file: Path) -> dict[str, str]:
     try:
-        state = json.loads(file.read_text(encoding="utf-8"))
-        return {"version": str(state["version"]), "checked": str(float(state["checked"]))}
+        state = json.loads(file.read_text(encoding='utf-8'))
+        return {'version': str(state['version']), 'checked': str(float(state['checked']))}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 
 def _newest_version() -> str:
-    return resolve_dependency(META_PACKAGE, "linux-image-").removeprefix("linux-image-").removesuffix("-amd64")
+    return resolve_dependency(META_PACKAGE, 'linux-image-').removeprefix('linux-image-').removesuffix('-amd64')
 
 
 def _fetch(kernel: Kernel) -> None:
     version = kernel.version
     names = [
-        f"linux-image-{version}-amd64",
-        f"linux-headers-{version}-amd64",
-        f"linux-headers-{version}-common",
-        f"linux-kbuild-{version}",
-        "busybox-static",
+        f'linux-image-{version}-amd64',
+        f'linux-headers-{version}-amd64',
+        f'linux-headers-{version}-common',
+        f'linux-kbuild-{version}',
+        'busybox-static',
     ]
     with appearing(kernel.root) as scratch:
-        downloads = scratch / "downloads"
+        downloads = scratch / 'downloads'
         for package in fetch(names, downloads):
             unpack(package, scratch)
         shutil.rmtree(downloads)
         _keep_modules(scratch, version)
         # The packaged Makefile includes its common part by an absolute path below /usr/src.
-        makefile = scratch / "usr/src" / f"linux-headers-{version}-amd64" / "Makefile"
-        makefile.write_text(
-            makefile.read_text(encoding="utf-8").replace("/usr/src/", f"{kernel.root}/usr/src/"), encoding="utf-8"
-        )
+        makefile = scratch / 'usr/src' / f'linux-headers-{version}-amd64' / 'Makefile'
+        makefile.write_text(makefile.read_text(encoding='utf-8').replace('/usr/src/', f'{kernel.root}/usr/src/'), encoding='utf-8')
 
 
 def _keep_modules(scratch: Path, version: str) -> None:
     """Unpack the modules that the rig loads into ``modules/`` and drop the other four thousand."""
-    tree = next(path for path in (scratch / "lib/modules", scratch / "usr/lib/modules") if path.is_dir())
-    kept = scratch / "modules"
+    tree = next(path for path in (scratch / 'lib/modules', scratch / 'usr/lib/modules') if path.is_dir())
+    kept = scratch / 'modules'
     kept.mkdir()
-    packed = {path.name.split(".")[0].replace("-", "_"): path for path in tree.rglob("*.ko*")}
+    packed = {path.name.split('.')[0].replace('-', '_'): path for path in tree.rglob('*.ko*')}
     wanted = [*BOOT_MODULES, *CAMERA_MODULES]
     while wanted:
         name = wanted.pop()
         if name not in packed:
-            raise RigUnavailable(f"the kernel package {version} has no module {name!r}, which the rig needs")
-        target = kept / f"{name}.ko"
+            raise RigUnavailable(f'the kernel package {version} has no module {name!r}, which the rig needs')
+        target = kept / f'{name}.ko'
         if target.exists():
             continue
         data = packed[name].read_bytes()
-        target.write_bytes(lzma.decompress(data) if packed[name].suffix == ".xz" else data)
+        target.write_bytes(lzma.decompress(data) if packed[name].suffix == '.xz' else data)
         wanted += dependencies(target)
     shutil.rmtree(tree)

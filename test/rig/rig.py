@@ -16,9 +16,9 @@ from .errors import RigUnavailable
 from .initramfs import GUEST_SHARE
 
 #: One camera, /dev/video0, with the single-planar API.
-VIVID_DEFAULT = "n_devs=1 node_types=0x1"
+VIVID_DEFAULT = 'n_devs=1 node_types=0x1'
 
-_GUEST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_GUEST_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 
 
 class Rig:
@@ -31,7 +31,7 @@ class Rig:
     def __init__(self, *, cache_folder: Path | None = None, install: bool | None = None) -> None:
         """Choose the cache; nothing is looked at or fetched before `prepare`."""
         self._cache_folder = cache_folder or cache.rig_folder()
-        self._install = os.environ.get("ZC_RIG") == "required" if install is None else install
+        self._install = os.environ.get('ZC_RIG') == 'required' if install is None else install
         self._ready: tuple[packages.Kernel, Path, Path] | None = None
 
     def prepare(self) -> packages.Kernel:
@@ -44,8 +44,8 @@ class Rig:
                 _install_qemu()
             machine.require_qemu()
             folder = cache.checked_folder(self._cache_folder)
-            lock = folder / "lock"
-            with locked(lock, f"rig: waiting for another process that prepares the rig (it holds {lock})"):
+            lock = folder / 'lock'
+            with locked(lock, f'rig: waiting for another process that prepares the rig (it holds {lock})'):
                 kernel = packages.current(folder)
                 self._ready = (kernel, module_build.build(kernel, folder), initramfs.build(kernel, folder))
         return self._ready
@@ -57,10 +57,10 @@ class Rig:
         timeout: float,
         out_dir: Path,
         vivid: str | Mapping[str, object] | bool | None = None,
-        module_params: str | Mapping[str, object] = "",
+        module_params: str | Mapping[str, object] = '',
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        append: str = "",
+        append: str = '',
         qemu_args: Sequence[str] = (),
         memory_mib: int = 4096,
     ) -> machine.RigResult:
@@ -73,23 +73,23 @@ class Rig:
         kernel, module, archive = self._prepared()
         out_dir.mkdir(parents=True, exist_ok=True)
         variables = {
-            "PATH": _GUEST_PATH,
-            "HOME": "/run/root",
-            "LANG": "C.UTF-8",
-            "XDG_RUNTIME_DIR": "/run/user/0",
-            "RIG_OUT": GUEST_SHARE,
-            "RIG_MODULE": str(module),
-            "RIG_BUSYBOX": str(kernel.busybox),
+            'PATH': _GUEST_PATH,
+            'HOME': '/run/root',
+            'LANG': 'C.UTF-8',
+            'XDG_RUNTIME_DIR': '/run/user/0',
+            'RIG_OUT': GUEST_SHARE,
+            'RIG_MODULE': str(module),
+            'RIG_BUSYBOX': str(kernel.busybox),
             **(env or {}),
         }
-        loads = [(path, "") for path in kernel.load_order(("vivid",))] if vivid not in (None, False) else []
+        loads = [(path, '') for path in kernel.load_order(('vivid',))] if vivid not in (None, False) else []
         if loads:
             loads[-1] = (loads[-1][0], VIVID_DEFAULT if vivid is True else _parameters(vivid))
         loads.append((module, _parameters(module_params)))
         boot = machine.Boot(
             image=kernel.image,
             initramfs=archive,
-            setup="".join(_load_line(path, parameters) for path, parameters in loads),
+            setup=''.join(_load_line(path, parameters) for path, parameters in loads),
             command=_script(command, variables, cwd or Path.cwd(), timeout),
             out_dir=out_dir.resolve(),
             timeout=timeout,
@@ -102,36 +102,34 @@ class Rig:
 
 def _parameters(given: str | Mapping[str, object] | bool | None) -> str:
     if isinstance(given, Mapping):
-        return " ".join(f"{name}={int(value) if isinstance(value, bool) else value}" for name, value in given.items())
-    return str(given or "")
+        return ' '.join(f'{name}={int(value) if isinstance(value, bool) else value}' for name, value in given.items())
+    return str(given or '')
 
 
 def _load_line(module: Path, parameters: str) -> str:
     quoted = shlex.quote(str(module))
-    words = " ".join(shlex.quote(word) for word in shlex.split(parameters))
+    words = ' '.join(shlex.quote(word) for word in shlex.split(parameters))
     return f'insmod "$root"{quoted} {words} || fail "the module {module.name} does not load"\n'
 
 
 def _script(command: Sequence[str], variables: Mapping[str, str], cwd: Path, timeout: float) -> str:
-    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+    exports = ''.join(f'export {name}={shlex.quote(value)}\n' for name, value in variables.items())
     # The guest ends the command itself, so that a hang leaves a kernel log that shows it.
-    return f"{exports}cd {shlex.quote(str(cwd))} || exit 1\nexec timeout -k 5 {timeout:g} {shlex.join(command)}\n"
+    return f'{exports}cd {shlex.quote(str(cwd))} || exit 1\nexec timeout -k 5 {timeout:g} {shlex.join(command)}\n'
 
 
 def _install_qemu() -> None:
     """Install QEMU if it is missing and this user may; whatever goes wrong shows as a missing QEMU."""
     if shutil.which(machine.QEMU):
         return
-    sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
-    if not shutil.which("apt-get") or (sudo and not shutil.which("sudo")):
+    sudo = [] if os.geteuid() == 0 else ['sudo', '-n']
+    if not shutil.which('apt-get') or (sudo and not shutil.which('sudo')):
         return
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    environment = {**os.environ, 'DEBIAN_FRONTEND': 'noninteractive'}
     result = None
-    for step in (machine.INSTALL_QEMU, ("apt-get", "update"), machine.INSTALL_QEMU):
-        result = subprocess.run(
-            [*sudo, *step], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-        )
+    for step in (machine.INSTALL_QEMU, ('apt-get', 'update'), machine.INSTALL_QEMU):
+        result = subprocess.run([*sudo, *step], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if step == machine.INSTALL_QEMU and result.returncode == 0:
             return
     if result is not None:
-        raise RigUnavailable(f"{' '.join(machine.INSTALL_QEMU)} failed:\n{result.stdout[-2000:]}")
+        raise RigUnavailable(f'{" ".join(machine.INSTALL_QEMU)} failed:\n{result.stdout[-2000:]}')

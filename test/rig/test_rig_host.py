@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from environment.errors import SetupError
 
-from rig import RigError, RigUnavailable, cache, cpio, initramfs, kernel_log, machine, module_build, packages
-from rig import rig as rig_module
-from rig.virtual_result import BRIGHT, DARK, PlanePixels, VirtualResult, expected_boxes, expected_crcs
+from . import RigError, RigUnavailable, cache, cpio, initramfs, kernel_log, machine, module_build, packages
+from . import rig as rig_module
+from .virtual_result import BRIGHT, DARK, PlanePixels, VirtualResult, expected_boxes, expected_crcs
 
 # --- the archive -----------------------------------------------------------------------------------
 
@@ -28,7 +28,7 @@ ENTRIES = [
 
 def _parsed(data: bytes) -> list[tuple[str, int, bytes]]:
     """Read a newc archive by the kernel's description of it."""
-    members = []
+    members: list[tuple[str, int, bytes]] = []
     position = 0
     while True:
         assert data[position : position + 6] == b'070701'
@@ -207,7 +207,7 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_a_cache_in_which_nothing_can_be_built_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RigUnavailable, match=r"has a space or a colon .* set XDG_CACHE_HOME"):
+    with pytest.raises(RigUnavailable, match=r'has a space or a colon .* set XDG_CACHE_HOME'):
         cache.checked_folder(tmp_path / 'with space')
 
 
@@ -226,7 +226,7 @@ def test_modules_load_after_what_they_need(tmp_path: Path) -> None:
 
 def test_a_missing_qemu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, 'which', lambda name: None)
-    with pytest.raises(RigUnavailable, match='qemu-system-x86_64 is not installed: apt-get install .* qemu-system-x86$'):
+    with pytest.raises(RigUnavailable, match=r'qemu-system-x86_64 is not installed: apt-get install .* qemu-system-x86$'):
         rig_module.Rig(cache_folder=tmp_path, install=False).prepare()
 
 
@@ -245,7 +245,7 @@ def test_a_source_that_does_not_compile_shows_the_compiler(tmp_path: Path, monke
     headers = tmp_path / 'usr/src/linux-headers-6.12.1+deb12-amd64'
     headers.mkdir(parents=True)
     (headers / 'Makefile').write_text('modules:\n\t@echo axl.c:1: error: no; exit 2\n', encoding='utf-8')
-    with pytest.raises(RigError, match=r'did not build for 6\.12\.1\+deb12:\n.*axl\.c:1: error: no'):
+    with pytest.raises(RigError, match=r'(?s)did not build for 6\.12\.1\+deb12:\n.*axl\.c:1: error: no'):
         module_build.build(_kernel(tmp_path), tmp_path)
     assert not list((tmp_path / 'modules').iterdir())
 

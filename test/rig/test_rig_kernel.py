@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rig import Rig, RigResult, RigUnavailable
-from rig.guest import import_contract
-from rig.guest.harness import CHECKS
+from . import Rig, RigResult, RigUnavailable
+from .guest import checks
 
 pytestmark = pytest.mark.rig
 
@@ -22,6 +21,9 @@ PYTHON = '/usr/bin/python3' if os.access('/usr/bin/python3', os.X_OK) else sys.e
 
 #: Red zones and poison find what is used after it was freed, full preemption finds races.
 STRICT = 'slub_debug=FZP,kmalloc-* preempt=full'
+
+#: Two cameras, with memory from vmalloc and from the DMA API.
+CAMERAS = 'n_devs=2 node_types=0x1,0x1 allocators=0,1'
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,8 @@ def rig() -> Rig:
 def boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
     """Run all checks in one boot."""
     out = tmp_path_factory.mktemp('rig')
-    command = [PYTHON, '-I', import_contract.__file__]
-    result = rig.run(command, timeout=240, out_dir=out, append=STRICT)
+    command = [PYTHON, '-I', str(Path(__file__).parent / 'guest/import_contract.py')]
+    result = rig.run(command, timeout=240, out_dir=out, vivid=CAMERAS, append=STRICT)
     try:
         outcome = json.loads((out / 'checks.json').read_text(encoding='utf-8'))
     except FileNotFoundError:
@@ -58,7 +60,7 @@ def boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
     return Boot(result, outcome)
 
 
-@pytest.mark.parametrize('name', CHECKS)
+@pytest.mark.parametrize('name', checks.CHECKS)
 def test_in_the_guest(name: str, boot: Boot) -> None:
     if name not in boot.outcome:
         pytest.fail(f'the guest did not get to this check\n{boot.result.report()}', pytrace=False)

@@ -104,9 +104,7 @@ class PlanePixels:
 def expected_crcs(format_name: str, width: int, height: int, planes: Sequence[PlanePixels]) -> list[int]:
     """Return the CRC that the device must find in each plane."""
     shapes = FORMATS[format_name]
-    return [
-        zlib.crc32(b''.join(plane.rows(shape, width, height))) for shape, plane in zip(shapes, planes, strict=True)
-    ]
+    return [zlib.crc32(b''.join(plane.rows(shape, width, height))) for shape, plane in zip(shapes, planes, strict=True)]
 
 
 def expected_boxes(format_name: str, width: int, height: int, plane: PlanePixels) -> list[tuple[int, ...]]:
@@ -155,10 +153,7 @@ def _blobs(classes: dict[tuple[int, int], int]) -> list[set[tuple[int, int]]]:
     for place in sorted(classes):
         y, x = place
         touching = [
-            blob
-            for blob in blobs
-            for neighbour in ((y - 1, x), (y, x - 1))
-            if neighbour in blob and classes[neighbour] == classes[place]
+            blob for blob in blobs for neighbour in ((y - 1, x), (y, x - 1)) if neighbour in blob and classes[neighbour] == classes[place]
         ]
         merged = {place}.union(*touching)
         blobs = [blob for blob in blobs if not any(blob is other for other in touching)]
@@ -166,9 +161,7 @@ def _blobs(classes: dict[tuple[int, int], int]) -> list[set[tuple[int, int]]]:
     return sorted(blobs, key=min)
 
 
-def _box(
-    blob: set[tuple[int, int]], classes: dict[tuple[int, int], int], sums: dict[tuple[int, int], int], mean: int
-) -> tuple[int, ...]:
+def _box(blob: set[tuple[int, int]], classes: dict[tuple[int, int], int], sums: dict[tuple[int, int], int], mean: int) -> tuple[int, ...]:
     level = sum(sums[place] for place in blob) // (_BLOCK * _BLOCK * len(blob))
     rows, columns = [y for y, _ in blob], [x for _, x in blob]
     return (

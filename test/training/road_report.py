@@ -39,7 +39,7 @@ def write_report(model_path: Path, facts: dict[str, Any]) -> dict[str, Any]:
         frames = list(road_frames(width, height, 'held_out', HELD_OUT_SEED, SCENES, FRAMES_PER_SCENE))
         report['held_out'][f'{width}x{height}'] = {
             **_quality(model, frames),
-            'colour_baseline': _baseline_figures(width, height, 'train', frames),
+            'colour_baseline': _baseline_figures(width, height, 'held_out', frames),
         }
     frames = list(road_frames(*SIZES[0], 'all', HELD_OUT_SEED, SCENES, FRAMES_PER_SCENE))
     report['all_hues_640x360'] = {
@@ -63,7 +63,8 @@ def _quality(model: RoadModel, frames: list[RoadFrame]) -> dict[str, Any]:
 
 
 def _baseline_figures(width: int, height: int, palette: str, frames: list[RoadFrame]) -> dict[str, Any]:
-    baseline = ColourBaseline(list(road_frames(width, height, palette, BASELINE_SEED, 15, 6)))
+    """The baseline learns the very palette that it is tested on, which is more than the model gets."""
+    baseline = ColourBaseline(list(road_frames(width, height, palette, BASELINE_SEED, 12, 5)))
     detections: list[ImageBoxes] = [baseline.detect(frame) for frame in frames]
     measured = average_precision(detections, [frame.truth for frame in frames], len(CLASS_NAMES))
     return {'learnt_on_palette': palette, **_figures(measured)}

@@ -9,9 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from rig.guest.harness import check, equal, expect_nothing_left
-from rig.guest.kernel_api import heap_buffer, live, parameters
-from rig.guest.npu_client import RESULT_SIZE, Npu, make_image
+from .harness import check, equal, expect_nothing_left
+from .kernel_api import heap_buffer, live, parameters
+from .npu_client import RESULT_SIZE, Npu, make_image
 
 _SECONDS = 2.0
 

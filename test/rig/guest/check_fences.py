@@ -6,9 +6,9 @@ import errno
 import os
 import time
 
-from rig.guest.harness import check, equal, raises
-from rig.guest.kernel_api import SYNC_END, SYNC_READ, SYNC_WRITE, fence_info, heap_buffer, is_readable, parameters, wait_fence
-from rig.guest.npu_client import RESULT_SIZE, Npu, make_image, read_result
+from .harness import check, equal, raises
+from .kernel_api import SYNC_END, SYNC_READ, SYNC_WRITE, fence_info, heap_buffer, is_readable, parameters, wait_fence
+from .npu_client import RESULT_SIZE, Npu, make_image, read_result
 
 
 def _now_us() -> int:
@@ -45,25 +45,23 @@ def fences_are_close_on_exec() -> None:
 
 @check
 def an_acquire_fence_is_waited_for() -> None:
-    with Npu() as npu, Npu() as other, make_image('NV12', 160, 96) as image:
-        with heap_buffer(RESULT_SIZE) as result, heap_buffer(RESULT_SIZE) as late:
-            handle, other_handle = npu.import_planes(image.argument()).handle, other.import_planes(image.argument()).handle
-            with parameters(latency_us=150000):
-                producer = other.submit2(other_handle, late.fd)
-                time.sleep(0.02)
-            with parameters(latency_us=0):
-                # The time of reading is after the producer's end: it still sees this new content.
-                consumer = npu.submit2(handle, result.fd, in_fence=producer.fence)
-                assert not is_readable(consumer.fence, 50), 'the job did not wait for its acquire fence'
-                with parameters(reservation_fences=0):
-                    image.planes[0].buffer.memory()[0:4] = b'late'
-                first, second = wait_fence(producer.fence), consumer.wait()
-            equal((first.status, second.status), (1, 1), 'status')
-            assert first.timestamp_ns <= second.timestamp_ns, 'the consumer ended before the producer'
-            equal(read_result(result).crcs(), image.crcs(), 'CRCs')
-            again = npu.submit2(handle, result.fd, in_fence=producer.fence)
-            equal(again.wait().status, 1, 'status with a fence that has long signalled')
-            os.close(producer.fence)
+    with Npu() as npu, Npu() as other, make_image('NV12', 160, 96) as image, heap_buffer(RESULT_SIZE) as result:
+        handle, other_handle = npu.import_planes(image.argument()).handle, other.import_planes(image.argument()).handle
+        with parameters(latency_us=150000):
+            producer = other.submit2(other_handle, result.fd)
+        with parameters(latency_us=0, reservation_fences=0):
+            consumer = npu.submit2(handle, result.fd, in_fence=producer.fence)
+            assert not is_readable(consumer.fence, 50), 'the job did not wait for its acquire fence'
+            # Written while it waits, seen because it has not read before.
+            image.planes[0].buffer.memory()[0:4] = b'late'
+            first, second = wait_fence(producer.fence), consumer.wait()
+        equal((first.status, second.status), (1, 1), 'status')
+        assert first.timestamp_ns <= second.timestamp_ns, 'the consumer ended before the producer'
+        equal(read_result(result).crcs(), image.crcs(), 'CRCs')
+        equal(image.planes[0].buffer.read(4), b'late', 'first pixels')
+        again = npu.submit2(handle, result.fd, in_fence=producer.fence)
+        equal(again.wait().status, 1, 'status with a fence that has long signalled')
+        os.close(producer.fence)
 
 
 @check

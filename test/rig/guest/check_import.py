@@ -8,11 +8,12 @@ import mmap
 import os
 import struct
 
-from rig.guest.harness import check, equal, expect_nothing_left, raises
-from rig.guest.kernel_api import bufinfo, heap_buffer, libc, live, parameters, trace_events, tracing
-from rig.guest.npu_client import Job, Npu, make_image
-from rig.virtual_result import FORMATS, fourcc
 from zc_perception.npu import axl_abi as abi
+
+from ..virtual_result import FORMATS, fourcc
+from .harness import check, equal, expect_nothing_left, raises
+from .kernel_api import bufinfo, heap_buffer, libc, live, parameters, trace_events, tracing
+from .npu_client import Job, Npu, make_image
 
 SIZE = (64, 48)
 BYTES = 64 * 48 * 3 // 2
@@ -21,9 +22,7 @@ NPU_DEVICE = '0000:01:00.0'
 
 def _query(npu: Npu, room: int) -> tuple[abi.AxlQuery, list[abi.AxlFormat]]:
     formats = (abi.AxlFormat * max(room, 1))()
-    argument = abi.AxlQuery(
-        struct_size=ctypes.sizeof(abi.AxlQuery), num_formats=room, formats_ptr=ctypes.addressof(formats) if room else 0
-    )
+    argument = abi.AxlQuery(struct_size=ctypes.sizeof(abi.AxlQuery), num_formats=room, formats_ptr=ctypes.addressof(formats) if room else 0)
     npu.call(abi.REQUESTS.query, argument)
     return argument, list(formats)
 
@@ -47,9 +46,7 @@ def query_writes_no_more_than_there_is_room_for() -> None:
         few = (abi.AxlFormat * 3)()
         npu.call(
             abi.REQUESTS.query,
-            abi.AxlQuery(
-                struct_size=ctypes.sizeof(abi.AxlQuery), num_formats=2, formats_ptr=ctypes.addressof(few)
-            ),
+            abi.AxlQuery(struct_size=ctypes.sizeof(abi.AxlQuery), num_formats=2, formats_ptr=ctypes.addressof(few)),
         )
         equal((few[1].fourcc, few[2].fourcc), (formats[1].fourcc, 0), 'second and third entry')
 
@@ -266,9 +263,7 @@ def bad_addresses_are_efault_and_leave_nothing() -> None:
     with Npu() as npu, make_image('NV12', *SIZE) as image, heap_buffer(4096) as result:
         handle = npu.import_planes(image.argument()).handle
         arguments = {
-            abi.REQUESTS.import_fd: abi.AxlImportFd(
-                fd=image.planes[0].buffer.fd, width=64, height=48, pixfmt=fourcc('NV12'), flags=1
-            ),
+            abi.REQUESTS.import_fd: abi.AxlImportFd(fd=image.planes[0].buffer.fd, width=64, height=48, pixfmt=fourcc('NV12'), flags=1),
             abi.REQUESTS.import_planes: image.argument(),
             abi.REQUESTS.submit: abi.AxlSubmit(input_handle=handle, result_fd=result.fd),
             abi.REQUESTS.submit2: abi.AxlSubmit2(
@@ -286,7 +281,7 @@ def bad_addresses_are_efault_and_leave_nothing() -> None:
             libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ | mmap.PROT_WRITE)
         with raises(errno.EFAULT):
             npu.call_at(abi.REQUESTS.release_import, 8)
-        equal(live(), {'attachments': 1, 'imports': 1, 'jobs': 0, 'fences': live()['fences']}, 'live objects')
+        equal([live()[what] for what in ('attachments', 'imports', 'jobs')], [1, 1, 0], 'live objects')
     del view
     memory.close()
 

@@ -7,10 +7,11 @@ import errno
 import os
 import time
 
-from rig.guest.harness import check, equal, expect_nothing_left, raises
-from rig.guest.kernel_api import bufinfo, heap_buffer, is_readable, live, parameters, trace_events, tracing
-from rig.guest.npu_client import RESULT_SIZE, Npu, make_image, read_result
 from zc_perception.npu import axl_abi as abi
+
+from .harness import check, equal, expect_nothing_left, raises
+from .kernel_api import bufinfo, heap_buffer, is_readable, live, parameters, trace_events, tracing
+from .npu_client import RESULT_SIZE, Npu, make_image, read_result
 
 
 @check

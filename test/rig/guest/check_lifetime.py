@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rig.guest.harness import check, equal, eventually, expect_nothing_left, raises
-from rig.guest.kernel_api import bufinfo, heap_buffer, is_readable, libc, live, parameters, shadow_buffer, trace_events, tracing
-from rig.guest.npu_client import RESULT_SIZE, Npu, make_image
+from .harness import check, equal, eventually, expect_nothing_left, raises
+from .kernel_api import bufinfo, heap_buffer, is_readable, libc, live, parameters, shadow_buffer, trace_events, tracing
+from .npu_client import RESULT_SIZE, Npu, make_image
 
 
 @check

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from rig.guest.harness import check, equal
-from rig.guest.kernel_api import SYNC_END, SYNC_READ, SYNC_WRITE, heap_buffer, shadow_buffer, udmabuf_buffer
-from rig.guest.npu_client import RESULT_SIZE, Image, Npu, make_image, read_result
-from rig.virtual_result import FORMATS, MAGIC, MAX_BOXES, VERSION, VirtualResult, fourcc
+from ..virtual_result import FORMATS, MAGIC, MAX_BOXES, VERSION, VirtualResult, fourcc
+from .harness import check, equal
+from .kernel_api import SYNC_END, SYNC_READ, SYNC_WRITE, heap_buffer, shadow_buffer, udmabuf_buffer
+from .npu_client import RESULT_SIZE, Image, Npu, make_image, read_result
 
 
 def _expect_right(npu: Npu, image: Image) -> VirtualResult:

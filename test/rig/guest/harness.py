@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rig.guest.kernel_api import live
+from .kernel_api import live
 
 Check = Callable[[], None]
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from rig.guest.kernel_api import Buffer, FenceInfo, heap_buffer, libc, wait_fence
-from rig.virtual_result import FORMATS, PlanePixels, VirtualResult, expected_boxes, expected_crcs, fourcc
 from zc_perception.npu import axl_abi as abi
+
+from ..virtual_result import FORMATS, PlanePixels, VirtualResult, expected_boxes, expected_crcs, fourcc
+from .kernel_api import Buffer, FenceInfo, heap_buffer, libc, wait_fence
 
 _S = TypeVar('_S', bound=ctypes.LittleEndianStructure)
 
@@ -75,9 +76,7 @@ class Npu:
         if libc.ioctl(self.fd, ctypes.c_ulong(request), ctypes.c_void_p(address)) < 0:
             raise OSError(ctypes.get_errno(), 'ioctl')
 
-    def import_fd(
-        self, fd: int, size: tuple[int, int], pixfmt: str = 'NV12', flags: int = abi.ImportFlags.TO_DEVICE
-    ) -> abi.AxlImportFd:
+    def import_fd(self, fd: int, size: tuple[int, int], pixfmt: str = 'NV12', flags: int = abi.ImportFlags.TO_DEVICE) -> abi.AxlImportFd:
         """Import one tight image."""
         argument = abi.AxlImportFd(fd=fd, width=size[0], height=size[1], pixfmt=fourcc(pixfmt), flags=flags)
         return self.call(abi.REQUESTS.import_fd, argument)
@@ -221,10 +220,8 @@ def make_image(
         stride = shape.row_bytes(width) + padding[index]
         places.append((stride, offset, stride * shape.rows(height)))
         end = offset + places[-1][2]
-    if separate:
-        buffers = [allocate(offset + size) for _, offset, size in places]
-    else:
-        buffers = [allocate(end)] * len(places)
+    sizes = [offset + size for _, offset, size in places]
+    buffers = [allocate(size) for size in sizes] if separate else [allocate(end)] * len(places)
     planes = [Plane(buffer, *place) for buffer, place in zip(buffers, places, strict=True)]
     image = Image(format_name, width, height, planes)
     image.fill(seed)

@@ -37,7 +37,7 @@ MODULE_PARM_DESC(reservation_fences, "add the fence of a job to the reservation 
 
 struct axl_fence {
 	struct dma_fence base;
-	spinlock_t lock;
+	spinlock_t lock;	/* what dma_fence wants one for */
 };
 
 struct axl_job {

@@ -1,0 +1,100 @@
+"""The owning descriptor type: one owner, close-on-exec, closed exactly once."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import gc
+import os
+from pathlib import Path
+
+import pytest
+
+from zc_perception.memory.owned_fd import OwnedFd
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+
+
+def is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+def test_owning_makes_close_on_exec() -> None:
+    number = os.dup(0)
+    os.set_inheritable(number, True)
+    with OwnedFd(number) as fd:
+        assert fcntl.fcntl(fd.fileno(), fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+
+
+def test_duplicates_are_the_same_open_file_with_an_owner_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / 'file'
+    path.write_bytes(b'content')
+    with OwnedFd.open(str(path), os.O_RDONLY) as fd:
+        with fd.dup() as other:
+            assert other.fileno() != fd.fileno()
+            os.lseek(other.fileno(), 3, os.SEEK_SET)
+            assert os.lseek(fd.fileno(), 0, os.SEEK_CUR) == 3
+            for owner in (fd, other):
+                assert fcntl.fcntl(owner.fileno(), fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+        assert other.closed and is_open(fd.fileno())
+
+
+def test_duplicating_a_foreign_descriptor_leaves_it_open() -> None:
+    foreign = os.dup(0)
+    OwnedFd.duplicate(foreign).close()
+    assert is_open(foreign)
+    os.close(foreign)
+
+
+def test_a_second_close_does_not_hit_the_number_s_next_user() -> None:
+    fd = OwnedFd(os.dup(0))
+    number = fd.fileno()
+    fd.close()
+    os.dup2(0, number)
+    fd.close()
+    assert is_open(number)
+    os.close(number)
+
+
+def test_use_after_close_raises() -> None:
+    fd = OwnedFd(os.dup(0))
+    fd.close()
+    for use in (fd.fileno, fd.dup, fd.detach):
+        with pytest.raises(ValueError, match='closed'):
+            use()
+    assert repr(fd) == 'OwnedFd(closed)'
+
+
+def test_detaching_gives_the_number_away() -> None:
+    fd = OwnedFd(os.dup(0))
+    number = fd.detach()
+    fd.close()
+    assert fd.closed and is_open(number)
+    os.close(number)
+
+
+def test_a_forgotten_descriptor_is_closed() -> None:
+    fd = OwnedFd(os.dup(0))
+    number = fd.fileno()
+    del fd
+    gc.collect()
+    assert not is_open(number)
+
+
+def test_only_open_descriptors_can_be_owned() -> None:
+    number = os.dup(0)
+    os.close(number)
+    with pytest.raises(OSError) as caught:
+        OwnedFd(number)
+    assert caught.value.errno == errno.EBADF
+
+
+def test_the_block_closes_when_its_body_raises() -> None:
+    fd = OwnedFd(os.dup(0))
+    with pytest.raises(KeyError), fd:
+        raise KeyError
+    assert fd.closed

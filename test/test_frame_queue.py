@@ -1,0 +1,160 @@
+"""The queue between two threads: newest wins, nothing leaks, and poll(2) says exactly when there is a frame."""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from zc_perception.frame import Frame
+from zc_perception.frame_queue import FrameQueue
+from zc_perception.memory.pool import BufferPool
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+MakePool = Callable[..., BufferPool]
+MakeFrame = Callable[..., Frame]
+
+
+def readable(queue: FrameQueue) -> bool:
+    poller = select.poll()
+    poller.register(queue.fileno(), select.POLLIN)
+    return bool(poller.poll(0))
+
+
+def taken(queue: FrameQueue, timeout_s: float = 0.0) -> Frame:
+    frame = queue.get(timeout_s)
+    assert frame is not None
+    return frame
+
+
+def test_frames_come_out_in_order(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool, queue = make_pool(slots=3), FrameQueue(3)
+    frames = [make_frame(pool, sequence=i) for i in range(3)]
+    for frame in frames:
+        queue.put(frame)
+    assert len(queue) == 3
+    assert [taken(queue) for _ in range(3)] == frames
+    assert queue.get() is None and queue.dropped == 0
+
+
+def test_the_oldest_is_released_and_counted_when_full(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool, told = make_pool(slots=4), []
+    frames = [make_frame(pool, sequence=i) for i in range(4)]
+    queue = FrameQueue(2, on_drop=lambda: told.append([f.released for f in frames]))
+    for frame in frames:
+        queue.put(frame)
+    assert [f.released for f in frames] == [True, True, False, False]
+    assert told == [[True, False, False, False], [True, True, False, False]]
+    assert (queue.dropped, len(queue)) == (2, 2)
+    assert taken(queue) is frames[2] and taken(queue) is frames[3]
+
+
+def test_keep_all_drops_nothing(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool, queue = make_pool(slots=20), FrameQueue(None)
+    for i in range(20):
+        queue.put(make_frame(pool, sequence=i))
+    frames = [taken(queue) for _ in range(20)]
+    assert [f.data.sequence for f in frames] == list(range(20))
+    assert queue.dropped == 0
+    for frame in frames:
+        frame.release()
+
+
+def test_it_polls_readable_exactly_while_it_holds_a_frame(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool, queue = make_pool(slots=3), FrameQueue(2)
+    seen = [readable(queue)]
+    kept = []
+    for _ in range(3):
+        queue.put(make_frame(pool))
+        seen.append(readable(queue))
+    for _ in range(2):
+        kept.append(taken(queue))
+        seen.append(readable(queue))
+    assert seen == [False, True, True, True, True, False]
+    kept.pop().release()
+    queue.put(kept.pop())
+    assert readable(queue)
+    taken(queue).release()
+
+
+def test_getting_waits_for_a_frame(make_frame: MakeFrame) -> None:
+    queue, frame = FrameQueue(1), make_frame()
+    putter = threading.Timer(0.03, queue.put, (frame,))
+    putter.start()
+    assert queue.get(20.0) is frame
+    putter.join()
+
+
+def test_getting_gives_up_after_its_timeout() -> None:
+    queue = FrameQueue(1)
+    started = time.monotonic()
+    assert queue.get(0.02) is None
+    assert time.monotonic() - started >= 0.02
+
+
+def test_a_consumer_that_lost_the_race_for_a_frame_goes_on_waiting(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool, queue, lost = make_pool(slots=4), FrameQueue(None), []
+
+    def consume() -> None:
+        frame = queue.get(20.0)
+        if frame is None:
+            lost.append(1)
+        else:
+            frame.release()
+
+    consumers = [threading.Thread(target=consume) for _ in range(4)]
+    for consumer in consumers:
+        consumer.start()
+    for _ in range(4):
+        time.sleep(0.02)
+        queue.put(make_frame(pool))
+    for consumer in consumers:
+        consumer.join(30.0)
+    assert lost == []
+
+
+def test_closing_releases_what_is_queued_and_what_comes_later(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool, queue = make_pool(slots=2), FrameQueue(None)
+    queued, late = make_frame(pool), make_frame(pool)
+    queue.put(queued)
+    queue.close()
+    queue.put(late)
+    assert queued.released and late.released
+    assert len(queue) == 0 and queue.get() is None
+
+
+def test_closing_wakes_a_waiting_consumer() -> None:
+    queue = FrameQueue(1)
+    closer = threading.Timer(0.03, queue.close)
+    closer.start()
+    started = time.monotonic()
+    assert queue.get(20.0) is None
+    assert time.monotonic() - started < 10.0
+    closer.join()
+    assert readable(queue), 'whoever polls later is told as well'
+
+
+def test_no_frame_is_lost_between_threads(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool, queue = make_pool(slots=8), FrameQueue(2)
+    total, got = 400, []
+
+    def consume() -> None:
+        while (frame := queue.get(10.0)) is not None:
+            got.append(frame.data.sequence)
+            frame.release()
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    for i in range(total):
+        queue.put(make_frame(pool, sequence=i))
+    deadline = time.monotonic() + 20.0
+    while len(queue) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    queue.close()
+    consumer.join(20.0)
+    assert got == sorted(got) and got[-1] == total - 1
+    assert len(got) + queue.dropped == total
+    assert pool.statistics().holders == {}
