@@ -30,8 +30,13 @@ class FrameQueue:
         self.dropped = 0
 
     def fileno(self) -> int:
-        """Readable while the queue is not empty."""
+        """Readable while the queue is not empty, and once it is closed."""
         return self._event.fileno()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more frames; it polls readable then."""
+        return self._closed
 
     def __len__(self) -> int:
         return len(self._frames)

@@ -92,7 +92,7 @@ def test_objects_stay_within_limits(width: int, height: int, seed: int, palette:
 @pytest.mark.parametrize('size', [(64, 64), (64, 720), (1280, 64), (640, 360), (1920, 1080), (3840, 2160)])
 def test_objects_stay_within_limits_over_a_drive(size: tuple[int, int]) -> None:
     scene = RoadScene(*size, seed=5)
-    for index in range(0, 4000, 50):
+    for index in range(0, 4000, 100):
         assert_within_limits(scene.truth(index), *size)
 
 

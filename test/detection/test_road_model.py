@@ -66,7 +66,7 @@ def test_finds_them_at_other_frame_sizes(model: RoadModel, width: int, height: i
 @pytest.mark.parametrize('palette', ['held_out', 'all'])
 def test_colour_alone_finds_little(held_out: list[RoadFrame], palette: str) -> None:
     """Learnt on the palette that it is tested on, which is more than the model gets."""
-    baseline = ColourBaseline(list(road_frames(640, 360, palette, BASELINE_SEED, scenes=12, frames_per_scene=5)))
+    baseline = ColourBaseline(list(road_frames(640, 360, palette, BASELINE_SEED, scenes=8, frames_per_scene=5)))
     frames = held_out
     if palette == 'all':
         frames = list(road_frames(640, 360, 'all', FIRST_HELD_OUT_SEED, scenes=20, frames_per_scene=5))

@@ -39,6 +39,12 @@ _PREFIX_PTH = (
     "prefixes = [path for path in os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep) if path]; "
     "sys.prefix in prefixes or os.environ.update(AMENT_PREFIX_PATH=os.pathsep.join([*prefixes, sys.prefix]))\n"
 )
+#: Every node is a process of its own and would compile again where PYTHONDONTWRITEBYTECODE is set, as in many
+#: containers. A file that does not compile is a template or a test's, and no reason to stop.
+_COMPILE = (
+    "import compileall, re, sys; "
+    "compileall.compile_dir(sys.argv[1], quiet=2, workers=0, rx=re.compile('/tests?/'))"
+)
 _PIP_ADVICE = (
     "The wheels come from the package index for which pip is configured. Check the network and that configuration "
     "(pip config list), then call make again."
@@ -102,8 +108,9 @@ class Environment:
             run_logged([sys.executable, "-m", "venv", str(self.venv)], self.log, ROOT)
         with step(f"{self.name}: installing ROS 2 {self.distro} and the tools (wheels)"):
             files = [argument for file in self.requirements for argument in ("-r", str(file))]
-            # Compiling everything takes longer than what is imported later takes to compile.
+            # pip would compile with one process.
             self.pip("install", "--no-compile", *files)
+            run_logged([str(self.python), "-c", _COMPILE, str(self.site_packages())], self.log, ROOT)
             (self.site_packages() / "zc_ament_prefix.pth").write_text(_PREFIX_PTH, encoding="ascii")
 
     def build_interfaces(self) -> None:

@@ -1,11 +1,12 @@
 """A plain rclpy process: it knows standard messages and nothing of zc_perception. Prints what it received as one JSON object.
 
-    plain_subscriber.py SECONDS [--image] [--until-images N] [--until-detections N] [--until-silent SECONDS]
+    plain_subscriber.py SECONDS [--image] [--until-images N] [--until-detections N] [--until-silent SECONDS] [--until-eof]
 """
 
 import argparse
 import json
 import sys
+import threading
 import time
 
 import rclpy
@@ -21,6 +22,7 @@ def main() -> None:
     parser.add_argument('--until-images', type=int, default=sys.maxsize, help='end when so many came')
     parser.add_argument('--until-detections', type=int, default=sys.maxsize, help='end when so many arrays came')
     parser.add_argument('--until-silent', type=float, default=0.0, help='end when no detections came for so long after the first')
+    parser.add_argument('--until-eof', action='store_true', help='end when stdin is closed')
     options = parser.parse_args()
     rclpy.init()
     node = rclpy.create_node('plain_subscriber')
@@ -61,9 +63,12 @@ def main() -> None:
     node.create_subscription(LabelInfo, 'label_info', on_labels, latched)
     if options.image:
         node.create_subscription(Image, 'image_raw', on_image, 1)
+    closed = threading.Event()
+    if options.until_eof:
+        threading.Thread(target=lambda: (sys.stdin.read(), closed.set()), daemon=True).start()
     print('listening', flush=True)
     end = time.monotonic() + options.seconds
-    while time.monotonic() < end:
+    while time.monotonic() < end and not closed.is_set():
         rclpy.spin_once(node, timeout_sec=0.1)
         if options.until_silent and last[0] and time.monotonic() - last[0] > options.until_silent:
             break

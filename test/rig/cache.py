@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,8 +41,10 @@ def appearing(target: Path) -> Iterator[Path]:
         content.rename(target)
 
 
-def keep_newest(parent: Path, count: int) -> None:
-    """Remove all but the `count` last changed folders below `parent`; a run in progress may use the one before."""
-    folders = sorted((p for p in parent.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, reverse=True)
-    for folder in folders[count:]:
-        shutil.rmtree(folder, ignore_errors=True)
+def keep_newest(entries: Iterable[Path], count: int) -> None:
+    """Remove all but the `count` last used of these; more than one, as others may be running from theirs."""
+    for entry in sorted(entries, key=lambda path: path.stat().st_mtime, reverse=True)[count:]:
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink()

@@ -11,6 +11,7 @@ import hashlib
 from pathlib import Path
 
 from . import cpio
+from .cache import keep_newest
 from .packages import BOOT_MODULES, Kernel
 
 #: Where the guest mounts the writable share.
@@ -87,11 +88,11 @@ def build(kernel: Kernel, cache: Path) -> Path:
     key = hashlib.sha256(f'{kernel.version}\n{INIT}'.encode()).hexdigest()[:16]
     target = cache / f'initramfs-{key}.cpio.gz'
     if not target.is_file():
-        for old in cache.glob('initramfs-*.cpio.gz'):
-            old.unlink()
         scratch = target.with_suffix('.new')
         scratch.write_bytes(gzip.compress(_archive(kernel), 1))
         scratch.rename(target)
+    target.touch()
+    keep_newest(cache.glob('initramfs-*.cpio.gz'), 4)
     return target
 
 

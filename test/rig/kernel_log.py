@@ -45,11 +45,17 @@ _HARMLESS = re.compile(
     )
 )
 
+#: ... or this: vivid sleeps until its next frame is due and computes a negative time when the guest is too slow for it.
+_VIVID_LATE = re.compile(
+    r'^[^\n]*schedule_timeout: wrong timeout value \w+\n(?:(?!</TASK>)[^\n]*\n)*?[^\n]*\bvivid_thread_\w+(?:(?!</TASK>)[^\n]*\n)*[^\n]*</TASK>',
+    re.M,
+)
+
 #: From here on the rig itself asked for backtraces, of a command that did not end.
 _SYSRQ = 'sysrq: Show Blocked State'
 
 
 def complaints(log: str) -> list[str]:
     """Return the lines of `log` that no healthy kernel prints, in their order."""
-    log = log.partition(_SYSRQ)[0]
+    log = _VIVID_LATE.sub('', log.partition(_SYSRQ)[0])
     return [line for line in log.splitlines() if _COMPLAINTS.search(line) and not _HARMLESS.search(line)]

@@ -129,6 +129,7 @@ def command_line(qemu: str, boot: Boot) -> list[str]:
         'oops=panic',
         'mitigations=off',
         'intel_iommu=on',
+        'no_timer_check',  # on a loaded host its timer comes too late, and the kernel panics
         'kfence.sample_interval=20',  # Debian builds it in but leaves it off
         boot.append,
     ]
@@ -140,7 +141,7 @@ def command_line(qemu: str, boot: Boot) -> list[str]:
         *('-chardev', f'file,id=console,path={_escaped(boot.out_dir / "console")}', '-serial', 'chardev:console'),
         *('-kernel', str(boot.image), '-initrd', str(boot.initramfs), '-append', ' '.join(append).strip()),
         # Behind a port of its own the NPU's function is 0000:01:00.0, so /dev/metis-0:1:0.
-        *('-device', 'intel-iommu', '-device', 'pcie-root-port,id=npu,chassis=1', '-device', 'pci-testdev,bus=npu'),
+        *('-device', 'intel-iommu,intremap=off', '-device', 'pcie-root-port,id=npu,chassis=1', '-device', 'pci-testdev,bus=npu'),
         *('-virtfs', 'local,path=/,mount_tag=host,readonly=on,security_model=none,multidevs=remap'),
         *('-virtfs', f'local,path={_escaped(boot.out_dir)},mount_tag=out,security_model=none,multidevs=remap'),
         *boot.qemu_args,

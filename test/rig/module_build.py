@@ -52,5 +52,5 @@ def build(kernel: Kernel, cache: Path, folder: Path = MODULE_SOURCES) -> Path:
         if result.returncode:
             raise RigError(f"the rig's kernel module did not build for {kernel.version}:\n{result.stdout}")
         (scratch / 'build.log').write_text(result.stdout, encoding='utf-8')
-    keep_newest(cache / 'modules', 4)
+    keep_newest((cache / 'modules').iterdir(), 4)
     return module

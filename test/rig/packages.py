@@ -117,7 +117,7 @@ def current(cache: Path, *, now: float | None = None) -> Kernel:
             raise RigUnavailable(f'the kernel packages are not cached and cannot be fetched: {error}') from error
         kernel = cached  # and ask again tomorrow: without a network each attempt takes its time
     state_file.write_text(json.dumps({'version': kernel.version, 'checked': now}), encoding='utf-8')
-    keep_newest(cache / 'kernels', 2)
+    keep_newest((cache / 'kernels').iterdir(), 2)
     return kernel
 
 

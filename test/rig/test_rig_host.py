@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import shutil
 import stat
 import subprocess
@@ -228,6 +229,56 @@ def test_a_missing_qemu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(shutil, 'which', lambda name: None)
     with pytest.raises(RigUnavailable, match=r'qemu-system-x86_64 is not installed: apt-get install .* qemu-system-x86$'):
         rig_module.Rig(cache_folder=tmp_path, install=False).prepare()
+
+
+FAKE_APT = """#!/bin/sh
+echo "$*" >> {log}
+case "$1" in
+    update) touch {log}.updated ;;
+    install)
+        [ -e {log}.updated ] || {{ echo "E: Unable to fetch some archives"; exit 100; }}
+        printf '#!/bin/sh\\n' > {folder}/qemu-system-x86_64
+        {chmod} +x {folder}/qemu-system-x86_64 ;;
+esac
+"""
+
+
+def _machine_with_apt(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
+    """Make a PATH with nothing but the apt-get given; return the log of its calls."""
+    log = folder / 'apt.log'
+    (folder / 'bin').mkdir()
+    apt = folder / 'bin/apt-get'
+    apt.write_text(script.format(log=log, folder=folder / 'bin', chmod=shutil.which('chmod')), encoding='utf-8')
+    apt.chmod(0o755)
+    (folder / 'bin/touch').symlink_to(str(shutil.which('touch')))
+    monkeypatch.setenv('PATH', str(folder / 'bin'))
+    monkeypatch.setattr(os, 'geteuid', lambda: 0)
+    return log
+
+
+def test_qemu_is_installed_where_the_rig_is_required(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = _machine_with_apt(tmp_path, monkeypatch, FAKE_APT)
+    monkeypatch.setenv('ZC_RIG', 'required')
+    # What comes after QEMU is missing as well.
+    monkeypatch.setattr(packages, 'current', lambda folder: pytest.fail('far enough', pytrace=False))
+    with pytest.raises(pytest.fail.Exception, match='far enough'):
+        rig_module.Rig(cache_folder=tmp_path / 'cache').prepare()
+    install = ' '.join(machine.INSTALL_QEMU[1:])
+    assert log.read_text(encoding='utf-8').splitlines() == [install, 'update', install]
+
+
+def test_nothing_is_installed_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = _machine_with_apt(tmp_path, monkeypatch, FAKE_APT)
+    monkeypatch.delenv('ZC_RIG', raising=False)
+    with pytest.raises(RigUnavailable, match='qemu-system-x86_64 is not installed'):
+        rig_module.Rig(cache_folder=tmp_path / 'cache').prepare()
+    assert not log.exists()
+
+
+def test_an_installation_that_fails_shows_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _machine_with_apt(tmp_path, monkeypatch, '#!/bin/sh\necho "E: Unable to locate package"; exit 100\n')
+    with pytest.raises(RigUnavailable, match=r'(?s)qemu-system-x86 failed:\n.*E: Unable to locate package'):
+        rig_module.Rig(cache_folder=tmp_path / 'cache', install=True).prepare()
 
 
 def test_a_missing_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

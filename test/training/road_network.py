@@ -84,8 +84,8 @@ class RoadNetwork(nn.Module):
         middle = self.merge[1](self.lateral[1](middle) + functional.interpolate(coarse, scale_factor=2.0))
         fine = self.merge[0](self.lateral[0](fine) + functional.interpolate(middle, scale_factor=2.0))
         for level, (features, stride) in enumerate(zip((fine, middle, coarse), STRIDES, strict=True)):
-            log_reach = self.box_out[level](self.box_branch(features, level)).float()
-            yield log_reach.clamp(max=MAX_LOG_REACH).exp() * stride, self.class_out[level](self.class_branch(features, level)).float()
+            log_reach = self.box_out[level](self.box_branch(features, level)).float().clamp(max=MAX_LOG_REACH)
+            yield log_reach.exp() * stride, self.class_out[level](self.class_branch(features, level)).float()
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Boxes ``(b, n, 4)`` as x0, y0, x1, y1 in pixels and class logits ``(b, n, classes)``."""

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from zc_perception.camera.camera import DrawnCamera
 from zc_perception.errors import CameraError, ConfigError
+from zc_perception.pixel.fourcc import NV12, pixel_format
+from zc_perception.pixel.layout import check_dimensions
 from zc_perception.pixel.nv12 import Nv12Writer
 
 DEFAULT_FRAMERATE = 30.0
@@ -43,6 +45,7 @@ class ReplayCamera(DrawnCamera):
     :param height: likewise.
     :param framerate: frames per second; 0 for the file's own.
     :raises ConfigError: the file can't be used.
+    :raises LayoutError: an odd width or height.
     """
 
     reason = 'decode'
@@ -55,6 +58,7 @@ class ReplayCamera(DrawnCamera):
         own_width = int(self._capture.get(cv2.CAP_PROP_FRAME_WIDTH)) & ~1
         own_height = int(self._capture.get(cv2.CAP_PROP_FRAME_HEIGHT)) & ~1
         own_framerate = float(self._capture.get(cv2.CAP_PROP_FPS)) or DEFAULT_FRAMERATE
+        check_dimensions(pixel_format(NV12), width or own_width, height or own_height)
         super().__init__(width or own_width, height or own_height, framerate or own_framerate, frame_id, live=not keep_all, **base)
         self._scaled = (self.width, self.height) != (own_width, own_height)
         self._loop = loop and not keep_all

@@ -27,7 +27,8 @@ def decode_yolov8(
         raise AcceleratorError(f'head yolov8 needs one output 1 x (4 + classes) x N, the model has {[o.shape for o in outputs]}')
     rows = outputs[0][0]
     best = rows[4:].max(axis=0)
-    candidates = np.flatnonzero(best >= score_threshold)
+    # A box that is no number would suppress others, or cover the picture.
+    candidates = np.flatnonzero((best >= score_threshold) & np.isfinite(rows[:4]).all(axis=0))
     if not len(candidates):
         return Detections.empty()
     classes = rows[4:, candidates].argmax(axis=0)

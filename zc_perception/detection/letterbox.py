@@ -31,15 +31,18 @@ class Letterbox:
     def fit(cls, source_width: int, source_height: int, input_width: int, input_height: int, *, stretch: bool = False) -> Letterbox:
         """The largest picture with the source's aspect that fits, centred; with *stretch* the whole input.
 
+        The last column or row of an input of odd size stays border.
+
         :raises ConfigError: a size is below 2.
         """
         if min(source_width, source_height, input_width, input_height) < 2:
             raise ConfigError(f'letterbox {source_width}x{source_height} into {input_width}x{input_height}: every size must be at least 2')
+        even_width, even_height = input_width // 2 * 2, input_height // 2 * 2
         if stretch:
-            return cls(source_width, source_height, input_width, input_height, input_width, input_height, 0, 0)
+            return cls(source_width, source_height, input_width, input_height, even_width, even_height, 0, 0)
         scale = min(input_width / source_width, input_height / source_height)
-        width = min(input_width, max(2, round(source_width * scale / 2) * 2))
-        height = min(input_height, max(2, round(source_height * scale / 2) * 2))
+        width = min(even_width, max(2, round(source_width * scale / 2) * 2))
+        height = min(even_height, max(2, round(source_height * scale / 2) * 2))
         left = (input_width - width) // 4 * 2
         top = (input_height - height) // 4 * 2
         return cls(source_width, source_height, input_width, input_height, width, height, left, top)

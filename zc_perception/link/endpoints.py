@@ -204,6 +204,7 @@ class AdaptedSubscription:
         self.queue = FrameQueue(link_qos(qos).depth)
         self._guard = None if callback is None else node.create_guard_condition(self._drain, self._group)
         self._drain_lock = threading.Lock()
+        self._rung_lock = threading.Lock()
         self._bus_subscription = BusSubscription(
             holder or node.get_fully_qualified_name(), link_qos(qos), self.queue, None if callback is None else self._wake
         )
@@ -224,7 +225,11 @@ class AdaptedSubscription:
             self.update_rung()
 
     def update_rung(self) -> None:
-        """Look at who publishes now and move to the best rung. Called by a timer; tests may call it."""
+        """Look at who publishes now and move to the best rung. Called by a timer, and by an owner that doesn't want to wait for it."""
+        with self._rung_lock:
+            self._choose_rung()
+
+    def _choose_rung(self) -> None:
         local = BUS.publishers(self._key)
         matched = [p for p in local if self._bus_subscription in p.matched]
         foreign = self._node.count_publishers(self.topic) - len(local)

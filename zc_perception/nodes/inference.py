@@ -158,6 +158,10 @@ class InferenceNode(PerceptionNode):
         self._last_error = str(error)
         self.get_logger().error(f'frame {frame.data.sequence} was lost: {error}', throttle_duration_sec=5.0)
 
+    def detection_readers(self) -> int:
+        """Subscribers of ``detections``, in any process."""
+        return int(self._publisher.get_subscription_count())
+
     @property
     def idle(self) -> bool:
         """Whether no frame is queued or in flight."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -104,13 +105,15 @@ def find_manifest(model: str) -> Path:
     shipped = shipped_models()
     if model in shipped:
         return MODELS / model / 'model.yaml'
-    path = Path(model).expanduser()
-    if path.is_dir():
-        path = path / 'model.yaml'
-    if path.is_file() and path.suffix in ('.yaml', '.yml'):
-        return path
-    if path.is_file():
-        raise ConfigError(f"model '{model}' is not a manifest; write a model.yaml beside it (see README, Models) and give its path")
+    # Neither a home that doesn't exist nor a name that is too long is a file.
+    with contextlib.suppress(RuntimeError, OSError):
+        path = Path(model).expanduser()
+        if path.is_dir():
+            path = path / 'model.yaml'
+        if path.is_file() and path.suffix in ('.yaml', '.yml'):
+            return path
+        if path.is_file():
+            raise ConfigError(f"model '{model}' is not a manifest; write a model.yaml beside it (see README, Models) and give its path")
     raise ConfigError(f"model '{model}' is not known; use one of {', '.join(shipped)} or the path of a model.yaml{nearest(model, shipped)}")
 
 
@@ -135,7 +138,7 @@ class _Reader:
         return value
 
     def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
-        return float(self.get(key, lambda v: isinstance(v, int | float) and low <= v <= high, f'a number from {low} to {high}', default))
+        return float(self.get(key, lambda v: type(v) in (int, float) and low <= v <= high, f'a number from {low} to {high}', default))
 
     def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
         return int(self.get(key, lambda v: type(v) is int and low <= v <= high, f'an integer from {low} to {high}', default))
@@ -154,7 +157,7 @@ def _read_input(path: Path, values: Any) -> ModelInput:
     reader.choice('layout', ('nchw',), 'nchw')
     low, high = reader.get(
         'range',
-        lambda v: isinstance(v, list) and len(v) == 2 and all(isinstance(x, int | float) and math.isfinite(x) for x in v),
+        lambda v: isinstance(v, list) and len(v) == 2 and all(type(x) in (int, float) and math.isfinite(x) for x in v),
         'two numbers, the tensor values of samples 0 and 255',
         [0.0, 1.0],
     )
@@ -176,10 +179,10 @@ def _read_tensor(path: Path, values: Any, index: int) -> TensorSpec:
     )
     scale = reader.raw('scale', 1.0)
     scales = scale if isinstance(scale, list) else [scale]
-    if not all(isinstance(v, int | float) and math.isfinite(v) for v in scales) or len(scales) not in (1, shape[-1]):
+    if not all(type(v) in (int, float) and math.isfinite(v) for v in scales) or len(scales) not in (1, shape[-1]):
         raise ConfigError(f"{path}: key 'outputs[{index}].scale' is {scale!r}; it must be a number, or {shape[-1]} of them")
     return TensorSpec(
-        name=str(reader.get('name', lambda v: isinstance(v, str), 'a name')),
+        name=str(reader.get('name', lambda v: isinstance(v, str) and v != '', 'a name')),
         dtype=reader.choice('dtype', _DTYPES),
         shape=tuple(shape),
         offset=reader.integer('offset', 0, 1 << 30, 0),
@@ -188,7 +191,13 @@ def _read_tensor(path: Path, values: Any, index: int) -> TensorSpec:
     )
 
 
-def _read_tensors(path: Path, values: Any) -> tuple[TensorSpec, ...]:
+def _read_tensors(path: Path, values: Any, engine: str) -> tuple[TensorSpec, ...]:
+    if engine != 'axl':
+        if not isinstance(values, list | None):
+            raise ConfigError(f"{path}: key 'outputs' is {values!r}; it must be a list of tensors")
+        for index, value in enumerate(values or ()):
+            _Reader(path, value, f'outputs[{index}].', _OUTPUT_KEYS)  # for people: the file itself says what it yields
+        return ()
     if not isinstance(values, list) or not values:
         raise ConfigError(f"{path}: key 'outputs' is {values!r}; engine axl needs a list of at least one tensor")
     return tuple(_read_tensor(path, value, index) for index, value in enumerate(values))
@@ -218,8 +227,9 @@ def load_manifest(model: str) -> ModelManifest:
         lambda v: isinstance(v, list) and len(v) > 0 and all(isinstance(c, str) and c != '' for c in v),
         'a list of at least one class name',
     )
+    reader.get('licence', lambda v: isinstance(v, str), 'the name of a licence', '')
     return ModelManifest(
-        name=str(reader.get('name', lambda v: isinstance(v, str), 'a name', path.parent.name)),
+        name=str(reader.get('name', lambda v: isinstance(v, str) and v != '', 'a name', path.parent.name)),
         path=path,
         engine=engine,
         file=file,
@@ -230,5 +240,5 @@ def load_manifest(model: str) -> ModelManifest:
         nms_threshold=reader.number('nms_threshold', 0.0, 1.0, 0.45),
         max_detections=reader.integer('max_detections', 1, 10000, 300),
         model_id=reader.integer('model_id', 0, (1 << 32) - 1, 0),
-        tensors=_read_tensors(path, reader.raw('outputs', None)) if engine == 'axl' else (),
+        tensors=_read_tensors(path, reader.raw('outputs', None), engine),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import threading
 import time
@@ -9,9 +10,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from zc_perception.errors import ZcError
 from zc_perception.frame import Frame
 from zc_perception.frame_queue import FrameQueue
+from zc_perception.memory.fence import Fence
 from zc_perception.npu.accelerator import Accelerator, ImportHandle, Job
 
 _IDLE_POLL_S = 0.2
@@ -95,7 +96,8 @@ class InferencePipeline:
 
     def _wait(self) -> None:
         poller = select.poll()
-        if len(self._jobs) < self._limit and not self._stop.is_set():
+        # A closed queue polls readable for ever.
+        if len(self._jobs) < self._limit and not self._stop.is_set() and not self._queue.closed:
             poller.register(self._queue.fileno(), select.POLLIN)
         timeout_s = _IDLE_POLL_S
         if self._jobs:
@@ -109,11 +111,11 @@ class InferencePipeline:
         try:
             handle = self._accelerator.import_frame(frame)
             job = self._accelerator.submit(handle, frame)
-        except (ZcError, OSError) as error:
+        except Exception as error:
             if handle is not None:
                 self._accelerator.release(handle)
             self._on_error(frame, error)
-            frame.release()
+            self._release(frame)
             return
         self._jobs.append(InFlight(frame, handle, job, received_ns, received_ns + self._timeout_ns))
 
@@ -138,10 +140,16 @@ class InferencePipeline:
         finally:
             entry.job.close()
             self._accelerator.release(entry.handle)
-            entry.frame.release()
+            self._release(entry.frame)
 
     def _give_up(self, entry: InFlight) -> None:
         """The job may still be reading: its fence, which passes to the lease, keeps the slot from being reused."""
         self._on_error(entry.frame, TimeoutError(f'no result within {self._timeout_ns / 1e9:g} s'))
         self._accelerator.release(entry.handle)
-        entry.frame.release(entry.job.fence)
+        self._release(entry.frame, entry.job.fence)
+
+    @staticmethod
+    def _release(frame: Frame, fence: Fence | None = None) -> None:
+        """A view of the pixels that a callback kept costs that frame, not the thread: its finalizer takes it back, and is counted."""
+        with contextlib.suppress(BufferError):
+            frame.release(fence)

@@ -21,6 +21,9 @@ _S = TypeVar('_S', bound=ctypes.LittleEndianStructure)
 
 RESULT_SIZE = ctypes.sizeof(VirtualResult)
 
+#: A timeout that even a very busy machine does not reach.
+LONG_US = 30_000_000
+
 
 @dataclass(frozen=True)
 class Job:
@@ -89,13 +92,13 @@ class Npu:
         """Release an import."""
         fcntl.ioctl(self.fd, abi.REQUESTS.release_import, ctypes.c_uint32(handle))
 
-    def submit(self, handle: int, result: int, timeout_us: int = 0, model_id: int = 0) -> Job:
+    def submit(self, handle: int, result: int, timeout_us: int = LONG_US, model_id: int = 0) -> Job:
         """Submit with the first generation."""
         argument = abi.AxlSubmit(input_handle=handle, result_fd=result, timeout_us=timeout_us, model_id=model_id)
         self.call(abi.REQUESTS.submit, argument)
         return Job(argument.fence_fd, argument.submit_us, argument.completion_us)
 
-    def submit2(self, handle: int, result: int, in_fence: int = abi.NO_FENCE, timeout_us: int = 0) -> Job:
+    def submit2(self, handle: int, result: int, in_fence: int = abi.NO_FENCE, timeout_us: int = LONG_US) -> Job:
         """Submit with the second generation."""
         argument = abi.AxlSubmit2(
             struct_size=ctypes.sizeof(abi.AxlSubmit2),

@@ -4,6 +4,7 @@
 #define AXL_H
 
 #include <linux/dma-buf.h>
+#include <linux/dma-resv.h>
 #include <linux/kref.h>
 #include <linux/ktime.h>
 #include <linux/miscdevice.h>
@@ -115,6 +116,11 @@ long axl_ioctl_import_fd(struct axl_file *file, void __user *up);
 long axl_ioctl_import_planes(struct axl_file *file, void __user *up);
 long axl_ioctl_release(struct axl_file *file, void __user *up);
 
+/* axl_fence.c */
+
+struct dma_fence *axl_fence_new(struct axl_file *file);
+int axl_fence_reserve(struct dma_fence *fence, struct dma_buf *dmabuf, enum dma_resv_usage usage);
+
 /* axl_job.c */
 
 u32 axl_max_in_flight(void);
@@ -137,5 +143,10 @@ int axl_copy_sized(void *args, size_t size, void __user *up);
 
 int axl_shadow_init(void);
 void axl_shadow_exit(void);
+
+/* crc_probe.c */
+
+int axl_crc_probe_init(void);
+void axl_crc_probe_exit(void);
 
 #endif /* AXL_H */

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Jobs: the queue of an open file, its fences, and what can go wrong with them. */
+/* Jobs: the queue of an open file, what a job waits for and what can go wrong with it. */
 #include <linux/dma-fence.h>
-#include <linux/dma-resv.h>
 #include <linux/file.h>
 #include <linux/module.h>
 #include <linux/slab.h>
@@ -35,11 +34,6 @@ static bool reservation_fences = true;
 module_param(reservation_fences, bool, 0644);
 MODULE_PARM_DESC(reservation_fences, "add the fence of a job to the reservation objects of its buffers");
 
-struct axl_fence {
-	struct dma_fence base;
-	spinlock_t lock;	/* what dma_fence wants one for */
-};
-
 struct axl_job {
 	struct work_struct work;
 	struct axl_file *file;
@@ -47,7 +41,7 @@ struct axl_job {
 	struct axl_attachment result;
 	struct dma_fence *in_fence;
 	struct dma_fence_cb in_fence_cb;
-	struct axl_fence *fence;
+	struct dma_fence *fence;
 	struct sync_file *sync_file;
 	int fence_fd;
 	ktime_t submitted;
@@ -71,51 +65,6 @@ struct axl_request {
 u32 axl_max_in_flight(void)
 {
 	return max_in_flight;
-}
-
-static const char *axl_fence_driver_name(struct dma_fence *fence)
-{
-	return "axl";
-}
-
-static const char *axl_fence_timeline_name(struct dma_fence *fence)
-{
-	return "metis-0";
-}
-
-static void axl_fence_reclaim(struct rcu_head *rcu)
-{
-	struct dma_fence *base = container_of(rcu, struct dma_fence, rcu);
-
-	kfree(container_of(base, struct axl_fence, base));
-	atomic_dec(&axl_live.fences);
-	/* The last instructions here are safe: module exit waits for RCU callbacks. */
-	module_put(THIS_MODULE);
-}
-
-static void axl_fence_release(struct dma_fence *base)
-{
-	call_rcu(&base->rcu, axl_fence_reclaim);
-}
-
-/* Live as long as a sync_file or a reservation object refers to them, and pin the module. */
-static const struct dma_fence_ops axl_fence_ops = {
-	.get_driver_name = axl_fence_driver_name,
-	.get_timeline_name = axl_fence_timeline_name,
-	.release = axl_fence_release,
-};
-
-static struct axl_fence *axl_fence_new(struct axl_file *file)
-{
-	struct axl_fence *fence = kzalloc(sizeof(*fence), GFP_KERNEL);
-
-	if (!fence)
-		return NULL;
-	__module_get(THIS_MODULE);
-	atomic_inc(&axl_live.fences);
-	spin_lock_init(&fence->lock);
-	dma_fence_init(&fence->base, &axl_fence_ops, &fence->lock, file->context, file->seqno + 1);
-	return fence;
 }
 
 static void axl_in_fence_signalled(struct dma_fence *fence, struct dma_fence_cb *cb)
@@ -186,15 +135,14 @@ static int axl_job_execute(struct axl_job *job)
 
 	/* Last of all: a buffer that was given back to the camera too early shows. */
 	return axl_pixels_run(job->file->axl, &job->import->image, &job->result,
-			      job->model_id, job->fence->base.seqno, job->deadline);
+			      job->model_id, job->fence->seqno, job->deadline);
 }
 
 /* Give back all that a job holds; its fence has signalled or nobody has seen it. */
 static void axl_job_free(struct axl_job *job)
 {
 	dma_fence_put(job->in_fence);
-	if (job->fence)
-		dma_fence_put(&job->fence->base);
+	dma_fence_put(job->fence);
 	if (job->result.dmabuf)
 		axl_detach(&job->result);
 	if (job->import)
@@ -206,7 +154,7 @@ static void axl_job_free(struct axl_job *job)
 static void axl_job_work(struct work_struct *work)
 {
 	struct axl_job *job = container_of(work, struct axl_job, work);
-	struct dma_fence *fence = &job->fence->base;
+	struct dma_fence *fence = job->fence;
 	bool cookie = dma_fence_begin_signalling();
 	int status = axl_job_execute(job);
 
@@ -316,7 +264,7 @@ static struct axl_job *axl_job_begin(struct axl_file *file, const struct axl_req
 	job->fence = axl_fence_new(file);
 	if (!job->fence)
 		goto err_unlock;
-	job->sync_file = sync_file_create(&job->fence->base);
+	job->sync_file = sync_file_create(job->fence);
 	if (!job->sync_file)
 		goto err_unlock;
 	job->fence_fd = get_unused_fd_flags(O_CLOEXEC);
@@ -349,35 +297,23 @@ static void axl_job_abort(struct axl_job *job)
 	atomic_dec(&file->queued);
 }
 
-static int axl_reserve(struct dma_buf *dmabuf, struct dma_fence *fence, enum dma_resv_usage usage)
-{
-	int ret = dma_resv_lock(dmabuf->resv, NULL);
-
-	if (ret)
-		return ret;
-	ret = dma_resv_reserve_fences(dmabuf->resv, 1);
-	if (!ret)
-		dma_resv_add_fence(dmabuf->resv, fence, usage);
-	dma_resv_unlock(dmabuf->resv);
-	return ret;
-}
-
 static int axl_job_reserve(struct axl_job *job)
 {
-	struct dma_fence *fence = &job->fence->base;
+	struct dma_fence *fence = job->fence;
 	int ret = 0;
 
 	if (!READ_ONCE(reservation_fences))
 		return 0;
 	for (u32 i = 0; i < job->import->num_attachments && !ret; i++)
-		ret = axl_reserve(job->import->attachments[i].dmabuf, fence, DMA_RESV_USAGE_READ);
-	return ret ?: axl_reserve(job->result.dmabuf, fence, DMA_RESV_USAGE_WRITE);
+		ret = axl_fence_reserve(fence, job->import->attachments[i].dmabuf,
+					DMA_RESV_USAGE_READ);
+	return ret ?: axl_fence_reserve(fence, job->result.dmabuf, DMA_RESV_USAGE_WRITE);
 }
 
 static int axl_job_commit(struct axl_job *job)
 {
 	struct axl_file *file = job->file;
-	struct dma_fence *fence = &job->fence->base;
+	struct dma_fence *fence = job->fence;
 	int ret;
 
 	/*
@@ -454,7 +390,7 @@ long axl_ioctl_submit2(struct axl_file *file, void __user *up)
 
 	args.fence_fd = job->fence_fd;
 	args.submit_us = ktime_to_us(job->submitted);
-	args.seqno = job->fence->base.seqno;
+	args.seqno = job->fence->seqno;
 	if (copy_to_user(up, &args, sizeof(args))) {
 		axl_job_abort(job);
 		return -EFAULT;

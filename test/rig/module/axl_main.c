@@ -206,23 +206,31 @@ static int __init axl_init(void)
 	ret = axl_shadow_init();
 	if (ret)
 		return ret;
+	ret = axl_crc_probe_init();
+	if (ret)
+		goto err_shadow;
 	ret = pci_register_driver(&axl_driver);
-	if (ret) {
-		axl_shadow_exit();
-		return ret;
-	}
+	if (ret)
+		goto err_probe;
 	axl_debugfs = debugfs_create_dir("metis", NULL);
 	debugfs_create_atomic_t("attachments", 0444, axl_debugfs, &axl_live.attachments);
 	debugfs_create_atomic_t("imports", 0444, axl_debugfs, &axl_live.imports);
 	debugfs_create_atomic_t("jobs", 0444, axl_debugfs, &axl_live.jobs);
 	debugfs_create_atomic_t("fences", 0444, axl_debugfs, &axl_live.fences);
 	return 0;
+
+err_probe:
+	axl_crc_probe_exit();
+err_shadow:
+	axl_shadow_exit();
+	return ret;
 }
 
 static void __exit axl_exit(void)
 {
 	debugfs_remove(axl_debugfs);
 	pci_unregister_driver(&axl_driver);
+	axl_crc_probe_exit();
 	axl_shadow_exit();
 	/* For axl_fence_reclaim(), which gave up its hold on this module in an RCU callback. */
 	rcu_barrier();

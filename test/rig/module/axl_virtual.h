@@ -86,4 +86,23 @@ struct axl_shadow_alloc {
 /* on /dev/axl_shadow */
 #define AXL_SHADOW_IOCTL_ALLOC	_IOWR('U', 96, struct axl_shadow_alloc)
 
+/**
+ * struct axl_probe_crc - the CRC of rows of a dma-buf, seen past IOMMU and mmap()
+ *
+ * zlib's crc32() over @rows rows of @row_bytes bytes, @stride apart, from
+ * @offset on, read through the exporter's vmap().
+ */
+struct axl_probe_crc {
+	__s32 fd;		/* in */
+	__u32 row_bytes;	/* in */
+	__u32 stride;		/* in */
+	__u32 rows;		/* in */
+	__u64 offset;		/* in */
+	__u32 crc;		/* out */
+	__u32 pad;
+};
+
+/* on /dev/axl_probe */
+#define AXL_PROBE_IOCTL_CRC	_IOWR('U', 97, struct axl_probe_crc)
+
 #endif /* AXL_VIRTUAL_H */

@@ -1,0 +1,243 @@
+"""The replay camera on a small MJPEG file that is written here: each frame is one grey level, so that a picture says which it is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from zc_perception.camera.replay import ReplayCamera
+from zc_perception.errors import CameraError, ConfigError, LayoutError
+from zc_perception.frame import Frame
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import CopyLedger, LedgerEntry
+from zc_perception.negotiation.collection import negotiate
+from zc_perception.negotiation.constraints import BufferConstraints
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+LENGTH, FPS = 8, 25.0
+STEP = 28
+NOW_NS = 5_000_000_000
+
+
+def write_video(path: Path, width: int, height: int, length: int = LENGTH) -> str:
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*'MJPG'), FPS, (width, height))
+    assert writer.isOpened()
+    for index in range(length):
+        writer.write(np.full((height, width, 3), 10 + STEP * index, np.uint8))
+    writer.release()
+    return str(path)
+
+
+@pytest.fixture(scope='module')
+def video(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp('video') / 'levels.avi'
+    return write_video(path, 64, 48)
+
+
+@pytest.fixture
+def ledger() -> CopyLedger:
+    return CopyLedger()
+
+
+@pytest.fixture
+def open_camera(video: str, ledger: CopyLedger) -> Iterator[Callable[..., ReplayCamera]]:
+    cameras: list[ReplayCamera] = []
+
+    def make(path: str = video, *, slots: int = 4, keep_all: bool = True, loop: bool = False, framerate: float = 0.0, **size: int) -> ReplayCamera:
+        base: dict[str, Any] = {'heap': SealedMemfd(), 'now_ns': lambda: NOW_NS, 'ledger': ledger}
+        options: dict[str, Any] = {'width': 0, 'height': 0, **size}
+        camera = ReplayCamera(path, framerate=framerate, frame_id='lens', loop=loop, keep_all=keep_all, **options, **base)
+        cameras.append(camera)
+        participants = [camera.constraints(), BufferConstraints('slots', slots=slots - 2)]
+        camera.configure(negotiate(participants, camera.width, camera.height, heap='memfd'))
+        return camera
+
+    yield make
+    for camera in cameras:
+        camera.close()
+
+
+def index_of(frame: Frame) -> int:
+    """Which frame of the file it shows, from its grey level in limited range."""
+    with frame.map() as planes:
+        level = (float(planes[0].mean()) - 16) * 255 / 219
+        assert np.abs(planes[1].astype(int) - 128).max() <= 3, 'grey has no colour'
+    index = round((level - 10) / STEP)
+    assert abs(level - 10 - STEP * index) < 5
+    return index
+
+
+def captured(camera: ReplayCamera) -> Frame:
+    frame = camera.capture()
+    assert frame is not None
+    return frame
+
+
+def drained(camera: ReplayCamera) -> list[Frame]:
+    """All frames of a camera that ends; released."""
+    frames = []
+    while not camera.ended:
+        frame = camera.capture()
+        if frame is not None:
+            frames.append(frame)
+            frame.release()
+    return frames
+
+
+def test_the_file_s_own_size_and_pace(open_camera: Callable[..., ReplayCamera], video: str) -> None:
+    camera = open_camera()
+    assert (camera.width, camera.height, camera.framerate, camera.device) == (64, 48, FPS, video)
+    frame = captured(camera)
+    assert (frame.data.width, frame.data.height, frame.header.frame_id) == (64, 48, 'lens')
+    frame.release()
+
+
+def test_keep_all_gives_every_frame_once_with_the_file_s_times(open_camera: Callable[..., ReplayCamera], ledger: CopyLedger) -> None:
+    camera, seen = open_camera(), []
+    while not camera.ended:
+        frame = camera.capture()
+        if frame is not None:
+            seen.append((index_of(frame), frame.data.sequence, frame.header.stamp_ns))
+            frame.release()
+    assert seen == [(i, i, NOW_NS + round(i * 1e9 / FPS)) for i in range(LENGTH)]
+    assert camera.capture() is None and camera.ended
+    assert (camera.statistics().captured, camera.statistics().dropped) == (LENGTH, 0)
+    assert ledger.entries() == {'decode': LedgerEntry(LENGTH, LENGTH * 64 * 48 * 3 // 2)}
+
+
+def test_keep_all_waits_for_a_slot_instead_of_dropping(open_camera: Callable[..., ReplayCamera]) -> None:
+    camera, sequences = open_camera(slots=2), []
+    held = [captured(camera), captured(camera)]
+    releaser = threading.Timer(0.03, lambda: [frame.release() for frame in held])
+    releaser.start()
+    sequences = [frame.data.sequence for frame in held] + [frame.data.sequence for frame in drained(camera)]
+    releaser.join()
+    assert sequences == list(range(LENGTH))
+    assert camera.statistics().dropped == 0
+
+
+def test_keep_all_overrides_looping(open_camera: Callable[..., ReplayCamera]) -> None:
+    assert len(drained(open_camera(loop=True))) == LENGTH
+
+
+def test_looping_starts_again_at_the_first_frame(open_camera: Callable[..., ReplayCamera]) -> None:
+    camera, indices = open_camera(keep_all=False, loop=True, framerate=1000.0), []
+    for _ in range(2 * LENGTH + 1):
+        frame = captured(camera)
+        indices.append(index_of(frame))
+        frame.release()
+    assert indices == [*range(LENGTH), *range(LENGTH), 0]
+    assert not camera.ended
+
+
+def test_without_looping_a_live_camera_ends_with_the_file(open_camera: Callable[..., ReplayCamera]) -> None:
+    camera = open_camera(keep_all=False, framerate=1000.0)
+    assert len(drained(camera)) == LENGTH
+    assert camera.pool_statistics() is not None and camera.pool_statistics().holders == {}  # type: ignore[union-attr]
+
+
+def test_a_frame_dropped_for_want_of_a_slot_is_a_gap_in_the_sequence(open_camera: Callable[..., ReplayCamera]) -> None:
+    camera = open_camera(slots=2, keep_all=False, loop=True, framerate=1000.0)
+    held = [captured(camera), captured(camera)]
+    assert [camera.capture() for _ in range(3)] == [None] * 3
+    for frame in held:
+        frame.release()
+    after = captured(camera)
+    assert [frame.data.sequence for frame in (*held, after)] == [0, 1, 5]
+    assert camera.statistics().dropped == 3
+    after.release()
+
+
+def test_a_live_camera_keeps_the_pace_it_is_asked_for(open_camera: Callable[..., ReplayCamera]) -> None:
+    camera = open_camera(keep_all=False, loop=True, framerate=200.0)
+    started = time.monotonic()
+    for _ in range(9):
+        captured(camera).release()
+    # Eight periods of 5 ms at least; a busy machine may need any time longer, and then some are counted as late.
+    assert time.monotonic() - started >= 8 * 0.005 or camera.statistics().late > 0
+
+
+def test_an_odd_last_row_and_column_are_cut_off(open_camera: Callable[..., ReplayCamera], tmp_path: Path) -> None:
+    camera = open_camera(write_video(tmp_path / 'odd.avi', 65, 49))
+    assert (camera.width, camera.height) == (64, 48)
+    assert [frame.data.width for frame in drained(camera)] == [64] * LENGTH
+
+
+@pytest.mark.parametrize(('width', 'height'), [(32, 24), (128, 96), (40, 60)])
+def test_other_sizes_are_scaled(open_camera: Callable[..., ReplayCamera], width: int, height: int) -> None:
+    camera = open_camera(width=width, height=height)
+    for wanted in range(3):
+        frame = captured(camera)
+        assert (frame.data.width, frame.data.height, index_of(frame)) == (width, height, wanted)
+        frame.release()
+
+
+def test_one_given_side_keeps_the_other_as_it_is(open_camera: Callable[..., ReplayCamera]) -> None:
+    camera = open_camera(width=32)
+    assert (camera.width, camera.height) == (32, 48)
+
+
+@pytest.mark.parametrize('size', [{'width': 33}, {'height': 25}])
+def test_odd_sizes_are_refused_with_advice(open_camera: Callable[..., ReplayCamera], size: dict[str, int]) -> None:
+    with pytest.raises(LayoutError, match='is not a multiple of 2, which NV12 needs; use '):
+        open_camera(**size)
+
+
+def test_a_missing_file_is_named(open_camera: Callable[..., ReplayCamera], tmp_path: Path) -> None:
+    for path in (tmp_path / 'nothing.avi', tmp_path):
+        with pytest.raises(ConfigError, match=f"video '{path}' does not exist or is not a file; set parameter 'video'"):
+            open_camera(str(path))
+    with pytest.raises(ConfigError, match="parameter 'video' is empty"):
+        open_camera('')
+
+
+def test_a_file_that_is_no_video_is_named(open_camera: Callable[..., ReplayCamera], tmp_path: Path) -> None:
+    path = tmp_path / 'text.avi'
+    path.write_text('no video at all\n' * 100, encoding='ascii')
+    with pytest.raises(ConfigError, match=f"video '{path}' can't be decoded by this OpenCV"):
+        open_camera(str(path))
+
+
+def test_stopping_wakes_a_waiting_capture(open_camera: Callable[..., ReplayCamera]) -> None:
+    camera = open_camera(keep_all=False, loop=True, framerate=0.05)
+    captured(camera).release()
+    stopper = threading.Timer(0.03, camera.stop)
+    stopper.start()
+    started = time.monotonic()
+    assert camera.capture() is None
+    assert time.monotonic() - started < 10.0, 'the next frame would be due after 20 s'
+    stopper.join()
+
+
+def test_a_stopped_keep_all_camera_gives_no_more_frames(open_camera: Callable[..., ReplayCamera]) -> None:
+    camera = open_camera()
+    camera.stop()
+    camera.stop()
+    assert camera.capture() is None and not camera.ended
+
+
+def test_closing_leaves_a_leased_frame_readable(open_camera: Callable[..., ReplayCamera]) -> None:
+    camera = open_camera()
+    frame = captured(camera)
+    camera.close()
+    assert index_of(frame) == 0
+    assert camera.capture() is None
+    frame.release()
+
+
+def test_capturing_needs_a_configuration(video: str, ledger: CopyLedger) -> None:
+    camera = ReplayCamera(
+        video, width=0, height=0, framerate=0.0, frame_id='', loop=False, keep_all=True,
+        heap=SealedMemfd(), now_ns=lambda: 0, ledger=ledger,
+    )  # fmt: skip
+    with pytest.raises(CameraError, match='not configured'):
+        camera.capture()
+    assert camera.pool_statistics() is None
+    camera.close()

@@ -1,0 +1,168 @@
+"""The synthetic camera: which picture, when, and into which slot. What is in a picture is test_scene.py's business."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zc_perception.camera.scene import RoadScene
+from zc_perception.camera.synthetic import SyntheticCamera
+from zc_perception.frame import Frame
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import CopyLedger, LedgerEntry
+from zc_perception.memory.pool import SlotState
+from zc_perception.negotiation.collection import negotiate
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.modifier import LINEAR
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+WIDTH, HEIGHT, FAST = 128, 96, 2000.0
+
+
+class Clock:
+    """A ROS clock that is read as often as there are stamps."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_000
+
+    def __call__(self) -> int:
+        self.now_ns += 7
+        return self.now_ns
+
+
+@pytest.fixture
+def ledger() -> CopyLedger:
+    return CopyLedger()
+
+
+@pytest.fixture
+def open_camera(ledger: CopyLedger) -> Iterator[Callable[..., SyntheticCamera]]:
+    cameras: list[SyntheticCamera] = []
+
+    def make(*, slots: int = 4, framerate: float = FAST, seed: int = 1, stride_align: int = 1, **options: Any) -> SyntheticCamera:
+        base: dict[str, Any] = {'heap': SealedMemfd(), 'now_ns': Clock(), 'ledger': ledger}
+        camera = SyntheticCamera(WIDTH, HEIGHT, framerate, 'lens', seed=seed, **options, **base)
+        cameras.append(camera)
+        participants = [camera.constraints(), BufferConstraints('npu', stride_align=stride_align, slots=slots - 2)]
+        camera.configure(negotiate(participants, WIDTH, HEIGHT, heap='memfd'))
+        return camera
+
+    yield make
+    for camera in cameras:
+        camera.close()
+
+
+def captured(camera: SyntheticCamera) -> Frame:
+    frame = camera.capture()
+    assert frame is not None
+    return frame
+
+
+def test_frame_n_is_picture_n_of_its_seed(open_camera: Callable[..., SyntheticCamera]) -> None:
+    camera, scene = open_camera(seed=5, stride_align=192), RoadScene(WIDTH, HEIGHT, 5)
+    luma, chroma = np.zeros((HEIGHT, WIDTH), np.uint8), np.zeros((HEIGHT // 2, WIDTH // 2, 2), np.uint8)
+    for sequence in range(3):
+        frame = captured(camera)
+        scene.draw(sequence, luma, chroma)
+        assert frame.data.sequence == sequence and frame.data.planes[0].stride == 192
+        with frame.map() as planes:
+            assert np.array_equal(planes[0], luma) and np.array_equal(planes[1], chroma)
+        assert camera.truth(sequence) == scene.truth(sequence)
+        frame.release()
+    assert not camera.ended
+
+
+def test_a_frame_s_header_and_times(open_camera: Callable[..., SyntheticCamera]) -> None:
+    camera = open_camera()
+    before = time.monotonic_ns()
+    first, second = captured(camera), captured(camera)
+    assert (first.header.stamp_ns, second.header.stamp_ns) == (1_007, 1_014), 'the clock it was given, once a frame'
+    assert first.header.frame_id == 'lens'
+    for frame in (first, second):
+        assert before <= frame.data.captured_ns <= time.monotonic_ns()
+        assert 0 < frame.data.capture_cost_ns < time.monotonic_ns() - before
+        frame.release()
+
+
+def test_it_offers_linear_nv12_and_draws_each_byte_once(open_camera: Callable[..., SyntheticCamera], ledger: CopyLedger) -> None:
+    camera = open_camera()
+    assert camera.constraints().formats == ((NV12, LINEAR),)
+    for _ in range(2):
+        captured(camera).release()
+    assert ledger.entries() == {'draw': LedgerEntry(2, 2 * WIDTH * HEIGHT * 3 // 2)}
+    assert (camera.heap_name, camera.device) == ('memfd', 'synthetic scene, seed 1')
+
+
+def test_without_a_free_slot_the_frame_is_dropped_and_leaves_a_gap(open_camera: Callable[..., SyntheticCamera]) -> None:
+    camera = open_camera(slots=2)
+    held = [captured(camera), captured(camera)]
+    assert camera.capture() is None and camera.capture() is None
+    statistics = camera.pool_statistics()
+    assert statistics is not None and (statistics.exhausted, statistics.holders) == (2, {'camera': 2})
+    held.pop().release()
+    after = captured(camera)
+    assert after.data.sequence == 4
+    assert (camera.statistics().captured, camera.statistics().dropped) == (3, 2)
+    for frame in (*held, after):
+        frame.release()
+
+
+def test_a_picture_that_can_not_be_drawn_costs_no_slot(open_camera: Callable[..., SyntheticCamera], monkeypatch: pytest.MonkeyPatch) -> None:
+    camera = open_camera(slots=2)
+
+    def fail(*arguments: object) -> bool:
+        raise RuntimeError('no such colour')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(camera, 'render', fail)
+        for _ in range(3):
+            with pytest.raises(RuntimeError, match='no such colour'):
+                camera.capture()
+    statistics = camera.pool_statistics()
+    assert statistics is not None and statistics.states == {SlotState.FREE: 2}
+    captured(camera).release()
+
+
+def test_a_late_camera_skips_ahead_instead_of_catching_up(open_camera: Callable[..., SyntheticCamera]) -> None:
+    camera = open_camera(framerate=25.0)
+    captured(camera).release()
+    time.sleep(0.2)
+    for _ in range(2):
+        captured(camera).release()
+    late = camera.statistics().late
+    assert late >= 1
+    started = time.monotonic()
+    captured(camera).release()
+    assert time.monotonic() - started >= 0.02 or camera.statistics().late > late, 'frames missed are not sent in a burst'
+
+
+def test_stopping_wakes_a_waiting_capture(open_camera: Callable[..., SyntheticCamera]) -> None:
+    camera = open_camera(framerate=0.05)
+    captured(camera).release()
+    stopper = threading.Timer(0.03, camera.stop)
+    stopper.start()
+    started = time.monotonic()
+    assert camera.capture() is None
+    assert time.monotonic() - started < 10.0
+    stopper.join()
+
+
+def test_closing_leaves_leased_frames_readable_and_ends_capturing(open_camera: Callable[..., SyntheticCamera]) -> None:
+    camera = open_camera()
+    frame = captured(camera)
+    camera.close()
+    with frame.map() as planes:
+        assert planes[0].any()
+    frame.release()
+    assert camera.capture() is None
+
+
+def test_a_size_that_no_scene_has_is_refused() -> None:
+    with pytest.raises(ValueError, match='64'):
+        SyntheticCamera(32, 32, 30.0, '', seed=0, heap=SealedMemfd(), now_ns=Clock(), ledger=CopyLedger())

@@ -1,0 +1,91 @@
+"""Geometry between frame and network input: what was put in comes back out, in the frame's own pixels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.errors import ConfigError
+
+sizes = st.integers(2, 5000)
+boxes = st.builds(Letterbox.fit, sizes, sizes, st.integers(2, 1300), st.integers(2, 1300), stretch=st.booleans())
+
+
+def to_input(box: Letterbox, points: np.ndarray) -> np.ndarray:
+    """Source corners to input pixels: each axis maps 0..source onto padding..padding + size."""
+    scale = np.array([box.width / box.source_width, box.height / box.source_height] * 2)
+    return points * scale + np.array([box.left, box.top] * 2)
+
+
+@given(boxes, st.lists(st.tuples(*[st.floats(0, 1)] * 4), min_size=1, max_size=8))
+def test_the_inverse_is_exact(box: Letterbox, shares: list[tuple[float, ...]]) -> None:
+    limit = np.array([box.source_width, box.source_height] * 2, np.float64)
+    source = np.array(shares) * limit
+    back = box.to_source(to_input(box, source).astype(np.float32))
+    # float32 holds a coordinate in the input to 2^-13 pixels; one of those is source/size pixels of the source.
+    step = np.array([box.source_width / box.width, box.source_height / box.height] * 2) * 2**-12
+    assert (np.abs(back - source) <= step + limit * 2**-22).all()
+
+
+@given(boxes)
+def test_the_picture_lies_even_and_centred_inside_the_input(box: Letterbox) -> None:
+    for start, size, whole in ((box.left, box.width, box.input_width), (box.top, box.height, box.input_height)):
+        assert size >= 2 and size % 2 == 0 and start % 2 == 0
+        assert start >= 0 and start + size <= whole
+        assert abs(whole - size - 2 * start) <= 3, 'as much before as behind, in steps of two'
+
+
+@given(sizes, sizes, st.integers(64, 1300), st.integers(64, 1300))
+def test_it_is_the_largest_with_the_source_s_aspect(width: int, height: int, input_width: int, input_height: int) -> None:
+    box = Letterbox.fit(width, height, input_width, input_height)
+    scale = min(input_width / width, input_height / height)
+    assert abs(box.width - max(2, width * scale)) <= 2 and abs(box.height - max(2, height * scale)) <= 2
+
+
+@pytest.mark.parametrize(
+    ('source', 'target', 'expected'),
+    [
+        pytest.param((1920, 1080), (640, 640), (640, 360, 0, 140), id='landscape'),
+        pytest.param((1080, 1920), (640, 640), (360, 640, 140, 0), id='portrait'),
+        pytest.param((320, 180), (640, 384), (640, 360, 0, 12), id='upscaled'),
+        pytest.param((641, 361), (640, 384), (640, 360, 0, 12), id='odd source'),
+        pytest.param((640, 480), (227, 227), (226, 170, 0, 28), id='odd input'),
+        pytest.param((640, 384), (640, 384), (640, 384, 0, 0), id='same size'),
+        pytest.param((5000, 3), (640, 384), (640, 2, 0, 190), id='a line'),
+    ],
+)
+def test_sizes_and_paddings(source: tuple[int, int], target: tuple[int, int], expected: tuple[int, int, int, int]) -> None:
+    box = Letterbox.fit(*source, *target)
+    assert (box.width, box.height, box.left, box.top) == expected
+    assert box.scaled == (source != expected[:2])
+
+
+@pytest.mark.parametrize(('source', 'target'), [((1920, 1080), (640, 640)), ((641, 361), (640, 384)), ((100, 1000), (226, 226))])
+def test_the_whole_picture_is_the_whole_source(source: tuple[int, int], target: tuple[int, int]) -> None:
+    box = Letterbox.fit(*source, *target)
+    corners = np.array([[box.left, box.top, box.left + box.width, box.top + box.height]], np.float32)
+    assert box.to_source(corners).tolist() == [[0, 0, *source]]
+
+
+def test_stretching_fills_the_input() -> None:
+    box = Letterbox.fit(1920, 1080, 300, 300, stretch=True)
+    assert (box.width, box.height, box.left, box.top) == (300, 300, 0, 0)
+    assert box.to_source(np.array([[150, 150, 300, 300]], np.float32)).tolist() == [[960, 540, 1920, 1080]]
+
+
+def test_boxes_that_reach_into_the_border_are_clipped() -> None:
+    box = Letterbox.fit(1920, 1080, 640, 640)
+    assert box.to_source(np.array([[-50, 0, 700, 640]], np.float32)).tolist() == [[0, 0, 1920, 1080]]
+
+
+def test_no_boxes_give_no_boxes() -> None:
+    assert Letterbox.fit(64, 48, 32, 32).to_source(np.zeros((0, 4), np.float32)).shape == (0, 4)
+
+
+@pytest.mark.parametrize('sizes', [(1, 48, 32, 32), (64, 0, 32, 32), (64, 48, 1, 32), (64, 48, 32, -4)])
+def test_impossible_sizes_are_refused(sizes: tuple[int, int, int, int]) -> None:
+    with pytest.raises(ConfigError, match='every size must be at least 2'):
+        Letterbox.fit(*sizes)

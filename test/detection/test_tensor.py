@@ -1,0 +1,100 @@
+"""NV12 to tensor, against OpenCV's conversion of the full frame, with the resizing after it instead of before."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.tensor import Nv12ToTensor
+
+Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+
+
+def noise(width: int, height: int, seed: int = 0) -> Planes:
+    random = np.random.default_rng(seed)
+    return random.integers(0, 256, (height, width), np.uint8), random.integers(0, 256, (height // 2, width // 2, 2), np.uint8)
+
+
+def smooth(width: int, height: int) -> Planes:
+    """Colours without edges: where resizing before and after the conversion is the same but for rounding."""
+    x, y = np.meshgrid(np.linspace(0, 3, width), np.linspace(0, 3, height))
+    luma = 120 + 60 * np.sin(x) * np.cos(y)
+    chroma = np.stack([128 + 30 * np.cos(x), 128 + 30 * np.sin(y)], axis=2)
+    halves = chroma.reshape(height // 2, 2, width // 2, 2, 2).mean(axis=(1, 3))
+    return luma.astype(np.uint8), halves.astype(np.uint8)
+
+
+def full_frame_rgb(planes: Planes) -> NDArray[np.uint8]:
+    """One contiguous NV12 picture through the one-plane conversion."""
+    luma, chroma = planes
+    return np.asarray(cv2.cvtColor(np.concatenate([luma, chroma.reshape(-1, luma.shape[1])]), cv2.COLOR_YUV2RGB_NV12))
+
+
+def test_an_unscaled_frame_is_opencv_s_conversion_to_the_bit() -> None:
+    planes = noise(64, 48)
+    tensor = Nv12ToTensor(Letterbox.fit(64, 48, 64, 48), pad=114, low=0.0, high=255.0, bgr=False).convert(*planes)
+    assert tensor.dtype == np.float32 and tensor.shape == (1, 3, 48, 64)
+    assert np.array_equal(tensor[0], full_frame_rgb(planes).transpose(2, 0, 1).astype(np.float32))
+
+
+def test_channels_can_be_in_bgr_order() -> None:
+    planes, box = noise(64, 48), Letterbox.fit(64, 48, 64, 48)
+    rgb = Nv12ToTensor(box, pad=0, low=0.0, high=1.0, bgr=False).convert(*planes)
+    bgr = Nv12ToTensor(box, pad=0, low=0.0, high=1.0, bgr=True).convert(*planes)
+    assert np.array_equal(rgb[0, ::-1], bgr[0]) and not np.array_equal(rgb, bgr)
+
+
+@pytest.mark.parametrize(('low', 'high'), [(0.0, 1.0), (-1.0, 1.0), (-128.0, 127.0), (1.0, 0.0)])
+def test_samples_0_and_255_become_low_and_high(low: float, high: float) -> None:
+    planes = noise(64, 48)
+    tensor = Nv12ToTensor(Letterbox.fit(64, 48, 64, 48), pad=114, low=low, high=high, bgr=False).convert(*planes)
+    wanted = low + full_frame_rgb(planes).transpose(2, 0, 1).astype(np.float64) * (high - low) / 255
+    assert np.abs(tensor[0] - wanted).max() <= 1e-6 * max(abs(low), abs(high)) * 10
+    assert (tensor.min(), tensor.max()) == pytest.approx((min(low, high), max(low, high)), abs=0.02 * abs(high - low))
+
+
+@pytest.mark.parametrize(
+    ('size', 'target'),
+    [((512, 384), (256, 256)), ((256, 192), (400, 384)), ((300, 512), (256, 192)), ((320, 180), (227, 227))],
+    ids=['down', 'up', 'portrait', 'odd input'],
+)
+def test_a_scaled_frame_is_the_resized_picture_within_the_border(size: tuple[int, int], target: tuple[int, int]) -> None:
+    planes, box = smooth(*size), Letterbox.fit(*size, *target)
+    tensor = Nv12ToTensor(box, pad=100, low=0.0, high=255.0, bgr=False).convert(*planes)[0]
+    inner = tensor[:, box.top : box.top + box.height, box.left : box.left + box.width]
+    wanted = cv2.resize(full_frame_rgb(planes), (box.width, box.height)).transpose(2, 0, 1).astype(np.float64)
+    assert np.abs(inner - wanted).mean() < 1 and np.abs(inner - wanted).max() <= 4
+    border = np.ones(tensor.shape, np.bool_)
+    border[:, box.top : box.top + box.height, box.left : box.left + box.width] = False
+    assert border.any() and (tensor[border] == 100).all()
+
+
+@pytest.mark.parametrize(('pad', 'low', 'high', 'value'), [(0, 0.0, 1.0, 0.0), (255, 0.0, 1.0, 1.0), (114, -1.0, 1.0, 114 / 127.5 - 1)])
+def test_the_border_has_its_value_in_the_tensor_s_range(pad: int, low: float, high: float, value: float) -> None:
+    tensor = Nv12ToTensor(Letterbox.fit(64, 32, 64, 64), pad=pad, low=low, high=high, bgr=False).convert(*noise(64, 32))
+    assert tensor[0, :, :16] == pytest.approx(value) and tensor[0, :, 48:] == pytest.approx(value)
+
+
+@pytest.mark.parametrize('target', [(64, 48), (40, 40)])
+def test_rows_may_have_padding_and_be_read_only(target: tuple[int, int]) -> None:
+    luma, chroma = noise(64, 48)
+    box = Letterbox.fit(64, 48, *target)
+    plain = Nv12ToTensor(box, pad=0, low=0.0, high=1.0, bgr=False).convert(luma, chroma).copy()
+    memory = np.full((72, 100), 255, np.uint8)
+    strided_luma, strided_chroma = memory[:48, :64], np.ndarray((24, 32, 2), np.uint8, memory, 4800, (100, 2, 1))
+    strided_luma[:], strided_chroma[:] = luma, chroma
+    memory.flags.writeable = strided_luma.flags.writeable = strided_chroma.flags.writeable = False
+    strided = Nv12ToTensor(box, pad=0, low=0.0, high=1.0, bgr=False).convert(strided_luma, strided_chroma)
+    assert np.array_equal(plain, strided)
+
+
+def test_the_next_frame_overwrites_all_of_the_one_before_in_the_same_memory() -> None:
+    box = Letterbox.fit(64, 48, 40, 40)
+    converter = Nv12ToTensor(box, pad=7, low=0.0, high=1.0, bgr=False)
+    first = converter.convert(*noise(64, 48, 1))
+    second = converter.convert(*noise(64, 48, 2))
+    assert first is second
+    assert np.array_equal(second, Nv12ToTensor(box, pad=7, low=0.0, high=1.0, bgr=False).convert(*noise(64, 48, 2)))

@@ -1,0 +1,241 @@
+"""The cpu accelerator: the shipped models on real pictures, and what happens when an engine fails."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import yaml
+from numpy.typing import NDArray
+
+from zc_perception.camera.scene import RoadScene
+from zc_perception.detection.average_precision import box_iou
+from zc_perception.detection.heads import HEADS
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.errors import AcceleratorError, ConfigError
+from zc_perception.frame import Frame
+from zc_perception.memory.ledger import CopyLedger, LedgerEntry
+from zc_perception.memory.pool import BufferPool, SlotState
+from zc_perception.npu import cpu
+from zc_perception.npu.cpu import CpuAccelerator, CpuJob
+from zc_perception.npu.manifest import load_manifest
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+MakePool = Callable[..., BufferPool]
+MakeFrame = Callable[..., Frame]
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _engines_have_opened_what_they_keep_open() -> None:
+    accelerator = CpuAccelerator(CopyLedger(), 1)
+    accelerator.load(load_manifest('road'))
+    accelerator.close()
+
+
+@pytest.fixture
+def ledger() -> CopyLedger:
+    return CopyLedger()
+
+
+@pytest.fixture
+def accelerator(ledger: CopyLedger) -> Iterator[CpuAccelerator]:
+    accelerator = CpuAccelerator(ledger, threads=1)
+    yield accelerator
+    accelerator.close()
+
+
+def road_frame(make_frame: MakeFrame, scene: RoadScene, index: int) -> Frame:
+    return make_frame(width=scene.width, height=scene.height, sequence=index, fill=lambda luma, chroma: scene.draw(index, luma, chroma))
+
+
+def run(accelerator: CpuAccelerator, frame: Frame) -> CpuJob:
+    job = accelerator.submit(accelerator.import_frame(frame), frame)
+    assert job.fence.wait(WAIT_S)
+    return job
+
+
+def test_the_road_model_finds_what_is_in_the_frame(accelerator: CpuAccelerator, ledger: CopyLedger, make_frame: MakeFrame) -> None:
+    manifest, scene = load_manifest('road'), RoadScene(640, 360, 3)
+    accelerator.load(manifest)
+    wanted = found = 0
+    for index in (0, 30, 60):
+        frame = road_frame(make_frame, scene, index)
+        job = run(accelerator, frame)
+        detections = HEADS[manifest.head](job.outputs(), job.letterbox, manifest.score_threshold, manifest.nms_threshold, 100)
+        for item in scene.truth(index):
+            if item.visible < 0.9 or min(item.width, item.height) < 20:
+                continue
+            wanted += 1
+            box = np.array([[item.x, item.y, item.x + item.width, item.y + item.height]])
+            of_class = detections.boxes[detections.classes == item.class_index]
+            found += bool(len(of_class)) and bool((box_iou(box, of_class) >= 0.5).any())
+        job.close()
+        frame.release()
+    assert wanted >= 10 and found >= 0.8 * wanted
+    # Luma and chroma of each frame, read once.
+    assert ledger.entries() == {'tensor': LedgerEntry(3, 3 * 640 * 360 * 3 // 2)}
+
+
+def test_the_hog_model_yields_opencv_s_own_people(accelerator: CpuAccelerator, make_frame: MakeFrame) -> None:
+    manifest, scene = load_manifest('hog'), RoadScene(640, 384, 1)
+    accelerator.load(manifest)
+    frame = road_frame(make_frame, scene, 0)
+    job = run(accelerator, frame)
+    found = HEADS[manifest.head](job.outputs(), job.letterbox, manifest.score_threshold, manifest.nms_threshold, 100)
+    hog = cv2.HOGDescriptor()
+    hog.setSVMDetector(np.asarray(cv2.HOGDescriptor.getDefaultPeopleDetector(), np.float32))
+    with frame.map() as planes:
+        boxes, distances = hog.detectMultiScale(planes[0].copy(), winStride=(8, 8), scale=1.05)
+    assert len(boxes) >= 1, 'the picture was chosen because HOG sees somebody in it'
+    order = np.argsort(-np.reshape(distances, -1))
+    assert found.boxes.tolist() == [[x, y, x + w, y + h] for x, y, w, h in np.asarray(boxes)[order].tolist()]
+    assert found.scores == pytest.approx(1 - np.exp(-np.reshape(distances, -1)[order]))
+    job.close()
+    frame.release()
+
+
+def test_a_job_needs_a_model(accelerator: CpuAccelerator, make_frame: MakeFrame) -> None:
+    frame = make_frame()
+    with pytest.raises(AcceleratorError, match='no model loaded'):
+        accelerator.submit(accelerator.import_frame(frame), frame)
+
+
+class ScriptedEngine:
+    """Waits until it is told to go on; raises what is in ``errors``."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.started = threading.Event()
+        self.errors: list[Exception] = []
+        self.seen: list[int] = []
+
+    def geometry(self, width: int, height: int) -> Letterbox:
+        return Letterbox.fit(width, height, width, height)
+
+    def run(self, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> list[NDArray[np.float32]]:
+        self.started.set()
+        assert self.go_on.wait(WAIT_S)
+        self.seen.append(int(luma[0, 0]))
+        if self.errors:
+            raise self.errors.pop()
+        return [np.full((1, 6), luma[0, 0], np.float32)]
+
+
+@pytest.fixture
+def engine(accelerator: CpuAccelerator, monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
+    engine = ScriptedEngine()
+    monkeypatch.setattr(cpu, 'HogEngine', lambda: engine)
+    accelerator.load(load_manifest('hog'))
+    return engine
+
+
+def filled(make_frame: MakeFrame, pool: BufferPool, value: int) -> Frame:
+    return make_frame(pool, sequence=value, fill=lambda luma, chroma: luma.fill(value))
+
+
+def test_an_engine_s_exception_is_a_failing_fence(
+    accelerator: CpuAccelerator, engine: ScriptedEngine, make_pool: MakePool, make_frame: MakeFrame
+) -> None:
+    pool = make_pool(slots=1)
+    engine.go_on.set()
+    engine.errors.append(ValueError('no such layer'))
+    frame = filled(make_frame, pool, 1)
+    job = run(accelerator, frame)
+    with pytest.raises(AcceleratorError, match='ValueError: no such layer'):
+        job.outputs()
+    job.close()
+    frame.release()
+    assert pool.statistics().states == {SlotState.FREE: 1}, 'nothing of the traceback holds the pixels'
+    good = filled(make_frame, pool, 2)
+    again = run(accelerator, good)
+    assert again.outputs()[0][0, 0] == 2
+    again.close()
+
+
+def test_jobs_run_one_after_the_other_in_order(
+    accelerator: CpuAccelerator, engine: ScriptedEngine, make_pool: MakePool, make_frame: MakeFrame
+) -> None:
+    pool = make_pool(slots=3)
+    frames = [filled(make_frame, pool, value) for value in (10, 20, 30)]
+    jobs = [accelerator.submit(accelerator.import_frame(frame), frame) for frame in frames]
+    assert not any(job.fence.wait(0.0) for job in jobs)
+    engine.go_on.set()
+    assert all(job.fence.wait(WAIT_S) for job in jobs)
+    assert engine.seen == [10, 20, 30]
+    assert [job.outputs()[0][0, 0] for job in jobs] == [10, 20, 30]
+    for job in jobs:
+        job.close()
+
+
+def test_closing_lets_the_running_job_end(
+    accelerator: CpuAccelerator, engine: ScriptedEngine, make_pool: MakePool, make_frame: MakeFrame
+) -> None:
+    frame = filled(make_frame, make_pool(slots=1), 5)
+    job = accelerator.submit(accelerator.import_frame(frame), frame)
+    assert engine.started.wait(WAIT_S)
+    threading.Timer(0.03, engine.go_on.set).start()
+    accelerator.close()
+    assert job.fence.wait(0.0) and job.outputs()[0][0, 0] == 5
+    with pytest.raises(AcceleratorError, match='no model loaded'):
+        accelerator.submit(accelerator.import_frame(frame), frame)
+    accelerator.close()
+    job.close()
+
+
+def test_a_job_that_was_given_up_ends_without_harm(
+    accelerator: CpuAccelerator, engine: ScriptedEngine, make_pool: MakePool, make_frame: MakeFrame
+) -> None:
+    """As after a timeout: frame and fence are the pool's by now, and the pool has retired the slot and closed both."""
+    pool = make_pool(slots=1, release_timeout_s=0.02)
+    frame = filled(make_frame, pool, 6)
+    job = accelerator.submit(accelerator.import_frame(frame), frame)
+    assert engine.started.wait(WAIT_S)
+    frame.release(job.fence)
+    time.sleep(0.03)
+    fresh = filled(make_frame, pool, 7)
+    assert pool.statistics().retired == 1
+    engine.go_on.set()
+    accelerator.close()
+    assert engine.seen == [6]
+    fresh.release()
+
+
+def model(folder: Path, weights: Path | bytes, **changes: Any) -> str:
+    values = {'file': 'model.onnx', 'input': {'width': 640, 'height': 384}, 'head': 'yolov8', 'classes': ['car'], **changes}
+    (folder / 'model.onnx').write_bytes(weights if isinstance(weights, bytes) else weights.read_bytes())
+    (folder / 'model.yaml').write_text(yaml.safe_dump(values), encoding='utf-8')
+    return str(folder)
+
+
+def test_weights_that_are_none_are_refused_in_one_line(accelerator: CpuAccelerator, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"model file '.*model\.onnx' can't be loaded: ") as caught:
+        accelerator.load(load_manifest(model(tmp_path, b'not a model')))
+    assert '\n' not in str(caught.value)
+
+
+def test_a_manifest_that_contradicts_its_weights_is_refused_with_both_sizes(accelerator: CpuAccelerator, tmp_path: Path) -> None:
+    road = load_manifest('road').file
+    assert road is not None
+    manifest = load_manifest(model(tmp_path, road, input={'width': 320, 'height': 192}))
+    with pytest.raises(ConfigError, match=r"input is 320x192, the file's is \[1, 3, 384, 640\]"):
+        accelerator.load(manifest)
+
+
+def test_it_says_that_it_reads_pixels(accelerator: CpuAccelerator) -> None:
+    accelerator.load(load_manifest('road'))
+    capabilities = accelerator.capabilities()
+    assert (capabilities.name, capabilities.device, capabilities.copy_free) == ('cpu', 'ONNX Runtime, road', False)
+
+
+def test_warming_up_leaves_nothing_in_the_ledger(accelerator: CpuAccelerator, ledger: CopyLedger) -> None:
+    manifest = load_manifest('road')
+    accelerator.load(manifest)
+    accelerator.warm_up(manifest)
+    assert ledger.entries() == {}

@@ -1,0 +1,118 @@
+"""What the kernel says from outside of the programs that are being watched: attachments, mappings, trace events."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .kernel_api import TRACING, bufinfo
+
+_MAP_LINE = re.compile(r'^\S+ \S+ \S+ \S+ (\d+)\s+(/dmabuf:|/dev/video)\S*')
+_EVENT = re.compile(r'\s(\d+\.\d+): (?:axl_)?(\w+): (.*)$')
+_EVENTS = ('axl/axl_dmabuf_import', 'axl/axl_dmabuf_release', 'axl/axl_submit', 'axl/axl_complete', 'dma_fence/dma_fence_signaled')
+
+
+def cpu_mappings(inodes: Iterable[int]) -> list[str]:
+    """Lines of every process's ``maps`` that show one of these dma-bufs, or a video device, mapped."""
+    wanted = set(inodes)
+    found = []
+    for maps in Path('/proc').glob('[0-9]*/maps'):
+        try:
+            lines = maps.read_text(errors='replace').splitlines()
+        except OSError:
+            continue  # the process has ended
+        for line in lines:
+            match = _MAP_LINE.match(line)
+            if match and (match[2] == '/dev/video' or int(match[1]) in wanted):
+                found.append(f'{maps.parent.name}: {line}')
+    return found
+
+
+@dataclass
+class Watch:
+    """Looks at the kernel's own lists again and again while frames flow.
+
+    :ivar attached: by inode, which devices were ever listed.
+    :ivar exporters: by inode.
+    """
+
+    inodes: set[int] = field(default_factory=set)
+    looks: int = 0
+    attached: dict[int, set[str]] = field(default_factory=dict)
+    exporters: dict[int, str] = field(default_factory=dict)
+    mappings: list[str] = field(default_factory=list)
+
+    def look(self) -> None:
+        """Once."""
+        self.looks += 1
+        for inode, info in bufinfo().items():
+            if inode in self.inodes:
+                self.attached.setdefault(inode, set()).update(info.attached)
+                self.exporters[inode] = info.exporter
+        self.mappings += cpu_mappings(self.inodes)
+
+    @contextmanager
+    def running(self, period_s: float) -> Iterator[None]:
+        """Look on a thread of its own."""
+        stop = threading.Event()
+
+        def loop() -> None:
+            while not stop.wait(period_s):
+                self.look()
+
+        thread = threading.Thread(target=loop, name='evidence')
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+
+def _set(path: Path, text: str) -> None:
+    # open() with 'w' truncates, which clears the trace buffer; the control files take a plain write.
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def recording(buffer_kb: int = 16384) -> Iterator[None]:
+    """Record the axl events and the signals of fences, from an empty buffer."""
+    _set(TRACING / 'tracing_on', '0')
+    (TRACING / 'trace').write_text('')
+    _set(TRACING / 'buffer_size_kb', str(buffer_kb))
+    _set(TRACING / 'trace_clock', 'mono')
+    for event in _EVENTS:
+        _set(TRACING / 'events' / event / 'enable', '1')
+    _set(TRACING / 'tracing_on', '1')
+    try:
+        yield
+    finally:
+        _set(TRACING / 'tracing_on', '0')
+        for event in _EVENTS:
+            _set(TRACING / 'events' / event / 'enable', '0')
+
+
+def trace_text() -> str:
+    """The recorded trace."""
+    return (TRACING / 'trace').read_text(errors='replace')
+
+
+def event_counts(trace: str) -> Counter[str]:
+    """How often each event was recorded."""
+    return Counter(match[2] for match in map(_EVENT.search, trace.splitlines()) if match)
+
+
+def inodes_of(trace: str, event: str) -> list[int]:
+    """The inodes of one kind of event, in order."""
+    lines = (line for line in trace.splitlines() if f'{event}: ' in line)
+    return [int(match[1]) for match in (re.search(r'\binode=(\d+)', line) for line in lines) if match]
