@@ -50,7 +50,9 @@ def ledger() -> CopyLedger:
 def open_camera(video: str, ledger: CopyLedger) -> Iterator[Callable[..., ReplayCamera]]:
     cameras: list[ReplayCamera] = []
 
-    def make(path: str = video, *, slots: int = 4, keep_all: bool = True, loop: bool = False, framerate: float = 0.0, **size: int) -> ReplayCamera:
+    def make(
+        path: str = video, *, slots: int = 4, keep_all: bool = True, loop: bool = False, framerate: float = 0.0, **size: int
+    ) -> ReplayCamera:
         base: dict[str, Any] = {'heap': SealedMemfd(), 'now_ns': lambda: NOW_NS, 'ledger': ledger}
         options: dict[str, Any] = {'width': 0, 'height': 0, **size}
         camera = ReplayCamera(path, framerate=framerate, frame_id='lens', loop=loop, keep_all=keep_all, **options, **base)

@@ -113,7 +113,7 @@ def test_without_a_free_slot_the_frame_is_dropped_and_leaves_a_gap(open_camera: 
         frame.release()
 
 
-def test_a_picture_that_can_not_be_drawn_costs_no_slot(open_camera: Callable[..., SyntheticCamera], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_picture_costs_no_slot(open_camera: Callable[..., SyntheticCamera], monkeypatch: pytest.MonkeyPatch) -> None:
     camera = open_camera(slots=2)
 
     def fail(*arguments: object) -> bool:

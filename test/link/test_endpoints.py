@@ -52,11 +52,15 @@ class Ros:
         self._nodes.append(node)
         return node
 
-    def publisher(self, node: Node, adapter: TypeAdapter[Frame] = RAISING, qos: QoSProfile | None = None, topic: str = 'image') -> AdaptedPublisher:
+    def publisher(
+        self, node: Node, adapter: TypeAdapter[Frame] = RAISING, qos: QoSProfile | None = None, topic: str = 'image'
+    ) -> AdaptedPublisher:
         self._endpoints.append(AdaptedPublisher(node, adapter, topic, qos or QoSProfile(depth=1)))
         return self._endpoints[-1]
 
-    def subscription(self, node: Node, adapter: TypeAdapter[Frame] = RAISING, qos: QoSProfile | None = None, **options: Any) -> AdaptedSubscription:
+    def subscription(
+        self, node: Node, adapter: TypeAdapter[Frame] = RAISING, qos: QoSProfile | None = None, **options: Any
+    ) -> AdaptedSubscription:
         topic = options.pop('topic', 'image')
         self._endpoints.append(AdaptedSubscription(node, adapter, topic, qos or QoSProfile(depth=1), **options))
         return self._endpoints[-1]
@@ -181,7 +185,9 @@ def test_a_slow_mailbox_keeps_the_newest_and_costs_nobody_else(ros: Ros, make_po
     pool, seen = make_pool(slots=8), []
     publisher = ros.publisher(ros.node('camera'))
     slow = ros.subscription(ros.node('slow'), qos=QoSProfile(depth=2))
-    ros.subscription(ros.node('quick'), callback=lambda frame: seen.append(frame.data.sequence), qos=QoSProfile(history=HistoryPolicy.KEEP_ALL))
+    ros.subscription(
+        ros.node('quick'), callback=lambda frame: seen.append(frame.data.sequence), qos=QoSProfile(history=HistoryPolicy.KEEP_ALL)
+    )
 
     for sequence in range(6):
         with make_frame(pool, sequence=sequence) as frame:

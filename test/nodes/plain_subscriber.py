@@ -1,6 +1,6 @@
 """A plain rclpy process: it knows standard messages and nothing of zc_perception. Prints what it received as one JSON object.
 
-    plain_subscriber.py SECONDS [--image] [--until-images N] [--until-detections N] [--until-silent SECONDS] [--until-eof]
+plain_subscriber.py SECONDS [--image] [--until-images N] [--until-detections N] [--until-silent SECONDS] [--until-eof]
 """
 
 import argparse
@@ -35,8 +35,14 @@ def main() -> None:
     def on_detections(message):
         last[0] = time.monotonic()
         boxes = [
-            [d.bbox.center.position.x, d.bbox.center.position.y, d.bbox.size_x, d.bbox.size_y]
-            + [d.results[0].hypothesis.class_id, d.results[0].hypothesis.score]
+            [
+                d.bbox.center.position.x,
+                d.bbox.center.position.y,
+                d.bbox.size_x,
+                d.bbox.size_y,
+                d.results[0].hypothesis.class_id,
+                d.results[0].hypothesis.score,
+            ]
             for d in message.detections
         ]
         seen['detections'].append({'stamp': stamp(message), 'frame_id': message.header.frame_id, 'boxes': boxes})

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import cv2
 import pytest
-
 from nodes.programs import BIN, environment
+
 from zc_perception.observe.metrics import StageLatencies
 
 KEYS = {

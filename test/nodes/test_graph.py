@@ -14,8 +14,8 @@ import cv2
 import numpy as np
 import pytest
 import rclpy
-
 from nodes.programs import PERCEPTION_READY, PlainSubscriber, Program, parameters
+
 from zc_perception.errors import NegotiationError
 from zc_perception.frame import FrameData
 from zc_perception.link.endpoints import IN_PROCESS

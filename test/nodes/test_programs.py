@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from nodes.programs import BIN, PERCEPTION_READY, Program, environment, parameters
 
 MODEL_WITH_BAD_KEY = 'name: x\nfile: model.onnx\nhead: yolov8\nclasses: [a]\nscore_treshold: 0.5\n'
@@ -22,11 +21,17 @@ WRONG = {
     'out of range, inference': (['inference__score_threshold=1.5'], "'score_threshold' is 1.5; it must be a number from -1 to 1"),
     'not a number': (['capture__framerate=.nan'], "'framerate' is nan"),
     'odd width': (['capture__width=321'], '321'),
-    'unknown choice': (['capture__camera=synthetik'], "'camera' is 'synthetik'; it must be one of synthetic, replay; did you mean 'synthetic'?"),
+    'unknown choice': (
+        ['capture__camera=synthetik'],
+        "'camera' is 'synthetik'; it must be one of synthetic, replay; did you mean 'synthetic'?",
+    ),
     'no video': (['capture__camera=replay'], "'video' is empty"),
     'missing video': (['capture__camera=replay', 'capture__video=/no/such.avi'], "video '/no/such.avi' does not exist"),
     'not a video': (['capture__camera=replay', f'capture__video={__file__}'], "can't be decoded"),
-    'unknown model': (['inference__model=rood'], "model 'rood' is not known; use one of hog, road or the path of a model.yaml; did you mean 'road'?"),
+    'unknown model': (
+        ['inference__model=rood'],
+        "model 'rood' is not known; use one of hog, road or the path of a model.yaml; did you mean 'road'?",
+    ),
     'unknown accelerator': (['inference__accelerator=gpu'], "'accelerator' is 'gpu'; it must be one of"),
     'unknown heap': (['capture__heap=dma_heep'], "heap 'dma_heep' is not known"),
     'heap that this machine lacks': (['capture__heap=dma_heap/nowhere'], "heap 'dma_heap/nowhere' can't be opened"),

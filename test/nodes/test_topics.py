@@ -9,8 +9,8 @@ import time
 import numpy as np
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray
-
 from nodes.programs import PERCEPTION_READY, PlainSubscriber, Program, parameters
+
 from zc_perception.camera.scene import RoadScene
 
 SEED = 11
@@ -62,7 +62,7 @@ def test_a_plain_process_gets_detections_info_and_labels_and_nothing_is_converte
     assert stamps == sorted(set(stamps))
     infos = {i['stamp']: i for i in seen['camera_info']}
     assert {tuple(i['size']) for i in infos.values()} == {(640, 360)}
-    assert len(set(stamps) & set(infos)) > 5, 'detections carry their frame\'s own header'
+    assert len(set(stamps) & set(infos)) > 5, "detections carry their frame's own header"
     boxes = [b for d in seen['detections'] for b in d['boxes']]
     assert boxes and all(0 <= b[0] <= 640 and 0 <= b[1] <= 360 and b[2] > 0 and b[3] > 0 and 0 <= b[5] <= 1 for b in boxes)
     assert {b[4] for b in boxes} <= {'0', '1', '2', '3'}

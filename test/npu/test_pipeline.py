@@ -143,9 +143,12 @@ def start(make_pool: MakePool, make_frame: MakeFrame, monkeypatch: pytest.Monkey
     yield make
     while benches:  # emptied, as pytest keeps the function above, and with it the queues, until the descriptors have been counted
         bench = benches.pop()
-        for job in bench.accelerator.jobs:
-            job.fence.signal()
-        bench.stop()
+        stopper = threading.Thread(target=bench.stop)
+        stopper.start()
+        while stopper.is_alive():  # more may be submitted until it has stopped
+            for job in bench.accelerator.jobs:
+                job.fence.signal()
+            stopper.join(0.002)
         assert not bench.pipeline._thread.is_alive()
 
 

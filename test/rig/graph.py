@@ -56,7 +56,7 @@ def checks_of(run: dict[str, Any], wanted: int) -> dict[str, dict[str, Any]]:
         'I1': (
             # Without the cache an attachment lasts as long as its job: there the trace says it for every one.
             bool(submitted) and set(submitted) <= (attached if cached else set(run['traced_import_inodes'])),
-            {'source': 'debugfs bufinfo' if cached else 'trace', 'submitted': submitted, 'attached': sorted(attached), 'looks': run['looks']},
+            {'source': 'bufinfo' if cached else 'trace', 'submitted': submitted, 'attached': sorted(attached), 'looks': run['looks']},
         ),
         'I2': (
             bool(run['exporters']) and set(run['exporters']) <= set(KNOWN_EXPORTERS),

@@ -47,7 +47,8 @@ _HARMLESS = re.compile(
 
 #: ... or this: vivid sleeps until its next frame is due and computes a negative time when the guest is too slow for it.
 _VIVID_LATE = re.compile(
-    r'^[^\n]*schedule_timeout: wrong timeout value \w+\n(?:(?!</TASK>)[^\n]*\n)*?[^\n]*\bvivid_thread_\w+(?:(?!</TASK>)[^\n]*\n)*[^\n]*</TASK>',
+    r'^[^\n]*schedule_timeout: wrong timeout value \w+\n(?:(?!</TASK>)[^\n]*\n)*?'
+    r'[^\n]*\bvivid_thread_\w+(?:(?!</TASK>)[^\n]*\n)*[^\n]*</TASK>',
     re.M,
 )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from . import Rig, RigResult, RigUnavailable
+from . import Rig, RigResult
 from .guest import checks
 
 pytestmark = pytest.mark.rig
@@ -32,19 +32,6 @@ class Boot:
 
     result: RigResult
     outcome: dict[str, str]
-
-
-@pytest.fixture(scope='session')
-def rig() -> Rig:
-    """Return a prepared rig; where there cannot be one the tests are skipped, or fail if it is required."""
-    rig = Rig()
-    try:
-        rig.prepare()
-    except RigUnavailable as error:
-        if os.environ.get('ZC_RIG') == 'required':
-            raise
-        pytest.skip(f'no kernel rig here: {error}')
-    return rig
 
 
 @pytest.fixture(scope='session')

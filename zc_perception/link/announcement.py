@@ -38,19 +38,17 @@ class Announcement:
         """The announcement, or ``None`` if it is another version's or not one at all: strangers may write to the topic."""
         try:
             values = json.loads(text)
-            if not isinstance(values, dict) or values.get('version') != VERSION:
-                return None
-            return cls(
-                publisher_id=str(values['publisher_id']),
-                host_id=str(values['host_id']),
-                socket=str(values['socket']),
-                width=int(values['width']),
-                height=int(values['height']),
-                formats=tuple(str(f) for f in values['formats']),
-                heap=str(values['heap']),
-            )
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, RecursionError):
             return None
+        if not isinstance(values, dict) or values.get('version') != VERSION:
+            return None
+        texts = {key: values.get(key) for key in ('publisher_id', 'host_id', 'socket', 'heap')}
+        sizes = {key: values.get(key) for key in ('width', 'height')}
+        formats = values.get('formats')
+        good = all(isinstance(v, str) for v in texts.values()) and all(type(v) is int and v > 0 for v in sizes.values())
+        if not good or not isinstance(formats, list) or not all(isinstance(f, str) for f in formats):
+            return None
+        return cls(**texts, **sizes, formats=tuple(formats))  # type: ignore[arg-type]
 
 
 def new_publisher_id() -> str:

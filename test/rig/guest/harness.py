@@ -58,7 +58,10 @@ def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 5.0)
 def expect_nothing_left() -> None:
     """Expect that the device holds nothing any more."""
     gc.collect()
-    eventually(lambda: not any(live().values()), f'the device lets go of everything, last seen {live()}')
+    try:
+        eventually(lambda: not any(live().values()), 'the device lets go of everything')
+    except AssertionError as error:
+        raise AssertionError(f'{error}; it still holds {live()}') from None
 
 
 def _open_fds() -> set[int]:

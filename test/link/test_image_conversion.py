@@ -1,0 +1,224 @@
+"""Frames to sensor_msgs/Image and back, against OpenCV on the whole picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sensor_msgs.msg import Image
+
+from zc_perception.errors import ConfigError, FormatError, LayoutError
+from zc_perception.frame import Frame
+from zc_perception.link.image_conversion import FrameToImage, ImageToFrame, frame_adapter
+from zc_perception.memory.ledger import CopyLedger, LedgerEntry
+from zc_perception.memory.pool import BufferPool
+from zc_perception.pixel.fourcc import fourcc_code
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+MakePool = Callable[..., BufferPool]
+MakeFrame = Callable[..., Frame]
+WIDTH, HEIGHT = 64, 48
+CODES = {'rgb8': cv2.COLOR_YUV2RGB_NV12, 'bgr8': cv2.COLOR_YUV2BGR_NV12}
+
+
+@pytest.fixture
+def ledger() -> CopyLedger:
+    return CopyLedger()
+
+
+@pytest.fixture
+def to_frame(ledger: CopyLedger) -> Iterator[ImageToFrame]:
+    converter = ImageToFrame(ledger, holder='converter', slots=2)
+    yield converter
+    converter.close()
+
+
+def noise(seed: int = 0) -> NDArray[np.uint8]:
+    """A whole NV12 picture: 3/2 height rows."""
+    return np.random.default_rng(seed).integers(0, 256, (HEIGHT * 3 // 2, WIDTH), np.uint8)
+
+
+def frame_of(make_pool: MakePool, make_frame: MakeFrame, nv12: NDArray[np.uint8], stamp_ns: int = 3_000_000_007) -> Frame:
+    """In a slot whose rows have padding."""
+
+    def fill(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
+        luma[:] = nv12[:HEIGHT]
+        chroma[:] = nv12[HEIGHT:].reshape(chroma.shape)
+
+    return make_frame(make_pool(WIDTH, HEIGHT, slots=1, layout={'stride_align': 96}), stamp_ns=stamp_ns, frame_id='lens', fill=fill)
+
+
+def expected_pixels(nv12: NDArray[np.uint8], encoding: str) -> NDArray[np.uint8]:
+    if encoding == 'nv12':
+        return nv12
+    if encoding == 'mono8':
+        return nv12[:HEIGHT]
+    return np.asarray(cv2.cvtColor(nv12, CODES[encoding]))
+
+
+def image(encoding: str, pixels: NDArray[np.uint8], *, width: int = WIDTH, height: int = HEIGHT, padding: int = 0) -> Image:
+    """A message whose rows have *padding* bytes of 255 behind them."""
+    rows = pixels.reshape(pixels.shape[0], -1)
+    padded = np.pad(rows, ((0, 0), (0, padding)), constant_values=255)
+    message = Image(encoding=encoding, width=width, height=height, step=padded.shape[1], data=padded.tobytes())
+    message.header.stamp.sec, message.header.stamp.nanosec, message.header.frame_id = 12, 34, 'foreign'
+    return message
+
+
+@pytest.mark.parametrize(('encoding', 'channels', 'rows'), [('rgb8', 3, 48), ('bgr8', 3, 48), ('mono8', 1, 48), ('nv12', 1, 72)])
+def test_a_frame_becomes_an_image(
+    make_pool: MakePool, make_frame: MakeFrame, ledger: CopyLedger, encoding: str, channels: int, rows: int
+) -> None:
+    nv12 = noise()
+    frame = frame_of(make_pool, make_frame, nv12)
+    message = FrameToImage(encoding, ledger)(frame)
+    assert (message.encoding, message.width, message.height, message.is_bigendian) == (encoding, WIDTH, HEIGHT, 0)
+    assert (message.step, len(message.data)) == (WIDTH * channels, WIDTH * channels * rows)
+    assert np.array_equal(np.frombuffer(message.data, np.uint8), expected_pixels(nv12, encoding).reshape(-1))
+    assert (message.header.stamp.sec, message.header.stamp.nanosec, message.header.frame_id) == (3, 7, 'lens')
+    assert ledger.entries() == {'to_ros': LedgerEntry(1, WIDTH * channels * rows)}
+    frame.release()
+
+
+def test_a_message_is_valid_until_the_next_call(make_pool: MakePool, make_frame: MakeFrame, ledger: CopyLedger) -> None:
+    convert = FrameToImage('rgb8', ledger)
+    first = convert(frame_of(make_pool, make_frame, noise(1)))
+    second = convert(frame_of(make_pool, make_frame, noise(2), stamp_ns=9_000_000_000))
+    assert first is second
+    assert np.array_equal(np.frombuffer(second.data, np.uint8), expected_pixels(noise(2), 'rgb8').reshape(-1))
+    assert second.header.stamp.sec == 9
+
+
+def test_another_size_gets_memory_of_its_own(make_frame: MakeFrame, ledger: CopyLedger) -> None:
+    convert = FrameToImage('bgr8', ledger)
+    sizes = []
+    for width, height in ((64, 48), (32, 16), (64, 48)):
+        frame = make_frame(width=width, height=height, fill=lambda luma, chroma: (luma.fill(126), chroma.fill(128)))
+        message = convert(frame)
+        sizes.append((message.width, message.height, message.step, len(message.data)))
+        assert set(message.data) == {128}
+        frame.release()
+    assert sizes == [(64, 48, 192, 9216), (32, 16, 96, 1536), (64, 48, 192, 9216)]
+
+
+def test_an_unknown_encoding_is_refused(ledger: CopyLedger) -> None:
+    with pytest.raises(ConfigError, match="image encoding 'yuv422' is not one of rgb8, bgr8, mono8, nv12"):
+        FrameToImage('yuv422', ledger)
+
+
+def test_only_nv12_frames_can_be_converted(make_pool: MakePool, make_frame: MakeFrame, ledger: CopyLedger) -> None:
+    frame = make_frame(make_pool(slots=1, fourcc=fourcc_code('YUYV')))
+    with pytest.raises(FormatError, match="a YUYV frame can't be converted to rgb8; only NV12 can"):
+        FrameToImage('rgb8', ledger)(frame)
+    assert ledger.entries() == {}
+    frame.release()
+
+
+@pytest.mark.parametrize('padding', [0, 10])
+@pytest.mark.parametrize('encoding', ['rgb8', 'bgr8'])
+def test_a_colour_image_becomes_a_frame_as_opencv_converts(to_frame: ImageToFrame, ledger: CopyLedger, encoding: str, padding: int) -> None:
+    picture = np.random.default_rng(3).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
+    planar = cv2.cvtColor(picture, cv2.COLOR_RGB2YUV_I420 if encoding == 'rgb8' else cv2.COLOR_BGR2YUV_I420).reshape(-1)
+    luma, u, v = np.split(planar, [WIDTH * HEIGHT, WIDTH * HEIGHT * 5 // 4])
+    with to_frame(image(encoding, picture, padding=padding)) as frame:
+        with frame.map() as planes:
+            assert np.array_equal(planes[0].reshape(-1), luma)
+            assert np.array_equal(planes[1].reshape(-1, 2), np.stack([u, v], axis=1))
+        assert (frame.header.stamp_ns, frame.header.frame_id) == (12_000_000_034, 'foreign')
+    assert ledger.entries() == {'from_ros': LedgerEntry(1, WIDTH * HEIGHT * 3)}
+
+
+@pytest.mark.parametrize('padding', [0, 10])
+@pytest.mark.parametrize('encoding', ['nv12', 'mono8'])
+def test_an_image_in_planes_is_taken_as_it_is(to_frame: ImageToFrame, encoding: str, padding: int) -> None:
+    nv12 = noise(4)
+    with to_frame(image(encoding, expected_pixels(nv12, encoding), padding=padding)) as frame, frame.map() as planes:
+        assert np.array_equal(planes[0], nv12[:HEIGHT])
+        chroma = nv12[HEIGHT:].reshape(HEIGHT // 2, WIDTH // 2, 2) if encoding == 'nv12' else np.full((24, 32, 2), 128)
+        assert np.array_equal(planes[1], chroma)
+
+
+@pytest.mark.parametrize('encoding', ['nv12', 'mono8'])
+def test_there_and_back_loses_nothing(to_frame: ImageToFrame, ledger: CopyLedger, encoding: str) -> None:
+    sent = image(encoding, expected_pixels(noise(5), encoding))
+    with to_frame(sent) as frame:
+        received = FrameToImage(encoding, ledger)(frame)
+    assert received == sent
+
+
+def test_frames_are_numbered_and_the_pool_is_bounded(to_frame: ImageToFrame) -> None:
+    message = image('mono8', noise()[:HEIGHT])
+    frames = [to_frame(message), to_frame(message)]
+    with pytest.raises(FormatError, match=r"all 2 converted frames are in use \(\{'converter': 2\}\); release frames sooner"):
+        to_frame(message)
+    frames.pop(0).release()
+    frames.append(to_frame(message))
+    assert [frame.data.sequence for frame in frames] == [2, 3]
+    for frame in frames:
+        frame.release()
+
+
+def test_another_size_gets_a_new_pool_and_older_frames_stay_readable(to_frame: ImageToFrame) -> None:
+    old = to_frame(image('mono8', np.full((HEIGHT, WIDTH), 77, np.uint8)))
+    new = to_frame(image('mono8', np.full((20, 30), 55, np.uint8), width=30, height=20))
+    with old.map() as planes:
+        assert (planes[0] == 77).all()
+    with new.map() as planes:
+        assert planes[0].shape == (20, 30) and (planes[0] == 55).all()
+    old.release()
+    new.release()
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ({'encoding': 'yuv422_yuy2'}, "image encoding 'yuv422_yuy2' can't be converted to a frame; publish nv12, rgb8, bgr8, mono8"),
+        ({'encoding': ''}, "image encoding '' can't be converted"),
+        ({'step': WIDTH * 3 - 1}, 'image 64x48 rgb8: step 191 and 9216 bytes of data are too small'),
+        ({'step': 0}, 'step 0 and'),
+        ({'step': 0xFFFFFFFF}, 'are too small'),
+        ({'data': b''}, 'and 0 bytes of data are too small'),
+        ({'height': HEIGHT + 2}, 'image 64x50 rgb8: step 192 and 9216 bytes of data are too small'),
+    ],
+)
+def test_a_message_that_contradicts_itself_is_refused(to_frame: ImageToFrame, changes: dict[str, object], message: str) -> None:
+    foreign = image('rgb8', np.zeros((HEIGHT, WIDTH, 3), np.uint8))
+    for name, value in changes.items():
+        setattr(foreign, name, value)
+    with pytest.raises(FormatError, match=message):
+        to_frame(foreign)
+
+
+@pytest.mark.parametrize('encoding', ['rgb8', 'nv12', 'mono8'])
+def test_one_byte_short_is_refused(to_frame: ImageToFrame, encoding: str) -> None:
+    foreign = image(encoding, expected_pixels(noise(), encoding))
+    foreign.data = foreign.data[:-1]
+    with pytest.raises(FormatError, match='are too small'):
+        to_frame(foreign)
+
+
+@pytest.mark.parametrize('size', [{'width': 0}, {'height': 0}, {'width': 63}, {'height': 47}, {'width': 70_000}])
+def test_impossible_sizes_are_refused(to_frame: ImageToFrame, size: dict[str, int]) -> None:
+    with pytest.raises(LayoutError):
+        to_frame(image('mono8', noise()[:HEIGHT], **size))
+
+
+def test_a_refused_message_leaks_no_slot(to_frame: ImageToFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+    message = image('rgb8', np.zeros((HEIGHT, WIDTH, 3), np.uint8))
+    with monkeypatch.context() as patch:
+        patch.setattr(to_frame, '_write', lambda *arguments: 1 / 0)
+        for _ in range(4):
+            with pytest.raises(ZeroDivisionError):
+                to_frame(message)
+    frames = [to_frame(message), to_frame(message)]
+    for frame in frames:
+        frame.release()
+
+
+def test_an_adapter_stands_in_for_image(ledger: CopyLedger) -> None:
+    adapter = frame_adapter('rgb8', ledger, holder='viewer')
+    assert (adapter.custom_type, adapter.ros_type) == (Frame, Image)
+    assert isinstance(adapter.to_ros, FrameToImage) and isinstance(adapter.to_custom, ImageToFrame)

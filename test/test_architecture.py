@@ -1,0 +1,163 @@
+"""The house rules: who may import whom, how large a file may be, and that every parameter is in the shipped YAML."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+import zc_perception
+from zc_perception.nodes.parameters import ParameterSpec
+
+PACKAGE = Path(zc_perception.__file__).parent
+REPOSITORY = Path(__file__).resolve().parent.parent
+CONFIG = REPOSITORY / 'config' / 'perception.yaml'
+MAX_LINES = 420
+
+# Lower rooms know nothing of higher ones, and rooms on one floor nothing of each other.
+FLOORS = (('errors',), ('pixel',), ('memory',), ('negotiation',), ('frame',), ('detection',), ('camera', 'npu'), ('link',), ('observe',),
+          ('nodes',), ('verify',))  # fmt: skip
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+ROOM_OF_MODULE = {'frame_queue': 'frame'}
+BELOW_ROS = ('errors', 'pixel', 'memory', 'negotiation', 'frame', 'detection', 'camera', 'npu')
+THIRD_PARTY_BELOW_ROS = {'numpy', 'cv2', 'yaml', 'onnxruntime', 'gi'}
+USE_RCLPY = ('link/endpoints.py', 'link/rclpy_compat.py', 'observe/diagnostics.py', 'nodes/')
+USE_MESSAGES = (*USE_RCLPY, 'link/image_conversion.py')
+
+SOURCES = sorted(PACKAGE.rglob('*.py'))
+
+
+def place(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def room(path: Path) -> str:
+    first = path.relative_to(PACKAGE).parts[0].removesuffix('.py')
+    return ROOM_OF_MODULE.get(first, first)
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Full dotted names of everything that a file imports, at its top or anywhere else."""
+    for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f'{place(path)}:{node.lineno}: import by the full name'
+            yield from (f'{node.module}.{alias.name}' for alias in node.names)
+
+
+def rooms_imported(path: Path) -> Iterator[str]:
+    for name in imports(path):
+        parts = name.split('.')
+        if parts[0] == 'zc_perception' and len(parts) > 1:
+            yield ROOM_OF_MODULE.get(parts[1], parts[1])
+
+
+def foreign_packages(path: Path) -> set[str]:
+    return {name.split('.')[0] for name in imports(path)} - set(sys.stdlib_module_names) - {'zc_perception'}
+
+
+def modules(*rooms: str) -> list[Path]:
+    return [path for path in SOURCES if room(path) in rooms]
+
+
+def test_every_module_is_in_a_room_that_is_known_here() -> None:
+    assert {room(path) for path in SOURCES} - set(FLOOR) <= {'__init__', 'models'}
+
+
+@pytest.mark.parametrize('path', modules(*FLOOR), ids=place)
+def test_a_room_imports_lower_rooms_only(path: Path) -> None:
+    own = room(path)
+    wrong = [other for other in rooms_imported(path) if other != own and not FLOOR[other] < FLOOR[own]]
+    assert not wrong, f'{place(path)} imports {wrong}'
+
+
+def test_the_rooms_below_ros_import_neither_rclpy_nor_messages() -> None:
+    found = {place(path): foreign_packages(path) - THIRD_PARTY_BELOW_ROS for path in modules(*BELOW_ROS)}
+    assert not {where: packages for where, packages in found.items() if packages}
+    assert len(found) > 20, 'the rooms were found'
+
+
+def test_ros_is_used_in_few_places() -> None:
+    for path in SOURCES:
+        for package in foreign_packages(path):
+            if package.startswith('rclpy'):
+                assert place(path).startswith(USE_RCLPY), f'{place(path)} imports {package}'
+            if package.endswith(('_msgs', '_interfaces', '_srvs')):
+                assert place(path).startswith(USE_MESSAGES), f'{place(path)} imports {package}'
+
+
+@pytest.mark.parametrize('path', SOURCES, ids=place)
+def test_files_are_small_and_named_for_what_they_are(path: Path) -> None:
+    assert len(path.read_text(encoding='utf-8').splitlines()) <= MAX_LINES
+    assert path.stem not in ('utils', 'util', 'common', 'helpers', 'misc')
+
+
+def tracked_text() -> Iterator[tuple[str, str]]:
+    listed = subprocess.run(['git', 'ls-files', '-z'], cwd=REPOSITORY, capture_output=True, check=False)
+    if listed.returncode:
+        pytest.skip('not a git checkout')
+    for name in listed.stdout.decode().split('\0'):
+        path = REPOSITORY / name
+        if name and path.is_file():
+            content = path.read_bytes()
+            if b'\0' not in content:
+                yield name, content.decode('utf-8', errors='replace')
+
+
+def test_no_file_names_a_place_on_somebody_s_machine() -> None:
+    somewhere = re.compile(r'(?<![\w.~})-])/(?:home|root|work|Users)/\w')
+    assert somewhere.search('/'.join(('open("', 'home', 'me"'))), 'the pattern works'
+    found = [f'{name}: {match.group()}' for name, text in tracked_text() if (match := somewhere.search(text))]
+    assert found == []
+
+
+def node_specs() -> dict[str, dict[str, ParameterSpec]]:
+    """Parameters of every node class, by the name of its module, which is the node's name."""
+    nodes = importlib.import_module('zc_perception.nodes')
+    base = importlib.import_module('zc_perception.nodes.perception_node').PerceptionNode
+    for module in pkgutil.iter_modules(nodes.__path__):
+        importlib.import_module(f'zc_perception.nodes.{module.name}')
+    return {kind.__module__.rpartition('.')[2]: {spec.name: spec for spec in kind.SPECS} for kind in base.__subclasses__() if kind.SPECS}
+
+
+def yaml_comments() -> dict[str, dict[str, str]]:
+    """The comment behind each parameter of perception.yaml, by node."""
+    comments: dict[str, dict[str, str]] = {}
+    node = ''
+    for line in CONFIG.read_text(encoding='utf-8').splitlines():
+        if section := re.match(r'/\*\*/(\w+):', line):
+            node = section.group(1)
+        elif parameter := re.match(r'    (\w+): [^#]*(?:# (.*))?$', line):
+            comments.setdefault(node, {})[parameter.group(1)] = parameter.group(2) or ''
+    return comments
+
+
+def test_the_shipped_yaml_has_every_parameter_with_its_default() -> None:
+    sections = yaml.safe_load(CONFIG.read_text(encoding='utf-8'))
+    shipped = {name.removeprefix('/**/'): section['ros__parameters'] for name, section in sections.items()}
+    defaults = {node: {name: spec.default for name, spec in specs.items()} for node, specs in node_specs().items()}
+    assert shipped == defaults
+    # 1 == 1.0 == True, but a parameter has one type.
+    assert {n: {k: type(v) for k, v in s.items()} for n, s in shipped.items()} == {
+        n: {k: type(v) for k, v in s.items()} for n, s in defaults.items()
+    }
+    assert set(shipped) >= {'capture', 'inference', 'overlay'}
+
+
+def test_each_comment_says_whether_it_can_change_at_run_time_and_what_can_be_chosen() -> None:
+    comments = yaml_comments()
+    for node, specs in node_specs().items():
+        for name, spec in specs.items():
+            comment = comments[node][name]
+            assert comment.endswith(f'run time: {"yes" if spec.dynamic else "no"}'), f'{node}.{name}: {comment}'
+            missing = [choice for choice in spec.choices if choice not in comment]
+            assert not missing, f'{node}.{name}: {missing} is not in its comment'
