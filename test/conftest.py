@@ -97,6 +97,7 @@ def make_pool() -> Iterator[Callable[..., BufferPool]]:
         layout: dict[str, Any] | None = None,
         **options: Any,
     ) -> BufferPool:
+        options.setdefault('release_timeout_s', 60.0)  # a busy machine retires no slot by accident
         heap, image = SealedMemfd(), compute_layout(fourcc, width, height, **(layout or {}))
 
         def allocate() -> tuple[DmaBuf, ...]:

@@ -162,8 +162,8 @@ def test_a_live_camera_keeps_the_pace_it_is_asked_for(open_camera: Callable[...,
     started = time.monotonic()
     for _ in range(9):
         captured(camera).release()
-    # Eight periods of 5 ms at least; a busy machine may need any time longer, and then some are counted as late.
-    assert time.monotonic() - started >= 8 * 0.005 or camera.statistics().late > 0
+    # Eight periods of 5 ms at least; a busy machine may need any time longer.
+    assert time.monotonic() - started >= 0.039
 
 
 def test_an_odd_last_row_and_column_are_cut_off(open_camera: Callable[..., ReplayCamera], tmp_path: Path) -> None:

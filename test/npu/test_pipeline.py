@@ -52,13 +52,14 @@ class ScriptedJob:
 
 
 class ScriptedAccelerator:
-    """Takes jobs, finishes none; raises what the test put into ``import_errors`` and ``submit_errors``."""
+    """Takes jobs; finishes at once the frames in ``instant``, else none; raises what is in ``import_errors`` and ``submit_errors``."""
 
     def __init__(self, max_in_flight: int = 8) -> None:
         self.max_in_flight = max_in_flight
         self.jobs: list[ScriptedJob] = []
         self.import_errors: list[Exception] = []
         self.submit_errors: list[Exception] = []
+        self.instant: set[int] = set()
         self.imports = 0
         self.releases = 0
 
@@ -81,6 +82,8 @@ class ScriptedAccelerator:
         if self.submit_errors:
             raise self.submit_errors.pop()
         self.jobs.append(ScriptedJob(frame.data.sequence))
+        if frame.data.sequence in self.instant:
+            self.jobs[-1].fence.signal()
         return self.jobs[-1]
 
     def release(self, handle: ImportHandle) -> None:
@@ -145,7 +148,9 @@ def start(make_pool: MakePool, make_frame: MakeFrame, monkeypatch: pytest.Monkey
         bench = benches.pop()
         stopper = threading.Thread(target=bench.stop)
         stopper.start()
-        while stopper.is_alive():  # more may be submitted until it has stopped
+        stopping = True
+        while stopping:  # more may be submitted until it has stopped
+            stopping = stopper.is_alive()
             for job in bench.accelerator.jobs:
                 job.fence.signal()
             stopper.join(0.002)
@@ -181,8 +186,8 @@ def test_no_more_jobs_are_in_flight_than_both_sides_allow(start: Callable[..., B
 
 def test_a_timeout_costs_that_frame_only_and_its_slot_waits_for_the_late_job(start: Callable[..., Bench]) -> None:
     bench = start(in_flight=1, timeout_s=SHORT_S)
+    bench.accelerator.instant.add(1)
     bench.feed(0, 1)
-    bench.accelerator.finish(1)
     eventually(lambda: bench.results == [1])
     ((sequence, error),) = bench.errors
     assert sequence == 0 and isinstance(error, TimeoutError) and str(error) == 'no result within 0.05 s'
@@ -196,8 +201,8 @@ def test_a_timeout_costs_that_frame_only_and_its_slot_waits_for_the_late_job(sta
 
 def test_what_is_done_behind_a_frame_that_timed_out_is_not_late(start: Callable[..., Bench]) -> None:
     bench = start(in_flight=2, timeout_s=SHORT_S)
+    bench.accelerator.instant.add(1)
     bench.feed(0, 1)
-    bench.accelerator.finish(1)
     eventually(lambda: bool(bench.errors and bench.results))
     assert (bench.results, [sequence for sequence, _ in bench.errors]) == ([1], [0])
 

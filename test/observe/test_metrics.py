@@ -1,0 +1,49 @@
+"""Latency windows."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import pytest
+
+from zc_perception.observe.metrics import WINDOW, LatencyWindow, StageLatencies
+
+
+def test_percentiles_are_milliseconds_over_the_window() -> None:
+    window = LatencyWindow()
+    for duration_ms in range(1, 102):
+        window.record(duration_ms * 1_000_000)
+    assert (window.percentiles().p50, window.percentiles().p99) == pytest.approx((51.0, 100.0))
+
+
+def test_old_samples_leave_the_window_and_stay_counted() -> None:
+    window = LatencyWindow()
+    for _ in range(WINDOW):
+        window.record(10**12)
+    for _ in range(WINDOW):
+        window.record(2_000_000)
+    assert window.count == 2 * WINDOW
+    assert (window.percentiles().p50, window.percentiles().p99) == (2.0, 2.0)
+
+
+def test_without_samples_there_is_no_number() -> None:
+    assert math.isnan(LatencyWindow().percentiles().p50) and math.isnan(LatencyWindow().percentiles().p99)
+
+
+def test_no_sample_of_several_threads_is_lost() -> None:
+    window = LatencyWindow()
+    threads = [threading.Thread(target=lambda: [window.record(1) for _ in range(500)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert window.count == 2000
+
+
+def test_a_summary_has_the_stages_that_happened() -> None:
+    latencies = StageLatencies()
+    latencies.record('infer', 3_000_000)
+    assert {stage: p.p50 for stage, p in latencies.summary().items()} == {'infer': 3.0}
+    with pytest.raises(KeyError):
+        latencies.record('inference', 1)
