@@ -27,14 +27,24 @@ class GraphRuns:
     runs: dict[str, dict[str, Any]]
 
 
+def graph_command(cached: int, uncached: int) -> list[str]:
+    """What runs both variants in the guest."""
+    return [sys.executable, str(_SCRIPT), f'cached:{cached}', f'uncached:{uncached}']
+
+
+def read_runs(out_dir: Path) -> dict[str, dict[str, Any]]:
+    """The figures that the guest left, by variant."""
+    found = {name: out_dir / f'{name}.json' for name in ('cached', 'uncached')}
+    return {name: json.loads(path.read_text(encoding='utf-8')) for name, path in found.items() if path.exists()}
+
+
 def run_graph(rig: Rig, out_dir: Path, cached: int = CACHED_FRAMES, uncached: int = UNCACHED_FRAMES) -> GraphRuns:
     """Boot once and run both variants."""
-    command = [sys.executable, str(_SCRIPT), f'cached:{cached}', f'uncached:{uncached}']
     for name in ('cached', 'uncached'):
         (out_dir / f'{name}.json').unlink(missing_ok=True)
-    boot = rig.run(command, timeout=TIMEOUT_S, out_dir=out_dir, vivid=True, env={'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'})
-    found = {name: out_dir / f'{name}.json' for name in ('cached', 'uncached')}
-    return GraphRuns(boot, {name: json.loads(path.read_text(encoding='utf-8')) for name, path in found.items() if path.exists()})
+    environment = {'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}
+    boot = rig.run(graph_command(cached, uncached), timeout=TIMEOUT_S, out_dir=out_dir, vivid=True, env=environment)
+    return GraphRuns(boot, read_runs(out_dir))
 
 
 def checks_of(run: dict[str, Any], wanted: int) -> dict[str, dict[str, Any]]:
