@@ -3,11 +3,12 @@
 import os
 
 from ament_index_python.packages import get_package_share_directory
-from launch import LaunchDescription
 from launch.actions import DeclareLaunchArgument, OpaqueFunction
 from launch.launch_context import LaunchContext
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
+
+from launch import LaunchDescription
 
 DEFAULT_PARAMETERS = os.path.join(get_package_share_directory('zc_perception'), 'config', 'perception.yaml')
 FROM_FILE = 'from_file'
@@ -48,13 +49,18 @@ def generate_launch_description() -> LaunchDescription:
             DeclareLaunchArgument(
                 'camera',
                 default_value=FROM_FILE,
-                choices=[FROM_FILE, 'synthetic', 'replay'],
+                choices=[FROM_FILE, 'synthetic', 'replay', 'v4l2'],
                 description='Kind of camera; from_file: as the parameter file says.',
             ),
-            DeclareLaunchArgument('video', default_value='', description='Video file for camera:=replay; empty: as the parameter file says.'),
+            DeclareLaunchArgument(
+                'video', default_value='', description='Video file for camera:=replay; empty: as the parameter file says.'
+            ),
             DeclareLaunchArgument('namespace', default_value='', description='Namespace of all nodes and topics, such as front.'),
             DeclareLaunchArgument(
-                'log_level', default_value='info', choices=['debug', 'info', 'warn', 'error', 'fatal'], description='Least severe message shown.'
+                'log_level',
+                default_value='info',
+                choices=['debug', 'info', 'warn', 'error', 'fatal'],
+                description='Least severe message shown.',
             ),
             OpaqueFunction(function=start),
         ]

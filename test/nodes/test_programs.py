@@ -23,7 +23,7 @@ WRONG = {
     'odd width': (['capture__width=321'], '321'),
     'unknown choice': (
         ['capture__camera=synthetik'],
-        "'camera' is 'synthetik'; it must be one of synthetic, replay; did you mean 'synthetic'?",
+        "'camera' is 'synthetik'; it must be one of synthetic, replay, v4l2; did you mean 'synthetic'?",
     ),
     'no video': (['capture__camera=replay'], "'video' is empty"),
     'missing video': (['capture__camera=replay', 'capture__video=/no/such.avi'], "video '/no/such.avi' does not exist"),
@@ -35,6 +35,8 @@ WRONG = {
     'unknown accelerator': (['inference__accelerator=gpu'], "'accelerator' is 'gpu'; it must be one of"),
     'unknown heap': (['capture__heap=dma_heep'], "heap 'dma_heep' is not known"),
     'heap that this machine lacks': (['capture__heap=dma_heap/nowhere'], "heap 'dma_heap/nowhere' can't be opened"),
+    'no such device': (['capture__camera=v4l2', 'capture__device=/dev/video77'], "camera '/dev/video77' can't be opened"),
+    'no card': (['inference__accelerator=axl'], 'no Metis card: there is no /dev/metis-*'),
     'keep_all of a camera without end': (['capture__keep_all=true'], 'never ends'),
 }
 

@@ -46,6 +46,9 @@ class ScriptedJob:
     def outputs(self) -> list[Any]:
         return []
 
+    def abandon(self) -> EventFence:
+        return self.fence
+
     def close(self) -> None:
         self.closed = True
         self.fence.close()

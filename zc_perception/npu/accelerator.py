@@ -58,6 +58,10 @@ class Job(Protocol):
     def letterbox(self) -> Letterbox:
         """Geometry between the frame and the result's pixels."""
 
+    def abandon(self) -> Fence:
+        """Give the job up instead of closing it. The fence that is returned, and owned by the caller, signals when the device has let
+        go of the frame; the result's memory comes back to the accelerator then."""
+
     def close(self) -> None:
         """Give the result's memory and the fence back."""
 

@@ -17,6 +17,7 @@ from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.heaps import Heap, open_heap
+from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import Capabilities, ImportHandle, Outputs
 from zc_perception.npu.axl_abi import ImportFlags
@@ -33,14 +34,62 @@ _IMPORTABLE = ('dma_heap/', 'udmabuf', 'v4l2/', 'nvbufsurface')
 _epochs = itertools.count(1)
 
 
+class _Results:
+    """Result buffers, one for each job in flight. One of a job that was given up comes back once its fence has signalled."""
+
+    def __init__(self, heap: Heap, size: int, count: int) -> None:
+        self.heap = heap
+        self._all: list[DmaBuf] = []
+        self._late: list[tuple[SyncFile, DmaBuf]] = []
+        try:
+            for _ in range(count):
+                self._all.append(heap.allocate(size))
+        except BaseException:
+            self.close()
+            raise
+        self._spare = list(self._all)
+
+    def take(self) -> DmaBuf:
+        """A buffer that no job writes.
+
+        :raises AcceleratorError: there is none.
+        """
+        for fence, result in self._late[:]:
+            if fence.wait(0.0):
+                fence.close()
+                self._late.remove((fence, result))
+                self._spare.append(result)
+        if not self._spare:
+            raise AcceleratorError(
+                f'all {len(self._all)} result buffers are in use, {len(self._late)} of them by jobs that were given up; close jobs sooner'
+            )
+        return self._spare.pop()
+
+    def give_back(self, result: DmaBuf) -> None:
+        """The job is done with it."""
+        self._spare.append(result)
+
+    def give_back_late(self, result: DmaBuf, fence: SyncFile) -> None:
+        """The job will be done with it when *fence*, owned from here on, has signalled."""
+        self._late.append((fence, result))
+
+    def close(self) -> None:
+        """Close all; the driver keeps what its jobs still write."""
+        for fence, _ in self._late:
+            fence.close()
+        for result in self._all:
+            result.close()
+        self.heap.close()
+
+
 class AxlJob:
     """A submitted frame; gives its result buffer back when closed."""
 
-    def __init__(self, fence: SyncFile, result: DmaBuf, spare: list[DmaBuf], tensors: tuple[TensorSpec, ...], box: Letterbox) -> None:
+    def __init__(self, fence: SyncFile, result: DmaBuf, results: _Results, tensors: tuple[TensorSpec, ...], box: Letterbox) -> None:
         self.fence = fence
         self.letterbox = box
         self._result = result
-        self._spare = spare
+        self._results = results
         self._tensors = tensors
 
     def result_bytes(self, offset: int, size: int) -> bytes:
@@ -61,10 +110,15 @@ class AxlJob:
         tensor: NDArray[np.float32] = (raw.astype(np.float32) - np.float32(spec.zero_point)) * np.array(spec.scale, np.float32)
         return tensor
 
+    def abandon(self) -> SyncFile:
+        """See :class:`Job`."""
+        self._results.give_back_late(self._result, SyncFile(OwnedFd.duplicate(self.fence.fileno())))
+        return self.fence
+
     def close(self) -> None:
         """See :class:`Job`."""
         self.fence.close()
-        self._spare.append(self._result)
+        self._results.give_back(self._result)
 
 
 def _is_tight(layout: ImageLayout, num_buffers: int) -> bool:
@@ -105,9 +159,7 @@ class AxlAccelerator:
         self._uncached_imports = 0
         self._timeout_us = round(timeout_s * 1e6)
         self._manifest: ModelManifest | None = None
-        self._heap: Heap | None = None
-        self._results: list[DmaBuf] = []
-        self._spare: list[DmaBuf] = []
+        self._results: _Results | None = None
         self._box: Letterbox | None = None
 
     @property
@@ -118,7 +170,7 @@ class AxlAccelerator:
     @property
     def result_heap(self) -> str:
         """Where result buffers come from; empty before a model is loaded."""
-        return '' if self._heap is None else self._heap.name
+        return '' if self._results is None else self._results.heap.name
 
     def capabilities(self) -> Capabilities:
         """See :class:`Accelerator`."""
@@ -141,11 +193,9 @@ class AxlAccelerator:
                 f"model '{manifest.name}' (engine {manifest.engine}) can't run on axl; use a manifest with engine: axl, or accelerator: cpu"
             )
         self._manifest = manifest
-        if self._heap is None:
-            self._heap = self._open_result_heap()
+        if self._results is None:
             size = max(t.offset + t.num_bytes for t in manifest.tensors)
-            self._results = [self._heap.allocate(size) for _ in range(self._axl.max_in_flight)]
-            self._spare = list(self._results)
+            self._results = _Results(self._open_result_heap(), size, self._axl.max_in_flight)
 
     @staticmethod
     def _open_result_heap() -> Heap:
@@ -180,16 +230,14 @@ class AxlAccelerator:
 
     def submit(self, handle: ImportHandle, frame: Frame) -> AxlJob:
         """See :class:`Accelerator`."""
-        if self._manifest is None:
+        if self._manifest is None or self._results is None:
             raise AcceleratorError('axl has no model loaded')
-        if not self._spare:
-            raise AcceleratorError(f'all {len(self._results)} result buffers are in use; close jobs sooner')
-        result = self._spare.pop()
+        result = self._results.take()
         acquire = frame.data.acquire_fence
         in_fence = acquire if isinstance(acquire, SyncFile) else None
         if acquire is not None and (in_fence is None or self._axl.level < 2):
             if not acquire.wait(self._timeout_us / 1e6):
-                self._spare.append(result)
+                self._results.give_back(result)
                 raise AcceleratorError(f'frame {frame.data.sequence}: its acquire fence did not signal in time')
             in_fence = None
         try:
@@ -199,9 +247,9 @@ class AxlAccelerator:
             else:
                 fence = self._device.submit(handle.number, result, model_id, self._timeout_us)
         except BaseException:
-            self._spare.append(result)
+            self._results.give_back(result)
             raise
-        return AxlJob(fence, result, self._spare, self._manifest.tensors, self._geometry(frame))
+        return AxlJob(fence, result, self._results, self._manifest.tensors, self._geometry(frame))
 
     def _geometry(self, frame: Frame) -> Letterbox:
         size = frame.data.width, frame.data.height
@@ -219,9 +267,6 @@ class AxlAccelerator:
         if self._cache is not None:
             self._cache.clear()
         self._device.close()
-        for result in self._results:
-            result.close()
-        self._results, self._spare = [], []
-        if self._heap is not None:
-            self._heap.close()
-            self._heap = None
+        if self._results is not None:
+            self._results.close()
+            self._results = None

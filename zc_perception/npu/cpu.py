@@ -126,6 +126,10 @@ class CpuJob:
         self.fence.check()
         return self.result
 
+    def abandon(self) -> EventFence:
+        """See :class:`Job`."""
+        return self.fence
+
     def close(self) -> None:
         """See :class:`Job`."""
         self.fence.close()
@@ -157,6 +161,8 @@ class CpuAccelerator:
 
     def load(self, manifest: ModelManifest) -> None:
         """See :class:`Accelerator`."""
+        if manifest.engine not in ('onnx', 'opencv_hog'):
+            raise ConfigError(f"model '{manifest.name}' (engine {manifest.engine}) can't run on the cpu accelerator")
         self._engine = OnnxEngine(manifest, self._threads) if manifest.engine == 'onnx' else HogEngine()
         self._name = f'ONNX Runtime, {manifest.name}' if manifest.engine == 'onnx' else 'OpenCV HOG'
         if self._worker is None:

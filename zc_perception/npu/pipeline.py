@@ -146,7 +146,7 @@ class InferencePipeline:
         """The job may still be reading: its fence, which passes to the lease, keeps the slot from being reused."""
         self._on_error(entry.frame, TimeoutError(f'no result within {self._timeout_ns / 1e9:g} s'))
         self._accelerator.release(entry.handle)
-        self._release(entry.frame, entry.job.fence)
+        self._release(entry.frame, entry.job.abandon())
 
     @staticmethod
     def _release(frame: Frame, fence: Fence | None = None) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .kernel_api import live
+from .kernel_api import bufinfo, live
 
 Check = Callable[[], None]
 
@@ -83,11 +83,12 @@ def run(checks: dict[str, Check], results: Path) -> bool:
     outcome: dict[str, str] = {}
     for name, function in checks.items():
         started = time.monotonic()
-        fds = _open_fds()
+        fds, buffers = _open_fds(), set(bufinfo())
         try:
             function()
             expect_nothing_left()
             equal(_open_fds(), fds, 'open file descriptors')
+            equal(set(bufinfo()) - buffers, set(), 'dma-bufs that nobody lets go of')
             outcome[name] = ''
         except Exception:
             outcome[name] = traceback.format_exc()

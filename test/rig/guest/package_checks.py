@@ -341,6 +341,24 @@ def device_errors_and_hangs_cost_their_own_frames_only() -> None:
 
 
 @check
+def results_of_jobs_that_were_given_up_come_back_when_the_device_is_done() -> None:
+    # The driver's timeout is longer than the pipeline's patience, so that the pipeline gives up first.
+    with accelerator(timeout_s=3.0) as npu, frames(LAYOUTS['tight'], slots=12) as make:
+        with parameters(latency_us=700000):
+            collector = Collector(npu, in_flight=4, timeout_s=0.3)
+            collector.pipeline.start()
+            for _ in range(4):
+                collector.queue.put(make())
+            collector.finish(4)
+        equal((collector.results, len(collector.losses)), ([], 4), 'results and losses of an impatient pipeline')
+        eventually(lambda: live()['jobs'] == 0, 'the device is done', 20)
+        with make() as frame:
+            equal(device_crcs(npu, frame), crcs(frame), 'CRCs after that')
+        for _ in range(npu.capabilities().max_in_flight):
+            npu._results.take()
+
+
+@check
 def a_frame_is_not_read_before_its_acquire_fence() -> None:
     with accelerator() as npu, frames(LAYOUTS['tight'], slots=4) as make:
         first, second = make(), make()
