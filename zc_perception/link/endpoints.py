@@ -31,7 +31,7 @@ from zc_perception.link.type_adapter import TypeAdapter
 IN_PROCESS = 'in_process'
 ROS_MESSAGE = 'ros_message'
 UNMATCHED = 'unmatched'
-_RUNG_PERIOD_S = 0.25
+_RUNG_PERIOD_S = 0.5
 _ANNOUNCEMENT_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 # A reader keeps one announcement of each of many publishers.
 _ANNOUNCEMENTS_QOS = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)

@@ -17,7 +17,7 @@ from zc_perception.frame import Frame
 from zc_perception.link.endpoints import UNMATCHED, AdaptedSubscription
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.nodes.messages import detections_message, label_message
+from zc_perception.nodes.messages import DetectionsWriter, label_message
 from zc_perception.nodes.parameters import ParameterSpec
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.npu.manifest import load_manifest
@@ -64,6 +64,7 @@ class InferenceNode(PerceptionNode):
         self._last_error = ''
         self.manifest = load_manifest(self.parameters['model'])
         self._head = HEADS[self.manifest.head]
+        self._writer = DetectionsWriter(len(self.manifest.classes))
         self.accelerator, self._accelerator_reasons = open_accelerator(
             self.parameters['accelerator'], self.manifest, self._accelerator_options(), self.ledger
         )
@@ -138,7 +139,7 @@ class InferenceNode(PerceptionNode):
             maximum,
         )
         decoded_ns = time.monotonic_ns()
-        self._publisher.publish(detections_message(data.header, found))
+        self._publisher.publish(self._writer.write(data.header, found))
         published_ns = time.monotonic_ns()
         self.processed += 1
         self.detected += len(found)

@@ -22,7 +22,7 @@ from zc_perception.nodes.parameters import ParameterSpec
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
 
-_DEMAND_PERIOD_S = 0.2
+_DEMAND_PERIOD_S = 0.5
 # Distinct hues, one for each class, as B, G, R.
 _COLOURS = (
     (60, 220, 60),

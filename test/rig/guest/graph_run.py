@@ -14,6 +14,7 @@ import os
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -123,6 +124,18 @@ def _wait(condition: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.05)
 
 
+def _thread_seconds() -> dict[str, float]:
+    """CPU seconds of each thread of ours so far, and of the rest of the machine's two processors."""
+    ticks = os.sysconf('SC_CLK_TCK')
+    found: dict[str, float] = {}
+    for thread in threading.enumerate():
+        fields = Path(f'/proc/self/task/{thread.native_id}/stat').read_text().rpartition(')')[2].split()
+        found[thread.name] = (int(fields[11]) + int(fields[12])) / ticks
+    fields = Path('/proc/self/stat').read_text().rpartition(')')[2].split()
+    found['process'] = (int(fields[11]) + int(fields[12])) / ticks
+    return found
+
+
 def _stream(graph: PerceptionGraph, context: rclpy.Context, wanted: int, watch: Watch) -> tuple[Checker, dict[str, Any]]:
     """Run until *wanted* frames were checked; the figures of the nodes themselves."""
     checker = Checker(wanted)
@@ -130,9 +143,11 @@ def _stream(graph: PerceptionGraph, context: rclpy.Context, wanted: int, watch: 
     problems: list[str] = []
     with NodeGroup(context, graph.nodes, lambda: problems.append('the executor failed')) as group:
         _wait(lambda: graph.inference.detection_readers() > 0, 20)
+        before = _thread_seconds()
         group.start()
         with watch.running(PERIOD_S):
             _wait(lambda: len(checker.frames) >= wanted or bool(problems), 30 + wanted / 2)
+        cpu = {name: round(seconds - before.get(name, 0.0), 2) for name, seconds in _thread_seconds().items()}
         camera = graph.capture.camera.statistics()
         link = graph.inference.subscription.statistics()
         figures = {
@@ -148,6 +163,7 @@ def _stream(graph: PerceptionGraph, context: rclpy.Context, wanted: int, watch: 
             'heap': graph.capture.camera.heap_name,
             'copies': {reason: entry.count for reason, entry in graph.ledger.entries().items()},
             'latency_ms': {s: [round(p.p50, 2), round(p.p99, 2)] for s, p in graph.inference.latencies.summary().items()},
+            'cpu_s': cpu,
             'problems': problems,
         }
     return checker, figures
