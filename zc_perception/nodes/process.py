@@ -39,8 +39,10 @@ class StopRequest:
         self.event.set()
 
     def __exit__(self, *exception: object) -> None:
-        # From here on only the interpreter's own end is left; a second Ctrl-C must not turn it into a failure.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        # Only the interpreter's own end is left; a second Ctrl-C must not turn it into a failure. The interpreter leaves ignored
+        # signals ignored, and resets handled ones; a mask would bind this thread alone, not those of the middleware.
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
 
 
 class ExecutorThread:
