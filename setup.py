@@ -18,7 +18,8 @@ setup(
         ('share/' + NAME + '/config', glob('config/*.yaml')),
     ],
     install_requires=['setuptools', 'numpy', 'PyYAML'],
-    extras_require={'cpu': ['onnxruntime'], 'opencv': ['opencv-python-headless>=4.5,<5']},
+    # colcon test runs pytest only where this extra names it.
+    extras_require={'test': ['pytest', 'hypothesis'], 'cpu': ['onnxruntime'], 'opencv': ['opencv-python-headless>=4.5,<5']},
     python_requires='>=3.10',
     zip_safe=False,
     maintainer='zc_perception maintainers',

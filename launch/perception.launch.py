@@ -32,7 +32,6 @@ def start(context: LaunchContext) -> list[Node]:
             parameters=[parameters, *chosen],
             arguments=['--ros-args', '--log-level', LaunchConfiguration('log_level')],
             output='screen',
-            emulate_tty=True,
         )
     ]
 

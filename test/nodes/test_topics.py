@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import time
 
 import numpy as np
@@ -174,9 +175,9 @@ def test_enable_service_and_threshold_change_at_run_time(graph: Program, free_do
 
 
 def test_perception_runs_in_a_namespace(free_domain: int) -> None:
-    with Program('perception', '--ros-args', '-r', '__ns:=/front', domain=free_domain).start('[front.overlay]: ready') as running:
+    with Program('perception', '--ros-args', '-r', '__ns:=/front', domain=free_domain).start('[front.overlay]: ready'):
         listed = subprocess.run(
-            [running.process.args[0].replace('perception', 'python'), '-c', _LIST_TOPICS, str(free_domain)],
+            [sys.executable, '-c', _LIST_TOPICS, str(free_domain)],
             capture_output=True, text=True, timeout=60, check=True,
         ).stdout.split()  # fmt: skip
         assert {'/front/image_raw', '/front/image_raw/_zc', '/front/camera_info', '/front/detections', '/front/label_info'} <= set(listed)

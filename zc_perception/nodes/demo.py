@@ -17,6 +17,7 @@ from typing import Any
 import cv2
 import numpy as np
 import rclpy
+from numpy.typing import NDArray
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
@@ -35,6 +36,8 @@ from zc_perception.observe.metrics import StageLatencies
 _PROGRESS_S = 0.5
 _DRAIN_S = 5.0
 _PICTURE_AT = 0.5
+_ENOUGH_BOXES = 5
+_REMEMBERED = 64
 _Stamp = int
 
 
@@ -83,30 +86,8 @@ def overrides_from(options: argparse.Namespace) -> Overrides:
     }
 
 
-class Watcher(Node):
-    """A plain subscriber: knows only standard messages."""
-
-    def __init__(self, context: rclpy.Context) -> None:
-        super().__init__('zc_demo', context=context)
-        self.arrays = 0
-        self.boxes = 0
-        self.picture: tuple[_Stamp, np.ndarray[Any, Any]] | None = None
-        self._image_subscription: Any = None
-        self.create_subscription(Detection2DArray, 'detections', self._on_detections, QoSProfile(depth=50))
-
-    def _on_detections(self, message: Detection2DArray) -> None:
-        self.arrays += 1
-        self.boxes += len(message.detections)
-
-    def want_picture(self) -> None:
-        """Subscribe to the annotated picture, which is drawn only from then on."""
-        if self._image_subscription is None:
-            self._image_subscription = self.create_subscription(Image, 'detections/image', self._on_image, QoSProfile(depth=1))
-
-    def _on_image(self, message: Image) -> None:
-        stamp = message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec
-        pixels = np.frombuffer(message.data, np.uint8).reshape(message.height, message.width, 3)
-        self.picture = stamp, pixels.copy()
+def _stamp_of(message: Detection2DArray | Image) -> _Stamp:
+    return int(message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec)
 
 
 class Truth:
@@ -122,7 +103,7 @@ class Truth:
         data = entry.frame.data
         with self._lock:
             self._recent[data.header.stamp_ns] = data.sequence, found
-            while len(self._recent) > 64:
+            while len(self._recent) > _REMEMBERED:
                 self._recent.popitem(last=False)
 
     def boxes_iou_min(self, stamp: _Stamp) -> float | None:
@@ -141,6 +122,45 @@ class Truth:
         return round(smallest, 4)
 
 
+class Watcher(Node):
+    """A plain subscriber: knows only standard messages.
+
+    Of the annotated pictures it keeps the one on which the detector was surest: at least :data:`_ENOUGH_BOXES` boxes if there is such a
+    picture, then the highest of their lowest scores. The truth has no say in it.
+    """
+
+    def __init__(self, context: rclpy.Context, truth: Truth) -> None:
+        super().__init__('zc_demo', context=context)
+        self.arrays = 0
+        self.picture: NDArray[np.uint8] | None = None
+        self.boxes_iou_min: float | None = None
+        self._truth = truth
+        self._best = (-1, 0.0)
+        self._ratings: OrderedDict[_Stamp, tuple[int, float]] = OrderedDict()
+        self._image_subscription: Any = None
+        self.create_subscription(Detection2DArray, 'detections', self._on_detections, QoSProfile(depth=50))
+
+    def _on_detections(self, message: Detection2DArray) -> None:
+        self.arrays += 1
+        scores = [d.results[0].hypothesis.score for d in message.detections]
+        self._ratings[_stamp_of(message)] = min(len(scores), _ENOUGH_BOXES), min(scores, default=0.0)
+        while len(self._ratings) > _REMEMBERED:
+            self._ratings.popitem(last=False)
+
+    def want_picture(self) -> None:
+        """Subscribe to the annotated picture, which is drawn only from then on."""
+        if self._image_subscription is None:
+            self._image_subscription = self.create_subscription(Image, 'detections/image', self._on_image, QoSProfile(depth=1))
+
+    def _on_image(self, message: Image) -> None:
+        stamp = _stamp_of(message)
+        rating = self._ratings.get(stamp, (0, 0.0))
+        if rating > self._best:
+            self._best = rating
+            self.picture = np.frombuffer(message.data, np.uint8).reshape(message.height, message.width, 3).copy()
+            self.boxes_iou_min = self._truth.boxes_iou_min(stamp)
+
+
 def latencies_of(graph: PerceptionGraph) -> dict[str, dict[str, float]]:
     """Milliseconds by stage, of both nodes."""
     found: dict[str, dict[str, float]] = {}
@@ -150,12 +170,11 @@ def latencies_of(graph: PerceptionGraph) -> dict[str, dict[str, float]]:
     return {stage: found[stage] for stage in StageLatencies.STAGES if stage in found}
 
 
-def summarise(graph: PerceptionGraph, watcher: Watcher, truth: Truth, elapsed_s: float) -> dict[str, Any]:
+def summarise(graph: PerceptionGraph, watcher: Watcher, elapsed_s: float) -> dict[str, Any]:
     """The content of ``summary.json``; its keys are pinned."""
     camera = graph.capture.camera.statistics()
     link = graph.inference.subscription.statistics()
     processed = graph.inference.processed
-    stamp = watcher.picture[0] if watcher.picture else None
     return {
         'frames': processed,
         'detections': graph.inference.detected,
@@ -168,7 +187,7 @@ def summarise(graph: PerceptionGraph, watcher: Watcher, truth: Truth, elapsed_s:
         'pixel_copies_per_frame': {
             reason: round(entry.count / max(1, camera.captured), 3) for reason, entry in sorted(graph.ledger.entries().items())
         },
-        'boxes_iou_min': None if stamp is None else truth.boxes_iou_min(stamp),
+        'boxes_iou_min': watcher.boxes_iou_min,
         'captured': camera.captured,
         'received_by_plain_subscriber': watcher.arrays,
         'model': graph.inference.manifest.name,
@@ -229,7 +248,7 @@ def _write(options: argparse.Namespace, summary: dict[str, Any], watcher: Watche
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / 'summary.json').write_text(json.dumps(summary, indent=2) + '\n', encoding='utf-8')
     if watcher.picture is not None:
-        cv2.imwrite(str(options.out / 'detections.png'), watcher.picture[1])
+        cv2.imwrite(str(options.out / 'detections.png'), watcher.picture)
 
 
 def _print_summary(summary: dict[str, Any], out: Path) -> None:
@@ -259,12 +278,12 @@ def main(args: Sequence[str] | None = None) -> int:
                 synthetic = isinstance(camera, SyntheticCamera)
                 truth = Truth(RoadScene(camera.width, camera.height, options.seed) if synthetic else None)
                 graph.inference.observers.append(truth.observe)
-                watcher = Watcher(context)
+                watcher = Watcher(context, truth)
                 with NodeGroup(context, graph.nodes, stop.event.set) as group:
                     group.add_node(watcher)
                     group.start()
                     elapsed = _run(options, graph, watcher, group, stop)
-                    summary = summarise(graph, watcher, truth, elapsed)
+                    summary = summarise(graph, watcher, elapsed)
                 watcher.destroy_node()
                 if group.failure is not None:
                     print(group.failure, file=sys.stderr)

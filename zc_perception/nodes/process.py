@@ -17,6 +17,7 @@ from rclpy.utilities import remove_ros_args
 
 from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError
 from zc_perception.link.rclpy_compat import init_without_signal_handlers
+from zc_perception.nodes.parameter_sources import check_parameter_sources
 from zc_perception.nodes.perception_node import PerceptionNode
 
 EXIT_FAILURE = 1
@@ -153,6 +154,18 @@ def _refuse_leftover(argv: list[str]) -> None:
         raise ConfigError(f"argument '{leftover[0]}' is unknown; set parameters by --ros-args -p NAME:=VALUE or --params-file FILE")
 
 
+def _checked(nodes: Sequence[PerceptionNode], argv: Sequence[str]) -> Sequence[PerceptionNode]:
+    """The nodes, if the command line's parameters reach them; else they are taken down."""
+    try:
+        check_parameter_sources(argv, [node.get_fully_qualified_name() for node in nodes])
+    except BaseException:
+        for node in nodes:
+            node.stop()
+            node.destroy_node()
+        raise
+    return nodes
+
+
 def run_program(program: str, build: Callable[[rclpy.Context], Sequence[PerceptionNode]], args: Sequence[str] | None = None) -> int:
     """Run until a signal; the exit code.
 
@@ -162,7 +175,7 @@ def run_program(program: str, build: Callable[[rclpy.Context], Sequence[Percepti
     with StopRequest() as stop:
         try:
             _refuse_leftover(argv)
-            with ros_context(argv[1:]) as context, NodeGroup(context, build(context), stop.event.set) as group:
+            with ros_context(argv[1:]) as context, NodeGroup(context, _checked(build(context), argv), stop.event.set) as group:
                 group.start()
                 for node in group.nodes:
                     node.get_logger().info('ready')

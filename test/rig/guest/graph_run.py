@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -214,11 +214,11 @@ def run_variant(variant: str, wanted: int, out: Path) -> dict[str, Any]:
     return {'variant': variant, 'stamps': stamps} | figures | _figures(checker.frames, watch, trace)
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the variants, one after the other."""
     out = Path(os.environ['RIG_OUT'])
     subscriber = PlainSubscriber()
-    variants = [argument.partition(':') for argument in sys.argv[1:]]
+    variants = [argument.partition(':') for argument in arguments]
     subscriber.wait_until_listening()
     results = [run_variant(variant, int(frames), out) for variant, _, frames in variants]
     received = subscriber.stamps()
@@ -230,4 +230,4 @@ def main() -> int:
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

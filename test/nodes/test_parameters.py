@@ -1,0 +1,98 @@
+"""One declaration for start-up and run-time values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import rclpy
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+
+from zc_perception.errors import ConfigError
+from zc_perception.nodes.parameters import NodeParameters, ParameterSpec
+
+SPECS = (
+    ParameterSpec('rate', 30.0, 'A rate.', 'Hz', 0.0, 100.0, dynamic=True),
+    ParameterSpec('count', 3, 'A count.', '', 1, 8),
+    ParameterSpec('mode', 'fast', 'A mode.', choices=('fast', 'slow'), dynamic=True),
+    ParameterSpec('active', True, 'A switch.', dynamic=True),
+)
+
+
+@pytest.fixture
+def context(free_domain: int) -> Iterator[rclpy.Context]:
+    opened = rclpy.Context()
+    rclpy.init(context=opened, domain_id=free_domain)
+    yield opened
+    opened.try_shutdown()
+
+
+def _node(context: rclpy.Context, **overrides: Any) -> Node:
+    return Node('tested', context=context, parameter_overrides=[Parameter(k, value=v) for k, v in overrides.items()])
+
+
+def test_defaults_overrides_and_integers_for_numbers(context: rclpy.Context) -> None:
+    node = _node(context, rate=25, mode='slow')
+    parameters = NodeParameters(node, SPECS)
+    assert dict(parameters) == {'rate': 25.0, 'count': 3, 'mode': 'slow', 'active': True}
+    assert type(parameters['rate']) is float
+    assert node.get_parameter('rate').value == 25.0
+    node.destroy_node()
+
+
+@pytest.mark.parametrize(
+    ('overrides', 'message'),
+    [
+        ({'rate': 'much'}, "node 'tested': parameter 'rate' is 'much'; it must be a number from 0 to 100 (Hz)"),
+        ({'rate': float('inf')}, "parameter 'rate' is inf; it must be a number"),
+        ({'rate': True}, "parameter 'rate' is True; it must be a number"),
+        ({'count': 9}, "parameter 'count' is 9; it must be an integer from 1 to 8"),
+        ({'count': 2.0}, "parameter 'count' is 2.0; it must be an integer"),
+        ({'mode': 'fats'}, "parameter 'mode' is 'fats'; it must be one of fast, slow; did you mean 'fast'?"),
+        ({'active': 1}, "parameter 'active' is 1; it must be a boolean"),
+    ],
+)
+def test_wrong_start_values_are_one_sentence(overrides: dict[str, Any], message: str, context: rclpy.Context) -> None:
+    node = _node(context, **overrides)
+    with pytest.raises(ConfigError) as refused:
+        NodeParameters(node, SPECS)
+    assert message in str(refused.value)
+    node.destroy_node()
+
+
+def test_changes_go_through_the_same_check_and_reach_the_owner(context: rclpy.Context) -> None:
+    node, changes = _node(context), []
+    parameters = NodeParameters(node, SPECS, lambda name, value: changes.append((name, value)))
+    assert node.set_parameters([Parameter('rate', value=50.0)])[0].successful
+    assert parameters['rate'] == 50.0 and changes == [('rate', 50.0)]
+    refused = node.set_parameters_atomically([Parameter('mode', value='slwo'), Parameter('active', value=False)])
+    assert not refused.successful and "did you mean 'slow'?" in refused.reason
+    assert parameters['active'] is True, 'nothing of a refused set is taken over'
+    assert not node.set_parameters([Parameter('rate', value=500.0)])[0].successful
+    assert not node.set_parameters([Parameter('count', value=4)])[0].successful, 'read-only'
+    assert parameters['count'] == 3
+    node.destroy_node()
+
+
+def test_descriptors_tell_ros2_param_describe_everything(context: rclpy.Context) -> None:
+    node = _node(context)
+    NodeParameters(node, SPECS)
+    rate, count, mode = (node.describe_parameter(n) for n in ('rate', 'count', 'mode'))
+    assert rate.description == 'A rate. [Hz]' and rate.floating_point_range[0].to_value == 100.0 and not rate.read_only
+    assert count.read_only and count.integer_range[0].from_value == 1
+    assert mode.additional_constraints == 'one of: fast, slow'
+    node.destroy_node()
+
+
+def test_unknown_keys_are_refused_unless_a_neighbour_has_them(context: rclpy.Context) -> None:
+    node = _node(context, raet=1.0, elsewhere=2, use_sim_time=False)
+    parameters = NodeParameters(node, SPECS)
+    assert sorted(parameters.unclaimed()) == ['elsewhere', 'raet']
+    with pytest.raises(ConfigError, match=r"parameter 'raet' is unknown; did you mean 'rate'\?; known are active, count, mode, rate"):
+        parameters.refuse_unknown(['elsewhere'])
+    node.destroy_node()
+    node = _node(context, elsewhere=2)
+    NodeParameters(node, SPECS).refuse_unknown(['elsewhere'])
+    node.destroy_node()
