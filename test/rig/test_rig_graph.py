@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,16 +39,8 @@ class Boot:
 def package_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
     """Run everything in one boot; the graph runs whatever the checks before it say."""
     out = tmp_path_factory.mktemp('package')
-    script = '"$1" "$2"; checks=$?; shift 2; "$@" && exit $checks'
-    command = [
-        '/bin/sh',
-        '-c',
-        script,
-        'sh',
-        sys.executable,
-        str(GUEST / 'package_checks.py'),
-        *graph_command(CACHED_FRAMES, UNCACHED_FRAMES),
-    ]
+    python, _, *variants = graph_command(CACHED_FRAMES, UNCACHED_FRAMES)
+    command = [python, str(GUEST / 'package_checks.py'), *variants]
     result = rig.run(command, timeout=2 * TIMEOUT_S, out_dir=out, vivid=True, env={'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'})
     try:
         outcome: dict[str, str] = json.loads((out / 'package_checks.json').read_text(encoding='utf-8'))

@@ -1,6 +1,7 @@
 """Runs in the guest: the package's own camera, memory and axl code on a real kernel, checked against the device's CRCs.
 
-python package_checks.py [PART OF A NAME]        results go to ``$RIG_OUT/package_checks.json``
+``python package_checks.py [PART OF A NAME] [VARIANT:FRAMES ...]``. Results go to ``$RIG_OUT/package_checks.json``; variants are then
+run by ``graph_run``, in this process, since imports are slow here.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ sys.path[:0] = [str(TEST), str(TEST.parent)]
 
 import numpy as np  # noqa: E402
 
+from rig.guest import graph_run  # noqa: E402
 from rig.guest.harness import Check, equal, eventually, run  # noqa: E402
 from rig.guest.kernel_api import bufinfo, heap_buffer, live, parameters, shadow_buffer  # noqa: E402
 from rig.virtual_result import VirtualResult  # noqa: E402
@@ -478,10 +480,14 @@ def sigkill_of_the_whole_graph_leaves_nothing_behind() -> None:
 
 
 def main() -> int:
-    """Run the checks whose name contains the argument."""
-    part = sys.argv[1] if len(sys.argv) > 1 else ''
+    """Run the checks whose name contains the argument, and then the graph if asked for, whatever the checks say."""
+    variants = [argument for argument in sys.argv[1:] if ':' in argument]
+    part = next((argument for argument in sys.argv[1:] if ':' not in argument), '')
     chosen = {name: function for name, function in CHECKS.items() if part in name}
-    return 0 if run(chosen, Path(os.environ['RIG_OUT']) / 'package_checks.json') else 1
+    good = run(chosen, Path(os.environ['RIG_OUT']) / 'package_checks.json')
+    if variants:
+        graph_run.main(variants)
+    return 0 if good else 1
 
 
 if __name__ == '__main__':
