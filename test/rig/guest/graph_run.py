@@ -108,9 +108,11 @@ class PlainSubscriber:
 
 def _graph(context: rclpy.Context, cached: bool) -> PerceptionGraph:
     overrides = {
-        'capture': {'camera': 'v4l2', 'device': '/dev/video0', 'width': WIDTH, 'height': HEIGHT, 'framerate': FRAMERATE},
+        'capture': {'camera': 'v4l2', 'device': '/dev/video0', 'width': WIDTH, 'height': HEIGHT, 'framerate': FRAMERATE, 'slots': 12},
         'inference': {
             'accelerator': 'axl', 'model': str(HERE.parent / 'models' / 'virtual_metis.yaml'), 'import_cache': cached, 'in_flight': 2,
+            # Every frame is to be checked; a guest that is slow for a moment catches up from the queue.
+            'keep_all': True,
         },
     }  # fmt: skip
     graph = PerceptionGraph(context, overrides)
