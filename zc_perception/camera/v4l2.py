@@ -12,7 +12,7 @@ from collections.abc import Callable
 from zc_perception.camera import v4l2_abi as abi
 from zc_perception.camera.camera import CameraStatistics
 from zc_perception.camera.v4l2_device import Dequeued, V4l2Device
-from zc_perception.errors import CameraError
+from zc_perception.errors import AllocationError, CameraError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
@@ -120,7 +120,8 @@ class V4l2Camera:
         def take() -> tuple[DmaBuf, ...]:
             fd = next(exported, None)
             if fd is None:
-                raise CameraError(f"'{self._device.path}': a buffer was retired; a V4L2 buffer can't be replaced while streaming, restart")
+                # The pool goes on with the others: REQBUFS can't add a buffer while streaming.
+                raise AllocationError(f"'{self._device.path}': a V4L2 buffer can't be replaced while streaming")
             return (DmaBuf(fd, BufferKind.DMABUF, self.heap_name),)
 
         self._pool = BufferPool(nv12_layout(self._pix), take, made, name='camera', on_free=self._queue_again)
