@@ -18,9 +18,6 @@ from zc_perception.errors import AllocationError
 from zc_perception.memory.owned_fd import OwnedFd
 
 DMA_BUF_IOCTL_SYNC = 0x40086200
-DMA_BUF_IOCTL_EXPORT_SYNC_FILE = 0xC0086202
-DMA_BUF_IOCTL_IMPORT_SYNC_FILE = 0x40086203
-DMA_BUF_SET_NAME = 0x40086201
 _SYNC_ATTEMPTS = 100
 
 
