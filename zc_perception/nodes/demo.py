@@ -223,7 +223,7 @@ def _run(options: argparse.Namespace, graph: PerceptionGraph, watcher: Watcher, 
     started = time.monotonic()
     first = last = 0.0
     seen = 0
-    while not stop.event.wait(0.02) and group.failure is None:
+    while not stop.wait(0.02) and group.failure is None:
         now, processed = time.monotonic(), graph.inference.processed
         if processed > seen:
             first, last, seen = first or now, now, processed
@@ -237,7 +237,7 @@ def _run(options: argparse.Namespace, graph: PerceptionGraph, watcher: Watcher, 
         if fraction >= 1.0 or graph.drained:
             break
     deadline = time.monotonic() + _DRAIN_S
-    while watcher.picture is None and not graph.capture.finished and time.monotonic() < deadline and not stop.event.is_set():
+    while watcher.picture is None and not graph.capture.finished and time.monotonic() < deadline and not stop.wait(0.0):
         watcher.want_picture()
         time.sleep(0.02)
     progress.end()
@@ -279,7 +279,7 @@ def main(args: Sequence[str] | None = None) -> int:
                 truth = Truth(RoadScene(camera.width, camera.height, options.seed) if synthetic else None)
                 graph.inference.observers.append(truth.observe)
                 watcher = Watcher(context, truth)
-                with NodeGroup(context, graph.nodes, stop.event.set) as group:
+                with NodeGroup(context, graph.nodes, stop.set) as group:
                     group.add_node(watcher)
                     group.start()
                     elapsed = _run(options, graph, watcher, group, stop)

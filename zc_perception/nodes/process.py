@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import signal
 import sys
 import threading
@@ -17,19 +19,33 @@ from rclpy.utilities import remove_ros_args
 
 from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError
 from zc_perception.link.rclpy_compat import init_without_signal_handlers
+from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.nodes.parameter_sources import check_parameter_sources
 from zc_perception.nodes.perception_node import PerceptionNode
 
 EXIT_FAILURE = 1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_FINISHED_POLL_S = 0.2
 
 
 class StopRequest:
-    """Set by SIGINT or SIGTERM. The handlers are in place before anything is opened, so that no moment is unguarded."""
+    """Set by SIGINT or SIGTERM. The handlers are in place before anything is opened, so that no moment is unguarded.
+
+    An eventfd, not a ``threading.Event``: a handler runs on the main thread, between any two of its steps, also while that holds the
+    event's own lock, and would wait for itself for ever.
+    """
 
     def __init__(self) -> None:
-        self.event = threading.Event()
+        self._fd = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+
+    def set(self) -> None:
+        """Ask for the end; from any thread or handler."""
+        os.eventfd_write(self._fd.fileno(), 1)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Whether the end was asked for, within *timeout_s* if given."""
+        poller = select.poll()
+        poller.register(self._fd.fileno(), select.POLLIN)
+        return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
 
     def __enter__(self) -> StopRequest:
         for number in _SIGNALS:
@@ -37,7 +53,7 @@ class StopRequest:
         return self
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.event.set()
+        self.set()
 
     def __exit__(self, *exception: object) -> None:
         # Only the interpreter's own end is left; a second Ctrl-C must not turn it into a failure. The interpreter leaves ignored
@@ -175,11 +191,11 @@ def run_program(program: str, build: Callable[[rclpy.Context], Sequence[Percepti
     with StopRequest() as stop:
         try:
             _refuse_leftover(argv)
-            with ros_context(argv[1:]) as context, NodeGroup(context, _checked(build(context), argv), stop.event.set) as group:
+            with ros_context(argv[1:]) as context, NodeGroup(context, _checked(build(context), argv), stop.set) as group:
                 group.start()
                 for node in group.nodes:
                     node.get_logger().info('ready')
-                stop.event.wait()
+                stop.wait()
                 if group.failure is not None:
                     print(group.failure, file=sys.stderr)
                     return EXIT_FAILURE
