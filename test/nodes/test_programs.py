@@ -92,7 +92,11 @@ def test_broken_yaml_and_broken_models_are_named(tmp_path: Path, free_domain: in
 def test_sigint_at_any_moment_after_ready_ends_in_two_seconds_with_zero(program: str, free_domain: int) -> None:
     marks = PERCEPTION_READY if program == 'perception' else (f'[{program.removesuffix("_node")}]: ready',)
     chance = random.Random(free_domain)
-    delays = [0.0, 0.02, chance.uniform(0.03, 0.3), chance.uniform(0.3, 1.5)] if program == 'perception' else [0.0, 0.4]
+    delays = (
+        [0.0, 0.02, chance.uniform(0.03, 0.3), chance.uniform(0.3, 1.5)]
+        if program == 'perception'
+        else [0.0, 0.0005, 0.001, 0.002, 0.005, 0.4]
+    )
     for delay in delays:
         with Program(program, domain=free_domain).start(*marks) as running:
             time.sleep(delay)

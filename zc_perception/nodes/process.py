@@ -30,36 +30,44 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StopRequest:
     """Set by SIGINT or SIGTERM. The handlers are in place before anything is opened, so that no moment is unguarded.
 
-    An eventfd, not a ``threading.Event``: a handler runs on the main thread, between any two of its steps, also while that holds the
-    event's own lock, and would wait for itself for ever.
+    The interpreter's own C handler writes into a pipe (``signal.set_wakeup_fd``) and :meth:`wait` polls it. A handler written in Python
+    is not enough: it runs only between two steps of the main thread, hence not while that is about to block, and it may interrupt
+    the very code that holds a ``threading.Event``'s lock.
     """
 
     def __init__(self) -> None:
-        self._fd = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._read, self._write = OwnedFd(read), OwnedFd(write)
 
     def set(self) -> None:
-        """Ask for the end; from any thread or handler."""
-        os.eventfd_write(self._fd.fileno(), 1)
+        """Ask for the end; from any thread."""
+        with contextlib.suppress(BlockingIOError):  # a full pipe says it already
+            os.write(self._write.fileno(), b'.')
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Whether the end was asked for, within *timeout_s* if given."""
         poller = select.poll()
-        poller.register(self._fd.fileno(), select.POLLIN)
+        poller.register(self._read.fileno(), select.POLLIN)
         return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
 
     def __enter__(self) -> StopRequest:
+        signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
         for number in _SIGNALS:
-            signal.signal(number, self._on_signal)
+            signal.signal(number, _do_nothing)
         return self
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.set()
 
     def __exit__(self, *exception: object) -> None:
         # Only the interpreter's own end is left; a second Ctrl-C must not turn it into a failure. The interpreter leaves ignored
         # signals ignored, and resets handled ones; a mask would bind this thread alone, not those of the middleware.
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_IGN)
+        signal.set_wakeup_fd(-1)
+        self._read.close()
+        self._write.close()
+
+
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    """The pipe has been written already; without a handler there would be no write."""
 
 
 class ExecutorThread:
