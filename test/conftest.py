@@ -61,11 +61,21 @@ def no_fd_leak() -> Iterator[None]:
     assert not leaked, f'descriptors left open: {dict(leaked)}'
 
 
+def _domain_folder() -> Path:
+    """Where this user's domains are locked. In a user namespace the same number may be another user, whose folder is closed to us."""
+    for attempt in range(100):
+        folder = Path(tempfile.gettempdir()) / f'zc_perception_domains_{os.getuid()}_{attempt}'
+        with suppress(PermissionError):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if os.access(folder, os.W_OK | os.X_OK):
+                return folder
+    raise RuntimeError(f'no folder for domain locks can be made in {tempfile.gettempdir()}')
+
+
 @pytest.fixture
 def free_domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A ROS domain id that no other test of this user has at the same time; also in ROS_DOMAIN_ID, for child processes."""
-    folder = Path(tempfile.gettempdir()) / f'zc_perception_domains_{os.getuid()}'
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder = _domain_folder()
     deadline = time.monotonic() + 60.0
     while True:
         for offset in range(len(DOMAINS)):
