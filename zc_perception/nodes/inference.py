@@ -38,7 +38,7 @@ _SPECS = (
     ParameterSpec('keep_all', False, 'Run every frame instead of the newest; for recordings only.'),
     ParameterSpec('in_flight', 1, 'Frames submitted before the first is done.', '', 1, 16),
     ParameterSpec('timeout', 1.0, 'A frame that takes longer is given up.', 's', 0.01, 60.0),
-    ParameterSpec('device', '', 'axl: device node such as /dev/metis-0:1:0; empty: the first card.'),
+    ParameterSpec('accelerator_device', '', 'axl: device node such as /dev/metis-0:1:0; empty: the first card.'),
     ParameterSpec('import_cache', True, 'axl: import each buffer once; false: every frame anew.'),
     ParameterSpec('threads', 0, 'cpu accelerator: threads of ONNX Runtime; 0: one per core.', '', 0, 64),
 )  # fmt: skip
@@ -91,7 +91,7 @@ class InferenceNode(PerceptionNode):
 
     def _accelerator_options(self) -> AcceleratorOptions:
         values = self.parameters
-        return AcceleratorOptions(values['device'], values['import_cache'], values['timeout'], values['threads'])
+        return AcceleratorOptions(values['accelerator_device'], values['import_cache'], values['timeout'], values['threads'])
 
     def _announce_accelerator(self) -> None:
         capabilities = self.accelerator.capabilities()
