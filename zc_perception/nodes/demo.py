@@ -33,6 +33,7 @@ from zc_perception.nodes.process import EXIT_FAILURE, NodeGroup, StopRequest, ro
 from zc_perception.npu.pipeline import InFlight
 from zc_perception.observe.metrics import StageLatencies
 
+DEFAULT_DURATION_S = 10.0
 _PROGRESS_S = 0.5
 _DRAIN_S = 5.0
 _PICTURE_AT = 0.5
@@ -46,7 +47,7 @@ def parse_arguments(args: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog='zc_demo', description='Camera, link, accelerator and detections, end to end on real ROS 2 topics.'
     )
-    parser.add_argument('--duration', type=float, default=10.0, help='seconds to run (default 10); ignored with --frames')
+    parser.add_argument('--duration', type=float, help='seconds to run; default 10, with --keep-all until the recording ends')
     parser.add_argument('--frames', type=int, help='stop after so many frames have been detected on')
     parser.add_argument('--camera', default='synthetic', choices=('synthetic', 'replay'))
     parser.add_argument('--video', help='replay: the video file')
@@ -62,7 +63,10 @@ def parse_arguments(args: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(args)
     if options.frames is not None and options.frames < 1:
         parser.error(f'argument --frames: {options.frames} must be at least 1')
-    if not (math.isfinite(options.duration) and options.duration > 0):
+    if options.duration is None:
+        unbounded = options.keep_all or options.frames is not None
+        options.duration = math.inf if unbounded else DEFAULT_DURATION_S
+    elif not (math.isfinite(options.duration) and options.duration > 0):
         parser.error(f'argument --duration: {options.duration:g} must be a positive number of seconds')
     return options
 
@@ -227,7 +231,7 @@ def _run(options: argparse.Namespace, graph: PerceptionGraph, watcher: Watcher, 
         now, processed = time.monotonic(), graph.inference.processed
         if processed > seen:
             first, last, seen = first or now, now, processed
-        fraction = processed / options.frames if options.frames else (now - started) / options.duration
+        fraction = max((now - started) / options.duration, processed / options.frames if options.frames else 0.0)
         if fraction >= _PICTURE_AT or graph.capture.finished or graph.capture.parameters['keep_all']:
             watcher.want_picture()
         progress.show(
@@ -236,10 +240,13 @@ def _run(options: argparse.Namespace, graph: PerceptionGraph, watcher: Watcher, 
         )
         if fraction >= 1.0 or graph.drained:
             break
+    # What was published last is still on its way to the plain subscriber.
     deadline = time.monotonic() + _DRAIN_S
-    while watcher.picture is None and not graph.capture.finished and time.monotonic() < deadline and not stop.wait(0.0):
+    while time.monotonic() < deadline and not stop.wait(0.02):
+        ended = graph.capture.finished
+        if (watcher.picture is not None or ended) and (watcher.arrays >= graph.inference.processed or not ended):
+            break
         watcher.want_picture()
-        time.sleep(0.02)
     progress.end()
     return last - first
 
