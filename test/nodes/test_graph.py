@@ -136,6 +136,20 @@ def test_a_heap_that_a_participant_cannot_use_is_refused_by_name(free_domain: in
         context.try_shutdown()
 
 
+def test_a_camera_that_fails_in_an_unforeseen_way_is_an_error_not_the_end_of_a_file(free_domain: int) -> None:
+    with running(free_domain, {'capture': {'width': 128, 'height': 128}, 'inference': {'model': 'hog'}}) as graph:
+
+        def fail() -> None:
+            raise RuntimeError('the lens fell off')
+
+        graph.capture.camera.capture = fail
+        end = time.monotonic() + 10
+        while not graph.capture.finished and time.monotonic() < end:
+            time.sleep(0.01)
+        status = graph.capture.collect_diagnostics()[0]
+    assert status.level.value == 'error' and 'RuntimeError: the lens fell off' in status.message
+
+
 def _iou(a: list[float], b: list[float]) -> float:
     width = min(a[2], b[2]) - max(a[0], b[0])
     height = min(a[3], b[3]) - max(a[1], b[1])

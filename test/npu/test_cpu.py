@@ -232,10 +232,3 @@ def test_it_says_that_it_reads_pixels(accelerator: CpuAccelerator) -> None:
     accelerator.load(load_manifest('road'))
     capabilities = accelerator.capabilities()
     assert (capabilities.name, capabilities.device, capabilities.copy_free) == ('cpu', 'ONNX Runtime, road', False)
-
-
-def test_warming_up_leaves_nothing_in_the_ledger(accelerator: CpuAccelerator, ledger: CopyLedger) -> None:
-    manifest = load_manifest('road')
-    accelerator.load(manifest)
-    accelerator.warm_up(manifest)
-    assert ledger.entries() == {}

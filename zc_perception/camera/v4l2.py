@@ -86,6 +86,7 @@ class V4l2Camera:
             self._wake.close()
             raise
         self.width, self.height = int(self._pix.width), int(self._pix.height)
+        self._colorimetry = colorimetry_of(self._pix)
 
     @property
     def device(self) -> str:
@@ -179,7 +180,7 @@ class V4l2Camera:
             pool,
             slot,
             header=Header(self._now_ns() - (now - captured_ns), self._frame_id),
-            colorimetry=colorimetry_of(self._pix),
+            colorimetry=self._colorimetry,
             sequence=filled.sequence,
             captured_ns=captured_ns,
         )

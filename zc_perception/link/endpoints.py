@@ -210,7 +210,7 @@ class AdaptedSubscription:
         )
         self._lingering: list[Frame] = []
         self._ros_subscription: Any = None
-        self._announcements: dict[str, Announcement] = {}
+        self._announcement: Announcement | None = None
         self._conversions = 0
         self._conversion_errors = 0
         self._rung, self._reason = UNMATCHED, 'no publisher yet'
@@ -221,7 +221,7 @@ class AdaptedSubscription:
     def _on_announcement(self, message: String) -> None:
         announcement = Announcement.from_json(message.data)
         if announcement is not None:
-            self._announcements[announcement.publisher_id] = announcement
+            self._announcement = announcement
             self.update_rung()
 
     def update_rung(self) -> None:
@@ -241,9 +241,7 @@ class AdaptedSubscription:
                 UNMATCHED, f'QoS of {local[0].name} is incompatible with this subscription: make both reliable or both best effort'
             )
         elif foreign > 0:
-            announced = (
-                f'announced with heap {next(iter(self._announcements.values())).heap}' if self._announcements else 'a plain publisher'
-            )
+            announced = 'a plain publisher' if self._announcement is None else f'announced with heap {self._announcement.heap}'
             self._move_to(
                 ROS_MESSAGE, f'the publisher is in another process ({announced}): start both in one process for the copy-free link'
             )

@@ -164,9 +164,10 @@ class CaptureNode(PerceptionNode):
                 if frame is not None:
                     with frame:
                         self._publish(frame)
-        except ZcError as error:
-            self._failure = str(error)
-            self.get_logger().error(f'the camera stopped: {error}')
+        except Exception as error:
+            # Whatever it was, the node lives on and its diagnostics say so: a thread that only ended would look like the end of a file.
+            self._failure = str(error) if isinstance(error, ZcError) else f'{type(error).__name__}: {error}'
+            self.get_logger().error(f'the camera stopped: {self._failure}')
         finally:
             self._done = True
         if self.camera.ended:

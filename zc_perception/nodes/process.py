@@ -117,9 +117,10 @@ def ros_context(args: Sequence[str] | None) -> Iterator[rclpy.Context]:
 
 
 class NodeGroup:
-    """Some nodes on one executor. Use as a context manager.
+    """Some nodes on one executor. Use as a context manager; leaving it stops and destroys the nodes.
 
-    :param build: makes the nodes; if it raises, what it made is destroyed by itself.
+    :param nodes: producers first.
+    :param on_failure: called on the executor's thread when a callback's exception has ended it.
     """
 
     def __init__(self, context: rclpy.Context, nodes: Sequence[PerceptionNode], on_failure: Callable[[], None]) -> None:
@@ -141,11 +142,6 @@ class NodeGroup:
     def failure(self) -> str | None:
         """The traceback that ended the executor, if one did."""
         return self._spinner.failure
-
-    @property
-    def finished(self) -> bool:
-        """Whether any node has nothing more to do."""
-        return any(node.finished for node in self.nodes)
 
     def add_node(self, node: Node) -> None:
         """Spin one more node, whose owner destroys it after the group has ended."""

@@ -167,11 +167,6 @@ class AxlAccelerator:
         """See :class:`Accelerator`."""
         return self._cache.misses if self._cache is not None else self._uncached_imports
 
-    @property
-    def result_heap(self) -> str:
-        """Where result buffers come from; empty before a model is loaded."""
-        return '' if self._results is None else self._results.heap.name
-
     def capabilities(self) -> Capabilities:
         """See :class:`Accelerator`."""
         return Capabilities('axl', self._device.path, copy_free=True, max_in_flight=self._axl.max_in_flight)

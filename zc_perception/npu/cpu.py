@@ -22,7 +22,7 @@ from zc_perception.memory.fence import EventFence
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import Capabilities, ImportHandle, Outputs
-from zc_perception.npu.manifest import ModelInput, ModelManifest
+from zc_perception.npu.manifest import ModelManifest
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
 
@@ -168,13 +168,6 @@ class CpuAccelerator:
         if self._worker is None:
             self._worker = threading.Thread(target=self._work, name='cpu-accelerator', daemon=True)
             self._worker.start()
-
-    def warm_up(self, manifest: ModelManifest) -> None:
-        """Run once on a grey picture, so that the first frame isn't slow."""
-        spec: ModelInput = manifest.input
-        if self._engine is not None and spec.resize != 'none':
-            luma = np.full((spec.height, spec.width), 128, np.uint8)
-            self._engine.run(luma, np.full((spec.height // 2, spec.width // 2, 2), 128, np.uint8))
 
     def import_frame(self, frame: Frame) -> ImportHandle:
         """See :class:`Accelerator`."""
