@@ -4,6 +4,8 @@
 
 ``build/fixtures/vtest.avi``: people walking, 768x576, 795 frames, from the Debian package opencv-doc. The package is
 95 MB, so the one file that is wanted is kept in the user's cache for the next clone.
+
+``build/fixtures/headers``: the headers that name pixel formats, see ``uapi_headers.py``.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from environment.console import step
 from environment.debian_packages import fetch, unpack_member
 from environment.errors import SetupError
 from environment.paths import BUILD, cache_folder, locked, scratch_folder
+from environment.uapi_headers import headers
 
 FIXTURES = BUILD / "fixtures"
 VIDEO = "vtest.avi"
@@ -58,6 +61,7 @@ def main() -> int:
     """Fetch all fixtures."""
     try:
         video()
+        headers()
     except SetupError as error:
         print(f"\n{error}", file=sys.stderr)
         return 1

@@ -1,107 +1,83 @@
-"""Layouts: what we compute is valid, and no foreign layout that passes lets anybody touch a byte outside its buffers."""
+"""Layouts that we compute. Those of others: test_layout_foreign.py; answers of allocators: test_layout_allocation.py."""
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import dataclass, replace
+import ast
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pixel.layout_oracle import PLANES, is_safe
 
+import zc_perception
 from zc_perception.errors import FormatError, LayoutError
-from zc_perception.pixel.fourcc import NV12, fourcc_code
-from zc_perception.pixel.layout import ImageLayout, PlaneLayout, compute_layout, validate_layout
+from zc_perception.pixel.fourcc import FORMATS, NV12, PixelFormat, PlaneFormat, fourcc_code, fourcc_name
+from zc_perception.pixel.layout import ImageLayout, PlaneLayout, check_dimensions, compute_layout, sample_bytes, validate_layout
 from zc_perception.pixel.modifier import LINEAR
 
-# Planes of some formats as the kernel's documentation draws them: bytes per element, pixels per element across and down.
-PLANES = {
-    'NV12': ((1, 1, 1), (2, 2, 2)),
-    'P010': ((2, 1, 1), (4, 2, 2)),
-    'YU12': ((1, 1, 1), (1, 2, 2), (1, 2, 2)),
-    'YUYV': ((4, 2, 1),),
-    'RG24': ((3, 1, 1),),
-}
-TILED = 3 << 56 | 0x10
+P010, RG16, XR24, YU12 = map(fourcc_code, ('P010', 'RG16', 'XR24', 'YU12'))
 
 
-@dataclass(frozen=True)
-class Case:
-    """A good layout and the real sizes of its buffers."""
-
-    name: str
-    layout: ImageLayout
-    buffers: list[int]
+def own_sizes(layout: ImageLayout) -> list[int]:
+    return [layout.buffer_size(i) for i in range(layout.num_buffers)]
 
 
-@st.composite
-def cases(draw: st.DrawFn) -> Case:
-    name = draw(st.sampled_from(sorted(PLANES)))
+@given(
+    st.sampled_from(sorted(FORMATS)),
+    st.integers(1, 2000),
+    st.integers(1, 2000),
+    st.one_of(st.integers(1, 300), st.integers(1, 1 << 30)),
+    st.one_of(st.integers(1, 5000), st.integers(1, 1 << 30)),
+    st.one_of(st.integers(1, 64), st.integers(1, 1 << 30)),
+    st.booleans(),
+)
+def test_every_computed_layout_is_valid_and_has_the_alignments(
+    fourcc: int, width: int, height: int, stride_align: int, offset_align: int, height_align: int, buffer_per_plane: bool
+) -> None:
+    fmt = FORMATS[fourcc]
     layout = compute_layout(
-        fourcc_code(name),
-        2 * draw(st.integers(1, 40)),
-        2 * draw(st.integers(1, 20)),
-        stride_align=draw(st.integers(1, 256)),
-        offset_align=draw(st.integers(1, 4096)),
-        height_align=draw(st.integers(1, 32)),
-        buffer_per_plane=draw(st.booleans()),
-    )
-    spare = draw(st.sampled_from([0, 1, 4096]))
-    return Case(name, layout, [layout.buffer_size(i) + spare for i in range(layout.num_buffers)])
-
-
-def is_safe(case: Case, layout: ImageLayout) -> bool:
-    """Whether reading and writing every row of every plane stays inside the buffers and touches no byte twice."""
-    rows: list[tuple[int, int, int]] = []
-    for plane, (element, across, down) in zip(layout.planes, PLANES[case.name], strict=True):
-        length = layout.width // across * element
-        for row in range(layout.height // down):
-            start = plane.offset + row * plane.stride
-            rows.append((plane.buffer, start, start + length))
-    rows.sort()
-    inside = all(0 <= buffer < len(case.buffers) and start >= 0 and end <= case.buffers[buffer] for buffer, start, end in rows)
-    return inside and all(a[0] != b[0] or a[2] <= b[1] for a, b in itertools.pairwise(rows))
-
-
-@given(cases())
-def test_computed_layouts_are_valid_and_safe(case: Case) -> None:
-    validate_layout(case.layout, case.buffers)
-    assert is_safe(case, case.layout)
-
-
-@given(cases(), st.data())
-def test_a_corrupted_field_is_refused_or_harmless(case: Case, data: st.DataObject) -> None:
-    index = data.draw(st.integers(0, len(case.layout.planes) - 1))
-    plane = case.layout.planes[index]
-    name = data.draw(st.sampled_from(['buffer', 'offset', 'stride', 'size']))
-    good = getattr(plane, name)
-    near = st.integers(-300, 300).map(lambda delta: good + delta)
-    value = data.draw(st.one_of(near, st.integers(-(1 << 40), 1 << 40), st.sampled_from([0, 1, good // 2, good * 2])))
-    planes = list(case.layout.planes)
-    planes[index] = replace(plane, **{name: value})
-    corrupted = replace(case.layout, planes=tuple(planes))
-    try:
-        validate_layout(corrupted, case.buffers)
-    except LayoutError:
-        return
-    assert is_safe(case, corrupted)
-
-
-@given(cases(), st.integers(1, 64))
-def test_a_buffer_that_is_too_small_is_refused(case: Case, missing: int) -> None:
-    small = [case.layout.buffer_size(i) - missing for i in range(case.layout.num_buffers)]
-    with pytest.raises(LayoutError, match='ends at byte'):
-        validate_layout(case.layout, small)
-
-
-@given(st.sampled_from([1, 2, 32, 48, 64, 256]), st.sampled_from([1, 64, 4096]), st.booleans())
-def test_strides_and_offsets_are_aligned(stride_align: int, offset_align: int, buffer_per_plane: bool) -> None:
-    layout = compute_layout(NV12, 1918, 1078, stride_align=stride_align, offset_align=offset_align, buffer_per_plane=buffer_per_plane)
+        fourcc, width * fmt.horizontal, height * fmt.vertical,
+        stride_align=stride_align, offset_align=offset_align, height_align=height_align, buffer_per_plane=buffer_per_plane,
+    )  # fmt: skip
+    validate_layout(layout, own_sizes(layout))
+    assert layout.num_buffers == (len(fmt.planes) if buffer_per_plane else 1)
     assert all(p.stride % stride_align == 0 and p.offset % offset_align == 0 for p in layout.planes)
-    assert layout.num_buffers == (2 if buffer_per_plane else 1)
+    padded = -(-layout.height // height_align) * height_align
+    assert all(p.size >= p.stride * (padded // element.vertical) for p, element in zip(layout.planes, fmt.planes, strict=True))
 
 
-def test_padding_lives_in_the_planes_and_the_size_stays_the_images() -> None:
+@given(
+    st.sampled_from(sorted(PLANES)),
+    st.integers(1, 10),
+    st.integers(1, 6),
+    st.integers(1, 70),
+    st.integers(1, 70),
+    st.integers(1, 20),
+    st.booleans(),
+)
+def test_no_sample_of_a_computed_layout_leaves_its_buffer_or_meets_another(
+    name: str, width: int, height: int, stride_align: int, offset_align: int, height_align: int, buffer_per_plane: bool
+) -> None:
+    layout = compute_layout(
+        fourcc_code(name), 4 * width, 2 * height,
+        stride_align=stride_align, offset_align=offset_align, height_align=height_align, buffer_per_plane=buffer_per_plane,
+    )  # fmt: skip
+    assert is_safe(name, layout, own_sizes(layout))
+
+
+def test_1000_wide_in_1024_stays_1000_wide() -> None:
+    """The document's own example: a buffer of 1000x1000 that is allocated as if it were 1024x1000."""
+    layout = compute_layout(XR24, 1000, 1000, stride_align=1024 * 4)
+    assert (layout.width, layout.height, layout.planes) == (1000, 1000, (PlaneLayout(0, 0, 1024 * 4, 1024 * 4 * 1000),))
+    luma = compute_layout(NV12, 1000, 1000, stride_align=1024).planes[0]
+    assert luma == PlaneLayout(0, 0, 1024, 1024 * 1000)
+
+
+def test_1080_high_in_1088_stays_1080_high() -> None:
     layout = compute_layout(NV12, 1920, 1080, stride_align=256, offset_align=4096, height_align=16)
     assert (layout.width, layout.height, layout.modifier) == (1920, 1080, LINEAR)
     luma = PlaneLayout(0, 0, 2048, 2048 * 1088)
@@ -110,62 +86,138 @@ def test_padding_lives_in_the_planes_and_the_size_stays_the_images() -> None:
     assert layout.buffer_size(0) == luma.size + chroma.size
 
 
+def test_a_1080p_nv12_image_has_full_luma_and_half_chroma() -> None:
+    """1920x1080 samples of Y and 960x540 of U and V, and still an image of 1920x1080."""
+    layout = compute_layout(NV12, 1920, 1080, stride_align=1, offset_align=1)
+    assert layout.planes == (PlaneLayout(0, 0, 1920, 1920 * 1080), PlaneLayout(0, 1920 * 1080, 1920, 960 * 2 * 540))
+
+
+@pytest.mark.parametrize(
+    ('fourcc', 'planes'),
+    [
+        (NV12, (PlaneLayout(0, 0, 64, 64 * 4), PlaneLayout(1, 0, 64, 64 * 2))),
+        (P010, (PlaneLayout(0, 0, 64, 64 * 4), PlaneLayout(1, 0, 64, 64 * 2))),
+        (YU12, (PlaneLayout(0, 0, 64, 64 * 4), PlaneLayout(1, 0, 64, 64 * 2), PlaneLayout(2, 0, 64, 64 * 2))),
+    ],
+)
+def test_a_buffer_per_plane_starts_at_its_beginning(fourcc: int, planes: tuple[PlaneLayout, ...]) -> None:
+    layout = compute_layout(fourcc, 6, 4, offset_align=4096, buffer_per_plane=True)
+    assert layout.planes == planes
+    assert layout.num_buffers == len(planes) and own_sizes(layout) == [p.size for p in planes]
+
+
+def test_words_are_never_torn_whatever_alignment_is_asked() -> None:
+    ten_bit = compute_layout(P010, 6, 4, stride_align=5, offset_align=3)
+    assert [(p.stride, p.offset) for p in ten_bit.planes] == [(20, 0), (20, 84)]
+    assert compute_layout(RG16, 5, 2, stride_align=11).planes == (PlaneLayout(0, 0, 22, 44),)
+
+
+@pytest.mark.parametrize('name', sorted(PLANES))
+def test_sample_sizes_are_the_documented_ones(name: str) -> None:
+    fmt = FORMATS[fourcc_code(name)]
+    assert [sample_bytes(fmt, index) for index in range(len(fmt.planes))] == [sample for sample, *_ in PLANES[name]]
+
+
+def test_components_that_are_wider_than_their_share_make_one_word() -> None:
+    """Four components in four bytes, but of 10 bits: XRGB2101010."""
+    assert sample_bytes(PixelFormat('XR30', (PlaneFormat(4, components=tuple('BGRX')),), bits=10), 0) == 4
+
+
+@pytest.mark.parametrize('fourcc', sorted(FORMATS), ids=fourcc_name)
+def test_samples_divide_the_elements_of_every_format(fourcc: int) -> None:
+    fmt = FORMATS[fourcc]
+    for index, element in enumerate(fmt.planes):
+        sample = sample_bytes(fmt, index)
+        assert sample in (1, 2, 4, 8) and element.element_bytes % sample == 0
+        # A component is a sample, or an element is one, or nothing but bytes can be told apart.
+        samples = element.element_bytes // sample
+        assert samples in (len(element.components), 1) or sample == 1
+        assert 8 * sample >= fmt.bits or (fmt.name, sample) == ('NV15', 1)
+
+
 @pytest.mark.parametrize(
     ('width', 'height', 'message'),
     [
         (0, 48, 'width 0 is outside 1 .. 65535'),
-        (65536, 48, 'width 65536 is outside'),
-        (64, -2, 'height -2 is outside'),
-        (63, 48, 'width 63 is not a multiple of 2, which NV12 needs; use 62'),
-        (64, 47, 'height 47 is not a multiple of 2, which NV12 needs; use 46'),
+        (65536, 48, 'width 65536 is outside 1 .. 65535'),
+        (64, -2, 'height -2 is outside 1 .. 65535'),
+        (1 << 64, 48, 'width 18446744073709551616 is outside 1 .. 65535'),
+        pytest.param(64, 1 << 99999, 'height a number of 100000 bits is outside 1 .. 65535', id='huge'),
+        (63, 48, 'width 63 is not a multiple of 2, which NV12 needs; use 62 or 64'),
+        (64, 47, 'height 47 is not a multiple of 2, which NV12 needs; use 46 or 48'),
+        (1, 48, 'width 1 is not a multiple of 2, which NV12 needs; use 2'),
+        (65535, 48, 'width 65535 is not a multiple of 2, which NV12 needs; use 65534'),
+        (64.0, 48, 'width 64.0 is not an integer; it must be one in 1 .. 65535'),
+        (float('nan'), 48, 'width nan is not an integer; it must be one in 1 .. 65535'),
+        (64, None, 'height None is not an integer; it must be one in 1 .. 65535'),
+        (64, True, 'height True is not an integer; it must be one in 1 .. 65535'),
+        ('64', 48, "width '64' is not an integer; it must be one in 1 .. 65535"),
+        ([64], 48, 'width list is not an integer; it must be one in 1 .. 65535'),
+        ('x' * 1000, 48, "width 'xxxxxxxxxxxx...xxxxxxxxxxxxx' is not an integer; it must be one in 1 .. 65535"),
     ],
 )
-def test_impossible_sizes_are_refused(width: int, height: int, message: str) -> None:
-    with pytest.raises(LayoutError, match=message):
-        compute_layout(NV12, width, height)
+def test_impossible_sizes_are_refused(width: Any, height: Any, message: str) -> None:
+    for refuse in (lambda: compute_layout(NV12, width, height), lambda: check_dimensions(FORMATS[NV12], width, height)):
+        with pytest.raises(LayoutError) as error:
+            refuse()
+        assert str(error.value) == message
+
+
+def test_the_largest_image_has_a_layout() -> None:
+    layout = compute_layout(P010, 65534, 65534, stride_align=1 << 30, offset_align=1 << 30, height_align=1 << 30)
+    validate_layout(layout, own_sizes(layout))
 
 
 @pytest.mark.parametrize('name', ['stride_align', 'offset_align', 'height_align'])
-def test_alignments_are_positive(name: str) -> None:
-    with pytest.raises(LayoutError, match=f'{name} 0 must be at least 1'):
-        compute_layout(NV12, 64, 48, **{name: 0})
+@pytest.mark.parametrize('value', [0, -64, (1 << 30) + 1, 64.0, None, True])
+def test_alignments_are_integers_in_range(name: str, value: Any) -> None:
+    with pytest.raises(LayoutError, match=rf'^{name} {value} is (outside|not an integer)'):
+        compute_layout(NV12, 64, 48, **{name: value})
 
 
-def nv12(*planes: PlaneLayout, modifier: int = LINEAR) -> ImageLayout:
-    return ImageLayout(64, 48, NV12, modifier, planes)
+def test_an_unknown_format_has_no_layout() -> None:
+    with pytest.raises(FormatError, match="'ABCD'"):
+        compute_layout(fourcc_code('ABCD'), 64, 48)
 
 
-@pytest.mark.parametrize(
-    ('layout', 'message'),
-    [
-        (nv12(PlaneLayout(0, 0, 64, 3072)), 'NV12 has 2 planes, the layout has 1'),
-        (nv12(*[PlaneLayout(0, 3072 * i, 64, 3072) for i in range(3)]), 'NV12 has 2 planes, the layout has 3'),
-        (nv12(PlaneLayout(0, 0, 64, 3072), PlaneLayout(1, 0, 64, 1536)), r'plane 1: buffer 1 is outside 0 \.\. 0'),
-        (nv12(PlaneLayout(0, 0, 63, 3072), PlaneLayout(0, 3072, 64, 1536)), 'plane 0: stride 63 is below the row of 64 bytes'),
-        (nv12(PlaneLayout(0, 0, 64, 3071), PlaneLayout(0, 3072, 64, 1536)), 'plane 0: size 3071 is below the 3072 bytes that 48 rows'),
-        (nv12(PlaneLayout(0, 0, 64, 3072), PlaneLayout(0, 3071, 64, 1536)), 'planes 0 and 1 overlap in buffer 0'),
-        (nv12(PlaneLayout(0, 0, 64, 3072), PlaneLayout(0, -1, 64, 1536)), 'plane 1: offset -1'),
-        (nv12(PlaneLayout(0, 0, 0, 0, ), PlaneLayout(0, 0, 0, 0), modifier=TILED), 'must not be negative or empty'),
-    ],
-)  # fmt: skip
-def test_messages_name_the_plane_and_the_numbers(layout: ImageLayout, message: str) -> None:
-    with pytest.raises(LayoutError, match=message):
-        validate_layout(layout, [64 * 48 * 3])
-
-
-def test_tiled_planes_are_checked_by_their_extent_alone() -> None:
-    # Rows of tiles, or a compression plane behind the format's own: no stride that means anything to us.
-    planes = (PlaneLayout(0, 0, 0, 3072), PlaneLayout(0, 3072, 0, 1536), PlaneLayout(0, 4608, 0, 512))
-    validate_layout(nv12(*planes, modifier=TILED), [5120])
-    with pytest.raises(LayoutError, match='plane 2: ends at byte 5120'):
-        validate_layout(nv12(*planes, modifier=TILED), [5119])
-
-
-def test_a_modifier_of_more_than_64_bits_is_refused() -> None:
-    layout = replace(compute_layout(NV12, 64, 48), modifier=1 << 64)
-    with pytest.raises(FormatError):
-        validate_layout(layout, [1 << 20])
+def test_a_buffer_that_no_plane_uses_has_no_size() -> None:
+    assert compute_layout(NV12, 64, 48).buffer_size(1) == 0
 
 
 def test_a_description_has_format_size_and_planes() -> None:
     assert compute_layout(NV12, 64, 48).describe() == 'NV12 LINEAR 64x48 ([0] +0 stride 64, [0] +3072 stride 64)'
+
+
+def test_layouts_are_immutable_values() -> None:
+    layout = compute_layout(NV12, 64, 48)
+    assert layout == compute_layout(NV12, 64, 48) and hash(layout) == hash(compute_layout(NV12, 64, 48))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        layout.width = 32  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        layout.planes[0].offset = 1  # type: ignore[misc]
+
+
+def test_no_layout_without_a_modifier() -> None:
+    with pytest.raises(TypeError, match='modifier'):
+        ImageLayout(width=64, height=48, fourcc=NV12, planes=())  # type: ignore[call-arg]
+
+
+def modifiers_with_defaults(source: str) -> Iterator[str]:
+    """Parameters and fields called modifier that have a default value."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            positional = [*node.args.posonlyargs, *node.args.args]
+            defaults = [None] * (len(positional) - len(node.args.defaults)) + list(node.args.defaults)
+            pairs = [*zip(positional, defaults, strict=True), *zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)]
+            yield from (f'line {node.lineno}' for argument, default in pairs if argument.arg == 'modifier' and default is not None)
+        elif isinstance(node, ast.ClassDef):
+            fields = [n for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)]
+            yield from (f'line {f.lineno}' for f in fields if f.target.id == 'modifier' and f.value is not None)  # type: ignore[union-attr]
+
+
+def test_no_default_modifier_anywhere_in_the_package() -> None:
+    """Zero as a default would be LINEAR, a promise that nobody made."""
+    bad = 'class A:\n modifier: int = 0\ndef f(a, modifier=0): ...\ndef g(*, modifier=0): ...\nlambda modifier=0: 0'
+    assert len(list(modifiers_with_defaults(bad))) == 4, 'the search works'
+    for path in sorted(Path(zc_perception.__file__).parent.rglob('*.py')):
+        assert list(modifiers_with_defaults(path.read_text(encoding='utf-8'))) == [], path.name

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from zc_perception.errors import LayoutError
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.layout import compute_layout
 from zc_perception.pixel.nv12 import Nv12Writer
 
 UNTOUCHED = 0xAB
@@ -63,3 +69,57 @@ def test_a_picture_cut_out_of_a_larger_one_is_accepted() -> None:
         Nv12Writer(32, 16).write(picture, luma, chroma)
         results.append(luma.tobytes() + chroma.tobytes())
     assert results[0] == results[1]
+
+
+def test_planes_of_a_padded_layout_in_one_buffer_are_written_in_place() -> None:
+    layout = compute_layout(NV12, 50, 34, stride_align=64, offset_align=256, height_align=16)
+    memory = np.full(layout.buffer_size(0), UNTOUCHED, np.uint8)
+    luma, chroma = (
+        np.ndarray(shape, np.uint8, memory, plane.offset, (plane.stride, *rest))
+        for plane, shape, rest in zip(layout.planes, ((34, 50), (17, 25, 2)), ((1,), (2, 1)), strict=True)
+    )
+    picture = np.full((34, 50, 3), 255, np.uint8)
+    Nv12Writer(50, 34).write(picture, luma, chroma)
+    assert (luma == 235).all() and (chroma == 128).all()
+    significant = sum(plane.nbytes for plane in (luma, chroma))
+    assert int((memory == UNTOUCHED).sum()) == memory.size - significant, 'padding stays as it was'
+
+
+@pytest.mark.parametrize(('width', 'height'), [(63, 48), (64, 47), (0, 48), (64, -2), (65536, 48), (64.0, 48)])
+def test_sizes_that_nv12_can_t_have_are_refused(width: Any, height: Any) -> None:
+    with pytest.raises(LayoutError, match=r'^(width|height) '):
+        Nv12Writer(width, height)
+
+
+GOOD: dict[str, NDArray[Any]] = {
+    'picture': np.zeros((16, 32, 3), np.uint8),
+    'luma': np.full((16, 32), UNTOUCHED, np.uint8),
+    'chroma': np.full((8, 16, 2), UNTOUCHED, np.uint8),
+}
+
+
+@pytest.mark.parametrize(
+    ('name', 'array', 'message'),
+    [
+        ('picture', np.zeros((18, 32, 3), np.uint8), 'picture is uint8 (18, 32, 3); this writer needs uint8 (16, 32, 3)'),
+        ('picture', np.zeros((16, 32), np.uint8), 'picture is uint8 (16, 32); this writer needs uint8 (16, 32, 3)'),
+        ('picture', np.zeros((16, 32, 3), np.float32), 'picture is float32 (16, 32, 3); this writer needs uint8 (16, 32, 3)'),
+        ('luma', np.zeros((16, 30), np.uint8), 'luma is uint8 (16, 30); this writer needs uint8 (16, 32)'),
+        ('chroma', np.zeros((16, 16, 2), np.uint8), 'chroma is uint8 (16, 16, 2); this writer needs uint8 (8, 16, 2)'),
+        ('chroma', np.zeros((8, 32), np.uint8), 'chroma is uint8 (8, 32); this writer needs uint8 (8, 16, 2)'),
+        ('luma', np.frombuffer(bytes(512), np.uint8).reshape(16, 32), 'luma is read-only; map the frame with write=True'),
+        ('chroma', np.frombuffer(bytes(256), np.uint8).reshape(8, 16, 2), 'chroma is read-only; map the frame with write=True'),
+    ],
+)
+def test_arrays_that_opencv_would_silently_replace_are_refused(name: str, array: NDArray[Any], message: str) -> None:
+    arrays = {**GOOD, name: array}
+    with pytest.raises(LayoutError, match=f'^{re.escape(message)}$'):
+        Nv12Writer(32, 16).write(arrays['picture'], arrays['luma'], arrays['chroma'])
+    assert (GOOD['luma'] == UNTOUCHED).all() and (GOOD['chroma'] == UNTOUCHED).all(), 'nothing was written before'
+
+
+def test_a_read_only_picture_is_as_good_as_any() -> None:
+    picture = np.frombuffer(bytes(16 * 32 * 3), np.uint8).reshape(16, 32, 3)
+    luma, chroma = GOOD['luma'].copy(), GOOD['chroma'].copy()
+    Nv12Writer(32, 16).write(picture, luma, chroma)
+    assert (luma == 16).all() and (chroma == 128).all()

@@ -1,20 +1,25 @@
 """What the numbers in the planes stand for: matrix, range, transfer.
 
 NV12 and NvBufSurface's NV12_ER differ in nothing but the range, and pictures look washed out when it is taken for granted.
+Source: ``videodev2.h`` (values and the rules for what a driver leaves at DEFAULT) and GStreamer's ``video-color.h``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
+
+from zc_perception.errors import FormatError
 
 
 class Matrix(Enum):
-    """Which Y'CbCr matrix (ITU-R recommendation)."""
+    """Which Y'CbCr matrix (ITU-R recommendation); RGB is none at all."""
 
     BT601 = 'bt601'
     BT709 = 'bt709'
     BT2020 = 'bt2020'
+    RGB = 'rgb'
 
 
 class Range(Enum):
@@ -25,15 +30,16 @@ class Range(Enum):
 
 
 class Transfer(Enum):
-    """The transfer function of the samples."""
+    """The transfer function of the samples. BT.601's and BT.2020's are BT.709's curve; PQ is SMPTE ST 2084."""
 
     BT709 = 'bt709'
     SRGB = 'srgb'
+    PQ = 'pq'
 
 
 @dataclass(frozen=True)
 class Colorimetry:
-    """Colorimetry of one image; travels with every frame."""
+    """Colorimetry of one image; travels with every frame. Primaries follow from matrix and transfer, as in the usual standards."""
 
     matrix: Matrix
     range: Range
@@ -41,3 +47,86 @@ class Colorimetry:
 
 
 BT601_LIMITED = Colorimetry(Matrix.BT601, Range.LIMITED)
+
+# GStreamer writes range:matrix:transfer:primaries, and has names for the usual ones.
+_GST_NAMES = {
+    'bt601': '2:4:16:4', 'bt709': '2:3:5:1', 'bt2020': '2:6:11:7', 'bt2020-10': '2:6:13:7', 'bt2100-pq': '2:6:14:7', 'sRGB': '1:1:7:1',
+}  # fmt: skip
+_GST_RANGES = {1: Range.FULL, 2: Range.LIMITED}
+_GST_MATRICES = {1: Matrix.RGB, 3: Matrix.BT709, 4: Matrix.BT601, 6: Matrix.BT2020}
+# 11, 13 and 16 (BT.2020 with 12 and 10 bits, BT.601) are the same function as 5, says the header.
+_GST_TRANSFERS = {5: Transfer.BT709, 7: Transfer.SRGB, 11: Transfer.BT709, 13: Transfer.BT709, 14: Transfer.PQ, 16: Transfer.BT709}
+_GST_PRIMARIES = {Matrix.BT601: 4, Matrix.BT709: 1, Matrix.BT2020: 7, Matrix.RGB: 1}
+
+
+def gstreamer_colorimetry(colorimetry: Colorimetry) -> str:
+    """GStreamer's ``colorimetry`` string: a name such as ``bt709`` where there is one, else four numbers."""
+    matrix = next(k for k, v in _GST_MATRICES.items() if v is colorimetry.matrix)
+    number = next(k for k, v in _GST_RANGES.items() if v is colorimetry.range)
+    primaries = _GST_PRIMARIES[colorimetry.matrix]
+    if colorimetry.transfer is Transfer.BT709:
+        transfer = {Matrix.BT601: 16, Matrix.BT2020: 11}.get(colorimetry.matrix, 5)
+    else:
+        transfer = next(k for k, v in _GST_TRANSFERS.items() if v is colorimetry.transfer)
+        # sRGB with BT.601's matrix is what JPEG and webcams have: sRGB's own primaries are BT.709's.
+        primaries = 1 if colorimetry.transfer is Transfer.SRGB and colorimetry.matrix is not Matrix.BT2020 else primaries
+    numbers = f'{number}:{matrix}:{transfer}:{primaries}'
+    return next((name for name, value in _GST_NAMES.items() if value == numbers), numbers)
+
+
+def from_gstreamer_colorimetry(text: str) -> Colorimetry:
+    """The :class:`Colorimetry` of a GStreamer string; its primaries aren't kept.
+
+    :raises FormatError: not such a string, or a range, matrix or transfer that we have no name for.
+    """
+    numbers = _GST_NAMES.get(text, text).split(':')
+    if len(numbers) != 4 or not all(n.isascii() and n.isdigit() and len(n) < 4 for n in numbers):
+        raise FormatError(f"colorimetry '{text}' is neither one of {', '.join(_GST_NAMES)} nor four numbers such as '2:3:5:1'")
+    span, matrix, transfer, _ = (int(n) for n in numbers)
+    for name, number, known in (('range', span, _GST_RANGES), ('matrix', matrix, _GST_MATRICES), ('transfer', transfer, _GST_TRANSFERS)):
+        if number not in known:
+            raise FormatError(f"colorimetry '{text}': {name} {number} is not one of {', '.join(map(str, known))}")
+    return Colorimetry(_GST_MATRICES[matrix], _GST_RANGES[span], _GST_TRANSFERS[transfer])
+
+
+class V4l2Colorimetry(NamedTuple):
+    """The four fields of ``struct v4l2_pix_format``; zeros are V4L2's DEFAULT."""
+
+    colorspace: int = 0
+    ycbcr_enc: int = 0
+    quantization: int = 0
+    xfer_func: int = 0
+
+
+_SMPTE170M, _REC709, _JPEG, _SRGB, _BT2020, _DCI_P3 = 1, 3, 7, 8, 10, 12
+_V4L2_MATRICES = {1: Matrix.BT601, 2: Matrix.BT709, 3: Matrix.BT601, 4: Matrix.BT709, 5: Matrix.BT601, 6: Matrix.BT2020}
+_V4L2_TRANSFERS = {1: Transfer.BT709, 2: Transfer.SRGB, 7: Transfer.PQ}
+# What DEFAULT encoding and transfer mean in a colour space, where it isn't BT.601 and BT.709 (V4L2_MAP_*_DEFAULT).
+_V4L2_DEFAULT_ENCODING = {_REC709: 2, _DCI_P3: 2, _BT2020: 6, 2: 8}
+_V4L2_DEFAULT_TRANSFER = {_SRGB: 2, _JPEG: 2, 9: 3, 2: 4, 11: 5, _DCI_P3: 6}
+
+
+def from_v4l2_colorimetry(fields: V4l2Colorimetry, *, rgb: bool = False) -> Colorimetry:
+    """The :class:`Colorimetry` of what a V4L2 driver reports; a driver that says nothing gets BT.601 limited.
+
+    :param rgb: the pixels are R, G, B, for which V4L2 has no matrix, and a full range by default.
+    :raises FormatError: an encoding or transfer that we have no name for, such as SMPTE 240M or constant-luminance BT.2020.
+    """
+    encoding = fields.ycbcr_enc or _V4L2_DEFAULT_ENCODING.get(fields.colorspace, 1)
+    transfer = fields.xfer_func or _V4L2_DEFAULT_TRANSFER.get(fields.colorspace, 1)
+    span = fields.quantization or (1 if rgb or fields.colorspace == _JPEG else 2)
+    if not rgb and encoding not in _V4L2_MATRICES:
+        raise FormatError(f"V4L2 Y'CbCr encoding {encoding} has no matrix here; known are {', '.join(map(str, _V4L2_MATRICES))}")
+    if transfer not in _V4L2_TRANSFERS or span not in (1, 2):
+        raise FormatError(f'V4L2 transfer function {transfer} or quantization {span} is not known; known are 1, 2 and 7, and 1 and 2')
+    matrix = Matrix.RGB if rgb else _V4L2_MATRICES[encoding]
+    return Colorimetry(matrix, Range.FULL if span == 1 else Range.LIMITED, _V4L2_TRANSFERS[transfer])
+
+
+def v4l2_colorimetry(colorimetry: Colorimetry) -> V4l2Colorimetry:
+    """V4L2's fields, none of them left at DEFAULT but an RGB image's encoding."""
+    matrix, srgb = colorimetry.matrix, colorimetry.transfer is Transfer.SRGB
+    space = {Matrix.BT601: _SRGB if srgb else _SMPTE170M, Matrix.BT709: _REC709, Matrix.BT2020: _BT2020, Matrix.RGB: _SRGB}[matrix]
+    encoding = {Matrix.BT601: 1, Matrix.BT709: 2, Matrix.BT2020: 6, Matrix.RGB: 0}[matrix]
+    transfer = next(k for k, v in _V4L2_TRANSFERS.items() if v is colorimetry.transfer)
+    return V4l2Colorimetry(space, encoding, 1 if colorimetry.range is Range.FULL else 2, transfer)

@@ -7,14 +7,25 @@ only in strides, offsets and sizes.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import math
+import reprlib
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Protocol
 
 from zc_perception.errors import LayoutError
 from zc_perception.pixel.fourcc import PixelFormat, fourcc_name, pixel_format
-from zc_perception.pixel.modifier import LINEAR, check_modifier, modifier_name
+from zc_perception.pixel.modifier import INVALID, LINEAR, check_modifier, modifier_name, plane_count
 
 MAX_DIMENSION = 1 << 16
+# DRM_FORMAT_MAX_PLANES, and the length of the plane arrays in every structure that describes an image to the kernel.
+MAX_PLANES = 4
+# Strides are 32 bits wide in drm_mode_fb_cmd2, v4l2_pix_format and axl_plane; offsets and sizes end where off_t ends.
+MAX_STRIDE = (1 << 32) - 1
+MAX_BYTES = (1 << 63) - 1
+# Above any page or device granule, and small enough that no layout of the largest image passes MAX_STRIDE or MAX_BYTES.
+MAX_ALIGNMENT = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -27,9 +38,23 @@ class PlaneLayout:
     size: int
 
 
+class PlaneArray(NamedTuple):
+    """How a LINEAR plane is seen as an array: shape, NumPy's name of the sample type, offset in its buffer and strides in bytes."""
+
+    buffer: int
+    shape: tuple[int, ...]
+    sample: str
+    offset: int
+    strides: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class ImageLayout:
-    """A whole image. There is no default modifier: LINEAR is a promise that somebody has to make."""
+    """A whole image. There is no default modifier: LINEAR is a promise that somebody has to make.
+
+    The planes may share one buffer, have one each, or be mixed (Y alone, U and V together). Buffers are numbered in the order in
+    which the planes first use them, so that one image has one description.
+    """
 
     width: int
     height: int
@@ -47,9 +72,14 @@ class ImageLayout:
         """How many memory buffers the planes use."""
         return max(p.buffer for p in self.planes) + 1
 
+    @cached_property
+    def arrays(self) -> tuple[PlaneArray, ...]:
+        """The planes as arrays; meaningful for a LINEAR layout only. Computed once: every mapping of a frame needs it."""
+        return tuple(_plane_array(self, index) for index in range(len(self.planes)))
+
     def buffer_size(self, index: int) -> int:
-        """Bytes that buffer *index* must at least have."""
-        return max(p.offset + p.size for p in self.planes if p.buffer == index)
+        """Bytes that buffer *index* must at least have; 0 for one that no plane uses."""
+        return max((p.offset + p.size for p in self.planes if p.buffer == index), default=0)
 
     def describe(self) -> str:
         """One line for logs."""
@@ -57,20 +87,51 @@ class ImageLayout:
         return f'{fourcc_name(self.fourcc)} {modifier_name(self.modifier)} {self.width}x{self.height} ({planes})'
 
 
+class ImageRequest(Protocol):
+    """What an allocation is asked for; an :class:`ImageLayout` is one."""
+
+    @property
+    def width(self) -> int:
+        """Image width in pixels."""
+
+    @property
+    def height(self) -> int:
+        """Image height in pixels."""
+
+    @property
+    def fourcc(self) -> int:
+        """DRM fourcc."""
+
+
 def _align(value: int, alignment: int) -> int:
     return -(-value // alignment) * alignment
 
 
-def check_dimensions(fmt: PixelFormat, width: int, height: int) -> None:
-    """Refuse sizes that the format's subsampling can't have.
+def _shown(value: object) -> str:
+    """*value* for a message, short whatever a peer has sent."""
+    if isinstance(value, int):
+        return str(value) if value.bit_length() <= 128 else f'a number of {value.bit_length()} bits'
+    return reprlib.repr(value) if value is None or isinstance(value, (str, bytes, float)) else type(value).__name__
 
-    :raises LayoutError: not positive, above 65535, or not a multiple of the subsampling.
+
+def _check_integer(name: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise LayoutError(f'{name} {_shown(value)} is not an integer; it must be one in {low} .. {high}')
+    if not low <= value <= high:
+        raise LayoutError(f'{name} {_shown(value)} is outside {low} .. {high}')
+
+
+def check_dimensions(fmt: PixelFormat, width: int, height: int) -> None:
+    """Refuse sizes that the format's subsampling can't have: kernel interfaces round half a chroma sample up or down as each likes.
+
+    :raises LayoutError: not an integer, not positive, above 65535, or not a multiple of the subsampling.
     """
     for name, value, step in (('width', width, fmt.horizontal), ('height', height, fmt.vertical)):
-        if not 0 < value < MAX_DIMENSION:
-            raise LayoutError(f'{name} {value} is outside 1 .. {MAX_DIMENSION - 1}')
+        _check_integer(name, value, 1, MAX_DIMENSION - 1)
         if value % step:
-            raise LayoutError(f'{name} {value} is not a multiple of {step}, which {fmt.name.strip()} needs; use {value - value % step}')
+            near = [n for n in (value - value % step, value - value % step + step) if 0 < n < MAX_DIMENSION]
+            choice = ' or '.join(map(str, near))
+            raise LayoutError(f'{name} {value} is not a multiple of {step}, which {fmt.name.strip()} needs; use {choice}')
 
 
 def compute_layout(
@@ -94,55 +155,167 @@ def compute_layout(
     fmt = pixel_format(fourcc)
     check_dimensions(fmt, width, height)
     for name, value in (('stride_align', stride_align), ('offset_align', offset_align), ('height_align', height_align)):
-        if value < 1:
-            raise LayoutError(f'{name} {value} must be at least 1')
+        _check_integer(name, value, 1, MAX_ALIGNMENT)
     padded_height = _align(height, height_align)
     planes, offset = [], 0
     for index, plane in enumerate(fmt.planes):
-        stride = _align(plane.row_bytes(width), stride_align)
+        sample = sample_bytes(fmt, index)
+        stride = _align(plane.row_bytes(width), math.lcm(stride_align, sample))
         size = stride * plane.rows(padded_height)
         if buffer_per_plane:
             planes.append(PlaneLayout(index, 0, stride, size))
         else:
-            offset = _align(offset, offset_align)
+            offset = _align(offset, math.lcm(offset_align, sample))
             planes.append(PlaneLayout(0, offset, stride, size))
             offset += size
     return ImageLayout(width, height, fourcc, LINEAR, tuple(planes))
 
 
-def validate_layout(layout: ImageLayout, buffer_sizes: Sequence[int]) -> None:
-    """Check a foreign layout against the real sizes of its buffers.
+def sample_bytes(fmt: PixelFormat, plane: int) -> int:
+    """Bytes of the unsigned integers that *plane* is made of; a LINEAR plane's offset and stride are multiples of it.
 
-    Non-linear planes have no rows that we could check; only their extent is.
-
-    :param buffer_sizes: bytes of each buffer, as the kernel says (``lseek(fd, 0, SEEK_END)``), never as a peer claims.
-    :raises LayoutError: names the plane and the numbers.
+    One integer is one component (1 for NV12, 2 for P010), or the whole element where components share a word (2 for RGB565). Where
+    they run on across words (the 5 bytes of NV15's four samples) there are only bytes.
     """
+    element, count = fmt.planes[plane], len(fmt.planes[plane].components)
+    size, rest = divmod(element.element_bytes, count)
+    if rest == 0 and size * 8 >= fmt.bits:
+        return size
+    return element.element_bytes if element.element_bytes in (2, 4, 8) else 1
+
+
+def _plane_array(layout: ImageLayout, index: int) -> PlaneArray:
+    plane, fmt = layout.planes[index], layout.format
+    element, sample = fmt.planes[index], sample_bytes(fmt, index)
+    components = element.element_bytes // sample
+    columns = element.row_bytes(layout.width) // element.element_bytes
+    shape: tuple[int, ...] = (element.rows(layout.height), columns, components)
+    strides: tuple[int, ...] = (plane.stride, element.element_bytes, sample)
+    if components == 1:
+        shape, strides = shape[:2], strides[:2]
+    return PlaneArray(plane.buffer, shape, f'<u{sample}', plane.offset, strides)
+
+
+def validate_layout(layout: ImageLayout, buffer_sizes: Sequence[int], identities: Sequence[Hashable] | None = None) -> None:
+    """Check a layout that somebody else made: every sample of every plane lies in its buffer, and no two planes share a byte.
+
+    The fields may hold anything that a peer sent, of any type; the cost doesn't depend on their values. Planes are compared by their
+    whole extents, so planes whose rows alternate are refused although no byte is shared: none of the known formats is stored that
+    way. The words of a LINEAR plane must not be torn: with samples of 2 bytes (P010, RG16) odd offsets and strides are refused, which no
+    hardware makes, C consumers mustn't load and NumPy could only read slowly. Non-linear planes have no rows that could be checked,
+    only a number of planes that the modifier settles, and extents.
+
+    :param buffer_sizes: bytes of each buffer, as the kernel says (``lseek(fd, 0, SEEK_END)``), never as a peer claims; each must be
+        used by a plane, in the order of the planes.
+    :param identities: which memory each buffer is, such as its (device, inode): planes in two descriptors of one buffer are
+        compared as well. Without it different buffers count as different memory.
+    :raises LayoutError: names the plane and the numbers.
+    :raises FormatError: the fourcc isn't known, the modifier isn't a 64-bit number, or there is no such pair.
+    """
+    fmt = _check_image(layout)
+    count, buffers = len(layout.planes), len(buffer_sizes)
+    if not 0 < buffers <= count:
+        raise LayoutError(f'{count} planes need 1 to {count} buffers, there are {buffers}')
+    if identities is not None and len(identities) != buffers:
+        raise LayoutError(f'{len(identities)} identities for {buffers} buffers; give one for each')
+    used = _check_planes(layout, fmt, buffers)
+    if used < buffers:
+        raise LayoutError(f'{count} planes use {used} of {buffers} buffers; leave out buffer {used}, which has no plane')
+    for index, plane in enumerate(layout.planes):
+        size, end = buffer_sizes[plane.buffer], plane.offset + plane.size
+        if not isinstance(size, int) or size < 1:
+            raise LayoutError(
+                f"plane {index}: its buffer {plane.buffer} has {_shown(size)} bytes; ask the kernel for the buffer's real size"
+            )
+        if end > size:
+            raise LayoutError(f'plane {index}: ends at byte {end}, its buffer {plane.buffer} has {size}')
+    _check_overlap(layout, range(buffers) if identities is None else identities)
+
+
+def check_only_padded(requested: ImageRequest, answered: ImageLayout, acceptable_modifiers: Collection[int]) -> None:
+    """Check an allocator's or driver's answer: it may choose the modifier from the list, and pad; nothing else.
+
+    :param acceptable_modifiers: what the request allowed. Empty is the same as INVALID alone: an implicit allocation, whose answer
+        may be INVALID or, when the allocator was asked afterwards, the explicit modifier that it really has.
+    :raises LayoutError: another format or size, a modifier that wasn't acceptable, or planes that can't hold such an image.
+    :raises FormatError: the fourcc isn't known, the modifier isn't a 64-bit number, or there is no such pair.
+    """
+    fmt = _check_image(answered)
+    if requested.fourcc != answered.fourcc:
+        raise LayoutError(
+            f"asked for '{fourcc_name(requested.fourcc)}', the allocator answered '{fourcc_name(answered.fourcc)}'; "
+            'it may not vary the format'
+        )
+    if (requested.width, requested.height) != (answered.width, answered.height):
+        raise LayoutError(
+            f'asked for {requested.width}x{requested.height} pixels, the allocator answered {answered.width}x{answered.height}; '
+            'padding belongs into strides, offsets and sizes'
+        )
+    if not set(acceptable_modifiers) <= {INVALID} and answered.modifier not in acceptable_modifiers:
+        names = ', '.join(map(modifier_name, acceptable_modifiers))
+        raise LayoutError(f'the allocator chose modifier {modifier_name(answered.modifier)}, acceptable are {names}')
+    _check_overlap(answered, range(_check_planes(answered, fmt, len(answered.planes))))
+
+
+def _check_image(layout: ImageLayout) -> PixelFormat:
+    """Everything but the planes' numbers; afterwards there are few planes, and they are PlaneLayouts."""
+    _check_integer('fourcc', layout.fourcc, 0, (1 << 32) - 1)
     fmt = layout.format
     check_dimensions(fmt, layout.width, layout.height)
+    if not isinstance(layout.modifier, int) or isinstance(layout.modifier, bool):
+        raise LayoutError(f'modifier {_shown(layout.modifier)} is not an integer; LINEAR is 0')
     check_modifier(layout.modifier)
-    linear = layout.modifier == LINEAR
-    if (linear and len(layout.planes) != len(fmt.planes)) or len(layout.planes) < len(fmt.planes):
-        raise LayoutError(f'{fmt.name.strip()} has {len(fmt.planes)} planes, the layout has {len(layout.planes)}')
-    extents: list[tuple[int, int, int, int]] = []
+    if not isinstance(layout.planes, tuple):
+        raise LayoutError(f'planes are a {type(layout.planes).__name__}; they must be a tuple of at most {MAX_PLANES} PlaneLayouts')
+    count, least = len(layout.planes), len(fmt.planes)
+    exact = plane_count(layout.fourcc, layout.modifier)
+    least, most = (least, MAX_PLANES) if exact is None else (exact, exact)
+    if not least <= count <= most:
+        number = f'{least} planes' if least == most else f'{least} to {most} planes'
+        raise LayoutError(f'{fmt.name.strip()} {modifier_name(layout.modifier)} has {number}, the layout has {count}')
     for index, plane in enumerate(layout.planes):
-        if not 0 <= plane.buffer < len(buffer_sizes):
-            raise LayoutError(f'plane {index}: buffer {plane.buffer} is outside 0 .. {len(buffer_sizes) - 1}')
-        if min(plane.offset, plane.stride, plane.size) < 0 or plane.size == 0:
-            raise LayoutError(
-                f'plane {index}: offset {plane.offset}, stride {plane.stride}, size {plane.size} must not be negative or empty'
-            )
-        end = plane.offset + plane.size
-        if end > buffer_sizes[plane.buffer]:
-            raise LayoutError(f'plane {index}: ends at byte {end}, its buffer {plane.buffer} has {buffer_sizes[plane.buffer]}')
-        if linear:
-            row, rows = fmt.planes[index].row_bytes(layout.width), fmt.planes[index].rows(layout.height)
-            if plane.stride < row:
-                raise LayoutError(f'plane {index}: stride {plane.stride} is below the row of {row} bytes')
-            if plane.size < (needed := plane.stride * (rows - 1) + row):
-                raise LayoutError(f'plane {index}: size {plane.size} is below the {needed} bytes that {rows} rows need')
-        extents.append((plane.buffer, plane.offset, end, index))
+        if not isinstance(plane, PlaneLayout):
+            raise LayoutError(f'plane {index}: {_shown(plane)} is not a PlaneLayout of buffer, offset, stride and size')
+    return fmt
+
+
+def _check_planes(layout: ImageLayout, fmt: PixelFormat, buffers: int) -> int:
+    """Each plane by itself, its buffer's size not yet known. Returns how many buffers the planes use."""
+    used = 0
+    for index, plane in enumerate(layout.planes):
+        _check_integer(f'plane {index}: buffer', plane.buffer, 0, buffers - 1)
+        _check_integer(f'plane {index}: offset', plane.offset, 0, MAX_BYTES)
+        _check_integer(f'plane {index}: stride', plane.stride, 0, MAX_STRIDE)
+        _check_integer(f'plane {index}: size', plane.size, 1, MAX_BYTES)
+        if plane.offset + plane.size > MAX_BYTES:
+            raise LayoutError(f'plane {index}: ends at byte {plane.offset + plane.size}, above {MAX_BYTES}, where any file ends')
+        if plane.buffer > used:
+            raise LayoutError(f'plane {index}: buffer {plane.buffer} comes before buffer {used}; number buffers in the order of the planes')
+        used = max(used, plane.buffer + 1)
+        if layout.modifier == LINEAR:
+            _check_rows(layout, fmt, index)
+    return used
+
+
+def _check_rows(layout: ImageLayout, fmt: PixelFormat, index: int) -> None:
+    plane = layout.planes[index]
+    row, rows = fmt.planes[index].row_bytes(layout.width), fmt.planes[index].rows(layout.height)
+    if plane.stride < row:
+        raise LayoutError(f'plane {index}: stride {plane.stride} is below the row of {row} bytes')
+    sample = sample_bytes(fmt, index)
+    for name, value in (('offset', plane.offset), ('stride', plane.stride)):
+        if value % sample:
+            raise LayoutError(f'plane {index}: {name} {value} is not a multiple of {sample}, the bytes of a sample; align it')
+    if plane.size < (needed := plane.stride * (rows - 1) + row):
+        raise LayoutError(f'plane {index}: size {plane.size} is below the {needed} bytes that {rows} rows need')
+
+
+def _check_overlap(layout: ImageLayout, identities: Sequence[Hashable]) -> None:
+    """Planes in the same memory have no byte in common; *identities* says which buffers are the same."""
+    extents = [(identities.index(identities[p.buffer]), p.offset, p.offset + p.size, i) for i, p in enumerate(layout.planes)]
     extents.sort()
-    for (buffer, _, end, index), (other_buffer, start, _, other) in itertools.pairwise(extents):
-        if buffer == other_buffer and start < end:
-            raise LayoutError(f'planes {index} and {other} overlap in buffer {buffer}: one ends at byte {end}, the other starts at {start}')
+    for (memory, _, end, index), (other_memory, start, _, other) in itertools.pairwise(extents):
+        if memory == other_memory and start < end:
+            first, second = layout.planes[index].buffer, layout.planes[other].buffer
+            where = f'buffer {first}' if first == second else f'buffers {first} and {second}, which are the same memory'
+            raise LayoutError(f'planes {index} and {other} overlap in {where}: one ends at byte {end}, the other starts at {start}')

@@ -1,0 +1,192 @@
+"""Colorimetry in GStreamer's words and V4L2's numbers, both ways, against their headers."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+
+import pytest
+from environment.c_header import CHeader
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zc_perception.errors import FormatError
+from zc_perception.pixel.colorimetry import (
+    BT601_LIMITED,
+    Colorimetry,
+    Matrix,
+    Range,
+    Transfer,
+    V4l2Colorimetry,
+    from_gstreamer_colorimetry,
+    from_v4l2_colorimetry,
+    gstreamer_colorimetry,
+    v4l2_colorimetry,
+)
+
+FULL, LIMITED = Range.FULL, Range.LIMITED
+ALL = [Colorimetry(*parts) for parts in itertools.product(Matrix, Range, Transfer)]
+
+
+# GStreamer
+
+
+@pytest.mark.parametrize(
+    ('text', 'expected'),
+    [
+        ('bt601', BT601_LIMITED),
+        ('bt709', Colorimetry(Matrix.BT709, LIMITED)),
+        ('bt2020', Colorimetry(Matrix.BT2020, LIMITED)),
+        ('bt2100-pq', Colorimetry(Matrix.BT2020, LIMITED, Transfer.PQ)),
+        ('sRGB', Colorimetry(Matrix.RGB, FULL, Transfer.SRGB)),
+        ('1:4:16:4', Colorimetry(Matrix.BT601, FULL)),
+        ('1:3:5:1', Colorimetry(Matrix.BT709, FULL)),
+        # A webcam's JPEG.
+        ('1:4:7:1', Colorimetry(Matrix.BT601, FULL, Transfer.SRGB)),
+    ],
+)
+def test_gstreamer_s_words_go_both_ways(text: str, expected: Colorimetry) -> None:
+    assert from_gstreamer_colorimetry(text) == expected
+    assert gstreamer_colorimetry(expected) == text
+
+
+@pytest.mark.parametrize(
+    ('text', 'expected'),
+    [
+        ('2:4:16:4', 'bt601'),
+        ('2:4:5:4', 'bt601'),
+        ('2:4:16:3', 'bt601'),
+        ('2:3:5:1', 'bt709'),
+        ('bt2020-10', 'bt2020'),
+        ('2:6:13:7', 'bt2020'),
+    ],
+)
+def test_other_spellings_of_the_same_are_understood(text: str, expected: str) -> None:
+    assert gstreamer_colorimetry(from_gstreamer_colorimetry(text)) == expected
+
+
+@pytest.mark.parametrize('colorimetry', ALL, ids=str)
+def test_every_colorimetry_can_be_written_and_read_again(colorimetry: Colorimetry) -> None:
+    assert from_gstreamer_colorimetry(gstreamer_colorimetry(colorimetry)) == colorimetry
+
+
+@pytest.mark.parametrize(
+    ('text', 'why'),
+    [
+        ('smpte240m', 'neither one of bt601, bt709'),
+        ('BT601', 'neither one of'),
+        ('', 'neither one of'),
+        ('2:4:16', 'nor four numbers'),
+        ('2:4:16:4:1', 'nor four numbers'),
+        ('2:4:16:٤', 'nor four numbers'),
+        ('0:4:16:4', 'range 0 is not one of 1, 2'),
+        ('2:5:6:5', 'matrix 5 is not one of'),
+        ('2:6:15:7', 'transfer 15 is not one of'),
+    ],
+)
+def test_gstreamer_s_other_words_are_refused(text: str, why: str) -> None:
+    with pytest.raises(FormatError, match=why):
+        from_gstreamer_colorimetry(text)
+
+
+@given(st.one_of(st.text(max_size=12), st.lists(st.integers(0, 20), min_size=4, max_size=4).map(lambda n: ':'.join(map(str, n)))))
+def test_any_text_is_a_colorimetry_or_refused(text: str) -> None:
+    try:
+        found = from_gstreamer_colorimetry(text)
+    except FormatError:
+        return
+    assert found in ALL
+
+
+def test_gstreamer_s_numbers_are_those_of_its_header(header: Callable[[str], CHeader]) -> None:
+    text = header('video-color.h').text
+
+    def numbers(prefix: str) -> dict[str, int]:
+        (block,) = (b for b in re.findall(r'typedef enum\s*\{(.*?)\}', text, re.DOTALL) if f'{prefix}_UNKNOWN = 0' in b)
+        names = re.findall(rf'^\s*{prefix}_(\w+)', re.sub(r'/\*.*?\*/', '', block, flags=re.DOTALL), re.MULTILINE)
+        return {name: number for number, name in enumerate(names)}
+
+    spans, matrices = numbers('GST_VIDEO_COLOR_RANGE'), numbers('GST_VIDEO_COLOR_MATRIX')
+    transfers, primaries = numbers('GST_VIDEO_TRANSFER'), numbers('GST_VIDEO_COLOR_PRIMARIES')
+
+    def written(span: str, matrix: str, transfer: str, primary: str) -> str:
+        return f'{spans[span]}:{matrices[matrix]}:{transfers[transfer]}:{primaries[primary]}'
+
+    assert written('0_255', 'BT601', 'BT601', 'SMPTE170M') == gstreamer_colorimetry(Colorimetry(Matrix.BT601, FULL))
+    assert written('0_255', 'BT709', 'BT709', 'BT709') == gstreamer_colorimetry(Colorimetry(Matrix.BT709, FULL))
+    assert written('0_255', 'BT2020', 'BT2020_12', 'BT2020') == gstreamer_colorimetry(Colorimetry(Matrix.BT2020, FULL))
+    assert written('16_235', 'BT709', 'SRGB', 'BT709') == gstreamer_colorimetry(Colorimetry(Matrix.BT709, LIMITED, Transfer.SRGB))
+    assert written('0_255', 'BT2020', 'SMPTE2084', 'BT2020') == gstreamer_colorimetry(Colorimetry(Matrix.BT2020, FULL, Transfer.PQ))
+    assert written('16_235', 'RGB', 'BT709', 'BT709') == gstreamer_colorimetry(Colorimetry(Matrix.RGB, LIMITED))
+    for same in ('BT709', 'BT601', 'BT2020_10', 'BT2020_12'):
+        assert from_gstreamer_colorimetry(written('16_235', 'BT601', same, 'SMPTE170M')) == BT601_LIMITED
+
+
+# V4L2
+
+
+@pytest.mark.parametrize(
+    ('colorspace', 'encoding', 'quantization', 'transfer', 'expected'),
+    [
+        ('DEFAULT', 'DEFAULT', 'DEFAULT', 'DEFAULT', BT601_LIMITED),
+        ('SMPTE170M', '601', 'LIM_RANGE', '709', BT601_LIMITED),
+        ('REC709', '709', 'LIM_RANGE', '709', Colorimetry(Matrix.BT709, LIMITED)),
+        ('REC709', '601', 'FULL_RANGE', '709', Colorimetry(Matrix.BT601, FULL)),
+        ('BT2020', 'BT2020', 'LIM_RANGE', '709', Colorimetry(Matrix.BT2020, LIMITED)),
+        ('BT2020', 'BT2020', 'LIM_RANGE', 'SMPTE2084', Colorimetry(Matrix.BT2020, LIMITED, Transfer.PQ)),
+        ('SRGB', 'XV601', 'LIM_RANGE', 'SRGB', Colorimetry(Matrix.BT601, LIMITED, Transfer.SRGB)),
+        ('REC709', 'XV709', 'LIM_RANGE', '709', Colorimetry(Matrix.BT709, LIMITED)),
+        ('JPEG', 'DEFAULT', 'DEFAULT', 'DEFAULT', Colorimetry(Matrix.BT601, FULL, Transfer.SRGB)),
+    ],
+)
+def test_v4l2_s_numbers(colorspace: str, encoding: str, quantization: str, transfer: str, expected: Colorimetry, v4l2: CHeader) -> None:
+    fields = V4l2Colorimetry(
+        v4l2.value(f'V4L2_COLORSPACE_{colorspace}'),
+        v4l2.value(f'V4L2_YCBCR_ENC_{encoding}'),
+        v4l2.value(f'V4L2_QUANTIZATION_{quantization}'),
+        v4l2.value(f'V4L2_XFER_FUNC_{transfer}'),
+    )
+    assert from_v4l2_colorimetry(fields) == expected
+
+
+@pytest.mark.parametrize('rgb', [False, True])
+@pytest.mark.parametrize('colorspace', range(13))
+def test_what_a_driver_leaves_at_default_is_what_the_header_maps_it_to(colorspace: int, rgb: bool, v4l2: CHeader) -> None:
+    encoding = v4l2.value(f'V4L2_MAP_YCBCR_ENC_DEFAULT({colorspace})')
+    mapped = V4l2Colorimetry(
+        colorspace,
+        encoding,
+        v4l2.value(f'V4L2_MAP_QUANTIZATION_DEFAULT({int(rgb)}, {colorspace}, {encoding})'),
+        v4l2.value(f'V4L2_MAP_XFER_FUNC_DEFAULT({colorspace})'),
+    )
+    try:
+        expected = from_v4l2_colorimetry(mapped, rgb=rgb)
+    except FormatError:
+        with pytest.raises(FormatError):
+            from_v4l2_colorimetry(V4l2Colorimetry(colorspace), rgb=rgb)
+    else:
+        assert from_v4l2_colorimetry(V4l2Colorimetry(colorspace), rgb=rgb) == expected
+
+
+@pytest.mark.parametrize('colorimetry', ALL, ids=str)
+def test_v4l2_s_fields_go_both_ways(colorimetry: Colorimetry) -> None:
+    fields = v4l2_colorimetry(colorimetry)
+    assert from_v4l2_colorimetry(fields, rgb=colorimetry.matrix is Matrix.RGB) == colorimetry
+    assert 0 not in (fields.colorspace, fields.quantization, fields.xfer_func)
+
+
+@pytest.mark.parametrize(
+    'fields',
+    [
+        V4l2Colorimetry(2),
+        V4l2Colorimetry(10, 7),
+        V4l2Colorimetry(3, 2, 2, 3),
+        V4l2Colorimetry(3, 2, 3),
+        V4l2Colorimetry(3, 99),
+        V4l2Colorimetry(11),
+    ],
+)
+def test_what_v4l2_has_and_we_have_not_is_refused(fields: V4l2Colorimetry) -> None:
+    with pytest.raises(FormatError, match='V4L2'):
+        from_v4l2_colorimetry(fields)

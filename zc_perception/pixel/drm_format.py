@@ -1,0 +1,83 @@
+"""GStreamer's ``drm-format`` strings: a DRM fourcc and its modifier as one name, ``NV12:0x0100000000000002``.
+
+Source: GStreamer's *DMA buffers* design and ``gst_video_dma_drm_fourcc_to_string()``. Of each format there is exactly one string:
+all four characters of the fourcc, trailing blanks too (``'R8  '``), and all sixteen digits of the modifier, which is left out
+when it is LINEAR. The fourcc is DRM's, not GStreamer's name: ``AR24``, not ``BGRA``.
+"""
+
+from __future__ import annotations
+
+import re
+
+from zc_perception.errors import FormatError, nearest
+from zc_perception.pixel.fourcc import FORMATS, fourcc_code, fourcc_name
+from zc_perception.pixel.modifier import INVALID, LINEAR, NON_LINEAR_ONLY, check_modifier
+
+_FOURCC = re.compile('(?=.{4}$)[A-Z0-9]+ *', re.ASCII)
+_MODIFIER = re.compile('0x[0-9a-fA-F]{16}', re.ASCII)
+# GStreamer's names: some look like a fourcc, and people write them in its place.
+_DRM_NAMES = {f.name for f in FORMATS.values()}
+_GSTREAMER_NAMES = {f.gstreamer: f.name for f in FORMATS.values() if f.gstreamer}
+
+
+def drm_format_string(fourcc: int, modifier: int) -> str:
+    """The ``drm-format`` string: the bare fourcc for LINEAR, else ``NV12:0x0100000000000002``.
+
+    The fourcc need not be one that we can use: lists of others are passed on as they are.
+
+    :raises FormatError: a fourcc that isn't four capitals, digits and trailing blanks, a modifier of more than 64 bits, or INVALID,
+        which can't be written in caps.
+    """
+    name = fourcc_name(fourcc)
+    if not 0 <= fourcc < 1 << 32 or not _FOURCC.fullmatch(name):
+        raise FormatError(f"fourcc 0x{fourcc:08x} ('{name}') has no drm-format string: capitals, digits and trailing blanks only")
+    _refuse_gstreamer_name(name, name)
+    if check_modifier(modifier) == LINEAR:
+        _refuse_linear(fourcc, name)
+        return name
+    if modifier == INVALID:
+        raise FormatError(f"'{name.strip()}' with an INVALID (implicit) modifier has no drm-format string: ask the allocator first")
+    return f'{name}:0x{modifier:016x}'
+
+
+def parse_drm_format(text: str) -> tuple[int, int]:
+    """``(fourcc, modifier)`` of a ``drm-format`` string; the fourcc may be one that we don't know.
+
+    :raises FormatError: a GStreamer name (the DRM fourcc is suggested), a linear format with its modifier written out, a modifier
+        that isn't ``0x`` and 16 digits, or INVALID.
+    """
+    name, colon, value = text.partition(':')
+    fourcc = _parse_fourcc(name, text)
+    if not colon:
+        _refuse_linear(fourcc, name)
+        return fourcc, LINEAR
+    if not _MODIFIER.fullmatch(value):
+        raise FormatError(f"drm-format '{text}': the modifier must be '0x' and 16 hexadecimal digits, as in 'NV12:0x0100000000000002'")
+    modifier = int(value, 16)
+    if modifier == LINEAR:
+        raise FormatError(f"drm-format '{text}': LINEAR is not written out; the linear format is '{name}'")
+    if modifier == INVALID:
+        raise FormatError(f"drm-format '{text}': an INVALID (unknown) layout can't be negotiated; leave the format out of the list")
+    return fourcc, modifier
+
+
+def _parse_fourcc(name: str, text: str) -> int:
+    _refuse_gstreamer_name(name, text)
+    if _FOURCC.fullmatch(name):
+        return fourcc_code(name)
+    padded = f'{name:<4}'
+    if len(name) < 4 and _FOURCC.fullmatch(padded):
+        raise FormatError(f"drm-format '{text}': a fourcc has four characters; write '{padded}' with its trailing blanks")
+    raise FormatError(
+        f"drm-format '{text}': '{name}' is no DRM fourcc, which is four capitals and digits{nearest(name.upper(), _DRM_NAMES)}"
+    )
+
+
+def _refuse_gstreamer_name(name: str, text: str) -> None:
+    if name in _GSTREAMER_NAMES and name not in _DRM_NAMES:
+        raise FormatError(f"drm-format '{text}': '{name}' is GStreamer's name; the DRM fourcc is '{_GSTREAMER_NAMES[name]}'")
+
+
+def _refuse_linear(fourcc: int, name: str) -> None:
+    if fourcc in NON_LINEAR_ONLY:
+        raise FormatError(f"drm-format '{name}': this format has no LINEAR layout; it needs a vendor's modifier")

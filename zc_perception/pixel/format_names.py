@@ -1,0 +1,265 @@
+"""One format's names in V4L2, GStreamer, NvBufSurface and ROS, both ways.
+
+V4L2's fourccs look like DRM's and aren't: V4L2 ``RG16`` is Bayer, DRM ``RG16`` is V4L2's ``RGBP``. V4L2's own NV12, NM12, YUYV …
+are LINEAR by definition; its tiled fourccs map to the vendor's modifier where the headers describe one and the same layout, and
+are refused by name where they don't.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from zc_perception.errors import FormatError, nearest
+from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
+from zc_perception.pixel.fourcc import FORMATS, fourcc_code, fourcc_name, pixel_format
+from zc_perception.pixel.modifier import LINEAR, modifier_name
+from zc_perception.pixel.modifier_vendors import KnownModifier
+
+DMA_DRM = 'DMA_DRM'
+_NV12, _NV15 = fourcc_code('NV12'), fourcc_code('NV15')
+
+
+class V4l2Format(NamedTuple):
+    """What a V4L2 fourcc says: DRM fourcc, modifier, and whether every plane has a buffer of its own."""
+
+    fourcc: int
+    modifier: int
+    multiplanar: bool
+
+
+_V4L2_TILED = {
+    name: V4l2Format(fourcc, int(modifier), multiplanar)
+    for name, fourcc, modifier, multiplanar in (
+        ('VT12', _NV12, KnownModifier.VIVANTE_TILED, False),  # NV12_4L4, as GStreamer maps it
+        ('VT15', _NV15, KnownModifier.VIVANTE_TILED, False),  # NV15_4L4, likewise
+        ('ST12', _NV12, KnownModifier.ALLWINNER_TILED, False),  # NV12_32L32, once SUNXI_TILED_NV12
+        ('TM12', _NV12, KnownModifier.SAMSUNG_64_32_TILE, True),  # NV12MT
+        ('MM21', _NV12, KnownModifier.MTK_16L_32S_TILE, True),
+        ('Q08C', _NV12, KnownModifier.QCOM_COMPRESSED, False),  # NV12 in UBWC
+    )
+}
+_V4L2_BY_NAME = (
+    {f.v4l2: V4l2Format(f.code, LINEAR, False) for f in FORMATS.values() if f.v4l2}
+    | {f.v4l2_multiplanar: V4l2Format(f.code, LINEAR, True) for f in FORMATS.values() if f.v4l2_multiplanar}
+    | _V4L2_TILED
+)  # fmt: skip
+_NO_MODIFIER = 'no DRM modifier describes its tiles; capture V4L2 NV12 or NM12'
+_COMPRESSED_STREAM = 'it is a compressed stream, not pixels; put a decoder before'
+_BAYER = 'it is raw Bayer data; put an ISP before'
+_V4L2_REFUSED = {
+    'HM12': _NO_MODIFIER,  # NV12_16L16
+    'VM12': _NO_MODIFIER,  # NV12MT_16X16
+    'NA12': _NO_MODIFIER,  # NV12M_8L128
+    'AT12': _NO_MODIFIER,  # NV12_8L128
+    'T010': _NO_MODIFIER,  # P010_4L4
+    'MT21': 'MediaTek compresses its blocks, and no DRM modifier says how; have the MDP convert it to NV12',
+    'MT2T': 'MediaTek tiles its 10 bits, and V4L2 does not say which of the DRM modifiers it is; have the MDP convert it',
+    'MT2R': 'MediaTek tiles its 10 bits, and V4L2 does not say which of the DRM modifiers it is; have the MDP convert it',
+    'Q10C': 'Qualcomm compresses it from a 10-bit packing without a DRM fourcc; capture NV12 or P010',
+    'RGB4': "whether its fourth byte is alpha depends on the driver; use 'BX24' or 'BA24'",
+    'BGR4': "whether its fourth byte is alpha depends on the driver; use 'XR24' or 'AR24'",
+    **dict.fromkeys(('MJPG', 'JPEG', 'H264', 'HEVC', 'VP80', 'VP90', 'MPEG'), _COMPRESSED_STREAM),
+    **dict.fromkeys(('BA81', 'GBRG', 'GRBG', 'RGGB', 'BG10', 'GB10', 'BA10', 'RG10', 'BG12', 'GB12', 'BA12', 'RG12', 'BYR2', 'GB16',
+                     'GR16', 'RG16'), _BAYER),
+}  # fmt: skip
+
+
+def v4l2_name(fourcc: int, multiplanar: bool = False) -> str:
+    """V4L2's fourcc of a LINEAR format; with *multiplanar* the one with a buffer for each plane.
+
+    :raises FormatError: V4L2 has none.
+    """
+    return v4l2_format_name(V4l2Format(fourcc, LINEAR, multiplanar))
+
+
+def v4l2_format_name(wanted: V4l2Format) -> str:
+    """V4L2's fourcc of a format, tiled ones too: the inverse of :func:`from_v4l2`.
+
+    :raises FormatError: V4L2 has none.
+    """
+    for name, known in _V4L2_BY_NAME.items():
+        if known == wanted:
+            return name
+    what = fourcc_name(wanted.fourcc) if wanted.modifier == LINEAR else f'{fourcc_name(wanted.fourcc)} {modifier_name(wanted.modifier)}'
+    pixel_format(wanted.fourcc)
+    kind = 'a buffer for each plane' if wanted.multiplanar else 'all planes in one buffer'
+    raise FormatError(f'{what.strip()} with {kind} has no V4L2 fourcc')
+
+
+def from_v4l2(name: str | int) -> V4l2Format:
+    """The format of a V4L2 fourcc, by its characters or its number.
+
+    :raises FormatError: tiled without a modifier that says how, compressed, Bayer, or unknown; the message says which.
+    """
+    name = fourcc_name(name) if isinstance(name, int) else f'{name:<4}'
+    if name in _V4L2_BY_NAME:
+        return _V4L2_BY_NAME[name]
+    if name in _V4L2_REFUSED:
+        raise FormatError(f"V4L2 format '{name}' can't be used: {_V4L2_REFUSED[name]}")
+    drm = next((f for f in FORMATS.values() if f.name == name and f.v4l2), None)
+    hint = f"; DRM's '{name}' is V4L2's '{drm.v4l2}'" if drm else nearest(name, _V4L2_BY_NAME)
+    raise FormatError(f"V4L2 format '{name.strip()}' is not known{hint}")
+
+
+_GSTREAMER_TILED = {
+    (_NV12, int(KnownModifier.VIVANTE_TILED)): 'NV12_4L4',
+    (_NV12, int(KnownModifier.SAMSUNG_64_32_TILE)): 'NV12_64Z32',
+    (_NV12, int(KnownModifier.ALLWINNER_TILED)): 'NV12_32L32',
+    (_NV12, int(KnownModifier.MTK_16L_32S_TILE)): 'NV12_16L32S',
+    (_NV15, int(KnownModifier.VIVANTE_TILED)): 'NV12_10LE40_4L4',
+}
+_GSTREAMER_BY_NAME = {f.gstreamer: (f.code, LINEAR) for f in FORMATS.values() if f.gstreamer} | {
+    name: pair for pair, name in _GSTREAMER_TILED.items()
+}
+
+
+def gstreamer_name(fourcc: int) -> str:
+    """GStreamer's ``format`` of a LINEAR image.
+
+    :raises FormatError: GStreamer has none.
+    """
+    name = pixel_format(fourcc).gstreamer
+    if name is None:
+        raise FormatError(f"'{fourcc_name(fourcc).strip()}' has no GStreamer format; as a dma-buf it goes as {DMA_DRM}")
+    return name
+
+
+def gstreamer_format(fourcc: int, modifier: int) -> str:
+    """What GStreamer calls the pair: a format of its own for LINEAR and a few well-known tilings, else ``DMA_DRM``.
+
+    :raises FormatError: LINEAR, and GStreamer has no format for it.
+    """
+    return gstreamer_name(fourcc) if modifier == LINEAR else _GSTREAMER_TILED.get((fourcc, modifier), DMA_DRM)
+
+
+def from_gstreamer(name: str) -> tuple[int, int]:
+    """``(fourcc, modifier)`` of a GStreamer ``format``.
+
+    :raises FormatError: ``DMA_DRM``, which is no format by itself, or a name without a DRM fourcc here.
+    """
+    if name == DMA_DRM:
+        raise FormatError(f"GStreamer format '{DMA_DRM}' says nothing by itself; the format is in the caps field drm-format")
+    if name not in _GSTREAMER_BY_NAME:
+        raise FormatError(f"GStreamer format '{name}' has no DRM fourcc here{nearest(name, _GSTREAMER_BY_NAME)}")
+    return _GSTREAMER_BY_NAME[name]
+
+
+# Names of sensor_msgs/image_encodings.hpp that are no entry's own: those of Humble, deprecated since.
+_ROS_OLD_NAMES = {'yuv422': 'UYVY', 'yuv422_yuy2': 'YUYV'}
+_ROS_BY_NAME = {f.ros: f.code for f in FORMATS.values() if f.ros} | {k: fourcc_code(v) for k, v in _ROS_OLD_NAMES.items()}
+
+
+def ros_encoding(fourcc: int) -> str:
+    """The ``encoding`` of a ``sensor_msgs/Image``. ``nv12`` is ours: sensor_msgs has a name for NV21 only.
+
+    :raises FormatError: ROS has none; the image must be converted, to ``rgb8`` for instance.
+    """
+    name = pixel_format(fourcc).ros
+    if name is None:
+        raise FormatError(f"'{fourcc_name(fourcc).strip()}' has no ROS image encoding; convert it, to rgb8 for instance")
+    return name
+
+
+def from_ros_encoding(text: str) -> int:
+    """The DRM fourcc of an ``encoding``; an Image is always LINEAR.
+
+    :raises FormatError: an encoding without a DRM fourcc, such as ``bayer_rggb8`` or ``32FC1``.
+    """
+    if text not in _ROS_BY_NAME:
+        raise FormatError(f"image encoding '{text}' has no DRM fourcc here{nearest(text, _ROS_BY_NAME)}")
+    return _ROS_BY_NAME[text]
+
+
+class NvBufSurfaceFormat(IntEnum):
+    """``NvBufSurfaceColorFormat`` of L4T R35, as far as there is a DRM fourcc. Unsuffixed is BT.601 limited, ``_ER`` full range."""
+
+    GRAY8 = 1
+    YUV420 = 2
+    YVU420 = 3
+    YUV420_ER = 4
+    YVU420_ER = 5
+    NV12 = 6
+    NV12_ER = 7
+    NV21 = 8
+    NV21_ER = 9
+    UYVY = 10
+    UYVY_ER = 11
+    VYUY = 12
+    VYUY_ER = 13
+    YUYV = 14
+    YUYV_ER = 15
+    YVYU = 16
+    YVYU_ER = 17
+    YUV444 = 18
+    RGBA = 19
+    BGRA = 20
+    ARGB = 21
+    ABGR = 22
+    RGBX = 23
+    BGRX = 24
+    XRGB = 25
+    XBGR = 26
+    RGB = 27
+    BGR = 28
+    NV12_10LE = 29
+    NV12_12LE = 30
+    YUV420_709 = 31
+    YUV420_709_ER = 32
+    NV12_709 = 33
+    NV12_709_ER = 34
+    YUV420_2020 = 35
+    NV12_2020 = 36
+    NV12_10LE_ER = 37
+    NV12_10LE_709 = 38
+    NV12_10LE_709_ER = 39
+    NV12_10LE_2020 = 40
+
+
+_NVBUF_YUV = {'YUV420': 'YU12', 'YVU420': 'YV12', 'NV12': 'NV12', 'NV21': 'NV21', 'UYVY': 'UYVY', 'VYUY': 'VYUY', 'YUYV': 'YUYV',
+              'YVYU': 'YVYU', 'YUV444': 'YU24', 'NV12_10LE': 'P010', 'NV12_12LE': 'P012'}  # fmt: skip
+_NVBUF_RGB = {'GRAY8': 'R8  ', 'RGBA': 'AB24', 'BGRA': 'AR24', 'ARGB': 'BA24', 'ABGR': 'RA24', 'RGBX': 'XB24', 'BGRX': 'XR24',
+              'XRGB': 'BX24', 'XBGR': 'RX24', 'RGB': 'BG24', 'BGR': 'RG24'}  # fmt: skip
+_NVBUF_SUFFIXES = {
+    '': (Matrix.BT601, Range.LIMITED), '_ER': (Matrix.BT601, Range.FULL), '_709': (Matrix.BT709, Range.LIMITED),
+    '_709_ER': (Matrix.BT709, Range.FULL), '_2020': (Matrix.BT2020, Range.LIMITED),
+}  # fmt: skip
+_NVBUF_BY_PAIR: dict[tuple[int, Matrix, Range], NvBufSurfaceFormat] = {
+    (fourcc_code(fourcc), *colours): NvBufSurfaceFormat[base + suffix]
+    for base, fourcc in _NVBUF_YUV.items()
+    for suffix, colours in _NVBUF_SUFFIXES.items()
+    if base + suffix in NvBufSurfaceFormat.__members__
+}
+_NVBUF_BY_FOURCC = {fourcc_code(fourcc): NvBufSurfaceFormat[name] for name, fourcc in _NVBUF_RGB.items()}
+
+
+def nvbufsurface_format(fourcc: int, colorimetry: Colorimetry) -> NvBufSurfaceFormat:
+    """NvBufSurface's colour format; for Y'CbCr it holds matrix and range as well.
+
+    :raises FormatError: NvBufSurface has none, or not with that matrix and range.
+    """
+    if fourcc in _NVBUF_BY_FOURCC:
+        return _NVBUF_BY_FOURCC[fourcc]
+    found = _NVBUF_BY_PAIR.get((fourcc, colorimetry.matrix, colorimetry.range))
+    if found is not None:
+        return found
+    name = pixel_format(fourcc).name.strip()
+    there = [f'{m.value} {r.value}' for f, m, r in _NVBUF_BY_PAIR if f == fourcc]
+    why = f'only {", ".join(there)}' if there else 'none'
+    raise FormatError(f"NvBufSurface has no colour format for '{name}' {colorimetry.matrix.value} {colorimetry.range.value}; it has {why}")
+
+
+def from_nvbufsurface(value: int) -> tuple[int, Colorimetry]:
+    """``(fourcc, colorimetry)`` of NvBufSurface's colour format. The modifier is the surface's ``layout``, not the format's.
+
+    :raises FormatError: a value without a DRM fourcc here.
+    """
+    for (fourcc, matrix, span), known in _NVBUF_BY_PAIR.items():
+        if known == value:
+            return fourcc, Colorimetry(matrix, span)
+    for fourcc, known in _NVBUF_BY_FOURCC.items():
+        if known == value:
+            return fourcc, Colorimetry(Matrix.RGB, Range.FULL, Transfer.SRGB)
+    raise FormatError(
+        f'NvBufSurface colour format {value} has no DRM fourcc here; known are {min(NvBufSurfaceFormat)} .. {max(NvBufSurfaceFormat)}'
+    )
