@@ -1,4 +1,4 @@
-"""DmaBuf on memfd: size, identity, one cached mapping; and the SYNC protocol against a scripted ioctl."""
+"""DmaBuf on memfd: size, identity, one cached mapping; CPU access and names against a scripted ioctl. Adopting: test_dmabuf_adopt.py."""
 
 from __future__ import annotations
 
@@ -6,17 +6,25 @@ import errno
 import mmap
 import os
 import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from zc_perception.errors import AllocationError
+from zc_perception.errors import AcceleratorError, AllocationError
 from zc_perception.memory import dmabuf
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
+from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.owned_fd import OwnedFd
+
+# _IOW('b', 1, const char *); _IOWR and _IOW of ('b', 2 and 3, { u32 flags; s32 fd }), as dma-buf.h writes them.
+SET_NAME = 1 << 30 | 8 << 16 | ord('b') << 8 | 1
+EXPORT_SYNC_FILE = 3 << 30 | 8 << 16 | ord('b') << 8 | 2
+IMPORT_SYNC_FILE = 1 << 30 | 8 << 16 | ord('b') << 8 | 3
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 
@@ -37,17 +45,25 @@ def device_buffer() -> Iterator[DmaBuf]:
 
 
 class ScriptedIoctl:
-    """Answers each call with the next error number (0: success), then with success, and keeps the calls."""
+    """Answers each call with the next error number (0: success), then with success, and keeps the calls with their arguments."""
 
     def __init__(self, *answers: int) -> None:
         self.answers = list(answers)
-        self.calls: list[tuple[int, int, int]] = []
+        self.calls: list[tuple[int, int, bytes]] = []
 
-    def __call__(self, fd: int, request: int, argument: bytes) -> int:
-        self.calls.append((fd, request, struct.unpack('<Q', argument)[0]))
+    @property
+    def syncs(self) -> list[tuple[int, int, int]]:
+        """The arguments as ``struct dma_buf_sync`` has them."""
+        return [(fd, request, struct.unpack('<Q', argument)[0]) for fd, request, argument in self.calls]
+
+    def __call__(self, fd: int, request: int, argument: bytes | bytearray) -> int:
+        self.calls.append((fd, request, bytes(argument)))
         answer = self.answers.pop(0) if self.answers else 0
         if answer:
             raise OSError(answer, os.strerror(answer))
+        if request == EXPORT_SYNC_FILE:
+            assert isinstance(argument, bytearray)
+            struct.pack_into('<i', argument, 4, os.eventfd(1))
         return 0
 
 
@@ -55,6 +71,7 @@ class ScriptedIoctl:
 def ioctl(monkeypatch: pytest.MonkeyPatch) -> ScriptedIoctl:
     script = ScriptedIoctl()
     monkeypatch.setattr(dmabuf.fcntl, 'ioctl', script)
+    monkeypatch.setattr(dmabuf, '_missing_ioctls', set())
     return script
 
 
@@ -127,7 +144,7 @@ def test_sync_brackets_carry_the_direction(device_buffer: DmaBuf, ioctl: Scripte
     device_buffer.end_cpu_access(access)
     # _IOW('b', 0, struct dma_buf_sync), as dma-buf.h writes it.
     request = 1 << 30 | 8 << 16 | ord('b') << 8 | 0
-    assert ioctl.calls == [(device_buffer.fileno(), request, begin), (device_buffer.fileno(), request, end)]
+    assert ioctl.syncs == [(device_buffer.fileno(), request, begin), (device_buffer.fileno(), request, end)]
 
 
 @pytest.mark.parametrize('number', [errno.EINTR, errno.EAGAIN])
@@ -139,7 +156,7 @@ def test_an_interrupted_sync_is_tried_again(device_buffer: DmaBuf, ioctl: Script
 
 def test_a_sync_that_never_succeeds_is_given_up(device_buffer: DmaBuf, ioctl: ScriptedIoctl) -> None:
     ioctl.answers = [errno.EINTR] * 10_000
-    with pytest.raises(TimeoutError, match='interrupted 100 times'):
+    with pytest.raises(AcceleratorError, match='interrupted 100 times'):
         device_buffer.begin_cpu_access(CpuAccess.READ)
 
 
@@ -160,3 +177,226 @@ def test_the_exporter_is_the_kernel_s_word_for_a_dma_buf_only(buffer: DmaBuf, de
     assert buffer.exporter() == 'memfd'
     # Its fdinfo has no exp_name, because it is none.
     assert device_buffer.exporter() == 'unknown'
+
+
+def test_closing_closes_what_keeps_the_memory_after_it_and_once() -> None:
+    class Keeper:
+        closed = 0
+
+        def close(self) -> None:
+            with pytest.raises(ValueError, match='closed'):
+                buffer.fileno()
+            self.closed += 1
+
+    keeper = Keeper()
+    buffer = DmaBuf(OwnedFd(os.memfd_create('kept')), BufferKind.DMABUF, 'nvbufsurface', keeper=keeper)
+    os.ftruncate(buffer.fileno(), 4096)
+    buffer.close()
+    buffer.close()
+    assert keeper.closed == 1
+
+
+def test_what_has_no_size_is_closed_when_refused() -> None:
+    reader, writer = map(OwnedFd, os.pipe())
+    with pytest.raises(OSError, match='Illegal seek'):
+        DmaBuf(reader, BufferKind.DMABUF, 'pipe')
+    assert reader.closed
+    writer.close()
+
+
+def test_a_read_only_descriptor_is_never_writable(buffer: DmaBuf) -> None:
+    narrow = OwnedFd.open(f'/proc/self/fd/{buffer.fileno()}', os.O_RDONLY)
+    reader = DmaBuf(narrow, BufferKind.MEMFD, 'memfd', writable=True)
+    assert not reader.writable
+    with pytest.raises(TypeError):
+        reader.mapping()[0] = 1
+    reader.close()
+
+
+def test_one_mapping_for_all_threads(buffer: DmaBuf, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, start, real = [], threading.Barrier(8), mmap.mmap
+
+    def count(*arguments: Any) -> mmap.mmap:
+        made.append(threading.get_ident())
+        return real(*arguments)
+
+    monkeypatch.setattr(dmabuf.mmap, 'mmap', count)
+
+    def map_it() -> None:
+        start.wait()
+        buffer.mapping()
+
+    threads = [threading.Thread(target=map_it) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+
+
+def test_a_forked_child_s_close_takes_nothing_from_its_parent(buffer: DmaBuf) -> None:
+    buffer.mapping()[0] = 1
+    child = os.fork()
+    if child == 0:
+        buffer.mapping()[0] = 2
+        buffer.close()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert buffer.mapping()[0] == 2 and os.fstat(buffer.fileno()).st_size == 8192
+
+
+# cpu_access
+
+
+def test_cpu_access_is_bracketed_also_when_it_fails(device_buffer: DmaBuf, ioctl: ScriptedIoctl) -> None:
+    os.ftruncate(device_buffer.fileno(), 4096)
+    device_buffer.size = 4096
+    with device_buffer.cpu_access(CpuAccess.WRITE) as mapping:
+        assert mapping is device_buffer.mapping()
+        assert [flags for _, _, flags in ioctl.syncs] == [0b010]
+        mapping[0] = 1
+    with pytest.raises(KeyError), device_buffer.cpu_access(CpuAccess.READ):
+        raise KeyError
+    assert [flags for _, _, flags in ioctl.syncs] == [0b010, 0b110, 0b001, 0b101]
+
+
+def test_an_access_that_did_not_begin_is_not_ended(device_buffer: DmaBuf, ioctl: ScriptedIoctl) -> None:
+    os.ftruncate(device_buffer.fileno(), 4096)
+    device_buffer.size = 4096
+    ioctl.answers = [errno.EIO]
+    with pytest.raises(OSError, match='Input/output'), device_buffer.cpu_access(CpuAccess.READ):
+        pytest.fail('the block ran')
+    assert len(ioctl.calls) == 1
+
+
+def test_cpu_access_for_writing_needs_a_writable_buffer(buffer: DmaBuf) -> None:
+    reader = DmaBuf(buffer.dup(), BufferKind.MEMFD, 'memfd', writable=False)
+    with pytest.raises(AllocationError, match=r'is read-only here; ask for CpuAccess.READ'), reader.cpu_access(CpuAccess.WRITE):
+        pytest.fail('the block ran')
+    with reader.cpu_access(CpuAccess.READ) as mapping:
+        assert mapping[0] == 0
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ('readable', 'writable', 'access', 'free'),
+    [
+        (False, True, CpuAccess.READ, False),
+        (True, False, CpuAccess.READ, True),
+        (True, False, CpuAccess.WRITE, False),
+        (True, False, CpuAccess.READ | CpuAccess.WRITE, False),
+        (False, True, CpuAccess.WRITE, True),
+    ],
+)
+def test_readers_wait_for_writers_and_writers_for_all(
+    readable: bool, writable: bool, access: CpuAccess, free: bool, ioctl: ScriptedIoctl
+) -> None:
+    # In place of the poll of a reservation object: an eventfd is readable above 0, and no more writable at its highest count.
+    buffer = DmaBuf(OwnedFd(os.eventfd(0, os.EFD_NONBLOCK)), BufferKind.DMABUF, 'dma_heap/system')
+    if readable:
+        os.eventfd_write(buffer.fileno(), 1 if writable else 2**64 - 2)
+    assert buffer.wait_for_devices(access, 0.0) == free
+    if free:
+        buffer.begin_cpu_access(access, 0.01)
+    else:
+        with pytest.raises(AcceleratorError, match=r'\(dma_heap/system\) is still in use by a device after 0.01 s'):
+            buffer.begin_cpu_access(access, 0.01)
+    assert len(ioctl.calls) == free, 'SYNC would wait without end'
+    buffer.close()
+
+
+def test_no_device_keeps_a_memfd(buffer: DmaBuf) -> None:
+    assert buffer.wait_for_devices(CpuAccess.WRITE, 0.0)
+
+
+# Fences of the reservation object
+
+
+@pytest.mark.parametrize('access', [CpuAccess.READ, CpuAccess.WRITE, CpuAccess.READ | CpuAccess.WRITE])
+def test_fences_go_in_and_out_with_their_direction(device_buffer: DmaBuf, ioctl: ScriptedIoctl, access: CpuAccess) -> None:
+    fence = device_buffer.export_fence(access)
+    assert fence is not None and fence.wait(0.0)
+    assert device_buffer.import_fence(fence, access)
+    number = device_buffer.fileno()
+    assert ioctl.calls == [
+        (number, EXPORT_SYNC_FILE, struct.pack('<Ii', access, -1)),
+        (number, IMPORT_SYNC_FILE, struct.pack('<Ii', access, fence.fileno())),
+    ]
+    assert fence.fileno() >= 0, 'it was borrowed'
+    fence.close()
+    assert device_buffer.sync_supported
+
+
+def test_a_memfd_has_no_fences_and_no_name_to_set(buffer: DmaBuf, ioctl: ScriptedIoctl) -> None:
+    with SyncFileStandIn() as fence:
+        assert not buffer.import_fence(fence, CpuAccess.READ)
+    assert (buffer.export_fence(CpuAccess.WRITE), buffer.sync_supported, buffer.set_name('camera')) == (None, False, False)
+    assert ioctl.calls == []
+
+
+class SyncFileStandIn(SyncFile):
+    def __init__(self) -> None:
+        super().__init__(OwnedFd(os.eventfd(1)))
+
+    def __enter__(self) -> SyncFileStandIn:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def test_an_older_kernel_is_asked_once(device_buffer: DmaBuf, ioctl: ScriptedIoctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dmabuf, 'is_dmabuf', lambda fd: True)
+    ioctl.answers = [errno.ENOTTY] * 2
+    with SyncFileStandIn() as fence:
+        for _ in range(3):
+            assert device_buffer.export_fence(CpuAccess.READ) is None
+            assert not device_buffer.import_fence(fence, CpuAccess.READ)
+    assert not device_buffer.sync_supported
+    assert [request for _, request, _ in ioctl.calls] == [EXPORT_SYNC_FILE, IMPORT_SYNC_FILE]
+    assert device_buffer.set_name('camera'), 'it has that one'
+
+
+def test_what_is_no_dma_buf_says_nothing_about_the_kernel(device_buffer: DmaBuf, ioctl: ScriptedIoctl) -> None:
+    ioctl.answers = [errno.ENOTTY]
+    assert device_buffer.export_fence(CpuAccess.READ) is None
+    assert device_buffer.sync_supported and len(ioctl.calls) == 2
+
+
+@pytest.mark.parametrize('number', [errno.EMFILE, errno.ENOMEM, errno.EINVAL])
+def test_other_errors_are_no_missing_ioctl(device_buffer: DmaBuf, ioctl: ScriptedIoctl, number: int) -> None:
+    ioctl.answers = [number]
+    with pytest.raises(OSError) as caught:
+        device_buffer.export_fence(CpuAccess.READ)
+    assert caught.value.errno == number
+    assert device_buffer.sync_supported
+
+
+# Names
+
+
+def test_a_name_is_passed_as_the_string_itself(device_buffer: DmaBuf, ioctl: ScriptedIoctl) -> None:
+    assert device_buffer.set_name('camera 0 slot 2')
+    assert ioctl.calls == [(device_buffer.fileno(), SET_NAME, b'camera 0 slot 2\0')]
+
+
+def test_a_name_that_does_not_fit_is_refused(device_buffer: DmaBuf, ioctl: ScriptedIoctl) -> None:
+    assert device_buffer.set_name('x' * 31)
+    for name in ('x' * 32, 'a\nb'):
+        with pytest.raises(ValueError, match=r'buffer name .* at most 31 bytes'):
+            device_buffer.set_name(name)
+    assert len(ioctl.calls) == 1
+
+
+def test_older_kernels_name_no_attached_buffer(device_buffer: DmaBuf, ioctl: ScriptedIoctl) -> None:
+    ioctl.answers = [errno.EBUSY, errno.EFAULT]
+    assert not device_buffer.set_name('camera')
+    with pytest.raises(OSError, match='Bad address'):
+        device_buffer.set_name('camera')
+
+
+def test_names_are_what_the_kernel_lists(buffer: DmaBuf, device_buffer: DmaBuf, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert buffer.name() == 'zc_frame'
+    assert device_buffer.name() == ''
+    monkeypatch.setattr(dmabuf.abi, 'fdinfo', lambda fd: {'exp_name': 'nvmap', 'name': 'vi \ufffd'})
+    assert (device_buffer.name(), device_buffer.exporter()) == ('vi \ufffd', 'nvmap')

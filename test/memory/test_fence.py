@@ -1,22 +1,218 @@
-"""Fences: eventfd ones for real, sync_files against a scripted SYNC_IOC_FILE_INFO."""
+"""Fences that need no driver: eventfd and deadline, and the waiting that all of them share. sync_files: test_sync_file.py."""
 
 from __future__ import annotations
 
-import ctypes
-import errno
+import fcntl
+import math
 import os
+import resource
 import select
+import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from zc_perception.errors import AcceleratorError
-from zc_perception.memory import fence as fence_module
-from zc_perception.memory.fence import EventFence, SyncFile
+from zc_perception.memory.fence import DeadlineFence, EventFence, Fence, SyncFile, await_all, check_timeout, poll_fd
 from zc_perception.memory.owned_fd import OwnedFd
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
+
+FAR_S = 3600.0
+PENDING: dict[str, Callable[[], Fence]] = {
+    'EventFence': EventFence,
+    'DeadlineFence': lambda: DeadlineFence(FAR_S),
+    'SyncFile': lambda: SyncFile(OwnedFd(os.eventfd(0))),
+}
+SIGNALLED: dict[str, Callable[[], Fence]] = {
+    'EventFence': lambda: signalled_event(),
+    'DeadlineFence': lambda: DeadlineFence(0.0),
+    'SyncFile': lambda: SyncFile(OwnedFd(os.eventfd(1))),
+}
+
+
+def signalled_event(error: BaseException | None = None) -> EventFence:
+    fence = EventFence()
+    fence.signal(error)
+    return fence
+
+
+@pytest.fixture
+def interrupting_signals() -> Iterator[list[int]]:
+    """A signal handler that returns runs every 5 ms; the list grows with it."""
+    seen: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, _: seen.append(number))
+    signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
+    yield seen
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def polls(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The timeouts of all calls of poll(2), in ms."""
+    timeouts: list[float] = []
+    real = select.poll
+
+    class Recorder:
+        def __init__(self) -> None:
+            self._poll = real()
+            self.register = self._poll.register
+
+        def poll(self, timeout: float) -> list[tuple[int, int]]:
+            timeouts.append(timeout)
+            return self._poll.poll(timeout)
+
+    monkeypatch.setattr(select, 'poll', Recorder)
+    return timeouts
+
+
+# All fences
+
+
+@pytest.mark.parametrize('kind', PENDING)
+@pytest.mark.parametrize('timeout_s', [-1.0, -1e-9, math.nan, math.inf, -math.inf])
+def test_waits_are_bounded(kind: str, timeout_s: float) -> None:
+    for fence in (PENDING[kind](), SIGNALLED[kind]()):
+        with pytest.raises(ValueError, match=r'timeout .* waits are bounded, give seconds from 0'):
+            fence.wait(timeout_s)
+        fence.close()
+
+
+@pytest.mark.parametrize('kind', PENDING)
+def test_a_wait_lasts_as_long_as_it_was_told_to(kind: str) -> None:
+    fence = PENDING[kind]()
+    for timeout_s in (0.0104, 0.0):
+        started = time.monotonic()
+        assert not fence.wait(timeout_s)
+        assert time.monotonic() - started >= timeout_s
+    fence.close()
+
+
+@pytest.mark.parametrize('kind', PENDING)
+def test_a_handled_signal_neither_ends_nor_restarts_a_wait(kind: str, interrupting_signals: list[int]) -> None:
+    fence, started = PENDING[kind](), time.monotonic()
+    # With the whole time anew after each signal it would never end.
+    assert not fence.wait(0.06)
+    assert time.monotonic() - started >= 0.06 and interrupting_signals
+    fence.close()
+
+
+@pytest.mark.parametrize('kind', SIGNALLED)
+def test_looking_consumes_nothing_and_long_waits_are_no_overflow(kind: str) -> None:
+    fence = SIGNALLED[kind]()
+    assert fence.wait(0.0) and fence.wait(0.0) and fence.wait(1e9)
+    assert select.select([fence.fileno()], [], [], 10.0)[0]
+    assert select.select([fence.fileno()], [], [], 0.0)[0], 'it stays readable'
+    fence.close()
+
+
+@pytest.mark.parametrize('kind', PENDING)
+def test_a_pending_fence_does_not_poll_readable(kind: str) -> None:
+    fence = PENDING[kind]()
+    assert select.select([fence.fileno()], [], [], 0.0)[0] == []
+    fence.close()
+
+
+@pytest.mark.parametrize('kind', PENDING)
+def test_a_closed_fence_is_closed_once_and_has_no_descriptor(kind: str) -> None:
+    fence = PENDING[kind]()
+    assert fcntl.fcntl(fence.fileno(), fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+    fence.close()
+    fence.close()
+    with pytest.raises(ValueError, match='closed'):
+        fence.fileno()
+
+
+# poll_fd
+
+
+def test_one_wait_is_one_poll(polls: list[float]) -> None:
+    fence = EventFence()
+    assert not fence.wait(0.02)
+    assert polls == [20]
+    assert not fence.wait(0.0)
+    assert polls == [20, 0], 'looking must not block'
+    fence.close()
+
+
+def test_a_time_that_is_no_whole_number_of_milliseconds_is_rounded_up(polls: list[float]) -> None:
+    fence = EventFence()
+    fence.wait(0.0001)
+    assert polls[0] == 1
+    fence.close()
+
+
+def test_waiting_on_a_closed_descriptor_is_no_signal() -> None:
+    number = os.dup(0)
+    os.close(number)
+    with pytest.raises(ValueError, match=f'descriptor {number} was closed'):
+        poll_fd(number, select.POLLIN, 0.0)
+
+
+def test_a_dead_peer_is_no_signal_either() -> None:
+    reader, writer = os.pipe()
+    os.close(writer)
+    with pytest.raises(AcceleratorError, match=rf"descriptor {reader} \(pipe:.*\) is gone; it can't signal"):
+        poll_fd(reader, select.POLLIN, 10.0)
+    os.close(reader)
+
+
+@pytest.mark.parametrize('timeout_s', [0, 0.0, 5, 1e9])
+def test_bounded_timeouts(timeout_s: float) -> None:
+    assert check_timeout(timeout_s) == timeout_s
+
+
+# await_all
+
+
+class Recorded:
+    """A fence that keeps the timeouts of its waits, and takes *takes_s* of them."""
+
+    def __init__(self, clock: list[float], takes_s: float = 0.0) -> None:
+        self.timeouts: list[float] = []
+        self._clock, self._takes_s = clock, takes_s
+
+    def wait(self, timeout_s: float) -> bool:
+        self.timeouts.append(timeout_s)
+        self._clock[0] += min(self._takes_s, timeout_s)
+        return self._takes_s <= timeout_s
+
+    def fileno(self) -> int:
+        raise NotImplementedError
+
+    def check(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+def test_all_of_several_share_one_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(time, 'monotonic', lambda: clock[0])
+    fences = [Recorded(clock, 0.5), Recorded(clock, 0.25), Recorded(clock)]
+    assert await_all(fences, 1.0)
+    assert [fence.timeouts for fence in fences] == [[1.0], [0.5], [0.25]]
+    slow = [Recorded(clock, 0.75), Recorded(clock, 0.75), Recorded(clock)]
+    assert not await_all(slow, 1.0)
+    assert [fence.timeouts for fence in slow] == [[1.0], [0.25], []]
+
+
+def test_all_signalled_means_errors_too() -> None:
+    fences = [signalled_event(), signalled_event(OSError('late')), DeadlineFence(0.0)]
+    assert await_all(fences, 0.0) and await_all([], 0.0)
+    pending = EventFence()
+    assert not await_all([*fences, pending], 0.0)
+    with pytest.raises(ValueError, match='bounded'):
+        await_all([], -1.0)
+    for fence in (*fences, pending):
+        fence.close()
+
+
+# EventFence
 
 
 def test_a_fence_is_pending_until_signalled() -> None:
@@ -25,15 +221,14 @@ def test_a_fence_is_pending_until_signalled() -> None:
     with pytest.raises(AcceleratorError, match='has not signalled'):
         fence.check()
     fence.signal()
-    assert fence.wait(0.0) and fence.wait(0.0), 'looking must not consume the signal'
+    assert fence.wait(0.0)
     fence.check()
     fence.close()
 
 
 def test_an_error_signals_too_and_is_found_by_check() -> None:
-    fence = EventFence()
     cause = ValueError('bad model')
-    fence.signal(cause)
+    fence = signalled_event(cause)
     assert fence.wait(0.0)
     for _ in range(2):
         with pytest.raises(AcceleratorError, match='the job failed: bad model') as caught:
@@ -42,13 +237,31 @@ def test_an_error_signals_too_and_is_found_by_check() -> None:
     fence.close()
 
 
-def test_a_fence_can_be_polled_with_other_descriptors() -> None:
-    fence = EventFence()
-    poller = select.poll()
-    poller.register(fence.fileno(), select.POLLIN)
-    assert poller.poll(0) == []
-    fence.signal()
-    assert poller.poll(0) == [(fence.fileno(), select.POLLIN)]
+def test_the_first_signal_counts() -> None:
+    fence = signalled_event()
+    fence.signal(ValueError('too late'))
+    fence.check()
+    fence.close()
+
+
+def test_of_signals_from_several_threads_one_counts() -> None:
+    fence, start = EventFence(), threading.Barrier(4)
+    errors = [ValueError(str(number)) for number in range(4)]
+
+    def signal_error(error: ValueError) -> None:
+        start.wait()
+        fence.signal(error)
+
+    threads = [threading.Thread(target=signal_error, args=(error,)) for error in errors]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert os.eventfd_read(fence.fileno()) == 1
+    os.eventfd_write(fence.fileno(), 1)
+    with pytest.raises(AcceleratorError) as caught:
+        fence.check()
+    assert caught.value.__cause__ in errors
     fence.close()
 
 
@@ -56,16 +269,8 @@ def test_a_signal_from_another_thread_ends_the_wait() -> None:
     fence = EventFence()
     signaller = threading.Timer(0.02, fence.signal)
     signaller.start()
-    assert fence.wait(10.0)
+    assert fence.wait(60.0)
     signaller.join()
-    fence.close()
-
-
-def test_a_wait_is_bounded_and_not_cut_short() -> None:
-    fence = EventFence()
-    started = time.monotonic()
-    assert not fence.wait(0.0104)
-    assert time.monotonic() - started >= 0.0104
     fence.close()
 
 
@@ -76,82 +281,64 @@ def test_signalling_a_closed_fence_does_nothing() -> None:
     fence.close()
 
 
-class FenceInfo(ctypes.Structure):
-    """``struct sync_fence_info`` of sync_file.h."""
-
-    _fields_ = (
-        ('obj_name', ctypes.c_char * 32),
-        ('driver_name', ctypes.c_char * 32),
-        ('status', ctypes.c_int32),
-        ('flags', ctypes.c_uint32),
-        ('timestamp_ns', ctypes.c_uint64),
-    )
+# DeadlineFence
 
 
-class FileInfo(ctypes.Structure):
-    """``struct sync_file_info`` of sync_file.h."""
-
-    _fields_ = (
-        ('name', ctypes.c_char * 32),
-        ('status', ctypes.c_int32),
-        ('flags', ctypes.c_uint32),
-        ('num_fences', ctypes.c_uint32),
-        ('pad', ctypes.c_uint32),
-        ('sync_fence_info', ctypes.c_uint64),
-    )
-
-
-class SyncDouble:
-    """The kernel's side of SYNC_IOC_FILE_INFO, as its header documents it."""
-
-    def __init__(self, status: int, *timestamps: int) -> None:
-        self.status = status
-        self.timestamps = timestamps
-
-    def __call__(self, fd: int, request: int, argument: bytearray) -> int:
-        assert request == 3 << 30 | ctypes.sizeof(FileInfo) << 16 | ord('>') << 8 | 4
-        info = FileInfo.from_buffer(argument)
-        if info.flags or info.pad:
-            raise OSError(errno.EINVAL, 'flags')
-        if info.num_fences:
-            assert info.num_fences == len(self.timestamps)
-            table = (FenceInfo * info.num_fences).from_address(info.sync_fence_info)
-            for entry, timestamp in zip(table, self.timestamps, strict=True):
-                entry.timestamp_ns, entry.status = timestamp, self.status
-        info.status, info.num_fences = self.status, len(self.timestamps)
-        return 0
-
-
-def sync_file(monkeypatch: pytest.MonkeyPatch, status: int, *timestamps: int) -> SyncFile:
-    monkeypatch.setattr(fence_module.fcntl, 'ioctl', SyncDouble(status, *timestamps))
-    return SyncFile(OwnedFd(os.eventfd(int(status != 0))))
-
-
-def test_a_sync_file_s_time_is_that_of_its_last_fence(monkeypatch: pytest.MonkeyPatch) -> None:
-    fence = sync_file(monkeypatch, 1, 5_000_000_000, 7_000_000_001, 6_000_000_000)
-    assert fence.info() == (1, 7_000_000_001)
-    assert fence.wait(0.0)
+def test_a_deadline_signals_by_itself_and_as_success() -> None:
+    before = time.monotonic_ns()
+    fence = DeadlineFence(0.02)
+    assert before + 20_000_000 <= fence.deadline_ns <= time.monotonic_ns() + 20_000_000
+    if not fence.wait(0.0):
+        with pytest.raises(AcceleratorError, match='has not signalled'):
+            fence.check()
+    assert fence.wait(60.0)
+    assert time.monotonic_ns() >= fence.deadline_ns
     fence.check()
     fence.close()
 
 
-def test_a_sync_file_s_error_is_found_although_it_polls_readable(monkeypatch: pytest.MonkeyPatch) -> None:
-    fence = sync_file(monkeypatch, -errno.EIO, 1)
+def test_a_deadline_wakes_a_poll() -> None:
+    fence = DeadlineFence(0.02)
+    assert select.select([fence.fileno()], [], [], 60.0)[0]
+    assert time.monotonic_ns() >= fence.deadline_ns
+    fence.close()
+
+
+@pytest.mark.parametrize('deadline_s', [-0.1, math.nan, math.inf])
+def test_a_deadline_must_come(deadline_s: float) -> None:
+    with pytest.raises(ValueError, match='bounded'):
+        DeadlineFence(deadline_s)
+
+
+@pytest.fixture
+def no_descriptors_left() -> Iterator[None]:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_deadline_needs_no_descriptor_until_somebody_polls(no_descriptors_left: None) -> None:
+    fence = DeadlineFence(0.0)
     assert fence.wait(0.0)
-    with pytest.raises(AcceleratorError, match=rf'error {errno.EIO} \(Input/output error\)'):
-        fence.check()
+    with pytest.raises(OSError, match='Too many open files'):
+        fence.fileno()
     fence.close()
 
 
-def test_a_pending_sync_file_has_not_signalled(monkeypatch: pytest.MonkeyPatch) -> None:
-    fence = sync_file(monkeypatch, 0, 0)
-    assert not fence.wait(0.0)
-    with pytest.raises(AcceleratorError, match='has not signalled'):
-        fence.check()
-    fence.close()
-
-
-def test_a_sync_file_without_fences_has_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    fence = sync_file(monkeypatch, 1)
-    assert fence.info() == (1, 0)
-    fence.close()
+def test_a_forked_child_s_wait_takes_nothing_from_its_parent() -> None:
+    fences: list[Fence] = [signalled_event(), DeadlineFence(0.0)]
+    for fence in fences:
+        fence.fileno()
+    child = os.fork()
+    if child == 0:
+        good = await_all(fences, 10.0)
+        for fence in fences:
+            fence.close()
+        os._exit(0 if good else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert await_all(fences, 0.0) and len(select.select([f.fileno() for f in fences], [], [], 0.0)[0]) == 2
+    for fence in fences:
+        fence.close()

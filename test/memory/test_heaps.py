@@ -5,15 +5,20 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 import struct
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from zc_perception.errors import AllocationError, ConfigError
 from zc_perception.memory import heaps
-from zc_perception.memory.dmabuf import BufferKind
-from zc_perception.memory.heaps import DmaHeap, SealedMemfd, Udmabuf, open_heap
+from zc_perception.memory.dmabuf import BufferKind, DmaBuf
+from zc_perception.memory.heaps import DmaHeap, HeapUse, SealedMemfd, Udmabuf, allocate_image, heap_order, is_contiguous, open_heap
+from zc_perception.pixel.colorimetry import BT601_LIMITED
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.layout import compute_layout
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 
@@ -28,6 +33,7 @@ def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder in which the device files are looked for."""
     monkeypatch.setattr(heaps, 'DMA_HEAP_DIRECTORY', str(tmp_path / 'dma_heap'))
     monkeypatch.setattr(heaps, 'UDMABUF_DEVICE', str(tmp_path / 'udmabuf'))
+    monkeypatch.setattr(heaps, 'NVMAP_DEVICE', str(tmp_path / 'nvmap'))
     (tmp_path / 'dma_heap').mkdir()
     return tmp_path
 
@@ -88,10 +94,15 @@ def test_a_memfd_is_close_on_exec_and_never_called_a_dma_buf() -> None:
     buffer.close()
 
 
-@pytest.mark.parametrize('size', [0, -1])
-def test_sizes_are_positive(size: int) -> None:
-    with pytest.raises(AllocationError, match=f'buffer size {size} must be positive'):
-        SealedMemfd().allocate(size)
+@pytest.mark.parametrize('size', [0, -1, (1 << 40) + 1, 1 << 64])
+@pytest.mark.parametrize('name', ['memfd', 'udmabuf', 'dma_heap/system'])
+def test_sizes_are_sensible(size: int, name: str, devices: Path, kernel: KernelDouble) -> None:
+    if name != 'memfd':
+        (devices / name).touch()
+    heap, _ = open_heap(name)
+    with pytest.raises(AllocationError, match=f'buffer size {size} must be positive and at most'):
+        heap.allocate(size)
+    heap.close()
 
 
 def test_a_memfd_that_the_kernel_refuses_is_an_allocation_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +110,9 @@ def test_a_memfd_that_the_kernel_refuses_is_an_allocation_error(monkeypatch: pyt
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
     monkeypatch.setattr(heaps.os, 'ftruncate', refuse)
-    with pytest.raises(AllocationError, match='memfd could not allocate 4096 bytes: Cannot allocate memory'):
+    with pytest.raises(
+        AllocationError, match='memfd could not allocate 4096 bytes: Cannot allocate memory; use fewer slots or a smaller image'
+    ):
         SealedMemfd().allocate(4096)
 
 
@@ -157,3 +170,211 @@ def test_unknown_heaps_are_refused(devices: Path, name: str) -> None:
 def test_a_named_memfd_needs_no_reasons() -> None:
     heap, reasons = open_heap('memfd')
     assert (heap.name, reasons) == ('memfd', [])
+
+
+# Which heap for which use: the table of "Buffer allocation paths" in the ZED X document
+
+CMA = ['dma_heap/linux,cma', 'dma_heap/reserved', 'dma_heap/default_cma_region']
+SYSTEM, UDMABUF, MEMFD = 'dma_heap/system', 'udmabuf', 'memfd'
+
+
+@pytest.mark.parametrize(
+    ('use', 'jetson', 'contiguous', 'order'),
+    [
+        (HeapUse.CAMERA, False, False, [SYSTEM, *CMA, UDMABUF, MEMFD]),
+        (HeapUse.CAMERA, True, False, [*CMA, SYSTEM, UDMABUF, MEMFD]),
+        (HeapUse.CAMERA, False, True, [*CMA, SYSTEM, UDMABUF, MEMFD]),
+        (HeapUse.NPU_RESULT, False, False, [*CMA, SYSTEM, UDMABUF]),
+        (HeapUse.NPU_RESULT, True, False, [*CMA, SYSTEM, UDMABUF]),
+        (HeapUse.HOST, False, False, [SYSTEM, UDMABUF, MEMFD]),
+        (HeapUse.HOST, True, False, [SYSTEM, UDMABUF, MEMFD]),
+        (HeapUse.HOST, False, True, [*CMA, SYSTEM, UDMABUF, MEMFD]),
+    ],
+)
+def test_the_order_of_heaps_by_use(use: HeapUse, jetson: bool, contiguous: bool, order: list[str], devices: Path) -> None:
+    if jetson:
+        (devices / 'nvmap').touch()
+    assert heap_order(use, contiguous=contiguous) == order
+
+
+def test_a_vendor_s_cma_heap_is_found_by_its_name(devices: Path) -> None:
+    for name in ('vidmem_cma', 'linux,cma', 'secure'):
+        (devices / 'dma_heap' / name).touch()
+    assert heap_order(HeapUse.NPU_RESULT) == [*CMA, 'dma_heap/vidmem_cma', SYSTEM, UDMABUF]
+
+
+@pytest.mark.parametrize(
+    ('name', 'contiguous'),
+    [
+        *((name, True) for name in CMA),
+        ('dma_heap/vidmem_cma', True),
+        (SYSTEM, False),
+        (UDMABUF, False),
+        (MEMFD, False),
+        ('v4l2/cma', False),
+    ],
+)
+def test_contiguous_memory_is_cma(name: str, contiguous: bool) -> None:
+    assert is_contiguous(name) == contiguous
+
+
+@pytest.mark.parametrize('use', HeapUse)
+def test_the_first_of_the_order_that_works_is_taken_and_the_others_are_explained(use: HeapUse, devices: Path, kernel: KernelDouble) -> None:
+    for name in ('system', 'reserved'):
+        (devices / 'dma_heap' / name).touch()
+    heap, reasons = open_heap(use=use)
+    assert heap.name == ('dma_heap/reserved' if use is HeapUse.NPU_RESULT else SYSTEM)
+    assert reasons == (['dma_heap/linux,cma: No such file or directory'] if use is HeapUse.NPU_RESULT else [])
+    heap.close()
+
+
+def test_scattered_pages_in_place_of_contiguous_ones_are_mentioned(devices: Path, kernel: KernelDouble) -> None:
+    (devices / 'dma_heap' / 'system').touch()
+    heap, reasons = open_heap(contiguous=True)
+    assert heap.name == SYSTEM
+    assert reasons[:-1] == [f'{name}: No such file or directory' for name in CMA]
+    assert reasons[-1].startswith('dma_heap/system: used although its pages are scattered') and 'IOMMU' in reasons[-1]
+    heap.close()
+    (devices / 'dma_heap' / 'linux,cma').touch()
+    heap, reasons = open_heap(contiguous=True)
+    assert (heap.name, reasons) == ('dma_heap/linux,cma', [])
+    heap.close()
+
+
+def test_a_device_s_results_are_never_put_into_a_memfd(devices: Path) -> None:
+    with pytest.raises(AllocationError, match=r'no heap for npu_result works: dma_heap/linux,cma: .*; udmabuf: No such file') as caught:
+        open_heap(use=HeapUse.NPU_RESULT)
+    assert 'memfd' not in str(caught.value)
+
+
+def test_with_a_named_heap_the_use_does_not_matter(devices: Path) -> None:
+    heap, reasons = open_heap('memfd', use=HeapUse.NPU_RESULT, contiguous=True)
+    assert (heap.name, reasons) == ('memfd', [])
+
+
+# What is refused, and what is left behind then
+
+
+class Refusing:
+    """The kernel without something: both allocations fail."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self, fd: int, request: int, argument: bytearray) -> int:
+        raise OSError(self.number, os.strerror(self.number))
+
+
+@pytest.mark.parametrize(
+    ('heap', 'number', 'advice'),
+    [
+        ('dma_heap/linux,cma', errno.ENOMEM, 'use fewer slots or a smaller image, see CmaFree in /proc/meminfo, or use dma_heap/system'),
+        ('dma_heap/system', errno.ENOMEM, 'use fewer slots or a smaller image$'),
+        ('dma_heap/system', errno.EMFILE, 'no file descriptor left: raise its limit'),
+        ('dma_heap/system', errno.ENFILE, 'the machine has no file descriptor left'),
+        ('dma_heap/system', errno.ENOSPC, 'use fewer slots or a smaller image'),
+        ('udmabuf', errno.EINVAL, 'see /sys/module/udmabuf/parameters/size_limit_mb'),
+        ('udmabuf', errno.ENOMEM, 'use fewer slots or a smaller image; see /sys/module'),
+    ],
+)
+def test_a_refusal_names_the_next_step(heap: str, number: int, advice: str, devices: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (devices / heap).touch()
+    opened, _ = open_heap(heap)
+    monkeypatch.setattr(heaps.fcntl, 'ioctl', Refusing(number))
+    with pytest.raises(AllocationError, match=f'{heap} could not allocate 5000 bytes: {os.strerror(number)}.*{advice}'):
+        opened.allocate(5000)
+    opened.close()
+
+
+def test_a_device_file_of_somebody_else_names_the_group(devices: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As root every file can be opened, so that its permissions can't play this part.
+    def refuse(path: str, flags: int) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr('zc_perception.memory.owned_fd.os.open', refuse)
+    with pytest.raises(AllocationError, match=r"heap 'dma_heap/system' can't be opened: Permission denied; add the user to the group"):
+        open_heap('dma_heap/system')
+    heap, reasons = open_heap()
+    assert heap.name == 'memfd' and all('add the user to the group' in reason for reason in reasons)
+
+
+@pytest.fixture
+def descriptors_left(devices: Path) -> Iterator[Callable[[int], None]]:
+    """Leaves the process with that many more descriptors."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def limit(count: int) -> None:
+        numbers = [os.dup(0) for _ in range(count + 1)]
+        for number in numbers:
+            os.close(number)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (numbers[-1], before[1]))
+
+    yield limit
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize('count', [0, 1, 2, 3])
+def test_without_descriptors_an_image_is_refused_whole(count: int, descriptors_left: Callable[[int], None]) -> None:
+    heap = SealedMemfd()
+    layout = compute_layout(NV12, 64, 48, buffer_per_plane=True)
+    before = len(os.listdir('/proc/self/fd'))
+    descriptors_left(count)
+    buffers: tuple[DmaBuf, ...] = ()
+    if count < 2:
+        with pytest.raises(AllocationError, match=r"memfd could not allocate .* bytes: Too many open files.*'ulimit -n'"):
+            allocate_image(heap, layout, BT601_LIMITED)
+    else:
+        buffers, _ = allocate_image(heap, layout, BT601_LIMITED)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + 100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    assert len(os.listdir('/proc/self/fd')) == before + len(buffers)
+    for buffer in buffers:
+        buffer.close()
+
+
+def test_what_was_allocated_of_a_refused_image_is_closed() -> None:
+    class Small:
+        name = 'small'
+
+        def __init__(self) -> None:
+            self.given: list[DmaBuf] = []
+
+        def allocate(self, size: int) -> DmaBuf:
+            if self.given:
+                raise AllocationError('small is used up')
+            self.given.append(SealedMemfd().allocate(size))
+            return self.given[0]
+
+        def close(self) -> None:
+            pytest.fail('the heap is not ours to close')
+
+    heap = Small()
+    with pytest.raises(AllocationError, match='used up'):
+        allocate_image(heap, compute_layout(NV12, 64, 48, buffer_per_plane=True), BT601_LIMITED)
+    with pytest.raises(ValueError, match='closed'):
+        heap.given[0].fileno()
+
+
+def test_udmabuf_without_descriptors_is_an_allocation_error(devices: Path, descriptors_left: Callable[[int], None]) -> None:
+    (devices / 'udmabuf').touch()
+    heap = Udmabuf()
+    descriptors_left(0)
+    with pytest.raises(AllocationError, match='udmabuf could not allocate 4096 bytes: Too many open files'):
+        heap.allocate(4096)
+    heap.close()
+
+
+def test_a_heap_that_does_not_allocate_is_closed_again(devices: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (devices / 'dma_heap' / 'system').touch()
+    (devices / 'udmabuf').touch()
+    monkeypatch.setattr(heaps.fcntl, 'ioctl', Refusing(errno.ENOMEM))
+    opened, real = [], heaps._open_named
+
+    def keep(name: str) -> heaps.Heap:
+        opened.append(real(name))
+        return opened[-1]
+
+    monkeypatch.setattr(heaps, '_open_named', keep)
+    heap, reasons = open_heap()
+    assert heap.name == 'memfd' and len(reasons) == 5
+    assert [type(o).__name__ for o in opened] == ['DmaHeap', 'Udmabuf', 'SealedMemfd']
+    assert [o._fd.closed for o in opened if isinstance(o, DmaHeap | Udmabuf)] == [True, True]

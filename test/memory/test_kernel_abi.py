@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import subprocess
+from pathlib import Path
 
 import pytest
 
-from zc_perception.memory import dmabuf, fence, heaps
+from zc_perception.memory import kernel_abi as abi
+from zc_perception.memory.dmabuf import CpuAccess
 
 INCLUDES = ('stddef.h', 'stdio.h', 'fcntl.h', 'linux/dma-buf.h', 'linux/dma-heap.h', 'linux/udmabuf.h', 'linux/sync_file.h')
+NAMES = (
+    'DMA_BUF_IOCTL_SYNC', 'DMA_BUF_SET_NAME', 'DMA_BUF_IOCTL_EXPORT_SYNC_FILE', 'DMA_BUF_IOCTL_IMPORT_SYNC_FILE', 'DMA_BUF_SYNC_END',
+    'DMA_BUF_NAME_LEN', 'DMA_HEAP_IOCTL_ALLOC', 'UDMABUF_CREATE', 'UDMABUF_FLAGS_CLOEXEC', 'SYNC_IOC_MERGE', 'SYNC_IOC_FILE_INFO',
+    'F_ADD_SEALS', 'F_GET_SEALS', 'F_SEAL_SEAL', 'F_SEAL_SHRINK', 'F_SEAL_GROW', 'F_SEAL_WRITE', 'F_SEAL_FUTURE_WRITE',
+)  # fmt: skip
 NUMBERS = {
-    'DMA_BUF_IOCTL_SYNC': dmabuf.DMA_BUF_IOCTL_SYNC,
-    'DMA_BUF_SYNC_READ': int(dmabuf.CpuAccess.READ),
-    'DMA_BUF_SYNC_WRITE': int(dmabuf.CpuAccess.WRITE),
-    'DMA_BUF_SYNC_END': dmabuf._SYNC_END,
-    'DMA_HEAP_IOCTL_ALLOC': heaps.DMA_HEAP_IOCTL_ALLOC,
-    'UDMABUF_CREATE': heaps.UDMABUF_CREATE,
-    'UDMABUF_FLAGS_CLOEXEC': heaps.UDMABUF_FLAGS_CLOEXEC,
-    'F_ADD_SEALS': heaps.F_ADD_SEALS,
-    'F_SEAL_SHRINK': heaps.F_SEAL_SHRINK,
-    'F_SEAL_GROW': heaps.F_SEAL_GROW,
-    'SYNC_IOC_FILE_INFO': fence.SYNC_IOC_FILE_INFO,
+    **{name: getattr(abi, name) for name in NAMES},
+    'DMA_BUF_SYNC_READ': int(CpuAccess.READ),
+    'DMA_BUF_SYNC_WRITE': int(CpuAccess.WRITE),
+    'sizeof(((struct sync_merge_data *)0)->name)': abi.SYNC_NAME_LEN,
 }
 # struct: (our format, members in its order)
 LAYOUTS = {
-    'dma_buf_sync': ('<Q', ('flags',)),
-    'dma_heap_allocation_data': ('<QIIQ', ('len', 'fd', 'fd_flags', 'heap_flags')),
-    'udmabuf_create': ('<IIQQ', ('memfd', 'flags', 'offset', 'size')),
-    'sync_file_info': (fence._FILE_INFO.format, ('name', 'status', 'flags', 'num_fences', 'pad', 'sync_fence_info')),
-    'sync_fence_info': (fence._FENCE_INFO.format, ('obj_name', 'driver_name', 'status', 'flags', 'timestamp_ns')),
+    'dma_buf_sync': (abi.DMA_BUF_SYNC, ('flags',)),
+    'dma_buf_export_sync_file': (abi.DMA_BUF_SYNC_FILE, ('flags', 'fd')),
+    'dma_buf_import_sync_file': (abi.DMA_BUF_SYNC_FILE, ('flags', 'fd')),
+    'dma_heap_allocation_data': (abi.DMA_HEAP_ALLOCATION, ('len', 'fd', 'fd_flags', 'heap_flags')),
+    'udmabuf_create': (abi.UDMABUF_CREATION, ('memfd', 'flags', 'offset', 'size')),
+    'sync_merge_data': (abi.SYNC_MERGE_DATA, ('name', 'fd2', 'fence', 'flags', 'pad')),
+    'sync_file_info': (abi.SYNC_FILE_INFO, ('name', 'status', 'flags', 'num_fences', 'pad', 'sync_fence_info')),
+    'sync_fence_info': (abi.SYNC_FENCE_INFO, ('obj_name', 'driver_name', 'status', 'flags', 'timestamp_ns')),
 }
 
 
@@ -70,5 +74,43 @@ def _offsets(layout: str) -> list[int]:
 @pytest.mark.parametrize('name', LAYOUTS)
 def test_layouts(name: str, compiled: dict[str, int]) -> None:
     layout, members = LAYOUTS[name]
-    assert struct.calcsize(layout) == compiled[f'sizeof(struct {name})']
-    assert _offsets(layout) == [compiled[f'offsetof(struct {name}, {member})'] for member in members]
+    assert layout.size == compiled[f'sizeof(struct {name})']
+    assert _offsets(layout.format) == [compiled[f'offsetof(struct {name}, {member})'] for member in members]
+
+
+def test_fdinfo_is_read_by_key() -> None:
+    with Path('/proc/self/status').open('rb') as file:
+        file.read(5)
+        info = abi.fdinfo(file.fileno())
+    assert info['pos'] != '0' and int(info['ino']) > 0
+
+
+def test_fdinfo_of_a_closed_descriptor_is_empty() -> None:
+    number = os.dup(0)
+    os.close(number)
+    assert abi.fdinfo(number) == {}
+    assert abi.describe_fd(number) == 'unknown (No such file or directory)'
+
+
+@pytest.mark.parametrize(
+    ('raw', 'name'), [(b'\xff\xfe', '\ufffd\ufffd'), (b'a\rexp_name:\tforged', 'a\rexp_name:\tforged'), (b'a\nexp_name:\tforged', 'a')]
+)
+def test_a_buffer_s_name_can_not_pass_for_the_kernel_s_own_lines(
+    raw: bytes, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / 'fdinfo').write_bytes(b'exp_name:\tsystem\nname:\t' + raw + b'\n')
+    # The one file that the function opens is this one.
+    monkeypatch.setattr('builtins.open', lambda _, **options: (tmp_path / 'fdinfo').open(**options))
+    info = abi.fdinfo(3)
+    assert (info['exp_name'], info['name']) == ('system', name)
+
+
+@pytest.mark.parametrize('name', ['', 'camera 1', 'ä' * 15, 'x' * 31])
+def test_names_that_fit(name: str) -> None:
+    assert abi.c_name(name, 32, 'name') == name.encode() + b'\0'
+
+
+@pytest.mark.parametrize('name', ['x' * 32, 'ä' * 16, 'two\nlines', 'nul\0', 'tab\t'])
+def test_names_that_do_not(name: str) -> None:
+    with pytest.raises(ValueError, match=r'buffer name .* must be printable and at most 31 bytes of UTF-8'):
+        abi.c_name(name, 32, 'buffer name')

@@ -1,24 +1,36 @@
 """A memory buffer behind a file descriptor: a dma-buf, or the sealed memfd that stands in where a machine has none.
 
-Source: ``include/uapi/linux/dma-buf.h`` and the kernel's *Buffer Sharing and Synchronization*.
+Source: ``include/uapi/linux/dma-buf.h``, the kernel's *Buffer Sharing and Synchronization*, memfd_create(2), fcntl(2) on seals.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import mmap
 import os
-import struct
+import select
+import stat
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, IntFlag
+from typing import Protocol
 
-from zc_perception.errors import AllocationError
+from zc_perception.errors import AcceleratorError, AllocationError
+from zc_perception.memory import kernel_abi as abi
+from zc_perception.memory.fence import SyncFile, poll_fd
 from zc_perception.memory.owned_fd import OwnedFd
 
-DMA_BUF_IOCTL_SYNC = 0x40086200
+CPU_ACCESS_TIMEOUT_S = 5.0
 _SYNC_ATTEMPTS = 100
+_FIXED_SIZE_SEALS = {'SHRINK': abi.F_SEAL_SHRINK, 'GROW': abi.F_SEAL_GROW}
+_FIXED_SIZE = abi.F_SEAL_SHRINK | abi.F_SEAL_GROW
+_NO_NEW_WRITERS = abi.F_SEAL_FUTURE_WRITE | abi.F_SEAL_WRITE
+
+# Ioctls that this kernel answered with ENOTTY on a real dma-buf: it has them for none, so that asking once is enough.
+_missing_ioctls: set[int] = set()
 
 
 class BufferKind(Enum):
@@ -35,9 +47,6 @@ class CpuAccess(IntFlag):
     WRITE = 2
 
 
-_SYNC_END = 4
-
-
 @dataclass(frozen=True)
 class BufferIdentity:
     """The same in every process and for every duplicate of the descriptor, for as long as one of them is open."""
@@ -46,29 +55,108 @@ class BufferIdentity:
     inode: int
 
 
+class Keeper(Protocol):
+    """What has to be closed after the buffer: the allocator's own object behind it."""
+
+    def close(self) -> None:
+        """Give it back to its allocator."""
+
+
+def is_dmabuf(fd: OwnedFd) -> bool:
+    """Whether the kernel says so: only a dma-buf's fdinfo names an exporter."""
+    return 'exp_name' in abi.fdinfo(fd.fileno())
+
+
+def _seals(fd: int) -> int:
+    """A memfd's seals; 0 for what has none. A file of tmpfs has F_SEAL_SEAL alone."""
+    try:
+        return fcntl.fcntl(fd, abi.F_GET_SEALS)
+    except OSError:
+        return 0
+
+
+def _what(fd: int) -> str:
+    """A descriptor that isn't a buffer, in words."""
+    mode = os.fstat(fd).st_mode
+    link = abi.describe_fd(fd)
+    if link.startswith('/memfd:'):
+        missing = '|'.join(f'F_SEAL_{name}' for name, seal in _FIXED_SIZE_SEALS.items() if not _seals(fd) & seal)
+        return f'a memfd ({link}) that can still change its size; its owner has to add {missing}'
+    kinds = ((stat.S_ISFIFO, 'a pipe'), (stat.S_ISSOCK, 'a socket'), (stat.S_ISDIR, 'a directory'), (stat.S_ISCHR, 'a device file'),
+             (stat.S_ISREG, 'a plain file'))  # fmt: skip
+    kind = next((words for matches, words in kinds if matches(mode)), 'no memory')
+    if link.startswith('anon_inode:'):
+        kind = 'no memory'
+    return f'{kind} ({link}); send a dma-buf, or a memfd with the seals SHRINK and GROW'
+
+
 class DmaBuf:
     """One buffer: its descriptor, real size, identity, and at most one cached CPU mapping.
 
     The mapping is made at the first CPU access and kept, so that mapping costs nothing per frame, and a buffer that only devices
     touch never has one.
 
-    :param fd: owned from here on.
+    :param fd: owned from here on, and closed when this raises.
     :param kind: what the descriptor is.
     :param heap: the allocator's name, for diagnostics.
-    :param writable: whether the CPU may map it for writing.
+    :param writable: whether the CPU may map it for writing; an O_RDONLY descriptor never may.
+    :param keeper: closed after the buffer.
     """
 
-    def __init__(self, fd: OwnedFd, kind: BufferKind, heap: str, *, writable: bool = True) -> None:
-        status = os.fstat(fd.fileno())
+    def __init__(self, fd: OwnedFd, kind: BufferKind, heap: str, *, writable: bool = True, keeper: Keeper | None = None) -> None:
+        try:
+            status = os.fstat(fd.fileno())
+            access = fcntl.fcntl(fd.fileno(), fcntl.F_GETFL) & os.O_ACCMODE
+            # A dma-buf's st_size is 0 on older kernels; seeking to its end is the documented way.
+            self.size = os.lseek(fd.fileno(), 0, os.SEEK_END)
+        except BaseException:
+            fd.close()
+            raise
         self._fd = fd
         self.kind = kind
         self.heap = heap
-        self.writable = writable
+        self.writable = writable and access == os.O_RDWR
         self.identity = BufferIdentity(status.st_dev, status.st_ino)
-        # A dma-buf's st_size is 0 on older kernels; seeking to its end is the documented way.
-        self.size = os.lseek(fd.fileno(), 0, os.SEEK_END)
+        self._keeper = keeper
         self._mapping: mmap.mmap | None = None
         self._lock = threading.Lock()
+
+    @classmethod
+    def from_fd(
+        cls, fd: OwnedFd, *, expected_size: int | None = None, writable: bool = False, heap: str | None = None, keeper: Keeper | None = None
+    ) -> DmaBuf:
+        """Adopt a descriptor from somewhere else: a dma-buf, or a memfd that can't change its size under us.
+
+        :param fd: owned from here on, and closed when it is refused.
+        :param expected_size: bytes that it must at least have, as its sender announced.
+        :param writable: whether the CPU is going to write to it.
+        :param heap: the allocator's name where it is known; otherwise ``foreign/`` and the exporter.
+        :raises AllocationError: it is something else, too small, or can't be written although it has to be. The message says which.
+        """
+        try:
+            number = fd.fileno()
+            if is_dmabuf(fd):
+                kind, exporter = BufferKind.DMABUF, abi.fdinfo(number).get('exp_name', '')
+            elif _seals(number) & _FIXED_SIZE == _FIXED_SIZE:
+                kind, exporter = BufferKind.MEMFD, 'memfd'
+            else:
+                raise AllocationError(f'a buffer can be a dma-buf or a sealed memfd, but this is {_what(number)}')
+            if writable and kind is BufferKind.MEMFD and _seals(number) & _NO_NEW_WRITERS:
+                raise AllocationError(f'the memfd {abi.describe_fd(number)} is sealed against writing; map it read-only')
+            buffer = cls(fd, kind, heap or f'foreign/{exporter}', writable=writable)
+            if writable and not buffer.writable:
+                raise AllocationError(
+                    f'buffer {buffer.identity.inode} ({exporter}) was opened read-only; its owner has to send an O_RDWR descriptor'
+                )
+            if expected_size is not None and buffer.size < expected_size:
+                raise AllocationError(
+                    f'buffer {buffer.identity.inode} ({exporter}) has {buffer.size} bytes, {expected_size} were announced'
+                )
+        except BaseException:
+            fd.close()
+            raise
+        buffer._keeper = keeper
+        return buffer
 
     def fileno(self) -> int:
         """The descriptor's number, for a system call made right now. Consumers never close it; they may :meth:`dup`."""
@@ -100,40 +188,162 @@ class DmaBuf:
                     ) from error
             return self._mapping
 
-    def begin_cpu_access(self, access: CpuAccess) -> None:
-        """Make the device's writes visible to the CPU (DMA_BUF_SYNC_START). Nothing to do for a memfd."""
+    def begin_cpu_access(self, access: CpuAccess, timeout_s: float = CPU_ACCESS_TIMEOUT_S) -> None:
+        """Make the device's writes visible to the CPU (DMA_BUF_SYNC_START). Nothing to do for a memfd.
+
+        The kernel would wait for devices without end in there; we poll for them first.
+
+        :raises AcceleratorError: a device hasn't finished with it after *timeout_s*.
+        """
+        if self.kind is BufferKind.DMABUF and not self.wait_for_devices(access, timeout_s):
+            raise AcceleratorError(
+                f'buffer {self.identity.inode} ({self.heap}) is still in use by a device after {timeout_s:g} s; '
+                "drop the frame, and look into the device's log if that happens again"
+            )
         self._sync(int(access))
 
     def end_cpu_access(self, access: CpuAccess) -> None:
         """Make the CPU's writes visible to devices (DMA_BUF_SYNC_END), with the same *access* as at the beginning."""
-        self._sync(int(access) | _SYNC_END)
+        self._sync(int(access) | abi.DMA_BUF_SYNC_END)
+
+    @contextlib.contextmanager
+    def cpu_access(self, access: CpuAccess, timeout_s: float = CPU_ACCESS_TIMEOUT_S) -> Iterator[mmap.mmap]:
+        """The mapping, between SYNC START and SYNC END.
+
+        :raises AllocationError: the exporter refuses mmap, or *access* has WRITE and the buffer is read-only.
+        :raises AcceleratorError: a device hasn't finished with it after *timeout_s*.
+        """
+        if access & CpuAccess.WRITE and not self.writable:
+            raise AllocationError(f'buffer {self.identity.inode} ({self.heap}) is read-only here; ask for CpuAccess.READ')
+        mapping = self.mapping()
+        self.begin_cpu_access(access, timeout_s)
+        try:
+            yield mapping
+        finally:
+            self.end_cpu_access(access)
+
+    def wait_for_devices(self, access: CpuAccess, timeout_s: float) -> bool:
+        """Whether within *timeout_s* all fences in its reservation object signalled that *access* has to wait for.
+
+        Before reading these are the writers', before writing everybody's. At once for a memfd, and where drivers add no fences.
+        """
+        return self.kind is not BufferKind.DMABUF or poll_fd(
+            self.fileno(), select.POLLOUT if access & CpuAccess.WRITE else select.POLLIN, timeout_s
+        )
 
     def _sync(self, flags: int) -> None:
         if self.kind is not BufferKind.DMABUF:
             return
-        argument = struct.pack('<Q', flags)
+        argument = abi.DMA_BUF_SYNC.pack(flags)
         for _ in range(_SYNC_ATTEMPTS):
             try:
-                fcntl.ioctl(self.fileno(), DMA_BUF_IOCTL_SYNC, argument)
+                fcntl.ioctl(self.fileno(), abi.DMA_BUF_IOCTL_SYNC, argument)
                 return
             except OSError as error:
                 # The kernel documents that both must be retried: the wait for the device's fences was interrupted.
                 if error.errno not in (errno.EINTR, errno.EAGAIN):
                     raise
-        raise TimeoutError(f'DMA_BUF_IOCTL_SYNC on buffer {self.identity.inode} was interrupted {_SYNC_ATTEMPTS} times')
+        raise AcceleratorError(f'DMA_BUF_IOCTL_SYNC on buffer {self.identity.inode} was interrupted {_SYNC_ATTEMPTS} times')
+
+    def _optional_ioctl(self, request: int, argument: bytes | bytearray) -> bool:
+        """Whether the kernel has this ioctl and it was done. A memfd has none of them."""
+        if self.kind is not BufferKind.DMABUF or request in _missing_ioctls:
+            return False
+        try:
+            fcntl.ioctl(self.fileno(), request, argument)
+        except OSError as error:
+            if error.errno != errno.ENOTTY:
+                raise
+            if is_dmabuf(self._fd):
+                _missing_ioctls.add(request)
+            return False
+        return True
+
+    @property
+    def sync_supported(self) -> bool:
+        """Whether fences can be exported from it and imported into it: a dma-buf on Linux 6.0 or later (JetPack 6 has 5.15)."""
+        fence = self.export_fence(CpuAccess.READ)
+        if fence is not None:
+            fence.close()
+        return fence is not None
+
+    def export_fence(self, access: CpuAccess) -> SyncFile | None:
+        """The fences that are in its reservation object now, as one sync_file (DMA_BUF_IOCTL_EXPORT_SYNC_FILE).
+
+        :param access: READ: what a reader waits for, which is the writers; with WRITE: everybody.
+        :returns: signalled already where no device is busy with it; ``None`` for a memfd, and on kernels before 6.0.
+        :raises OSError: EMFILE, ENOMEM.
+        """
+        argument = bytearray(abi.DMA_BUF_SYNC_FILE.pack(int(access), -1))
+        if not self._optional_ioctl(abi.DMA_BUF_IOCTL_EXPORT_SYNC_FILE, argument):
+            return None
+        return SyncFile(OwnedFd(abi.DMA_BUF_SYNC_FILE.unpack(argument)[1]))
+
+    def import_fence(self, fence: SyncFile, access: CpuAccess) -> bool:
+        """Make drivers wait for *fence* before they use the buffer (DMA_BUF_IOCTL_IMPORT_SYNC_FILE). Borrows the fence.
+
+        :param access: what the fence stands for. READ: writers wait for it; with WRITE: everybody does.
+        :returns: ``False`` for a memfd, and on kernels before 6.0: wait for the fence instead.
+        """
+        return self._optional_ioctl(abi.DMA_BUF_IOCTL_IMPORT_SYNC_FILE, abi.DMA_BUF_SYNC_FILE.pack(int(access), fence.fileno()))
+
+    def set_name(self, name: str) -> bool:
+        """Name it in fdinfo and bufinfo (DMA_BUF_SET_NAME): who looks for a leak sees whose buffer it is.
+
+        :param name: printable, at most 31 bytes of UTF-8.
+        :returns: ``False`` where it can't be named: a memfd, a kernel before 5.3, or before 5.8 while a device is attached.
+        :raises ValueError: the name is too long or not printable.
+        """
+        # The argument is the string's own address: exactly what ioctl() passes for bytes.
+        text = abi.c_name(name, abi.DMA_BUF_NAME_LEN, 'buffer name')
+        try:
+            return self._optional_ioctl(abi.DMA_BUF_SET_NAME, text)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            return False
+
+    def name(self) -> str:
+        """Its name as fdinfo says it, or the memfd's; empty without one. Bytes that are no UTF-8 are replaced."""
+        if self.kind is BufferKind.DMABUF:
+            return abi.fdinfo(self.fileno()).get('name', '')
+        return abi.describe_fd(self.fileno()).removeprefix('/memfd:').removesuffix(' (deleted)')
 
     def exporter(self) -> str:
         """The exporter's name as fdinfo says it, or the heap's name for a memfd."""
         if self.kind is not BufferKind.DMABUF:
             return self.heap
-        with open(f'/proc/self/fdinfo/{self.fileno()}', errors='replace') as info:
-            for line in info:
-                if line.startswith('exp_name:'):
-                    return line.split(':', 1)[1].strip()
-        return 'unknown'
+        return abi.fdinfo(self.fileno()).get('exp_name', 'unknown')
+
+    @property
+    def peers_can_write(self) -> bool:
+        """Whether a process that is sent this descriptor could write to the pixels, or open it again for writing.
+
+        A dma-buf can't be opened again, so that O_RDONLY is enough there; a memfd can, and needs :meth:`seal_for_sharing`.
+        """
+        if self.kind is BufferKind.MEMFD:
+            return not _seals(self.fileno()) & _NO_NEW_WRITERS
+        return fcntl.fcntl(self.fileno(), fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+
+    def seal_for_sharing(self) -> bool:
+        """Keep everybody but this process from writing to it; call it before the descriptor leaves the process.
+
+        A memfd is mapped first, because F_SEAL_FUTURE_WRITE leaves the mappings that exist alone and forbids all later ones; F_SEAL_SEAL
+        keeps peers from adding seals that would hinder us. From then on only that mapping writes, until :meth:`close`. A dma-buf can't be
+        narrowed, and udmabuf refuses such memory: nothing changes there.
+
+        :returns: whether peers are kept from writing; where not, they are trusted writers and the match's log has to say so.
+        :raises AllocationError: it can't be mapped.
+        """
+        if self.kind is BufferKind.MEMFD and self.peers_can_write:
+            if self.writable:
+                self.mapping()
+            with contextlib.suppress(OSError):  # EINVAL before Linux 5.1; EPERM where its maker forbade further seals
+                fcntl.fcntl(self.fileno(), abi.F_ADD_SEALS, abi.F_SEAL_FUTURE_WRITE | abi.F_SEAL_SEAL)
+        return not self.peers_can_write
 
     def close(self) -> None:
-        """Unmap and close.
+        """Unmap and close. A second call does nothing.
 
         :raises BufferError: views of the mapping are still alive.
         """
@@ -141,7 +351,10 @@ class DmaBuf:
             if self._mapping is not None:
                 self._mapping.close()
                 self._mapping = None
-        self._fd.close()
+            self._fd.close()
+            keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.close()
 
     def __repr__(self) -> str:
         return f'DmaBuf({self.heap}, inode {self.identity.inode}, {self.size} bytes)'

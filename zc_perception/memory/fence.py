@@ -1,25 +1,31 @@
-"""Fences: descriptors that poll readable when somebody is done with a buffer.
+"""Fences: what polls readable when somebody is done with a buffer.
 
 A sync_file comes from a driver and is safe across processes. An eventfd is for user-space producers within one process: that of
-a dead peer would never signal. Source: ``include/uapi/linux/sync_file.h``, eventfd(2).
+a dead peer would never signal. A deadline stands in where no driver tells. Waits are bounded, never spin, and go on with the
+remaining time after a signal handler ran. Whoever is handed a fence owns it and closes it.
+
+Source: ``include/uapi/linux/sync_file.h``, ``drivers/dma-buf/sync_file.c``, eventfd(2), timerfd_create(2).
 """
 
 from __future__ import annotations
 
 import ctypes
 import fcntl
+import math
 import os
 import select
-import struct
 import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 from zc_perception.errors import AcceleratorError
+from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.owned_fd import OwnedFd
 
-SYNC_IOC_FILE_INFO = 0xC0383E04
-_FILE_INFO = struct.Struct('<32siIIIQ')
-_FENCE_INFO = struct.Struct('<32s32siIQ')
+_LONGEST_POLL_MS = 2**31 - 1
+_SYNC_FILE_LINK = 'anon_inode:sync_file'
 
 
 class Fence(Protocol):
@@ -29,7 +35,10 @@ class Fence(Protocol):
         """For poll(2): readable once signalled, with success or error."""
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it signalled within *timeout_s*; 0 only looks. Never spins."""
+        """Whether it signalled, with success or error, within *timeout_s*; 0 only looks. Never spins.
+
+        :raises ValueError: the timeout is negative, infinite or NaN.
+        """
 
     def check(self) -> None:
         """Do nothing if it signalled success.
@@ -38,13 +47,50 @@ class Fence(Protocol):
         """
 
     def close(self) -> None:
-        """Close the descriptor."""
+        """Give it up. A second call does nothing."""
 
 
-def _poll(fd: int, timeout_s: float) -> bool:
+def check_timeout(timeout_s: float) -> float:
+    """*timeout_s* itself, if a bounded wait can use it.
+
+    :raises ValueError: negative, infinite or NaN.
+    """
+    if not 0.0 <= timeout_s < math.inf:
+        raise ValueError(f'timeout {timeout_s} s: waits are bounded, give seconds from 0 (only look) upwards')
+    return timeout_s
+
+
+def poll_fd(fd: int, events: int, timeout_s: float) -> bool:
+    """Whether one of *events* (``select.POLLIN``, ``select.POLLOUT``) came within *timeout_s*.
+
+    poll(2) is started again after a signal, with what remains (PEP 475).
+
+    :raises ValueError: a timeout that isn't bounded, or the descriptor was closed meanwhile.
+    """
+    deadline = time.monotonic() + check_timeout(timeout_s)
     poller = select.poll()
-    poller.register(fd, select.POLLIN)
-    return bool(poller.poll(max(0, int(timeout_s * 1000 + 0.999))))
+    poller.register(fd, events)
+    remaining_ms = math.ceil(timeout_s * 1000)
+    while True:
+        for _, seen in poller.poll(min(remaining_ms, _LONGEST_POLL_MS)):
+            if seen & select.POLLNVAL:
+                raise ValueError(f'descriptor {fd} was closed while somebody waited for it')
+            if seen & events:
+                return True
+            # POLLERR and POLLHUP come whether asked for or not, and at once: polling again would spin.
+            raise AcceleratorError(f"the other end of descriptor {fd} ({abi.describe_fd(fd)}) is gone; it can't signal any more")
+        remaining_ms = math.ceil((deadline - time.monotonic()) * 1000)
+        if remaining_ms <= 0:
+            return False
+
+
+def await_all(fences: Iterable[Fence], timeout_s: float) -> bool:
+    """Whether all of *fences* signalled, with success or error, within *timeout_s* altogether. Borrows them.
+
+    :raises ValueError: the timeout is negative, infinite or NaN.
+    """
+    deadline = time.monotonic() + check_timeout(timeout_s)
+    return all(fence.wait(max(0.0, deadline - time.monotonic())) for fence in fences)
 
 
 class EventFence:
@@ -53,6 +99,7 @@ class EventFence:
     def __init__(self) -> None:
         self._fd = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._error: BaseException | None = None
+        self._signalled = False
         self._lock = threading.Lock()
 
     def fileno(self) -> int:
@@ -60,15 +107,15 @@ class EventFence:
         return self._fd.fileno()
 
     def signal(self, error: BaseException | None = None) -> None:
-        """Signal success, or *error*. Once only; nothing happens when nobody waits any more."""
+        """Signal success, or *error*. The first call counts; nothing happens when nobody waits any more."""
         with self._lock:
-            if not self._fd.closed:
-                self._error = error
+            if not self._signalled and not self._fd.closed:
+                self._signalled, self._error = True, error
                 os.eventfd_write(self._fd.fileno(), 1)
 
     def wait(self, timeout_s: float) -> bool:
         """See :class:`Fence`."""
-        return _poll(self._fd.fileno(), timeout_s)
+        return poll_fd(self._fd.fileno(), select.POLLIN, timeout_s)
 
     def check(self) -> None:
         """See :class:`Fence`."""
@@ -83,42 +130,202 @@ class EventFence:
             self._fd.close()
 
 
+class _TimerSpec(ctypes.Structure):
+    """``struct itimerspec`` of 64-bit Linux."""
+
+    _fields_ = tuple((name, ctypes.c_int64) for name in ('interval_s', 'interval_ns', 'value_s', 'value_ns'))
+
+
+_TFD_TIMER_ABSTIME = 1
+
+
+def _timer(deadline_ns: int) -> OwnedFd:
+    """A timerfd (os.timerfd_create is Python 3.13's) that turns readable at *deadline_ns* of CLOCK_MONOTONIC, and stays so."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    number = libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_CLOEXEC | os.O_NONBLOCK)
+    if number < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    timer = OwnedFd(number)
+    # All zero would disarm it.
+    seconds, nanoseconds = divmod(max(1, deadline_ns), 1_000_000_000)
+    if libc.timerfd_settime(timer.fileno(), _TFD_TIMER_ABSTIME, ctypes.byref(_TimerSpec(0, 0, seconds, nanoseconds)), None) < 0:
+        error = OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        timer.close()
+        raise error
+    return timer
+
+
+class DeadlineFence:
+    """Signals success by itself, *deadline_s* seconds from now: for when nobody tells that a device is done.
+
+    It uses a descriptor only once :meth:`fileno` is asked for, so that it works when the process has none left.
+    """
+
+    def __init__(self, deadline_s: float) -> None:
+        self._deadline_ns = time.monotonic_ns() + math.ceil(check_timeout(deadline_s) * 1e9)
+        self._timer: OwnedFd | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def deadline_ns(self) -> int:
+        """When, in ns of CLOCK_MONOTONIC."""
+        return self._deadline_ns
+
+    def fileno(self) -> int:
+        """See :class:`Fence`.
+
+        :raises ValueError: after close.
+        """
+        with self._lock:
+            if self._closed:
+                raise ValueError('the fence is closed')
+            if self._timer is None:
+                self._timer = _timer(self._deadline_ns)
+            return self._timer.fileno()
+
+    def wait(self, timeout_s: float) -> bool:
+        """See :class:`Fence`."""
+        remaining_s = (self._deadline_ns - time.monotonic_ns()) / 1e9
+        if check_timeout(timeout_s) > 0.0 and remaining_s > 0.0:
+            time.sleep(min(timeout_s, remaining_s))
+        return time.monotonic_ns() >= self._deadline_ns
+
+    def check(self) -> None:
+        """See :class:`Fence`."""
+        if not self.wait(0.0):
+            raise AcceleratorError('the fence has not signalled')
+
+    def close(self) -> None:
+        """See :class:`Fence`."""
+        with self._lock:
+            self._closed = True
+            if self._timer is not None:
+                self._timer.close()
+                self._timer = None
+
+
+@dataclass(frozen=True)
+class FenceInfo:
+    """One fence within a sync_file: whose, and what became of it.
+
+    :param status: 1 signalled, 0 pending, negative errno for an error.
+    :param timestamp_ns: when it signalled, in ns of CLOCK_MONOTONIC; 0 while pending.
+    """
+
+    driver: str
+    timeline: str
+    status: int
+    timestamp_ns: int
+
+
+@dataclass(frozen=True)
+class SyncFileInfo:
+    """What SYNC_IOC_FILE_INFO says. ``status``: 1 all signalled, 0 pending, negative errno for an error."""
+
+    name: str
+    status: int
+    fences: tuple[FenceInfo, ...]
+
+    @property
+    def timestamp_ns(self) -> int:
+        """When the last of its fences signalled, in ns of CLOCK_MONOTONIC; 0 while one is pending."""
+        if any(fence.status == 0 for fence in self.fences):
+            return 0
+        return max((fence.timestamp_ns for fence in self.fences), default=0)
+
+
+def _text(raw: bytes) -> str:
+    return raw.split(b'\0', 1)[0].decode(errors='replace')
+
+
 class SyncFile:
     """A driver's fence. An error fence polls readable too, so that its status has always to be read."""
 
     def __init__(self, fd: OwnedFd) -> None:
         self._fd = fd
+        self._merged_error = 0
+
+    @classmethod
+    def merge(cls, name: str, first: SyncFile, second: SyncFile) -> SyncFile:
+        """A new one that signals when both have (SYNC_IOC_MERGE). Borrows both; neither is closed.
+
+        The kernel drops fences that have signalled already from a merge, and their errors with them. Here they are kept for
+        :meth:`check`; another process that is sent the merged descriptor doesn't learn of them.
+
+        :param name: at most 31 bytes, for the kernel's listings.
+        :raises ValueError: the name is too long.
+        :raises OSError: EMFILE, ENOMEM.
+        """
+        argument = bytearray(abi.SYNC_MERGE_DATA.pack(abi.c_name(name, abi.SYNC_NAME_LEN, 'fence name'), second.fileno(), -1, 0, 0))
+        fcntl.ioctl(first.fileno(), abi.SYNC_IOC_MERGE, argument)
+        merged = cls(OwnedFd(abi.SYNC_MERGE_DATA.unpack(argument)[2]))
+        # Looked at after merging: what is pending now was pending then, and is part of it.
+        merged._merged_error = min(0, *(part._merged_error or part._status() for part in (first, second)))
+        return merged
 
     def fileno(self) -> int:
         """See :class:`Fence`."""
         return self._fd.fileno()
 
+    def dup(self) -> SyncFile:
+        """A second owner of the same fence."""
+        other = SyncFile(self._fd.dup())
+        other._merged_error = self._merged_error
+        return other
+
     def wait(self, timeout_s: float) -> bool:
         """See :class:`Fence`."""
-        return _poll(self._fd.fileno(), timeout_s)
+        return poll_fd(self._fd.fileno(), select.POLLIN, timeout_s)
 
-    def info(self) -> tuple[int, int]:
-        """``(status, timestamp_ns)``: 1 signalled, 0 pending, negative errno; CLOCK_MONOTONIC of the last of its fences."""
-        header = bytearray(_FILE_INFO.pack(b'', 0, 0, 0, 0, 0))
-        fcntl.ioctl(self.fileno(), SYNC_IOC_FILE_INFO, header)
-        _, status, _, count, _, _ = _FILE_INFO.unpack(header)
-        return status, self._last_timestamp(count)
+    def _status(self) -> int:
+        header = bytearray(abi.SYNC_FILE_INFO.pack(b'', 0, 0, 0, 0, 0))
+        fcntl.ioctl(self.fileno(), abi.SYNC_IOC_FILE_INFO, header)
+        return int(abi.SYNC_FILE_INFO.unpack(header)[1])
 
-    def _last_timestamp(self, count: int) -> int:
-        if count == 0:
-            return 0
-        table = ctypes.create_string_buffer(_FENCE_INFO.size * count)
-        fcntl.ioctl(self.fileno(), SYNC_IOC_FILE_INFO, bytearray(_FILE_INFO.pack(b'', 0, 0, count, 0, ctypes.addressof(table))))
-        return max(int(_FENCE_INFO.unpack_from(table, i * _FENCE_INFO.size)[4]) for i in range(count))
+    def info(self) -> SyncFileInfo:
+        """Its status, and that of each of its fences with driver and timeline."""
+        header = bytearray(abi.SYNC_FILE_INFO.pack(b'', 0, 0, 0, 0, 0))
+        fcntl.ioctl(self.fileno(), abi.SYNC_IOC_FILE_INFO, header)
+        count = abi.SYNC_FILE_INFO.unpack(header)[3]
+        table = ctypes.create_string_buffer(abi.SYNC_FENCE_INFO.size * max(1, count))
+        if count:
+            # The number can only have become smaller since; the second answer's status belongs to its table.
+            header = bytearray(abi.SYNC_FILE_INFO.pack(b'', 0, 0, count, 0, ctypes.addressof(table)))
+            fcntl.ioctl(self.fileno(), abi.SYNC_IOC_FILE_INFO, header)
+        name, status, _, count, _, _ = abi.SYNC_FILE_INFO.unpack(header)
+        entries = [abi.SYNC_FENCE_INFO.unpack_from(table, i * abi.SYNC_FENCE_INFO.size) for i in range(count)]
+        fences = tuple(FenceInfo(_text(driver), _text(timeline), state, stamp) for timeline, driver, state, _, stamp in entries)
+        return SyncFileInfo(_text(name), status, fences)
+
+    @property
+    def timestamp_ns(self) -> int:
+        """When it signalled, in ns of CLOCK_MONOTONIC; 0 while pending. The driver's own time, not that of whoever noticed."""
+        return self.info().timestamp_ns
 
     def check(self) -> None:
         """See :class:`Fence`."""
-        status, _ = self.info()
-        if status < 0:
-            raise AcceleratorError(f'the fence signalled error {-status} ({os.strerror(-status)})')
+        status = self._status()
         if status == 0:
             raise AcceleratorError('the fence has not signalled')
+        error = min(status, self._merged_error)
+        if error < 0:
+            raise AcceleratorError(f'the fence signalled error {-error} ({os.strerror(-error)})')
 
     def close(self) -> None:
         """See :class:`Fence`."""
         self._fd.close()
+
+
+def fence_from_fd(fd: OwnedFd) -> SyncFile:
+    """A fence from another process. Owns *fd* from here on, and closes it when it is refused.
+
+    :raises AcceleratorError: it isn't a sync_file. An eventfd or pipe of a dead peer would never signal.
+    """
+    kind = abi.describe_fd(fd.fileno())
+    if kind != _SYNC_FILE_LINK:
+        fd.close()
+        raise AcceleratorError(
+            f"a fence from another process must be a sync_file, not '{kind}': send the fence that a driver gave, or wait and send none"
+        )
+    return SyncFile(fd)

@@ -1,32 +1,34 @@
-"""Allocators of buffers: ``/dev/dma_heap/*``, ``/dev/udmabuf``, sealed memfd.
+"""Allocators of buffers, and which one for which use: ``/dev/dma_heap/*``, ``/dev/udmabuf``, sealed memfd, NvBufSurface.
 
-The order is from the most to the least useful: a dma-heap buffer can be imported by devices as it is, udmabuf turns ordinary
-memory into a dma-buf, a memfd is only memory (in-process and cross-process links work, devices can't import it).
+A dma-heap's buffer can be imported by devices as it is, udmabuf turns ordinary memory into a dma-buf, a memfd is only memory
+(in-process and cross-process links work, devices can't import it).
 
 Sources: ``include/uapi/linux/dma-heap.h``, ``include/uapi/linux/udmabuf.h``, memfd_create(2).
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
-import struct
-from typing import Protocol
+from enum import Enum
+from typing import Protocol, runtime_checkable
 
 from zc_perception.errors import AllocationError, ConfigError
+from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
+from zc_perception.memory.nvbufsurface import NvBufSurfaceHeap
 from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.pixel.colorimetry import Colorimetry
+from zc_perception.pixel.layout import ImageLayout
 
-DMA_HEAP_IOCTL_ALLOC = 0xC0184800
-UDMABUF_CREATE = 0x40187542
-UDMABUF_FLAGS_CLOEXEC = 1
-F_ADD_SEALS = 1033
-F_SEAL_SHRINK = 0x0002
-F_SEAL_GROW = 0x0004
 DMA_HEAP_DIRECTORY = '/dev/dma_heap'
 UDMABUF_DEVICE = '/dev/udmabuf'
-# CMA comes second: it is small (256 MB on the reference vehicle) and the devices that need contiguity say so.
-_DMA_HEAPS = ('system', 'linux,cma', 'reserved', 'default_cma_region')
+NVMAP_DEVICE = '/dev/nvmap'
+# One heap, by the name it has on different boards and kernels; other names with "cma" in them are found in the folder.
+_CMA = ('linux,cma', 'reserved', 'default_cma_region')
+# More than any image has; the kernel's own answers to absurd sizes differ and don't help.
+_MAX_SIZE = 1 << 40
 
 
 class Heap(Protocol):
@@ -34,30 +36,96 @@ class Heap(Protocol):
 
     @property
     def name(self) -> str:
-        """Short name for diagnostics: ``dma_heap/system``, ``udmabuf`` or ``memfd``."""
+        """Short name for diagnostics: ``dma_heap/system``, ``udmabuf``, ``memfd`` or ``nvbufsurface``."""
 
     def allocate(self, size: int) -> DmaBuf:
         """A zeroed buffer of at least *size* bytes, rounded up to pages.
 
-        :raises AllocationError: no memory, or no permission.
+        :raises AllocationError: no memory, no descriptor left, or no permission.
         """
 
     def close(self) -> None:
         """Close the heap's device; buffers live on."""
 
 
+@runtime_checkable
+class ImageHeap(Protocol):
+    """A heap that decides itself where an image's planes lie."""
+
+    def allocate_image(self, layout: ImageLayout, colorimetry: Colorimetry) -> tuple[tuple[DmaBuf, ...], ImageLayout]:
+        """See :func:`allocate_image`."""
+
+
+class HeapUse(Enum):
+    """What the buffers are for; decides the order in which ``auto`` tries the heaps (:func:`heap_order`)."""
+
+    CAMERA = 'camera'
+    NPU_RESULT = 'npu_result'
+    HOST = 'host'
+
+
+def is_contiguous(heap: str) -> bool:
+    """Whether buffers of the heap of that name are physically contiguous, so that a device without IOMMU can use them."""
+    return heap.startswith('dma_heap/') and (heap[len('dma_heap/') :] in _CMA or 'cma' in heap)
+
+
+def _cma_heaps() -> list[str]:
+    try:
+        others = sorted(entry for entry in os.listdir(DMA_HEAP_DIRECTORY) if 'cma' in entry and entry not in _CMA)
+    except OSError:
+        others = []
+    return [f'dma_heap/{name}' for name in (*_CMA, *others)]
+
+
+def heap_order(use: HeapUse, *, contiguous: bool = False) -> list[str]:
+    """The names that ``auto`` tries, the best first.
+
+    ============  ========================  =======================================================================================
+    use           first                     why
+    ============  ========================  =======================================================================================
+    CAMERA        CMA on a Jetson, or with  The ISP and NVMM need contiguous memory. Elsewhere CMA comes second: it is small (256 MB
+                  *contiguous*; or system   on the reference vehicle), and the devices that need it say so.
+    NPU_RESULT    CMA, then system          PCIe DMA wants contiguous memory unless an IOMMU gathers the pages. Never a memfd: a
+                                            device writes there.
+    HOST          system                    Telemetry and whatever only the CPU reads has no such need, and leaves CMA to those who do.
+    ============  ========================  =======================================================================================
+    """
+    if use is HeapUse.NPU_RESULT:
+        return [*_cma_heaps(), 'dma_heap/system', 'udmabuf']
+    if contiguous or (use is HeapUse.CAMERA and os.path.exists(NVMAP_DEVICE)):
+        return [*_cma_heaps(), 'dma_heap/system', 'udmabuf', 'memfd']
+    if use is HeapUse.HOST:
+        return ['dma_heap/system', 'udmabuf', 'memfd']
+    return ['dma_heap/system', *_cma_heaps(), 'udmabuf', 'memfd']
+
+
 def _page_align(size: int) -> int:
-    if size <= 0:
-        raise AllocationError(f'buffer size {size} must be positive')
+    if not 0 < size <= _MAX_SIZE:
+        raise AllocationError(f'buffer size {size} must be positive and at most {_MAX_SIZE} bytes; check the image size')
     page = os.sysconf('SC_PAGE_SIZE')
     return -(-size // page) * page
+
+
+_NEXT_STEP = {
+    errno.EMFILE: "; this process has no file descriptor left: raise its limit ('ulimit -n'), or use fewer slots",
+    errno.ENFILE: '; the machine has no file descriptor left: look for leaks (zc_doctor), or raise fs.file-max',
+    errno.ENOMEM: '; use fewer slots or a smaller image',
+    errno.ENOSPC: '; use fewer slots or a smaller image',
+    errno.EACCES: '; add the user to the group of the device file, or give that group access in a udev rule',
+    errno.EPERM: '; add the user to the group of the device file, or give that group access in a udev rule',
+}
+
+
+def _refusal(heap: str, size: int, error: OSError, hint: str = '') -> AllocationError:
+    step = _NEXT_STEP.get(error.errno or 0, '')
+    return AllocationError(f'{heap} could not allocate {size} bytes: {error.strerror}{step}{hint}')
 
 
 def _sealed_memfd(size: int, seals: int) -> OwnedFd:
     fd = OwnedFd(os.memfd_create('zc_frame', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     try:
         os.ftruncate(fd.fileno(), size)
-        fcntl.fcntl(fd.fileno(), F_ADD_SEALS, seals)
+        fcntl.fcntl(fd.fileno(), abi.F_ADD_SEALS, seals)
     except OSError:
         fd.close()
         raise
@@ -73,12 +141,13 @@ class DmaHeap:
 
     def allocate(self, size: int) -> DmaBuf:
         """See :class:`Heap`."""
-        argument = bytearray(struct.pack('<QIIQ', _page_align(size), 0, os.O_RDWR | os.O_CLOEXEC, 0))
+        argument = bytearray(abi.DMA_HEAP_ALLOCATION.pack(_page_align(size), 0, os.O_RDWR | os.O_CLOEXEC, 0))
         try:
-            fcntl.ioctl(self._fd.fileno(), DMA_HEAP_IOCTL_ALLOC, argument)
+            fcntl.ioctl(self._fd.fileno(), abi.DMA_HEAP_IOCTL_ALLOC, argument)
         except OSError as error:
-            raise AllocationError(f'{self.name} could not allocate {size} bytes: {error.strerror}') from error
-        return DmaBuf(OwnedFd(struct.unpack_from('<i', argument, 8)[0]), BufferKind.DMABUF, self.name)
+            used_up = error.errno == errno.ENOMEM and is_contiguous(self.name)
+            raise _refusal(self.name, size, error, ', see CmaFree in /proc/meminfo, or use dma_heap/system' if used_up else '') from error
+        return DmaBuf(OwnedFd(abi.DMA_HEAP_ALLOCATION.unpack(argument)[1]), BufferKind.DMABUF, self.name)
 
     def close(self) -> None:
         """See :class:`Heap`."""
@@ -96,15 +165,13 @@ class Udmabuf:
     def allocate(self, size: int) -> DmaBuf:
         """See :class:`Heap`."""
         aligned = _page_align(size)
-        # udmabuf insists on SHRINK and refuses WRITE seals.
-        with _sealed_memfd(aligned, F_SEAL_SHRINK) as memory:
-            argument = bytearray(struct.pack('<IIQQ', memory.fileno(), UDMABUF_FLAGS_CLOEXEC, 0, aligned))
-            try:
-                fd = fcntl.ioctl(self._fd.fileno(), UDMABUF_CREATE, argument)
-            except OSError as error:
-                raise AllocationError(
-                    f'udmabuf could not allocate {size} bytes: {error.strerror}; see /sys/module/udmabuf/parameters/size_limit_mb'
-                ) from error
+        try:
+            # udmabuf insists on SHRINK and refuses seals against writing.
+            with _sealed_memfd(aligned, abi.F_SEAL_SHRINK) as memory:
+                argument = bytearray(abi.UDMABUF_CREATION.pack(memory.fileno(), abi.UDMABUF_FLAGS_CLOEXEC, 0, aligned))
+                fd = fcntl.ioctl(self._fd.fileno(), abi.UDMABUF_CREATE, argument)
+        except OSError as error:
+            raise _refusal(self.name, size, error, '; see /sys/module/udmabuf/parameters/size_limit_mb') from error
         return DmaBuf(OwnedFd(fd), BufferKind.DMABUF, self.name)
 
     def close(self) -> None:
@@ -120,13 +187,32 @@ class SealedMemfd:
     def allocate(self, size: int) -> DmaBuf:
         """See :class:`Heap`."""
         try:
-            fd = _sealed_memfd(_page_align(size), F_SEAL_SHRINK | F_SEAL_GROW)
+            fd = _sealed_memfd(_page_align(size), abi.F_SEAL_SHRINK | abi.F_SEAL_GROW)
         except OSError as error:
-            raise AllocationError(f'memfd could not allocate {size} bytes: {error.strerror}') from error
+            raise _refusal(self.name, size, error) from error
         return DmaBuf(fd, BufferKind.MEMFD, self.name)
 
     def close(self) -> None:
         """See :class:`Heap`."""
+
+
+def allocate_image(heap: Heap, layout: ImageLayout, colorimetry: Colorimetry) -> tuple[tuple[DmaBuf, ...], ImageLayout]:
+    """The buffers of one image, and where its planes lie in them: *layout* itself, unless the heap decides that (NvBufSurface).
+
+    :raises AllocationError: no memory; nothing of the image stays allocated.
+    :raises FormatError: the heap has no name for the format.
+    """
+    if isinstance(heap, ImageHeap):
+        return heap.allocate_image(layout, colorimetry)
+    buffers: list[DmaBuf] = []
+    try:
+        for index in range(layout.num_buffers):
+            buffers.append(heap.allocate(layout.buffer_size(index)))
+    except BaseException:
+        for buffer in buffers:
+            buffer.close()
+        raise
+    return tuple(buffers), layout
 
 
 def _open_named(name: str) -> Heap:
@@ -134,29 +220,34 @@ def _open_named(name: str) -> Heap:
         return Udmabuf()
     if name == 'memfd':
         return SealedMemfd()
+    if name == 'nvbufsurface':
+        return NvBufSurfaceHeap()
     if name.startswith('dma_heap/') and '/' not in name[len('dma_heap/') :]:
         return DmaHeap(name[len('dma_heap/') :])
-    raise ConfigError(f"heap '{name}' is not known; use auto, dma_heap/NAME (see ls {DMA_HEAP_DIRECTORY}), udmabuf or memfd")
+    raise ConfigError(f"heap '{name}' is not known; use auto, dma_heap/NAME (see ls {DMA_HEAP_DIRECTORY}), udmabuf, memfd or nvbufsurface")
 
 
-def open_heap(name: str = 'auto') -> tuple[Heap, list[str]]:
-    """The heap *name*, or with ``auto`` the first that allocates a page: dma-heap, udmabuf, memfd.
+def open_heap(name: str = 'auto', *, use: HeapUse = HeapUse.CAMERA, contiguous: bool = False) -> tuple[Heap, list[str]]:
+    """The heap *name*, or with ``auto`` the first of :func:`heap_order` that allocates a page.
 
-    :returns: the heap, and for ``auto`` one sentence for each better heap that didn't work.
+    :param contiguous: a device needs physically contiguous buffers: with ``auto`` CMA heaps come first, and when none works the reasons
+        say what that means. A named heap is the user's choice. :func:`is_contiguous` tells what came out.
+    :returns: the heap, and for ``auto`` one sentence for each better heap that didn't work; worth saying once.
     :raises ConfigError: unknown name.
-    :raises AllocationError: the named heap can't be used.
+    :raises AllocationError: the named heap can't be used, or none works.
     """
     if name != 'auto':
         try:
             return _open_named(name), []
         except OSError as error:
-            raise AllocationError(f"heap '{name}' can't be opened: {error.strerror}; use heap: auto") from error
+            step = _NEXT_STEP.get(error.errno or 0, '')
+            raise AllocationError(f"heap '{name}' can't be opened: {error.strerror}{step}; use heap: auto") from error
     reasons = []
-    for candidate in (*(f'dma_heap/{h}' for h in _DMA_HEAPS), 'udmabuf', 'memfd'):
+    for candidate in heap_order(use, contiguous=contiguous):
         try:
             heap = _open_named(candidate)
         except OSError as error:
-            reasons.append(f'{candidate}: {error.strerror}')
+            reasons.append(f'{candidate}: {error.strerror}{_NEXT_STEP.get(error.errno or 0, "")}')
             continue
         try:
             heap.allocate(1).close()
@@ -164,5 +255,7 @@ def open_heap(name: str = 'auto') -> tuple[Heap, list[str]]:
             heap.close()
             reasons.append(str(error))
             continue
+        if contiguous and not is_contiguous(candidate):
+            reasons.append(f'{candidate}: used although its pages are scattered, which only devices behind an IOMMU can use as one block')
         return heap, reasons
-    raise AllocationError('no heap works: ' + '; '.join(reasons))
+    raise AllocationError(f'no heap for {use.value} works: ' + '; '.join(reasons))

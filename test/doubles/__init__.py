@@ -1,0 +1,1 @@
+"""Stand-ins for libraries and kernel interfaces that a test machine lacks, each written from the document that its header names."""

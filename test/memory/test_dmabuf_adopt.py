@@ -1,0 +1,297 @@
+"""Descriptors from other processes: which are taken as buffers, and what their senders and receivers can do to the pixels."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from zc_perception.errors import AllocationError
+from zc_perception.memory import dmabuf
+from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf, is_dmabuf
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.owned_fd import OwnedFd
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+
+# linux/fcntl.h, falloc.h
+F_ADD_SEALS, F_GET_SEALS = 1033, 1034
+SEAL, SHRINK, GROW, WRITE, FUTURE_WRITE = 1, 2, 4, 8, 16
+PUNCH_HOLE_KEEP_SIZE = 3
+PAGE = os.sysconf('SC_PAGE_SIZE')
+
+
+def memfd(seals: int, size: int = PAGE, name: str = 'frame') -> int:
+    number = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(number, size)
+    fcntl.fcntl(number, F_ADD_SEALS, seals)
+    return number
+
+
+def _one_end(pair: tuple[int, int]) -> int:
+    os.close(pair[1])
+    return pair[0]
+
+
+def _socket() -> int:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    return ours.detach()
+
+
+def _shm_file() -> int:
+    with tempfile.TemporaryFile(dir='/dev/shm') as file:
+        file.truncate(PAGE)
+        return os.dup(file.fileno())
+
+
+REFUSED: dict[str, tuple[Callable[[], int], str]] = {
+    'pipe': (lambda: _one_end(os.pipe()), 'a pipe'),
+    'socket': (_socket, 'a socket'),
+    'file': (lambda: os.open(__file__, os.O_RDONLY), 'a plain file'),
+    'file of a tmpfs': (_shm_file, 'a plain file'),
+    'directory': (lambda: os.open('/', os.O_RDONLY), 'a directory'),
+    'device': (lambda: os.open('/dev/zero', os.O_RDWR), 'a device file'),
+    'eventfd': (lambda: os.eventfd(0), 'no memory'),
+    'memfd without seals': (lambda: memfd(0), r'a memfd .*its owner has to add F_SEAL_SHRINK\|F_SEAL_GROW$'),
+    'memfd that can grow': (lambda: memfd(SHRINK), 'a memfd .*its owner has to add F_SEAL_GROW$'),
+    'memfd that can shrink': (lambda: memfd(GROW), 'a memfd .*its owner has to add F_SEAL_SHRINK$'),
+    'memfd with other seals': (lambda: memfd(WRITE | SEAL), 'a memfd .*can still change its size'),
+}
+
+
+@pytest.mark.parametrize('kind', REFUSED)
+def test_what_is_no_buffer_is_refused_by_what_it_is_and_closed(kind: str) -> None:
+    make, words = REFUSED[kind]
+    fd = OwnedFd(make())
+    with pytest.raises(AllocationError, match=f'can be a dma-buf or a sealed memfd, but this is {words}'):
+        DmaBuf.from_fd(fd)
+    assert fd.closed
+
+
+def test_advice_for_what_is_no_memory_at_all() -> None:
+    with pytest.raises(AllocationError, match='send a dma-buf, or a memfd with the seals SHRINK and GROW'):
+        DmaBuf.from_fd(OwnedFd(os.eventfd(0)))
+
+
+@pytest.mark.parametrize('seals', [SHRINK | GROW, SHRINK | GROW | SEAL, SHRINK | GROW | FUTURE_WRITE | SEAL, SHRINK | GROW | WRITE])
+def test_a_sealed_memfd_is_taken_read_only(seals: int) -> None:
+    number = memfd(SHRINK | GROW)
+    os.pwrite(number, b'\x07', 0)
+    fcntl.fcntl(number, F_ADD_SEALS, seals)
+    buffer = DmaBuf.from_fd(OwnedFd(number), expected_size=PAGE)
+    assert (buffer.kind, buffer.heap, buffer.size, buffer.writable) == (BufferKind.MEMFD, 'foreign/memfd', PAGE, False)
+    assert buffer.mapping()[0] == 7
+    with pytest.raises(TypeError):
+        buffer.mapping()[0] = 1
+    buffer.close()
+
+
+@pytest.mark.parametrize(('announced', 'good'), [(1, True), (PAGE, True), (PAGE + 1, False), (1 << 40, False)])
+def test_the_size_is_the_kernel_s_not_the_sender_s(announced: int, good: bool) -> None:
+    fd = OwnedFd(memfd(SHRINK | GROW))
+    if good:
+        DmaBuf.from_fd(fd, expected_size=announced).close()
+        return
+    with pytest.raises(AllocationError, match=f'has {PAGE} bytes, {announced} were announced'):
+        DmaBuf.from_fd(fd, expected_size=announced)
+    assert fd.closed
+
+
+@pytest.mark.parametrize('seal', [WRITE, FUTURE_WRITE])
+def test_what_is_sealed_against_writing_is_not_taken_for_writing(seal: int) -> None:
+    with pytest.raises(AllocationError, match=r'memfd /memfd:frame.* is sealed against writing; map it read-only'):
+        DmaBuf.from_fd(OwnedFd(memfd(SHRINK | GROW | seal)), writable=True)
+
+
+def test_what_was_opened_read_only_is_not_taken_for_writing() -> None:
+    with OwnedFd(memfd(SHRINK | GROW)) as memory:
+        narrow = OwnedFd.open(f'/proc/self/fd/{memory.fileno()}', os.O_RDONLY)
+    with pytest.raises(AllocationError, match='was opened read-only; its owner has to send an O_RDWR descriptor'):
+        DmaBuf.from_fd(narrow, writable=True)
+    assert narrow.closed
+
+
+def test_a_writable_one_is_written_by_both() -> None:
+    ours = SealedMemfd().allocate(PAGE)
+    theirs = DmaBuf.from_fd(ours.dup(), writable=True, heap='memfd')
+    with theirs.cpu_access(CpuAccess.WRITE) as mapping:
+        mapping[5] = 9
+    assert (ours.mapping()[5], theirs.heap) == (9, 'memfd')
+    ours.close()
+    theirs.close()
+
+
+def test_a_dma_buf_is_known_by_its_fdinfo(monkeypatch: pytest.MonkeyPatch) -> None:
+    with OwnedFd(memfd(SHRINK | GROW)) as fd:
+        assert not is_dmabuf(fd)
+        monkeypatch.setattr(dmabuf.abi, 'fdinfo', lambda number: {'size': '4096', 'exp_name': 'nvmap'})
+        assert is_dmabuf(fd)
+        # What it looks like otherwise doesn't count.
+        buffer = DmaBuf.from_fd(fd.dup(), writable=True, expected_size=PAGE)
+    assert (buffer.kind, buffer.heap, buffer.exporter()) == (BufferKind.DMABUF, 'foreign/nvmap', 'nvmap')
+    buffer.close()
+
+
+def test_a_memfd_with_a_misleading_name_stays_what_it_is() -> None:
+    for name in ('dmabuf', '/dmabuf:', 'exp_name:\tsystem'):
+        with OwnedFd(memfd(SHRINK | GROW, name=name)) as fd:
+            assert not is_dmabuf(fd)
+
+
+def test_identity_is_the_same_in_the_process_it_was_sent_to() -> None:
+    ours, theirs = socket.socketpair()
+    buffer = SealedMemfd().allocate(PAGE)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            buffer.close()
+            ours.close()
+            _, ancillary, _, _ = theirs.recvmsg(1, socket.CMSG_SPACE(4))
+            received = DmaBuf.from_fd(OwnedFd(array.array('i', ancillary[0][2])[0]), expected_size=PAGE)
+            theirs.sendall(f'{received.identity.device} {received.identity.inode} {received.mapping()[3]}'.encode())
+            status = 0
+        finally:
+            os._exit(status)
+    theirs.close()
+    buffer.mapping()[3] = 33
+    ours.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [buffer.fileno()]))])
+    answer = ours.recv(100).decode()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert answer == f'{buffer.identity.device} {buffer.identity.inode} 33'
+    ours.close()
+    buffer.close()
+
+
+# Sealing
+
+
+@pytest.fixture
+def shared() -> Iterator[tuple[DmaBuf, OwnedFd]]:
+    """A buffer that has been sealed for sharing, and the descriptor that a peer gets."""
+    buffer = SealedMemfd().allocate(2 * PAGE)
+    assert buffer.peers_can_write and not buffer.mapped
+    assert buffer.seal_for_sharing() and not buffer.peers_can_write
+    peer = buffer.dup()
+    yield buffer, peer
+    peer.close()
+    buffer.close()
+
+
+def test_the_producer_goes_on_writing_and_peers_see_it(shared: tuple[DmaBuf, OwnedFd]) -> None:
+    buffer, peer = shared
+    reader = DmaBuf.from_fd(peer.dup(), expected_size=2 * PAGE)
+    with buffer.cpu_access(CpuAccess.WRITE) as mapping:
+        mapping[PAGE] = 42
+    assert reader.mapping()[PAGE] == 42
+    reader.close()
+
+
+def _map_for_writing(number: int) -> None:
+    mmap.mmap(number, PAGE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE).close()
+
+
+def _protect(number: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    address = libc.mmap(None, PAGE, mmap.PROT_READ, mmap.MAP_SHARED, number, 0)
+    failed = libc.mprotect(address, PAGE, mmap.PROT_READ | mmap.PROT_WRITE)
+    number_of_error = ctypes.get_errno()
+    libc.munmap(address, PAGE)
+    if failed:
+        raise OSError(number_of_error, os.strerror(number_of_error))
+
+
+def _punch(number: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+    if libc.fallocate(number, PUNCH_HOLE_KEEP_SIZE, 0, PAGE):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _reopen(number: int) -> None:
+    with OwnedFd.open(f'/proc/self/fd/{number}', os.O_RDWR) as again:
+        os.pwrite(again.fileno(), b'x', 0)
+
+
+ATTEMPTS: dict[str, Callable[[int], object]] = {
+    'write': lambda number: os.pwrite(number, b'x', 0),
+    'map for writing': _map_for_writing,
+    'make a mapping writable': _protect,
+    'open again for writing': _reopen,
+    'punch a hole': _punch,
+    'truncate': lambda number: os.ftruncate(number, 0),
+    'grow': lambda number: os.ftruncate(number, 3 * PAGE),
+    'seal away the mapping': lambda number: fcntl.fcntl(number, F_ADD_SEALS, WRITE),
+    'add any seal': lambda number: fcntl.fcntl(number, F_ADD_SEALS, SEAL),
+}
+
+
+@pytest.mark.parametrize('attempt', ATTEMPTS)
+def test_a_peer_can_not_change_what_was_sealed(attempt: str, shared: tuple[DmaBuf, OwnedFd]) -> None:
+    buffer, peer = shared
+    buffer.mapping()[0] = 11
+    with pytest.raises(OSError) as caught:
+        ATTEMPTS[attempt](peer.fileno())
+    assert caught.value.errno in (errno.EPERM, errno.EACCES)
+    assert buffer.mapping()[0] == 11
+
+
+@pytest.mark.parametrize('attempt', ['write', 'map for writing', 'open again for writing', 'punch a hole', 'add any seal'])
+def test_without_the_seal_a_peer_could(attempt: str) -> None:
+    buffer = SealedMemfd().allocate(2 * PAGE)
+    ATTEMPTS[attempt](buffer.fileno())
+    buffer.close()
+
+
+def test_sealing_twice_is_sealing_once(shared: tuple[DmaBuf, OwnedFd]) -> None:
+    assert shared[0].seal_for_sharing()
+    assert fcntl.fcntl(shared[1].fileno(), F_GET_SEALS) == SEAL | SHRINK | GROW | FUTURE_WRITE
+
+
+def test_where_the_seal_can_not_be_had_peers_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer, real = SealedMemfd().allocate(PAGE), fcntl.fcntl
+
+    def older_kernel(fd: int, command: int, argument: int = 0) -> int:
+        if command == F_ADD_SEALS and argument & FUTURE_WRITE:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return real(fd, command, argument)
+
+    monkeypatch.setattr(dmabuf.fcntl, 'fcntl', older_kernel)
+    assert not buffer.seal_for_sharing() and buffer.peers_can_write
+    buffer.close()
+
+
+def test_a_memfd_that_was_only_opened_read_only_can_be_opened_again() -> None:
+    """Which is why O_RDONLY alone protects a dma-buf (it can't be opened at all) and no memfd."""
+    buffer = SealedMemfd().allocate(PAGE)
+    narrow = OwnedFd.open(f'/proc/self/fd/{buffer.fileno()}', os.O_RDONLY)
+    reader = DmaBuf.from_fd(narrow)
+    assert reader.peers_can_write
+    _reopen(reader.fileno())
+    reader.close()
+    buffer.close()
+
+
+@pytest.mark.parametrize(('access', 'trusted'), [(os.O_RDWR, True), (os.O_RDONLY, False)])
+def test_a_dma_buf_can_not_be_narrowed(access: int, trusted: bool, tmp_path: Path) -> None:
+    path = tmp_path / 'stand_in'
+    path.write_bytes(bytes(PAGE))
+    buffer = DmaBuf(OwnedFd.open(str(path), access), BufferKind.DMABUF, 'udmabuf')
+    assert buffer.peers_can_write == trusted
+    assert buffer.seal_for_sharing() != trusted
+    assert not buffer.mapped, 'nothing to map for'
+    buffer.close()

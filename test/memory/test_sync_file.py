@@ -1,0 +1,211 @@
+"""sync_files against a double of the kernel's ioctls. Real ones, of a driver: the rig's memory checks."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from doubles.sync_kernel import KernelFence, SyncKernel
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from zc_perception.errors import AcceleratorError
+from zc_perception.memory import kernel_abi
+from zc_perception.memory.fence import DeadlineFence, FenceInfo, SyncFile, SyncFileInfo, fence_from_fd
+from zc_perception.memory.owned_fd import OwnedFd
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[SyncKernel]:
+    double = SyncKernel(monkeypatch)
+    yield double
+    double.close()
+
+
+def done(timestamp_ns: int, status: int = 1, timeline: bytes = b'metis-0') -> KernelFence:
+    return KernelFence(timeline, status=status, timestamp_ns=timestamp_ns)
+
+
+def test_info_has_every_fence_with_driver_timeline_status_and_time(kernel: SyncKernel) -> None:
+    fence = kernel.sync_file(done(7_000_000_001), KernelFence(b'vi-\xff', b'tegra'), name=b'both')
+    assert fence.info() == SyncFileInfo(
+        'both', 0, (FenceInfo('axl', 'metis-0', 1, 7_000_000_001), FenceInfo('tegra', 'vi-\ufffd', 0, 0))
+    )  # fmt: skip
+    fence.close()
+
+
+def test_its_time_is_that_of_its_last_fence(kernel: SyncKernel) -> None:
+    fence = kernel.sync_file(done(5_000_000_000), done(7_000_000_001), done(6_000_000_000))
+    assert fence.info().timestamp_ns == fence.timestamp_ns == 7_000_000_001
+    assert fence.wait(0.0)
+    fence.check()
+    fence.close()
+
+
+def test_while_one_is_pending_there_is_no_time(kernel: SyncKernel) -> None:
+    fence = kernel.sync_file(done(5_000_000_000), KernelFence(b'metis-0'))
+    assert fence.timestamp_ns == 0
+    fence.close()
+
+
+def test_without_fences_it_has_signalled_at_no_time(kernel: SyncKernel) -> None:
+    fence = kernel.sync_file()
+    assert fence.info() == SyncFileInfo('axl-metis-0-1', 1, ())
+    assert fence.timestamp_ns == 0
+    fence.close()
+
+
+def test_an_error_is_found_although_it_polls_readable(kernel: SyncKernel) -> None:
+    fence = kernel.sync_file(done(1, -errno.EIO))
+    assert fence.wait(0.0)
+    with pytest.raises(AcceleratorError, match=rf'error {errno.EIO} \(Input/output error\)'):
+        fence.check()
+    fence.close()
+
+
+def test_a_pending_one_has_not_signalled(kernel: SyncKernel) -> None:
+    fence = kernel.sync_file(KernelFence(b'metis-0'))
+    assert not fence.wait(0.0)
+    with pytest.raises(AcceleratorError, match='has not signalled'):
+        fence.check()
+    fence.close()
+
+
+def test_signalling_ends_the_wait(kernel: SyncKernel) -> None:
+    device = KernelFence(b'metis-0')
+    fence = kernel.sync_file(device)
+    kernel.signal(device, timestamp_ns=42)
+    assert fence.wait(0.0) and fence.timestamp_ns == 42
+    fence.close()
+
+
+def test_a_merge_signals_with_the_last_of_its_parts_and_leaves_them_open(kernel: SyncKernel) -> None:
+    fences = [KernelFence(b'metis-0'), KernelFence(b'vi')]
+    first, second = (kernel.sync_file(fence) for fence in fences)
+    merged = SyncFile.merge('both', first, second)
+    assert kernel.merges == ['both'] and merged.info().name == 'both'
+    assert len({first.fileno(), second.fileno(), merged.fileno()}) == 3
+    kernel.signal(fences[1], timestamp_ns=5)
+    assert not merged.wait(0.0) and second.wait(0.0)
+    kernel.signal(fences[0], timestamp_ns=6)
+    assert merged.wait(0.0) and merged.timestamp_ns == 6
+    merged.check()
+    for fence in (first, second, merged):
+        fence.close()
+
+
+@pytest.mark.parametrize('failed', [0, 1])
+def test_an_error_that_the_kernel_drops_while_merging_is_kept(kernel: SyncKernel, failed: int) -> None:
+    pending = KernelFence(b'metis-0')
+    parts = [kernel.sync_file(pending), kernel.sync_file(pending)]
+    parts[failed].close()
+    parts[failed] = kernel.sync_file(done(3, -errno.ETIMEDOUT))
+    merged = SyncFile.merge('both', parts[0], parts[1])
+    with pytest.raises(AcceleratorError, match='has not signalled'):
+        merged.check()
+    kernel.signal(pending)
+    assert merged.info().status == 1, 'the kernel has forgotten it'
+    again = SyncFile.merge('three', merged, parts[1 - failed])
+    for fence in (merged, again):
+        with pytest.raises(AcceleratorError, match='Connection timed out'):
+            fence.check()
+    for fence in (*parts, merged, again):
+        fence.close()
+
+
+@pytest.mark.parametrize('name', ['x' * 32, 'two\nlines'])
+def test_merges_have_names_that_the_kernel_can_list(kernel: SyncKernel, name: str) -> None:
+    fence = kernel.sync_file(KernelFence(b'metis-0'))
+    with pytest.raises(ValueError, match='fence name'):
+        SyncFile.merge(name, fence, fence)
+    fence.close()
+
+
+def test_a_duplicate_has_the_error_of_its_merge(kernel: SyncKernel) -> None:
+    parts = [kernel.sync_file(done(1, -errno.EIO)), kernel.sync_file(done(2))]
+    merged = SyncFile.merge('both', *parts)
+    other = merged.dup()
+    kernel.files[other.fileno()] = kernel.files[merged.fileno()]
+    merged.close()
+    with pytest.raises(AcceleratorError, match='Input/output'):
+        other.check()
+    for fence in (*parts, other):
+        fence.close()
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    states=st.lists(st.sampled_from([0, 1, -errno.EIO]), min_size=2, max_size=5),
+    order=st.permutations(range(5)),
+)
+def test_however_parts_end_a_merge_tells_whether_all_went_well(states: list[int], order: list[int], kernel: SyncKernel) -> None:
+    """Some end before merging (*states*), the others after it, in any order, the second of those with an error."""
+    fences = [done(index + 1, status) if status else KernelFence(b'metis-0') for index, status in enumerate(states)]
+    parts = [kernel.sync_file(fence) for fence in fences]
+    chain = [parts[0]]
+    for part in parts[1:]:
+        chain.append(SyncFile.merge('chain', chain[-1], part))
+    late = [index for index in order if index < len(states) and states[index] == 0]
+    for number, index in enumerate(late):
+        assert not chain[-1].wait(0.0)
+        kernel.signal(fences[index], -errno.EIO if number == 1 else 1)
+    assert chain[-1].wait(0.0)
+    if -errno.EIO in states or len(late) > 1:
+        with pytest.raises(AcceleratorError, match='Input/output'):
+            chain[-1].check()
+    else:
+        chain[-1].check()
+    for fence in (*parts, *chain[1:]):
+        fence.close()
+
+
+def _socket() -> int:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    return ours.detach()
+
+
+def _pipe() -> int:
+    reader, writer = os.pipe()
+    os.close(writer)
+    return reader
+
+
+def _timer() -> int:
+    fence = DeadlineFence(60.0)
+    number = os.dup(fence.fileno())
+    fence.close()
+    return number
+
+
+FOREIGN: dict[str, tuple[Callable[[], int], str]] = {
+    'eventfd': (lambda: os.eventfd(0), r'anon_inode:\[eventfd\]'),
+    'timerfd': (_timer, r'anon_inode:\[timerfd\]'),
+    'pipe': (_pipe, r'pipe:\['),
+    'socket': (_socket, r'socket:\['),
+    'memfd of that name': (lambda: os.memfd_create('anon_inode:sync_file'), '/memfd:anon_inode:sync_file'),
+    'device': (lambda: os.open('/dev/null', os.O_RDONLY), '/dev/null'),
+}
+
+
+@pytest.mark.parametrize('kind', FOREIGN)
+def test_from_another_process_only_sync_files_are_taken(kind: str) -> None:
+    make, words = FOREIGN[kind]
+    fd = OwnedFd(make())
+    with pytest.raises(AcceleratorError, match=rf"must be a sync_file, not '{words}.*send the fence that a driver gave"):
+        fence_from_fd(fd)
+    assert fd.closed, 'it was passed on, so that nobody else closes it'
+
+
+def test_a_sync_file_is_known_by_its_link_in_proc(kernel: SyncKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The link is what Linux 6.12 shows in the rig; the rig's checks take a real one.
+    monkeypatch.setattr(kernel_abi.os, 'readlink', lambda path: 'anon_inode:sync_file')
+    fence = fence_from_fd(kernel.sync_file(done(time.monotonic_ns()))._fd)
+    fence.check()
+    fence.close()

@@ -1,0 +1,76 @@
+"""Numbers and structs of the kernel's dma-buf, dma-heap, udmabuf, sync_file and memfd interfaces.
+
+They are the same on every 64-bit little-endian Linux; ``test/memory/test_kernel_abi.py`` asks a C compiler.
+Sources: ``include/uapi/linux/{dma-buf,dma-heap,udmabuf,sync_file,fcntl}.h``.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from contextlib import suppress
+
+DMA_BUF_IOCTL_SYNC = 0x40086200
+DMA_BUF_SET_NAME = 0x40086201
+DMA_BUF_IOCTL_EXPORT_SYNC_FILE = 0xC0086202
+DMA_BUF_IOCTL_IMPORT_SYNC_FILE = 0x40086203
+DMA_BUF_SYNC_END = 4
+DMA_BUF_NAME_LEN = 32
+DMA_BUF_SYNC = struct.Struct('<Q')
+DMA_BUF_SYNC_FILE = struct.Struct('<Ii')
+"""``dma_buf_export_sync_file`` and ``dma_buf_import_sync_file``: flags, fd."""
+
+DMA_HEAP_IOCTL_ALLOC = 0xC0184800
+DMA_HEAP_ALLOCATION = struct.Struct('<QIIQ')
+UDMABUF_CREATE = 0x40187542
+UDMABUF_FLAGS_CLOEXEC = 1
+UDMABUF_CREATION = struct.Struct('<IIQQ')
+
+SYNC_IOC_MERGE = 0xC0303E03
+SYNC_IOC_FILE_INFO = 0xC0383E04
+SYNC_MERGE_DATA = struct.Struct('<32siiII')
+SYNC_FILE_INFO = struct.Struct('<32siIIIQ')
+SYNC_FENCE_INFO = struct.Struct('<32s32siIQ')
+SYNC_NAME_LEN = 32
+
+# Python's fcntl module has these from 3.11 on (FUTURE_WRITE from 3.12).
+F_ADD_SEALS = 1033
+F_GET_SEALS = 1034
+F_SEAL_SEAL = 0x0001
+F_SEAL_SHRINK = 0x0002
+F_SEAL_GROW = 0x0004
+F_SEAL_WRITE = 0x0008
+F_SEAL_FUTURE_WRITE = 0x0010
+
+
+def fdinfo(fd: int) -> dict[str, str]:
+    """The kernel's description of an open descriptor, by key; of a repeated key the first line. Empty without /proc.
+
+    A buffer's name may be any bytes, and comes after the keys that the kernel itself fills in: hence no strict decoding and the first line.
+    """
+    entries: dict[str, str] = {}
+    with suppress(OSError), open(f'/proc/self/fdinfo/{fd}', encoding='utf-8', errors='replace', newline='\n') as info:
+        for line in info:
+            key, colon, value = line.rstrip('\n').partition(':\t')
+            if colon:
+                entries.setdefault(key, value)
+    return entries
+
+
+def describe_fd(fd: int) -> str:
+    """What a descriptor is, for messages: the target of its link in /proc, such as ``socket:[123]`` or a path."""
+    try:
+        return os.readlink(f'/proc/self/fd/{fd}')
+    except OSError as error:
+        return f'unknown ({error.strerror})'
+
+
+def c_name(name: str, capacity: int, what: str) -> bytes:
+    """*name* as a NUL-terminated C string.
+
+    :raises ValueError: it doesn't fit, or has characters that would break a line of the kernel's listings.
+    """
+    encoded = name.encode()
+    if len(encoded) >= capacity or not name.isprintable():
+        raise ValueError(f'{what} {name!r} must be printable and at most {capacity - 1} bytes of UTF-8 ({len(encoded)} given)')
+    return encoded + b'\0'
