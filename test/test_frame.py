@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import gc
+import os
+import pickle
+import signal
+import threading
+import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from zc_perception.errors import FrameReleasedError, StaleFrameError
-from zc_perception.frame import Frame, Header
+from zc_perception.frame import Frame, FrameData, Header
 from zc_perception.memory.fence import EventFence
-from zc_perception.memory.pool import BufferPool, SlotState
+from zc_perception.memory.pool import BufferPool, Lease, SlotState
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.layout import compute_layout
 from zc_perception.pixel.modifier import LINEAR
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -40,6 +49,62 @@ def test_a_frame_is_its_producer_s_lease_with_what_is_known_of_the_picture(make_
     assert (data.buffer_uid, data.generation) == (slot.buffer_uid, slot.generation)
     frame.release()
     assert pool.statistics().states == {SlotState.FREE: 1}
+
+
+def test_what_is_known_of_a_frame_never_changes(make_frame: MakeFrame) -> None:
+    data = make_frame().data
+    for field in dataclasses.fields(FrameData):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(data, field.name, None)
+    with pytest.raises(AttributeError):
+        data.modifier = 1  # type: ignore[misc]
+    assert isinstance(data.planes, tuple) and isinstance(data.buffers, tuple)
+
+
+@pytest.mark.parametrize('missing', ['header', 'layout', 'buffers', 'colorimetry', 'buffer_uid', 'generation', 'sequence', 'captured_ns'])
+def test_a_frame_is_described_in_full_or_not_at_all(make_frame: MakeFrame, missing: str) -> None:
+    """The modifier comes with the layout, which has no default for it either."""
+    fields = dict(vars(make_frame().data))
+    assert FrameData(**fields).buffer_uid == fields['buffer_uid']
+    del fields[missing]
+    with pytest.raises(TypeError, match=missing):
+        FrameData(**fields)
+
+
+def test_the_fence_is_the_producer_s_and_absent_unless_given(make_frame: MakeFrame) -> None:
+    fence = EventFence()
+    assert make_frame(acquire_fence=fence).data.acquire_fence is fence
+    assert make_frame().data.acquire_fence is None
+    fence.close()
+
+
+def test_a_reused_slot_keeps_its_uid_and_gets_a_new_generation(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool = make_pool(slots=1)
+    first = make_frame(pool)
+    first.release()
+    second = make_frame(pool)
+    assert second.data.buffer_uid == first.data.buffer_uid and second.data.generation == first.data.generation + 1
+    assert make_frame(make_pool(slots=1)).data.buffer_uid != first.data.buffer_uid
+
+
+@pytest.mark.parametrize('do', [copy.copy, copy.deepcopy, pickle.dumps, lambda frame: pickle.dumps(frame, 0)])
+def test_a_frame_is_one_lease_and_not_copied(make_pool: MakePool, make_frame: MakeFrame, do: Callable[[Frame], object]) -> None:
+    pool = make_pool(slots=1)
+    frame = make_frame(pool, sequence=4)
+    with pytest.raises(TypeError, match=r"^frame 4 can't be copied or pickled, it is one lease: call frame\.share\(\) for another lease"):
+        do(frame)
+    frame.release()
+    assert holders(pool) == {}
+
+
+def test_a_frame_has_its_slot_s_layout_whatever_the_pool_makes_now(make_pool: MakePool) -> None:
+    pool = make_pool(64, 48, slots=1)
+    slot = pool.acquire()
+    assert slot is not None
+    slot.layout = compute_layout(NV12, 32, 24)
+    frame = Frame.publish_slot(pool, slot, header=Header(0, ''), colorimetry=BT601_LIMITED, sequence=0, captured_ns=0)
+    assert frame.data.layout is slot.layout and (frame.data.width, pool.layout.width) == (32, 64)
+    frame.release()
 
 
 def test_a_producer_with_a_quota_on_itself_is_told(make_pool: MakePool) -> None:
@@ -134,6 +199,52 @@ def test_a_block_releases_even_when_its_body_raises_or_has_released(make_pool: M
     assert holders(pool) == {}
 
 
+def test_a_block_s_own_exception_is_not_hidden_by_a_view_in_its_traceback(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool = make_pool(slots=1)
+
+    def fail() -> None:
+        with make_frame(pool) as frame, frame.map() as planes:
+            view = planes[0]
+            raise KeyError(view.shape)
+
+    with pytest.raises(KeyError) as error:
+        fail()
+    assert holders(pool) == {'camera': 1}, 'the traceback still holds the view'
+    del error
+    gc.collect()
+    pool.collect()
+    assert holders(pool) == {} and pool.statistics().abandoned == 1
+
+
+def test_without_an_exception_a_view_that_is_left_is_told(make_frame: MakeFrame) -> None:
+    with pytest.raises(BufferError), make_frame() as frame, frame.map() as planes:
+        view = planes[0]
+    del view
+    frame.release()
+
+
+def test_of_several_threads_that_release_one_does(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool = make_pool(slots=1)
+    for _ in range(100):
+        frame, start, outcomes = make_frame(pool), threading.Barrier(4), list[str]()
+
+        def release(frame: Frame = frame, start: threading.Barrier = start, outcomes: list[str] = outcomes) -> None:
+            start.wait()
+            try:
+                frame.release()
+                outcomes.append('released')
+            except (FrameReleasedError, StaleFrameError):
+                outcomes.append('refused')
+
+        threads = [threading.Thread(target=release) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(outcomes) == ['refused'] * 3 + ['released']
+    assert holders(pool) == {}
+
+
 def test_a_release_fence_keeps_the_slot_from_being_reused(make_pool: MakePool, make_frame: MakeFrame) -> None:
     pool, fence = make_pool(slots=1), EventFence()
     make_frame(pool).release(fence)
@@ -164,3 +275,119 @@ def test_a_forgotten_frame_s_slot_is_not_reused_under_a_living_view(make_pool: M
     del view
     assert pool.acquire() is not None
     assert pool.statistics().abandoned == 1
+
+
+def test_a_view_s_finalizer_takes_no_lock(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    """The last view of a forgotten frame may end anywhere, also in a thread that is inside the pool."""
+    pool = make_pool(slots=1)
+    frame: Frame | None = make_frame(pool)
+    assert frame is not None
+    kept: list[Any] = []
+    with frame.map() as planes:
+        kept.append(planes[0])
+
+    def forget() -> None:
+        nonlocal frame
+        frame = None
+        kept.clear()
+
+    with pool._lock:
+        thread = threading.Thread(target=forget, daemon=True)
+        thread.start()
+        thread.join(10.0)
+        assert not thread.is_alive(), 'the finalizer waits for the lock'
+    assert pool.acquire() is not None
+
+
+@pytest.fixture
+def eager_collector() -> Iterator[None]:
+    """The collector runs at every few allocations, and has only the test's own objects to look at."""
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(7, 2, 2)
+    yield
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures('eager_collector')
+def test_frames_forgotten_in_cycles_by_many_threads_all_come_back(make_pool: MakePool) -> None:
+    """Under allocation pressure finalizers run in whichever thread allocates, at any place inside the pool too."""
+    pool, stop = make_pool(8, 4, slots=4), threading.Event()
+
+    def work(number: int) -> None:
+        for turn in range(80):
+            while (slot := pool.acquire()) is None:
+                gc.collect()
+                if stop.is_set():
+                    return
+            frame = Frame.publish_slot(
+                pool, slot, header=Header(turn, ''), colorimetry=BT601_LIMITED, sequence=turn, captured_ns=0
+            )  # fmt: skip
+            other = frame.deliver(f'consumer {number}')
+            cycle: list[Any] = [frame, other]
+            if turn % 3 == 0:
+                with frame.map() as planes:
+                    cycle.append(planes[0][1:])
+            if turn % 4 == 0 and other is not None:
+                other.release()
+            cycle.append(cycle)
+
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    stuck = [thread for thread in threads if thread.is_alive()]
+    stop.set()
+    assert not stuck, 'a finalizer waits for a lock, or a frame is lost'
+    gc.collect()
+    pool.collect()
+    assert holders(pool) == {} and pool.statistics().states == {SlotState.FREE: 4}
+    assert pool.statistics().abandoned == 4 * (80 + 60)
+
+
+def exit_status_of_child(child: int) -> int:
+    """Its exit status; a child that hangs is killed."""
+    deadline = time.monotonic() + 30.0
+    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    if ended == (0, 0):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return -1
+    return os.waitstatus_to_exitcode(ended[1])
+
+
+def test_a_forked_child_owns_no_frame(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool = make_pool(slots=2)
+    frame, forgotten = make_frame(pool, sequence=5), make_frame(pool)
+    with frame.map() as planes:
+        view = planes[0]
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            assert frame.released and 'released' in repr(frame)
+            for use in (frame.share, lambda: frame.deliver('npu'), lambda: frame.map().__enter__()):
+                with pytest.raises(FrameReleasedError, match=r'^frame 5 belongs to the parent process, a forked child owns no leases'):
+                    use()
+            with frame:
+                pass
+            frame.release()
+            frame.release()
+            abandoned: list[Lease] = []
+            setattr(pool, 'abandon', abandoned.append)  # noqa: B010
+            del forgotten, view
+            gc.collect()
+            assert abandoned == []
+            status = 0
+        finally:
+            os._exit(status)
+    assert exit_status_of_child(child) == 0, 'the child failed or hung'
+    assert holders(pool) == {'camera': 2} and not frame.released
+    del view
+    frame.release()
+    forgotten.release()
+    assert holders(pool) == {}

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from pixel.layout_oracle import PLANES, plane_bytes
 
-from zc_perception.errors import AcceleratorError, FormatError, FrameReleasedError
+from zc_perception.errors import AcceleratorError, AllocationError, FormatError, FrameReleasedError, StaleFrameError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.fence import EventFence
 from zc_perception.memory.heaps import SealedMemfd
-from zc_perception.memory.pool import BufferPool
+from zc_perception.memory.pool import BufferPool, Lease
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, compute_layout
+from zc_perception.pixel.modifier import INVALID, LINEAR
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakePool = Callable[..., BufferPool]
 MakeFrame = Callable[..., Frame]
+FrameOver = Callable[..., Frame]
 P010 = fourcc_code('P010')
 READ_WRITE = CpuAccess.READ | CpuAccess.WRITE
 
@@ -33,23 +38,33 @@ class CountingBuffer(DmaBuf):
         super().__init__(SealedMemfd().allocate(size).dup(), BufferKind.DMABUF, 'counting')
         self.calls: list[tuple[str, CpuAccess]] = []
         self.begin_error: OSError | None = None
+        self.end_error: OSError | None = None
 
-    def begin_cpu_access(self, access: CpuAccess) -> None:
+    def begin_cpu_access(self, access: CpuAccess, timeout_s: float = 1.0) -> None:
         if self.begin_error is not None:
             raise self.begin_error
         self.calls.append(('begin', access))
 
     def end_cpu_access(self, access: CpuAccess) -> None:
         self.calls.append(('end', access))
+        if self.end_error is not None:
+            raise self.end_error
 
 
-def frame_over(layout: ImageLayout, *buffers: DmaBuf) -> Frame:
-    pool = BufferPool(layout, lambda: buffers, 1, name='camera')
-    slot = pool.acquire()
-    assert slot is not None
-    frame = Frame.publish_slot(pool, slot, header=Header(0, ''), colorimetry=BT601_LIMITED, sequence=0, captured_ns=0)
-    pool.close()
-    return frame
+@pytest.fixture
+def frame_over() -> Iterator[FrameOver]:
+    """Makes frames of a layout and buffers of one's own, which are closed at the end."""
+    pools: list[BufferPool] = []
+
+    def make(layout: ImageLayout, *buffers: DmaBuf) -> Frame:
+        pools.append(BufferPool(layout, lambda: buffers, 1, name='camera'))
+        slot = pools[-1].acquire()
+        assert slot is not None
+        return Frame.publish_slot(pools[-1], slot, header=Header(0, ''), colorimetry=BT601_LIMITED, sequence=0, captured_ns=0)
+
+    yield make
+    for pool in pools:
+        pool.close()
 
 
 def address(array: NDArray[np.generic]) -> int:
@@ -61,7 +76,7 @@ def test_planes_are_the_mapping_s_own_memory(make_pool: MakePool, make_frame: Ma
     layout = {'stride_align': 256, 'offset_align': 4096, 'buffer_per_plane': buffer_per_plane}
     frame = make_frame(make_pool(64, 48, slots=1, layout=layout))
     with frame.map() as planes:
-        assert [(p.shape, p.strides, p.dtype) for p in planes] == [((48, 64), (256, 1), np.uint8), ((24, 32, 2), (256, 2, 1), np.uint8)]
+        assert [(p.shape, p.strides, p.dtype.str) for p in planes] == [((48, 64), (256, 1), '|u1'), ((24, 32, 2), (256, 2, 1), '|u1')]
         for plane, where in zip(planes, frame.data.planes, strict=True):
             mapping = np.frombuffer(frame.data.buffers[where.buffer].mapping(), np.uint8)
             assert address(plane) == address(mapping) + where.offset
@@ -111,17 +126,95 @@ def test_ten_bit_formats_have_sixteen_bit_samples(make_pool: MakePool, make_fram
     assert buffer.mapping()[start : start + 2] == b'\xc0\xab'
 
 
-def test_packed_formats_have_one_plane_of_elements(make_pool: MakePool, make_frame: MakeFrame) -> None:
-    for name, shape in (('RG24', (4, 6, 3)), ('YUYV', (4, 3, 4)), ('R8  ', (4, 6))):
-        frame = make_frame(make_pool(6, 4, slots=1, fourcc=fourcc_code(name)))
-        with frame.map() as planes:
-            assert [p.shape for p in planes] == [shape]
+@pytest.mark.parametrize('buffer_per_plane', [False, True])
+@pytest.mark.parametrize('name', sorted(PLANES))
+def test_every_format_s_samples_are_those_in_memory(make_pool: MakePool, make_frame: MakeFrame, name: str, buffer_per_plane: bool) -> None:
+    """Against every sample's address as the kernel's description of the format gives it."""
+    width, height, odd = 8, 4, {'stride_align': 11, 'offset_align': 7, 'height_align': 3, 'buffer_per_plane': buffer_per_plane}
+    frame = make_frame(make_pool(width, height, slots=1, fourcc=fourcc_code(name), layout=odd))
+    data, chance = frame.data, np.random.default_rng(1)
+    for buffer in data.buffers:
+        buffer.mapping()[:] = chance.bytes(buffer.size)
+    with frame.map() as planes:
+        assert len(planes) == len(PLANES[name])
+        for index, (sample, samples, across, down) in enumerate(PLANES[name]):
+            memory = data.buffers[data.planes[index].buffer].mapping()
+            rows = (height // down, width // across)
+            assert planes[index].shape == (rows if samples == 1 else (*rows, samples))
+            assert planes[index].dtype == np.dtype('<u2' if sample == 2 else 'u1')
+            assert planes[index].flags.aligned
+            assert planes[index].tobytes() == bytes(memory[address] for address in plane_bytes(name, index, data.layout))
 
 
-def test_tiled_memory_has_no_rows_to_look_at() -> None:
-    layout = ImageLayout(64, 48, NV12, 1 << 56 | 1, (PlaneLayout(0, 0, 64, 4096), PlaneLayout(0, 4096, 64, 2048)))
+def test_rgb565_is_a_word_for_each_pixel(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    frame = make_frame(make_pool(5, 3, slots=1, fourcc=fourcc_code('RG16')))
+    with frame.map(write=True) as planes:
+        assert (planes[0].shape, planes[0].dtype.str) == ((3, 5), '<u2')
+        planes[0][1, 2] = 0b10101_000001_00000
+    start = frame.data.planes[0].stride + 2 * 2
+    assert frame.data.buffers[0].mapping()[start : start + 2] == b'\x20\xa8'
+
+
+def test_padding_is_never_seen(frame_over: FrameOver) -> None:
+    """1000 in 1024 and 1080 in 1088: the planes are 1000 by 1080 all the same."""
+    layout = compute_layout(NV12, 1000, 1080, stride_align=1024, offset_align=4096, height_align=16)
+    frame = frame_over(layout, SealedMemfd().allocate(layout.buffer_size(0)))
+    with frame.map(write=True) as planes:
+        assert [(p.shape, p.strides) for p in planes] == [((1080, 1000), (1024, 1)), ((540, 500, 2), (1024, 2, 1))]
+        assert address(planes[1]) - address(planes[0]) == 1024 * 1088
+        for plane in planes:
+            plane[:] = 0xFF
+        del plane
+    written = np.frombuffer(frame.data.buffers[0].mapping(), np.uint8)
+    assert int(written.astype(np.uint32).sum()) == 255 * 1000 * (1080 + 540)
+    del written
+    frame.release()
+
+
+def test_mixed_buffers_are_each_plane_s_own(frame_over: FrameOver) -> None:
+    planes = (PlaneLayout(0, 8, 16, 64), PlaneLayout(1, 4, 8, 16), PlaneLayout(1, 32, 8, 16))
+    layout = ImageLayout(8, 4, fourcc_code('YU12'), LINEAR, planes)
+    frame = frame_over(layout, *(SealedMemfd().allocate(layout.buffer_size(i)) for i in range(2)))
+    with frame.map(write=True) as views:
+        for value, view in enumerate(views, 1):
+            view[:] = value
+        del view
+    first, second = (buffer.mapping() for buffer in frame.data.buffers)
+    assert first[:100] == b'\0' * 8 + (b'\1' * 8 + b'\0' * 8) * 4 + b'\0' * 28
+    assert second[:50] == b'\0' * 4 + (b'\2' * 4 + b'\0' * 4) * 2 + b'\0' * 12 + (b'\3' * 4 + b'\0' * 4) * 2 + b'\0' * 2
+    frame.release()
+
+
+def test_read_only_planes_stay_read_only(make_frame: MakeFrame) -> None:
+    frame = make_frame()
+    with frame.map() as planes:
+        for array in (planes[0], planes[0].base, planes[1][1:]):
+            assert isinstance(array, np.ndarray)
+            with pytest.raises(ValueError, match='WRITEABLE'):
+                array.flags.writeable = True
+        del array
+    frame.release()
+
+
+def test_a_buffer_that_may_only_be_read_is_not_mapped_for_writing(make_frame: MakeFrame) -> None:
+    frame = make_frame()
+    (buffer,) = frame.data.buffers
+    narrow = DmaBuf(buffer.dup(), BufferKind.MEMFD, 'memfd', writable=False)
+    reader = Frame(replace(frame.data, buffers=(narrow,)), frame._held())
+    with pytest.raises(AllocationError, match=r'may only be read here: map without write=True'), reader.map(write=True):
+        pytest.fail('mapped')
+    with reader.map() as planes:
+        assert planes[0].shape == (48, 64)
+    reader.release()
+    frame._lease = None
+    narrow.close()
+
+
+@pytest.mark.parametrize('modifier', [1 << 56 | 1, INVALID])
+def test_tiled_memory_has_no_rows_to_look_at(frame_over: FrameOver, modifier: int) -> None:
+    layout = ImageLayout(64, 48, NV12, modifier, (PlaneLayout(0, 0, 64, 4096), PlaneLayout(0, 4096, 64, 2048)))
     frame = frame_over(layout, SealedMemfd().allocate(8192))
-    with pytest.raises(FormatError, match='NV12 with modifier INTEL:0x00000000000001 has no rows that a CPU could read'), frame.map():
+    with pytest.raises(FormatError, match=r'^NV12 with modifier (INVALID|INTEL).* has no rows that a CPU could read'), frame.map():
         pytest.fail('mapped')
     assert not frame.data.buffers[0].mapped
     frame.release()
@@ -129,7 +222,9 @@ def test_tiled_memory_has_no_rows_to_look_at() -> None:
 
 @pytest.mark.parametrize(('write', 'access'), [(False, CpuAccess.READ), (True, READ_WRITE)])
 @pytest.mark.parametrize('failing', [False, True])
-def test_every_buffer_has_sync_at_both_ends_also_when_the_body_raises(write: bool, access: CpuAccess, failing: bool) -> None:
+def test_every_buffer_has_sync_at_both_ends_also_when_the_body_raises(
+    frame_over: FrameOver, write: bool, access: CpuAccess, failing: bool
+) -> None:
     layout = compute_layout(NV12, 64, 48, buffer_per_plane=True)
     buffers = [CountingBuffer(layout.buffer_size(i)) for i in range(2)]
     frame = frame_over(layout, *buffers)
@@ -144,7 +239,7 @@ def test_every_buffer_has_sync_at_both_ends_also_when_the_body_raises(write: boo
     frame.release()
 
 
-def test_a_buffer_that_could_not_begin_is_not_ended_and_those_before_it_are() -> None:
+def test_a_buffer_that_could_not_begin_is_not_ended_and_those_before_it_are(frame_over: FrameOver) -> None:
     layout = compute_layout(NV12, 64, 48, buffer_per_plane=True)
     first, second = (CountingBuffer(layout.buffer_size(i)) for i in range(2))
     frame = frame_over(layout, first, second)
@@ -153,6 +248,48 @@ def test_a_buffer_that_could_not_begin_is_not_ended_and_those_before_it_are() ->
         pytest.fail('mapped')
     assert [name for name, _ in first.calls] == ['begin', 'end']
     assert second.calls == []
+    frame.release()
+
+
+@pytest.mark.parametrize('failing', [0, 1])
+def test_a_buffer_that_can_t_end_does_not_keep_the_others_from_it(frame_over: FrameOver, failing: int) -> None:
+    layout = compute_layout(NV12, 64, 48, buffer_per_plane=True)
+    buffers = [CountingBuffer(layout.buffer_size(i)) for i in range(2)]
+    buffers[failing].end_error = OSError(5, 'Input/output error')
+    frame = frame_over(layout, *buffers)
+    with pytest.raises(OSError, match='Input/output error'), frame.map() as planes:
+        view = planes[1]
+    assert [[name for name, _ in b.calls] for b in buffers] == [['begin', 'end']] * 2
+    with pytest.raises(FrameReleasedError):
+        planes[0]
+    with pytest.raises(BufferError):
+        frame.release()
+    del view
+    frame.release()
+
+
+def test_a_buffer_that_can_t_be_mapped_ends_those_before_it(frame_over: FrameOver, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = compute_layout(NV12, 64, 48, buffer_per_plane=True)
+    first, second = (CountingBuffer(layout.buffer_size(i)) for i in range(2))
+    frame = frame_over(layout, first, second)
+
+    def refuse() -> None:
+        raise AllocationError("can't be mapped")
+
+    monkeypatch.setattr(second, 'mapping', refuse)
+    with pytest.raises(AllocationError, match="can't be mapped"), frame.map():
+        pytest.fail('mapped')
+    assert [name for name, _ in first.calls] == ['begin', 'end'] and second.calls == []
+    frame.release()
+
+
+def test_an_abandoned_block_ends_its_access(frame_over: FrameOver) -> None:
+    buffer = CountingBuffer(64 * 72)
+    frame = frame_over(compute_layout(NV12, 64, 48), buffer)
+    block = frame.map()
+    block.__enter__()
+    del block
+    assert [name for name, _ in buffer.calls] == ['begin', 'end']
     frame.release()
 
 
@@ -178,8 +315,13 @@ def test_the_acquire_fence_s_error_is_raised(make_frame: MakeFrame) -> None:
 
 
 def test_an_acquire_fence_that_never_signals_costs_a_bounded_wait(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
-    fence, waits = EventFence(), []
-    monkeypatch.setattr(fence, 'wait', lambda timeout_s: bool(waits.append(timeout_s)))
+    fence, waits = EventFence(), list[float]()
+
+    def wait(timeout_s: float) -> bool:
+        waits.append(timeout_s)
+        return False
+
+    monkeypatch.setattr(fence, 'wait', wait)
     frame = make_frame(sequence=4, acquire_fence=fence)
     with pytest.raises(AcceleratorError, match='frame 4: its acquire fence did not signal within 1 s'), frame.map():
         pytest.fail('mapped')
@@ -199,6 +341,176 @@ def test_a_view_that_outlives_the_block_stops_the_release_and_not_for_ever(make_
     del part
     frame.release()
     assert pool.acquire() is not None
+
+
+KEEPERS: dict[str, Callable[[NDArray[Any]], object]] = {
+    'the plane': lambda plane: plane,
+    'a row': lambda plane: plane[3],
+    'another shape': lambda plane: plane[:, ::2].T,
+    'another type': lambda plane: plane.view(np.int8),
+    'a memoryview': lambda plane: plane.data,
+    'an array of a memoryview': lambda plane: np.asarray(plane.data),
+    'a bytes iterator': lambda plane: plane.flat,
+}
+
+
+@pytest.mark.parametrize('index', [0, 1])
+@pytest.mark.parametrize('keep', KEEPERS.values(), ids=KEEPERS)
+def test_whatever_still_sees_the_pixels_stops_the_release(
+    make_pool: MakePool, make_frame: MakeFrame, index: int, keep: Callable[[NDArray[Any]], object]
+) -> None:
+    pool = make_pool(slots=1, layout={'buffer_per_plane': True})
+    frame = make_frame(pool)
+    with frame.map() as planes:
+        kept = keep(planes[index])
+    for fence in (None, EventFence()):
+        with pytest.raises(BufferError, match='still alive'):
+            frame.release(fence)
+        if fence is not None:
+            fence.close()
+    assert not frame.released and pool.acquire() is None
+    del kept
+    frame.release()
+    assert pool.acquire() is not None
+
+
+def test_a_refused_release_forgets_no_view(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool = make_pool(slots=1)
+    frame = make_frame(pool)
+    with frame.map() as planes:
+        with pytest.raises(BufferError):
+            frame.release()
+        view = planes[0]
+    with pytest.raises(BufferError):
+        frame.release()
+    assert pool.acquire() is None
+    del view
+    frame.release()
+
+
+def test_another_thread_s_block_stops_the_release_from_its_first_moment(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block is still waiting for the acquire fence: nothing is mapped yet, and the slot must not go."""
+    fence, refused = EventFence(), list[str]()
+
+    def wait(timeout_s: float) -> bool:
+        def release() -> None:
+            try:
+                frame.release()
+            except BufferError as error:
+                refused.append(str(error))
+
+        other = threading.Thread(target=release)
+        other.start()
+        other.join()
+        return True
+
+    frame = make_frame(acquire_fence=fence)
+    monkeypatch.setattr(fence, 'wait', wait)
+    monkeypatch.setattr(fence, 'check', lambda: None)
+    with frame.map() as planes:
+        assert planes[0].shape == (48, 64)
+    assert len(refused) == 1 and not frame.released
+    frame.release()
+    fence.close()
+
+
+def in_another_thread(do: Callable[[], object]) -> list[type[BaseException]]:
+    """Runs *do* to its end in a thread of its own; the type of what it raised."""
+    raised: list[type[BaseException]] = []
+
+    def run() -> None:
+        try:
+            do()
+        except Exception as error:
+            raised.append(type(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return raised
+
+
+def test_a_release_between_a_block_s_check_and_its_start_is_refused(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame, held, raised = make_frame(), Frame._held, []
+
+    def check_and_then_another_thread_releases(self: Frame) -> Lease:
+        monkeypatch.undo()
+        lease = held(self)
+        raised.extend(in_another_thread(frame.release))
+        return lease
+
+    monkeypatch.setattr(Frame, '_held', check_and_then_another_thread_releases)
+    with frame.map():
+        assert raised == [BufferError]
+    frame.release()
+
+
+def test_a_block_between_a_release_s_check_and_its_end_is_refused(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool = make_pool(slots=1)
+    frame, raised = make_frame(pool), []
+
+    class Mappings(list[None]):
+        def __bool__(self) -> bool:
+            empty = not len(self)
+            raised.extend(in_another_thread(lambda: frame.map().__enter__()))
+            return not empty
+
+    frame._mappings = Mappings()
+    frame.release()
+    assert raised == [FrameReleasedError] and pool.acquire() is not None
+
+
+def test_any_thread_may_release(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool = make_pool(slots=1)
+    frame = make_frame(pool)
+    with frame.map() as planes:
+        assert planes[0].shape == (48, 64)
+    other = threading.Thread(target=frame.release)
+    other.start()
+    other.join()
+    assert frame.released and pool.acquire() is not None
+
+
+def test_a_thread_that_maps_never_sees_a_slot_that_was_released(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    """Mapping and releasing race: either the block is refused or the slot stays until its end."""
+    pool, wrong = make_pool(4, 4, slots=1), []
+    for sequence in range(300):
+        frame, start = make_frame(pool, sequence=sequence), threading.Barrier(2)
+        generation = frame.data.generation
+
+        def look(frame: Frame = frame, start: threading.Barrier = start, generation: int = generation) -> None:
+            start.wait()
+            try:
+                with frame.map():
+                    slot = pool.acquire()
+                    if slot is not None:
+                        wrong.append(generation)
+                        pool.discard(slot)
+            except FrameReleasedError:
+                pass
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        start.wait()
+        try:
+            frame.release()
+        except BufferError:
+            thread.join()
+            frame.release()
+        thread.join()
+    assert wrong == []
+
+
+def test_a_lease_that_the_pool_took_back_maps_nothing(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool = make_pool(slots=1)
+    frame = make_frame(pool, sequence=6)
+    pool.release(frame._held())
+    slot = pool.acquire()
+    assert slot is not None
+    with pytest.raises(StaleFrameError, match=r'^frame 6: generation 1 of its slot is gone \(now 2\); use the newest frame$'), frame.map():
+        pytest.fail('mapped')
+    pool.discard(slot)
+    frame._lease = None
 
 
 def test_a_copy_may_outlive_the_frame(make_frame: MakeFrame) -> None:

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import weakref
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, overload
+from typing import Any, NoReturn, SupportsIndex
 
-import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.errors import AcceleratorError, FormatError, FrameReleasedError, StaleFrameError
+from zc_perception.errors import AcceleratorError, FrameReleasedError, StaleFrameError
+from zc_perception.mapping import PlaneViews, map_buffers
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.fence import Fence
 from zc_perception.memory.pool import BufferPool, Lease, Slot
 from zc_perception.pixel.colorimetry import Colorimetry
-from zc_perception.pixel.fourcc import fourcc_name
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout
-from zc_perception.pixel.modifier import LINEAR, modifier_name
+
+_READ_WRITE = CpuAccess.READ | CpuAccess.WRITE
+# Goes up in a forked child, whose copies of the parent's frames are no leases.
+_process = 0
+
+
+def _forked() -> None:
+    global _process
+    _process += 1
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 @dataclass(frozen=True)
@@ -77,79 +87,6 @@ class FrameData:
         return self.layout.planes
 
 
-class PlaneViews(Sequence[NDArray[Any]]):
-    """The planes' samples as NumPy arrays over the mapping itself: (rows, columns) or (rows, columns, components).
-
-    They end with the ``with`` block; an array that was taken out and kept makes the frame's release raise.
-    """
-
-    def __init__(self, views: list[NDArray[Any]]) -> None:
-        self._views = views
-
-    @overload
-    def __getitem__(self, index: int) -> NDArray[Any]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
-    def __getitem__(self, index: int | slice) -> NDArray[Any] | list[NDArray[Any]]:
-        if not self._views:
-            raise FrameReleasedError("the frame's mapping has ended: use the planes inside 'with frame.map() as planes:'")
-        return self._views[index]
-
-    def __len__(self) -> int:
-        return len(self._views)
-
-    def _end(self) -> None:
-        self._views = []
-
-
-def _plane_view(layout: ImageLayout, index: int, root: NDArray[np.uint8]) -> NDArray[Any]:
-    plane, fmt = layout.planes[index], layout.format
-    element = fmt.planes[index]
-    sample = np.dtype('<u2') if fmt.bits > 8 else np.dtype(np.uint8)
-    components = element.element_bytes // sample.itemsize
-    columns = element.row_bytes(layout.width) // element.element_bytes
-    shape: tuple[int, ...] = (element.rows(layout.height), columns, components)
-    strides: tuple[int, ...] = (plane.stride, element.element_bytes, sample.itemsize)
-    if components == 1:
-        shape, strides = shape[:2], strides[:2]
-    view: NDArray[Any] = np.ndarray(shape, sample, buffer=root, offset=plane.offset, strides=strides)
-    return view
-
-
-@contextlib.contextmanager
-def map_buffers(
-    layout: ImageLayout, buffers: tuple[DmaBuf, ...], access: CpuAccess, live: list[weakref.ref[NDArray[Any]]]
-) -> Iterator[PlaneViews]:
-    """The one place where pixels become visible to the CPU, with SYNC brackets at both ends.
-
-    :param live: gets a weak reference to each buffer's root array that outlived the block.
-    :raises FormatError: the layout isn't LINEAR.
-    """
-    if layout.modifier != LINEAR:
-        raise FormatError(
-            f'{fourcc_name(layout.fourcc)} with modifier {modifier_name(layout.modifier)} has no rows that a CPU could read: '
-            'negotiate LINEAR, or import it into a device that knows the modifier'
-        )
-    roots: list[NDArray[np.uint8]] = []
-    synced: list[DmaBuf] = []
-    views = PlaneViews([])
-    try:
-        for buffer in buffers:
-            roots.append(np.frombuffer(buffer.mapping(), np.uint8))
-            if not access & CpuAccess.WRITE:
-                roots[-1].flags.writeable = False
-            buffer.begin_cpu_access(access)
-            synced.append(buffer)
-        views = PlaneViews([_plane_view(layout, i, roots[p.buffer]) for i, p in enumerate(layout.planes)])
-        yield views
-    finally:
-        for buffer in synced:
-            buffer.end_cpu_access(access)
-        views._end()
-        live.extend(map(weakref.ref, roots))
-        roots.clear()
-
-
 def _abandon(lease: Lease, live: list[weakref.ref[NDArray[Any]]]) -> None:
     """Take a forgotten frame's lease back once no view of its pixels is left. Runs in finalizers: takes no lock."""
     for reference in live:
@@ -160,14 +97,52 @@ def _abandon(lease: Lease, live: list[weakref.ref[NDArray[Any]]]) -> None:
     lease.pool.abandon(lease)
 
 
+class FrameMapping:
+    """The block of :meth:`Frame.map`. While it is open, the frame can't be released but with a fence."""
+
+    __slots__ = ('_access', '_frame', '_mapped')
+
+    def __init__(self, frame: Frame, access: CpuAccess) -> None:
+        self._frame = frame
+        self._access = access
+        self._mapped: map_buffers | None = None
+
+    def __enter__(self) -> PlaneViews:
+        frame = self._frame
+        # Before the lease is looked at, while release() takes the lease before it looks here: one of the two sees the other.
+        frame._mappings.append(None)
+        try:
+            frame._check_readable()
+            mapped = map_buffers(frame.data.layout, frame.data.buffers, self._access, frame._live)
+            views = mapped.__enter__()
+        except BaseException:
+            frame._mappings.pop()
+            raise
+        self._mapped = mapped
+        return views
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        mapped, self._mapped = self._mapped, None
+        if mapped is not None:
+            try:
+                mapped.__exit__(kind, value, trace)
+            finally:
+                self._frame._mappings.pop()
+
+    def __del__(self) -> None:
+        if self._mapped is not None:
+            self.__exit__(None, None, None)
+
+
 class Frame:
     """One lease over a :class:`FrameData`. Every delivery is its own Frame, so that no subscriber can end another's.
 
     In a subscription's callback the frame ends when the callback returns, unless the callback called :meth:`share`. Everywhere else
     the owner calls :meth:`release` or uses it as a context manager. A frame that is only forgotten is taken back late, and counted.
+    It moves but is never copied: ``copy`` and ``pickle`` raise TypeError. After ``fork`` the child's frames count as released.
     """
 
-    __slots__ = ('__weakref__', '_borrowed', '_lease', '_live', '_mappings', 'data', 'published_ns')
+    __slots__ = ('__weakref__', '_borrowed', '_lease', '_live', '_mappings', '_process', 'data', 'published_ns')
 
     def __init__(self, data: FrameData, lease: Lease) -> None:
         self.data = data
@@ -177,6 +152,7 @@ class Frame:
         # One entry for each map() block that is open; a list, because another thread may be in one.
         self._mappings: list[None] = []
         self._borrowed = False
+        self._process = _process
 
     @classmethod
     def publish_slot(
@@ -193,7 +169,7 @@ class Frame:
     ) -> Frame:
         """The producer's own lease over a slot that it has just filled."""
         data = FrameData(
-            header, pool.layout, slot.buffers, colorimetry, slot.buffer_uid, slot.generation, sequence, captured_ns,
+            header, slot.layout, slot.buffers, colorimetry, slot.buffer_uid, slot.generation, sequence, captured_ns,
             capture_cost_ns, acquire_fence,
         )  # fmt: skip
         lease = pool.lease(slot, slot.generation, pool.name)
@@ -203,8 +179,8 @@ class Frame:
 
     @property
     def released(self) -> bool:
-        """Whether the lease has been dropped."""
-        return self._lease is None
+        """Whether the lease has been dropped, or is the parent process's."""
+        return self._lease is None or self._process != _process
 
     @property
     def header(self) -> Header:
@@ -216,6 +192,11 @@ class Frame:
             raise FrameReleasedError(
                 f'frame {self.data.sequence} was released: call frame.share() in the callback to keep it, and release what it returns'
             )
+        if self._process != _process:
+            raise FrameReleasedError(
+                f'frame {self.data.sequence} belongs to the parent process, a forked child owns no leases: '
+                'subscribe in the child, or copy the pixels before the fork'
+            )
         return self._lease
 
     def deliver(self, holder: str) -> Frame | None:
@@ -225,7 +206,11 @@ class Frame:
         """
         lease = self._held()
         other = lease.pool.lease(lease.slot, lease.generation, holder)
-        return None if other is None else Frame(self.data, other)
+        if other is None:
+            return None
+        frame = Frame(self.data, other)
+        frame.published_ns = self.published_ns
+        return frame
 
     def lend(self) -> None:
         """For links: mark the frame as ending with the callback that it is handed to."""
@@ -254,28 +239,31 @@ class Frame:
             raise StaleFrameError(f'{lease.holder} is at its quota of leases; release one first')
         return other
 
-    @contextlib.contextmanager
-    def map(self, *, write: bool = False) -> Iterator[PlaneViews]:
-        """CPU access to a LINEAR frame's planes, without a copy, read-only unless *write*.
-
-        :raises FrameReleasedError: after release.
-        :raises FormatError: not LINEAR.
-        :raises AllocationError: the exporter refuses mmap.
-        :raises AcceleratorError: the acquire fence signalled an error, or didn't within a second.
-        """
-        self._held()
+    def _check_readable(self) -> None:
+        lease = self._held()
         fence = self.data.acquire_fence
         if fence is not None:
             if not fence.wait(1.0):
                 raise AcceleratorError(f'frame {self.data.sequence}: its acquire fence did not signal within 1 s')
             fence.check()
-        access = CpuAccess.READ | CpuAccess.WRITE if write else CpuAccess.READ
-        self._mappings.append(None)
-        try:
-            with map_buffers(self.data.layout, self.data.buffers, access, self._live) as views:
-                yield views
-        finally:
-            self._mappings.pop()
+        if lease.slot.generation != lease.generation:
+            raise StaleFrameError(
+                f'frame {self.data.sequence}: generation {lease.generation} of its slot is gone (now {lease.slot.generation}); '
+                'use the newest frame'
+            )
+
+    def map(self, *, write: bool = False) -> FrameMapping:
+        """CPU access to a LINEAR frame's planes, without a copy, read-only unless *write*: ``with frame.map() as planes:``.
+
+        Entering the block raises what is listed here.
+
+        :raises FrameReleasedError: after release.
+        :raises StaleFrameError: the pool has taken the lease back and reuses the slot.
+        :raises FormatError: not LINEAR.
+        :raises AllocationError: the exporter refuses mmap, or *write* and this process may only read the buffer.
+        :raises AcceleratorError: the acquire fence signalled an error or didn't within a second, or a device still uses the buffer.
+        """
+        return FrameMapping(self, _READ_WRITE if write else CpuAccess.READ)
 
     def release(self, fence: Fence | None = None) -> None:
         """Drop the lease; with *fence*, the slot is reused only once that has signalled.
@@ -285,28 +273,37 @@ class Frame:
         :raises BufferError: a NumPy view of the pixels is still alive, or without *fence* a ``map`` block is open; the frame stays leased.
         :raises FrameReleasedError: released before.
         """
-        lease = self._held()
-        self._live = [ref for ref in self._live if ref() is not None]
-        if self._live or (self._mappings and fence is None):
+        if self._process != _process:
+            return  # The same clean-up runs in a forked child, which has nothing to give back.
+        lease, self._lease = self._held(), None
+        if (self._mappings and fence is None) or any(reference() is not None for reference in self._live):
+            self._lease = lease
             raise BufferError(
                 f"frame {self.data.sequence} can't be released: a NumPy view of its pixels is still alive; "
                 "drop it ('del view') or copy what you keep ('view.copy()')"
             )
-        self._lease = None
         lease.pool.release(lease, fence)
 
     def __enter__(self) -> Frame:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        if self._lease is not None:
-            self.release()
+        # The traceback of an exception keeps views alive that its functions hold; it matters more than they, and ends with them.
+        with contextlib.suppress(BufferError) if kind is not None else contextlib.nullcontext():
+            if self._lease is not None:
+                self.release()
 
     def __del__(self) -> None:
         lease = getattr(self, '_lease', None)
-        if lease is not None:
+        if lease is not None and self._process == _process:
             _abandon(lease, self._live)
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            f"frame {self.data.sequence} can't be copied or pickled, it is one lease: call frame.share() for another lease, "
+            "or copy the pixels ('view.copy()')"
+        )
+
     def __repr__(self) -> str:
-        state = 'released' if self._lease is None else f'held by {self._lease.holder}'
+        state = 'released' if self._lease is None or self.released else f'held by {self._lease.holder}'
         return f'Frame({self.data.sequence}, {self.data.layout.describe()}, {state})'

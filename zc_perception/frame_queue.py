@@ -1,91 +1,195 @@
-"""A bounded queue of frames between two threads, which a consumer can poll(2) together with its fences."""
+"""Hands objects from one thread to another, the newest winning, and tells poll(2) when there is one."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import queue
 import select
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 from zc_perception.frame import Frame
 from zc_perception.memory.owned_fd import OwnedFd
 
+T = TypeVar('T')
+T_co = TypeVar('T_co', covariant=True)
 
-class FrameQueue:
-    """Keep-last: when full, the oldest frame is released and counted, so that the newest wins. Any number of threads.
 
-    :param depth: frames kept; ``None`` keeps all, which the producer's pool bounds.
-    :param on_drop: told of each dropped frame, after its release.
+class Source(Protocol[T_co]):
+    """Where a queue's consumer fetches objects itself: the socket of another process."""
+
+    def fileno(self) -> int:
+        """Readable when :meth:`receive` may have something."""
+
+    def receive(self) -> T_co | None:
+        """The next object, or ``None``. Never blocks, never raises: a source that has failed says so to its owner."""
+
+
+class KeepLastQueue(Generic[T]):
+    """Keep-last: when full, the oldest object is released and counted, so that the newest wins. Any number of threads.
+
+    A consumer with a thread of its own may attach sources: :meth:`get` then also takes what they have, in the caller's thread.
+
+    :param depth: objects kept; ``None`` keeps all, which the producer's pool bounds.
+    :param release: ends an object that nobody will get.
+    :param on_drop: told of each dropped object, after its release.
     """
 
-    def __init__(self, depth: int | None, on_drop: Callable[[], None] | None = None) -> None:
-        self._frames: deque[Frame] = deque()
+    def __init__(self, depth: int | None, release: Callable[[T], object], on_drop: Callable[[], None] | None = None) -> None:
+        self._entries: deque[T] = deque()
+        # One for each entry: a thread that waits for a token wakes much faster than one that polls a descriptor.
+        self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._depth = depth
+        self._release = release
         self._on_drop = on_drop
         self._lock = threading.Lock()
         self._event = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        self._polled = False
+        self._signalled = False
+        self._sources: tuple[Source[T], ...] = ()
+        self._epoll: select.epoll | None = None
         self._closed = False
         self.dropped = 0
 
     def fileno(self) -> int:
-        """Readable while the queue is not empty, and once it is closed."""
-        return self._event.fileno()
+        """Readable while the queue is not empty or a source has something, and once it is closed. Changes with the first source."""
+        if not self._polled:
+            with self._lock:
+                self._polled = True
+                if self._entries or self._closed:
+                    self._signal()
+        epoll = self._epoll
+        return self._event.fileno() if epoll is None else epoll.fileno()
 
     @property
     def closed(self) -> bool:
-        """Whether it takes no more frames; it polls readable then."""
+        """Whether it takes no more objects; it polls readable then."""
         return self._closed
 
     def __len__(self) -> int:
-        return len(self._frames)
+        return len(self._entries)
 
-    def put(self, frame: Frame) -> None:
-        """Take over a frame's lease. Never blocks."""
-        overflow = None
+    def _signal(self) -> None:
+        """Lock held."""
+        self._signalled = True
+        os.eventfd_write(self._event.fileno(), 1)
+
+    def put(self, entry: T) -> None:
+        """Take over an object and its lease. Never blocks."""
         with self._lock:
             if self._closed:
-                overflow = frame
+                overflow = entry
+            elif self._depth is not None and len(self._entries) >= self._depth:
+                overflow = self._entries.popleft()
+                self._entries.append(entry)
+                self.dropped += 1
             else:
-                if self._depth is not None and len(self._frames) >= self._depth:
-                    overflow = self._frames.popleft()
-                    self.dropped += 1
-                self._frames.append(frame)
-                os.eventfd_write(self._event.fileno(), 1)
-        if overflow is not None:
-            overflow.release()
-            if self._on_drop is not None:
-                self._on_drop()
+                self._entries.append(entry)
+                self._tokens.put(None)
+                if self._polled and not self._signalled:
+                    self._signal()
+                return
+        self._release(overflow)
+        if not self._closed and self._on_drop is not None:
+            self._on_drop()
 
-    def get(self, timeout_s: float = 0.0) -> Frame | None:
-        """The oldest frame, whose lease is the caller's now, or ``None`` after *timeout_s*."""
+    def attach(self, source: Source[T]) -> None:
+        """Let :meth:`get` also take from *source*, which its owner detaches before closing it."""
+        with self._lock:
+            if self._closed:
+                return
+            if self._epoll is None:
+                self._epoll = select.epoll()
+                self._epoll.register(self._event.fileno(), select.EPOLLIN)
+                self._polled = True
+            self._epoll.register(source.fileno(), select.EPOLLIN)
+            self._sources = (*self._sources, source)
+            # Whoever waits for a token or on the other descriptor looks again, and waits for both.
+            self._tokens.put(None)
+            self._signal()
+
+    def detach(self, source: Source[T]) -> None:
+        """Undo :meth:`attach`. A second call does nothing."""
+        with self._lock:
+            if source in self._sources:
+                self._sources = tuple(s for s in self._sources if s is not source)
+                if self._epoll is not None:
+                    with contextlib.suppress(OSError, ValueError):
+                        self._epoll.unregister(source.fileno())
+
+    def get(self, timeout_s: float = 0.0) -> T | None:
+        """The oldest object, whose lease is the caller's now, or ``None`` after *timeout_s*."""
+        if timeout_s <= 0.0:
+            return self._take()
         deadline = time.monotonic() + timeout_s
         while True:
-            frame = self._pop()
-            remaining = deadline - time.monotonic()
-            if frame is not None or remaining <= 0 or self._closed:
-                return frame
-            poller = select.poll()
-            poller.register(self._event.fileno(), select.POLLIN)
-            poller.poll(remaining * 1000)
-
-    def _pop(self) -> Frame | None:
-        with self._lock:
-            if not self._frames:
+            epoll = self._epoll
+            if epoll is None:
+                owing = False
+                try:
+                    self._tokens.get(True, timeout_s)
+                except queue.Empty:
+                    owing = True
+                entry = self._pop(owing=owing)
+            else:
+                entry = self._take()
+                if entry is None and not self._closed:
+                    epoll.poll(timeout_s)
+                    entry = self._take()
+            if entry is not None or self._closed:
+                return entry
+            timeout_s = deadline - time.monotonic()
+            if timeout_s <= 0.0:
                 return None
-            frame = self._frames.popleft()
-            if not self._frames and not self._closed:
-                os.eventfd_read(self._event.fileno())
-            return frame
+
+    def _take(self) -> T | None:
+        entry = self._pop(owing=True) if self._entries or self._signalled else None
+        if entry is None:
+            for source in self._sources:
+                entry = source.receive()
+                if entry is not None:
+                    return entry
+        return entry
+
+    def _pop(self, *, owing: bool) -> T | None:
+        """The oldest entry. *owing*: its token is still there, and goes with it."""
+        with self._lock:
+            entry = self._entries.popleft() if self._entries else None
+            if entry is not None and owing:
+                try:
+                    self._tokens.get_nowait()
+                except queue.Empty:
+                    pass  # its taker is about to find nothing
+            if self._signalled and not self._entries and not self._closed:
+                self._signalled = False
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._event.fileno())
+            return entry
 
     def close(self) -> None:
-        """Release what is queued; later frames are released at once. The descriptor is closed with the last reference."""
+        """Release what is queued; later objects are released at once. The descriptor is closed with the last reference."""
         with self._lock:
             self._closed = True
-            frames = list(self._frames)
-            self._frames.clear()
-            # Wakes a consumer that is polling.
-            os.eventfd_write(self._event.fileno(), 1)
-        for frame in frames:
-            frame.release()
+            entries = list(self._entries)
+            self._entries.clear()
+            self._sources = ()
+            # Wakes a consumer, however it waits.
+            self._tokens.put(None)
+            self._signal()
+        for entry in entries:
+            self._release(entry)
+
+
+class FrameQueue(KeepLastQueue[Frame]):
+    """A :class:`KeepLastQueue` of frames.
+
+    :param depth: see there.
+    :param on_drop: see there.
+    """
+
+    def __init__(self, depth: int | None, on_drop: Callable[[], None] | None = None) -> None:
+        super().__init__(depth, Frame.release, on_drop)
