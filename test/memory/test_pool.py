@@ -7,30 +7,18 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from pool_kit import SMALL, CountingAllocator, acquired, counted_pool, leased, stop_clock
 
 from zc_perception.errors import AllocationError, ConfigError, LayoutError, StaleFrameError
-from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import EventFence
 from zc_perception.memory.heaps import SealedMemfd
-from zc_perception.memory.pool import BufferPool, Lease, Slot, SlotState
+from zc_perception.memory.pool import BufferPool, Slot, SlotState
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakePool = Callable[..., BufferPool]
 TIMEOUT_S = 0.02
-
-
-def acquired(pool: BufferPool) -> Slot:
-    slot = pool.acquire()
-    assert slot is not None
-    return slot
-
-
-def leased(pool: BufferPool, slot: Slot, holder: str = 'npu') -> Lease:
-    lease = pool.lease(slot, slot.generation, holder)
-    assert lease is not None
-    return lease
 
 
 def after_timeout() -> None:
@@ -240,24 +228,126 @@ def test_freed_slots_are_reported_the_replacement_of_a_retired_one_too(make_pool
     assert freed[2:] == [pool.slots[0].buffer_uid] != [slot.buffer_uid]
 
 
-def test_a_replacement_that_can_not_be_allocated_is_tried_again() -> None:
-    layout, heap, memory_left = compute_layout(NV12, 64, 48), SealedMemfd(), [True]
-
-    def allocate() -> tuple[DmaBuf, ...]:
-        if not memory_left:
-            raise AllocationError('no memory')
-        return (heap.allocate(layout.buffer_size(0)),)
-
-    pool = BufferPool(layout, allocate, 2, name='camera', release_timeout_s=TIMEOUT_S)
-    slot = acquired(pool)
-    pool.release(leased(pool, slot), EventFence())
-    memory_left.clear()
+@pytest.mark.parametrize('failure', [AllocationError('no memory'), OSError(12, 'Cannot allocate memory'), ValueError('a bug')], ids=repr)
+def test_a_replacement_that_can_not_be_allocated_is_tried_again(failure: Exception) -> None:
+    """Whatever the allocator raises, the pool goes on with the other slots."""
+    pool, memory = counted_pool(2, release_timeout_s=TIMEOUT_S)
+    pool.release(leased(pool), EventFence())
+    memory.failure = failure
     after_timeout()
     other = acquired(pool)
     assert other.index == 1 and pool.acquire() is None
-    assert pool.statistics().states == {SlotState.RETIRED: 1, SlotState.FILLING: 1}
-    memory_left.append(True)
+    statistics = pool.statistics()
+    assert statistics.states == {SlotState.RETIRED: 1, SlotState.FILLING: 1}
+    assert statistics.replacement_failures >= 1 and str(failure) in statistics.last_failure
+    memory.failure = None
+    fresh = pool.acquire(wait_s=30.0)
+    assert fresh is not None and fresh.index == 0
+    pool.close()
+
+
+def test_an_allocator_without_memory_is_left_alone_for_a_while() -> None:
+    """Looking for contiguous memory is slow: not once per frame, let alone in every call."""
+    pool, memory = counted_pool(1, release_timeout_s=TIMEOUT_S)
+    pool.release(leased(pool), EventFence())
+    memory.run_out()
+    after_timeout()
+    started = time.monotonic()
+    for _ in range(1000):
+        assert pool.acquire() is None
+    doublings = 1 + (time.monotonic() - started) / 0.01
+    assert 1 <= pool.statistics().replacement_failures <= 1 + doublings
+    pool.close()
+
+
+def test_a_replacement_goes_on_with_the_generations_of_its_place() -> None:
+    """Index and generation alone, without buffer_uid, never name two frames either."""
+    pool, _ = counted_pool(1, release_timeout_s=TIMEOUT_S)
+    for _ in range(4):
+        pool.discard(acquired(pool))
+    lease = leased(pool)
+    pool.release(lease, EventFence())
+    after_timeout()
+    fresh = acquired(pool)
+    assert fresh is not lease.slot and fresh.generation == lease.generation + 1 == 6
+    pool.close()
+
+
+def test_the_allocator_and_the_listeners_may_use_the_pool() -> None:
+    """They are called without the lock: an allocator may ask for statistics, and a listener may look at who holds what."""
+    pool, memory = counted_pool(1, release_timeout_s=TIMEOUT_S)
+    heard: list[str] = []
+    pool.add_retire_listener(lambda slot: heard.append(pool.describe_holders()))
+    pool._source._allocate = lambda: (heard.append(repr(pool.statistics().states)), memory())[1]
+    pool.release(leased(pool), EventFence())
+    after_timeout()
+    acquired(pool)
+    assert heard == ['camera: 0 of 1 slots free; slot 0 generation 1 is retired', "{<SlotState.RETIRED: 'retired'>: 1}"]
+    pool.close()
+
+
+@pytest.mark.parametrize('broken', ['closed by its giver', 'raising'])
+def test_a_fence_that_can_not_be_looked_at_costs_its_slot_not_the_pool(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pass_time = stop_clock(monkeypatch)
+    pool, memory = counted_pool(2, release_timeout_s=TIMEOUT_S)
+    fence = EventFence()
+    lease = leased(pool)
+    pool.release(lease, fence)
+    if broken == 'raising':
+        fence.wait = fence.close = lambda *_: 1 / 0  # type: ignore
+    fence._fd.close()
+    assert acquired(pool).index == 1, 'the pool goes on'
+    pass_time(2 * TIMEOUT_S)
     assert acquired(pool).index == 0
+    assert lease.slot.state is SlotState.RETIRED and memory.closes == [1, 0, 0]
+    pool.close()
+
+
+def test_the_earliest_fence_decides_when_a_slot_is_given_up() -> None:
+    """A later release with another fence doesn't give a hanging device more time."""
+    pool, _ = counted_pool(1, release_timeout_s=TIMEOUT_S)
+    slot = acquired(pool)
+    first, second = leased(pool, slot), leased(pool, slot, 'overlay')
+    pool.release(first, EventFence())
+    after_timeout()
+    pool.release(second, EventFence())
+    assert (slot.state, pool.statistics().retired) == (SlotState.RETIRED, 1)
+    pool.close()
+
+
+def test_error_fences_are_counted() -> None:
+    pool, _ = counted_pool(1)
+    for error in (None, RuntimeError('device reset')):
+        fence = EventFence()
+        fence.signal(error)
+        pool.release(leased(pool), fence)
+    assert pool.statistics().fence_errors == 1
+    pool.close()
+
+
+def test_one_fence_may_come_with_two_leases_of_a_slot() -> None:
+    pool, _ = counted_pool(1)
+    slot, fence = acquired(pool), EventFence()
+    for lease in [leased(pool, slot), leased(pool, slot)]:
+        pool.release(lease, fence)
+    fence.signal()
+    assert pool.acquire() is slot
+    pool.close()
+
+
+def test_a_fence_of_a_refused_release_is_closed_too() -> None:
+    """Its ownership has passed; only the very fence that came with the first release is still needed."""
+    pool, _ = counted_pool(1)
+    lease, first, second = leased(pool), EventFence(), EventFence()
+    pool.release(lease, first)
+    for fence in (second, first):
+        with pytest.raises(StaleFrameError, match='was released before'):
+            pool.release(lease, fence)
+    with pytest.raises(ValueError, match='closed'):
+        second.fileno()
+    assert pool.acquire() is None
+    first.signal()
+    assert pool.acquire() is lease.slot
     pool.close()
 
 
@@ -268,21 +358,72 @@ def test_buffers_must_hold_the_layout() -> None:
 
 
 def test_a_failing_allocation_frees_the_slots_before_it() -> None:
-    layout, heap, left = compute_layout(NV12, 64, 48), SealedMemfd(), [1, 1]
-
-    def allocate() -> tuple[DmaBuf, ...]:
-        if not left:
-            raise AllocationError('no memory')
-        left.pop()
-        return (heap.allocate(layout.buffer_size(0)),)
-
+    memory = CountingAllocator()
+    memory.allocations_left = 2
     with pytest.raises(AllocationError, match='no memory'):
-        BufferPool(layout, allocate, 3, name='camera')
+        BufferPool(SMALL, memory, 3, name='camera')
+    assert memory.closes == [1, 1]
 
 
-def test_a_pool_has_slots(make_pool: MakePool) -> None:
-    with pytest.raises(ConfigError, match='pool of camera: 0 slots; at least 1'):
-        make_pool(slots=0)
+def test_triple_buffering_is_the_default() -> None:
+    pool = BufferPool(SMALL, CountingAllocator(), name='camera')
+    assert len(pool.slots) == 3
+    pool.close()
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        ({'slots': 0}, 'pool of camera: 0 slots; at least 1'),
+        ({'slots': -3}, 'pool of camera: -3 slots'),
+        ({'slots': 65}, '65 slots; .* 64 are the most'),
+        ({'reserve': -1}, '-1 of 3 slots reserved'),
+        ({'reserve': 4}, '4 of 3 slots reserved for the producer; 0 to 3'),
+        ({'release_timeout_s': 0.0}, r'a release timeout of 0.0 s'),
+        ({'release_timeout_s': -1.0}, r'a release timeout of -1.0 s'),
+        ({'release_timeout_s': float('nan')}, r'a release timeout of nan s'),
+        ({'release_timeout_s': float('inf')}, r'a release timeout of inf s'),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(options: dict[str, float], message: str) -> None:
+    memory = CountingAllocator()
+    with pytest.raises(ConfigError, match=message):
+        BufferPool(SMALL, memory, **{'slots': 3, 'name': 'camera', **options})  # type: ignore
+    assert memory.made == []
+
+
+def use_slot(pool: BufferPool, other: BufferPool) -> None:
+    pool.lease(acquired(other), 1, 'npu')
+
+
+WRONG_USES: list[tuple[str, Callable[[BufferPool, BufferPool], object], type[Exception], str]] = [
+    ('lease of another pool', lambda pool, other: pool.release(leased(other)), StaleFrameError, 'is of the pool of other, not of camera'),
+    ('slot of another pool', use_slot, StaleFrameError, 'is not of the pool of camera; lease it from its own'),
+    ('foreign discard', lambda pool, other: pool.discard(acquired(other)), StaleFrameError, 'is not of the pool of camera; discard it'),
+    (
+        'discard twice',
+        lambda pool, _: [pool.discard(pool.slots[0]) for _ in [acquired(pool), 1]],
+        StaleFrameError,
+        'slot 0 is free; only one',
+    ),
+    ('old discard', lambda pool, _: pool.discard(acquired(pool), 0), StaleFrameError, 'generation 0 is gone'),
+    ('future lease', lambda pool, _: pool.lease(acquired(pool), 7, 'npu'), StaleFrameError, r'generation 7 never was \(now 1, filling\)'),
+    ('free slot', lambda pool, _: pool.lease(pool.slots[0], 0, 'npu'), StaleFrameError, r'generation 0 is gone \(now 0, free\)'),
+    ('index too high', lambda pool, _: pool.acquire(3), ConfigError, 'there is no slot 3; its 3 slots are 0 to 2'),
+    ('index too low', lambda pool, _: pool.acquire(-1), ConfigError, 'there is no slot -1'),
+    ('index and wait', lambda pool, _: pool.acquire(1, wait_s=1.0), ConfigError, "slot 1 can't be waited for"),
+]
+
+
+@pytest.mark.parametrize(('use', 'error', 'message'), [row[1:] for row in WRONG_USES], ids=[row[0] for row in WRONG_USES])
+def test_wrong_use_is_an_error_that_says_what(
+    make_pool: MakePool, use: Callable[[BufferPool, BufferPool], object], error: type[Exception], message: str
+) -> None:
+    pool, other = make_pool(), make_pool(name='other')
+    with pytest.raises(error, match=message):
+        use(pool, other)
+    pool.release(leased(pool, pool.acquire(2)))
+    other.revoke('npu')
 
 
 def test_closing_keeps_leased_buffers_open_until_their_release(make_pool: MakePool) -> None:

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
+from pool_kit import PATIENCE_S, acquired, closes, counted_pool, eventually, leased
 
-from zc_perception.frame import Frame
-from zc_perception.memory.pool import BufferPool, Lease, Slot, SlotState
+from zc_perception.errors import StaleFrameError
+from zc_perception.frame import Frame, Header
+from zc_perception.memory import slot_lending
+from zc_perception.memory.fence import EventFence
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.memory.pool import BufferPool, Slot, SlotState
+from zc_perception.memory.reaper import REAPER
+from zc_perception.memory.waker import Waker
+from zc_perception.pixel.colorimetry import BT601_LIMITED
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakePool = Callable[..., BufferPool]
 MakeFrame = Callable[..., Frame]
-
-
-def leased(pool: BufferPool) -> Lease:
-    slot = pool.acquire()
-    assert slot is not None
-    lease = pool.lease(slot, slot.generation, 'npu')
-    assert lease is not None
-    return lease
 
 
 def test_a_waiting_producer_is_woken_by_a_release(make_pool: MakePool) -> None:
@@ -58,6 +61,106 @@ def test_closing_ends_a_wait(make_pool: MakePool) -> None:
     assert time.monotonic() - started < 15.0
     closer.join()
     pool.release(lease)
+
+
+def wait_in_thread(pool: BufferPool) -> tuple[threading.Thread, list[Slot | None]]:
+    """A producer that is already waiting when this returns."""
+    got: list[Slot | None] = []
+    looked, wait = threading.Event(), Waker.wait
+    thread = threading.Thread(target=lambda: got.append(pool.acquire(wait_s=2 * PATIENCE_S)), daemon=True)
+    with mock.patch.object(Waker, 'wait', lambda self, *arguments: (looked.set(), wait(self, *arguments))[1]):
+        thread.start()
+        assert looked.wait(PATIENCE_S)
+    return thread, got
+
+
+def woken(thread: threading.Thread) -> bool:
+    thread.join(PATIENCE_S)
+    return not thread.is_alive()
+
+
+@pytest.mark.parametrize('event', ['fence', 'later fence', 'abandon', 'revoke', 'reconfigure', 'timeout', 'discard'])
+def test_whatever_frees_a_slot_wakes_a_waiting_producer(event: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself: the look that it takes now and then comes too late here."""
+    monkeypatch.setattr(slot_lending, '_LOOK_AGAIN_S', 1000.0)
+    pool, memory = counted_pool(1, release_timeout_s=0.02 if event == 'timeout' else 600.0)
+    slot, fence = acquired(pool), EventFence()
+    lease = leased(pool, slot) if event != 'discard' else None
+    if lease is not None and event in ('fence', 'timeout'):
+        pool.release(lease, fence)
+    thread, got = wait_in_thread(pool)
+    if event in ('fence', 'later fence'):
+        if lease is not None and event == 'later fence':
+            pool.release(lease, fence)
+        fence.signal()
+    elif event == 'abandon' and lease is not None:
+        pool.abandon(lease)
+    elif event == 'revoke':
+        pool.revoke('npu')
+    elif event == 'reconfigure':
+        pool.reconfigure(pool.layout, memory)
+    elif event == 'discard':
+        pool.discard(slot)
+    assert woken(thread) and got[0] is not None
+    assert (got[0] is slot) == (event not in ('timeout', 'reconfigure'))
+    if event == 'reconfigure' and lease is not None:
+        pool.release(lease)
+    pool.close()
+
+
+def test_every_waiting_producer_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_lending, '_LOOK_AGAIN_S', 1000.0)
+    pool, _ = counted_pool(3)
+    leases = [leased(pool) for _ in range(3)]
+    waits = [wait_in_thread(pool) for _ in range(3)]
+    fence = EventFence()
+    pool.release(leases[0], fence)
+    pool.release(leases[1])
+    pool.abandon(leases[2])
+    fence.signal()
+    assert all(woken(thread) for thread, _ in waits)
+    assert {slot.index for _, got in waits for slot in got if slot is not None} == {0, 1, 2}
+    assert (pool._waiters, pool._waker) == (0, None), 'nothing is left of the waits'
+    pool.close()
+
+
+def test_closing_wakes_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_lending, '_LOOK_AGAIN_S', 1000.0)
+    pool, _ = counted_pool(1)
+    lease = leased(pool)
+    waits = [wait_in_thread(pool) for _ in range(3)]
+    pool.close()
+    assert all(woken(thread) and got == [None] for thread, got in waits)
+    pool.release(lease)
+    assert closes(lease.slot) == 1
+
+
+@pytest.mark.parametrize('fence_is', ['pending', 'a closed number', 'a dead end'])
+def test_a_wait_does_not_spin(fence_is: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """poll(2) returns at once for a closed descriptor and for a pipe without a writer, and would again and again."""
+    pool, _ = counted_pool(1)
+    fence = EventFence()
+    if fence_is != 'pending':
+        reader, writer = os.pipe()
+        # A high one, that no descriptor which is opened meanwhile takes.
+        number = fcntl.fcntl(reader, fcntl.F_DUPFD_CLOEXEC, 900)
+        os.close(reader)
+        os.close(writer)
+        fence.close()
+        fence._fd = OwnedFd(number)
+    if fence_is == 'a closed number':
+        os.close(number)
+    pool.release(leased(pool), fence)
+    looks: list[None] = []
+    collect = BufferPool.collect
+    monkeypatch.setattr(BufferPool, 'collect', lambda self: (looks.append(None), collect(self))[1])
+    assert pool.acquire(wait_s=0.3) is None
+    assert len(looks) <= 12, 'it polls the fence, or where that is impossible looks every 50 ms'
+    if fence_is == 'a closed number':
+        fence._fd.detach()
+    pool._table.slots[0].fences[0].close()
+    pool._table.slots[0].fences.clear()
+    pool.close()
 
 
 def test_a_forgotten_frame_comes_back_and_is_counted(make_pool: MakePool, make_frame: MakeFrame) -> None:
@@ -135,6 +238,129 @@ def test_a_forked_child_releases_nothing(make_pool: MakePool, make_frame: MakeFr
     frame.release()
     pool.release(lease)
     assert pool.statistics().states == {SlotState.FREE: 2}
+
+
+def test_a_forked_child_asks_for_nothing_and_never_hangs(make_pool: MakePool) -> None:
+    """Every call of a copy ends at once, though the lock was held when the child was made: giving back does nothing, asking raises."""
+    heard: list[Slot] = []
+    pool = make_pool(slots=3, on_free=heard.append)
+    pool.add_retire_listener(heard.append)
+    lease, filling = leased(pool), acquired(pool)
+    pool.abandon(leased(pool))
+    with pool._lock:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                signal.alarm(20)
+                for ask in (pool.acquire, lambda: pool.lease(lease.slot, 1, 'x'), lambda: pool.reconfigure(pool.layout, tuple)):
+                    with pytest.raises(StaleFrameError, match='belongs to the process that made it; a forked child makes its own'):
+                        ask()
+                pool.collect()
+                pool.discard(filling)
+                pool.abandon(lease)
+                pool.release(lease)
+                assert pool.revoke('npu') == 0
+                pool.close()
+                pool.set_quota('npu', 1)
+                assert pool.statistics().holders == {'npu': 2} and len(pool.slots) == 3 and 'npu holds 2' in pool.describe_holders()
+                assert lease.slot.buffers[0].mapping()[0] == 0 and heard == []
+                own, _ = counted_pool(2)
+                own.release(leased(own))
+                own.close()
+                status = 0
+            finally:
+                os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    pool.collect()
+    assert pool.statistics().states == {SlotState.LEASED: 1, SlotState.FILLING: 1, SlotState.FREE: 1}
+    pool.release(lease)
+
+
+def test_a_forked_child_has_a_reaper_of_its_own() -> None:
+    """The parent's thread isn't there, and its lock may be held for ever."""
+    pool, _ = counted_pool(1)
+    lease = leased(pool)
+    pool.close()
+    with REAPER._lock:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                signal.alarm(20)
+                own, memory = counted_pool(1)
+                fence = EventFence()
+                own.release(leased(own), fence)
+                own.close()
+                fence.signal()
+                eventually(lambda: memory.closes == [1], 'the child finishes its own pool')
+                status = 0
+            finally:
+                os._exit(status)
+    _, result = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(result) == 0
+    assert pool.statistics().states == {SlotState.LEASED: 1}
+    pool.release(lease)
+
+
+def test_forgotten_frames_come_back_while_the_collector_runs_everywhere(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    """It runs at any allocation, also of a thread that is inside the pool; what it finalizes is the frames of all threads."""
+    pool = make_pool(slots=4)
+    failures: list[str] = []
+
+    def forget(number: int) -> None:
+        kept = 0
+        for turn in range(150):
+            while (slot := pool.acquire(wait_s=0.005)) is None:
+                if time.monotonic() > deadline:
+                    failures.append(f'no slot: {pool.describe_holders()}')
+                    return
+                gc.collect()  # all frames may be in cycles of an older generation
+            frame = Frame.publish_slot(
+                pool, slot, header=Header(0, ''), colorimetry=BT601_LIMITED, sequence=turn, captured_ns=0
+            )  # fmt: skip
+            if turn % 3 == 0:
+                frame.release()
+            else:
+                cycle: list[object] = [frame, frame.share() if turn % 2 else None]
+                cycle.append(cycle)
+                kept += 1 + turn % 2
+                del cycle
+            del frame
+            gc.collect(0)
+        forgotten.append(kept)
+
+    forgotten: list[int] = []
+    deadline = time.monotonic() + PATIENCE_S
+    threshold = gc.get_threshold()
+    gc.set_threshold(5, 2, 2)
+    try:
+        threads = [threading.Thread(target=forget, args=(number,), daemon=True) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(2 * PATIENCE_S)
+            assert not thread.is_alive(), 'a finalizer waits for a lock'
+    finally:
+        gc.set_threshold(*threshold)
+    gc.collect()
+    pool.collect()
+    statistics = pool.statistics()
+    assert failures == [] and len(forgotten) == 3
+    assert (statistics.states, statistics.holders, statistics.abandoned) == ({SlotState.FREE: 4}, {}, sum(forgotten))
+
+
+def test_listeners_are_never_called_from_a_finalizer(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool = make_pool(slots=1)
+    told: list[str] = []
+    pool.add_retire_listener(lambda slot: told.append('ended'))
+    frame = make_frame(pool)
+    pool.reconfigure(pool.layout, pool._source._allocate)
+    del frame
+    gc.collect()
+    assert told == [], 'the finalizer only leaves a note'
+    pool.collect()
+    assert told == ['ended']
 
 
 def test_threads_never_share_a_slot_and_lose_none(make_pool: MakePool) -> None:

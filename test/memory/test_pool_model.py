@@ -1,181 +1,368 @@
-"""The pool against a model of itself, driven by hypothesis: no slot lost, none handed out twice, stale leases always refused."""
+"""The pool against an independent model of it, driven by hypothesis.
+
+No slot is lost and none handed out twice; a stale lease is always refused; generations only grow; every buffer is closed exactly once and
+never while it is leased; every listener hears of every slot's end exactly once.
+"""
 
 from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, precondition, rule
+from pool_kit import SMALL, CountingAllocator, closes
 
-from zc_perception.errors import StaleFrameError
+from zc_perception.errors import AllocationError, ConfigError, StaleFrameError
+from zc_perception.memory import pool as pool_module
+from zc_perception.memory import replacement, slot_lending, slot_table
 from zc_perception.memory.fence import EventFence
-from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.pool import BufferPool, Lease, Slot, SlotState
+from zc_perception.memory.waker import Waker
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 
-LAYOUT = compute_layout(NV12, 16, 16)
-SLOTS = 3
-QUOTA = 2
 HOLDERS = ('npu', 'overlay', 'limited')
+LAYOUTS = (SMALL, compute_layout(NV12, 32, 16))
+TIMEOUT_S = 600.0
+Descriptor = Any  # a slot and the generation that was acquired, or hypothesis' multiple() for none
+
+
+@dataclass
+class Expected:
+    """What the model knows of a slot. It never reads the pool's own state of it."""
+
+    slot: Slot
+    index: int
+    generation: int
+    state: str = 'free'
+    holders: dict[int, str] = field(default_factory=dict)
+    fences: list[tuple[EventFence, float]] = field(default_factory=list)
+    condemned: bool = False
+    present: bool = True
 
 
 class PoolModel(RuleBasedStateMachine):
-    """Keeps, beside the pool, who should hold what."""
-
     leases = Bundle('leases')
     dead_leases = Bundle('dead_leases')
     descriptors = Bundle('descriptors')
 
-    def __init__(self) -> None:
-        super().__init__()
-        heap = SealedMemfd()
-        self.pool = BufferPool(
-            LAYOUT, lambda: (heap.allocate(LAYOUT.buffer_size(0)),), SLOTS, name='camera', release_timeout_s=600.0, on_free=self.told_free
-        )
-        self.pool.set_quota('limited', QUOTA)
-        self.freed = 0
-        self.filling: dict[Slot, int] = {}
-        self.held: dict[Slot, dict[int, Lease]] = {}
-        self.fences: dict[Slot, list[EventFence]] = {}
-        self.last_generation = dict.fromkeys(self.pool.slots, 0)
+    @initialize(slots=st.integers(1, 4))
+    def build(self, slots: int) -> None:
+        self.now = 1000.0
+        clock = SimpleNamespace(monotonic=lambda: self.now)
+        self.patches = [mock.patch.object(module, 'time', clock) for module in (slot_lending, slot_table, replacement, pool_module)]
+        # What a closed pool's reaper does is done by collect() here; test_reaper.py has the thread.
+        self.patches.append(mock.patch.object(pool_module, 'REAPER', SimpleNamespace(watch=lambda pool: Waker())))
+        for patch in self.patches:
+            patch.start()
+        self.memory = CountingAllocator(LAYOUTS[0])
+        self.freed: Counter[int] = Counter()
+        self.heard: Counter[int] = Counter()
+        self.pool = BufferPool(LAYOUTS[0], self.memory, slots, name='camera', release_timeout_s=TIMEOUT_S, on_free=self.on_free)
+        self.pool.add_retire_listener(self.on_end)
+        self.current: list[Expected] = []
+        self.all: dict[int, Expected] = {}
+        self.top: dict[int, int] = {}
+        self.expected_frees: Counter[int] = Counter()
         self.abandoned: list[Lease] = []
-        self.frees = 0
+        self.unsignalled: list[EventFence] = []
+        self.quotas: dict[str, int] = {}
+        self.retired = 0
+        self.closed = False
+        self.impossible = 0
+        self.adopt(self.pool.slots)
 
-    def told_free(self, slot: Slot) -> None:
-        self.freed += 1
+    def on_free(self, slot: Slot) -> None:
+        self.freed[slot.buffer_uid] += 1
 
-    def busy(self) -> set[Slot]:
-        return set(self.filling) | set(self.held) | set(self.fences)
+    def on_end(self, slot: Slot) -> None:
+        assert closes(slot) == 0, 'the buffers are open while listeners hear of their end'
+        self.heard[slot.buffer_uid] += 1
 
-    def drop(self, lease: Lease) -> None:
-        del self.held[lease.slot][lease.number]
-        self.settle(lease.slot)
+    def adopt(self, slots: tuple[Slot, ...]) -> None:
+        """A configuration's fresh slots."""
+        self.current = [Expected(slot, index, self.top.get(index, 0)) for index, slot in enumerate(slots)]
+        for expected in self.current:
+            assert expected.slot.buffer_uid not in self.all, 'a fresh slot has a name of its own'
+            self.all[expected.slot.buffer_uid] = expected
 
-    def settle(self, slot: Slot) -> None:
-        """The slot's last holder may have gone, or a fence may have signalled and been looked at."""
-        if self.held.get(slot):
+    def settle(self, slot: Expected) -> None:
+        """Nobody holds it: what becomes of it now."""
+        if slot.holders or slot.state in ('free', 'ended'):
             return
-        self.held.pop(slot, None)
-        waiting = [fence for fence in self.fences.get(slot, []) if not fence.wait(0.0)]
-        self.fences.pop(slot, None)
-        if waiting:
-            self.fences[slot] = waiting
+        slot.fences = [(fence, deadline) for fence, deadline in slot.fences if fence in self.unsignalled]
+        if (slot.condemned and not slot.fences) or any(deadline < self.now for _, deadline in slot.fences):
+            slot.state = 'ended'
+            self.retired += 1
+        elif slot.fences:
+            slot.state = 'waiting'
+        elif self.closed or not slot.present:
+            slot.state = 'ended'
         else:
-            self.frees += 1
+            slot.state = 'free'
+            self.expected_frees[slot.slot.buffer_uid] += 1
 
     def collected(self) -> None:
+        """What every look does: abandoned leases, fences, replacements."""
+        self.now += 1.5  # longer than any back-off of the allocator, and 40 steps are far from a timeout
         while self.abandoned:
             self.drop(self.abandoned.pop(0))
-        for slot in [s for s in self.fences if s not in self.held]:
+        for slot in list(self.all.values()):
+            if slot.state == 'waiting':
+                self.settle(slot)
+        self.pool.collect()
+        if self.closed or self.memory.failure is not None:
+            return
+        for index, slot in enumerate(self.current):
+            if slot.state == 'ended':
+                fresh = self.pool.slots[index]
+                assert fresh.buffer_uid not in self.all, 'a retired slot is replaced, never reused'
+                self.current[index] = self.all[fresh.buffer_uid] = Expected(fresh, index, slot.generation)
+                self.expected_frees[fresh.buffer_uid] += 1
+
+    def drop(self, lease: Lease) -> None:
+        slot = self.all[lease.slot.buffer_uid]
+        if slot.holders.pop(lease.number, None) is not None:
             self.settle(slot)
 
-    @rule(target=descriptors)
-    def acquire(self) -> tuple[Slot, int] | None:
-        self.collected()
-        slot = self.pool.acquire()
-        if len(self.busy()) == SLOTS:
-            assert slot is None
-            return None
-        assert slot is not None and slot not in self.busy()
-        assert slot.generation > self.last_generation[slot]
-        self.last_generation[slot] = self.filling[slot] = slot.generation
+    def check_acquired(self, slot: Slot, wanted: Expected) -> Descriptor:
+        assert slot is wanted.slot
+        assert slot.generation > self.top.get(slot.index, 0), 'generations only grow, through replacements and configurations'
+        self.top[slot.index] = wanted.generation = slot.generation
+        wanted.state = 'filling'
         return slot, slot.generation
 
+    @rule(target=descriptors)
+    def acquire(self) -> Descriptor:
+        self.collected()
+        free = [slot for slot in self.current if slot.state == 'free']
+        slot = self.pool.acquire()
+        if self.closed or not free:
+            assert slot is None
+            return multiple()
+        assert slot is not None
+        return self.check_acquired(slot, free[0])
+
+    @rule(target=descriptors, index=st.integers(0, 4))
+    def acquire_this_one(self, index: int) -> Descriptor:
+        self.collected()
+        if index >= len(self.current):
+            with pytest.raises(ConfigError, match='no slot'):
+                self.pool.acquire(index)
+            return multiple()
+        slot = self.pool.acquire(index)
+        if self.closed or self.current[index].state != 'free':
+            assert slot is None
+            return multiple()
+        assert slot is not None
+        return self.check_acquired(slot, self.current[index])
+
     @rule(target=leases, descriptor=descriptors, holder=st.sampled_from(HOLDERS))
-    def lease(self, descriptor: tuple[Slot, int] | None, holder: str) -> Lease | None:
-        if descriptor is None:
-            return None
+    def lease(self, descriptor: Descriptor, holder: str) -> Lease:
         slot, generation = descriptor
-        current = self.last_generation[slot] == generation and (slot in self.filling or slot in self.held)
-        if not current:
+        expected = self.all[slot.buffer_uid]
+        if expected.generation != generation or expected.state not in ('filling', 'leased'):
             with pytest.raises(StaleFrameError):
                 self.pool.lease(slot, generation, holder)
-            return None
-        holding = sum(lease.holder == holder for leases in self.held.values() for lease in leases.values())
+            return multiple()
+        holding = sum(name == holder for known in self.all.values() for name in known.holders.values())
         lease = self.pool.lease(slot, generation, holder)
-        if holder == 'limited' and holding >= QUOTA:
+        if holding >= self.quotas.get(holder, 1000):
             assert lease is None
-            return None
-        assert lease is not None and lease.holder == holder
-        self.filling.pop(slot, None)
-        self.held.setdefault(slot, {})[lease.number] = lease
+            return multiple()
+        assert lease is not None
+        expected.state = 'leased'
+        expected.holders[lease.number] = holder
         return lease
 
-    @rule(target=dead_leases, lease=consumes(leases), with_fence=st.booleans(), signalled=st.booleans())
-    def release(self, lease: Lease | None, with_fence: bool, signalled: bool) -> Lease | None:
-        if lease is None:
-            return None
-        fence = EventFence() if with_fence else None
-        if fence is not None:
-            self.fences.setdefault(lease.slot, []).append(fence)
-            if signalled:
-                fence.signal()
-        # The model looks at the fence before the pool, which closes it.
+    @rule(target=leases, holder=st.sampled_from(HOLDERS))
+    def acquire_and_lease(self, holder: str) -> Lease:
+        """In one step, so that short runs get somewhere."""
+        descriptor = self.acquire()
+        return self.lease(descriptor, holder) if isinstance(descriptor, tuple) else descriptor
+
+    @rule(target=dead_leases, lease=consumes(leases), fence=st.sampled_from(('none', 'pending', 'signalled', 'failed')))
+    def release(self, lease: Lease, fence: str) -> Lease:
+        slot = self.all[lease.slot.buffer_uid]
+        given = None if fence == 'none' else EventFence()
+        if given is not None:
+            if fence == 'pending':
+                self.unsignalled.append(given)
+            else:
+                given.signal(RuntimeError('device reset') if fence == 'failed' else None)
+        if lease.number not in slot.holders:  # revoked
+            with pytest.raises(StaleFrameError, match='revoked'):
+                self.pool.release(lease, given)
+            if given in self.unsignalled:
+                self.unsignalled.remove(given)
+            return lease
+        if given in self.unsignalled:
+            slot.fences.append((given, self.now + TIMEOUT_S))
         self.drop(lease)
-        self.pool.release(lease, fence)
+        self.pool.release(lease, given)
         return lease
 
-    @rule(target=dead_leases, lease=consumes(leases))
-    def abandon(self, lease: Lease | None) -> Lease | None:
-        if lease is None:
-            return None
+    @rule(target=dead_leases, lease=consumes(leases), look=st.booleans())
+    def abandon(self, lease: Lease, look: bool) -> Lease:
         self.abandoned.append(lease)
         self.pool.abandon(lease)
-        # The lease is dropped by the next look; until then it is still good.
-        self.collected()
-        self.pool.collect()
+        if look:
+            self.collected()
         return lease
 
     @rule(lease=dead_leases)
-    def release_again(self, lease: Lease | None) -> None:
-        if lease is not None:
+    def release_again(self, lease: Lease) -> None:
+        if lease not in self.abandoned:
             with pytest.raises(StaleFrameError):
                 self.pool.release(lease)
 
-    @rule(data=st.data())
-    def discard(self, data: st.DataObject) -> None:
-        if self.filling:
-            slot = data.draw(st.sampled_from(sorted(self.filling, key=lambda s: s.index)))
-            del self.filling[slot]
-            self.frees += 1
-            self.pool.discard(slot)
+    @rule(descriptor=descriptors)
+    def discard(self, descriptor: Descriptor) -> None:
+        slot, generation = descriptor
+        expected = self.all[slot.buffer_uid]
+        if expected.state == 'ended':
+            self.pool.discard(slot, generation)
+        elif expected.state != 'filling' or expected.generation != generation:
+            with pytest.raises(StaleFrameError):
+                self.pool.discard(slot, generation)
+        else:
+            self.pool.discard(slot, generation)
+            self.settle(expected)
 
-    @rule(data=st.data())
-    def signal(self, data: st.DataObject) -> None:
-        pending = [fence for _, fences in sorted(self.fences.items(), key=lambda item: item[0].index) for fence in fences]
-        if pending:
-            data.draw(st.sampled_from(pending)).signal()
-            self.collected()
-            self.pool.collect()
+    @precondition(lambda self: self.unsignalled)
+    @rule(data=st.data(), failed=st.booleans())
+    def signal(self, data: st.DataObject, failed: bool) -> None:
+        fence = data.draw(st.sampled_from(self.unsignalled))
+        self.unsignalled.remove(fence)
+        fence.signal(RuntimeError('device reset') if failed else None)
+        self.collected()
+
+    @precondition(lambda self: self.unsignalled)
+    @rule()
+    def fences_time_out(self) -> None:
+        self.now += 2 * TIMEOUT_S
+        self.collected()
+
+    @rule(holder=st.sampled_from(HOLDERS), quarantine=st.sampled_from(('none', 'pending', 'signalled', 'impossible')))
+    def revoke(self, holder: str, quarantine: str) -> None:
+        hit = [slot for slot in self.all.values() if holder in slot.holders.values()]
+        made: list[EventFence] = []
+
+        def make(buffers: object) -> EventFence:
+            if quarantine == 'impossible':
+                raise OSError('no descriptor left')
+            made.append(EventFence())
+            if quarantine == 'signalled':
+                made[-1].signal()
+            return made[-1]
+
+        count = sum(name == holder for slot in hit for name in slot.holders.values())
+        assert self.pool.revoke(holder, None if quarantine == 'none' else make, timeout_s=TIMEOUT_S) == count
+        assert len(made) == (len(hit) if quarantine in ('pending', 'signalled') else 0), 'one quarantine for each slot'
+        self.quotas.pop(holder, None)
+        self.impossible += len(hit) if quarantine == 'impossible' else 0
+        for slot in hit:
+            slot.holders = {number: name for number, name in slot.holders.items() if name != holder}
+            slot.condemned |= quarantine == 'impossible'
+            if quarantine == 'pending':
+                # Which fence is for which slot is the pool's affair; it asks in the order of its slots.
+                slot.fences.append((made[hit.index(slot)], self.now + TIMEOUT_S))
+                self.unsignalled.append(made[hit.index(slot)])
+            self.settle(slot)
+
+    @rule(slots=st.integers(1, 4), layout=st.sampled_from(LAYOUTS))
+    def reconfigure(self, slots: int, layout: object) -> None:
+        allocator = self.memory
+        assert isinstance(layout, type(SMALL))
+        before = self.pool.layout
+        if self.closed or sum(self.quotas.values()) > slots:
+            with pytest.raises(ConfigError):
+                self.pool.reconfigure(layout, allocator, slots)
+            return
+        if allocator.failure is not None:
+            with pytest.raises(AllocationError):
+                self.pool.reconfigure(layout, allocator, slots)
+            assert self.pool.layout is before
+            return
+        allocator.layout = layout
+        self.pool.reconfigure(layout, allocator, slots)
+        for slot in self.current:
+            slot.present = False
+            if slot.state == 'free':
+                slot.state = 'ended'
+        assert len(self.pool.slots) == slots and all(slot.layout is layout for slot in self.pool.slots)
+        self.adopt(self.pool.slots)
+
+    @rule(gone=st.booleans())
+    def memory_runs_out_or_comes_back(self, gone: bool) -> None:
+        self.memory.failure = AllocationError('no memory') if gone else None
+
+    @rule(holder=st.sampled_from(HOLDERS), frames=st.none() | st.integers(0, 3))
+    def set_quota(self, holder: str, frames: int | None) -> None:
+        others = sum(quota for name, quota in self.quotas.items() if name != holder)
+        if frames is not None and others + frames > len(self.current):
+            with pytest.raises(ConfigError, match='more than is left'):
+                self.pool.set_quota(holder, frames)
+        elif frames is None:
+            self.pool.set_quota(holder, None)
+            self.quotas.pop(holder, None)
+        else:
+            self.pool.set_quota(holder, frames)
+            self.quotas[holder] = frames
+
+    @precondition(lambda self: not self.closed)
+    @rule(really=st.integers(0, 9))
+    def close(self, really: int) -> None:
+        if really:  # most runs are about an open pool
+            return
+        self.collected()
+        self.closed = True
+        self.pool.close()
+        self.pool.close()
+        for slot in self.all.values():
+            if slot.state in ('free', 'filling') and (slot.present or slot.state == 'filling'):
+                slot.state = 'ended'
 
     @invariant()
-    def nothing_is_lost(self) -> None:
+    def the_pool_is_as_the_model_says(self) -> None:
+        if not hasattr(self, 'pool'):
+            return
         statistics = self.pool.statistics()
-        held = sum(map(len, self.held.values()))
-        assert sum(statistics.holders.values()) == held
-        waiting = len([s for s in self.fences if s not in self.held])
-        expected = {
-            SlotState.FILLING: len(self.filling),
-            SlotState.LEASED: len(self.held),
-            SlotState.WAITING: waiting,
-            SlotState.FREE: SLOTS - len(self.filling) - len(self.held) - waiting,
-        }
-        assert statistics.states == {state: count for state, count in expected.items() if count}
-        assert self.freed == self.frees
+        names = {'free': SlotState.FREE, 'filling': SlotState.FILLING, 'leased': SlotState.LEASED, 'waiting': SlotState.WAITING,
+                 'ended': SlotState.RETIRED}  # fmt: skip
+        assert statistics.states == Counter(names[slot.state] for slot in self.current)
+        assert statistics.slots == len(self.current)
+        assert statistics.ending == sum(not slot.present and slot.state != 'ended' for slot in self.all.values())
+        assert statistics.holders == Counter(name for slot in self.all.values() for name in slot.holders.values())
+        assert (statistics.quotas, statistics.retired) == (self.quotas, self.retired)
+        for uid, slot in self.all.items():
+            assert closes(slot.slot) == (slot.state == 'ended'), f'{slot}: its buffers are closed once, at its end'
+            assert self.heard[uid] == (slot.state == 'ended'), f'{slot}: listeners hear of its end once'
+        assert self.freed == self.expected_frees
+        assert statistics.callback_failures == self.impossible
 
     def teardown(self) -> None:
-        for leases in self.held.values():
-            for lease in leases.values():
-                self.pool.release(lease)
-        for fences in self.fences.values():
-            for fence in fences:
-                fence.signal()
-        self.pool.collect()
-        if not self.filling:
-            assert self.pool.statistics().states == {SlotState.FREE: SLOTS}
+        if not hasattr(self, 'pool'):
+            return
+        self.collected()
         self.pool.close()
+        for slot in list(self.all.values()):
+            for lease in list(slot.slot.leases.values()):
+                self.pool.release(lease)
+        for fence in self.unsignalled:
+            fence.signal()
+        self.pool.collect()
+        for patch in self.patches:
+            patch.stop()
+        assert self.memory.closes == [1] * len(self.memory.made), 'at the end every buffer ever made is closed, once'
+        assert set(self.heard.values()) <= {1}
 
 
 TestPoolModel = PoolModel.TestCase
-TestPoolModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestPoolModel.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)

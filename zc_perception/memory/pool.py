@@ -4,343 +4,214 @@ A slot goes free → filling → leased → (waiting for release fences) → fre
 or descriptor is recognised. The producer never waits for a consumer: with no free slot it drops the new frame, counts it, and can
 say who holds the others.
 
-Thread-safety: every public method may be called from any thread. Finalizers take no lock: an abandoned lease only goes onto a
-``SimpleQueue`` that the next call drains.
+Thread-safety: every public method may be called from any thread. The allocator, ``on_free``, retire listeners and quarantines are called
+without the lock. Finalizers take no lock: an abandoned lease only goes onto a ``SimpleQueue`` that the next call drains. Fork: the child's
+copy owns no slot and no lease; there giving something back does nothing and asking for something raises StaleFrameError.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import queue
-import random
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import Enum
 
-from zc_perception.errors import AllocationError, ConfigError, StaleFrameError
-from zc_perception.memory.dmabuf import DmaBuf
-from zc_perception.memory.fence import Fence
-from zc_perception.pixel.layout import ImageLayout, validate_layout
+from zc_perception.errors import ConfigError
+from zc_perception.memory.pool_events import PoolEvents
+from zc_perception.memory.pool_statistics import Holding, PoolStatistics, describe_holders, holdings
+from zc_perception.memory.reaper import REAPER, Remainder
+from zc_perception.memory.slot import Buffers, Lease, Slot, SlotState, close_buffers
+from zc_perception.memory.slot_lending import Quarantine, SlotLending
+from zc_perception.memory.slot_source import Allocate, SlotSource
+from zc_perception.pixel.layout import ImageLayout
 
-Buffers = tuple[DmaBuf, ...]
+__all__ = ['DEFAULT_SLOTS', 'Allocate', 'BufferPool', 'Buffers', 'Holding', 'Lease', 'PoolStatistics', 'Quarantine', 'Slot', 'SlotState']
 
-
-class SlotState(Enum):
-    """Where a slot is in its cycle."""
-
-    FREE = 'free'
-    FILLING = 'filling'
-    LEASED = 'leased'
-    WAITING = 'waiting'
-    RETIRED = 'retired'
+DEFAULT_SLOTS = 3
 
 
-@dataclass(eq=False)
-class Slot:
-    """One frame's worth of buffers. Only its pool changes it."""
-
-    index: int
-    buffers: Buffers
-    buffer_uid: int
-    generation: int = 0
-    state: SlotState = SlotState.FREE
-    holders: dict[int, str] = field(default_factory=dict)
-    fences: list[Fence] = field(default_factory=list)
-    fence_deadline: float = 0.0
-
-
-@dataclass(frozen=True)
-class Lease:
-    """The right to use one generation of a slot, until :meth:`BufferPool.release`."""
-
-    pool: BufferPool
-    slot: Slot
-    generation: int
-    number: int
-    holder: str
-
-
-@dataclass(frozen=True)
-class PoolStatistics:
-    """A snapshot for diagnostics."""
-
-    slots: int
-    states: dict[SlotState, int]
-    holders: dict[str, int]
-    exhausted: int
-    refused_by_quota: dict[str, int]
-    abandoned: int
-    retired: int
-
-
-class BufferPool:
+class BufferPool(SlotLending):
     """A fixed number of slots of one layout.
 
     :param layout: where each plane lies in a slot's buffers.
     :param allocate: makes the buffers of one slot; called once per slot now, and again to replace a retired one.
-    :param slots: how many; 3 is triple buffering.
+    :param slots: how many, 1 to 64; 3 is triple buffering.
     :param name: the producer's name, for messages.
-    :param release_timeout_s: a slot whose release fences are pending for longer is retired and replaced, never reused.
+    :param release_timeout_s: a slot whose release fence is pending for longer is retired and replaced, never reused.
     :param on_free: called, without the lock, whenever a slot becomes free: a V4L2 camera queues its buffer again.
-    :raises ConfigError: less than one slot.
+    :param reserve: slots that no quota may promise: those that the driver needs queued, and those that the producer has in flight.
+    :raises ConfigError: a number that makes no sense.
     :raises LayoutError: the layout doesn't fit the allocated buffers.
     """
 
     def __init__(
         self,
         layout: ImageLayout,
-        allocate: Callable[[], Buffers],
-        slots: int,
+        allocate: Allocate,
+        slots: int = DEFAULT_SLOTS,
         *,
         name: str,
         release_timeout_s: float = 1.0,
         on_free: Callable[[Slot], None] | None = None,
+        reserve: int = 0,
     ) -> None:
-        if slots < 1:
-            raise ConfigError(f'pool of {name}: {slots} slots; at least 1 is needed, 3 or more are sensible')
-        self.layout = layout
-        self.name = name
-        self._allocate = allocate
-        self._release_timeout_s = release_timeout_s
-        self._on_free = on_free
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._free_condition = threading.Condition(self._lock)
-        self._uid = random.SystemRandom().getrandbits(31) << 32
-        self._serial = 0
-        self._next_lease = 0
-        self._abandoned_leases: queue.SimpleQueue[Lease] = queue.SimpleQueue()
-        self._quotas: dict[str, int] = {}
-        self._held: Counter[str] = Counter()
-        self._refused: Counter[str] = Counter()
-        self._exhausted = 0
-        self._abandoned = 0
-        self._retired = 0
-        self._closed = False
-        self._slots: list[Slot] = []
-        try:
-            for index in range(slots):
-                self._slots.append(self._new_slot(index))
-        except BaseException:
-            self.close()
-            raise
+        if not 0.0 < release_timeout_s < float('inf'):
+            raise ConfigError(f'pool of {name}: a release timeout of {release_timeout_s} s; a number of seconds above 0 is needed')
+        if reserve < 0 or reserve > max(slots, 1):
+            raise ConfigError(f'pool of {name}: {reserve} of {slots} slots reserved for the producer; 0 to {slots} can be')
+        super().__init__(name, SlotSource.first(name, layout, allocate), slots, release_timeout_s, reserve, PoolEvents(on_free))
+        _POOLS.add(self)
 
-    def _new_slot(self, index: int) -> Slot:
-        buffers = self._allocate()
-        try:
-            validate_layout(self.layout, [b.size for b in buffers])
-        except BaseException:
-            for buffer in buffers:
-                buffer.close()
-            raise
-        self._serial += 1
-        return Slot(index, buffers, self._uid | self._serial)
+    @property
+    def layout(self) -> ImageLayout:
+        """That of slots which are made from now on. A frame has its own slot's."""
+        return self._source.layout
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """All slots, for trial imports before the first frame."""
+        """All slots of the present configuration, for trial imports before the first frame."""
         with self._lock:
-            return tuple(self._slots)
+            return tuple(self._table.slots)
 
-    def set_quota(self, holder: str, frames: int | None) -> None:
-        """At most *frames* leases at a time for *holder*; ``None`` for no limit of its own."""
-        with self._lock:
-            if frames is None:
-                self._quotas.pop(holder, None)
-            else:
-                self._quotas[holder] = frames
+    def add_retire_listener(self, callback: Callable[[Slot], None]) -> Callable[[], None]:
+        """Call *callback* once for each slot whose buffers end: retired, reconfigured or closed. Import caches forget them then.
 
-    def acquire(self, index: int | None = None, *, wait_s: float = 0.0) -> Slot | None:
-        """A free slot to fill, or ``None`` (counted as exhausted) when there is none.
+        The buffers are still open during the call and closed right after it. It comes on whichever thread ended the slot, without the lock,
+        never from a finalizer. What it raises is counted in the statistics.
 
-        :param index: this very slot: a driver has filled its buffer.
-        :param wait_s: how long a source that isn't live (a file) may wait for one. Live producers never wait.
+        :returns: what removes it again.
         """
-        deadline = time.monotonic() + wait_s
-        while True:
-            self.collect()
-            with self._lock:
-                slot = self._take_free(index)
-                remaining = deadline - time.monotonic()
-                if slot is not None or remaining <= 0 or self._closed:
-                    self._exhausted += slot is None and wait_s == 0.0
-                    return slot
-                # Fences and abandoned leases can't notify, hence the bound.
-                self._free_condition.wait(min(remaining, 0.05))
+        return self._events.add_retire_listener(callback)
 
-    def _take_free(self, index: int | None) -> Slot | None:
-        """Lock held."""
-        for slot in self._slots:
-            if slot.state is SlotState.FREE and index in (None, slot.index):
-                slot.state = SlotState.FILLING
-                slot.generation += 1
-                return slot
-        return None
+    def set_quota(self, holder: str, frames: int | None, *, overcommit: bool = False) -> None:
+        """At most *frames* leases at a time for *holder*; ``None`` for no limit of its own, and when that consumer is gone.
 
-    def lease(self, slot: Slot, generation: int, holder: str) -> Lease | None:
-        """One more lease on a slot that is being filled or is leased, or ``None`` (counted) when *holder* is at its quota.
-
-        :raises StaleFrameError: that generation has been given back already.
+        :param overcommit: promise more than there is: the producer may find no free slot then.
+        :raises ConfigError: negative, or all quotas and the reserve together are more than the slots.
         """
         with self._lock:
-            if slot.generation != generation or slot.state not in (SlotState.FILLING, SlotState.LEASED):
-                raise StaleFrameError(
-                    f'{self.name} slot {slot.index}: generation {generation} is gone (now {slot.generation}, {slot.state.value}); '
-                    'use the newest frame'
-                )
-            quota = self._quotas.get(holder)
-            if quota is not None and self._held[holder] >= quota:
-                self._refused[holder] += 1
-                return None
-            slot.state = SlotState.LEASED
-            self._next_lease += 1
-            slot.holders[self._next_lease] = holder
-            self._held[holder] += 1
-            return Lease(self, slot, generation, self._next_lease, holder)
-
-    def release(self, lease: Lease, fence: Fence | None = None) -> None:
-        """Drop a lease. With *fence*, whose ownership passes here, the slot is free only once that has signalled.
-
-        :raises StaleFrameError: dropped before.
-        """
-        if os.getpid() != self._pid:
-            return  # A forked child owns no leases, and the lock may be held by a thread that it doesn't have.
-        with self._lock:
-            freed = self._drop(lease, fence)
-        self._notify_free(freed)
-
-    def discard(self, slot: Slot) -> None:
-        """Give a slot back that was acquired but not published. Does nothing when the pool was closed meanwhile.
-
-        :raises StaleFrameError: it isn't being filled.
-        """
-        with self._lock:
-            if slot.state is SlotState.RETIRED:
-                return
-            if slot.state is not SlotState.FILLING:
-                raise StaleFrameError(f'{self.name} slot {slot.index} is {slot.state.value}; only one being filled can be discarded')
-            freed = self._settle(slot)
-        self._notify_free(freed)
-
-    def abandon(self, lease: Lease) -> None:
-        """For finalizers: drop *lease* at the next opportunity, taking no lock now."""
-        self._abandoned_leases.put(lease)
-
-    def _drop(self, lease: Lease, fence: Fence | None) -> list[Slot]:
-        slot = lease.slot
-        if slot.generation != lease.generation or lease.number not in slot.holders:
-            raise StaleFrameError(f'{self.name} slot {slot.index}: the lease of {lease.holder} was released before')
-        del slot.holders[lease.number]
-        self._held[lease.holder] -= 1
-        if fence is not None:
-            slot.fences.append(fence)
-            slot.fence_deadline = time.monotonic() + self._release_timeout_s
-        return [] if slot.holders else self._settle(slot)
-
-    def _settle(self, slot: Slot) -> list[Slot]:
-        """Lock held: the slot has no holder left; free it, or let it wait for its fences."""
-        pending = []
-        for fence in slot.fences:
-            if fence.wait(0.0):
-                fence.close()
-            else:
-                pending.append(fence)
-        slot.fences[:] = pending
-        if pending:
-            slot.state = SlotState.WAITING
-            return []
-        if self._closed:
-            slot.state = SlotState.RETIRED
-            self._close_buffers(slot)
-            return []
-        slot.state = SlotState.FREE
-        self._free_condition.notify()
-        return [slot]
-
-    def _collect(self) -> list[Slot]:
-        """Take back abandoned leases and slots whose fences have signalled; retire those that never will."""
-        freed: list[Slot] = []
-        with self._lock:
-            while not self._abandoned_leases.empty():
-                lease = self._abandoned_leases.get_nowait()
-                self._abandoned += 1
-                freed += self._drop(lease, None)
-            now = time.monotonic()
-            for slot in self._slots:
-                if slot.state is SlotState.WAITING:
-                    freed += self._settle(slot)
-                    if slot.state is SlotState.WAITING and now > slot.fence_deadline:
-                        self._retire(slot)
-                if slot.state is SlotState.RETIRED and not self._closed:
-                    freed += self._replace(slot)
-        return freed
+            self._accounts.set_quota(holder, frames, len(self._table.slots), overcommit)
 
     @property
-    def waiting(self) -> bool:
-        """Whether a slot waits for release fences, so that :meth:`collect` is worth calling soon."""
-        return any(slot.state is SlotState.WAITING for slot in self._slots)
+    def unpromised(self) -> int:
+        """How many slots are left for quotas; below 0 after an overcommit."""
+        with self._lock:
+            return len(self._table.slots) - self._accounts.reserve - self._accounts.promised
 
-    def collect(self) -> None:
-        """Take back what came free without a call: for producers that don't :meth:`acquire` for a while."""
-        self._notify_free(self._collect())
+    def reconfigure(self, layout: ImageLayout, allocate: Allocate, slots: int | None = None, *, overcommit: bool = False) -> None:
+        """Go on with fresh slots of another layout. Allocates first: when that fails, everything stays as it is.
 
-    def _retire(self, slot: Slot) -> None:
-        """Lock held: a device may still write there; its buffers are closed here but never handed out again."""
-        slot.state = SlotState.RETIRED
-        for fence in slot.fences:
-            fence.close()
-        slot.fences.clear()
-        self._close_buffers(slot)
-        self._retired += 1
+        Frames of the old slots stay readable, and one that is being filled can still be published or discarded; each old slot ends, and its
+        listeners hear of it, when nobody uses it any more. Until then it is memory on top: ``statistics().ending``. As after the
+        constructor, ``on_free`` isn't called for the fresh slots.
 
-    def _replace(self, slot: Slot) -> list[Slot]:
-        """Lock held: a fresh slot in place of a retired one. Without memory for it the pool goes on with the others and tries later."""
+        :param slots: as many as before unless given.
+        :param overcommit: accept fewer slots than quotas and reserve need.
+        :raises ConfigError: the pool is closed; too few slots for the quotas; a number that makes no sense.
+        :raises AllocationError: no memory.
+        :raises LayoutError: the layout doesn't fit the allocated buffers.
+        """
+        if self._forked:
+            raise self._not_ours()
+        with self._lock:
+            count = len(self._table.slots) if slots is None else slots
+            self._check_reconfiguration(count, overcommit)
+            source = self._source.next(layout, allocate)
+        fresh = source.slots(count)
         try:
-            fresh = self._new_slot(slot.index)
-        except AllocationError:
-            return []
-        self._slots[self._slots.index(slot)] = fresh
-        self._free_condition.notify()
-        return [fresh]
+            with self._lock:
+                self._check_reconfiguration(count, overcommit)
+                self._source = source
+                ended = self._table.reconfigure(fresh)
+                if self._waker is not None:
+                    self._waker.wake(len(fresh))
+        except ConfigError:
+            for slot in fresh:
+                close_buffers(slot.buffers)
+            raise
+        self._events.ended(ended)
 
-    def _notify_free(self, slots: list[Slot]) -> None:
-        if self._on_free is not None:
-            for slot in slots:
-                self._on_free(slot)
+    def _check_reconfiguration(self, slots: int, overcommit: bool) -> None:
+        if self._table.closed:
+            raise ConfigError(f'the pool of {self.name} is closed; make a new one')
+        if not overcommit:
+            self._accounts.check_room(slots)
 
-    @staticmethod
-    def _close_buffers(slot: Slot) -> None:
-        for buffer in slot.buffers:
-            # Someone still looks through the mapping, such as a job that was given up: it ends with the last view.
-            with contextlib.suppress(BufferError):
-                buffer.close()
+    def holdings(self) -> tuple[Holding, ...]:
+        """Who holds what and since when, the oldest lease first."""
+        with self._lock:
+            return holdings(self._table.slots, self._table.ending.values(), time.monotonic())
+
+    def describe_holders(self) -> str:
+        """One line for the log when a frame had to be dropped: who holds how many slots, which generations, and for how long."""
+        with self._lock:
+            now, table = time.monotonic(), self._table
+            return describe_holders(self.name, table.slots, holdings(table.slots, table.ending.values(), now), now)
 
     def statistics(self) -> PoolStatistics:
         """A snapshot."""
         with self._lock:
+            table, accounts = self._table, self._accounts
             return PoolStatistics(
-                slots=len(self._slots),
-                states=dict(Counter(s.state for s in self._slots)),
-                holders={holder: count for holder, count in self._held.items() if count},
+                slots=len(table.slots),
+                states=dict(Counter(slot.state for slot in table.slots)),
+                holders=dict(accounts.held),
                 exhausted=self._exhausted,
-                refused_by_quota=dict(self._refused),
+                refused_by_quota=dict(accounts.refused),
                 abandoned=self._abandoned,
-                retired=self._retired,
+                retired=table.retired,
+                ending=len(table.ending),
+                quotas=dict(accounts.quotas),
+                reserve=accounts.reserve,
+                refused=accounts.refused_total,
+                fence_errors=table.fence_errors,
+                revoked=self._revoked,
+                replacement_failures=self._replacement.failures,
+                callback_failures=self._events.failures,
+                last_failure=self._events.last_failure or self._replacement.last_failure,
             )
 
     def close(self) -> None:
-        """Close all free slots' buffers now and the others' when their last lease is dropped: leased frames stay readable."""
-        if os.getpid() != self._pid:
+        """Hand nothing out any more. Free slots' buffers end now, the others' when their last lease is dropped and their last fence has
+        signalled or timed out, also when nobody calls the pool again (:mod:`~zc_perception.memory.reaper`): leased frames stay readable.
+        """
+        if self._forked:
             return
-        self._collect()
+        self.collect()
         with self._lock:
-            self._closed = True
-            for slot in self._slots:
-                if slot.state in (SlotState.FREE, SlotState.FILLING):
-                    slot.state = SlotState.RETIRED
-                    self._close_buffers(slot)
-            self._free_condition.notify_all()
+            if self._table.closed:
+                return
+            ended = self._table.close()
+            if self._waker is not None:
+                self._waker.wake(self._waiters)
+            self._waker = REAPER.watch(self) if self._table.in_use else None
+        self._events.ended(ended)
+
+    def reap(self) -> Remainder:
+        """For the reaper, once the pool is closed."""
+        self.collect()
+        with self._lock:
+            pending = self._table.pending_fences()
+            left = len(self._table.in_use)
+            if not left:
+                self._waker = None
+            return Remainder(left, [p.fence for p in pending], min((p.deadline for p in pending), default=None))
+
+    def _after_fork(self) -> None:
+        """In the child: the lock may be held by a thread that exists only in the parent."""
+        self._forked = True
+        self._lock = threading.Lock()
+
+
+# The child's copies are told that they are copies.
+_POOLS: weakref.WeakSet[BufferPool] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for pool in _POOLS:
+        pool._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

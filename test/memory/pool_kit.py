@@ -1,0 +1,110 @@
+"""What the tests of the pool share: buffers that count how often they are closed, and an allocator that can run out of memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from zc_perception.errors import AllocationError
+from zc_perception.memory import replacement, slot_lending, slot_table
+from zc_perception.memory.dmabuf import DmaBuf
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.pool import BufferPool, Lease, Slot
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.layout import ImageLayout, compute_layout
+
+SMALL = compute_layout(NV12, 16, 16)
+PATIENCE_S = 30.0
+
+
+class CountedBuffer(DmaBuf):
+    """A memfd that knows how often it was closed."""
+
+    closes = 0
+
+    def close(self) -> None:
+        self.closes += 1
+        super().close()
+
+
+class CountingAllocator:
+    """Makes the buffers of one slot; all of them stay in ``made``."""
+
+    def __init__(self, layout: ImageLayout = SMALL) -> None:
+        self.layout = layout
+        self.made: list[CountedBuffer] = []
+        self.failure: Exception | None = None
+        self.allocations_left: int | None = None
+        self._heap = SealedMemfd()
+
+    def run_out(self) -> None:
+        self.failure = AllocationError('no memory')
+
+    def __call__(self) -> tuple[DmaBuf, ...]:
+        if self.failure is not None:
+            raise self.failure
+        if self.allocations_left is not None:
+            if self.allocations_left == 0:
+                raise AllocationError('no memory')
+            self.allocations_left -= 1
+        buffers = []
+        for index in range(self.layout.num_buffers):
+            plain = self._heap.allocate(self.layout.buffer_size(index))
+            buffers.append(CountedBuffer(plain.dup(), plain.kind, plain.heap))
+            plain.close()
+        self.made += buffers
+        return tuple(buffers)
+
+    @property
+    def closes(self) -> list[int]:
+        return [buffer.closes for buffer in self.made]
+
+
+def counted_pool(slots: int = 3, **options: Any) -> tuple[BufferPool, CountingAllocator]:
+    allocator = CountingAllocator()
+    options.setdefault('release_timeout_s', 60.0)
+    return BufferPool(SMALL, allocator, slots, name='camera', **options), allocator
+
+
+def stop_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """The pools' time passes only when the result is called, with seconds: a busy machine lets nothing time out."""
+    now = [time.monotonic()]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    for module in (slot_lending, slot_table, replacement):
+        monkeypatch.setattr(module, 'time', clock)
+
+    def pass_time(seconds: float) -> None:
+        now[0] += seconds
+
+    return pass_time
+
+
+def acquired(pool: BufferPool) -> Slot:
+    slot = pool.acquire()
+    assert slot is not None, pool.describe_holders()
+    return slot
+
+
+def leased(pool: BufferPool, slot: Slot | None = None, holder: str = 'npu') -> Lease:
+    slot = slot or acquired(pool)
+    lease = pool.lease(slot, slot.generation, holder)
+    assert lease is not None
+    return lease
+
+
+def closes(slot: Slot) -> int:
+    """How often the slot's one buffer was closed."""
+    buffer = slot.buffers[0]
+    assert isinstance(buffer, CountedBuffer)
+    return buffer.closes
+
+
+def eventually(reached: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not reached():
+        assert time.monotonic() < deadline, f'not within {PATIENCE_S} s: {what}'
+        time.sleep(0.002)

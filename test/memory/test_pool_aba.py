@@ -1,0 +1,118 @@
+"""ABA: the same slot, index, buffer and even inode come back for another frame, and whatever is left of the first must not reach it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+
+import pytest
+from pool_kit import SMALL, acquired, counted_pool, leased
+
+from zc_perception.errors import FrameReleasedError, StaleFrameError
+from zc_perception.frame import Frame
+from zc_perception.memory.dmabuf import BufferKind, DmaBuf
+from zc_perception.memory.fence import EventFence
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.memory.pool import BufferPool, SlotState
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+
+
+def test_a_lease_of_generation_n_is_refused_at_n_plus_1() -> None:
+    pool, _ = counted_pool(1)
+    old = leased(pool)
+    slot, generation = old.slot, old.generation
+    pool.release(old)
+    newer = leased(pool)
+    assert (newer.slot, newer.slot.index, newer.generation) == (slot, slot.index, generation + 1)
+    assert newer.slot.buffers[0].identity == slot.buffers[0].identity, 'the very same memory'
+    attempts: list[Callable[[], object]] = [
+        lambda: pool.release(old),
+        lambda: pool.release(old, EventFence()),
+        lambda: pool.lease(slot, generation, 'npu'),
+    ]
+    for attempt in attempts:
+        with pytest.raises(StaleFrameError):
+            attempt()
+    pool.abandon(old)
+    pool.collect()
+    assert newer.ended == '' and slot.state is SlotState.LEASED
+    assert (pool.statistics().holders, pool.statistics().abandoned) == ({'npu': 1}, 0)
+    pool.release(newer)
+    pool.close()
+
+
+def test_a_discard_of_an_earlier_use_does_not_take_the_slot_from_under_its_filler() -> None:
+    pool, _ = counted_pool(1)
+    first = acquired(pool).generation
+    pool.discard(pool.slots[0], first)
+    slot = acquired(pool)
+    with pytest.raises(StaleFrameError, match=rf'generation {first} is gone \(now {first + 1}, filling\)'):
+        pool.discard(slot, first)
+    assert slot.state is SlotState.FILLING
+    pool.close()
+
+
+class OneFile:
+    """An allocator whose buffers are one file, so that every slot's inode is the same, as when the kernel reuses a number."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        with open(path, 'wb') as file:
+            file.truncate(SMALL.buffer_size(0))
+
+    def __call__(self) -> tuple[DmaBuf, ...]:
+        return (DmaBuf(OwnedFd.open(self.path, 2), BufferKind.MEMFD, 'file'),)
+
+
+@pytest.mark.parametrize('how', ['retired', 'reconfigured'])
+def test_the_same_inode_again_is_another_buffer(tmp_path: object, how: str) -> None:
+    memory = OneFile(f'{tmp_path}/buffer')
+    pool = BufferPool(SMALL, memory, 1, name='camera', release_timeout_s=0.02)
+    old = leased(pool)
+    if how == 'retired':
+        pool.release(old, EventFence())
+        time.sleep(0.03)
+    else:
+        pool.reconfigure(SMALL, memory)
+    newer = leased(pool)
+    assert (newer.slot.index, newer.slot.buffers[0].identity) == (old.slot.index, old.slot.buffers[0].identity)
+    assert newer.slot is not old.slot and newer.slot.buffer_uid != old.slot.buffer_uid
+    assert newer.generation > old.generation, 'index and generation name one frame, whatever the buffers'
+    with pytest.raises(StaleFrameError):
+        pool.lease(newer.slot, old.generation, 'npu')
+    with contextlib.suppress(StaleFrameError):
+        pool.release(old)
+    with pytest.raises(StaleFrameError):
+        pool.release(old)
+    assert pool.statistics().holders == {'npu': 1} and newer.slot.state is SlotState.LEASED
+    pool.release(newer)
+    pool.close()
+
+
+def test_names_of_buffers_are_never_used_again() -> None:
+    pool, memory = counted_pool(3)
+    names = [slot.buffer_uid for slot in pool.slots]
+    for _ in range(20):
+        pool.reconfigure(SMALL, memory)
+        names += [slot.buffer_uid for slot in pool.slots]
+    other, _ = counted_pool(3)
+    names += [slot.buffer_uid for slot in other.slots]
+    assert len(set(names)) == len(names)
+    assert all(0 < name < 2**63 for name in names), 'they fit into a signed 64-bit field'
+    pool.close()
+    other.close()
+
+
+def test_a_frame_that_was_revoked_says_so(make_pool: Callable[..., BufferPool], make_frame: Callable[..., Frame]) -> None:
+    pool = make_pool(slots=1)
+    frame = make_frame(pool)
+    assert pool.revoke(pool.name) == 1
+    newer = leased(pool)
+    with pytest.raises(StaleFrameError, match='the lease of camera was revoked before'):
+        frame.release()
+    with pytest.raises(FrameReleasedError):
+        frame.release()
+    assert pool.statistics().holders == {'npu': 1}
+    pool.release(newer)

@@ -1,0 +1,194 @@
+"""A closed pool finishes by itself: nobody calls it any more, yet its last frames come back only later."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from unittest import mock
+
+import pytest
+from pool_kit import PATIENCE_S, acquired, closes, counted_pool, eventually, leased
+
+from zc_perception.errors import StaleFrameError
+from zc_perception.frame import Frame
+from zc_perception.memory import pool as pool_module
+from zc_perception.memory.fence import EventFence
+from zc_perception.memory.pool import BufferPool, Lease
+from zc_perception.memory.reaper import Reaper
+from zc_perception.memory.waker import Waker
+
+MakeFrame = Callable[..., Frame]
+TIMEOUT_S = 0.02
+
+
+@pytest.fixture(autouse=True)
+def reaper(no_fd_leak: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reaper]:
+    """One that no other test uses. With the last slot its thread goes too, and its descriptor."""
+    own = Reaper()
+    monkeypatch.setattr(pool_module, 'REAPER', own)
+    threads: list[threading.Thread] = []
+    watch = own.watch
+    monkeypatch.setattr(own, 'watch', lambda pool: (watch(pool), threads.append(own._thread or threading.Thread()))[0])
+    yield own
+    eventually(lambda: not own.running, 'the end of the reaper')
+    eventually(lambda: not any(thread.is_alive() for thread in threads), 'the end of its thread')
+
+
+def ends(pool: BufferPool) -> threading.Event:
+    """Set when the one slot that is left has ended."""
+    event = threading.Event()
+    pool.add_retire_listener(lambda slot: event.set())
+    return event
+
+
+def closed(lease: Lease) -> bool:
+    return closes(lease.slot) == 1
+
+
+def test_a_fence_that_signals_ends_its_slot_without_a_call() -> None:
+    pool, memory = counted_pool(1)
+    fence = EventFence()
+    pool.release(leased(pool), fence)
+    ended = ends(pool)
+    pool.close()
+    assert memory.closes == [0] and not ended.is_set()
+    fence.signal()
+    assert ended.wait(PATIENCE_S)
+    eventually(lambda: memory.closes == [1], 'the buffers are closed')
+    assert pool.statistics().retired == 0
+
+
+def test_a_fence_that_never_signals_ends_its_slot_after_the_timeout_without_a_call() -> None:
+    pool, memory = counted_pool(1, release_timeout_s=TIMEOUT_S)
+    pool.release(leased(pool), EventFence())
+    ended = ends(pool)
+    pool.close()
+    assert ended.wait(PATIENCE_S)
+    eventually(lambda: memory.closes == [1], 'the buffers are closed')
+    assert (pool.statistics().retired, len(memory.made)) == (1, 1), 'and nothing is allocated in its place'
+
+
+@pytest.mark.parametrize('fence_is', ['absent', 'pending', 'closed by its giver'])
+def test_a_lease_that_is_dropped_after_the_close_ends_its_slot(fence_is: str, reaper: Reaper) -> None:
+    pool, memory = counted_pool(2, release_timeout_s=TIMEOUT_S if fence_is == 'closed by its giver' else 60.0)
+    lease, fence = leased(pool), EventFence()
+    pool.close()
+    assert memory.closes == [0, 1] and reaper.running
+    if fence_is == 'absent':
+        pool.release(lease)
+        assert memory.closes == [1, 1]
+        fence.close()
+        return
+    pool.release(lease, fence)
+    if fence_is == 'pending':
+        assert memory.closes == [0, 1]
+        fence.signal()
+    else:
+        fence.close()
+    eventually(lambda: memory.closes == [1, 1], 'the buffers are closed')
+
+
+def test_a_frame_that_is_forgotten_after_the_close_ends_its_slot(make_pool: Callable[..., BufferPool], make_frame: MakeFrame) -> None:
+    pool = make_pool(slots=1)
+    frame = make_frame(pool)
+    ended = ends(pool)
+    pool.close()
+    del frame
+    gc.collect()
+    assert ended.wait(PATIENCE_S)
+    assert pool.statistics().abandoned == 1
+
+
+def test_a_holder_that_dies_after_the_close_is_quarantined_too() -> None:
+    pool, memory = counted_pool(1)
+    leased(pool)
+    pool.close()
+    fence = EventFence()
+    assert pool.revoke('npu', lambda buffers: fence) == 1
+    assert memory.closes == [0]
+    fence.signal()
+    eventually(lambda: memory.closes == [1], 'the buffers are closed')
+
+
+def test_frames_of_an_earlier_configuration_end_after_the_close() -> None:
+    pool, memory = counted_pool(1)
+    lease = leased(pool)
+    pool.reconfigure(pool.layout, memory)
+    pool.close()
+    assert memory.closes == [0, 1]
+    fence = EventFence()
+    pool.release(lease, fence)
+    fence.signal()
+    eventually(lambda: memory.closes == [1, 1], 'the buffers are closed')
+
+
+def test_one_thread_finishes_all_pools(reaper: Reaper) -> None:
+    pools = [counted_pool(1)[0] for _ in range(8)]
+    leases = [leased(pool) for pool in pools]
+    for pool in pools:
+        pool.close()
+        pool.close()
+    assert reaper._pools == pools, 'each once, and so one thread'
+    thread = reaper._thread
+    fences = [EventFence() for _ in pools]
+    for pool, lease, fence in reversed(list(zip(pools, leases, fences, strict=True))):
+        pool.release(lease, fence)
+    for fence in fences[::2]:
+        fence.signal()
+    eventually(lambda: all(map(closed, leases[::2])), 'those that signalled')
+    assert not any(map(closed, leases[1::2])) and reaper._thread is thread
+    for fence in fences[1::2]:
+        fence.signal()
+    eventually(lambda: all(map(closed, leases)), 'all')
+
+
+def test_a_pool_that_is_closed_while_the_reaper_sleeps_is_finished_too() -> None:
+    (first, _), (second, memory) = counted_pool(1), counted_pool(1)
+    lease, fence = leased(first), EventFence()
+    second.release(leased(second), fence)
+    asleep, wait = threading.Event(), Waker.wait
+    with mock.patch.object(Waker, 'wait', lambda self, *arguments: (asleep.set(), wait(self, *arguments))[1]):
+        first.close()
+        assert asleep.wait(PATIENCE_S)
+    second.close()
+    fence.signal()
+    eventually(lambda: memory.closes == [1], 'the second pool, while the first waits for ever')
+    first.release(lease)
+
+
+def test_a_pool_that_nobody_holds_needs_no_thread(reaper: Reaper) -> None:
+    pool, memory = counted_pool(3)
+    acquired(pool)
+    pool.close()
+    assert not reaper.running and memory.closes == [1, 1, 1]
+
+
+def test_an_idle_wait_for_the_last_frame_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread sleeps until something happens; it doesn't look every now and then."""
+    pool, _ = counted_pool(1)
+    lease = leased(pool)
+    turns: list[None] = []
+    reap = BufferPool.reap
+    monkeypatch.setattr(BufferPool, 'reap', lambda self: (turns.append(None), reap(self))[1])
+    pool.close()
+    eventually(lambda: bool(turns), 'the first look')
+    time.sleep(0.3)
+    assert len(turns) <= 3, 'the first look, and at most one for each token'
+    pool.release(lease)
+
+
+def test_a_closed_pool_hands_out_nothing_and_shares_what_is_out() -> None:
+    pool, _ = counted_pool(2)
+    lease, filling = leased(pool), acquired(pool)
+    pool.close()
+    assert pool.acquire() is None and pool.acquire(wait_s=30.0) is None
+    assert pool.statistics().exhausted == 0, 'that is not a drop'
+    with pytest.raises(StaleFrameError, match='retired'):
+        pool.lease(filling, filling.generation, 'npu')
+    shared = leased(pool, lease.slot, 'overlay')
+    pool.release(lease)
+    assert not closed(shared)
+    pool.release(shared)
+    assert closed(shared)

@@ -1,0 +1,193 @@
+"""Producers, consumers, devices and an administrator at once; what they did is recorded and checked afterwards."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import pytest
+from pool_kit import SMALL, CountingAllocator, closes, eventually
+
+from zc_perception.errors import StaleFrameError
+from zc_perception.memory.fence import EventFence
+from zc_perception.memory.pool import BufferPool, Lease, Slot, SlotState
+
+SECONDS = 1.5
+Entry = tuple[int, str, int, int]
+
+
+@pytest.fixture(autouse=True)
+def _threads_take_turns_often(no_fd_leak: None) -> Iterator[None]:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(0.0002)
+    yield
+    sys.setswitchinterval(interval)
+
+
+class Stress:
+    """Every frame's pixels are its own number: whoever reads another one has found a slot that was handed out twice."""
+
+    def __init__(self, slots: int, seed: int) -> None:
+        self.memory = CountingAllocator()
+        self.pool = BufferPool(SMALL, self.memory, slots, name='camera', release_timeout_s=60.0)
+        self.heard: Counter[int] = Counter()
+        self.heard_lock = threading.Lock()
+        self.pool.add_retire_listener(self.hear)
+        self.frames: SimpleQueue[tuple[Lease, int]] = SimpleQueue()
+        self.jobs: SimpleQueue[tuple[Slot, int, EventFence]] = SimpleQueue()
+        self.tags = itertools.count(1)
+        self.order = itertools.count()
+        self.history: list[Entry] = []
+        self.errors: list[str] = []
+        self.stop = threading.Event()
+        self.seed = seed
+
+    def hear(self, slot: Slot) -> None:
+        with self.heard_lock:
+            self.heard[slot.buffer_uid] += 1
+        if closes(slot):
+            self.errors.append(f'{slot} was closed before its listeners heard of it')
+
+    def record(self, what: str, slot: Slot, generation: int) -> None:
+        self.history.append((next(self.order), what, slot.buffer_uid, generation))
+
+    def check(self, slot: Slot, tag: int, who: str) -> None:
+        found = int.from_bytes(slot.buffers[0].mapping()[:8], 'little')
+        if found != tag:
+            self.errors.append(f'{who}: {slot} holds frame {found}, not {tag}')
+
+    def produce(self, choice: random.Random) -> None:
+        while not self.stop.is_set():
+            slot = self.pool.acquire(wait_s=0.05) if choice.random() < 0.5 else self.pool.acquire()
+            if slot is None:
+                continue
+            generation, tag = slot.generation, next(self.tags)
+            self.record('acquired', slot, generation)
+            slot.buffers[0].mapping()[:8] = tag.to_bytes(8, 'little')
+            self.check(slot, tag, 'producer')
+            self.record('given', slot, generation)
+            if choice.random() < 0.1:
+                self.pool.discard(slot, generation)
+                continue
+            lease = self.pool.lease(slot, generation, 'camera')
+            assert lease is not None
+            for holder in choice.sample(('npu', 'overlay', 'mortal'), choice.randint(0, 3)):
+                other = self.pool.lease(slot, generation, holder)
+                if other is not None:
+                    self.frames.put((other, tag))
+            self.check(slot, tag, 'producer')
+            self.pool.release(lease)
+
+    def consume(self, choice: random.Random) -> None:
+        while not self.stop.is_set() or not self.frames.empty():
+            try:
+                lease, tag = self.frames.get(timeout=0.01)
+            except Empty:
+                continue
+            if lease.holder != 'mortal':  # which may have been revoked
+                self.check(lease.slot, tag, lease.holder)
+            turn = choice.random()
+            try:
+                if turn < 0.4:
+                    self.pool.release(lease)
+                elif turn < 0.7 and lease.holder != 'mortal':
+                    fence = EventFence()
+                    slot = lease.slot
+                    self.pool.release(lease, fence)
+                    self.jobs.put((slot, tag, fence))
+                else:
+                    self.pool.abandon(lease)
+            except StaleFrameError as error:
+                if lease.holder != 'mortal':
+                    self.errors.append(str(error))
+
+    def finish_jobs(self, choice: random.Random) -> None:
+        """Devices: they read the pixels until the very moment at which their fence signals."""
+        while not self.stop.is_set() or not self.jobs.empty():
+            try:
+                slot, tag, fence = self.jobs.get(timeout=0.01)
+            except Empty:
+                continue
+            self.check(slot, tag, 'device')
+            fence.signal(RuntimeError('device reset') if choice.random() < 0.1 else None)
+
+    def administrate(self, choice: random.Random) -> None:
+        while not self.stop.wait(0.01):
+            turn = choice.random()
+            if turn < 0.4:
+                self.pool.reconfigure(SMALL, self.memory, choice.randint(2, 5), overcommit=True)
+            elif turn < 0.7:
+                self.pool.revoke('mortal', choice.choice((None, self.signalled, self.impossible)))
+            elif turn < 0.9:
+                self.pool.set_quota('overlay', choice.choice((None, 1, 2)), overcommit=True)
+            else:
+                statistics = self.pool.statistics()
+                if sum(statistics.states.values()) != statistics.slots:
+                    self.errors.append(f'slots were lost: {statistics}')
+                self.pool.describe_holders()
+
+    @staticmethod
+    def signalled(buffers: object) -> EventFence:
+        fence = EventFence()
+        fence.signal()
+        return fence
+
+    @staticmethod
+    def impossible(buffers: object) -> EventFence:
+        raise OSError('no descriptor left')
+
+    def run(self, parts: list[Callable[[random.Random], None]], seconds: float) -> None:
+        def guarded(part: Callable[[random.Random], None], number: int) -> None:
+            try:
+                part(random.Random(self.seed * 1000 + number))
+            except BaseException as error:
+                self.errors.append(f'{part.__name__}: {type(error).__name__}: {error}')
+
+        threads = [threading.Thread(target=guarded, args=(part, number), daemon=True) for number, part in enumerate(parts)]
+        for thread in threads:
+            thread.start()
+        time.sleep(seconds)
+        self.stop.set()
+        for thread in threads:
+            thread.join(30.0)
+            assert not thread.is_alive(), 'a thread hangs'
+        while not self.frames.empty():
+            self.pool.abandon(self.frames.get()[0])
+        while not self.jobs.empty():
+            self.jobs.get()[2].signal()
+        self.pool.collect()
+
+    def check_history(self) -> None:
+        """A slot has one filler at a time, and its generations grow from use to use, one use for each."""
+        uses: dict[int, list[Entry]] = defaultdict(list)
+        for entry in sorted(self.history):
+            uses[entry[2]].append(entry)
+        for uid, entries in uses.items():
+            whats = [what for _, what, _, _ in entries]
+            assert whats == ['acquired', 'given'] * (len(entries) // 2), f'{uid:x} had two fillers at once'
+            generations = [generation for _, what, _, generation in entries if what == 'acquired']
+            assert generations == sorted(set(generations)), f'{uid:x}: a generation was used twice'
+
+
+@pytest.mark.parametrize('seed', [1, 2])
+def test_nothing_is_lost_or_handed_out_twice(seed: int) -> None:
+    stress = Stress(3, seed)
+    parts: list[Any] = [stress.produce, stress.consume, stress.finish_jobs, stress.administrate]
+    stress.run(parts if seed == 1 else [stress.produce, stress.produce, stress.consume, stress.consume, stress.finish_jobs], SECONDS)
+    assert stress.errors == []
+    stress.check_history()
+    assert len(stress.history) > 100, 'the threads got somewhere'
+    statistics = stress.pool.statistics()
+    assert statistics.states == {SlotState.FREE: statistics.slots}, stress.pool.describe_holders()
+    assert (statistics.holders, statistics.ending) == ({}, 0)
+    stress.pool.close()
+    eventually(lambda: stress.memory.closes == [1] * len(stress.memory.made), 'every buffer is closed once')
+    assert set(stress.heard.values()) == {1} and len(stress.heard) == len(stress.memory.made)
+    assert statistics.callback_failures >= statistics.retired, 'only quarantines that could not be made cost a slot'
