@@ -1,124 +1,459 @@
-"""Who can agree on what: a table of participants with what comes out, or what the message says."""
+"""Tokens, constraints, allocation, trial imports: who waits for whom, and what reaches everybody."""
 
 from __future__ import annotations
 
+import gc
+import threading
+from typing import Any
+
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from negotiation.kit import SOON_S, Producer, Session, who
 
-from zc_perception.errors import LayoutError, NegotiationError
-from zc_perception.negotiation.collection import common_format, negotiate
-from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.pixel.fourcc import NV12, fourcc_code
-from zc_perception.pixel.layout import validate_layout
-from zc_perception.pixel.modifier import INVALID, LINEAR
+from zc_perception.errors import AcceleratorError, NegotiationError
+from zc_perception.negotiation.collection import BufferCollection
+from zc_perception.negotiation.membership import State
+from zc_perception.negotiation.references import ReferenceKind
+from zc_perception.negotiation.roster import Verdict
+from zc_perception.negotiation.settings import BufferSettings
 
-TILED = 3 << 56 | 0x10
-NV12_LINEAR, NV12_TILED, NV12_IMPLICIT = (NV12, LINEAR), (NV12, TILED), (NV12, INVALID)
-YUYV_LINEAR = (fourcc_code('YUYV'), LINEAR)
-CAMERA = BufferConstraints('camera', formats=(NV12_LINEAR, YUYV_LINEAR), slots=2)
-DONT_CARE = BufferConstraints('viewer')
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
 
 
-def npu(*formats: tuple[int, int], **others: int) -> BufferConstraints:
-    return BufferConstraints('npu', formats=formats, **others)
+def test_from_the_first_token_to_the_buffers() -> None:
+    """The document's nine steps."""
+    producer = Producer()
+    collection = BufferCollection('camera', (64, 48))
+    mine = collection.first_token()
+    yours = mine.duplicate('npu')
+    theirs = yours.duplicate('overlay')  # recursively
+    participants = [token.bind() for token in (mine, yours, theirs)]
+    for participant, name in zip(participants, ('camera', 'npu', 'overlay'), strict=True):
+        participant.set_constraints(who(name, 'NV12 linear', slots=1))
+    settings = collection.allocate(producer, SOON_S)
+    assert settings.slots == 3 and collection.state is State.ALLOCATED and collection.generation == 1
+    for participant in participants:
+        seen, buffers = participant.wait(SOON_S)
+        assert seen is settings and len(buffers) == 3 and buffers[0][0] is producer.buffers[0]
+        assert participant.outcome.verdict is Verdict.ACCEPTED
+        participant.close()
+    collection.close()
+    assert producer.released == [0]
 
 
-@pytest.mark.parametrize(
-    ('participants', 'expected'),
-    [
-        pytest.param([CAMERA], NV12_LINEAR, id='alone'),
-        pytest.param([CAMERA, npu(NV12_LINEAR)], NV12_LINEAR, id='both'),
-        pytest.param([CAMERA, npu(YUYV_LINEAR)], YUYV_LINEAR, id='only the second choice is common'),
-        pytest.param([CAMERA, npu(YUYV_LINEAR, NV12_LINEAR)], NV12_LINEAR, id='the first participant prefers'),
-        pytest.param([DONT_CARE, npu(YUYV_LINEAR, NV12_LINEAR), CAMERA], YUYV_LINEAR, id='who names none does not prefer'),
-        pytest.param([BufferConstraints('camera', formats=(NV12_TILED,)), npu(NV12_LINEAR, NV12_TILED)], NV12_TILED, id='tiled'),
-    ],
-)
-def test_the_common_format_is_the_first_that_all_can_use(participants: list[BufferConstraints], expected: tuple[int, int]) -> None:
-    assert common_format(participants) == expected
+def test_nothing_is_allocated_before_the_last_one_has_spoken(session: Session) -> None:
+    session.camera()
+    token = session.spare.duplicate('npu')
+    session.spare.close()
+    assert session.collection.pending() == ('npu (its token is not bound)',)
+    with pytest.raises(
+        NegotiationError, match=r'camera buffers: after 0 s still waiting for npu \(its token is not bound\); bind or close'
+    ):
+        session.collection.allocate(session.producer, 0.0)
+    npu = token.bind('metis')
+    assert session.collection.pending() == ('metis (has not set its constraints)',)
+    with pytest.raises(NegotiationError, match=r'metis \(has not set its constraints\)'):
+        session.collection.allocate(session.producer, 0.0)
+    with pytest.raises(NegotiationError, match=r'no buffers within 0 s; missing: metis \(has not'):
+        npu.wait(0.0)
+    assert not session.producer.requests
+    npu.set_constraints(who('ignored name', 'NV12 linear'))
+    assert session.collection.pending() == ()
+    assert session.allocate().slots == 2
+    npu.close()
 
 
-@pytest.mark.parametrize(
-    ('participants', 'message'),
-    [
-        pytest.param([], 'no participant names a format; the camera must', id='nobody'),
-        pytest.param([DONT_CARE], 'no participant names a format', id='nobody who cares'),
-        pytest.param(
-            [CAMERA, npu(NV12_TILED)],
-            r'no common pixel format and modifier \(camera: NV12 LINEAR, YUYV LINEAR; npu: NV12 NVIDIA:0x00000000000010\)',
-            id='same fourcc, other modifier',
-        ),
-        pytest.param([CAMERA, npu(NV12_IMPLICIT)], 'npu: NV12 INVALID', id='explicit and implicit never mix'),
-        pytest.param([CAMERA, npu()], r'npu: none\)', id='one that can use nothing'),
-        pytest.param(
-            [CAMERA, npu(NV12_LINEAR), BufferConstraints('encoder', formats=(YUYV_LINEAR,))],
-            'camera: NV12 LINEAR, YUYV LINEAR; npu: NV12 LINEAR; encoder: YUYV LINEAR',
-            id='pairs agree, all three do not',
-        ),
-    ],
-)
-def test_without_a_common_format_everybody_s_offer_is_named(participants: list[BufferConstraints], message: str) -> None:
-    with pytest.raises(NegotiationError, match=message):
-        common_format(participants)
+def test_a_closed_token_keeps_nobody_waiting(session: Session) -> None:
+    session.camera()
+    tokens = [session.spare.duplicate(f'maybe {i}') for i in range(3)]
+    for token in tokens:
+        token.close()
+        token.close()
+    assert session.allocate().slots == 2
+    assert session.collection.outcomes()['maybe 1'].verdict is Verdict.LEFT
 
 
-def test_alignments_suit_everybody_and_slots_add_up() -> None:
-    settings = negotiate(
-        [CAMERA, npu(NV12_LINEAR, stride_align=48, offset_align=4096, slots=3), BufferConstraints('encoder', stride_align=64, slots=1)],
-        1918,
-        1078,
-        heap='memfd',
+def test_a_token_is_bound_exactly_once(session: Session) -> None:
+    token = session.spare.duplicate('npu')
+    npu = token.bind()
+    for again in (token.bind, lambda: token.duplicate('x'), token.set_dispensable, lambda: token.stand_in(who('npu'))):
+        with pytest.raises(NegotiationError, match='the token of npu was bound or closed before; each is bound once'):
+            again()
+    token.close()
+    assert npu.outcome.verdict is Verdict.PENDING, 'a used up token has nothing to close'
+    npu.close()
+    closed = session.spare.duplicate('gone')
+    closed.close()
+    with pytest.raises(NegotiationError, match='the token of gone was bound or closed before'):
+        closed.bind()
+    with pytest.raises(NegotiationError, match='the first token was taken before; duplicate that one'):
+        session.collection.first_token()
+
+
+def test_constraints_are_set_exactly_once(session: Session) -> None:
+    camera = session.camera()
+    with pytest.raises(NegotiationError, match=r'camera: has set its constraints already; use reconfigure\(\)'):
+        camera.set_constraints(who('camera', 'YUYV linear'))
+    assert session.allocate().layout.fourcc == who('x', 'NV12 linear').formats[0][0]
+    left = session.late(who('viewer'))
+    left.close()
+    with pytest.raises(NegotiationError, match='viewer: left'):
+        left.set_constraints(who('viewer'))
+
+
+def test_it_is_allocated_once(session: Session) -> None:
+    session.camera()
+    session.allocate()
+    for again in (lambda: session.allocate(), lambda: session.collection.allocate_when_complete(session.producer)):
+        with pytest.raises(NegotiationError, match='is allocated already; make a new collection'):
+            again()
+    with pytest.raises(NegotiationError, match='was bound or closed before'):
+        session.spare.duplicate('npu')
+    assert len(session.producer.requests) == 1
+
+
+def test_no_duplicates_once_it_is_allocated() -> None:
+    session = Session()
+    kept = session.first.duplicate('kept')
+    session.camera()
+    session.spare.close()
+    with pytest.raises(NegotiationError, match='kept'):
+        session.collection.allocate(session.producer, 0.0)
+    copies: list[str] = []
+
+    def allocator(request: Any) -> Any:
+        with pytest.raises(NegotiationError, match='bound or closed'):
+            kept.duplicate('too late')
+        copies.append('tried')
+        return session.producer(request)
+
+    kept.close()
+    session.collection.allocate(allocator, SOON_S)
+    assert copies == ['tried']
+    session.close()
+
+
+def test_nobody_can_agree_reaches_everybody(session: Session) -> None:
+    camera = session.camera()
+    npu = session.join(who('npu', 'NV12 tiled'))
+    settled: list[State] = []
+    session.collection.on_settled(lambda collection: settled.append(collection.state))
+    with pytest.raises(NegotiationError, match='no common pixel format and modifier'):
+        session.allocate()
+    for participant in (camera, npu):
+        with pytest.raises(NegotiationError, match='camera buffers: no common pixel format'):
+            participant.wait(SOON_S)
+        assert participant.outcome.verdict is Verdict.REFUSED and 'NV12 is common' in participant.outcome.reason
+    with pytest.raises(NegotiationError, match='no common'):
+        session.collection.attach_token('late')
+    with pytest.raises(NegotiationError, match='no common'):
+        session.allocate()
+    assert settled == [State.FAILED] and 'no common' in session.collection.failure and not session.producer.requests
+
+
+def test_the_name_that_was_bound_is_the_one_in_messages(session: Session) -> None:
+    session.camera()
+    with session.spare.duplicate('token').bind('metis') as participant:
+        participant.set_constraints(who('something else', 'NV12 tiled'))
+        with pytest.raises(NegotiationError, match='metis: NV12'):
+            session.allocate()
+
+
+def test_an_allocator_that_raises_fails_it_for_all(session: Session) -> None:
+    camera = session.camera()
+    session.spare.close()
+
+    def allocator(request: Any) -> Any:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        session.collection.allocate(allocator, SOON_S)
+    with pytest.raises(NegotiationError, match='camera buffers: MemoryError'):
+        camera.wait(SOON_S)
+
+
+# Trial imports.
+
+
+def test_every_buffer_is_imported_by_everybody_after_the_allocation(session: Session) -> None:
+    seen: list[tuple[str, int]] = []
+
+    def trial(name: str) -> Any:
+        def trial_import(settings: BufferSettings, buffers: Any) -> None:
+            assert settings.slots == 6 and session.collection.state is State.ALLOCATING
+            seen.append((name, buffers[0].identity.inode))
+
+        return trial_import
+
+    session.camera()
+    session.join(who('npu', 'NV12 linear', slots=3), trial_import=trial('npu'))
+    session.join(who('gpu', 'NV12 linear', slots=1), trial_import=trial('gpu'))
+    session.allocate()
+    inodes = [buffer.identity.inode for buffer in session.producer.buffers]
+    assert seen == [(name, inode) for name in ('npu', 'gpu') for inode in inodes] and len(inodes) == 6
+    assert session.collection.chain == ('camera', 'npu', 'gpu')
+
+
+def test_who_cannot_import_falls_back_alone(session: Session) -> None:
+    def fails_at_the_second(settings: BufferSettings, buffers: Any, calls: list[int] = []) -> None:  # noqa: B006
+        calls.append(1)
+        if len(calls) == 2:
+            raise AcceleratorError('EINVAL: no IOVA space')
+
+    camera = session.camera()
+    npu = session.join(who('npu', 'NV12 linear', slots=1), trial_import=fails_at_the_second)
+    session.allocate()
+    assert (npu.outcome.verdict, npu.outcome.reason) == (
+        Verdict.FELL_BACK,
+        'trial import of slot 1 of 3 failed: EINVAL: no IOVA space',
     )
-    assert settings.slots == 6
-    luma, chroma = settings.layout.planes
-    assert luma.stride == chroma.stride == 1920
-    assert chroma.offset % 4096 == 0
-    assert (settings.layout.width, settings.layout.height) == (1918, 1078)
+    assert camera.outcome.verdict is Verdict.ACCEPTED and camera.wait(SOON_S)[0].slots == 3
+    with pytest.raises(NegotiationError, match=r'npu has no buffers \(fell back: trial import.*use the next link, which copies'):
+        npu.wait(SOON_S)
+    assert session.collection.references()['participant'] == ('camera',) and session.collection.chain == ('camera',)
+    assert str(npu.outcome).startswith('fell back: ')
 
 
-@given(st.lists(st.tuples(st.integers(1, 512), st.integers(1, 4096)), min_size=1, max_size=4), st.integers(1, 50), st.integers(1, 50))
-def test_an_agreed_layout_is_valid_and_aligned_for_each(alignments: list[tuple[int, int]], half_width: int, half_height: int) -> None:
-    participants = [
-        BufferConstraints(f'p{i}', formats=(NV12_LINEAR,), stride_align=stride, offset_align=offset, slots=1)
-        for i, (stride, offset) in enumerate(alignments)
-    ]
-    layout = negotiate(participants, 2 * half_width, 2 * half_height, heap='memfd').layout
-    validate_layout(layout, [layout.buffer_size(0)])
-    for stride, offset in alignments:
-        assert all(plane.stride % stride == 0 and plane.offset % offset == 0 for plane in layout.planes)
+def test_an_error_without_words_has_its_name(session: Session) -> None:
+    def trial(settings: BufferSettings, buffers: Any) -> None:
+        raise TimeoutError
+
+    session.camera()
+    npu = session.join(who('npu'), trial_import=trial)
+    session.allocate()
+    assert npu.outcome.reason == 'trial import of slot 0 of 2 failed: TimeoutError'
 
 
-@pytest.mark.parametrize(
-    ('heaps', 'heap', 'accepted'),
-    [
-        (None, 'memfd', True),
-        (('memfd',), 'memfd', True),
-        (('udmabuf',), 'memfd', False),
-        (('dma_heap/',), 'dma_heap/system', True),
-        (('dma_heap/',), 'dma_heap', False),
-        (('dma_heap/system',), 'dma_heap/linux,cma', False),
-        (('dma_heap/sys',), 'dma_heap/system', False),
-        (('udmabuf', 'dma_heap/'), 'dma_heap/reserved', True),
-        ((), 'memfd', False),
-    ],
-)
-def test_heaps_are_names_or_prefixes(heaps: tuple[str, ...] | None, heap: str, accepted: bool) -> None:
-    assert BufferConstraints('npu', heaps=heaps).accepts_heap(heap) is accepted
+def test_a_required_participant_that_cannot_import_fails_it_for_all(session: Session) -> None:
+    def trial(settings: BufferSettings, buffers: Any) -> None:
+        raise AcceleratorError('ENOTTY')
+
+    camera = session.camera()
+    session.join(who('npu'), trial_import=trial, required=True)
+    with pytest.raises(NegotiationError, match='npu: trial import of slot 0 of 2 failed: ENOTTY'):
+        session.allocate()
+    with pytest.raises(NegotiationError, match='ENOTTY'):
+        camera.wait(SOON_S)
+    assert session.producer.released == [0], 'what was allocated goes back at once'
 
 
-def test_a_heap_that_one_can_not_use_is_refused_with_those_it_can() -> None:
-    device = BufferConstraints('npu', formats=(NV12_LINEAR,), heaps=('dma_heap/', 'udmabuf'))
-    with pytest.raises(NegotiationError, match="npu can't use buffers of heap 'memfd', only of dma_heap/, udmabuf; set parameter 'heap'"):
-        negotiate([CAMERA, device], 64, 48, heap='memfd')
-    assert negotiate([CAMERA, device], 64, 48, heap='dma_heap/system').slots == 2
+class Importer:
+    """Keeps imports; fails at the slot that it is told to."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.fails_at = fails_at
+        self.held: list[int] = []
+        self.calls = 0
+
+    def __call__(self, settings: BufferSettings, buffers: Any) -> Any:
+        number, self.calls = self.calls, self.calls + 1
+        if number == self.fails_at:
+            raise AcceleratorError('EINVAL')
+        self.held.append(number)
+        return lambda: self.held.remove(number)
 
 
-def test_a_tiled_layout_is_the_camera_s_own_to_allocate() -> None:
-    with pytest.raises(NegotiationError, match='NV12 NVIDIA:0x00000000000010: only the camera itself can allocate a non-linear layout'):
-        negotiate([BufferConstraints('camera', formats=(NV12_TILED,))], 64, 48, heap='memfd')
+def test_imports_are_kept_only_if_something_comes_of_them(session: Session) -> None:
+    good, lame, needed = Importer(), Importer(fails_at=2), Importer(fails_at=1)
+    session.camera(slots=3)
+    session.join(who('good'), trial_import=good)
+    session.join(who('lame'), trial_import=lame)
+    session.allocate()
+    assert (good.held, lame.held) == ([0, 1, 2], []), 'who falls back holds nothing'
+    late = Importer(fails_at=1)
+    session.late(who('late'), trial_import=late)
+    assert late.held == [] and late.calls == 2
+    other = Session()
+    other.camera()
+    other.join(who('good'), trial_import=(early := Importer()))
+    other.join(who('needed'), trial_import=needed, required=True)
+    with pytest.raises(NegotiationError, match='needed: trial import of slot 1 of 2'):
+        other.allocate()
+    assert (early.held, needed.held) == ([], []) and early.calls == 2, 'nothing holds buffers that are released'
+    other.close()
 
 
-def test_a_size_that_the_format_can_not_have_is_refused() -> None:
-    with pytest.raises(LayoutError, match='width 63 is not a multiple of 2'):
-        negotiate([CAMERA], 63, 48, heap='memfd')
+# Renegotiation: GStreamer's reconfigure event.
+
+
+def test_a_narrower_list_renegotiates_and_old_buffers_live_until_released(session: Session) -> None:
+    camera = session.first.bind('camera')
+    session.participants['camera'] = camera
+    camera.set_constraints(who('camera', 'NV12 linear', 'YUYV linear', slots=1))
+    sink = session.join(who('sink', slots=1))
+    old = session.allocate()
+    asked: list[tuple[str, Any]] = []
+    session.collection.on_reconfigure(lambda name, wanted: asked.append((name, wanted.formats)))
+    lease = sink.hold(ReferenceKind.LEASE, 'frame 1')
+    narrower = who('sink', 'YUYV linear', 'XR24 x', slots=1)
+    sink.reconfigure(narrower)
+    assert asked == [('sink', narrower.formats)] and session.collection.settings is old, 'only the initiator renegotiates'
+    new = session.collection.renegotiate(session.producer)
+    assert new.format == narrower.formats[0] and old.format != new.format and session.collection.generation == 2
+    assert sink.wait(SOON_S)[0] is new and camera.wait(SOON_S)[0] is new
+    assert session.producer.released == [], 'a frame of the old buffers is still leased'
+    lease.close()
+    assert session.producer.released == [0]
+    assert session.collection.references() == {'initiator': ('camera buffers',), 'participant': ('camera', 'sink')}
+    with pytest.raises(NegotiationError, match='sink: a new negotiation takes a narrower list of formats than before'):
+        sink.reconfigure(who('sink', 'NV12 linear'))
+    with pytest.raises(NegotiationError, match='takes a narrower list'):
+        sink.reconfigure(who('sink'))
+
+
+def test_a_renegotiation_that_fails_leaves_the_old_buffers_in_force(session: Session) -> None:
+    session.camera()
+    sink = session.join(who('sink'))
+    old = session.allocate()
+    sink.reconfigure(who('sink', 'YUYV linear'))
+    with pytest.raises(NegotiationError, match='sink shares none with camera'):
+        session.collection.renegotiate(session.producer)
+    assert session.collection.settings is old and session.collection.state is State.ALLOCATED and session.producer.released == []
+    assert session.collection.renegotiate(session.producer).format == old.format, 'the wish that failed is forgotten'
+    assert session.producer.released == [0]
+
+
+def test_who_fell_back_gets_another_chance(session: Session) -> None:
+    broken = [True]
+
+    def trial(settings: BufferSettings, buffers: Any) -> None:
+        if broken[0]:
+            raise AcceleratorError('busy')
+
+    session.camera()
+    npu = session.join(who('npu'), trial_import=trial)
+    session.allocate()
+    assert npu.outcome.verdict is Verdict.FELL_BACK
+    broken[0] = False
+    session.collection.renegotiate(session.producer)
+    assert npu.outcome.verdict is Verdict.ACCEPTED and npu.wait(SOON_S)[0].slots == 2
+
+
+def test_only_one_negotiation_at_a_time_and_none_after_the_end(session: Session) -> None:
+    session.camera()
+    with pytest.raises(NegotiationError, match='a new negotiation needs allocated buffers'):
+        session.collection.renegotiate(session.producer)
+    session.allocate()
+    inner: list[str] = []
+
+    def allocator(request: Any) -> Any:
+        with pytest.raises(NegotiationError, match='is being negotiated already') as refused:
+            session.collection.renegotiate(session.producer)
+        inner.append(str(refused.value))
+        return session.producer(request)
+
+    session.collection.renegotiate(allocator)
+    assert len(inner) == 1
+
+    def closes(request: Any) -> Any:
+        session.collection.close()
+        return session.producer(request)
+
+    with pytest.raises(NegotiationError, match='camera buffers: was closed by its initiator meanwhile'):
+        session.collection.renegotiate(closes)
+    assert session.producer.released == [0, 2] and session.collection.generation == 2
+    with pytest.raises(NegotiationError, match='was closed by its initiator'):
+        session.collection.renegotiate(session.producer)
+
+
+# Threads: participants may be other nodes.
+
+
+def test_allocate_waits_for_participants_in_other_threads() -> None:
+    for order in range(6):
+        session = Session()
+        tokens = [session.spare.duplicate(f'p{i}') for i in range(4)]
+        session.spare.close()
+        gate = threading.Barrier(len(tokens) + 1)
+        results: dict[str, Any] = {}
+        done = threading.Event()
+
+        def take_part(token: Any, turn: int, gate=gate, results=results, done=done) -> None:
+            gate.wait(SOON_S)
+            with token.bind() as participant:
+                participant.set_constraints(who(token.name, 'NV12 linear', 'YUYV linear', slots=turn))
+                results[participant.name] = participant.wait(SOON_S)
+                done.wait(SOON_S)
+
+        threads = [threading.Thread(target=take_part, args=(t, i)) for i, t in enumerate(tokens[order % 4 :] + tokens[: order % 4])]
+        for thread in threads:
+            thread.start()
+        gate.wait(SOON_S)
+        session.camera()
+        settings = session.collection.allocate(session.producer, SOON_S)
+        done.set()
+        for thread in threads:
+            thread.join(SOON_S)
+        assert settings.slots == 2 + 0 + 1 + 2 + 3
+        assert {name: result[0] for name, result in results.items()} == {f'p{i}': settings for i in range(4)}
+        session.close()
+        assert session.producer.released == [0]
+
+
+def test_whoever_completes_the_constraints_allocates() -> None:
+    session = Session()
+    session.collection.allocate_when_complete(session.producer)
+    with pytest.raises(NegotiationError, match='collecting constraints already'):
+        session.collection.allocate_when_complete(session.producer)
+    with pytest.raises(NegotiationError, match='already; make a new collection'):
+        session.spare.close()
+        session.camera().wait(SOON_S)
+        session.allocate()
+    assert session.collection.state is State.ALLOCATED and len(session.producer.requests) == 1
+    session.close()
+
+
+@pytest.mark.parametrize('last', ['constraints', 'closing a token', 'a stand-in', 'a leave', 'a dispensable death', 'a silent death'])
+def test_whatever_comes_last_starts_the_allocation(last: str) -> None:
+    session = Session()
+    settled: list[State] = []
+    session.collection.on_settled(lambda collection: settled.append(collection.state))
+    session.collection.allocate_when_complete(session.producer)
+    token = session.spare.duplicate('npu')
+    if 'death' in last:
+        token.set_dispensable()
+    camera = session.camera()
+    session.spare.close()
+    assert settled == []
+    npu = token.bind() if last in ('constraints', 'a leave', 'a dispensable death', 'a silent death') else None
+    if last == 'constraints':
+        npu.set_constraints(who('npu', 'NV12 linear'))
+    elif last == 'closing a token':
+        token.close()
+    elif last == 'a stand-in':
+        token.stand_in(who('npu', 'NV12 linear'))
+    elif last == 'a leave':
+        npu.close()
+    elif last == 'a dispensable death':
+        npu.fail('gone')
+    else:
+        del npu, token
+        gc.collect()
+        assert settled == [], 'a finalizer must not allocate'
+        camera.wait(SOON_S)
+    assert settled == [State.ALLOCATED] and session.collection.generation == 1
+    late: list[State] = []
+    session.collection.on_settled(lambda collection: late.append(collection.state))
+    assert late == [State.ALLOCATED], 'who asks later hears it at once'
+    if last == 'constraints':
+        npu.close()
+    session.close()
+
+
+def test_a_failure_reaches_those_who_wait_not_who_came_last() -> None:
+    session = Session()
+    session.collection.allocate_when_complete(session.producer)
+    camera = session.camera()
+    npu = session.join(who('npu', 'NV12 tiled'))
+    session.spare.close()
+    for participant in (camera, npu):
+        with pytest.raises(NegotiationError, match='no common pixel format'):
+            participant.wait(SOON_S)
+    session.close()
+
+
+def test_a_callback_may_use_the_collection(session: Session) -> None:
+    seen: list[Any] = []
+    session.collection.on_settled(lambda collection: seen.append((collection.settings, collection.references(), collection.pending())))
+    session.camera()
+    settings = session.allocate()
+    assert seen[0][0] is settings

@@ -15,13 +15,21 @@ import numpy as np
 import pytest
 import rclpy
 from nodes.programs import PERCEPTION_READY, PlainSubscriber, Program, parameters
+from rclpy.parameter import Parameter
 
-from zc_perception.errors import NegotiationError
+from zc_perception.errors import AcceleratorError, ConfigError, NegotiationError
 from zc_perception.frame import FrameData
 from zc_perception.link.endpoints import IN_PROCESS
+from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.pool import SlotState
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.settings import BufferSettings
+from zc_perception.negotiation.stand_in import parse_stand_in
+from zc_perception.negotiation.token import Consumer
+from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.perception import Overrides, PerceptionGraph
 from zc_perception.nodes.process import NodeGroup
+from zc_perception.observe.diagnostics import Level, Status
 
 VIDEO = Path(__file__).parents[2] / 'build' / 'fixtures' / 'vtest.avi'
 
@@ -121,19 +129,102 @@ def test_starting_and_stopping_leaves_nothing_behind(free_domain: int) -> None:
 
 
 def test_a_heap_that_a_participant_cannot_use_is_refused_by_name(free_domain: int) -> None:
-    from zc_perception.negotiation.constraints import BufferConstraints
-    from zc_perception.nodes.capture import CaptureNode
-
     context = rclpy.Context()
     rclpy.init(context=context, domain_id=free_domain)
-    node = CaptureNode(context=context)
+    node = CaptureNode(context=context, parameter_overrides=[Parameter('heap', value='memfd')])
     try:
         with pytest.raises(NegotiationError, match=r"metis can't use buffers of heap 'memfd'"):
             node.configure([BufferConstraints('metis', heaps=('dma_heap/', 'udmabuf'))])
+        status = negotiation_status(node)
+        assert status.level is Level.ERROR and "metis can't use buffers" in status.message
     finally:
         node.stop()
         node.destroy_node()
         context.try_shutdown()
+
+
+def negotiation_status(capture: CaptureNode) -> Status:
+    return next(status for status in capture.collect_diagnostics() if status.part == 'negotiation')
+
+
+@contextmanager
+def capturing(domain: int, **parameters: object) -> Iterator[CaptureNode]:
+    """A capture node alone, not configured."""
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=domain)
+    values = {'width': 128, 'height': 128, **parameters}
+    node = CaptureNode(context=context, parameter_overrides=[Parameter(name, value=value) for name, value in values.items()])
+    try:
+        yield node
+    finally:
+        node.stop()
+        node.destroy_node()
+        context.try_shutdown()
+
+
+def test_camera_accelerator_and_stand_ins_agree_and_diagnostics_say_on_what(free_domain: int) -> None:
+    stand_in = 'display: NV12 XR24; stride_align=256; slots=2'
+    overrides = {
+        'capture': {'width': 128, 'height': 128, 'participants': [stand_in], 'slots': 3},
+        'inference': {'model': 'hog', 'in_flight': 2},
+    }
+    with running(free_domain, overrides) as graph:
+        status = negotiation_status(graph.capture)
+        slots = graph.capture.camera.slots
+        assert len(slots) == 2 + 3 + 2, 'camera, two in flight and one that waits, display'
+        assert {plane.stride for plane in slots[0].layout.planes} == {256}
+        late = graph.capture.buffers.collection.attach_token('display').bind()
+        late.set_constraints(parse_stand_in(stand_in))
+        assert late.wait(10.0)[0].slots == 7
+        late.close()
+    assert status.level is Level.OK and 'NV12 LINEAR 128x128' in status.message and '7 slots from heap' in status.message
+    assert status.values['participant camera'] == status.values['participant cpu accelerator'] == 'accepted'
+    assert status.values['participant display'] == 'stand-in' and status.values['generation'] == 1
+    assert status.values['references participant'] == 'camera, cpu accelerator'
+
+
+def test_a_consumer_that_cannot_import_falls_back_and_the_camera_goes_on(free_domain: int) -> None:
+    def refuse(settings: BufferSettings, buffers: object) -> None:
+        raise AcceleratorError('EINVAL')
+
+    with capturing(free_domain) as node:
+        assert negotiation_status(node).level is Level.WARN
+        node.configure([Consumer(BufferConstraints('gpu'), trial_import=refuse), BufferConstraints('viewer')])
+        status = negotiation_status(node)
+        assert status.level is Level.WARN and 'gpu fell back: trial import of slot 0 of 8 failed: EINVAL' in status.message
+        assert status.values['participant viewer'] == 'accepted'
+        node.start()
+        deadline = time.monotonic() + 20
+        while not node.camera.statistics().captured and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert node.camera.statistics().captured
+
+
+def test_a_required_consumer_that_cannot_import_is_the_end_with_its_reason(free_domain: int) -> None:
+    def refuse(settings: BufferSettings, buffers: object) -> None:
+        raise AcceleratorError('EINVAL')
+
+    with capturing(free_domain) as node, pytest.raises(NegotiationError, match='axl: trial import of slot 0 of 8 failed: EINVAL'):
+        node.configure([Consumer(BufferConstraints('axl'), trial_import=refuse, required=True)])
+
+
+def test_every_slot_is_imported_on_trial_before_the_first_frame(free_domain: int) -> None:
+    seen: list[tuple[int, int, bool]] = []
+
+    def trial(settings: BufferSettings, buffers: tuple[DmaBuf, ...]) -> None:
+        seen.append((buffers[0].identity.inode, settings.slots, buffers[0].mapped))
+
+    with capturing(free_domain, slots=5) as node:
+        node.configure([Consumer(BufferConstraints('npu', slots=1), trial_import=trial)])
+        assert seen == [(slot.buffers[0].identity.inode, 5, False) for slot in node.camera.slots]
+        with pytest.raises(NegotiationError, match='the first token was taken before'):
+            node.configure()
+
+
+def test_a_stand_in_that_nobody_understands_is_refused_before_the_camera_opens(free_domain: int) -> None:
+    expected = r"'display: NV12; stide_align=1': option 'stide_align' is unknown; did you mean 'stride_align'"
+    with pytest.raises(ConfigError, match=expected), capturing(free_domain, participants=['display: NV12; stide_align=1']):
+        raise AssertionError('never reached')
 
 
 def test_a_camera_that_fails_in_an_unforeseen_way_is_an_error_not_the_end_of_a_file(free_domain: int) -> None:

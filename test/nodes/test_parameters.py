@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ SPECS = (
     ParameterSpec('count', 3, 'A count.', '', 1, 8),
     ParameterSpec('mode', 'fast', 'A mode.', choices=('fast', 'slow'), dynamic=True),
     ParameterSpec('active', True, 'A switch.', dynamic=True),
+    ParameterSpec('names', [], 'Names.'),
 )
 
 
@@ -36,7 +38,7 @@ def _node(context: rclpy.Context, **overrides: Any) -> Node:
 def test_defaults_overrides_and_integers_for_numbers(context: rclpy.Context) -> None:
     node = _node(context, rate=25, mode='slow')
     parameters = NodeParameters(node, SPECS)
-    assert dict(parameters) == {'rate': 25.0, 'count': 3, 'mode': 'slow', 'active': True}
+    assert dict(parameters) == {'rate': 25.0, 'count': 3, 'mode': 'slow', 'active': True, 'names': []}
     assert type(parameters['rate']) is float
     assert node.get_parameter('rate').value == 25.0
     node.destroy_node()
@@ -52,6 +54,8 @@ def test_defaults_overrides_and_integers_for_numbers(context: rclpy.Context) -> 
         ({'count': 2.0}, "parameter 'count' is 2.0; it must be an integer"),
         ({'mode': 'fats'}, "parameter 'mode' is 'fats'; it must be one of fast, slow; did you mean 'fast'?"),
         ({'active': 1}, "parameter 'active' is 1; it must be a boolean"),
+        ({'names': 'a'}, "parameter 'names' is 'a'; it must be a list of strings"),
+        ({'names': [1, 2]}, "parameter 'names' is [1, 2]; it must be a list of strings"),
     ],
 )
 def test_wrong_start_values_are_one_sentence(overrides: dict[str, Any], message: str, context: rclpy.Context) -> None:
@@ -60,6 +64,20 @@ def test_wrong_start_values_are_one_sentence(overrides: dict[str, Any], message:
         NodeParameters(node, SPECS)
     assert message in str(refused.value)
     node.destroy_node()
+
+
+@pytest.mark.parametrize(('text', 'value'), [('[]', []), ("['']", []), ("['a b', 'c']", ['a b', 'c']), ("['', 'c']", ['c'])])
+def test_lists_of_strings_come_from_files_empty_ones_too(text: str, value: list[str], free_domain: int, tmp_path: Path) -> None:
+    file = tmp_path / 'parameters.yaml'
+    file.write_text(f'/**/tested:\n  ros__parameters:\n    names: {text}\n', encoding='utf-8')
+    opened = rclpy.Context()
+    rclpy.init(args=['--ros-args', '--params-file', str(file)], context=opened, domain_id=free_domain)
+    node = Node('tested', context=opened)
+    assert NodeParameters(node, SPECS)['names'] == value
+    shown = node.get_parameter('names')
+    assert shown.type_ is Parameter.Type.STRING_ARRAY and shown.value == (value or ['']), 'never an array of bytes'
+    node.destroy_node()
+    opened.try_shutdown()
 
 
 def test_changes_go_through_the_same_check_and_reach_the_owner(context: rclpy.Context) -> None:
@@ -90,7 +108,9 @@ def test_unknown_keys_are_refused_unless_a_neighbour_has_them(context: rclpy.Con
     node = _node(context, raet=1.0, elsewhere=2, use_sim_time=False)
     parameters = NodeParameters(node, SPECS)
     assert sorted(parameters.unclaimed()) == ['elsewhere', 'raet']
-    with pytest.raises(ConfigError, match=r"parameter 'raet' is unknown; did you mean 'rate'\?; known are active, count, mode, rate"):
+    with pytest.raises(
+        ConfigError, match=r"parameter 'raet' is unknown; did you mean 'rate'\?; known are active, count, mode, names, rate"
+    ):
         parameters.refuse_unknown(['elsewhere'])
     node.destroy_node()
     node = _node(context, elsewhere=2)

@@ -65,6 +65,7 @@ class ScriptedAccelerator:
         self.instant: set[int] = set()
         self.imports = 0
         self.releases = 0
+        self.tidied: list[int] = []
 
     def capabilities(self) -> Capabilities:
         return Capabilities('scripted', 'test', copy_free=True, max_in_flight=self.max_in_flight)
@@ -91,6 +92,9 @@ class ScriptedAccelerator:
 
     def release(self, handle: ImportHandle) -> None:
         self.releases += 1
+
+    def tidy(self) -> None:
+        self.tidied.append(threading.get_ident())
 
     def close(self) -> None:
         pass
@@ -280,6 +284,13 @@ def test_frames_that_are_not_accepted_are_released_unseen(start: Callable[..., B
     bench.accelerator.finish(0)
     eventually(lambda: bench.results == [3])
     assert bench.errors == []
+
+
+def test_without_frames_the_accelerator_is_told_to_tidy_up_in_its_own_thread(start: Callable[..., Bench]) -> None:
+    """Buffers of a camera that has stopped would stay imported until the next one's first frame."""
+    bench = start()
+    eventually(lambda: len(bench.accelerator.tidied) > 2)
+    assert set(bench.accelerator.tidied) == {bench.pipeline._thread.ident} and not bench.accelerator.jobs
 
 
 def test_stopping_waits_for_the_jobs_in_flight(start: Callable[..., Bench]) -> None:

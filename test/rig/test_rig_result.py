@@ -14,7 +14,8 @@ def _good_run(variant: str) -> dict[str, Any]:
     return {
         'variant': variant, 'frames': 60, 'camera_fps': 30.0, 'crc_equal': 60, 'distinct_contents': 60, 'boxes_equal': 60,
         'fences_good': 60, 'failed': 0, 'submitted_inodes': [5, 6], 'attached': {'5': ['0000:01:00.0'], '6': ['0000:01:00.0']},
-        'exporters': ['system'], 'traced_import_inodes': [5, 6], 'traced_imports': 2 if variant == 'cached' else 60,
+        'exporters': ['system'], 'traced_import_inodes': [5, 6], 'traced_imports': 2 if variant == 'cached' else 64,
+        'trial_imports': 0 if variant == 'cached' else 4,
         'traced_submits': 60, 'looks': 3, 'cpu_mappings': [], 'copies': {}, 'rung': 'in_process', 'conversions': 0,
         'received_by_plain_subscriber': 60, 'left_in_bufinfo': [], 'left_on_device': {'imports': 0},
     }  # fmt: skip

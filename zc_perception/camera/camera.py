@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.errors import CameraError
-from zc_perception.frame import Frame, Header, map_buffers
+from zc_perception.frame import Frame, Header
+from zc_perception.mapping import map_buffers
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.heaps import Heap
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.memory.pool import BufferPool, PoolStatistics
-from zc_perception.negotiation.constraints import BufferConstraints, BufferSettings
+from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.settings import BufferSettings
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
@@ -60,6 +62,10 @@ class Camera(Protocol):
 
     def configure(self, settings: BufferSettings) -> None:
         """Allocate everything; no frame yet."""
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """Its slots, for trial imports before the first frame; none before :meth:`configure`."""
 
     def capture(self) -> Frame | None:
         """The next frame. ``None``: none this time (dropped, nothing arrived within a bounded wait, stopped).
@@ -138,7 +144,16 @@ class DrawnCamera(ABC):
 
     def constraints(self) -> BufferConstraints:
         """See :class:`Camera`. One slot is being filled while another is being published."""
-        return BufferConstraints('camera', formats=((NV12, LINEAR),), slots=2)
+        size = (self.width, self.height)
+        return BufferConstraints(
+            'camera',
+            formats=((NV12, LINEAR),),
+            heaps=(self.heap_name,),
+            slots=2,
+            min_size=size,
+            max_size=size,
+            cpu_access=CpuAccess.READ | CpuAccess.WRITE,
+        )
 
     def configure(self, settings: BufferSettings) -> None:
         """See :class:`Camera`."""
@@ -146,9 +161,14 @@ class DrawnCamera(ABC):
         self._bytes = sum(p.rows(layout.height) * p.row_bytes(layout.width) for p in layout.format.planes)
 
         def allocate() -> tuple[DmaBuf, ...]:
-            return tuple(self._heap.allocate(layout.buffer_size(i)) for i in range(layout.num_buffers))
+            return tuple(self._heap.allocate(size) for size in settings.sizes())
 
         self._pool = BufferPool(layout, allocate, settings.slots, name='camera')
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """See :class:`Camera`."""
+        return () if self._pool is None else self._pool.slots
 
     @abstractmethod
     def render(self, sequence: int, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> bool:

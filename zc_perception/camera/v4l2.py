@@ -17,7 +17,8 @@ from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot
-from zc_perception.negotiation.constraints import BufferConstraints, BufferSettings
+from zc_perception.negotiation.constraints import BufferConstraints, Placement
+from zc_perception.negotiation.settings import BufferSettings
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout
@@ -108,8 +109,17 @@ class V4l2Camera:
         self._device.set_control(control, value)
 
     def constraints(self) -> BufferConstraints:
-        """See :class:`Camera`. The driver decides stride and offsets."""
-        return BufferConstraints('v4l2 camera', formats=((NV12, LINEAR),), slots=_QUEUED)
+        """See :class:`Camera`. The driver decides stride and offsets, for the one size that it is set to."""
+        size = (self.width, self.height)
+        return BufferConstraints(
+            'v4l2 camera',
+            formats=((NV12, LINEAR),),
+            heaps=(self.heap_name,),
+            slots=_QUEUED,
+            min_size=size,
+            max_size=size,
+            placement=Placement.ONE_BUFFER,
+        )
 
     def configure(self, settings: BufferSettings) -> None:
         """See :class:`Camera`. The layout is the driver's own; of the settings only the number of slots counts."""
@@ -126,6 +136,11 @@ class V4l2Camera:
             return (DmaBuf(fd, BufferKind.DMABUF, self.heap_name),)
 
         self._pool = BufferPool(nv12_layout(self._pix), take, made, name='camera', on_free=self._queue_again)
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """See :class:`Camera`."""
+        return () if self._pool is None else self._pool.slots
 
     def _queue_again(self, slot: Slot) -> None:
         """Called by whoever drops the last lease: a failure is the camera's, not the consumer's."""

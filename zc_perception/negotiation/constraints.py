@@ -1,13 +1,55 @@
-"""What one participant can use, and the setting that all of them can."""
+"""What one participant can use: its side of the negotiation.
+
+Source: Fuchsia's *Sysmem overview* (constraints, heaps, dispensable participants) and the kernel's *Exchanging pixel buffers*
+(enumeration; formats and modifiers are described together).
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from enum import Enum
 
-from zc_perception.pixel.layout import ImageLayout
+from zc_perception.errors import FormatError, NegotiationError
+from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.pixel.fourcc import fourcc_name
+from zc_perception.pixel.layout import MAX_ALIGNMENT, MAX_DIMENSION, MAX_STRIDE
+from zc_perception.pixel.modifier import INVALID, LINEAR, check_modifier, modifier_name
 
 Format = tuple[int, int]
-"""A format is always the pair (fourcc, modifier)."""
+"""A format is always the pair (fourcc, modifier); the modifier INVALID says that implicit layouts are acceptable."""
+Size = tuple[int, int]
+"""Width and height in pixels."""
+NO_CPU = CpuAccess(0)
+
+
+class Placement(Enum):
+    """How planes are spread over memory buffers."""
+
+    ONE_BUFFER = 'one buffer for all planes'
+    BUFFER_PER_PLANE = 'one buffer for each plane'
+
+
+class Caching(Enum):
+    """How the CPU sees the memory."""
+
+    CACHED = 'cached'
+    UNCACHED = 'uncached'
+
+
+def format_text(fmt: Format) -> str:
+    """``NV12 LINEAR``."""
+    return f'{fourcc_name(fmt[0])} {modifier_name(fmt[1])}'
+
+
+def size_text(size: Size) -> str:
+    """``640x480``."""
+    return f'{size[0]}x{size[1]}'
+
+
+def fits_within(size: Size, limit: Size) -> bool:
+    """Whether *size* is at most *limit* in both directions."""
+    return size[0] <= limit[0] and size[1] <= limit[1]
 
 
 @dataclass(frozen=True)
@@ -15,11 +57,29 @@ class BufferConstraints:
     """One participant's constraints. ``None`` means that it doesn't care.
 
     :param participant: its name, for the message when nothing fits.
-    :param formats: the (fourcc, modifier) pairs it can use, the best first.
+    :param formats: the (fourcc, modifier) pairs it can use, the best first; ``None``: any, as an absent ``drm-format``. INVALID in
+        the list says that it also takes buffers whose layout nobody names; INVALID alone, that it knows no modifiers.
+    :param costs: what each format costs it, lower is better; without it the place in the list.
     :param stride_align: strides must be a multiple of this many bytes.
     :param offset_align: plane offsets must be a multiple of this many bytes.
+    :param height_align: planes must have memory for the image's height rounded up to this many rows.
+    :param max_stride: largest stride in bytes.
+    :param min_size: smallest image, width and height.
+    :param max_size: largest image.
+    :param required_max_size: buffers must be large enough for images of this size, whatever size comes first.
+    :param placement: planes in one buffer, or one buffer for each.
     :param heaps: names of heaps whose buffers it can use, or prefixes ending in ``/``.
-    :param slots: buffers that it holds at the same time.
+    :param heap_costs: what each of ``heaps`` costs it; without it nothing.
+    :param contiguous: it needs physically contiguous memory.
+    :param cpu_access: what the CPU does with the pixels on its behalf; that needs LINEAR and a heap that can be mapped.
+    :param caching: what its CPU access would like best: a wish, worth ``caching_cost``.
+    :param caching_cost: what the other kind of caching costs it.
+    :param devices: names of the devices that will attach.
+    :param slots: buffers that it holds at the same time (it *camps* on them); everybody's add up.
+    :param min_slots: fewest buffers in all that it can work with.
+    :param max_slots: most buffers in all that it can work with.
+    :param upgrade: its allocator takes no modifiers but can tell afterwards which one it used (``gbm_bo_get_modifier``).
+    :raises NegotiationError: constraints that nobody could ever satisfy.
     """
 
     participant: str
@@ -28,15 +88,117 @@ class BufferConstraints:
     offset_align: int = 1
     heaps: tuple[str, ...] | None = None
     slots: int = 0
+    costs: tuple[float, ...] | None = None
+    height_align: int = 1
+    max_stride: int | None = None
+    min_size: Size | None = None
+    max_size: Size | None = None
+    required_max_size: Size | None = None
+    placement: Placement | None = None
+    heap_costs: tuple[float, ...] | None = None
+    contiguous: bool = False
+    cpu_access: CpuAccess = NO_CPU
+    caching: Caching | None = None
+    caching_cost: float = 1.0
+    devices: tuple[str, ...] = ()
+    min_slots: int = 0
+    max_slots: int | None = None
+    upgrade: bool = False
+
+    def __post_init__(self) -> None:
+        self._check_formats()
+        for name in ('stride_align', 'offset_align', 'height_align'):
+            self._check_range(name, getattr(self, name), 1, MAX_ALIGNMENT)
+        if self.max_stride is not None:
+            self._check_range('max_stride', self.max_stride, 1, MAX_STRIDE)
+        self._check_sizes()
+        self._check_costs('heap_costs', self.heap_costs, 'heaps', self.heaps)
+        if not (math.isfinite(self.caching_cost) and self.caching_cost >= 0):
+            self._refuse(f'caching_cost {self.caching_cost} must be a finite number of at least 0')
+        self._check_counts()
+
+    def _refuse(self, problem: str) -> None:
+        raise NegotiationError(f"constraints of '{self.participant}': {problem}")
+
+    def _check_range(self, name: str, value: int, low: int, high: int) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            self._refuse(f'{name} {value!r} is not an integer in {low} .. {high}')
+
+    def _check_costs(self, name: str, costs: tuple[float, ...] | None, of: str, items: tuple[object, ...] | None) -> None:
+        if costs is None:
+            return
+        if items is None or len(costs) != len(items):
+            self._refuse(f'{name} has {len(costs)} entries for {"no" if items is None else len(items)} {of}; state one for each')
+        if not all(math.isfinite(cost) for cost in costs):
+            self._refuse(f'{name} {costs} must be finite numbers; leave out what must not be chosen')
+
+    def _check_formats(self) -> None:
+        for fmt in self.formats or ():
+            try:
+                check_modifier(fmt[1])
+            except FormatError as error:
+                self._refuse(f'{fourcc_name(fmt[0])}: {error}')
+        if self.formats is not None and len(set(self.formats)) != len(self.formats):
+            twice = next(fmt for fmt in self.formats if self.formats.count(fmt) > 1)
+            self._refuse(f'{format_text(twice)} is listed twice; name each format once')
+        self._check_costs('costs', self.costs, 'formats', self.formats)
+        if self.upgrade and not any(modifier == INVALID for _, modifier in self.formats or ()):
+            self._refuse('upgrade is for an allocator without modifiers; list its formats with INVALID')
+
+    def _check_sizes(self) -> None:
+        for name in ('min_size', 'max_size', 'required_max_size'):
+            for value in getattr(self, name) or ():
+                self._check_range(name, value, 1, MAX_DIMENSION - 1)
+        low, high, required = self.min_size, self.max_size, self.required_max_size
+        if low and high and not fits_within(low, high):
+            self._refuse(f'min_size {size_text(low)} is above max_size {size_text(high)}')
+        if required and high and not fits_within(required, high):
+            self._refuse(f'required_max_size {size_text(required)} is above max_size {size_text(high)}')
+        if required and low and not fits_within(low, required):
+            self._refuse(f'required_max_size {size_text(required)} is below min_size {size_text(low)}')
+
+    def _check_counts(self) -> None:
+        for name in ('slots', 'min_slots'):
+            self._check_range(name, getattr(self, name), 0, 1 << 16)
+        if self.max_slots is not None:
+            self._check_range('max_slots', self.max_slots, 1, 1 << 16)
+            if max(self.slots, self.min_slots) > self.max_slots:
+                self._refuse(f'slots {self.slots} and min_slots {self.min_slots} must be at most max_slots {self.max_slots}')
+
+    @property
+    def uses_cpu(self) -> bool:
+        """Whether the CPU touches pixels on its behalf."""
+        return bool(self.cpu_access)
+
+    @property
+    def wants_certain_memory(self) -> bool:
+        """Whether not every heap will do."""
+        return self.heaps is not None or self.contiguous or bool(self.devices)
+
+    def accepts_format(self, fmt: Format) -> bool:
+        """Whether it can use images of (fourcc, modifier). A CPU reads rows: for it only LINEAR will do."""
+        if self.uses_cpu and fmt[1] != LINEAR:
+            return False
+        return self.formats is None or fmt in self.formats
+
+    def modifiers(self, fourcc: int) -> tuple[int, ...] | None:
+        """The modifiers that it lists for *fourcc*; ``None``: any."""
+        return None if self.formats is None else tuple(modifier for code, modifier in self.formats if code == fourcc)
+
+    def format_cost(self, fmt: Format) -> float:
+        """What *fmt* costs it; nothing if it lists none."""
+        if self.formats is None or fmt not in self.formats:
+            return 0.0
+        place = self.formats.index(fmt)
+        return float(place) if self.costs is None else float(self.costs[place])
 
     def accepts_heap(self, heap: str) -> bool:
         """Whether it can use buffers of *heap*."""
         return self.heaps is None or any(heap == h or (h.endswith('/') and heap.startswith(h)) for h in self.heaps)
 
-
-@dataclass(frozen=True)
-class BufferSettings:
-    """What was agreed on."""
-
-    layout: ImageLayout
-    slots: int
+    def heap_cost(self, heap: str) -> float:
+        """What buffers of *heap* cost it: the least of the entries that name it."""
+        if self.heaps is None or self.heap_costs is None:
+            return 0.0
+        matching = [c for h, c in zip(self.heaps, self.heap_costs, strict=True) if heap == h or (h.endswith('/') and heap.startswith(h))]
+        return min(matching, default=0.0)

@@ -15,19 +15,21 @@ from zc_perception.camera.synthetic import DEFAULT_FRAMERATE, DEFAULT_SIZE, Synt
 from zc_perception.camera.v4l2 import V4l2Camera
 from zc_perception.errors import ConfigError, ZcError
 from zc_perception.frame import Frame
-from zc_perception.link.announcement import Announcement, host_id, new_publisher_id
 from zc_perception.link.endpoints import AdaptedPublisher
 from zc_perception.link.image_conversion import OUTPUT_ENCODINGS, frame_adapter, stamp_to_message
 from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import SlotState
-from zc_perception.negotiation.collection import negotiate
-from zc_perception.negotiation.constraints import BufferConstraints, BufferSettings
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.settings import BufferSettings
+from zc_perception.negotiation.stand_in import SYNTAX, parse_stand_ins
+from zc_perception.negotiation.token import Consumer
+from zc_perception.nodes.camera_buffers import CameraBuffers
 from zc_perception.nodes.parameters import ParameterSpec
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
 from zc_perception.observe.metrics import StageLatencies
-from zc_perception.pixel.modifier import drm_format_string
+from zc_perception.pixel.drm_format import drm_format_string
 
 CAMERAS = ('synthetic', 'replay', 'v4l2')
 _KEEP_ALL_DELAY_S = 1.0
@@ -45,7 +47,8 @@ _SPECS = (
     ParameterSpec('keep_all', False, 'replay: every frame exactly once, as fast as consumers take them; overrides loop.'),
     ParameterSpec('start_delay', 0.0, 'Wait before the first frame, for subscribers to match; keep_all: at least 1.', 's', 0.0, 60.0),
     ParameterSpec('heap', 'auto', 'Where buffers come from: auto, dma_heap/NAME, udmabuf, memfd.'),
-    ParameterSpec('slots', 8, 'Buffers in the pool.', '', 3, 64),
+    ParameterSpec('slots', 8, 'Buffers in the pool, or as many as participants hold together.', '', 3, 64),
+    ParameterSpec('participants', [], f"Stand-ins whose constraints count so that they can join later, each '{SYNTAX}', see stand_in.py."),
     ParameterSpec('image_encoding', 'rgb8', 'What plain image_raw subscribers get.', choices=OUTPUT_ENCODINGS),
 )  # fmt: skip
 
@@ -63,14 +66,15 @@ class CaptureNode(PerceptionNode):
         super().__init__('capture', **node_options)
         self.ledger = ledger or CopyLedger()
         self.latencies = StageLatencies()
-        self._publisher_id = new_publisher_id()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._failure: str | None = None
         self._done = False
         self._settings: BufferSettings | None = None
         self._heap_reasons: list[str] = []
+        stand_ins = parse_stand_ins(self.parameters['participants'])
         self.camera = self._open_camera()
+        self.buffers = CameraBuffers(self.camera, wanted_slots=self.parameters['slots'], stand_ins=stand_ins)
         try:
             adapter = frame_adapter(self.parameters['image_encoding'], self.ledger, holder=self.get_name())
             self.publisher = AdaptedPublisher(self, adapter, 'image_raw', QoSProfile(depth=1))
@@ -119,32 +123,25 @@ class CaptureNode(PerceptionNode):
     def _now_ns(self) -> int:
         return int(self.get_clock().now().nanoseconds)
 
-    def configure(self, participants: Sequence[BufferConstraints] = ()) -> BufferSettings:
-        """Agree on the buffers and allocate them.
+    def configure(self, participants: Sequence[BufferConstraints | Consumer] = ()) -> BufferSettings:
+        """Agree on the buffers, allocate them, and import them on trial. Once.
 
-        :param participants: constraints of the consumers that are bound already.
-        :raises NegotiationError: nothing fits all of them.
+        :param participants: the consumers that are bound already; those of parameter ``participants`` come on top.
+        :raises NegotiationError: nothing fits all of them, or a required one can't import the buffers.
         :raises AllocationError: no memory.
         """
-        own = self.camera.constraints()
-        pool = BufferConstraints('slots', slots=max(0, self.parameters['slots'] - own.slots))
-        settings = negotiate([own, *participants, pool], self.camera.width, self.camera.height, heap=self.camera.heap_name)
-        self.camera.configure(settings)
+        settings = self.buffers.configure(participants)
         layout = settings.layout
         self.publisher.announce(
-            Announcement(
-                publisher_id=self._publisher_id,
-                host_id=host_id(),
-                socket='',
-                width=layout.width,
-                height=layout.height,
-                formats=(drm_format_string(layout.fourcc, layout.modifier),),
-                heap=self.camera.heap_name,
-            )
+            width=layout.width,
+            height=layout.height,
+            formats=[drm_format_string(layout.fourcc, layout.modifier)],
+            heap=self.camera.heap_name,
         )
         self.get_logger().info(f'{self.camera.device}: {layout.describe()} at {self.camera.framerate:g} Hz')
         tried = f' ({"; ".join(self._heap_reasons)})' if self._heap_reasons else ''
         self.get_logger().info(f"{settings.slots} slots from heap '{self.camera.heap_name}'{tried}")
+        self.get_logger().info(f'negotiated {self.buffers.describe()}')
         self._settings = settings
         return settings
 
@@ -186,8 +183,8 @@ class CaptureNode(PerceptionNode):
         return self._done
 
     def collect_diagnostics(self) -> list[Status]:
-        """Camera, pool and link."""
-        return [self._camera_status(), self._pool_status(), self._link_status(), self._copies_status()]
+        """Camera, pool, link, copies and negotiation."""
+        return [self._camera_status(), self._pool_status(), self._link_status(), self._copies_status(), self.buffers.status()]
 
     def _camera_status(self) -> Status:
         statistics = self.camera.statistics()
@@ -250,4 +247,5 @@ class CaptureNode(PerceptionNode):
         if self._thread is not None:
             self._thread.join(timeout=1.5)
         self.publisher.destroy()
+        self.buffers.close()
         self.camera.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from rclpy.parameter import Parameter
@@ -17,6 +18,7 @@ from zc_perception.frame import Frame
 from zc_perception.link.endpoints import UNMATCHED, AdaptedSubscription
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.memory.ledger import CopyLedger
+from zc_perception.negotiation.token import Consumer
 from zc_perception.nodes.messages import DetectionsWriter, label_message
 from zc_perception.nodes.parameters import ParameterSpec
 from zc_perception.nodes.perception_node import PerceptionNode
@@ -106,6 +108,19 @@ class InferenceNode(PerceptionNode):
         adapter = frame_adapter('rgb8', self.ledger, holder=f'{self.get_name()}:from_ros')
         return AdaptedSubscription(self, adapter, 'image_raw', qos, holder=self.get_name())
 
+    def consumer(self) -> Consumer:
+        """The accelerator as a participant in the camera's buffers: it holds the frames in flight and the one that waits.
+
+        Without an accelerator that can import the buffers every frame would be lost, so it is required.
+        """
+        accelerator = self.accelerator
+        in_flight = min(self.parameters['in_flight'], accelerator.capabilities().max_in_flight)
+        return Consumer(
+            replace(accelerator.constraints(), slots=in_flight + 1),
+            trial_import=lambda settings, buffers: accelerator.trial_import(settings.layout, buffers),
+            required=True,
+        )
+
     @property
     def score_threshold(self) -> float:
         """The one in force."""
@@ -189,6 +204,7 @@ class InferenceNode(PerceptionNode):
             'processed': self.processed,
             'failed': self.failed,
             'imports': self.accelerator.imports,
+            'trial_imports': self.accelerator.trial_imports,
             'last_error': self._last_error,
         }
         failing = f'{self.failed} frame(s) lost, last: {self._last_error}'

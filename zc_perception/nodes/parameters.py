@@ -19,12 +19,14 @@ from zc_perception.link.rclpy_compat import parameter_overrides
 
 _FOREIGN = ('use_sim_time', 'start_type_description_service')
 _FOREIGN_PREFIXES = ('qos_overrides.',)
-_TYPE_NAMES = {bool: 'a boolean (true or false)', int: 'an integer', float: 'a number', str: 'a string'}
+_TYPE_NAMES = {bool: 'a boolean (true or false)', int: 'an integer', float: 'a number', str: 'a string', list: 'a list of strings'}
+# An empty array has no type in ROS: a file's [] arrives without a value, and would be declared as bytes.
+_NO_STRINGS = ['']
 
 
 @dataclass(frozen=True)
 class ParameterSpec:
-    """One parameter. Its type is its default's.
+    """One parameter. Its type is its default's; a list is one of strings, of which empty ones don't count.
 
     :param unit: for people; empty for none.
     :param low: smallest allowed number.
@@ -34,7 +36,7 @@ class ParameterSpec:
     """
 
     name: str
-    default: bool | int | float | str
+    default: bool | int | float | str | list[str]
     description: str
     unit: str = ''
     low: float | None = None
@@ -59,7 +61,9 @@ class ParameterSpec:
         kind = type(self.default)
         if kind is float and type(value) is int:
             value = float(value)
-        good = type(value) is kind
+        if kind is list and (value is None or isinstance(value, Sequence)) and not isinstance(value, str):
+            value = [text for text in value or () if text != '']
+        good = type(value) is kind and (kind is not list or all(isinstance(text, str) for text in value))
         if good and self.choices:
             good = value in self.choices
         if good and self.low is not None and self.high is not None:
@@ -104,7 +108,8 @@ class NodeParameters(Mapping[str, Any]):
                 value = spec.default if override is None else spec.convert(override.value)
             except ConfigError as error:
                 raise ConfigError(f"node '{self._node_name}': {error}") from None
-            node.declare_parameter(spec.name, value, spec.descriptor(), ignore_override=True)
+            declared = _NO_STRINGS if value == [] else value
+            node.declare_parameter(spec.name, declared, spec.descriptor(), ignore_override=True)
             self._values[spec.name] = value
         node.add_on_set_parameters_callback(self._on_set)
 

@@ -38,7 +38,7 @@ class PerceptionGraph:
                 self.inference.get_logger().warning(
                     "capture has keep_all, inference has not: set 'keep_all' there too, or frames are skipped"
                 )
-            self.capture.configure([self.inference.accelerator.constraints()])
+            self.capture.configure([self.inference.consumer()])
         except BaseException:
             for node in self._nodes:
                 node.stop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.frame import Frame
+from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import Fence
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.manifest import ModelManifest
+from zc_perception.pixel.layout import ImageLayout
 
 Outputs = Sequence[NDArray[np.float32]]
 
@@ -75,6 +77,14 @@ class Accelerator(Protocol):
     def constraints(self) -> BufferConstraints:
         """Buffers that it can import."""
 
+    def trial_import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> Callable[[], None] | None:
+        """Before the first frame: import one slot's buffers as :meth:`import_frame` will. Where imports are cached this one is kept.
+
+        :returns: how to give back an import that was kept, for when nothing comes of the buffers.
+
+        :raises AcceleratorError: it can't import them.
+        """
+
     def load(self, manifest: ModelManifest) -> None:
         """Make a model ready.
 
@@ -96,9 +106,16 @@ class Accelerator(Protocol):
     def release(self, handle: ImportHandle) -> None:
         """Undo :meth:`import_frame`."""
 
+    def tidy(self) -> None:
+        """Let go of buffers whose owners have given them up since. Cheap; for when there is nothing else to do."""
+
     @property
     def imports(self) -> int:
-        """How many times buffers were really imported (cache hits don't count)."""
+        """How many times buffers were really imported (cache hits don't count, nor do :attr:`trial_imports`)."""
+
+    @property
+    def trial_imports(self) -> int:
+        """How many imports were only on trial and given back at once; 0 where the cache keeps them."""
 
     def close(self) -> None:
         """End jobs in flight, release everything. Idempotent."""

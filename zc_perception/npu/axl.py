@@ -6,7 +6,7 @@ Needs a driver with the ioctls of ``axl_ioctl.h``; the shipped one has none and 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,8 @@ from zc_perception.errors import AcceleratorError, AllocationError, ConfigError
 from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.fence import SyncFile
-from zc_perception.memory.heaps import Heap, open_heap
-from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.memory.heaps import Heap, HeapUse, open_heap
+from zc_perception.negotiation.constraints import BufferConstraints, Placement
 from zc_perception.npu.accelerator import Capabilities, ImportHandle, Outputs
 from zc_perception.npu.axl_abi import ImportFlags
 from zc_perception.npu.axl_device import AxlDevice, find_devices
@@ -28,8 +27,6 @@ from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout, compute_layout
 from zc_perception.pixel.modifier import LINEAR
 
-# The document's table: results come from the CMA heap, like the frames; a card behind an IOMMU takes any pages.
-_RESULT_HEAPS = ('dma_heap/linux,cma', 'dma_heap/reserved', 'dma_heap/system', 'udmabuf')
 _IMPORTABLE = ('dma_heap/', 'udmabuf', 'v4l2/', 'nvbufsurface')
 _epochs = itertools.count(1)
 
@@ -112,7 +109,7 @@ class AxlJob:
 
     def abandon(self) -> SyncFile:
         """See :class:`Job`."""
-        self._results.give_back_late(self._result, SyncFile(OwnedFd.duplicate(self.fence.fileno())))
+        self._results.give_back_late(self._result, self.fence.dup())
         return self.fence
 
     def close(self) -> None:
@@ -157,6 +154,7 @@ class AxlAccelerator:
         self._epoch = next(_epochs)
         self._cache = ImportCache(self._device.release_import) if import_cache else None
         self._uncached_imports = 0
+        self._trial_imports = 0
         self._timeout_us = round(timeout_s * 1e6)
         self._manifest: ModelManifest | None = None
         self._results: _Results | None = None
@@ -166,6 +164,11 @@ class AxlAccelerator:
     def imports(self) -> int:
         """See :class:`Accelerator`."""
         return self._cache.misses if self._cache is not None else self._uncached_imports
+
+    @property
+    def trial_imports(self) -> int:
+        """See :class:`Accelerator`."""
+        return self._trial_imports
 
     def capabilities(self) -> Capabilities:
         """See :class:`Accelerator`."""
@@ -179,7 +182,24 @@ class AxlAccelerator:
             stride_align=self._axl.stride_align,
             offset_align=self._axl.offset_align,
             heaps=_IMPORTABLE,
+            placement=None if self._axl.level >= 2 else Placement.ONE_BUFFER,
+            devices=(self._device.path,),
         )
+
+    def trial_import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> Callable[[], None] | None:
+        """See :class:`Accelerator`."""
+        cache, identities = self._cache, [buffer.identity for buffer in buffers]
+        if cache is None:
+            self._device.release_import(self._import(layout, buffers))
+            self._trial_imports += 1
+            return None
+        self._cached_import(cache, layout, buffers)
+
+        def forget() -> None:
+            for identity in identities:
+                cache.forget(identity)
+
+        return forget
 
     def load(self, manifest: ModelManifest) -> None:
         """See :class:`Accelerator`. Allocates one result buffer for each job in flight."""
@@ -194,15 +214,10 @@ class AxlAccelerator:
 
     @staticmethod
     def _open_result_heap() -> Heap:
-        reasons = []
-        for name in _RESULT_HEAPS:
-            try:
-                heap, _ = open_heap(name)
-                heap.allocate(1).close()
-                return heap
-            except AllocationError as error:
-                reasons.append(str(error))
-        raise AcceleratorError('no heap for result buffers: ' + '; '.join(reasons))
+        try:
+            return open_heap(use=HeapUse.NPU_RESULT)[0]
+        except AllocationError as error:
+            raise AcceleratorError(f'no heap for result buffers: {error}') from error
 
     def import_frame(self, frame: Frame) -> ImportHandle:
         """See :class:`Accelerator`."""
@@ -210,8 +225,11 @@ class AxlAccelerator:
         if self._cache is None:
             self._uncached_imports += 1
             return ImportHandle(self._import(layout, buffers), cached=False)
+        return ImportHandle(self._cached_import(self._cache, layout, buffers), cached=True)
+
+    def _cached_import(self, cache: ImportCache, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> int:
         key = import_key(self._epoch, int(ImportFlags.TO_DEVICE), layout, buffers)
-        return ImportHandle(self._cache.get(key, buffers, lambda: self._import(layout, buffers)), cached=True)
+        return cache.get(key, buffers, lambda: self._import(layout, buffers))
 
     def _import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> int:
         if self._axl.level >= 2:
@@ -227,14 +245,13 @@ class AxlAccelerator:
         """See :class:`Accelerator`."""
         if self._manifest is None or self._results is None:
             raise AcceleratorError('axl has no model loaded')
-        result = self._results.take()
         acquire = frame.data.acquire_fence
-        in_fence = acquire if isinstance(acquire, SyncFile) else None
-        if acquire is not None and (in_fence is None or self._axl.level < 2):
+        in_fence = acquire if isinstance(acquire, SyncFile) and self._axl.level >= 2 else None
+        if acquire is not None and in_fence is None:
             if not acquire.wait(self._timeout_us / 1e6):
-                self._results.give_back(result)
                 raise AcceleratorError(f'frame {frame.data.sequence}: its acquire fence did not signal in time')
-            in_fence = None
+            acquire.check()
+        result = self._results.take()
         try:
             model_id = self._manifest.model_id
             if self._axl.level >= 2:
@@ -256,6 +273,11 @@ class AxlAccelerator:
         """See :class:`Accelerator`."""
         if not handle.cached:
             self._device.release_import(handle.number)
+
+    def tidy(self) -> None:
+        """See :class:`Accelerator`."""
+        if self._cache is not None:
+            self._cache.forget_ended()
 
     def close(self) -> None:
         """See :class:`Accelerator`."""

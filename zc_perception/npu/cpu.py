@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import cv2
@@ -18,12 +18,14 @@ from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.tensor import Nv12ToTensor
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.frame import Frame
+from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.fence import EventFence
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.constraints import BufferConstraints, Caching
 from zc_perception.npu.accelerator import Capabilities, ImportHandle, Outputs
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.modifier import LINEAR
 
 
@@ -150,6 +152,7 @@ class CpuAccelerator:
         self._jobs: queue.SimpleQueue[CpuJob | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
         self.imports = 0
+        self.trial_imports = 0
 
     def capabilities(self) -> Capabilities:
         """See :class:`Accelerator`."""
@@ -157,7 +160,11 @@ class CpuAccelerator:
 
     def constraints(self) -> BufferConstraints:
         """See :class:`Accelerator`."""
-        return BufferConstraints('cpu accelerator', formats=((NV12, LINEAR),))
+        return BufferConstraints('cpu accelerator', formats=((NV12, LINEAR),), cpu_access=CpuAccess.READ, caching=Caching.CACHED)
+
+    def trial_import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> Callable[[], None] | None:
+        """See :class:`Accelerator`. There is nothing to import, and nothing is mapped before the first frame."""
+        return None
 
     def load(self, manifest: ModelManifest) -> None:
         """See :class:`Accelerator`."""
@@ -175,6 +182,9 @@ class CpuAccelerator:
 
     def release(self, handle: ImportHandle) -> None:
         """See :class:`Accelerator`."""
+
+    def tidy(self) -> None:
+        """See :class:`Accelerator`. It keeps nothing between frames."""
 
     def submit(self, handle: ImportHandle, frame: Frame) -> CpuJob:
         """See :class:`Accelerator`."""

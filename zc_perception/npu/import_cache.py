@@ -2,14 +2,21 @@
 
 The key is (device-open epoch, direction, fourcc, modifier, width, height, per plane (st_dev, st_ino, offset, stride)). An entry owns
 duplicates of the descriptors: as long as it is a key, the kernel can't give its inode number to another buffer.
+
+A duplicate and an import keep the memory, too, so an entry has to go when the buffer's owner gives it up: a pool that retires a slot, is
+reconfigured or closed, a link whose producer is gone. All of them close their :class:`DmaBuf`, on whichever thread, and the buffer itself
+tells the cache (:meth:`DmaBuf.tell_end`): nobody has to remember to connect a pool with a cache. What was told waits in a queue for the
+cache's own thread.
 """
 
 from __future__ import annotations
 
+import queue
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
+from zc_perception.errors import AcceleratorError
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.pixel.layout import ImageLayout
@@ -33,7 +40,9 @@ class CachedImport:
 
 
 class ImportCache:
-    """Least recently used goes first. One thread.
+    """Least recently used goes first. One thread; buffers may end on any other.
+
+    ``release_errors`` counts imports of ended buffers that the device refused to release, ``last_release_error`` says why.
 
     :param release: gives a handle back to the device.
     :param limit: entries kept; more than any sensible pool has slots.
@@ -43,14 +52,18 @@ class ImportCache:
         self._release = release
         self._limit = limit
         self._entries: OrderedDict[CacheKey, CachedImport] = OrderedDict()
+        self._ended: queue.SimpleQueue[BufferIdentity] = queue.SimpleQueue()
         self.hits = 0
         self.misses = 0
+        self.release_errors = 0
+        self.last_release_error = ''
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def get(self, key: CacheKey, buffers: Sequence[DmaBuf], make: Callable[[], int]) -> int:
-        """The handle for *key*, imported by *make* at the first time."""
+        """The handle for *key*, imported by *make* at the first time. Forgets what has ended first."""
+        self.forget_ended()
         entry = self._entries.get(key)
         if entry is not None:
             self.hits += 1
@@ -65,6 +78,8 @@ class ImportCache:
                 keeper.close()
             raise
         self._entries[key] = CachedImport(handle, frozenset(b.identity for b in buffers), keepers)
+        for buffer in buffers:
+            buffer.tell_end(self._ended.put)
         while len(self._entries) > self._limit:
             self._drop(next(iter(self._entries)))
         return handle
@@ -77,10 +92,26 @@ class ImportCache:
             for keeper in entry.keepers:
                 keeper.close()
 
+    def _keys(self, identity: BufferIdentity) -> list[CacheKey]:
+        return [key for key, entry in self._entries.items() if identity in entry.identities]
+
     def forget(self, identity: BufferIdentity) -> None:
-        """A buffer has ended: release every import of it."""
-        for key in [k for k, e in self._entries.items() if identity in e.identities]:
+        """Release every import of a buffer now."""
+        for key in self._keys(identity):
             self._drop(key)
+
+    def forget_ended(self) -> None:
+        """Release the imports of all buffers that have ended since. Cheap when there are none.
+
+        A refusal of the device is counted, not raised: the frame that is being imported now has no part in it.
+        """
+        while not self._ended.empty():
+            for key in self._keys(self._ended.get_nowait()):
+                try:
+                    self._drop(key)
+                except AcceleratorError as error:
+                    self.release_errors += 1
+                    self.last_release_error = str(error)
 
     def clear(self) -> None:
         """Release everything."""

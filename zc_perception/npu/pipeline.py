@@ -88,6 +88,8 @@ class InferencePipeline:
                     else:
                         frame.release()
                     continue
+            # Without frames nothing else would, and a camera that starts anew may need the memory of its old buffers.
+            self._accelerator.tidy()
             self._wait()
             self._finish_signalled()
         while self._jobs:

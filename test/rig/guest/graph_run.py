@@ -59,7 +59,8 @@ class Checker:
         data, job = entry.frame.data, entry.job
         assert isinstance(job, AxlJob)
         result = VirtualResult.from_buffer_copy(job.result_bytes(0, RESULT_SIZE))
-        status, signalled_ns = job.fence.info()
+        fence = job.fence.info()
+        status, signalled_ns = fence.status, fence.timestamp_ns
         self.frames.append(
             {
                 'sequence': data.sequence,
@@ -161,6 +162,7 @@ def _stream(graph: PerceptionGraph, context: rclpy.Context, wanted: int, watch: 
             'rung': link.rung,
             'conversions': link.conversions + graph.capture.publisher.statistics().conversions,
             'imports': graph.inference.accelerator.imports,
+            'trial_imports': graph.inference.accelerator.trial_imports,
             'accelerator': graph.inference.accelerator.capabilities().name,
             'heap': graph.capture.camera.heap_name,
             'copies': {reason: entry.count for reason, entry in graph.ledger.entries().items()},

@@ -1,0 +1,137 @@
+"""Constraints that nobody could satisfy are refused where they are made, in one sentence."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any
+
+import pytest
+from negotiation.kit import NV12, TILED, YUYV, f, who
+
+from zc_perception.errors import NegotiationError
+from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.negotiation import constraints as constraints_module
+from zc_perception.negotiation import modifier_chain, settings
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.heap_offer import HeapOffer, heap_offer
+from zc_perception.pixel import layout
+from zc_perception.pixel.modifier import INVALID, LINEAR
+
+
+@pytest.mark.parametrize(
+    ('fields', 'message'),
+    [
+        ({'stride_align': 0}, "constraints of 'npu': stride_align 0 is not an integer in 1 .. 1073741824"),
+        ({'offset_align': -64}, 'offset_align -64 is not'),
+        ({'height_align': 1.5}, 'height_align 1.5 is not'),
+        ({'stride_align': True}, 'stride_align True is not'),
+        ({'max_stride': 0}, 'max_stride 0 is not an integer in 1 .. 4294967295'),
+        ({'formats': (f('NV12 linear'), f('NV12 linear'))}, 'NV12 LINEAR is listed twice; name each format once'),
+        ({'formats': ((NV12, 1 << 64),)}, 'NV12: modifier 0x10000000000000000'),
+        ({'formats': ((NV12, -1),)}, 'NV12: modifier'),
+        ({'formats': (f('NV12 linear'),), 'costs': ()}, 'costs has 0 entries for 1 formats; state one for each'),
+        ({'costs': (1.0,)}, 'costs has 1 entries for no formats'),
+        ({'formats': (f('NV12 linear'),), 'costs': (math.inf,)}, 'must be finite numbers; leave out what must not be chosen'),
+        ({'heaps': ('udmabuf',), 'heap_costs': (1.0, 2.0)}, 'heap_costs has 2 entries for 1 heaps'),
+        ({'caching_cost': math.nan}, 'caching_cost nan must be a finite number'),
+        ({'min_size': (0, 1)}, 'min_size 0 is not an integer in 1 .. 65535'),
+        ({'max_size': (1, 1 << 16)}, 'max_size 65536 is not'),
+        ({'min_size': (10, 10), 'max_size': (20, 9)}, 'min_size 10x10 is above max_size 20x9'),
+        ({'required_max_size': (10, 10), 'max_size': (9, 20)}, 'required_max_size 10x10 is above max_size 9x20'),
+        ({'required_max_size': (10, 10), 'min_size': (11, 1)}, 'required_max_size 10x10 is below min_size 11x1'),
+        ({'slots': -1}, 'slots -1 is not an integer in 0 .. 65536'),
+        ({'max_slots': 0}, 'max_slots 0 is not an integer in 1 .. 65536'),
+        ({'slots': 4, 'max_slots': 3}, 'slots 4 and min_slots 0 must be at most max_slots 3'),
+        ({'min_slots': 4, 'max_slots': 3}, 'slots 0 and min_slots 4 must be at most max_slots 3'),
+        ({'upgrade': True}, 'upgrade is for an allocator without modifiers; list its formats with INVALID'),
+        ({'formats': (f('NV12 linear'),), 'upgrade': True}, 'upgrade is for an allocator without modifiers'),
+    ],
+)
+def test_impossible_constraints_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(NegotiationError) as refused:
+        BufferConstraints('npu', **fields)
+    assert message in str(refused.value) and "constraints of 'npu'" in str(refused.value)
+
+
+def test_none_means_any_and_an_empty_list_means_none() -> None:
+    for fmt in (f('NV12 linear'), f('NV12 tiled'), f('YUYV implicit')):
+        assert who('viewer').accepts_format(fmt) and not BufferConstraints('nobody', formats=()).accepts_format(fmt)
+    assert who('viewer').modifiers(NV12) is None and BufferConstraints('nobody', formats=()).modifiers(NV12) == ()
+
+
+def test_formats_are_pairs() -> None:
+    npu = who('npu', 'NV12 tiled', 'YUYV linear')
+    assert npu.accepts_format(f('NV12 tiled')) and not npu.accepts_format(f('NV12 linear')) and not npu.accepts_format(f('YUYV tiled'))
+    assert (npu.modifiers(NV12), npu.modifiers(YUYV)) == ((TILED,), (LINEAR,))
+
+
+def test_a_cpu_reads_rows() -> None:
+    for access in (CpuAccess.READ, CpuAccess.WRITE):
+        cpu = who('cpu', cpu_access=access)
+        assert [cpu.accepts_format((NV12, m)) for m in (LINEAR, TILED, INVALID)] == [True, False, False]
+
+
+def test_costs_are_stated_or_the_place_in_the_list() -> None:
+    assert [who('a', 'NV12 linear', 'NV12 tiled').format_cost(f(t)) for t in ('NV12 linear', 'NV12 tiled', 'YUYV linear')] == [0, 1, 0]
+    assert who('a', 'NV12 linear', costs=(7.5,)).format_cost(f('NV12 linear')) == 7.5
+    assert who('a').format_cost(f('NV12 linear')) == 0.0
+
+
+@pytest.mark.parametrize(
+    ('heaps', 'heap', 'accepted'),
+    [
+        (None, 'memfd', True),
+        (('memfd',), 'memfd', True),
+        (('udmabuf',), 'memfd', False),
+        (('dma_heap/',), 'dma_heap/system', True),
+        (('dma_heap/',), 'dma_heap', False),
+        (('dma_heap/system',), 'dma_heap/linux,cma', False),
+        (('dma_heap/sys',), 'dma_heap/system', False),
+        (('udmabuf', 'dma_heap/'), 'dma_heap/reserved', True),
+        ((), 'memfd', False),
+    ],
+)
+def test_heaps_are_names_or_prefixes(heaps: tuple[str, ...] | None, heap: str, accepted: bool) -> None:
+    assert BufferConstraints('npu', heaps=heaps).accepts_heap(heap) is accepted
+
+
+def test_a_heap_s_cost_is_the_least_of_the_entries_that_name_it() -> None:
+    npu = BufferConstraints('npu', heaps=('dma_heap/', 'dma_heap/system', 'udmabuf'), heap_costs=(4.0, 2.0, 1.0))
+    assert [npu.heap_cost(name) for name in ('dma_heap/system', 'dma_heap/reserved', 'udmabuf', 'memfd')] == [2.0, 4.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ('name', 'contiguous', 'reaches'),
+    [
+        ('dma_heap/system', False, True),
+        ('dma_heap/linux,cma', True, True),
+        ('dma_heap/reserved', True, True),
+        ('dma_heap/default_cma_region', True, True),
+        ('udmabuf', False, True),
+        ('memfd', False, False),
+        ('v4l2/vivid', None, True),
+    ],
+)
+def test_what_a_heap_s_name_tells(name: str, contiguous: bool | None, reaches: bool) -> None:
+    offer = heap_offer(name)
+    assert (offer.contiguous, offer.reaches('/dev/metis-0:1:0'), offer.cpu_access) == (contiguous, reaches, True)
+
+
+def test_devices_reach_heaps_by_name_or_prefix() -> None:
+    offer = HeapOffer('vram', devices=('/dev/dri/', '/dev/npu'))
+    assert [offer.reaches(d) for d in ('/dev/dri/card0', '/dev/npu', '/dev/npu1')] == [True, True, False]
+
+
+@pytest.mark.parametrize('module', [constraints_module, modifier_chain, settings, layout])
+def test_nothing_has_a_default_modifier(module: Any) -> None:
+    """Zero as a default would be LINEAR, a promise that nobody made."""
+    callables = [value for value in vars(module).values() if callable(value) and getattr(value, '__module__', '') == module.__name__]
+    methods = [value for kind in callables if inspect.isclass(kind) for value in vars(kind).values() if inspect.isfunction(value)]
+    checked = 0
+    for function in (*callables, *methods):
+        for parameter in inspect.signature(function).parameters.values():
+            if parameter.name in ('modifier', 'modifiers', 'acceptable_modifiers', 'fourcc'):
+                checked += 1
+                assert parameter.default is inspect.Parameter.empty, f'{function.__qualname__}: {parameter}'
+    assert checked or module is constraints_module

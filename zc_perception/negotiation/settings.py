@@ -1,0 +1,318 @@
+"""What was agreed on: limits that images in the buffers must keep, the request to the allocator, and the settings after its answer.
+
+Source: Fuchsia's *Sysmem overview* (buffer settings; several image sizes in one buffer) and the kernel's *Exchanging pixel buffers*
+(what an allocation request takes and what its answer may vary).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from zc_perception.errors import NegotiationError
+from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
+from zc_perception.negotiation.constraints import (
+    NO_CPU,
+    BufferConstraints,
+    Format,
+    Placement,
+    Size,
+    fits_within,
+    format_text,
+    size_text,
+)
+from zc_perception.negotiation.heap_offer import HeapOffer
+from zc_perception.pixel.fourcc import fourcc_name
+from zc_perception.pixel.layout import ImageLayout, compute_layout
+from zc_perception.pixel.modifier import INVALID, LINEAR, modifier_name
+
+Buffers = tuple[DmaBuf, ...]
+"""One slot's memory buffers."""
+
+
+@dataclass(frozen=True)
+class ImageLimits:
+    """What every image in the buffers must keep: everybody's constraints together.
+
+    :param largest: images up to this size are promised room, whatever size comes first.
+    """
+
+    min_size: Size = (1, 1)
+    max_size: Size | None = None
+    largest: Size | None = None
+    stride_align: int = 1
+    offset_align: int = 1
+    height_align: int = 1
+    max_stride: int | None = None
+
+    def joined_by(self, constraints: BufferConstraints) -> ImageLimits:
+        """With one more participant. What has been promised room stays promised within the joiner's max_size."""
+        low, high, most = constraints.min_size, constraints.max_size, constraints.max_stride
+        required = constraints.required_max_size
+        return ImageLimits(
+            min_size=self.min_size if low is None else (max(self.min_size[0], low[0]), max(self.min_size[1], low[1])),
+            max_size=high if self.max_size is None else self.max_size if high is None else _smaller(self.max_size, high),
+            largest=required if self.largest is None else self.largest if required is None else _larger(self.largest, required),
+            stride_align=math.lcm(self.stride_align, constraints.stride_align),
+            offset_align=math.lcm(self.offset_align, constraints.offset_align),
+            height_align=math.lcm(self.height_align, constraints.height_align),
+            max_stride=most if self.max_stride is None else self.max_stride if most is None else min(self.max_stride, most),
+        )
+
+    def layout(self, fourcc: int, size: Size, placement: Placement | None) -> ImageLayout:
+        """The LINEAR layout of a *size* image that keeps them.
+
+        :raises LayoutError: the format can't have that size, or an alignment is out of range.
+        :raises FormatError: the format isn't known here.
+        """
+        return compute_layout(
+            fourcc,
+            *size,
+            stride_align=self.stride_align,
+            offset_align=self.offset_align,
+            height_align=self.height_align,
+            buffer_per_plane=placement is Placement.BUFFER_PER_PLANE,
+        )
+
+
+def _smaller(a: Size, b: Size) -> Size:
+    return min(a[0], b[0]), min(a[1], b[1])
+
+
+def _larger(a: Size, b: Size) -> Size:
+    return max(a[0], b[0]), max(a[1], b[1])
+
+
+@dataclass(frozen=True)
+class BufferSettings:
+    """A complete description of the buffers, but for where they are. Many buffers share one.
+
+    :param layout: the image format: size, fourcc, modifier, planes.
+    :param slots: how many buffers (each may consist of several memory buffers).
+    :param heap: where they come from; ``None``: nobody cared.
+    :param limits: what images of other sizes in the same buffers must keep.
+    :param cpu_access: what CPUs do with the pixels, everybody's together; ``NO_CPU``: nobody maps them.
+    :param buffer_sizes: bytes of each memory buffer of a slot; empty: what the layout needs.
+    """
+
+    layout: ImageLayout
+    slots: int
+    heap: HeapOffer | None = None
+    limits: ImageLimits = ImageLimits()
+    cpu_access: CpuAccess = NO_CPU
+    buffer_sizes: tuple[int, ...] = ()
+
+    @property
+    def format(self) -> Format:
+        """The pair (fourcc, modifier)."""
+        return self.layout.fourcc, self.layout.modifier
+
+    @property
+    def implicit(self) -> bool:
+        """Whether nobody may name the layout."""
+        return self.layout.modifier == INVALID
+
+    @property
+    def placement(self) -> Placement | None:
+        """How planes lie in buffers; ``None`` where one plane makes it the same, or some share a buffer and some don't."""
+        if len(self.layout.planes) == 1:
+            return None
+        if self.layout.num_buffers == 1:
+            return Placement.ONE_BUFFER
+        return Placement.BUFFER_PER_PLANE if self.layout.num_buffers == len(self.layout.planes) else None
+
+    def describe(self) -> str:
+        """One line for logs."""
+        heap = '' if self.heap is None else f" from heap '{self.heap.name}'"
+        return f'{self.layout.describe()}, {self.slots} slots{heap}'
+
+    def with_size(self, width: int, height: int) -> ImageLayout:
+        """The layout of another image size in the same buffers, without a new allocation.
+
+        :raises NegotiationError: above what was promised room, outside what everybody accepts, or not LINEAR.
+        :raises LayoutError: the format can't have that size.
+        """
+        size, own, limits = (width, height), (self.layout.width, self.layout.height), self.limits
+        if size == own:
+            return self.layout
+        if self.layout.modifier != LINEAR:
+            raise NegotiationError(
+                f'{size_text(size)} in buffers of {format_text(self.format)}: only their allocator knows such a layout; renegotiate'
+            )
+        # Nobody's max_size is below it: that is checked wherever somebody comes in.
+        upper = own if limits.largest is None else limits.largest
+        if not (fits_within(limits.min_size, size) and fits_within(size, upper)):
+            raise NegotiationError(
+                f'{size_text(size)} does not fit these buffers, which take {size_text(limits.min_size)} to {size_text(upper)}; '
+                'renegotiate with a larger required_max_size'
+            )
+        layout = limits.layout(self.layout.fourcc, size, self.placement)
+        problem = _stride_problem(layout, limits.max_stride)
+        problem = problem or next(
+            (f'needs {layout.buffer_size(i)} bytes of buffer {i}, which has {have}' for i, have in enumerate(self.sizes())
+             if layout.buffer_size(i) > have), None)  # fmt: skip
+        if problem:
+            raise NegotiationError(f'{size_text(size)} {problem}; renegotiate')
+        return layout
+
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of each memory buffer of a slot."""
+        return self.buffer_sizes or tuple(self.layout.buffer_size(i) for i in range(self.layout.num_buffers))
+
+    def joined_by(self, constraints: BufferConstraints) -> BufferSettings:
+        """The same buffers with one more participant: other image sizes must suit it as well."""
+        return replace(self, limits=self.limits.joined_by(constraints), cpu_access=self.cpu_access | constraints.cpu_access)
+
+
+@dataclass(frozen=True)
+class AllocationRequest:
+    """What the allocator is asked for. It chooses one of ``modifiers``, may pad, and may vary nothing else.
+
+    :param fourcc: the pixel format.
+    :param modifiers: the acceptable ones, the best first; INVALID among them: an implicit layout is acceptable, alone: is demanded.
+    :param upgrades: explicit modifiers one of which an implicit allocation must turn out to have when the allocator is asked
+        afterwards; empty: implicit is fine for all.
+    :param size: the image's own size.
+    :param limits: alignments, and the largest size that must find room.
+    :param slots: buffers wanted.
+    :param needed: fewest that participants can do with; the others only spare drops.
+    :param placement: ``None``: the allocator's choice.
+    :param cost: everybody's stated costs of the first modifier and the heap, added up.
+    """
+
+    fourcc: int
+    modifiers: tuple[int, ...]
+    size: Size
+    slots: int
+    needed: int
+    limits: ImageLimits = ImageLimits()
+    heap: HeapOffer | None = None
+    placement: Placement | None = None
+    cpu_access: CpuAccess = NO_CPU
+    upgrades: tuple[int, ...] = ()
+    cost: float = 0.0
+
+    @property
+    def width(self) -> int:
+        """Image width in pixels."""
+        return self.size[0]
+
+    @property
+    def height(self) -> int:
+        """Image height in pixels."""
+        return self.size[1]
+
+    def layout(self) -> ImageLayout:
+        """The LINEAR layout that suits everybody.
+
+        :raises NegotiationError: LINEAR isn't acceptable; only the allocator itself knows the layout then.
+        """
+        if LINEAR not in self.modifiers:
+            names = ', '.join(format_text((self.fourcc, modifier)) for modifier in self.modifiers)
+            raise NegotiationError(f'{names}: only the camera itself can allocate a non-linear layout')
+        return self.limits.layout(self.fourcc, self.size, self.placement)
+
+    def buffer_sizes(self) -> tuple[int, ...]:
+        """Bytes that each memory buffer of a slot needs for LINEAR images up to the largest promised size."""
+        largest = self.limits.layout(self.fourcc, _larger(self.size, self.limits.largest or self.size), self.placement)
+        return tuple(largest.buffer_size(index) for index in range(largest.num_buffers))
+
+    def settings(self) -> BufferSettings:
+        """The settings of a LINEAR allocation exactly as wanted.
+
+        :raises NegotiationError: LINEAR isn't acceptable.
+        """
+        return BufferSettings(self.layout(), self.slots, self.heap, self.limits, self.cpu_access, self.buffer_sizes())
+
+    def describe(self) -> str:
+        """One line for messages."""
+        modifiers = ', '.join(map(modifier_name, self.modifiers))
+        return f'{fourcc_name(self.fourcc)} ({modifiers}) {size_text(self.size)}, {self.slots} slots'
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """The allocator's answer.
+
+    :param layout: as queried after the allocation; its modifier is INVALID where the allocator doesn't tell.
+    :param buffers: each slot's memory buffers.
+    :param release: called once, when the last reference to the buffers is gone.
+    """
+
+    layout: ImageLayout
+    buffers: tuple[Buffers, ...]
+    release: Callable[[], None] = lambda: None
+
+
+Allocator = Callable[[AllocationRequest], Allocation]
+Undo = Callable[[], None]
+TrialImport = Callable[[BufferSettings, Buffers], Undo | None]
+"""Imports one slot's buffers as it will later. Raises if it can't. Gives the import back at once, or keeps it for later and returns
+how to give it back, for when nothing comes of the buffers."""
+
+
+def _stride_problem(layout: ImageLayout, max_stride: int | None) -> str | None:
+    widest = max(plane.stride for plane in layout.planes)
+    return None if max_stride is None or widest <= max_stride else f'has a stride of {widest} bytes, above max_stride {max_stride}'
+
+
+def _rows_problem(layout: ImageLayout, height_align: int) -> str | None:
+    """Whether a LINEAR layout lacks memory for the padded height."""
+    padded = -(-layout.height // height_align) * height_align
+    for index, plane in enumerate(layout.planes):
+        if layout.modifier == LINEAR and plane.size < plane.stride * layout.format.planes[index].rows(padded):
+            return f'plane {index} has {plane.size} bytes, too few for {padded} rows (height_align {height_align})'
+    return None
+
+
+def violations(constraints: BufferConstraints, settings: BufferSettings) -> list[str]:
+    """Which of *constraints* the buffers don't keep: the check of an allocator's answer and of a late joiner alike."""
+    layout, found = settings.layout, []
+    size = (layout.width, layout.height)
+    if not constraints.accepts_format(settings.format):
+        offered = 'only LINEAR for its CPU access' if constraints.formats is None else ', '.join(map(format_text, constraints.formats))
+        found.append(f'format {format_text(settings.format)} is not one of its formats ({offered or "none"})')
+    for index, plane in enumerate(layout.planes):
+        for name, value, step in (
+            ('stride', plane.stride, constraints.stride_align),
+            ('offset', plane.offset, constraints.offset_align),
+        ):
+            if value % step:
+                found.append(f'plane {index}: {name} {value} is not a multiple of its {name}_align {step}')
+    found += filter(None, (_stride_problem(layout, constraints.max_stride), _rows_problem(layout, constraints.height_align)))
+    found += _size_problems(constraints, settings, size)
+    if constraints.placement is not None and len(layout.planes) > 1 and settings.placement is not constraints.placement:
+        found.append(f'planes lie in {layout.num_buffers} buffer(s), it needs {constraints.placement.value}')
+    if settings.heap is not None:
+        found += settings.heap.objections(constraints)
+    elif constraints.wants_certain_memory:
+        found.append('it wants certain memory, and nobody said which heap these buffers come from')
+    if settings.slots < max(constraints.min_slots, constraints.slots):
+        found.append(f'there are {settings.slots} slots, it needs {max(constraints.min_slots, constraints.slots)}')
+    if constraints.max_slots is not None and settings.slots > constraints.max_slots:
+        found.append(f'there are {settings.slots} slots, it allows at most {constraints.max_slots} (max_slots)')
+    return found
+
+
+def _size_problems(constraints: BufferConstraints, settings: BufferSettings, size: Size) -> list[str]:
+    found = []
+    if constraints.min_size is not None and not fits_within(constraints.min_size, size):
+        found.append(f'image size {size_text(size)} is below its min_size {size_text(constraints.min_size)}')
+    if constraints.max_size is not None and not fits_within(size, constraints.max_size):
+        found.append(f'image size {size_text(size)} is above its max_size {size_text(constraints.max_size)}')
+    room, limit = settings.limits.largest or size, settings.limits.max_size
+    if constraints.max_size is not None and size != room and not fits_within(room, constraints.max_size):
+        found.append(f'images up to {size_text(room)} are promised, above its max_size {size_text(constraints.max_size)}')
+    for text, bound in (('have room for', room), ('are used up to', limit)):
+        if constraints.required_max_size is not None and bound and not fits_within(constraints.required_max_size, _larger(bound, size)):
+            found.append(f'buffers {text} {size_text(bound)}, its required_max_size is {size_text(constraints.required_max_size)}')
+    return found
+
+
+def joint_limits(participants: Sequence[BufferConstraints], size: Size) -> ImageLimits:
+    """Everybody's limits, with room for *size* at least."""
+    limits = ImageLimits(largest=size)
+    for participant in participants:
+        limits = limits.joined_by(participant)
+    return limits

@@ -1,0 +1,151 @@
+"""Participants written as text: those in a parameter file, which stand in for ones that come later.
+
+``NAME: NV12 NV12:0x0300000000000010; stride_align=256; heap=dma_heap/; slots=2; contiguous``
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from zc_perception.errors import ConfigError, FormatError, NegotiationError, nearest
+from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.negotiation.constraints import BufferConstraints, Caching, Format, Placement, Size
+from zc_perception.pixel.drm_format import parse_drm_format
+from zc_perception.pixel.fourcc import fourcc_code, pixel_format
+from zc_perception.pixel.modifier import INVALID
+
+SYNTAX = 'NAME: FORMAT FORMAT:MODIFIER …; OPTION=VALUE; …'
+_NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9_./-]*')
+_SIZE = re.compile(r'([0-9]{1,5})x([0-9]{1,5})')
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch('[0-9]{1,10}', text):
+        raise ValueError('must be a whole number')
+    return int(text)
+
+
+def _size(text: str) -> Size:
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ValueError('must be WIDTHxHEIGHT, such as 1920x1080')
+    return int(match[1]), int(match[2])
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(','))
+    if not all(names):
+        raise ValueError('must be names with commas between them')
+    return names
+
+
+def _one_of(choices: dict[str, Any]) -> Callable[[str], Any]:
+    def choose(text: str) -> Any:
+        if text not in choices:
+            raise ValueError(f'must be one of {", ".join(choices)}{nearest(text, choices)}')
+        return choices[text]
+
+    return choose
+
+
+_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    'stride_align': ('stride_align', _number),
+    'offset_align': ('offset_align', _number),
+    'height_align': ('height_align', _number),
+    'max_stride': ('max_stride', _number),
+    'min_size': ('min_size', _size),
+    'max_size': ('max_size', _size),
+    'required_max_size': ('required_max_size', _size),
+    'heap': ('heaps', _names),
+    'device': ('devices', _names),
+    'slots': ('slots', _number),
+    'min_slots': ('min_slots', _number),
+    'max_slots': ('max_slots', _number),
+    'cpu': ('cpu_access', _one_of({'read': CpuAccess.READ, 'write': CpuAccess.WRITE, 'read_write': CpuAccess.READ | CpuAccess.WRITE})),
+    'caching': ('caching', _one_of({caching.value: caching for caching in Caching})),
+}
+_FLAGS: dict[str, tuple[str, Any]] = {
+    'contiguous': ('contiguous', True),
+    'one_buffer': ('placement', Placement.ONE_BUFFER),
+    'buffer_per_plane': ('placement', Placement.BUFFER_PER_PLANE),
+}
+
+
+def _format(word: str) -> Format:
+    """A ``drm-format``, or ``NV12:INVALID`` for an implicit layout, which a drm-format can't say."""
+    # Words lose the blanks of 'R8  '.
+    name, colon, value = word.partition(':')
+    name = name.ljust(4)
+    fourcc, modifier = (fourcc_code(name), INVALID) if value == 'INVALID' else parse_drm_format(name + colon + value)
+    # A drm-format may well name one that isn't in our table, but a camera of ours can't make it: most likely a typing error.
+    pixel_format(fourcc)
+    return fourcc, modifier
+
+
+def _option(part: str) -> tuple[str, Any]:
+    key, equals, value = (word.strip() for word in part.partition('='))
+    if key in _FLAGS:
+        if equals:
+            raise ValueError(f"option '{key}' takes no value; write it alone")
+        return _FLAGS[key]
+    if key not in _OPTIONS:
+        known = [*_OPTIONS, *_FLAGS]
+        raise ValueError(f"option '{key}' is unknown{nearest(key, known)}; known are {', '.join(known)}")
+    name, convert = _OPTIONS[key]
+    if not equals or not value:
+        raise ValueError(f"option '{key}' needs a value: {key}=…")
+    try:
+        return name, convert(value)
+    except ValueError as error:
+        raise ValueError(f"option '{key}' is '{value}'; it {error}") from None
+
+
+def parse_stand_in(text: str) -> BufferConstraints:
+    """The constraints that one entry of the parameter ``participants`` says.
+
+    Formats are ``drm-format`` strings, or ``any``; a linear one has no modifier, ``NV12:INVALID`` is an implicit layout. Options are those
+    of :class:`BufferConstraints`: stride_align, offset_align, height_align, max_stride, min_size, max_size, required_max_size, slots,
+    min_slots, max_slots (numbers, sizes as 1920x1080), heap and device (names with commas between them), cpu (read, write,
+    read_write), caching (cached, uncached); contiguous, one_buffer and buffer_per_plane stand alone.
+
+    :raises ConfigError: anything else, with the nearest word that is known.
+    """
+    head, *parts = text.split(';')
+    name, colon, words = (word.strip() for word in head.partition(':'))
+
+    def refused(problem: object) -> ConfigError:
+        return ConfigError(f"parameter 'participants': '{text}': {problem}")
+
+    if not colon or not _NAME.fullmatch(name):
+        raise refused(f'it must begin with a name of letters, digits, _ . / - and a colon: {SYNTAX}')
+    if not words:
+        raise refused(f"{name} has no format; write drm-formats such as NV12, or 'any'")
+    fields: dict[str, Any] = {}
+    try:
+        formats = None if words == 'any' else tuple(_format(word) for word in words.split())
+        for part in parts:
+            if not part.strip():
+                raise ValueError('there is an empty option; remove a semicolon')
+            field, value = _option(part.strip())
+            if field in fields:
+                raise ValueError(f"'{part.strip()}' says {field} a second time")
+            fields[field] = value
+        return BufferConstraints(name, formats=formats, **fields)
+    except (ValueError, FormatError, NegotiationError) as error:
+        raise refused(error) from None
+
+
+def parse_stand_ins(entries: Sequence[str]) -> list[BufferConstraints]:
+    """All entries of the parameter, empty ones left out.
+
+    :raises ConfigError: see :func:`parse_stand_in`; or two entries of one name.
+    """
+    found: dict[str, BufferConstraints] = {}
+    for entry in filter(None, (entry.strip() for entry in entries)):
+        constraints = parse_stand_in(entry)
+        if constraints.participant in found:
+            raise ConfigError(f"parameter 'participants': '{constraints.participant}' stands there twice; give each its own name")
+        found[constraints.participant] = constraints
+    return list(found.values())
