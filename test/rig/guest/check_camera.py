@@ -36,7 +36,7 @@ def _buffer_argument(index: int) -> bytearray:
 
 
 @contextmanager
-def _camera(path: Path, count: int) -> Iterator[tuple[int, int]]:
+def opened(path: Path, count: int) -> Iterator[tuple[int, int]]:
     """Open a camera for NV12 with `count` buffers of its own; yield its fd and its stride."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -52,14 +52,15 @@ def _camera(path: Path, count: int) -> Iterator[tuple[int, int]]:
         os.close(fd)
 
 
-def _export(fd: int, index: int, access: int) -> Buffer:
+def export(fd: int, index: int, access: int) -> Buffer:
+    """Export a buffer of an opened camera, with O_RDWR or O_RDONLY."""
     argument = bytearray(64)
     struct.pack_into('IIII', argument, 0, _CAPTURE, index, 0, access | os.O_CLOEXEC)
     fcntl.ioctl(fd, _EXPBUF, argument)
     return Buffer(struct.unpack_from('i', argument, 16)[0])
 
 
-def _cameras() -> list[Path]:
+def cameras() -> list[Path]:
     """Return vivid's devices, one for each allocator."""
     devices = sorted(Path('/dev').glob('video*'))
     equal(len(devices), len(EXPORTERS), 'cameras')
@@ -69,9 +70,9 @@ def _cameras() -> list[Path]:
 @check
 def frames_of_a_camera_are_what_the_device_sees() -> None:
     exporters = set()
-    for path in _cameras():
-        with _camera(path, 4) as (fd, stride), Npu() as npu:
-            buffers = [_export(fd, index, os.O_RDWR) for index in range(4)]
+    for path in cameras():
+        with opened(path, 4) as (fd, stride), Npu() as npu:
+            buffers = [export(fd, index, os.O_RDWR) for index in range(4)]
             handles = [npu.import_fd(buffer.fd, SIZE).handle for buffer in buffers]
             objects = bufinfo()
             exporters |= {objects[buffer.inode].exporter for buffer in buffers}
@@ -97,8 +98,8 @@ def frames_of_a_camera_are_what_the_device_sees() -> None:
 
 @check
 def a_read_only_export_is_not_imported_for_writing() -> None:
-    for path in _cameras():
-        with _camera(path, 1) as (fd, _), _export(fd, 0, os.O_RDONLY) as buffer, Npu() as npu:
+    for path in cameras():
+        with opened(path, 1) as (fd, _), export(fd, 0, os.O_RDONLY) as buffer, Npu() as npu:
             npu.release(npu.import_fd(buffer.fd, SIZE).handle)
             for flags in (abi.ImportFlags.FROM_DEVICE, abi.ImportFlags.BIDIRECTIONAL):
                 with raises(errno.EACCES):

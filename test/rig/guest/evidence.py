@@ -75,9 +75,9 @@ class Watch:
             thread.join()
 
 
-def _set(path: Path, text: str) -> None:
-    # open() with 'w' truncates, which clears the trace buffer; the control files take a plain write.
-    fd = os.open(path, os.O_WRONLY)
+def write_control(path: Path, text: str, *, append: bool = False) -> None:
+    """Write a control file of tracefs. ``open()`` with 'w' truncates, which clears the buffer, and with 'a' it seeks, which fails."""
+    fd = os.open(path, os.O_WRONLY | (os.O_APPEND if append else 0))
     try:
         os.write(fd, text.encode())
     finally:
@@ -87,19 +87,20 @@ def _set(path: Path, text: str) -> None:
 @contextmanager
 def recording(buffer_kb: int = 16384) -> Iterator[None]:
     """Record the axl events and the signals of fences, from an empty buffer."""
-    _set(TRACING / 'tracing_on', '0')
+    write_control(TRACING / 'tracing_on', '0')
     (TRACING / 'trace').write_text('')
-    _set(TRACING / 'buffer_size_kb', str(buffer_kb))
-    _set(TRACING / 'trace_clock', 'mono')
+    write_control(TRACING / 'buffer_size_kb', str(buffer_kb))
+    write_control(TRACING / 'trace_clock', 'mono')
+    write_control(TRACING / 'options/record-cmd', '0')  # see kernel_api.tracing()
     for event in _EVENTS:
-        _set(TRACING / 'events' / event / 'enable', '1')
-    _set(TRACING / 'tracing_on', '1')
+        write_control(TRACING / 'events' / event / 'enable', '1')
+    write_control(TRACING / 'tracing_on', '1')
     try:
         yield
     finally:
-        _set(TRACING / 'tracing_on', '0')
+        write_control(TRACING / 'tracing_on', '0')
         for event in _EVENTS:
-            _set(TRACING / 'events' / event / 'enable', '0')
+            write_control(TRACING / 'events' / event / 'enable', '0')
 
 
 def trace_text() -> str:

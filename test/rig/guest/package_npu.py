@@ -254,7 +254,7 @@ def a_frame_is_not_read_before_its_acquire_fence() -> None:
         job = npu.submit(npu.import_frame(frame), frame)
         assert not job.fence.wait(0.02), 'the job did not wait'
         assert job.fence.wait(10) and blocker.fence.wait(0)
-        assert job.fence.info()[1] >= blocker.fence.info()[1], 'fence timestamps'
+        assert job.fence.timestamp_ns >= blocker.fence.timestamp_ns, 'fence timestamps'
         job.close()
         blocker.close()
         frame._lease = None

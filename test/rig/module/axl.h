@@ -127,6 +127,17 @@ u32 axl_max_in_flight(void);
 long axl_ioctl_submit(struct axl_file *file, void __user *up);
 long axl_ioctl_submit2(struct axl_file *file, void __user *up);
 
+/* axl_faults.c */
+
+struct axl_faults {
+	bool held;
+	bool hangs;
+	bool fails;
+};
+
+struct axl_faults axl_faults_of(u64 seqno);
+bool axl_faults_hold(const struct axl_faults *faults);
+
 /* axl_pixels.c */
 
 struct axl_scratch *axl_scratch_alloc(void);

@@ -10,6 +10,8 @@
 #include "axl.h"
 #include "axl_trace.h"
 
+#define AXL_HOLD_US	1000	/* between looks at whether a held job may go on */
+
 static uint latency_us = 2000;
 module_param(latency_us, uint, 0644);
 MODULE_PARM_DESC(latency_us, "what a job takes before it reads its pixels");
@@ -21,14 +23,6 @@ MODULE_PARM_DESC(max_in_flight, "jobs that an open file may have queued at a tim
 static uint default_timeout_us = USEC_PER_SEC;
 module_param(default_timeout_us, uint, 0644);
 MODULE_PARM_DESC(default_timeout_us, "for jobs submitted with a timeout of 0");
-
-static uint fail_every;
-module_param(fail_every, uint, 0644);
-MODULE_PARM_DESC(fail_every, "every n-th job of an open file ends with -EIO (0: none)");
-
-static uint hang_every;
-module_param(hang_every, uint, 0644);
-MODULE_PARM_DESC(hang_every, "every n-th job of an open file hangs until its timeout (0: none)");
 
 static bool reservation_fences = true;
 module_param(reservation_fences, bool, 0644);
@@ -48,8 +42,7 @@ struct axl_job {
 	ktime_t deadline;
 	u32 model_id;
 	u32 latency_us;
-	bool hangs;
-	bool fails;
+	struct axl_faults faults;
 	int error;		/* known before it runs */
 };
 
@@ -100,13 +93,17 @@ static int axl_job_await_in_fence(struct axl_job *job)
 	return status < 0 ? status : 0;
 }
 
-static bool axl_is_nth(u64 seqno, u32 n)
+static int axl_job_held(struct axl_job *job)
 {
-	u32 rest = 1;
+	while (axl_faults_hold(&job->faults)) {
+		int ret = axl_job_sleep(job, ktime_add_us(ktime_get(), AXL_HOLD_US), NULL);
 
-	if (n)
-		div_u64_rem(seqno, n, &rest);
-	return !rest;
+		if (ret)
+			return ret;
+		if (ktime_after(ktime_get(), job->deadline))
+			return -ETIMEDOUT;
+	}
+	return 0;
 }
 
 static int axl_job_execute(struct axl_job *job)
@@ -123,14 +120,14 @@ static int axl_job_execute(struct axl_job *job)
 	}
 
 	end = ktime_add_us(ktime_get(), job->latency_us);
-	if (job->hangs || ktime_after(end, job->deadline)) {
+	if (job->faults.hangs || ktime_after(end, job->deadline)) {
 		ret = axl_job_sleep(job, job->deadline, NULL);
 		return ret ?: -ETIMEDOUT;
 	}
-	ret = axl_job_sleep(job, end, NULL);
+	ret = axl_job_sleep(job, end, NULL) ?: axl_job_held(job);
 	if (ret)
 		return ret;
-	if (job->fails)
+	if (job->faults.fails)
 		return -EIO;
 
 	/* Last of all: a buffer that was given back to the camera too early shows. */
@@ -323,8 +320,7 @@ static int axl_job_commit(struct axl_job *job)
 	ret = axl_job_reserve(job);
 	job->error = ret;
 	job->latency_us = READ_ONCE(latency_us);
-	job->hangs = axl_is_nth(fence->seqno, READ_ONCE(hang_every));
-	job->fails = axl_is_nth(fence->seqno, READ_ONCE(fail_every));
+	job->faults = axl_faults_of(fence->seqno);
 	file->seqno++;
 	trace_axl_submit(job->import->handle, fence->context, fence->seqno, job->model_id);
 	if (ret)

@@ -1,0 +1,22 @@
+"""All checks of the memory rooms, and running them; ``memory_contract.py`` is the script for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from . import package_expbuf, package_fences, package_lifetime, package_memory, package_negotiation, package_pool, package_sync
+from .harness import run
+from .package_memory_kit import CHECKS as CHECKS
+
+RESULTS = 'memory_checks.json'
+#: Importing them registered their checks.
+MODULES = (package_memory, package_sync, package_fences, package_expbuf, package_pool, package_negotiation, package_lifetime)
+
+
+def main() -> int:
+    """Run the checks whose names contain one of the arguments."""
+    parts = sys.argv[1:] or ['']
+    chosen = {name: function for name, function in CHECKS.items() if any(part in name for part in parts)}
+    return 0 if run(chosen, Path(os.environ['RIG_OUT']) / RESULTS) else 1

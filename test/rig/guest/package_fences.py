@@ -1,0 +1,351 @@
+"""Fences of a real driver, in sync_files and in the reservation objects of buffers, through the package's own calls."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from zc_perception.errors import AcceleratorError
+from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
+from zc_perception.memory.fence import DeadlineFence, Fence, FenceInfo, SyncFile
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.memory.quarantine import quarantine_fence
+from zc_perception.npu.axl_device import AxlDevice
+
+from .harness import equal
+from .kernel_api import SYNC_READ, SYNC_WRITE, fence_info, is_readable, parameters
+from .package_kit import refused
+from .package_memory import RAW, adopted
+from .package_memory_kit import (
+    HEAPS,
+    LAYOUT,
+    PAGE,
+    RESULT_SIZE,
+    Child,
+    buffers,
+    card,
+    check,
+    check_each,
+    jobs_held,
+    pool_of,
+    publish,
+    received,
+    recorded,
+    start,
+)
+
+READ, WRITE = CpuAccess.READ, CpuAccess.WRITE
+BOTH = CpuAccess.READ | CpuAccess.WRITE
+OTHER = {'dma_heap/system': 'udmabuf', 'udmabuf': 'dma_heap/system'}
+
+
+@dataclass
+class Bench:
+    """A device, a buffer that it reads, one that it writes, one that it has nothing to do with."""
+
+    device: AxlDevice
+    source: DmaBuf
+    result: DmaBuf
+    other: DmaBuf
+
+    def start(self, latency_us: int = 0, **options: int) -> SyncFile:
+        """A job with this latency, and these parameters of the device."""
+        with parameters(latency_us=latency_us, **options):
+            return start(self.device, [self.source], self.result)
+
+
+@contextmanager
+def bench(heap: str) -> Iterator[Bench]:
+    """The device and its buffers in *heap*; the other buffer is of another exporter."""
+    with card() as device, buffers(heap, LAYOUT.buffer_size(0), RESULT_SIZE) as (source, result), buffers(OTHER[heap], PAGE) as (other,):
+        yield Bench(device, source, result, other)
+
+
+def _pending(fence: Fence | None) -> bool:
+    assert fence is not None, 'no fence'
+    pending = not fence.wait(0.0)
+    equal(is_readable(fence.fileno()), not pending, 'what poll() says')
+    fence.close()
+    return pending
+
+
+def _exported_pending(buffer: DmaBuf, access: CpuAccess) -> bool:
+    """What the package says; None stands for no fence, so nothing to wait for."""
+    fence = buffer.export_fence(access)
+    return False if fence is None else _pending(fence)
+
+
+def _kernel_pending(buffer: DmaBuf, flags: int) -> bool:
+    """What the kernel says, asked without the package."""
+    argument = bytearray(struct.pack('Ii', flags, -1))
+    fcntl.ioctl(buffer.fileno(), 0xC0086202, argument)
+    with OwnedFd(struct.unpack('Ii', argument)[1]) as fd:
+        return not is_readable(fd.fileno())
+
+
+def _finish(fence: Fence) -> None:
+    assert fence.wait(20.0), 'the job did not end'
+    fence.check()
+    fence.close()
+
+
+# What a buffer's users have to wait for.
+
+
+@check_each(*HEAPS)
+def a_job_in_flight_is_a_pending_fence_of_its_buffers(heap: str) -> None:
+    with bench(heap) as b, jobs_held() as let_go:
+        job = b.start()
+        got = {
+            'a writer of the image': _exported_pending(b.source, WRITE),
+            'a reader of the image': _exported_pending(b.source, READ),
+            'a reader of the result': _exported_pending(b.result, READ),
+            'a writer of the result': _exported_pending(b.result, WRITE),
+            'both, of the image': _exported_pending(b.source, BOTH),
+            'a reader of another buffer': _exported_pending(b.other, READ),
+            'a writer of another buffer': _exported_pending(b.other, WRITE),
+        }
+        waits = {
+            'a writer of the image', 'both, of the image', 'a reader of the result', 'a writer of the result',
+        }  # fmt: skip
+        equal({who for who, pending in got.items() if pending}, waits, 'who has to wait')
+        exported = b.source.export_fence(WRITE)
+        assert exported is not None and not exported.wait(0.01)
+        let_go()
+        assert exported.wait(20.0), 'the exported fence'
+        assert job.wait(0.0), 'the exported fence signalled before the job'
+        exported.check()
+        exported.close()
+        equal([_exported_pending(buffer, WRITE) for buffer in (b.source, b.result)], [False, False], 'pending after the job')
+        job.close()
+
+
+@check_each(*HEAPS)
+def an_imported_fence_is_what_the_users_of_that_buffer_wait_for(heap: str) -> None:
+    for access, reader_waits in ((READ, False), (WRITE, True)):
+        with bench(heap) as b, jobs_held() as let_go:
+            job = b.start()
+            b.other.import_fence(job, access)
+            assert not job.wait(0.0), 'importing consumed the fence'
+            for pending in (_exported_pending(b.other, READ), _kernel_pending(b.other, SYNC_READ)):
+                equal(pending, reader_waits, f'whether a reader has to wait, fence of {access!r}')
+            for pending in (_exported_pending(b.other, WRITE), _kernel_pending(b.other, SYNC_WRITE)):
+                equal(pending, True, f'whether a writer has to wait, fence of {access!r}')
+            with refused(AcceleratorError):
+                b.other.begin_cpu_access(BOTH, 0.05)
+            let_go()
+            b.other.begin_cpu_access(BOTH)
+            equal(job.wait(0.0), True, 'whether SYNC START waited for the imported fence')
+            b.other.end_cpu_access(BOTH)
+            _finish(job)
+
+
+@check
+def another_process_waits_for_an_imported_fence() -> None:
+    """The fence travels with the buffer: nothing but the dma-buf is passed on."""
+
+    def peer(theirs: socket.socket) -> None:
+        with received(theirs) as fd:
+            buffer = DmaBuf.from_fd(fd.dup())
+            fence = buffer.export_fence(READ)
+            assert fence is not None
+            before = fence.wait(0.0)
+            theirs.send(b'waiting')
+            after = fence.wait(20.0)
+            theirs.send(repr((before, after, fence.info().status)).encode())
+            fence.close()
+            buffer.close()
+
+    child = Child(peer)
+    with bench('dma_heap/system') as b, jobs_held() as let_go:
+        job = b.start()
+        b.other.import_fence(job, WRITE)
+        child.send(b.other)
+        equal(child.answer(), b'waiting', 'the other process')
+        let_go()
+        equal(child.answer(), b'(False, True, 1)', 'before, after, status in the other process')
+        _finish(job)
+    child.join()
+
+
+# What a sync_file says.
+
+
+@check_each(*HEAPS)
+def a_sync_file_names_its_driver_and_its_moment(heap: str) -> None:
+    with bench(heap) as b, jobs_held() as let_go:
+        before = time.monotonic_ns()
+        job = b.start()
+        info = job.info()
+        equal((info.status, info.fences), (0, (FenceInfo('axl', 'metis-0', 0, 0),)), 'a pending one')
+        with refused(AcceleratorError):
+            job.check()
+        going = time.monotonic_ns()
+        let_go()
+        assert job.wait(20.0)
+        info = job.info()
+        raw = fence_info(job.fileno())
+        equal((info.status, len(info.fences)), (1, 1), 'status and number')
+        got = info.fences[0]
+        equal((got.driver, got.timeline, got.status, got.timestamp_ns), (raw.driver, raw.timeline, 1, raw.timestamp_ns), 'the fence')
+        assert before < going <= got.timestamp_ns <= time.monotonic_ns(), f'{going} .. {got.timestamp_ns}'
+        equal(job.timestamp_ns, got.timestamp_ns, 'timestamp of the sync_file')
+        equal(os.get_inheritable(job.fileno()), False, 'inherited by child programs')
+        _finish(job)
+
+
+@check
+def a_merged_fence_waits_for_both() -> None:
+    with bench('dma_heap/system') as b, card() as second, buffers('udmabuf', RESULT_SIZE) as (result,), ExitStack() as gate:
+        with parameters(latency_us=100000):
+            fast = start(second, [b.source], result)
+        let_go = gate.enter_context(jobs_held())
+        slow = b.start()
+        merged = SyncFile.merge('both planes', slow, fast)
+        equal(merged.info().name, 'both planes', 'name')
+        equal({f.driver for f in merged.info().fences}, {'axl'}, 'drivers')
+        equal(os.get_inheritable(merged.fileno()), False, 'inherited by child programs')
+        assert fast.wait(20.0) and not merged.wait(0.0), 'it signalled with the first of two'
+        equal(merged.info().status, 0, 'status')
+        let_go()
+        assert merged.wait(20.0) and slow.wait(0.0)
+        stamps = [slow.timestamp_ns, fast.timestamp_ns]
+        equal((merged.info().status, merged.timestamp_ns), (1, max(stamps)), 'status and timestamp')
+        slow.close()
+        fast.close()
+        _finish(merged)
+
+
+@check
+def an_error_stays_visible_through_merge_and_export() -> None:
+    with bench('dma_heap/system') as b, card() as second, buffers('dma_heap/system', RESULT_SIZE) as (result,):
+        failing = b.start(latency_us=100000, fail_every=1)
+        with parameters(latency_us=200000):
+            good = start(second, [b.source], result)
+        merged = SyncFile.merge('one of them fails', good, failing)
+        assert failing.wait(20.0) and is_readable(failing.fileno()), 'an error fence polls readable'
+        equal(failing.info().status, -errno.EIO, 'status')
+        with refused(AcceleratorError, 'Input/output error'):
+            failing.check()
+        assert merged.wait(20.0)
+        with refused(AcceleratorError, 'Input/output error'):
+            merged.check()
+        good.check()
+        late = SyncFile.merge('both have ended', good, failing)
+        assert late.wait(0.0)
+        with refused(AcceleratorError, 'Input/output error'):
+            late.check()
+        for fence in (failing, good, merged, late):
+            fence.close()
+
+
+@check_each(*HEAPS)
+def a_frame_is_not_mapped_before_its_acquire_fence(heap: str) -> None:
+    with bench(heap) as b, card() as hung, pool_of(heap, LAYOUT, slots=1) as pool:
+        failed = b.start(fail_every=1)
+        assert failed.wait(20.0)
+        with parameters(hang_every=1):
+            stuck = start(hung, [b.source], b.result)
+        inode = pool.slots[0].buffers[0].identity.inode
+        with recorded() as recording:
+            for fence, words in ((failed, 'Input/output error'), (stuck, 'did not signal')):
+                with publish(pool, acquire_fence=fence.dup()) as frame, refused(AcceleratorError, words), frame.map():
+                    raise RuntimeError('mapped')
+            equal((recording().mappings(inode), recording().syncs(inode)), (0, []), 'calls of mmap, SYNCs')
+        hung.close()  # which ends its job
+        assert stuck.wait(20.0)
+        late = b.start(latency_us=200000)
+        with publish(pool, acquire_fence=late.dup()) as frame, frame.map():
+            assert late.wait(0.0), 'mapped before the fence'
+        for fence in (failed, late, stuck):
+            fence.close()
+
+
+@check
+def waits_for_a_hung_job_are_bounded_and_its_end_is_a_timeout() -> None:
+    with bench('dma_heap/system') as b:
+        with parameters(hang_every=1):
+            stuck = start(b.device, [b.source], b.result, timeout_us=700_000)
+        for seconds in (0.0, 0.01, 0.1):
+            assert not stuck.wait(seconds), f'signalled within {seconds} s'
+        exported = b.source.export_fence(WRITE)
+        assert exported is not None and not exported.wait(0.05)
+        assert stuck.wait(20.0)
+        equal(stuck.info().status, -errno.ETIMEDOUT, 'status')
+        with refused(AcceleratorError, 'timed out'):
+            stuck.check()
+        equal(exported.wait(0.0), True, 'the exported fence')
+        stuck.close()
+        exported.close()
+
+
+# Buffers of a dead consumer.
+
+
+@check_each(*HEAPS)
+def a_quarantine_ends_with_the_job_and_not_before(heap: str) -> None:
+    with bench(heap) as b, card() as second, buffers(heap, RESULT_SIZE) as (result,), ExitStack() as gate:
+        with parameters(latency_us=100000):
+            fast = start(second, [b.source], result)
+        let_go = gate.enter_context(jobs_held())
+        slow = b.start()
+        # A deadline that is long past before the job ends would show: nothing but the job may end it.
+        quarantine = quarantine_fence([b.other, b.source, result], 20.0)
+        assert not quarantine.wait(0.0)
+        assert fast.wait(20.0) and not slow.wait(0.0)
+        equal(quarantine.wait(0.1), False, 'over after the first of two jobs')
+        let_go()
+        assert slow.wait(20.0)
+        assert quarantine.wait(5.0), 'not over although both jobs have ended'
+        for fence in (slow, fast, quarantine):
+            fence.close()
+
+
+@check_each(*HEAPS)
+def a_quarantine_of_a_job_that_fails_ends_with_it(heap: str) -> None:
+    with bench(heap) as b, jobs_held() as let_go:
+        job = b.start(fail_every=1)
+        quarantine = quarantine_fence([b.source], 20.0)
+        assert not quarantine.wait(0.1)
+        let_go()
+        assert job.wait(20.0)
+        assert quarantine.wait(5.0)
+        job.close()
+        quarantine.close()
+
+
+@check_each('memfd', 'axl_shadow', *HEAPS)
+def a_quarantine_without_fences_lasts_until_the_deadline(kind: str) -> None:
+    """Where nobody can tell, or the driver puts no fences into the reservation: as long as its longest job may take."""
+    with bench('dma_heap/system') as b:
+        if kind == 'memfd':
+            with buffers('memfd', PAGE) as (buffer,):
+                equal(buffer.export_fence(WRITE), None, 'fence of a memfd')
+                _lasts_until_its_deadline(buffer)
+            return
+        buffer = adopted(RAW[kind](LAYOUT.buffer_size(0)))
+        with parameters(latency_us=100000, reservation_fences=0):
+            job = start(b.device, [buffer], b.result)
+        _lasts_until_its_deadline(buffer)
+        _finish(job)
+        buffer.close()
+
+
+def _lasts_until_its_deadline(buffer: DmaBuf) -> None:
+    began = time.monotonic()
+    quarantine = quarantine_fence([buffer], 0.4)
+    assert isinstance(quarantine, DeadlineFence), f'{type(quarantine).__name__}'
+    # However slow the machine is: what says that it is over must be right.
+    over = [quarantine.wait(0.0), is_readable(quarantine.fileno())]
+    assert over == [False, False] or time.monotonic() - began >= 0.4, 'over at once'
+    assert is_readable(quarantine.fileno(), 20000), 'never readable'
+    assert quarantine.wait(0.0)
+    assert time.monotonic() - began >= 0.4, 'over before the deadline'
+    quarantine.close()

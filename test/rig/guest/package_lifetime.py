@@ -1,0 +1,287 @@
+"""What nobody closes: frames, buffers and fences that are forgotten in threads, over forks, and by a process that is killed."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from zc_perception.errors import FrameReleasedError, StaleFrameError
+from zc_perception.frame import Frame
+from zc_perception.memory.dmabuf import DmaBuf
+from zc_perception.memory.fence import DeadlineFence, EventFence, SyncFile
+from zc_perception.memory.heaps import open_heap
+from zc_perception.memory.pool import BufferPool, Slot, SlotState
+from zc_perception.memory.reaper import REAPER
+
+from .harness import equal, eventually
+from .kernel_api import bufinfo
+from .package_kit import refused
+from .package_memory_kit import (
+    HEAPS,
+    LAYOUT,
+    RESULT_SIZE,
+    Child,
+    buffers,
+    card,
+    check,
+    check_each,
+    jobs_held,
+    pool_of,
+    publish,
+    recorded,
+    start,
+    together,
+    wait_for,
+)
+
+THREADS, TURNS = 4, 150
+#: What a forked child still has when it ends.
+_inherited: list[Any] = []
+
+
+@contextmanager
+def _collector_everywhere() -> Iterator[None]:
+    """The collector runs at every few allocations, so that finalizers run in the middle of everything."""
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()  # what is older is not looked at: each run takes microseconds
+    gc.set_threshold(15, 2, 2)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
+def _acquired(pool: BufferPool) -> Slot:
+    """A slot; what was forgotten before has to come back for that."""
+    deadline = time.monotonic() + 30.0
+    while (slot := pool.acquire()) is None:
+        assert time.monotonic() < deadline, f'forgotten frames did not come back: {pool.statistics()}'
+        gc.collect()
+    return slot
+
+
+def _forget(pool: BufferPool, fence: SyncFile, turn: int) -> None:
+    """Lose two frames, a buffer, three fences and sometimes a view, in a knot that only the collector unties."""
+    frame = publish(pool, _acquired(pool), sequence=turn)
+    fences = [fence.dup(), EventFence(), DeadlineFence(9.0)]
+    knot: list[Any] = [frame, frame.deliver('reader'), DmaBuf.from_fd(frame.data.buffers[0].dup()), *fences]
+    knot[5].fileno()
+    if turn % 3 == 0:
+        with frame.map() as planes:
+            knot.append(planes[0][1:])
+    if turn % 4 == 0:
+        knot[2].mapping()
+    knot.append(knot)
+
+
+def _expect_everything_back(pool: BufferPool, leases: int) -> None:
+    gc.collect()
+    pool.collect()
+    found = pool.statistics()
+    equal((found.states, found.holders), ({SlotState.FREE: found.slots}, {}), 'slots and holders')
+    equal(found.abandoned, leases, 'abandoned leases')
+
+
+@check_each(*HEAPS)
+def thousands_of_forgotten_things_are_taken_back(heap: str) -> None:
+    with card() as device, pool_of(heap, LAYOUT, slots=16) as pool, buffers(heap, RESULT_SIZE) as (result,), recorded() as recording:
+        fence = start(device, pool.slots[0].buffers, result)
+
+        def worker() -> None:
+            for turn in range(TURNS):
+                _forget(pool, fence, turn)
+
+        with _collector_everywhere():
+            together([worker] * THREADS)
+            _expect_everything_back(pool, 2 * THREADS * TURNS)
+        fence.close()
+        equal(recording().bad_closes, 0, 'closes of descriptors that were not open')
+
+
+@check_each(*HEAPS)
+def forgotten_buffers_of_a_heap_are_given_back(heap: str) -> None:
+    own, _ = open_heap(heap)
+    before = set(bufinfo())
+
+    def worker() -> None:
+        for turn in range(60):
+            buffer = own.allocate(4096)
+            knot: list[Any] = [buffer, buffer.mapping() if turn % 2 else None]
+            knot.append(knot)
+
+    with recorded() as recording, _collector_everywhere():
+        together([worker] * THREADS)
+        gc.collect()
+        equal(set(bufinfo()), before, 'dma-bufs that are left')
+        equal(recording().bad_closes, 0, 'closes of descriptors that were not open')
+    own.close()
+
+
+# Closed pools, which nobody calls any more.
+
+
+@check_each(*HEAPS)
+def a_closed_pool_ends_by_itself_when_device_and_consumer_are_done(heap: str) -> None:
+    with card() as device, buffers(heap, RESULT_SIZE) as (result,), ExitStack() as gate:
+        with pool_of(heap, LAYOUT, slots=3, release_timeout_s=20.0) as pool:
+            held, read, forgotten = (publish(pool, level=level) for level in (1, 2, 3))
+            inodes = [frame.data.buffers[0].identity.inode for frame in (held, read, forgotten)]
+            let_go = gate.enter_context(jobs_held())
+            job = start(device, read.data.buffers, result)
+            read.release(job.dup())
+        del read, pool, forgotten
+        gc.collect()
+        equal(set(inodes[:2]) <= set(bufinfo()), True, 'buffers in use are there')
+        with held.map() as planes:
+            equal(int(planes[0].max()), 1, 'pixels of a held frame')
+        let_go()
+        assert job.wait(20.0)
+        job.close()
+        eventually(lambda: set(inodes) & set(bufinfo()) == {inodes[0]}, 'the buffers go that the device and the collector had')
+        held.release()
+        del held
+        eventually(lambda: not set(inodes) & set(bufinfo()), 'the last buffer goes')
+        eventually(lambda: not REAPER.running, 'nothing looks after the pool any more')
+
+
+@check
+def a_child_forked_beside_a_closed_pool_has_closed_pools_of_its_own() -> None:
+    """The thread that finishes them is not there in the child, and its lock may be held for ever."""
+
+    def child() -> None:
+        with pool_of('udmabuf', LAYOUT, slots=1) as own:
+            frame = publish(own, level=4)
+            inode = frame.data.buffers[0].identity.inode
+        del own, frame  # forgotten: somebody has to take it back
+        gc.collect()
+        eventually(lambda: inode not in bufinfo(), 'the buffer goes in the child')
+
+    with pool_of('dma_heap/system', LAYOUT, slots=1) as pool:
+        held = publish(pool, level=5)
+    assert REAPER.running
+    for _ in range(3):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                child()
+                code = 0
+            except BaseException as error:
+                os.write(2, f'in the forked child: {error!r}\n'.encode())
+            finally:
+                os._exit(code)
+        equal(wait_for(pid), 0, 'exit status of the child')
+    with held.map() as planes:
+        equal(int(planes[0].min()), 5, 'pixels of the held frame')
+    held.release()
+    eventually(lambda: not REAPER.running, 'nothing looks after the pool any more')
+
+
+# Forks.
+
+
+def _end_at_once(frames: list[Frame]) -> None:
+    os._exit(0)
+
+
+def _end_normally(frames: list[Frame]) -> None:
+    """As at the end of a program: exit functions, then everything that modules still have is torn down."""
+    _inherited.extend(frames)
+    frames.clear()
+    ctypes.pythonapi.Py_Exit(0)
+
+
+def _end_after_trying_everything(frames: list[Frame]) -> None:
+    """Nothing that belongs to the parent can be given back or used here, and nothing of it hangs."""
+    pool = frames[0]._lease.pool  # type: ignore[union-attr]
+    assert isinstance(pool, BufferPool)
+    code = 1
+    try:
+        with refused(StaleFrameError):
+            pool.acquire()
+        for frame in frames:
+            for _ in range(2):
+                assert frame.released
+                with refused(FrameReleasedError), frame.map():
+                    pass
+                frame.release()  # clean-up code runs in the child too: it has nothing to give back
+        frames.clear()
+        gc.collect()
+        pool.collect()
+        pool.close()
+        code = 0
+    except BaseException as error:
+        os.write(2, f'in the forked child: {error!r}\n'.encode())
+    finally:
+        os._exit(code)
+
+
+_ENDS: dict[str, Callable[[list[Frame]], None]] = {
+    'os._exit': _end_at_once,
+    'a normal exit': _end_normally,
+    'everything tried': _end_after_trying_everything,
+}
+
+
+@check_each(*_ENDS)
+def a_fork_in_the_middle_takes_nothing_and_does_not_hang(end: str) -> None:
+    with card() as device, pool_of('dma_heap/system', LAYOUT, slots=8) as pool, buffers('udmabuf', RESULT_SIZE) as (result,):
+        fence = start(device, pool.slots[0].buffers, result)
+        held = [publish(pool, sequence=1000 + i, level=40 + i) for i in range(2)]
+        stop, turns = threading.Event(), [0] * 3
+
+        def worker(number: int) -> None:
+            while not stop.is_set():
+                _forget(pool, fence, turns[number])
+                turns[number] += 1
+
+        def fork() -> None:
+            try:
+                for _ in range(5):
+                    before = sum(turns)
+                    pid = os.fork()
+                    if pid == 0:
+                        gc.set_threshold(0)
+                        _ENDS[end](held)
+                    equal(wait_for(pid), 0, 'exit status of the child')
+                    eventually(lambda before=before: sum(turns) > before + 3, 'the threads go on', 30.0)  # type: ignore[misc]
+            finally:
+                stop.set()
+
+        with recorded() as recording, _collector_everywhere():
+            together([fork, *(lambda number=number: worker(number) for number in range(3))])
+            equal(recording().bad_closes, 0, 'closes of descriptors that were not open')
+            for i, frame in enumerate(held):
+                with frame.map() as planes:
+                    equal((int(planes[0].min()), int(planes[1].max())), (40 + i, 40 + i), 'pixels of a frame held over the forks')
+                frame.release()
+            _expect_everything_back(pool, 2 * sum(turns))
+        fence.close()
+
+
+@check_each(*HEAPS)
+def a_process_killed_in_the_middle_leaves_nothing(heap: str) -> None:
+    before = set(bufinfo())
+
+    def churn(theirs: socket.socket) -> None:
+        with card() as device, pool_of(heap, LAYOUT, slots=6) as pool, buffers(heap, RESULT_SIZE) as (result,):
+            fence = start(device, pool.slots[0].buffers, result)
+            for turn in range(1_000_000):
+                _forget(pool, fence, turn)
+                if turn == 30:
+                    theirs.send(b'busy')
+
+    child = Child(churn)
+    equal(child.answer(), b'busy', 'the child')
+    assert len(set(bufinfo()) - before) >= 7, 'the child has no buffers'
+    child.kill()
+    eventually(lambda: set(bufinfo()) == before, 'its buffers go')

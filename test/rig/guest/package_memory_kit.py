@@ -1,0 +1,377 @@
+"""What the memory checks share: a registry with variants, probes in the kernel, and processes to pass buffers to.
+
+The probes see every ``ioctl`` and ``mmap`` of every dma-buf, whoever exports it, and are not of this package.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from zc_perception.frame import Frame, Header
+from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
+from zc_perception.memory.fence import SyncFile
+from zc_perception.memory.heaps import open_heap
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.memory.pool import BufferPool, Slot
+from zc_perception.npu.axl_abi import ImportFlags
+from zc_perception.npu.axl_device import AxlDevice, find_devices
+from zc_perception.pixel.colorimetry import BT601_LIMITED
+from zc_perception.pixel.layout import ImageLayout
+
+from ..virtual_result import VirtualResult
+from .evidence import write_control
+from .harness import Check, equal
+from .kernel_api import METIS_PARAMETERS, TRACING, BufInfo, bufinfo
+from .package_kit import LAYOUTS
+
+CHECKS: dict[str, Check] = {}
+
+#: By heap, the name that the kernel has for its exporter.
+EXPORTERS = {'dma_heap/system': 'system', 'udmabuf': 'udmabuf'}
+HEAPS = tuple(EXPORTERS)
+PAGE = os.sysconf('SC_PAGE_SIZE')
+
+
+def check(function: Check) -> Check:
+    """Register under its own name."""
+    CHECKS[_title(function)] = function
+    return function
+
+
+def check_each(*variants: str) -> Callable[[Callable[[str], None]], Callable[[str], None]]:
+    """Register once for each variant, which is its argument."""
+
+    def register(function: Callable[[str], None]) -> Callable[[str], None]:
+        for variant in variants:
+            CHECKS[f'{_title(function)} [{variant}]'] = partial(function, variant)
+        return function
+
+    return register
+
+
+def _title(function: Callable[..., None]) -> str:
+    return function.__name__.replace('_', ' ')
+
+
+# What the kernel does with dma-bufs.
+
+_PROBES = (
+    # At its return: the result is known, and the argument still is where the kernel has just read it.
+    'f:zc/dmabuf_ioctl dma_buf_ioctl%return inode=file->f_inode->i_ino request=cmd:x32 flags=+u0(arg):u32 result=$retval:s64',
+    'f:zc/dmabuf_mmap dma_buf_mmap_internal inode=file->f_inode->i_ino',
+)
+_SYNC = 0x40086200
+_EVENT = re.compile(r'-(\d+) +\[\d+\].*?: (dmabuf_\w+|sys_close)(?:: \(.*?\))? (.*)$')
+_BAD_CLOSE = TRACING / 'events/syscalls/sys_exit_close'
+
+
+@dataclass(frozen=True)
+class Sync:
+    """A DMA_BUF_IOCTL_SYNC that the kernel did: by which thread, on which buffer, with which flags (1 READ, 2 WRITE, 4 END)."""
+
+    thread: int
+    inode: int
+    flags: int
+
+
+class Recording:
+    """What the probes saw."""
+
+    def __init__(self, text: str) -> None:
+        self._events = [(int(m[1]), m[2], _fields(m[3])) for m in map(_EVENT.search, text.splitlines()) if m]
+
+    def syncs(self, *inodes: int, result: int = 0) -> list[Sync]:
+        """The SYNCs that ended with `result` (0 is success), in order; of these buffers, or of all."""
+        return [
+            Sync(thread, int(f['inode']), int(f['flags']))
+            for thread, name, f in self._events
+            if name == 'dmabuf_ioctl' and int(f['request'], 16) == _SYNC and int(f['result']) == result
+            if not inodes or int(f['inode']) in inodes
+        ]
+
+    def flags(self, *inodes: int) -> list[int]:
+        """The flags alone."""
+        return [sync.flags for sync in self.syncs(*inodes)]
+
+    def mappings(self, *inodes: int) -> int:
+        """How often one of these buffers was mapped."""
+        return sum(name == 'dmabuf_mmap' and int(f['inode']) in inodes for _, name, f in self._events)
+
+    @property
+    def bad_closes(self) -> int:
+        """How often a descriptor was closed that was not open."""
+        return sum(name == 'sys_close' for _, name, _ in self._events)
+
+
+def _fields(text: str) -> dict[str, str]:
+    return dict(pair.split('=', 1) for pair in text.split() if '=' in pair)
+
+
+def _install_probes() -> None:
+    """Once for all: each change of a probe rewrites the kernel's code, which QEMU's other cores may be running at that moment."""
+    if (TRACING / 'events/zc').exists():
+        return
+    write_control(TRACING / 'tracing_on', '0')
+    write_control(TRACING / 'options/record-cmd', '0')  # see kernel_api.tracing()
+    for probe in _PROBES:
+        write_control(TRACING / 'dynamic_events', probe, append=True)
+    write_control(_BAD_CLOSE / 'filter', 'ret < 0')
+    for event in (TRACING / 'events/zc', _BAD_CLOSE):
+        write_control(event / 'enable', '1')
+
+
+@contextmanager
+def recorded() -> Iterator[Callable[[], Recording]]:
+    """Record what happens to dma-bufs, and closes of descriptors that are not open; call what it yields to read it, during or after."""
+    _install_probes()
+    (TRACING / 'trace').write_text('')
+    write_control(TRACING / 'tracing_on', '1')
+    end: list[Recording] = []
+
+    def read() -> Recording:
+        return end[0] if end else Recording((TRACING / 'trace').read_text(errors='replace'))
+
+    try:
+        yield read
+    finally:
+        write_control(TRACING / 'tracing_on', '0')
+        end.append(read())
+
+
+def maps_lines(inode: int, pid: int | str = 'self') -> list[tuple[int, int, str]]:
+    """``(first address, size, permissions)`` of each mapping of a dma-buf or memfd in a process."""
+    found = []
+    for line in Path(f'/proc/{pid}/maps').read_text(errors='replace').splitlines():
+        span, permissions, _, _, number, *name = line.split(maxsplit=5)
+        if int(number) == inode and name and name[0].startswith(('/dmabuf:', '/memfd:')):
+            first, last = (int(end, 16) for end in span.split('-'))
+            found.append((first, last - first, permissions))
+    return found
+
+
+def info_of(buffer: DmaBuf) -> BufInfo:
+    """What debugfs says of a buffer."""
+    return bufinfo()[buffer.identity.inode]
+
+
+def bufinfo_name(inode: int) -> str:
+    """The name that debugfs shows for a buffer; ``<none>`` for none."""
+    for line in Path('/sys/kernel/debug/dma_buf/bufinfo').read_text(errors='replace').splitlines():
+        columns = line.split('\t')
+        if len(columns) >= 7 and columns[5].isdigit() and int(columns[5]) == inode:
+            return columns[6].strip()
+    raise AssertionError(f'bufinfo has no buffer {inode}')
+
+
+# Buffers, slots and frames.
+
+
+@contextmanager
+def buffers(heap: str, *sizes: int) -> Iterator[list[DmaBuf]]:
+    """Buffers of a heap, closed at the end."""
+    opened, _ = open_heap(heap)
+    made: list[DmaBuf] = []
+    try:
+        made += [opened.allocate(size) for size in sizes]
+        yield made
+    finally:
+        for buffer in made:
+            buffer.close()
+        opened.close()
+
+
+@contextmanager
+def pool_of(heap: str, layout: ImageLayout, slots: int = 3, **options: Any) -> Iterator[BufferPool]:
+    """A pool on a heap's buffers, closed at the end."""
+    own, _ = open_heap(heap)
+    pool = BufferPool(layout, partial(allocate, own, layout), slots, name='camera', **options)
+    try:
+        yield pool
+    finally:
+        pool.close()
+        own.close()
+
+
+def allocate(heap: Any, layout: ImageLayout) -> tuple[DmaBuf, ...]:
+    """The buffers of one slot."""
+    return tuple(heap.allocate(layout.buffer_size(i)) for i in range(layout.num_buffers))
+
+
+def publish(pool: BufferPool, slot: Slot | None = None, *, sequence: int = 1, level: int | None = None, **options: Any) -> Frame:
+    """A frame of a free slot, or of *slot*; filled with one value where *level* is given."""
+    slot = slot or pool.acquire()
+    assert slot is not None, f'no free slot: {pool.statistics()}'
+    frame = Frame.publish_slot(
+        pool,
+        slot,
+        header=Header(sequence, 'test'),
+        colorimetry=BT601_LIMITED,
+        sequence=sequence,
+        captured_ns=time.monotonic_ns(),
+        **options,
+    )
+    if level is not None:
+        fill(frame, level)
+    return frame
+
+
+def fill(frame: Frame, level: int) -> None:
+    """Set every sample to *level*."""
+    with frame.map(write=True) as planes:
+        for plane in planes:
+            plane[...] = level
+
+
+# Processes and threads.
+
+
+class Child:
+    """A forked process, with a socket to it. It ends with its work, or is killed."""
+
+    def __init__(self, work: Callable[[socket.socket], None]) -> None:
+        self.socket, theirs = socket.socketpair()
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 1
+            try:
+                self.socket.close()
+                work(theirs)
+                code = 0
+            except BaseException as error:
+                os.write(2, f'in the child: {error!r}\n'.encode())
+            finally:
+                os._exit(code)
+        theirs.close()
+        self.socket.settimeout(30.0)
+
+    def send(self, buffer: DmaBuf, note: bytes = b'.') -> None:
+        """Pass a buffer's descriptor."""
+        socket.send_fds(self.socket, [note], [buffer.fileno()])
+
+    def answer(self) -> bytes:
+        """What the child says next."""
+        said = self.socket.recv(4096)
+        assert said, 'the child ended without an answer'
+        return said
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        os.kill(self.pid, signal.SIGKILL)
+        equal(wait_for(self.pid), -signal.SIGKILL, 'end of the killed child')
+        self.socket.close()
+
+    def join(self) -> None:
+        """Wait for its good end."""
+        self.socket.close()
+        equal(wait_for(self.pid), 0, 'exit status of the child')
+
+
+def received(theirs: socket.socket) -> OwnedFd:
+    """In a child: the next descriptor."""
+    _, fds, _, _ = socket.recv_fds(theirs, 64, 1)
+    return OwnedFd(fds[0])
+
+
+def wait_for(pid: int, seconds: float = 60.0) -> int:
+    """The exit status of a child, negative for a signal. One that doesn't end is dead-locked: it is killed, and the check fails."""
+    deadline = time.monotonic() + seconds
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise AssertionError(f'a child did not end within {seconds} s')
+        time.sleep(0.002)
+
+
+def together(workers: Sequence[Callable[[], None]], seconds: float = 60.0) -> None:
+    """Run the workers in threads and raise what one of them raised; one that doesn't end is dead-locked."""
+    errors: list[BaseException] = []
+
+    def guarded(worker: Callable[[], None]) -> None:
+        try:
+            worker()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(worker,), daemon=True) for worker in workers]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+        assert not thread.is_alive(), f'a thread did not end within {seconds} s'
+    if errors:
+        raise errors[0]
+
+
+# The device.
+
+LONG_US = 30_000_000
+RESULT_SIZE = 4096
+LAYOUT = LAYOUTS['tight']
+
+
+@contextmanager
+def card() -> Iterator[AxlDevice]:
+    """An open file of the device."""
+    device = AxlDevice(find_devices()[0])
+    try:
+        yield device
+    finally:
+        device.close()
+
+
+def start(
+    device: AxlDevice, source: Sequence[DmaBuf], result: DmaBuf, *, layout: ImageLayout = LAYOUT, timeout_us: int = LONG_US
+) -> SyncFile:
+    """Let the device read `source` and write `result`; both stay attached until the fence has signalled."""
+    handle = device.import_planes(layout, source, ImportFlags.TO_DEVICE)
+    try:
+        return device.submit2(handle, result, 1, timeout_us, None)
+    finally:
+        device.release_import(handle)
+
+
+@contextmanager
+def jobs_held() -> Iterator[Callable[[], None]]:
+    """Jobs that are submitted within stay in flight until what this yields is called: no clock decides what a check gets to see."""
+    gate = METIS_PARAMETERS / 'hold'
+
+    def let_go() -> None:
+        gate.write_text('0')
+
+    gate.write_text('1')
+    try:
+        yield let_go
+    finally:
+        let_go()
+
+
+def result_crcs(result: DmaBuf) -> list[int]:
+    """What the device saw when it wrote `result`; zeros if it didn't."""
+    result.begin_cpu_access(CpuAccess.READ)
+    try:
+        return VirtualResult.from_buffer_copy(result.mapping()[: ctypes.sizeof(VirtualResult)]).crcs()
+    finally:
+        result.end_cpu_access(CpuAccess.READ)
+
+
+def level_crcs(level: int, layout: ImageLayout = LAYOUT) -> list[int]:
+    """The CRCs of a frame in which every sample is *level*."""
+    return [zlib.crc32(bytes([level]) * (plane.row_bytes(layout.width) * plane.rows(layout.height))) for plane in layout.format.planes]

@@ -1,0 +1,230 @@
+"""Which DMA_BUF_IOCTL_SYNCs a mapping makes, what they wait for, and what ends that wait."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from zc_perception.errors import AcceleratorError
+from zc_perception.frame import Frame
+from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.memory.pool import BufferPool
+
+from .harness import equal
+from .kernel_api import parameters, shadow_buffer
+from .package_kit import LAYOUTS, refused
+from .package_memory import adopted
+from .package_memory_kit import (
+    HEAPS,
+    LAYOUT,
+    RESULT_SIZE,
+    buffers,
+    card,
+    check,
+    check_each,
+    jobs_held,
+    level_crcs,
+    pool_of,
+    publish,
+    recorded,
+    result_crcs,
+    start,
+    together,
+)
+
+READ, WRITE, END = 1, 2, 4
+_INTERRUPTED = (-errno.EINTR, -512)  # the second is ERESTARTSYS, which becomes the first on the way to user space
+
+
+class _Planned(Exception):
+    pass
+
+
+@contextmanager
+def _one_frame(heap: str) -> Iterator[tuple[Frame, list[int]]]:
+    """A frame with two buffers, and their inodes; mapped before."""
+    with pool_of(heap, LAYOUTS['two buffers'], slots=1) as pool, publish(pool, level=1) as frame:
+        yield frame, [b.identity.inode for b in frame.data.buffers]
+
+
+@check_each(*HEAPS)
+def every_map_makes_one_start_and_one_end_per_buffer(heap: str) -> None:
+    with _one_frame(heap) as (frame, inodes), recorded() as recording:
+        for write, flags in ((False, READ), (True, READ | WRITE), (False, READ)):
+            before = {inode: len(recording().syncs(inode)) for inode in inodes}
+            with frame.map(write=write):
+                inside = [recording().flags(inode)[before[inode] :] for inode in inodes]
+            after = [recording().flags(inode)[before[inode] :] for inode in inodes]
+            equal(inside, [[flags], [flags]], f'SYNCs within the block, write={write}')
+            equal(after, [[flags, flags | END]] * 2, f'SYNCs after the block, write={write}')
+
+
+@check_each(*HEAPS)
+def a_block_that_raises_is_ended_too(heap: str) -> None:
+    with _one_frame(heap) as (frame, inodes), recorded() as recording:
+        for write, flags in ((False, READ), (True, READ | WRITE)):
+            before = {inode: len(recording().syncs(inode)) for inode in inodes}
+            try:
+                with frame.map(write=write):
+                    raise _Planned
+            except _Planned:
+                pass
+            equal([recording().flags(i)[before[i] :] for i in inodes], [[flags, flags | END]] * 2, f'SYNCs, write={write}')
+
+
+@check_each(*HEAPS)
+def a_block_that_nobody_leaves_is_ended_too(heap: str) -> None:
+    with _one_frame(heap) as (frame, inodes), recorded() as recording:
+        block = frame.map()
+        block.__enter__()
+        equal([recording().flags(i) for i in inodes], [[READ], [READ]], 'SYNCs within the block')
+        del block
+        gc.collect()
+        equal([recording().flags(i) for i in inodes], [[READ, READ | END]] * 2, 'SYNCs after it was forgotten')
+
+
+@check
+def what_a_block_wrote_before_it_raised_reaches_the_device() -> None:
+    """On an exporter whose device has pages of its own: without the END that belongs to the block it would read the old ones."""
+    made = [adopted(shadow_buffer(LAYOUT.buffer_size(0)), writable=True)]
+    with card() as device, buffers('udmabuf', RESULT_SIZE) as (result,):
+        pool = BufferPool(LAYOUT, lambda: (made.pop(),), 1, name='camera')
+        with publish(pool, level=20) as frame:
+            try:
+                with frame.map(write=True) as planes:
+                    for plane in planes:
+                        plane[...] = 21
+                    del plane
+                    raise _Planned
+            except _Planned:
+                pass
+            job = start(device, frame.data.buffers, result)
+            assert job.wait(20.0)
+            job.close()
+            equal(result_crcs(result), level_crcs(21), 'what the device saw')
+        pool.close()
+
+
+@check_each(*HEAPS)
+def nested_maps_have_their_own_brackets(heap: str) -> None:
+    with _one_frame(heap) as (frame, inodes), recorded() as recording:
+        with frame.map(write=True), frame.map():
+            pass
+        both = READ | WRITE
+        equal([recording().flags(i) for i in inodes], [[both, READ, READ | END, both | END]] * 2, 'SYNCs')
+
+
+@check_each(*HEAPS)
+def threads_have_their_own_brackets(heap: str) -> None:
+    turns = 20
+    with _one_frame(heap) as (frame, inodes), recorded() as recording:
+        own: dict[int, bool] = {}
+
+        def mapping(write: bool) -> None:
+            own[threading.get_native_id()] = write
+            for _ in range(turns):
+                with frame.map(write=write) as planes:
+                    int(planes[0][0, 0])
+
+        together([lambda: mapping(False), lambda: mapping(True)])
+        syncs = recording().syncs(*inodes)
+    for thread, write in own.items():
+        flags = READ | WRITE if write else READ
+        for inode in inodes:
+            got = [s.flags for s in syncs if (s.thread, s.inode) == (thread, inode)]
+            equal(got, [flags, flags | END] * turns, f'SYNCs of the thread with write={write}')
+    equal(len(syncs), 2 * 2 * 2 * turns, 'SYNCs of all threads')
+
+
+@contextmanager
+def _signals(count: int, then: Callable[[], None]) -> Iterator[list[float]]:
+    """A signal every 30 ms, whose handler notes the time, and does something at the last of `count`."""
+    hits: list[float] = []
+
+    def handler(*_: object) -> None:
+        hits.append(time.monotonic())
+        if len(hits) == count:
+            then()
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.03, 0.03)
+    try:
+        yield hits
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@check_each(*HEAPS)
+def signals_do_not_end_the_wait_for_the_device(heap: str) -> None:
+    with card() as device, buffers(heap, LAYOUT.buffer_size(0), RESULT_SIZE) as (source, result), recorded() as recording:
+        with jobs_held() as let_go:
+            job = start(device, [source], result)
+            with _signals(5, let_go) as hits:
+                result.begin_cpu_access(CpuAccess.READ)
+        assert job.wait(0.0), 'the CPU was let in before the device was done'
+        result.end_cpu_access(CpuAccess.READ)
+        assert len(hits) >= 5, hits
+        equal(recording().flags(result.identity.inode), [READ, READ | END], 'SYNCs')
+        job.close()
+
+
+@check_each(*HEAPS)
+def a_sync_that_a_signal_interrupts_is_repeated(heap: str) -> None:
+    """The kernel itself waits where a job comes between our look at the fences and START: EINTR, by its documentation to be repeated."""
+    with card() as device, buffers(heap, LAYOUT.buffer_size(0), RESULT_SIZE) as (source, result), recorded() as recording:
+        result.wait_for_devices = lambda *_: True  # type: ignore[method-assign]
+        with jobs_held() as let_go:
+            job = start(device, [source], result)
+            with _signals(5, let_go):
+                result.begin_cpu_access(CpuAccess.READ)
+        assert job.wait(0.0), 'START did not wait for the device'
+        result.end_cpu_access(CpuAccess.READ)
+        seen = recording()
+        job.close()
+    interrupted = [sync for number in _INTERRUPTED for sync in seen.syncs(result.identity.inode, result=number)]
+    equal({sync.flags for sync in interrupted}, {READ}, 'what was interrupted')
+    equal(seen.flags(result.identity.inode), [READ, READ | END], 'SYNCs that succeeded')
+
+
+@check_each(*HEAPS)
+def a_device_that_hangs_does_not_hang_the_cpu(heap: str) -> None:
+    with card() as device, buffers(heap, LAYOUT.buffer_size(0), RESULT_SIZE) as (source, result), recorded() as recording:
+        with parameters(hang_every=1):
+            job = start(device, [source], result)
+        for buffer, access in ((result, CpuAccess.READ), (source, CpuAccess.READ | CpuAccess.WRITE)):
+            with refused(AcceleratorError, 'in use by a device'):
+                buffer.begin_cpu_access(access, 0.05)
+        source.begin_cpu_access(CpuAccess.READ, 0.05)  # a reader does not wait for a reader
+        source.end_cpu_access(CpuAccess.READ)
+        equal(recording().flags(result.identity.inode), [], 'SYNCs of the buffer that the device writes')
+        equal(recording().flags(source.identity.inode), [READ, READ | END], 'SYNCs of the buffer that it reads')
+        job.close()
+
+
+@check_each(*HEAPS)
+def a_wait_for_the_device_lets_other_threads_run(heap: str) -> None:
+    with card() as device, buffers(heap, LAYOUT.buffer_size(0), RESULT_SIZE) as (source, result), jobs_held() as let_go:
+        job = start(device, [source], result)
+        source.begin_cpu_access(CpuAccess.READ, 0.05)  # a reader does not wait for a reader
+        source.end_cpu_access(CpuAccess.READ)
+        done = threading.Event()
+
+        def waiting() -> None:
+            source.begin_cpu_access(CpuAccess.READ | CpuAccess.WRITE, 60.0)
+            source.end_cpu_access(CpuAccess.READ | CpuAccess.WRITE)
+            done.set()
+
+        def counting() -> None:
+            for _ in range(20):
+                assert not done.wait(0.002), 'a writer did not wait for the device'
+            let_go()
+
+        together([waiting, counting])
+        assert job.wait(0.0), 'a writer did not wait for the device'
+        job.close()

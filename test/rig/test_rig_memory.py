@@ -1,0 +1,61 @@
+"""The package's memory and negotiation on real dma-bufs: one boot runs all checks of ``guest/memory_contract.py``, each is a test here."""
+
+from __future__ import annotations
+
+import compileall
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from . import Rig, RigResult
+from .guest import memory_checks
+
+pytestmark = pytest.mark.rig
+
+HERE = Path(__file__).parent
+PACKAGE = HERE.parents[1] / 'zc_perception'
+
+#: Red zones and poison find what is used after it was freed, full preemption finds races.
+STRICT = 'slub_debug=FZP,kmalloc-* preempt=full'
+
+#: Two cameras, with memory from vmalloc and from the DMA API.
+CAMERAS = 'n_devs=2 node_types=0x1,0x1 allocators=0,1'
+
+
+@dataclass(frozen=True)
+class Boot:
+    """The run, and what each check said: a traceback, or nothing."""
+
+    result: RigResult
+    outcome: dict[str, str]
+
+
+@pytest.fixture(scope='module')
+def memory_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
+    """Run all checks in one boot. What the guest compiles it can't keep, hence the byte code from here."""
+    for folder in (HERE, PACKAGE):
+        compileall.compile_dir(folder, quiet=2)
+    out = tmp_path_factory.mktemp('memory')
+    command = [sys.executable, str(HERE / 'guest' / 'memory_contract.py')]
+    result = rig.run(command, timeout=480, out_dir=out, vivid=CAMERAS, append=STRICT)
+    try:
+        outcome: dict[str, str] = json.loads((out / memory_checks.RESULTS).read_text(encoding='utf-8'))
+    except FileNotFoundError:
+        pytest.fail(result.report(), pytrace=False)
+    return Boot(result, outcome)
+
+
+@pytest.mark.parametrize('name', memory_checks.CHECKS)
+def test_in_the_guest(name: str, memory_boot: Boot) -> None:
+    if name not in memory_boot.outcome:
+        pytest.fail(f'the guest did not get to this check\n{memory_boot.result.report()}', pytrace=False)
+    if memory_boot.outcome[name]:
+        pytest.fail(memory_boot.outcome[name], pytrace=False)
+
+
+def test_the_kernel_is_content(memory_boot: Boot) -> None:
+    assert not memory_boot.result.complaints, memory_boot.result.report()
+    assert memory_boot.result.rc in (0, 1), memory_boot.result.report()
