@@ -10,12 +10,12 @@ setup(
     name=NAME,
     version='0.1.0',
     packages=find_packages(include=[NAME, NAME + '.*']),
-    package_data={NAME: ['py.typed', 'models/*/*']},
+    package_data={NAME: ['py.typed', 'models/*/*', 'link/WIRE.md', 'verify/bench/*.json']},
     data_files=[
         ('share/ament_index/resource_index/packages', ['resource/' + NAME]),
         ('share/' + NAME, ['package.xml']),
         ('share/' + NAME + '/launch', glob('launch/*.launch.*')),
-        ('share/' + NAME + '/config', glob('config/*.yaml')),
+        ('share/' + NAME + '/config', glob('config/*.*')),
     ],
     install_requires=['setuptools', 'numpy', 'PyYAML'],
     # colcon test runs pytest only where this extra names it.
@@ -32,6 +32,7 @@ setup(
             'inference_node = zc_perception.nodes.main:inference_node',
             'overlay_node = zc_perception.nodes.main:overlay_node',
             'perception = zc_perception.nodes.main:perception',
+            'zc_bench = zc_perception.verify.bench.main:main',
             'zc_demo = zc_perception.nodes.demo:main',
         ],
     },

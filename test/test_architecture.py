@@ -26,10 +26,10 @@ MAX_LINES = 420
 FLOORS = (('errors',), ('pixel',), ('memory',), ('negotiation',), ('frame',), ('detection',), ('camera', 'npu'), ('link',), ('observe',),
           ('nodes',), ('verify',))  # fmt: skip
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-ROOM_OF_MODULE = {'frame_queue': 'frame'}
+ROOM_OF_MODULE = {'frame_queue': 'frame', 'mapping': 'frame'}
 BELOW_ROS = ('errors', 'pixel', 'memory', 'negotiation', 'frame', 'detection', 'camera', 'npu')
 THIRD_PARTY_BELOW_ROS = {'numpy', 'cv2', 'yaml', 'onnxruntime', 'gi'}
-USE_RCLPY = ('link/endpoints.py', 'link/rclpy_compat.py', 'observe/diagnostics.py', 'nodes/')
+USE_RCLPY = ('link/endpoints/', 'link/rclpy_compat.py', 'observe/diagnostics.py', 'nodes/', 'verify/bench/')
 USE_MESSAGES = (*USE_RCLPY, 'link/image_conversion.py')
 
 SOURCES = sorted(PACKAGE.rglob('*.py'))

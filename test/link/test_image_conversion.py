@@ -12,7 +12,7 @@ from sensor_msgs.msg import Image
 
 from zc_perception.errors import ConfigError, FormatError, LayoutError
 from zc_perception.frame import Frame
-from zc_perception.link.image_conversion import FrameToImage, ImageToFrame, frame_adapter
+from zc_perception.link.image_conversion import FrameToImage, FrameToJpeg, ImageToFrame, frame_adapter
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.memory.pool import BufferPool
 from zc_perception.pixel.fourcc import fourcc_code
@@ -141,6 +141,52 @@ def test_an_image_in_planes_is_taken_as_it_is(to_frame: ImageToFrame, encoding: 
         assert np.array_equal(planes[1], chroma)
 
 
+@pytest.mark.parametrize('padding', [0, 6])
+@pytest.mark.parametrize('encoding', ['yuyv', 'yuv422_yuy2', 'uyvy', 'yuv422'])
+def test_packed_images_keep_their_luma_and_average_the_chroma_of_two_rows(to_frame: ImageToFrame, encoding: str, padding: int) -> None:
+    packed = np.random.default_rng(3).integers(0, 256, (HEIGHT, WIDTH * 2), np.uint8)
+    rows = np.zeros((HEIGHT, WIDTH * 2 + padding), np.uint8)
+    rows[:, : WIDTH * 2] = packed
+    message = Image(width=WIDTH, height=HEIGHT, step=WIDTH * 2 + padding, encoding=encoding, data=rows.tobytes())
+    first = 0 if encoding.startswith('yuyv') or encoding.endswith('yuy2') else 1
+    with to_frame(message) as frame, frame.map() as planes:
+        assert (planes[0] == packed[:, first::2]).all()
+        chroma = packed[:, 1 - first :: 2].astype(int)
+        wanted = (chroma[0::2] + chroma[1::2]) / 2
+        assert np.abs(planes[1].reshape(HEIGHT // 2, WIDTH) - wanted).max() <= 0.5
+
+
+def test_nv21_has_its_chroma_the_other_way_round(to_frame: ImageToFrame) -> None:
+    nv21 = noise(4)
+    message = Image(width=WIDTH, height=HEIGHT, step=WIDTH, encoding='nv21', data=nv21.tobytes())
+    with to_frame(message) as frame, frame.map() as planes:
+        assert (planes[0] == nv21[:HEIGHT]).all()
+        assert (planes[1][..., 0].ravel() == nv21[HEIGHT:].ravel()[1::2]).all()
+        assert (planes[1][..., 1].ravel() == nv21[HEIGHT:].ravel()[0::2]).all()
+
+
+def test_a_frame_becomes_a_jpeg_that_shows_it(make_frame: MakeFrame, ledger: CopyLedger) -> None:
+    def fill(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
+        luma[:, : WIDTH // 2], luma[:, WIDTH // 2 :] = 60, 200
+        chroma[:] = 128
+
+    frame = make_frame(width=WIDTH, height=HEIGHT, stamp_ns=2_000_000_003, frame_id='lens', fill=fill)
+    message = FrameToJpeg(95, ledger)(frame)
+    assert 'jpeg' in message.format
+    assert (message.header.stamp.sec, message.header.stamp.nanosec, message.header.frame_id) == (2, 3, 'lens')
+    picture = cv2.imdecode(np.frombuffer(message.data, np.uint8), cv2.IMREAD_COLOR)
+    assert picture.shape == (HEIGHT, WIDTH, 3)
+    dark, bright = picture[:, : WIDTH // 4].mean(), picture[:, -WIDTH // 4 :].mean()
+    assert 40 < dark < 65 and 200 < bright < 225
+    assert ledger.count('to_jpeg') == 1
+
+
+@pytest.mark.parametrize('quality', [0, 101, -1])
+def test_an_impossible_jpeg_quality_is_refused(ledger: CopyLedger, quality: int) -> None:
+    with pytest.raises(ConfigError, match=f'{quality} is outside 1 .. 100'):
+        FrameToJpeg(quality, ledger)
+
+
 @pytest.mark.parametrize('encoding', ['nv12', 'mono8'])
 def test_there_and_back_loses_nothing(to_frame: ImageToFrame, ledger: CopyLedger, encoding: str) -> None:
     sent = image(encoding, expected_pixels(noise(5), encoding))
@@ -175,7 +221,7 @@ def test_another_size_gets_a_new_pool_and_older_frames_stay_readable(to_frame: I
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [
-        ({'encoding': 'yuv422_yuy2'}, "image encoding 'yuv422_yuy2' can't be converted to a frame; publish nv12, rgb8, bgr8, mono8"),
+        ({'encoding': 'bayer_rggb8'}, "image encoding 'bayer_rggb8' can't be converted to a frame; publish nv12, nv21, yuyv"),
         ({'encoding': ''}, "image encoding '' can't be converted"),
         ({'step': WIDTH * 3 - 1}, 'image 64x48 rgb8: step 191 and 9216 bytes of data are too small'),
         ({'step': 0}, 'step 0 and'),

@@ -109,13 +109,42 @@ def test_diagnostics_name_heap_rung_and_copies(graph: Program, free_domain: int)
     assert accelerator['copy_free'] == 'False', 'the cpu reads the pixels and says so'
 
 
-def test_separate_processes_fall_back_to_messages_and_say_so(free_domain: int) -> None:
+def test_separate_processes_share_the_memory(free_domain: int) -> None:
     capture = Program('capture_node', *parameters(framerate=10, seed=SEED), domain=free_domain).start('[capture]: ready')
+    with capture, Program('inference_node', domain=free_domain).start('link is shared_memory') as inference:
+        seen = PlainSubscriber(['30', '--until-detections', '25'], domain=free_domain).result()
+        assert len(seen['detections']) == 25 and any(d['boxes'] for d in seen['detections'])
+        link = _diagnostics(free_domain, 'inference: link')
+        assert (link['rung'], link['conversions']) == ('shared_memory', '0')
+        served = _diagnostics(free_domain, 'capture: link')
+        assert (served['shared_memory_consumers'], served['conversions'], served['image_readers']) == ('1', '0', '0')
+        assert inference.interrupt(5) == 0
+        assert capture.interrupt(5) == 0
+
+
+def test_without_shared_memory_separate_processes_fall_back_to_messages_and_say_so(free_domain: int) -> None:
+    capture = Program('capture_node', *parameters(framerate=10, seed=SEED, shared_memory='false'), domain=free_domain).start(
+        '[capture]: ready'
+    )
     with capture, Program('inference_node', domain=free_domain).start('link is ros_message') as inference:
         seen = PlainSubscriber(['30', '--until-detections', '25'], domain=free_domain).result()
         assert len(seen['detections']) == 25 and any(d['boxes'] for d in seen['detections'])
-        assert 'start both in one process for the copy-free link' in inference.output
+        assert 'it offers no shared memory' in inference.output
         assert int(_diagnostics(free_domain, 'inference: link')['conversions']) > 8
+        assert inference.interrupt(5) == 0
+        assert capture.interrupt(5) == 0
+
+
+def test_a_copy_is_an_error_where_copy_free_is_required(free_domain: int) -> None:
+    capture = Program('capture_node', *parameters(framerate=10, shared_memory='false'), domain=free_domain).start('[capture]: ready')
+    inference = Program('inference_node', *parameters(copy_free='required'), domain=free_domain).start('link is refused')
+    with capture, inference:
+        assert 'copy_free is required, but publisher' in inference.output
+        link = _diagnostics(free_domain, 'inference: link')
+        assert (link['rung'], link['received'], link['conversions']) == ('refused', '0', '0')
+        assert _diagnostics(free_domain, 'capture: link')['image_readers'] == '0'
+        assert inference.interrupt(5) == 0
+        assert capture.interrupt(5) == 0
         assert inference.interrupt(5) == 0
         assert capture.interrupt(5) == 0
 

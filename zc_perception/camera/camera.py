@@ -67,6 +67,10 @@ class Camera(Protocol):
     def slots(self) -> tuple[Slot, ...]:
         """Its slots, for trial imports before the first frame; none before :meth:`configure`."""
 
+    @property
+    def pool(self) -> BufferPool | None:
+        """Where its frames are leased; ``None`` before :meth:`configure`."""
+
     def capture(self) -> Frame | None:
         """The next frame. ``None``: none this time (dropped, nothing arrived within a bounded wait, stopped).
 
@@ -163,12 +167,18 @@ class DrawnCamera(ABC):
         def allocate() -> tuple[DmaBuf, ...]:
             return tuple(self._heap.allocate(size) for size in settings.sizes())
 
-        self._pool = BufferPool(layout, allocate, settings.slots, name='camera')
+        reserve = min(self.constraints().slots, settings.slots)
+        self._pool = BufferPool(layout, allocate, settings.slots, name='camera', reserve=reserve)
 
     @property
     def slots(self) -> tuple[Slot, ...]:
         """See :class:`Camera`."""
         return () if self._pool is None else self._pool.slots
+
+    @property
+    def pool(self) -> BufferPool | None:
+        """See :class:`Camera`."""
+        return self._pool
 
     @abstractmethod
     def render(self, sequence: int, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> bool:
@@ -190,7 +200,7 @@ class DrawnCamera(ABC):
         stamp_ns = self._stamp()
         drawn = False
         try:
-            with map_buffers(self._pool.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []) as planes:
+            with map_buffers(slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []) as planes:
                 drawn = self.render(self._sequence, planes[0], planes[1])
         finally:
             if not drawn:

@@ -135,12 +135,17 @@ class V4l2Camera:
                 raise AllocationError(f"'{self._device.path}': a V4L2 buffer can't be replaced while streaming")
             return (DmaBuf(fd, BufferKind.DMABUF, self.heap_name),)
 
-        self._pool = BufferPool(nv12_layout(self._pix), take, made, name='camera', on_free=self._queue_again)
+        self._pool = BufferPool(nv12_layout(self._pix), take, made, name='camera', on_free=self._queue_again, reserve=_QUEUED)
 
     @property
     def slots(self) -> tuple[Slot, ...]:
         """See :class:`Camera`."""
         return () if self._pool is None else self._pool.slots
+
+    @property
+    def pool(self) -> BufferPool | None:
+        """See :class:`Camera`."""
+        return self._pool
 
     def _queue_again(self, slot: Slot) -> None:
         """Called by whoever drops the last lease: a failure is the camera's, not the consumer's."""

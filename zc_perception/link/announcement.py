@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 VERSION = 1
 SUFFIX = '/_zc'
+_PUBLISHER_ID_BYTES = 32
+_SUN_PATH = 107
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,17 @@ class Announcement:
     formats: tuple[str, ...]
     heap: str
     version: int = VERSION
+
+    @property
+    def sensible(self) -> bool:
+        """Whether a consumer could say HELLO there, or knows that it can't: strangers may announce anything."""
+        path, publisher_id = self.socket, self.publisher_id
+        try:
+            length = len(os.fsencode(path))
+        except UnicodeEncodeError:
+            return False
+        address = not path or (path.startswith('/') and '\0' not in path and length <= _SUN_PATH)
+        return address and publisher_id.isascii() and publisher_id.isprintable() and 0 < len(publisher_id) <= _PUBLISHER_ID_BYTES
 
     def to_json(self) -> str:
         """One line of JSON."""

@@ -1,19 +1,21 @@
-"""The in-process link: the same FrameData for every subscriber in this process. No ROS message, no conversion.
+"""The in-process link: the same object for every subscriber in this process. No ROS message, no conversion.
 
 Publishers and subscriptions meet under a key of (context, resolved topic, ROS type). Registration is rare and locks; publishing
-reads one immutable tuple.
+reads one immutable tuple. A transient_local publisher keeps its last objects for subscriptions that come late, and so does lock.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
+from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
-from zc_perception.frame import Frame
-from zc_perception.frame_queue import FrameQueue
+from zc_perception.frame_queue import KeepLastQueue
 
+T = TypeVar('T')
 BusKey = tuple[Hashable, str, str]
 _numbers = itertools.count(1)
 
@@ -28,46 +30,123 @@ class LinkQos:
 
     def accepts(self, offered: LinkQos) -> bool:
         """Whether a subscription with this profile matches a publisher that offers *offered*, by the rules of DDS."""
-        return (offered.reliable or not self.reliable) and (offered.transient_local or not self.transient_local)
+        return not self.mismatch(offered)
+
+    def mismatch(self, offered: LinkQos) -> str:
+        """Which policy keeps this subscription from matching *offered*, in words; empty when none does."""
+        if self.reliable and not offered.reliable:
+            return 'the publisher is best effort, the subscription wants reliable'
+        if self.transient_local and not offered.transient_local:
+            return 'the publisher is volatile, the subscription wants transient_local'
+        return ''
 
 
 @dataclass(eq=False)
-class BusSubscription:
+class BusSubscription(Generic[T]):
     """A subscriber's end: its own queue, and how to wake it.
 
     :param holder: its name among the holders of leases, unique in the process.
-    :param notify: called after each frame was queued; must not block.
+    :param notify: called after each object was queued; must not block.
+    :param on_published: told of each object before it is queued, also of those that a quota keeps from it; must not keep it.
+    :param custom_type: the type that it takes; ``None`` takes any.
     """
 
     holder: str
     qos: LinkQos
-    queue: FrameQueue
+    queue: KeepLastQueue[T]
     notify: Callable[[], None] | None = None
+    on_published: Callable[[T], None] | None = None
+    custom_type: type[Any] | None = None
     delivered: int = 0
     refused: int = 0
 
 
+def _deliver_lease(item: Any, holder: str) -> Any:
+    return item.deliver(holder)
+
+
 @dataclass(eq=False)
-class BusPublisher:
-    """A publisher's end."""
+class BusPublisher(Generic[T]):
+    """A publisher's end.
+
+    :param deliver: makes what one holder gets, or ``None`` when that is at its quota.
+    :param release: ends an object of the history.
+    :param wrote: whether a message, with the middleware's information on it, was published by this publisher for readers of messages.
+    """
 
     name: str
     qos: LinkQos
-    matched: tuple[BusSubscription, ...] = ()
+    deliver: Callable[[T, str], T | None] = _deliver_lease
+    release: Callable[[T], object] | None = None
+    custom_type: type[Any] | None = None
+    publisher_id: str = ''
+    wrote: Callable[[Any, dict[str, Any]], bool] | None = None
+    matched: tuple[BusSubscription[T], ...] = ()
     number: int = field(default_factory=lambda: next(_numbers))
+    history: deque[T] = field(default_factory=deque)
+    gone: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def publish(self, frame: Frame) -> None:
-        """Give every matched subscription a Frame of its own. The caller keeps its lease. Never blocks."""
-        for subscription in self.matched:
-            delivery = frame.deliver(subscription.holder)
-            if delivery is None:
-                subscription.refused += 1
-                continue
-            delivery.published_ns = frame.published_ns
-            subscription.delivered += 1
-            subscription.queue.put(delivery)
-            if subscription.notify is not None:
-                subscription.notify()
+    def publish(self, item: T) -> None:
+        """Give every matched subscription what is its own. The caller keeps its lease. Never blocks."""
+        if not self.qos.transient_local:
+            for subscription in self.matched:
+                self._give(item, subscription)
+            return
+        with self._lock:
+            if self.gone:
+                return
+            overflow = self._remember(item)
+            for subscription in self.matched:
+                self._give(item, subscription)
+        self._end(overflow)
+
+    def _give(self, item: T, subscription: BusSubscription[T]) -> None:
+        if subscription.on_published is not None:
+            subscription.on_published(item)
+        delivery = self.deliver(item, subscription.holder)
+        if delivery is None:
+            subscription.refused += 1
+            return
+        subscription.delivered += 1
+        subscription.queue.put(delivery)
+        if subscription.notify is not None:
+            subscription.notify()
+
+    def _remember(self, item: T) -> list[T]:
+        kept = self.deliver(item, f'{self.name}:history')
+        if kept is not None:
+            self.history.append(kept)
+        return [self.history.popleft()] if self.qos.depth is not None and len(self.history) > self.qos.depth else []
+
+    def _end(self, items: list[T]) -> None:
+        if self.release is not None:
+            for item in items:
+                self.release(item)
+
+    def rematch(self, subscriptions: tuple[BusSubscription[T], ...]) -> None:
+        """From the bus: who is matched from now on. Newcomers that ask for it get the history first."""
+        if not self.qos.transient_local:
+            self.matched = subscriptions
+            return
+        with self._lock:
+            for newcomer in (s for s in subscriptions if s not in self.matched and s.qos.transient_local):
+                for item in tuple(self.history):
+                    self._give(item, newcomer)
+            self.matched = subscriptions
+
+    def kept(self) -> tuple[T, ...]:
+        """The history, oldest first: still this publisher's leases."""
+        with self._lock:
+            return tuple(self.history)
+
+    def forget(self) -> None:
+        """Release the history, for good."""
+        with self._lock:
+            self.gone = True
+            items = list(self.history)
+            self.history.clear()
+        self._end(items)
 
 
 class InProcessBus:
@@ -75,35 +154,36 @@ class InProcessBus:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._publishers: dict[BusKey, list[BusPublisher]] = {}
-        self._subscriptions: dict[BusKey, list[BusSubscription]] = {}
+        self._publishers: dict[BusKey, list[BusPublisher[Any]]] = {}
+        self._subscriptions: dict[BusKey, list[BusSubscription[Any]]] = {}
 
-    def add_publisher(self, key: BusKey, publisher: BusPublisher) -> None:
+    def add_publisher(self, key: BusKey, publisher: BusPublisher[Any]) -> None:
         """Register and match."""
         with self._lock:
             self._publishers.setdefault(key, []).append(publisher)
             self._match(key)
 
-    def remove_publisher(self, key: BusKey, publisher: BusPublisher) -> None:
-        """Unregister. A second call does nothing."""
+    def remove_publisher(self, key: BusKey, publisher: BusPublisher[Any]) -> None:
+        """Unregister and release its history. A second call does nothing."""
         with self._lock:
             self._discard(self._publishers, key, publisher)
-            publisher.matched = ()
+            publisher.rematch(())
+        publisher.forget()
 
-    def add_subscription(self, key: BusKey, subscription: BusSubscription) -> None:
+    def add_subscription(self, key: BusKey, subscription: BusSubscription[Any]) -> None:
         """Register and match."""
         with self._lock:
             self._subscriptions.setdefault(key, []).append(subscription)
             self._match(key)
 
-    def remove_subscription(self, key: BusKey, subscription: BusSubscription) -> None:
-        """Unregister; a frame that is being published right now may still arrive. A second call does nothing."""
+    def remove_subscription(self, key: BusKey, subscription: BusSubscription[Any]) -> None:
+        """Unregister; an object that is being published right now may still arrive. A second call does nothing."""
         with self._lock:
             self._discard(self._subscriptions, key, subscription)
             self._match(key)
 
     @staticmethod
-    def _discard(table: dict[BusKey, list], key: BusKey, entry: object) -> None:  # type: ignore[type-arg]
+    def _discard(table: dict[BusKey, list[Any]], key: BusKey, entry: object) -> None:
         entries = table.get(key, [])
         if entry in entries:
             entries.remove(entry)
@@ -114,17 +194,23 @@ class InProcessBus:
         """Lock held: publishers read their tuple without it, so it is replaced, never changed."""
         subscriptions = self._subscriptions.get(key, [])
         for publisher in self._publishers.get(key, []):
-            publisher.matched = tuple(s for s in subscriptions if s.qos.accepts(publisher.qos))
+            publisher.rematch(tuple(s for s in subscriptions if _match(publisher, s)))
 
-    def publishers(self, key: BusKey) -> tuple[BusPublisher, ...]:
+    def publishers(self, key: BusKey) -> tuple[BusPublisher[Any], ...]:
         """Publishers under *key*."""
         with self._lock:
             return tuple(self._publishers.get(key, ()))
 
-    def subscriptions(self, key: BusKey) -> tuple[BusSubscription, ...]:
+    def subscriptions(self, key: BusKey) -> tuple[BusSubscription[Any], ...]:
         """Subscriptions under *key*."""
         with self._lock:
             return tuple(self._subscriptions.get(key, ()))
+
+
+def _match(publisher: BusPublisher[Any], subscription: BusSubscription[Any]) -> bool:
+    """Two custom types for one ROS type don't meet here but through the message, as in REP 2007."""
+    types = publisher.custom_type, subscription.custom_type
+    return subscription.qos.accepts(publisher.qos) and (None in types or types[0] is types[1])
 
 
 BUS = InProcessBus()

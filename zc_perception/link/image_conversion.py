@@ -8,11 +8,12 @@ import time
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from sensor_msgs.msg import Image
+from sensor_msgs.msg import CompressedImage, Image
 
 from zc_perception.errors import ConfigError, FormatError
-from zc_perception.frame import Frame, Header, map_buffers
+from zc_perception.frame import Frame, Header
 from zc_perception.link.type_adapter import TypeAdapter
+from zc_perception.mapping import map_buffers
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
@@ -23,8 +24,11 @@ from zc_perception.pixel.layout import check_dimensions, compute_layout
 from zc_perception.pixel.nv12 import Nv12Writer
 
 OUTPUT_ENCODINGS = ('rgb8', 'bgr8', 'mono8', 'nv12')
-INPUT_ENCODINGS = ('nv12', 'rgb8', 'bgr8', 'mono8')
-_CHANNELS = {'rgb8': 3, 'bgr8': 3, 'mono8': 1, 'nv12': 1}
+# sensor_msgs has two names for each of the packed formats: the old ones say yuv422.
+_PACKED = {'yuyv': (0, 1), 'yuv422_yuy2': (0, 1), 'uyvy': (1, 0), 'yuv422': (1, 0)}
+_PLANAR = ('nv12', 'nv21')
+INPUT_ENCODINGS = (*_PLANAR, *_PACKED, 'rgb8', 'bgr8', 'mono8')
+_CHANNELS = {'rgb8': 3, 'bgr8': 3, 'mono8': 1, 'nv12': 1, 'nv21': 1, **dict.fromkeys(_PACKED, 2)}
 _CODES = {'rgb8': cv2.COLOR_YUV2RGB_NV12, 'bgr8': cv2.COLOR_YUV2BGR_NV12}
 
 
@@ -79,6 +83,38 @@ class FrameToImage:
                 if self._encoding == 'nv12':
                     np.copyto(self._pixels[data.height :].reshape(planes[1].shape), planes[1])
         self._ledger.book('to_ros', self._pixels.nbytes)
+        return self._message
+
+
+class FrameToJpeg:
+    """Converts NV12 frames to JPEG, with the format text that image_transport's compressed plugin reads.
+
+    :param quality: 1 (small) to 100 (good).
+    :raises ConfigError: another one.
+    """
+
+    def __init__(self, quality: int, ledger: CopyLedger) -> None:
+        if not 1 <= quality <= 100:
+            raise ConfigError(f'JPEG quality {quality} is outside 1 .. 100')
+        self._quality = quality
+        self._ledger = ledger
+        self._message = CompressedImage(format='bgr8; jpeg compressed bgr8')
+        self._picture: NDArray[np.uint8] | None = None
+
+    def __call__(self, frame: Frame) -> CompressedImage:
+        """The message.
+
+        :raises FormatError: the frame isn't NV12.
+        """
+        data = frame.data
+        if data.fourcc != NV12:
+            raise FormatError(f'a {fourcc_name(data.fourcc)} frame can not be compressed to JPEG; only NV12 can')
+        stamp_to_message(data.header, self._message)
+        with frame.map() as planes:
+            self._picture = cv2.cvtColorTwoPlane(planes[0], planes[1], cv2.COLOR_YUV2BGR_NV12, dst=self._picture)
+        self._ledger.book('to_jpeg', self._picture.nbytes)
+        _, encoded = cv2.imencode('.jpg', self._picture, [cv2.IMWRITE_JPEG_QUALITY, self._quality])
+        self._message.data = array.array('B', encoded.tobytes())
         return self._message
 
 
@@ -142,7 +178,7 @@ class ImageToFrame:
             raise FormatError(f"image encoding '{message.encoding}' can't be converted to a frame; publish {', '.join(INPUT_ENCODINGS)}")
         width, height, channels = message.width, message.height, _CHANNELS[message.encoding]
         check_dimensions(compute_layout(NV12, 2, 2).format, width, height)
-        rows = height * 3 // 2 if message.encoding == 'nv12' else height
+        rows = height * 3 // 2 if message.encoding in _PLANAR else height
         if message.step < width * channels or len(message.data) < message.step * rows:
             raise FormatError(
                 f'image {width}x{height} {message.encoding}: step {message.step} and {len(message.data)} bytes of data are too small'
@@ -155,12 +191,20 @@ class ImageToFrame:
         if encoding in ('rgb8', 'bgr8'):
             writer.write(np.ascontiguousarray(pixels), luma, chroma, rgb=encoding == 'rgb8')
             return
+        if encoding in _PACKED:
+            samples, pairs = _PACKED[encoding]
+            np.copyto(luma, pixels[..., samples])
+            colour = pixels[..., pairs].reshape(luma.shape[0] // 2, 2, -1, 2)
+            # Two rows share one chroma sample in NV12.
+            cv2.addWeighted(colour[:, 0], 0.5, colour[:, 1], 0.5, 0.0, dst=chroma)
+            return
         height = luma.shape[0]
         np.copyto(luma, pixels[:height])
-        if encoding == 'nv12':
-            np.copyto(chroma, pixels[height:].reshape(chroma.shape))
-        else:
+        if encoding == 'mono8':
             chroma[:] = 128
+        else:
+            colour = pixels[height:].reshape(chroma.shape)
+            np.copyto(chroma, colour if encoding == 'nv12' else colour[..., ::-1])
 
     def close(self) -> None:
         """Free the pool; frames in use stay readable."""

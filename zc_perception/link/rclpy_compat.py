@@ -2,16 +2,60 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import rclpy
 from rclpy.executors import Executor
 from rclpy.node import Node
+from rclpy.subscription import Subscription
+
+try:
+    from rclpy.exceptions import InvalidHandle
+except ImportError:  # before Jazzy
+    from rclpy.handle import InvalidHandle
+
+# Once they are shut down, executors have no guard condition any more, and nodes' handles are destroyed.
+_GONE = (InvalidHandle, AttributeError, RuntimeError)
 
 
 def refuses_guard_conditions(executor: Executor | None) -> bool:
     """EventsExecutor (``rclpy.experimental``) raises for guard conditions; wake it by ``create_task`` instead."""
     return executor is not None and type(executor).__name__ == 'EventsExecutor'
+
+
+def call_soon(executor: Executor, function: Callable[[], object]) -> None:
+    """Run *function* on the executor's thread; not at all if that is shutting down. Any thread may call this."""
+    with contextlib.suppress(*_GONE):
+        executor.create_task(function)
+
+
+def trigger(guard: Any) -> None:
+    """Trigger a guard condition that may be destroyed at the same time."""
+    with contextlib.suppress(InvalidHandle):
+        guard.trigger()
+
+
+def subscription_count(publisher: Any) -> int:
+    """Readers of a publisher; none once it is destroyed."""
+    try:
+        return int(publisher.get_subscription_count())
+    except InvalidHandle:
+        return 0
+
+
+def publish(publisher: Any, message: Any) -> None:
+    """Publish, unless the publisher is destroyed."""
+    with contextlib.suppress(InvalidHandle):
+        publisher.publish(message)
+
+
+def message_callback(callback: Callable[[Any, dict[str, Any] | None], None]) -> Callable[..., None]:
+    """For ``create_subscription``: with the message's information where rclpy gives it (not in Humble), else with ``None``."""
+    if hasattr(Subscription, 'CallbackType'):
+        return callback
+    return lambda message: callback(message, None)
 
 
 def parameter_overrides(node: Node) -> dict[str, Any]:

@@ -1,12 +1,42 @@
-"""REP 2007 type adaptation for rclpy: the vocabulary of rclcpp's ``TypeAdapter``."""
+"""REP 2007 type adaptation for rclpy: the vocabulary of rclcpp's ``TypeAdapter``.
+
+An adapted object goes by one of two rules. A *leased* type (:class:`Leased`; :class:`~zc_perception.frame.Frame` is one) gives every
+subscriber a lease of its own, which ends with the callback unless that shares it. Any other type is handed over as it is, one object
+for all, like the shared pointer to const of rclcpp: nobody may change it after publishing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 CustomT = TypeVar('CustomT')
+_LEASED_METHODS = ('deliver', 'lend', 'borrowed', 'release', 'released')
+
+
+class Leased(Protocol):
+    """What a custom type offers whose objects hold something that has to be given back."""
+
+    @property
+    def released(self) -> bool:
+        """Whether it was given back."""
+
+    @property
+    def borrowed(self) -> bool:
+        """Whether it ends with the callback."""
+
+    def deliver(self, holder: str) -> Any | None:
+        """Another object over the same thing with a lease of its own, or ``None`` when *holder* is at its quota."""
+
+    def lend(self) -> None:
+        """Mark it as ending with the callback that it is handed to."""
+
+    def release(self) -> None:
+        """Give it back.
+
+        :raises BufferError: something still looks at its memory.
+        """
 
 
 @dataclass(frozen=True)
@@ -15,7 +45,8 @@ class TypeAdapter(Generic[CustomT]):
 
     :param custom_type: what publishers and subscribers handle.
     :param ros_type: the message class on the wire.
-    :param to_ros: custom → message. Called only while somebody needs the message. The message is valid until the next call.
+    :param to_ros: custom → message. Called only while somebody needs the message, once per object. The message is valid until the next
+        call.
     :param to_custom: message → custom. Called only for messages that did not come over a copy-free link.
     """
 
@@ -23,3 +54,44 @@ class TypeAdapter(Generic[CustomT]):
     ros_type: type[Any]
     to_ros: Callable[[CustomT], Any]
     to_custom: Callable[[Any], CustomT]
+
+    @property
+    def leased(self) -> bool:
+        """Whether objects of the custom type are :class:`Leased`."""
+        return all(hasattr(self.custom_type, name) for name in _LEASED_METHODS)
+
+    def deliver(self, item: CustomT, holder: str) -> CustomT | None:
+        """What *holder* gets: a lease of its own, or the very object. ``None``: it is at its quota."""
+        return item.deliver(holder) if self.leased else item  # type: ignore[attr-defined]
+
+    def release(self, item: CustomT) -> None:
+        """End an object that nobody will get."""
+        if self.leased:
+            item.release()  # type: ignore[attr-defined]
+
+
+class Releaser(Generic[CustomT]):
+    """Ends objects; those of which somebody keeps a view are ended later. Not thread-safe."""
+
+    def __init__(self, adapter: TypeAdapter[CustomT]) -> None:
+        self._adapter = adapter
+        self._lingering: list[CustomT] = []
+
+    def end(self, item: CustomT) -> BufferError | None:
+        """Release *item*, or say why that has to wait."""
+        self.retry()
+        try:
+            self._adapter.release(item)
+        except BufferError as error:
+            self._lingering.append(item)
+            return error
+        return None
+
+    def retry(self) -> None:
+        """Release what had to wait, as far as that is possible now."""
+        for item in self._lingering[:]:
+            try:
+                self._adapter.release(item)
+            except BufferError:
+                continue
+            self._lingering.remove(item)

@@ -28,6 +28,7 @@ class CameraBuffers:
         self._camera = camera
         self._stand_ins = stand_ins
         self._participants: list[Participant] = []
+        self._local_slots = 0
         self.collection = BufferCollection(
             camera.device, (camera.width, camera.height), heaps=[camera.heap_name], wanted_slots=wanted_slots
         )
@@ -38,6 +39,7 @@ class CameraBuffers:
         :raises NegotiationError: nothing suits everybody, or a required consumer can't import the buffers.
         :raises AllocationError: no memory.
         """
+        self._local_slots = sum(constraints.slots + 1 for constraints in map(_constraints, consumers))
         first = self.collection.first_token()
         tokens = [first.duplicate(constraints.participant) for constraints in map(_constraints, consumers)]
         stand_in_tokens = [first.duplicate(constraints.participant) for constraints in self._stand_ins]
@@ -47,6 +49,11 @@ class CameraBuffers:
         for token, constraints in zip(stand_in_tokens, self._stand_ins, strict=True):
             token.stand_in(constraints)
         return self.collection.allocate(self._allocate, _ALLOCATE_S)
+
+    @property
+    def local_slots(self) -> int:
+        """Slots that consumers of this process hold together, and one more each: the newest frame comes before the oldest goes."""
+        return self._local_slots
 
     def _take_part(self, token: BufferToken, consumer: Consumer) -> None:
         constraints = consumer.constraints

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rclpy.qos import QoSProfile
-from sensor_msgs.msg import CameraInfo
+from sensor_msgs.msg import CameraInfo, CompressedImage
 
 from zc_perception.camera.camera import Camera
 from zc_perception.camera.replay import ReplayCamera
@@ -15,8 +15,8 @@ from zc_perception.camera.synthetic import DEFAULT_FRAMERATE, DEFAULT_SIZE, Synt
 from zc_perception.camera.v4l2 import V4l2Camera
 from zc_perception.errors import ConfigError, ZcError
 from zc_perception.frame import Frame
-from zc_perception.link.endpoints import AdaptedPublisher
-from zc_perception.link.image_conversion import OUTPUT_ENCODINGS, frame_adapter, stamp_to_message
+from zc_perception.link.endpoints import AdaptedPublisher, ExtraMessage
+from zc_perception.link.image_conversion import OUTPUT_ENCODINGS, FrameToJpeg, frame_adapter, stamp_to_message
 from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import SlotState
@@ -25,6 +25,7 @@ from zc_perception.negotiation.settings import BufferSettings
 from zc_perception.negotiation.stand_in import SYNTAX, parse_stand_ins
 from zc_perception.negotiation.token import Consumer
 from zc_perception.nodes.camera_buffers import CameraBuffers
+from zc_perception.nodes.frame_links import PUBLISHER_SPECS, FrameServer
 from zc_perception.nodes.parameters import ParameterSpec
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
@@ -50,6 +51,8 @@ _SPECS = (
     ParameterSpec('slots', 8, 'Buffers in the pool, or as many as participants hold together.', '', 3, 64),
     ParameterSpec('participants', [], f"Stand-ins whose constraints count so that they can join later, each '{SYNTAX}', see stand_in.py."),
     ParameterSpec('image_encoding', 'rgb8', 'What plain image_raw subscribers get.', choices=OUTPUT_ENCODINGS),
+    ParameterSpec('jpeg_quality', 0, 'image_raw/compressed for those who subscribe to it; 0: not offered.', '', 0, 100),
+    *PUBLISHER_SPECS,
 )  # fmt: skip
 
 
@@ -77,13 +80,18 @@ class CaptureNode(PerceptionNode):
         self.buffers = CameraBuffers(self.camera, wanted_slots=self.parameters['slots'], stand_ins=stand_ins)
         try:
             adapter = frame_adapter(self.parameters['image_encoding'], self.ledger, holder=self.get_name())
-            self.publisher = AdaptedPublisher(self, adapter, 'image_raw', QoSProfile(depth=1))
+            self.publisher = AdaptedPublisher(self, adapter, 'image_raw', QoSProfile(depth=1), extras=self._extras())
+            self._server = FrameServer(self, self.parameters, self.publisher)
             self._info_publisher = self.create_publisher(CameraInfo, 'camera_info', QoSProfile(depth=5))
             self._info = CameraInfo(width=self.camera.width, height=self.camera.height)
             self._diagnostics = DiagnosticsPublisher(self, self.collect_diagnostics)
         except BaseException:
             self.camera.close()
             raise
+
+    def _extras(self) -> list[ExtraMessage[Frame]]:
+        quality = self.parameters['jpeg_quality']
+        return [ExtraMessage(CompressedImage, '/compressed', FrameToJpeg(quality, self.ledger))] if quality else []
 
     def _open_camera(self) -> Camera:
         parameters = self.parameters
@@ -132,6 +140,8 @@ class CaptureNode(PerceptionNode):
         """
         settings = self.buffers.configure(participants)
         layout = settings.layout
+        if self.camera.pool is not None:
+            self._server.offer(self.camera.pool, self.buffers.local_slots)
         self.publisher.announce(
             width=layout.width,
             height=layout.height,
@@ -184,7 +194,7 @@ class CaptureNode(PerceptionNode):
 
     def collect_diagnostics(self) -> list[Status]:
         """Camera, pool, link, copies and negotiation."""
-        return [self._camera_status(), self._pool_status(), self._link_status(), self._copies_status(), self.buffers.status()]
+        return [self._camera_status(), self._pool_status(), self._server.status(), self._copies_status(), self.buffers.status()]
 
     def _camera_status(self) -> Status:
         statistics = self.camera.statistics()
@@ -212,6 +222,7 @@ class CaptureNode(PerceptionNode):
             'free': pool.states.get(SlotState.FREE, 0),
             'holders': pool.holders,
             'exhausted': pool.exhausted,
+            'ending': pool.ending,
             'abandoned_leases': pool.abandoned,
             'retired': pool.retired,
         }
@@ -220,20 +231,6 @@ class CaptureNode(PerceptionNode):
         if self.camera.heap_name == 'memfd':
             return Status('pool', Level.OK, "memfd: ordinary memory, no dma-buf; devices can't import it", values)
         return Status('pool', Level.OK, 'dma-bufs', values)
-
-    def _link_status(self) -> Status:
-        link = self.publisher.statistics()
-        values = {
-            'published': link.published,
-            'in_process_subscriptions': link.in_process_subscriptions,
-            'image_readers': link.image_readers,
-            'conversions': link.conversions,
-            'conversions_skipped': link.conversions_skipped,
-            'conversion_errors': link.conversion_errors,
-        }
-        if link.image_readers:
-            return Status('link', Level.OK, f'{link.image_readers} plain image_raw reader(s): frames are converted, a copy each', values)
-        return Status('link', Level.OK, 'no plain reader: nothing is converted', values)
 
     def _copies_status(self) -> Status:
         return Status('copies', Level.OK, 'passes of the CPU over pixels in this process', {

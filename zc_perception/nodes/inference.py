@@ -15,10 +15,10 @@ from vision_msgs.msg import Detection2DArray, LabelInfo
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads import HEADS
 from zc_perception.frame import Frame
-from zc_perception.link.endpoints import UNMATCHED, AdaptedSubscription
-from zc_perception.link.image_conversion import frame_adapter
+from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.token import Consumer
+from zc_perception.nodes.frame_links import SUBSCRIPTION_SPECS, subscribe_frames, subscription_status
 from zc_perception.nodes.messages import DetectionsWriter, label_message
 from zc_perception.nodes.parameters import ParameterSpec
 from zc_perception.nodes.perception_node import PerceptionNode
@@ -43,6 +43,7 @@ _SPECS = (
     ParameterSpec('accelerator_device', '', 'axl: device node such as /dev/metis-0:1:0; empty: the first card.'),
     ParameterSpec('import_cache', True, 'axl: import each buffer once; false: every frame anew.'),
     ParameterSpec('threads', 0, 'cpu accelerator: threads of ONNX Runtime; 0: one per core.', '', 0, 64),
+    *SUBSCRIPTION_SPECS,
 )  # fmt: skip
 
 
@@ -102,11 +103,9 @@ class InferenceNode(PerceptionNode):
         access = 'reads the frame itself' if capabilities.copy_free else 'reads the frame through the CPU, one pass booked as a copy'
         self.get_logger().info(f"accelerator '{capabilities.name}' ({capabilities.device}): {access}")
 
-    def _subscribe(self) -> AdaptedSubscription:
-        keep_all = self.parameters['keep_all']
-        qos = QoSProfile(history=HistoryPolicy.KEEP_ALL) if keep_all else QoSProfile(depth=1)
-        adapter = frame_adapter('rgb8', self.ledger, holder=f'{self.get_name()}:from_ros')
-        return AdaptedSubscription(self, adapter, 'image_raw', qos, holder=self.get_name())
+    def _subscribe(self) -> AdaptedSubscription[Frame]:
+        qos = QoSProfile(history=HistoryPolicy.KEEP_ALL) if self.parameters['keep_all'] else QoSProfile(depth=1)
+        return subscribe_frames(self, self.parameters, self.ledger, qos, held=self.parameters['in_flight'])
 
     def consumer(self) -> Consumer:
         """The accelerator as a participant in the camera's buffers: it holds the frames in flight and the one that waits.
@@ -185,17 +184,7 @@ class InferenceNode(PerceptionNode):
 
     def collect_diagnostics(self) -> list[Status]:
         """Link, accelerator, latencies."""
-        link = self.subscription.statistics()
         capabilities = self.accelerator.capabilities()
-        link_values = {
-            'rung': link.rung,
-            'reason': link.reason,
-            'received': link.received,
-            'dropped_newest_wins': link.dropped,
-            'conversions': link.conversions,
-            'conversion_errors': link.conversion_errors,
-        }
-        link_level = Level.WARN if link.rung == UNMATCHED else Level.OK
         npu_values = {
             'accelerator': capabilities.name,
             'device': capabilities.device,
@@ -211,7 +200,7 @@ class InferenceNode(PerceptionNode):
         npu = Status('accelerator', Level.WARN if self.failed else Level.OK, failing if self.failed else 'running', npu_values)
         latencies = {f'{stage}_ms': f'p50 {p.p50:.3f}, p99 {p.p99:.3f}' for stage, p in self.latencies.summary().items()}
         return [
-            Status('link', link_level, f'{link.rung}: {link.reason}', link_values),
+            subscription_status(self.subscription),
             npu,
             Status('latency', Level.OK, 'per stage', latencies),
         ]

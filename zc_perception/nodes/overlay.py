@@ -16,8 +16,8 @@ from vision_msgs.msg import Detection2DArray, LabelInfo
 
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
-from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.memory.ledger import CopyLedger
+from zc_perception.nodes.frame_links import SUBSCRIPTION_SPECS, subscribe_frames, subscription_status
 from zc_perception.nodes.parameters import ParameterSpec
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
@@ -37,6 +37,7 @@ _COLOURS = (
 _SPECS = (
     ParameterSpec('scale', 1.0, 'Size of the picture relative to the frame.', '', 0.1, 1.0),
     ParameterSpec('history', 32, 'Pictures kept while their detections are on the way; memory only while somebody looks.', '', 1, 256),
+    *SUBSCRIPTION_SPECS,
 )
 Stamp = tuple[int, int]
 
@@ -105,7 +106,7 @@ class OverlayNode(PerceptionNode):
         self.unmatched = 0
         self._names: dict[str, str] = {}
         self._history = PictureHistory(self.parameters['history'], self.parameters['scale'])
-        self._frame_subscription: AdaptedSubscription | None = None
+        self._frame_subscription: AdaptedSubscription[Frame] | None = None
         self._detection_subscription: Subscription | None = None
         self._message = Image(encoding='bgr8')
         self._picture: NDArray[np.uint8] = np.empty((0, 0, 3), np.uint8)
@@ -123,9 +124,7 @@ class OverlayNode(PerceptionNode):
         """Subscribe while somebody looks, unsubscribe when nobody does."""
         wanted = self._publisher.get_subscription_count() > 0
         if wanted and self._frame_subscription is None:
-            adapter = frame_adapter('rgb8', self.ledger, holder=f'{self.get_name()}:from_ros')
-            qos = QoSProfile(depth=2)
-            self._frame_subscription = AdaptedSubscription(self, adapter, 'image_raw', qos, callback=self._on_frame, holder=self.get_name())
+            self._frame_subscription = subscribe_frames(self, self.parameters, self.ledger, QoSProfile(depth=2), callback=self._on_frame)
             self._detection_subscription = self.create_subscription(
                 Detection2DArray, 'detections', self._on_detections, QoSProfile(depth=10)
             )
@@ -186,8 +185,9 @@ class OverlayNode(PerceptionNode):
     def collect_diagnostics(self) -> list[Status]:
         """Whether anybody looks."""
         values = {'drawn': self.drawn, 'without_frame': self.unmatched, 'pictures_waiting': len(self._history)}
-        looked_at = self._frame_subscription is not None
-        return [Status('overlay', Level.OK, 'drawing' if looked_at else 'idle: nobody subscribes to detections/image', values)]
+        if self._frame_subscription is None:
+            return [Status('overlay', Level.OK, 'idle: nobody subscribes to detections/image', values)]
+        return [Status('overlay', Level.OK, 'drawing', values), subscription_status(self._frame_subscription)]
 
     def stop(self) -> None:
         """See :class:`PerceptionNode`."""

@@ -1,0 +1,75 @@
+"""Starts link_program.py and speaks with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+PROGRAM = Path(__file__).with_name('link_program.py')
+
+
+class LinkProcess:
+    """One link_program.py. Attributes are its commands: ``process('open', [...])``.
+
+    :param folder: where its sockets lie.
+    """
+
+    def __init__(self, executor: str, domain: int, folder: Path) -> None:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        environment = {**os.environ, 'ROS_DOMAIN_ID': str(domain), 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST', 'ZC_RUNTIME_DIR': str(folder)}
+        self._log = (folder / f'{executor}-{os.urandom(3).hex()}.log').open('w+', encoding='utf-8')
+        self.process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), executor], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
+        )
+
+    def send(self, operation: str, *arguments: Any) -> None:
+        """Give a command without waiting for the answer."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({'op': operation, 'arguments': arguments}) + '\n')
+        self.process.stdin.flush()
+
+    def answer(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f'the program has ended:\n{self.log}'
+        answer = json.loads(line)
+        assert 'error' not in answer, f'{answer["error"]}\n{self.log}'
+        return answer['result']
+
+    def __call__(self, operation: str, *arguments: Any) -> Any:
+        self.send(operation, *arguments)
+        return self.answer()
+
+    @property
+    def log(self) -> str:
+        self._log.seek(0)
+        return self._log.read()[-4000:]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(10.0)
+
+    def close(self) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        if self.process.poll() is None:
+            self.process.stdin.close()
+            try:
+                self.process.wait(15.0)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+        self.process.stdout.close()
+        self._log.close()
+
+    def __enter__(self) -> LinkProcess:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is not None:
+            sys.stderr.write(self.log)
+        self.close()

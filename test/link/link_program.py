@@ -1,0 +1,345 @@
+"""A process with publishers and subscriptions, adapted and plain ones, for tests that need several processes.
+
+``python link_program.py EXECUTOR`` reads a JSON command per line and answers each with a line of JSON; see the methods of Program. Frames
+are tiny; a value (1 to 250) is a frame's luma, a message's bytes and the stamp, so that a receiver can tell whether they belong together.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import rclpy
+from rclpy.executors import MultiThreadedExecutor, SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import Image
+
+from zc_perception.frame import Frame, Header
+from zc_perception.link.endpoints import AdaptedPublisher, AdaptedSubscription, SharedMemoryLinks
+from zc_perception.link.image_conversion import frame_adapter
+from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.link.type_adapter import TypeAdapter
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import BufferPool
+from zc_perception.pixel.colorimetry import BT601_LIMITED
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.layout import compute_layout
+
+EXECUTORS = ['single', 'multi', 'events']
+WIDTH, HEIGHT = 32, 16
+SECOND = 1_000_000_000
+
+
+def profile(*, depth: int, transient_local: bool = False, best_effort: bool = False) -> QoSProfile:
+    return QoSProfile(
+        depth=depth,
+        durability=DurabilityPolicy.TRANSIENT_LOCAL if transient_local else DurabilityPolicy.VOLATILE,
+        reliability=ReliabilityPolicy.BEST_EFFORT if best_effort else ReliabilityPolicy.RELIABLE,
+    )
+
+
+def executor_exists(kind: str) -> bool:
+    try:
+        import rclpy.experimental  # noqa: F401
+    except ImportError:
+        return kind != 'events'
+    return True
+
+
+def make_executor(kind: str, context: rclpy.Context) -> Any:
+    if kind == 'events':
+        from rclpy.experimental.events_executor import EventsExecutor
+
+        return EventsExecutor(context=context)
+    return {'single': SingleThreadedExecutor, 'multi': MultiThreadedExecutor}[kind](context=context)
+
+
+def spin(executor: Any, kind: str, context: rclpy.Context) -> None:
+    if kind != 'events':
+        executor.spin()
+        return
+    # With the wheels of today its spin() without a timeout delivers nothing.
+    while context.ok():
+        executor.spin_once(timeout_sec=0.2)
+
+
+def refuse(value: Any) -> Any:
+    """In place of a conversion that must not happen."""
+    raise AssertionError(f'{type(value).__name__} was converted')
+
+
+def adapter(name: str, *, converts: bool, ledger: CopyLedger) -> TypeAdapter[Frame]:
+    return frame_adapter('mono8', ledger, holder=name) if converts else TypeAdapter(Frame, Image, refuse, refuse)
+
+
+def checked(value: int, stamp: tuple[int, int]) -> int:
+    """*value*, negative if the stamp is another object's."""
+    return value if stamp == (1, value) else -value
+
+
+class PlainPublisher:
+    def __init__(self, node: Node, options: dict[str, Any]) -> None:
+        self._node = node
+        self._publisher = node.create_publisher(Image, options['topic'], profile(**options['qos']))
+
+    def publish(self, value: int) -> None:
+        message = Image(width=WIDTH, height=HEIGHT, step=WIDTH, encoding='mono8', data=bytes([value]) * (WIDTH * HEIGHT))
+        message.header.stamp.sec, message.header.stamp.nanosec = 1, value
+        self._publisher.publish(message)
+
+    def state(self) -> dict[str, Any]:
+        return {'readers': self._publisher.get_subscription_count()}
+
+    def close(self) -> None:
+        self._node.destroy_publisher(self._publisher)
+
+
+class FramePublisher:
+    """``slots``: of its pool; ``serve``: offers rung 2; ``announce``: an announcement's socket instead of its own."""
+
+    def __init__(self, node: Node, options: dict[str, Any]) -> None:
+        heap, layout = SealedMemfd(), compute_layout(NV12, WIDTH, HEIGHT)
+        ledger, qos = CopyLedger(), options['qos']
+        self._pool = BufferPool(layout, lambda: (heap.allocate(layout.buffer_size(0)),), options.get('slots', 28), name=options['name'])
+        self._publisher = AdaptedPublisher(
+            node, adapter(options['name'], converts=options['converts'], ledger=ledger), options['topic'], profile(**qos)
+        )
+        self._server: SharedMemoryServer | None = None
+        if options.get('serve', True):
+            history = qos['depth'] if qos.get('transient_local') else 0
+            self._server = SharedMemoryServer(options['name'], self._publisher.publisher_id, self._pool, history=history)
+            self._publisher.serve(self._server)
+        self._publisher.announce(width=WIDTH, height=HEIGHT, formats=('NV12',), heap='memfd')
+
+    def publish(self, value: int) -> None:
+        slot = self._pool.acquire()
+        assert slot is not None, f'no free slot: {self._pool.statistics().holders}'
+        header = Header(SECOND + value, '')
+        with Frame.publish_slot(
+            self._pool, slot, header=header, colorimetry=BT601_LIMITED, sequence=value, captured_ns=time.monotonic_ns()
+        ) as frame:
+            with frame.map(write=True) as planes:
+                planes[0][:] = value
+            self._publisher.publish(frame)
+
+    def state(self) -> dict[str, Any]:
+        statistics = self._publisher.statistics()
+        return {
+            'readers': statistics.image_readers,
+            'in_process': statistics.in_process_subscriptions,
+            'conversions': statistics.conversions,
+            'errors': statistics.conversion_errors,
+            'consumers': 0 if self._server is None else self._server.consumers,
+            'leases': sum(self._pool.statistics().holders.values()),
+        }
+
+    def close(self) -> None:
+        self._publisher.destroy()
+        self._pool.close()
+
+
+class Receiver:
+    """What arrived. ``gated``: the callback waits until the gate opens, so that it is slow exactly as long as the test wants."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.received: list[int] = []
+        self.entered = 0
+        self.gate = threading.Event()
+        if not options.get('gated'):
+            self.gate.set()
+
+    def take(self, value: int) -> None:
+        self.entered += 1
+        self.gate.wait(30.0)
+        self.received.append(value)
+
+
+class PlainSubscription(Receiver):
+    def __init__(self, node: Node, options: dict[str, Any]) -> None:
+        super().__init__(options)
+        self._node = node
+        self._subscription = node.create_subscription(Image, options['topic'], self._on_message, profile(**options['qos']))
+
+    def _on_message(self, message: Image) -> None:
+        stamp = message.header.stamp
+        self.take(checked(message.data[-1], (stamp.sec, stamp.nanosec)))
+
+    def state(self) -> dict[str, Any]:
+        return {'received': self.received, 'entered': self.entered, 'publishers': self._node.count_publishers(self._subscription.topic_name)}
+
+    def close(self) -> None:
+        self.gate.set()
+        self._node.destroy_subscription(self._subscription)
+
+
+class FrameSubscription(Receiver):
+    """``held``: frames that it may hold of each remote publisher; ``keeps``: how many it shares and never releases."""
+
+    def __init__(self, node: Node, options: dict[str, Any]) -> None:
+        super().__init__(options)
+        self._keeps = options.get('keeps', 0)
+        self._kept: list[Frame] = []
+        self.links = SharedMemoryLinks(options['name'], held=options.get('held', 1))
+        self._subscription = AdaptedSubscription(
+            node,
+            adapter(options['name'], converts=options['converts'], ledger=CopyLedger()),
+            options['topic'],
+            profile(**options['qos']),
+            callback=self._on_frame,
+            holder=options['name'],
+            remote=self.links,
+            copy_free_required=options.get('copy_free_required', False),
+        )
+
+    def _on_frame(self, frame: Frame) -> None:
+        with frame.map() as planes:
+            value = int(planes[0][-1, -1])
+        if len(self._kept) < self._keeps:
+            self._kept.append(frame.share())
+        self.take(checked(value, divmod(frame.header.stamp_ns, SECOND)))
+
+    def state(self) -> dict[str, Any]:
+        statistics = self._subscription.statistics()
+        return {
+            'received': self.received,
+            'entered': self.entered,
+            'rung': statistics.rung,
+            'reason': statistics.reason,
+            'conversions': statistics.conversions,
+            'errors': statistics.conversion_errors,
+            'dropped': statistics.dropped,
+            'duplicates': statistics.duplicates,
+        }
+
+    def close(self) -> None:
+        self.gate.set()
+        self._subscription.destroy()
+        for frame in self._kept:
+            frame.release()
+
+
+KINDS: dict[str, Callable[[Node, dict[str, Any]], Any]] = {
+    'plain publisher': PlainPublisher,
+    'adapted publisher': FramePublisher,
+    'plain subscriber': PlainSubscription,
+    'adapted subscriber': FrameSubscription,
+}
+
+
+class Program:
+    """All endpoints of this process, on one node for publishers and one for subscriptions."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self.context = rclpy.Context()
+        rclpy.init(context=self.context)
+        self._executor = make_executor(kind, self.context)
+        options = {'context': self.context, 'enable_rosout': False, 'start_parameter_services': False}
+        self._nodes = {role: Node(f'{role}_{os.getpid()}', **options) for role in ('publisher', 'subscriber')}
+        for node in self._nodes.values():
+            self._executor.add_node(node)
+        self._ends: dict[str, Any] = {}
+        self._thread = threading.Thread(target=spin, args=(self._executor, kind, self.context), daemon=True)
+        self._thread.start()
+
+    def open(self, ends: list[dict[str, Any]]) -> None:
+        """Make endpoints: ``name``, ``kind``, ``topic``, ``qos``, ``converts`` (else the adapter raises), and the kind's own options."""
+
+        def make() -> None:
+            for end in ends:
+                self._ends[end['name']] = KINDS[end['kind']](self._nodes[end['kind'].split()[1]], end)
+
+        self._between_callbacks(make)
+
+    def _between_callbacks(self, work: Callable[[], None]) -> None:
+        """An EventsExecutor doesn't bear that entities come and go in another thread than its own."""
+        if self._kind != 'events':
+            work()
+            return
+        done = self._executor.create_task(work)
+        finished = threading.Event()
+        done.add_done_callback(lambda future: finished.set())
+        assert finished.wait(20.0), 'the executor is busy or dead'
+        done.result()
+
+    def publish(self, values: dict[str, list[int]]) -> None:
+        """Values per publisher, one after the other without a pause."""
+        for name, each in values.items():
+            for value in each:
+                self._ends[name].publish(value)
+
+    def state(self, names: list[str]) -> dict[str, dict[str, Any]]:
+        return {name: self._ends[name].state() for name in names}
+
+    def wait(self, wanted: dict[str, dict[str, Any]], timeout_s: float = 15.0) -> dict[str, dict[str, Any]]:
+        """Until every endpoint's state is as wanted: a number is the least, and counts entries of a list. Returns what isn't."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            missing = {}
+            for name, conditions in wanted.items():
+                state = self._ends[name].state()
+                if not all(_holds(state[key], value) for key, value in conditions.items()):
+                    missing[name] = state
+            if not missing or time.monotonic() > deadline:
+                return missing
+            time.sleep(0.005)
+
+    def open_gates(self, names: list[str]) -> None:
+        for name in names:
+            if isinstance(self._ends[name], Receiver):
+                self._ends[name].gate.set()
+
+    def close(self, names: list[str]) -> None:
+        for name in names:
+            self.open_gates([name])
+        self._between_callbacks(lambda: [self._ends.pop(name).close() for name in names])
+
+    def resources(self) -> dict[str, Any]:
+        """Descriptors by kind, and threads, for a comparison of before and after."""
+        gc.collect()
+        found: Counter[str] = Counter()
+        for number in os.listdir('/proc/self/fd'):
+            with suppress(OSError):
+                found[os.readlink(f'/proc/self/fd/{number}').split(' ')[0].split(':[')[0]] += 1
+        return {'descriptors': found, 'threads': sorted(thread.name for thread in threading.enumerate())}
+
+    def end(self) -> None:
+        self.close(list(self._ends))
+        self._executor.shutdown()
+        self.context.try_shutdown()
+        self._thread.join(5.0)
+
+
+def _holds(actual: Any, wanted: Any) -> bool:
+    if isinstance(actual, list):
+        return len(actual) >= wanted
+    return bool(actual >= wanted) if isinstance(actual, int) else wanted in actual
+
+
+def main() -> None:
+    # Libraries may print: the answers have a descriptor of their own.
+    answers = os.fdopen(os.dup(1), 'w', encoding='utf-8')
+    os.dup2(2, 1)
+    program = Program(sys.argv[1])
+    for line in sys.stdin:
+        command = json.loads(line)
+        try:
+            answer = {'result': getattr(program, command['op'])(*command['arguments'])}
+        except Exception as error:
+            answer = {'error': f'{type(error).__name__}: {error}'}
+        print(json.dumps(answer), file=answers, flush=True)
+    program.end()
+
+
+if __name__ == '__main__':
+    main()

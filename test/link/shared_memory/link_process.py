@@ -1,0 +1,118 @@
+"""Children for the tests of rung 2. Forks on command, so that a fresh process costs milliseconds.
+
+python link_process.py consumers PATH [hold|work]     a line on stdin: fork one; prints its pid
+python link_process.py producers FOLDER PUBLISHER     a line on stdin: fork one; prints its pid, then 'socket'
+python link_process.py check PATH COUNT               receives COUNT frames and prints what it saw, as JSON
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import time
+import zlib
+from pathlib import Path
+
+from memory_link import make_frame, make_pool
+
+from zc_perception.link.shared_memory.client import SharedMemoryClient
+from zc_perception.link.shared_memory.server import SharedMemoryServer
+
+
+def say(text: str) -> None:
+    os.write(1, text.encode() + b'\n')
+
+
+def consume(path: Path, mode: str) -> None:
+    """Until the producer goes. ``hold``: keeps what it got; ``work``: reads a byte and releases."""
+    client = SharedMemoryClient(path, name=mode, window=2, depth=2)
+    client.connect(20.0)
+    poller = select.poll()
+    poller.register(client.fileno(), select.POLLIN)
+    kept, last, gaps = [], None, 0
+    while client.connected:
+        poller.poll()
+        frame = client.receive()
+        if frame is None:
+            continue
+        if mode == 'hold':
+            with frame.map() as planes:
+                assert planes[0].shape
+            kept.append(frame)
+            continue
+        gaps += last is not None and frame.data.sequence != last + 1
+        last = frame.data.sequence
+        with frame, frame.map() as planes:
+            assert planes[0][0, 0] == 0
+    say(json.dumps({'last': last, 'gaps': gaps, 'dropped': client.statistics().dropped, 'ended': client.statistics().ended}))
+
+
+def produce(folder: Path, publisher: str) -> None:
+    pool = make_pool(12)
+    server = SharedMemoryServer('camera', publisher, pool, folder=folder)
+    say('socket')
+    sequence = 0
+    while True:
+        if pool.statistics().states:
+            try:
+                frame = make_frame(pool, sequence)
+            except AssertionError:
+                frame = None
+            if frame is not None:
+                with frame:
+                    server.publish(frame)
+                sequence += 1
+        time.sleep(0.005)
+
+
+def check(path: Path, count: int) -> None:
+    client = SharedMemoryClient(path, name='check', window=1)
+    client.connect(20.0)
+    poller = select.poll()
+    poller.register(client.fileno(), select.POLLIN)
+    say('ready')
+    seen, received = [], 0
+    while received < count:
+        poller.poll()
+        frame = client.receive()
+        if frame is None:
+            assert client.connected, client.last_end
+            continue
+        received += 1
+        with frame, frame.map() as planes:
+            if 64 < received < count - 8:
+                assert planes[0].shape
+                continue
+            buffer = frame.data.buffers[0]
+            maps = Path('/proc/self/maps').read_text(encoding='utf-8').splitlines()
+            seen.append({
+                'inode': buffer.identity.inode, 'device': buffer.identity.device, 'size': buffer.size,
+                'crc': [zlib.crc32(plane.tobytes()) for plane in planes],
+                'mappings': sum(entry.split()[4] == str(buffer.identity.inode) for entry in maps),
+                'fds': len(os.listdir('/proc/self/fd')), 'lines': len(maps),
+            })  # fmt: skip
+    say(json.dumps(seen))
+    sys.stdin.readline()
+
+
+def fork_on_command(*arguments: str) -> None:
+    while sys.stdin.readline():
+        pid = os.fork()
+        if pid == 0:
+            try:
+                if arguments[0] == 'consumers':
+                    consume(Path(arguments[1]), arguments[2])
+                else:
+                    produce(Path(arguments[1]), arguments[2])
+            finally:
+                os._exit(0)
+        say(str(pid))
+
+
+if __name__ == '__main__':
+    if sys.argv[1] == 'check':
+        check(Path(sys.argv[2]), int(sys.argv[3]))
+    else:
+        fork_on_command(*sys.argv[1:])

@@ -1,0 +1,247 @@
+"""What the tests of rung 2 share: a producer, raw sockets that speak WIRE.md byte by byte, and waiting for another thread or process."""
+
+from __future__ import annotations
+
+import array
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from zc_perception.frame import Frame, Header
+from zc_perception.link.shared_memory import wire
+from zc_perception.link.shared_memory.client import SharedMemoryClient
+from zc_perception.link.shared_memory.wire import Hello
+from zc_perception.memory.dmabuf import BufferKind, DmaBuf
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.pool import BufferPool
+from zc_perception.pixel.colorimetry import BT601_LIMITED
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.layout import ImageLayout, compute_layout
+
+PATIENCE_S = 20.0
+PUBLISHER = 'f' * 32
+HERE = Path(__file__).resolve().parent
+
+
+def wait_for(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
+    """What *condition* returns once that is true; another thread or process makes it so."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        result = condition()
+        if result:
+            return result
+        assert time.monotonic() < deadline, f'{what} did not happen within {patience_s:g} s'
+        time.sleep(0.001)
+
+
+def make_layout(width: int = 64, height: int = 48, **options: Any) -> ImageLayout:
+    return compute_layout(NV12, width, height, **options)
+
+
+def make_pool(slots: int, layout: ImageLayout | None = None, **options: Any) -> BufferPool:
+    image, heap = layout or make_layout(), SealedMemfd()
+
+    def allocate() -> tuple[DmaBuf, ...]:
+        return tuple(heap.allocate(image.buffer_size(i)) for i in range(image.num_buffers))
+
+    return BufferPool(image, allocate, slots, name='camera', release_timeout_s=60.0, **options)
+
+
+def make_frame(pool: BufferPool, sequence: int, **options: Any) -> Frame:
+    slot = pool.acquire()
+    assert slot is not None, pool.describe_holders()
+    options.setdefault('header', Header(1000 + sequence, 'camera_optical_frame'))
+    return Frame.publish_slot(
+        pool, slot, colorimetry=BT601_LIMITED, sequence=sequence, captured_ns=time.monotonic_ns(), capture_cost_ns=17, **options
+    )
+
+
+def publish(server: Any, pool: BufferPool, sequence: int, **options: Any) -> tuple[int, int]:
+    """One frame, whose lease the camera drops at once. Returns uid and generation."""
+    with make_frame(pool, sequence, **options) as frame:
+        server.publish(frame)
+        return frame.data.buffer_uid, frame.data.generation
+
+
+class RawPeer:
+    """One end of a socket, and nothing that would keep it from doing wrong."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+        self.socket.settimeout(PATIENCE_S)
+
+    @classmethod
+    def connected(cls, path: Path) -> RawPeer:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock.connect(os.fspath(path))  # with a timeout, a full backlog would be an error
+        return cls(sock)
+
+    @classmethod
+    def welcomed(cls, path: Path, **hello: Any) -> RawPeer:
+        peer = cls.connected(path)
+        peer.hello(**hello)
+        assert peer.receive_type() == wire.MessageType.WELCOME
+        return peer
+
+    def hello(self, **fields: Any) -> None:
+        values = {'window': 1, 'depth': 1, 'name': 'raw'} | fields
+        self.send(wire.pack_hello(Hello(**values)))
+
+    def send(self, packet: bytes, fds: list[int] | None = None) -> None:
+        control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', fds))] if fds else []
+        self.socket.sendmsg([packet], control, socket.MSG_NOSIGNAL)
+
+    def receive(self) -> tuple[bytes, list[int]]:
+        """The next packet and its descriptors; an empty one is EOF."""
+        while True:
+            try:
+                packet, control, flags, _ = self.socket.recvmsg(4096, 1024, socket.MSG_CMSG_CLOEXEC)
+                break
+            except ConnectionResetError:
+                continue
+        assert not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC)
+        fds = array.array('i')
+        for _, _, data in control:
+            fds.frombytes(data)
+        return packet, list(fds)
+
+    def receive_type(self) -> int:
+        """The type of the next packet, 0 for EOF; its descriptors are closed."""
+        packet, fds = self.receive()
+        for fd in fds:
+            os.close(fd)
+        return wire.message_type(packet) if packet else 0
+
+    def receive_frame(self) -> wire.FrameMessage:
+        """The next FRAME, past any BUFFERS."""
+        while True:
+            packet, fds = self.receive()
+            for fd in fds:
+                os.close(fd)
+            kind = wire.message_type(packet)
+            if kind is wire.MessageType.FRAME:
+                fields = wire.parse_frame(packet, len(packet))
+                return wire.FrameMessage(*fields[3:11], bool(fields[11]))
+            assert kind is wire.MessageType.BUFFERS, kind
+
+    def receive_refused(self) -> wire.Refused:
+        """REFUSED, past anything else, and then EOF."""
+        while True:
+            packet, fds = self.receive()
+            for fd in fds:
+                os.close(fd)
+            assert packet, 'EOF without REFUSED'
+            if wire.message_type(packet) is wire.MessageType.REFUSED:
+                assert self.receive()[0] == b''
+                return wire.parse_refused(packet)
+
+    def nothing_there(self) -> bool:
+        poller = select.poll()
+        poller.register(self.socket, select.POLLIN)
+        return not poller.poll(0)
+
+    def release(self, frame: wire.FrameMessage) -> None:
+        self.send(wire.pack_release(frame.uid, frame.generation, False))
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def __enter__(self) -> RawPeer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class FakeProducer:
+    """A listening socket that welcomes one consumer and then does whatever the test likes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(os.fspath(path))
+        self.listener.listen(8)
+        self.memory = SealedMemfd()
+        self._opened: list[DmaBuf] = []
+
+    def serve(self, client: SharedMemoryClient, window: int = 1, depth: int = 1) -> RawPeer:
+        """Connect *client* and be welcome."""
+        peers: list[RawPeer] = []
+
+        def answer() -> None:
+            peer = RawPeer(self.listener.accept()[0])
+            wire.parse_hello(peer.receive()[0])
+            peer.send(wire.pack_welcome(wire.Welcome(window, depth, PUBLISHER)))
+            peers.append(peer)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        client.connect(PATIENCE_S)
+        thread.join()
+        return peers[0]
+
+    def buffer(self, layout: ImageLayout | None = None) -> DmaBuf:
+        self._opened.append(self.memory.allocate((layout or make_layout()).buffer_size(0)))
+        return self._opened[-1]
+
+    def introduce(self, peer: RawPeer, uid: int = 7, **changes: Any) -> DmaBuf:
+        """BUFFERS of one good slot, except for *changes*."""
+        layout = changes.pop('layout', make_layout())
+        fds = changes.pop('fds', None)
+        buffer = self.buffer()
+        message = wire.BuffersMessage(uid, layout, BT601_LIMITED, BufferKind.MEMFD, (buffer.size,))._replace(**changes)
+        peer.send(wire.pack_buffers(message), [buffer.fileno()] if fds is None else fds)
+        return buffer
+
+    def frame(self, peer: RawPeer, uid: int = 7, generation: int = 1, *, fds: list[int] | None = None, **changes: Any) -> None:
+        message = wire.FrameMessage(uid, generation, generation, 1000, 1, 2, 3, 0, bool(fds))._replace(**changes)
+        peer.send(wire.pack_frame(message, b'camera'), fds)
+
+    def close(self) -> None:
+        self.listener.close()
+        for buffer in self._opened:
+            buffer.close()
+
+    def __enter__(self) -> FakeProducer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def receive(client: SharedMemoryClient) -> Frame:
+    """The client's next frame; waits on its descriptor, as its users do."""
+    poller = select.poll()
+    poller.register(client.fileno(), select.POLLIN)
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        frame = client.receive()
+        if frame is not None:
+            return frame
+        assert client.connected, client.last_end
+        assert time.monotonic() < deadline, 'no frame came'
+        poller.poll(100)
+
+
+def start(program: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
+    """A program of this folder in a process of its own."""
+    environment = os.environ | {'PYTHONPATH': os.pathsep.join([str(HERE), str(HERE.parents[2]), os.environ.get('PYTHONPATH', '')])}
+    return subprocess.Popen(
+        [sys.executable, str(HERE / program), *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env=environment, **options,
+    )  # fmt: skip
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    """The next line that *process* says."""
+    assert process.stdout is not None
+    text = process.stdout.readline()
+    assert text, f'{process.args} ended with {process.wait()}'
+    return text.strip()

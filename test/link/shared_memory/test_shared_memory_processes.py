@@ -1,0 +1,228 @@
+"""Rung 2 between processes: the same memory, and what is left when one of them is killed or stopped.
+
+``ZC_KILLS=200`` runs the long form; figures are printed with ``-s``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from memory_link import PATIENCE_S, PUBLISHER, line, make_frame, make_layout, make_pool, publish, start, wait_for
+
+from zc_perception.frame import Frame
+from zc_perception.link.shared_memory.client import SharedMemoryClient
+from zc_perception.link.shared_memory.receiver import SharedMemoryReceiver
+from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.memory.pool import BufferPool, SlotState
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+CONSUMER_KILLS = int(os.environ.get('ZC_KILLS', '40'))
+PRODUCER_KILLS = max(10, CONSUMER_KILLS // 4)
+
+
+class Forker:
+    """A process that forks children on command."""
+
+    def __init__(self, *arguments: object) -> None:
+        self.process = start('link_process.py', *arguments)
+
+    def fork(self) -> int:
+        assert self.process.stdin is not None
+        self.process.stdin.write('\n')
+        self.process.stdin.flush()
+        return int(line(self.process))
+
+    def close(self) -> None:
+        end(self.process)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    for stream in (process.stdin, process.stdout):
+        assert stream is not None
+        stream.close()
+    process.terminate()
+    process.wait()
+
+
+@pytest.fixture
+def pool() -> Iterator[BufferPool]:
+    made = make_pool(24, reserve=1)
+    yield made
+    wait_for(lambda: all_free(made), 'every slot')
+    made.close()
+
+
+@pytest.fixture
+def server(folder: Path, pool: BufferPool) -> Iterator[SharedMemoryServer]:
+    with SharedMemoryServer('camera', PUBLISHER, pool, folder=folder, quarantine_timeout_s=0.02) as made:
+        yield made
+        assert made.counters.internal_errors == 0, made.counters.last_internal_error
+
+
+def all_free(pool: BufferPool) -> bool:
+    pool.collect()
+    return pool.statistics().states == {SlotState.FREE: len(pool.slots)}
+
+
+def consumers(server: SharedMemoryServer, name: str) -> list[str]:
+    return [consumer.holder for consumer in server.statistics().consumers if consumer.name == name]
+
+
+def report_times(what: str, taken_s: list[float]) -> None:
+    taken_s.sort()
+    print(f'\n{what}: {1e3 * taken_s[len(taken_s) // 2]:.1f} ms (median), {1e3 * taken_s[-1]:.1f} ms (worst)')
+
+
+def everybody_idle(server: SharedMemoryServer, name: str) -> bool:
+    return all(consumer.held == consumer.pending == 0 for consumer in server.statistics().consumers if consumer.name == name)
+
+
+def test_the_consumers_memory_is_the_producers_mapped_once_and_never_copied(folder: Path) -> None:
+    freed: queue.SimpleQueue[object] = queue.SimpleQueue()
+    pool = make_pool(4, make_layout(640, 480), reserve=1, on_free=freed.put)
+    written = {}
+    for slot in pool.slots:
+        buffer = slot.buffers[0]
+        buffer.mapping()[:] = os.urandom(buffer.size)
+        crcs = [zlib.crc32(buffer.mapping()[p.offset : p.offset + p.size]) for p in slot.layout.planes]
+        written[buffer.identity.inode] = buffer.identity.device, buffer.size, crcs
+        # Nobody here has the pixels mapped from now on, and nobody can map them for writing.
+        assert buffer.seal_for_sharing()
+        mapping, buffer._mapping = buffer._mapping, None
+        assert mapping is not None
+        mapping.close()
+    with SharedMemoryServer('camera', PUBLISHER, pool, folder=folder, quarantine_timeout_s=0.02) as server:
+        process = start('link_process.py', 'check', server.path, 10_000)
+        assert line(process) == 'ready'
+        fds = len(os.listdir('/proc/self/fd'))
+        # Both are held for a moment, so that more than one slot is used.
+        for sequence in range(0, 10_000, 2):
+            with make_frame(pool, sequence) as first, make_frame(pool, sequence + 1) as second:
+                server.publish(first)
+                server.publish(second)
+            for _ in range(2):
+                freed.get(timeout=PATIENCE_S)
+        seen = json.loads(line(process))
+        assert {frame['inode'] for frame in seen} == {slot.buffers[0].identity.inode for slot in pool.slots[:2]}
+        for frame in seen:
+            assert (frame['device'], frame['size'], frame['crc']) == written[frame['inode']]
+            assert frame['mappings'] == 1
+        assert len({frame['fds'] for frame in seen[4:]}) == 1, 'descriptors of the consumer over 10,000 frames'
+        assert abs(seen[-1]['lines'] - seen[4]['lines']) < 8, 'mappings of the consumer'
+        assert len(os.listdir('/proc/self/fd')) == fds, 'descriptors of the producer'
+        assert not any(buffer.mapped for slot in pool.slots for buffer in slot.buffers)
+        end(process)
+        wait_for(lambda: not server.consumers, 'EOF')
+    wait_for(lambda: all_free(pool), 'every slot')
+    pool.close()
+
+
+def test_killed_consumers_leave_nothing_and_nobody_else_notices(server: SharedMemoryServer, pool: BufferPool) -> None:
+    workers, victims = Forker('consumers', server.path, 'work'), Forker('consumers', server.path, 'hold')
+    for _ in range(3):
+        workers.fork()
+    wait_for(lambda: len(consumers(server, 'work')) == 3, 'the others')
+    taken_s, sequence = [], 0
+    for kill in range(CONSUMER_KILLS):
+        pid = victims.fork()
+        holder = wait_for(lambda: consumers(server, 'hold'), 'the victim')[0]
+        # Killed between any two steps: with nothing, while receiving, holding a full window.
+        for _ in range(kill % 4):
+            publish(server, pool, sequence)
+            sequence += 1
+            wait_for(lambda: everybody_idle(server, 'work'), 'the others')
+        os.kill(pid, signal.SIGKILL)
+        killed_at = time.monotonic()
+        publish(server, pool, sequence)
+        sequence += 1
+        wait_for(lambda gone=holder: not consumers(server, 'hold') and gone not in pool.statistics().holders, 'the end')  # type: ignore[misc]
+        taken_s.append(time.monotonic() - killed_at)
+        wait_for(lambda: everybody_idle(server, 'work'), 'the others')
+    statistics = server.statistics()
+    assert statistics.welcomed == CONSUMER_KILLS + 3 and statistics.ended == {'eof': CONSUMER_KILLS}
+    assert statistics.taken_back > CONSUMER_KILLS // 2, 'many were killed with frames'
+    assert pool.unpromised == 23 - 3 * 4 and pool.statistics().exhausted == 0
+    assert [(c.sent, c.dropped) for c in statistics.consumers] == [(sequence, 0)] * 3
+    assert max(taken_s) < 1.0
+    report_times(f'{CONSUMER_KILLS} consumers killed: all leases back', taken_s)
+    server.close()
+    for _ in range(3):
+        report = json.loads(line(workers.process))
+        assert report == {'last': sequence - 1, 'gaps': 0, 'dropped': 0, 'ended': {'eof': 1}}
+    workers.close()
+    victims.close()
+
+
+def test_consumers_find_the_successor_of_a_killed_producer(folder: Path) -> None:
+    first: dict[int, float] = {}
+    threads = threading.active_count()
+    producers = Forker('producers', folder, PUBLISHER)
+
+    def deliver(number: int, frame: Frame) -> None:
+        with frame, frame.map() as planes:
+            assert planes[0][0, 0] == 0
+        first.setdefault(number, time.monotonic())
+
+    receivers = [
+        SharedMemoryReceiver(
+            SharedMemoryClient(folder / f'{PUBLISHER}.sock', name=f'consumer {number}', window=2),
+            lambda frame, number=number: deliver(number, frame),  # type: ignore[misc]
+        )
+        for number in range(3)
+    ]
+    taken_s = []
+    for _ in range(PRODUCER_KILLS):
+        pid = producers.fork()
+        assert line(producers.process) == 'socket'
+        there_at = time.monotonic()
+        wait_for(lambda: len(first) == 3, 'frames of the successor')
+        taken_s.append(max(first.values()) - there_at)
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: not any(receiver.client.connected for receiver in receivers), 'EOF')
+        first.clear()
+    assert max(taken_s) < 1.0 + 1.0, 'within a second, and another one for a busy machine'
+    report_times(f'{PRODUCER_KILLS} producers killed: 3 consumers receive again, counted from the socket', taken_s)
+    for receiver in receivers:
+        assert receiver.client.statistics().connections == PRODUCER_KILLS and receiver.failures == 0, receiver.last_failure
+        receiver.close()
+    assert 'zc_frame' not in Path('/proc/self/maps').read_text(encoding='utf-8')
+    assert threading.active_count() == threads
+    producers.close()
+    # The last one's socket is what is left, and goes with the next start.
+    pool = make_pool(2)
+    with SharedMemoryServer('camera', 'e' * 32, pool, folder=folder) as server:
+        assert server.stale_removed == 1
+    assert not list(folder.iterdir())
+    pool.close()
+
+
+def test_a_stopped_consumer_costs_its_window_and_gets_the_newest_when_it_goes_on(server: SharedMemoryServer, pool: BufferPool) -> None:
+    workers = Forker('consumers', server.path, 'work')
+    pids = [workers.fork() for _ in range(2)]
+    wait_for(lambda: len(consumers(server, 'work')) == 2, 'both')
+    stopped = next(consumer for consumer in server.statistics().consumers if consumer.pid == pids[0])
+    publish(server, pool, 0)
+    wait_for(lambda: everybody_idle(server, 'work'), 'both')
+    os.kill(pids[0], signal.SIGSTOP)
+    for sequence in range(1, 100):
+        publish(server, pool, sequence)
+        wait_for(lambda: all(c.held == 0 for c in server.statistics().consumers if c.pid != stopped.pid), 'the other one')
+    counted = {consumer.pid: consumer for consumer in server.statistics().consumers}
+    assert (counted[pids[0]].held, counted[pids[0]].pending, counted[pids[0]].dropped) == (2, 2, 95)
+    assert (counted[pids[1]].sent, counted[pids[1]].dropped) == (100, 0)
+    os.kill(pids[0], signal.SIGCONT)
+    wait_for(lambda: everybody_idle(server, 'work'), 'the stopped one')
+    server.close()
+    reports = sorted((json.loads(line(workers.process)) for _ in range(2)), key=lambda report: report['dropped'])
+    assert [(report['last'], report['gaps'], report['dropped']) for report in reports] == [(99, 0, 0), (99, 1, 95)]
+    workers.close()

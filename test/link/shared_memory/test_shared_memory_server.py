@@ -1,0 +1,524 @@
+"""The producer's end, against raw sockets: who is let in, what is sent when, and what comes back."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from memory_link import PUBLISHER, RawPeer, make_frame, make_layout, make_pool, publish, wait_for
+
+from zc_perception.errors import ConfigError
+from zc_perception.frame import Header
+from zc_perception.link.shared_memory import descriptors, reception, wire
+from zc_perception.link.shared_memory.admission import grant
+from zc_perception.link.shared_memory.codes import MessageType, RefusalCode
+from zc_perception.link.shared_memory.requirements import Requirements
+from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.memory.fence import EventFence, SyncFile
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.memory.pool import BufferPool, SlotState
+from zc_perception.pixel.fourcc import fourcc_code
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+Serve = Callable[..., SharedMemoryServer]
+
+
+@pytest.fixture
+def pool() -> Iterator[BufferPool]:
+    made = make_pool(8, reserve=1)
+    yield made
+    wait_for(lambda: all_free(made), 'every slot')
+    made.close()
+
+
+@pytest.fixture
+def serve(folder: Path) -> Iterator[Serve]:
+    servers: list[SharedMemoryServer] = []
+
+    def start(pool: BufferPool | None, **options: Any) -> SharedMemoryServer:
+        options = {'folder': folder, 'quarantine_timeout_s': 0.01} | options
+        servers.append(SharedMemoryServer('camera', PUBLISHER, pool, **options))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+        assert server.counters.internal_errors == 0, server.counters.last_internal_error
+
+
+def settled(server: SharedMemoryServer, reason: str, count: int = 1) -> None:
+    """The server's thread has counted the end of *count* connections."""
+    wait_for(lambda: server.statistics().ended.get(reason) == count, f'{count} x {reason}, not {server.statistics()}')
+
+
+def all_free(pool: BufferPool) -> bool:
+    pool.collect()
+    return pool.statistics().states == {SlotState.FREE: len(pool.slots)}
+
+
+def test_buffers_come_once_for_each_slot_and_before_its_first_frame(pool: BufferPool, serve: Serve) -> None:
+    server = serve(pool)
+    with RawPeer.welcomed(server.path, window=2) as peer:
+        sent = [publish(server, pool, sequence) for sequence in range(2)]
+        for sequence, (uid, generation) in enumerate(sent):
+            packet, fds = peer.receive()
+            message = wire.parse_buffers(packet)
+            slot = next(slot for slot in pool.slots if slot.buffer_uid == uid)
+            assert (message.uid, message.layout, message.sizes) == (uid, slot.layout, tuple(b.size for b in slot.buffers))
+            assert [os.fstat(fd).st_ino for fd in fds] == [b.identity.inode for b in slot.buffers]
+            for fd in fds:
+                os.close(fd)
+            frame = peer.receive_frame()
+            assert (frame.uid, frame.generation, frame.sequence, frame.dropped) == (uid, generation, sequence, 0)
+            assert (frame.stamp_ns, frame.capture_cost_ns, frame.fence) == (1000 + sequence, 17, False)
+            assert 0 < frame.captured_ns <= frame.published_ns
+            peer.release(frame)
+        wait_for(lambda: all_free(pool), 'releases')
+        assert publish(server, pool, 2)[0] == sent[0][0]
+        packet, fds = peer.receive()
+        assert wire.message_type(packet) is MessageType.FRAME and not fds, 'BUFFERS of a known slot came again'
+        assert packet[wire.FRAME.size :] == b'camera_optical_frame'
+
+
+def test_a_full_window_keeps_the_newest_and_tells_what_it_dropped(pool: BufferPool, serve: Serve) -> None:
+    server = serve(pool)
+    with RawPeer.welcomed(server.path, window=2, depth=2) as slow, RawPeer.welcomed(server.path) as quick:
+        for sequence in range(7):
+            publish(server, pool, sequence)
+            frame = quick.receive_frame()
+            assert (frame.sequence, frame.dropped) == (sequence, 0)
+            quick.release(frame)
+            wait_for(lambda: server.statistics().consumers[1].held == 0, 'the release')
+        first, second = slow.receive_frame(), slow.receive_frame()
+        assert [first.sequence, second.sequence] == [0, 1] and slow.nothing_there()
+        consumer = server.statistics().consumers[0]
+        assert (consumer.held, consumer.pending, consumer.sent, consumer.dropped) == (2, 2, 2, 3)
+        assert pool.statistics().holders == {consumer.holder: 4}
+        slow.release(second)
+        third = slow.receive_frame()
+        assert (third.sequence, third.dropped) == (5, 3), 'the newest two were kept, three were dropped'
+        assert slow.nothing_there()
+        slow.release(first)
+        fourth = slow.receive_frame()
+        assert (fourth.sequence, fourth.dropped) == (6, 0)
+        slow.release(fourth)
+        slow.release(third)
+        wait_for(lambda: all_free(pool), 'releases')
+
+
+def test_publishing_to_nobody_takes_no_lease(pool: BufferPool, serve: Serve) -> None:
+    server = serve(pool)
+    with make_frame(pool, 0) as frame:
+        server.publish(frame)
+        assert pool.statistics().holders == {'camera': 1}
+
+
+def test_the_same_frame_is_sent_once(pool: BufferPool, serve: Serve) -> None:
+    server = serve(pool)
+    with RawPeer.welcomed(server.path, window=3) as peer:
+        with make_frame(pool, 0) as frame:
+            server.publish(frame)
+            server.publish(frame)
+        publish(server, pool, 1)
+        assert [(peer.receive_frame().sequence, peer.receive_frame().sequence)] == [(0, 1)]
+        assert server.statistics().consumers[0].dropped == 1
+
+
+@pytest.mark.parametrize(('window', 'depth', 'free', 'granted'), [
+    (1, 1, 2, (1, 1)), (1, 1, 1, (0, 0)), (4, 4, 8, (4, 4)), (4, 4, 9, (4, 4)), (4, 4, 7, (4, 3)), (4, 4, 5, (4, 1)), (4, 4, 4, (3, 1)),
+    (4, 4, 2, (1, 1)), (64, 64, 3, (2, 1)), (1, 9, 3, (1, 2)), (1, 1, -3, (0, 0)),
+])  # fmt: skip
+def test_what_is_granted_fits_what_is_free(window: int, depth: int, free: int, granted: tuple[int, int]) -> None:
+    assert grant(window, depth, free) == granted
+
+
+def test_quotas_of_all_consumers_and_the_reserve_fit_the_pool(pool: BufferPool, serve: Serve) -> None:
+    server = serve(pool)
+    peers = []
+    for asked, window, depth in (((3, 1), 3, 1), ((2, 2), 2, 1)):
+        peers.append(RawPeer.connected(server.path))
+        peers[-1].hello(window=asked[0], depth=asked[1])
+        welcome = wire.parse_welcome(peers[-1].receive()[0])
+        assert (welcome.window, welcome.depth, welcome.publisher_id) == (window, depth, PUBLISHER)
+    with RawPeer.connected(server.path) as late:
+        late.hello()
+        refused = late.receive_refused()
+    assert refused.code == RefusalCode.BUSY and '0 of 8 slots are not promised' in refused.text
+    assert server.statistics().refused == {'slots': 1}
+    # One goes, and there is room again.
+    peers.pop(0).close()
+    settled(server, 'eof')
+    with RawPeer.welcomed(server.path, window=2, depth=2):
+        assert sum((pool.statistics().quotas or {}).values()) == 7
+    peers.pop().close()
+    settled(server, 'eof', 3)
+    assert pool.unpromised == 7
+
+
+@pytest.mark.parametrize(('requirements', 'why'), [
+    (Requirements(formats=((fourcc_code('YUYV'), 0),)), 'the buffers are NV12 LINEAR, it takes YUYV LINEAR'),
+    (Requirements(memory=1), 'the buffers are memfds, which it does not take'),
+    (Requirements(stride_align=256), 'stride 64 of plane 0 is no multiple of 256'),
+    (Requirements(offset_align=4096), 'offset 3072 of plane 1 is no multiple of 4096'),
+    (Requirements(max_width=32), 'width 64 is above its 32'),
+    (Requirements(max_height=47), 'height 48 is above its 47'),
+])  # fmt: skip
+def test_who_cannot_use_what_is_allocated_is_told_why(pool: BufferPool, serve: Serve, requirements: Requirements, why: str) -> None:
+    server = serve(pool)
+    with RawPeer.connected(server.path) as peer:
+        peer.hello(requirements=requirements)
+        refused = peer.receive_refused()
+    assert refused.code == RefusalCode.CONSTRAINTS and refused.text == f"what is allocated doesn't fit: {why}"
+    assert server.statistics().refused == {'constraints': 1} and pool.unpromised == 7
+
+
+def test_who_wants_somebody_else_or_comes_before_the_buffers_is_told(pool: BufferPool, serve: Serve) -> None:
+    server = serve(None)
+    for hello, code in (({'publisher_id': 'e' * 32}, RefusalCode.OTHER_PUBLISHER), ({}, RefusalCode.BUSY)):
+        with RawPeer.connected(server.path) as peer:
+            peer.hello(**hello)
+            assert peer.receive_refused().code == code
+    server.set_pool(pool)
+    with RawPeer.welcomed(server.path, publisher_id=PUBLISHER):
+        assert server.consumers == 1
+
+
+def test_another_pool_disconnects_and_a_reconfigured_one_does_not(pool: BufferPool, serve: Serve) -> None:
+    server = serve(pool)
+    with RawPeer.welcomed(server.path, requirements=Requirements(max_width=64)) as peer:
+        uid, _ = publish(server, pool, 0)
+        frame = peer.receive_frame()
+        heap, layout = SealedMemfd(), make_layout(32, 16)
+        pool.reconfigure(layout, lambda: (heap.allocate(layout.buffer_size(0)),))
+        assert peer.nothing_there(), 'the slot is still held'
+        peer.release(frame)
+        assert wire.parse_retired(peer.receive()[0]) == uid
+        publish(server, pool, 1)
+        assert peer.receive_frame().uid != uid
+        # One that no longer fits.
+        layout = make_layout(128, 16)
+        pool.reconfigure(layout, lambda: (heap.allocate(layout.buffer_size(0)),))
+        publish(server, pool, 2)
+        assert peer.nothing_there()
+        peer.release(wire.FrameMessage(pool.slots[0].buffer_uid, 1, 0, 0, 0, 0, 0, 0, False))
+        refused = peer.receive_refused()
+        assert refused.code == RefusalCode.PROTOCOL, 'that one was not held'
+    settled(server, 'release')
+    with RawPeer.welcomed(server.path) as peer:
+        other = make_pool(4)
+        server.set_pool(other)
+        assert peer.receive_refused().code == RefusalCode.BUSY
+        settled(server, 'pool')
+    with RawPeer.welcomed(server.path) as peer:
+        publish(server, other, 0)
+        assert peer.receive_frame().sequence == 0
+    settled(server, 'eof')
+    server.close()
+    other.close()
+
+
+def test_buffers_that_no_longer_fit_end_the_connection_with_the_reason(pool: BufferPool, serve: Serve) -> None:
+    server = serve(pool)
+    with RawPeer.welcomed(server.path, requirements=Requirements(max_width=64)) as peer:
+        heap, layout = SealedMemfd(), make_layout(128, 16)
+        pool.reconfigure(layout, lambda: (heap.allocate(layout.buffer_size(0)),))
+        publish(server, pool, 0)
+        refused = peer.receive_refused()
+        assert refused.code == RefusalCode.CONSTRAINTS and 'width 128 is above its 64' in refused.text
+    settled(server, 'constraints')
+    assert all_free(pool) and pool.unpromised == 7
+
+
+def test_a_fence_of_this_process_holds_back_its_frame_and_those_behind_it(pool: BufferPool, serve: Serve) -> None:
+    server = serve(pool)
+    with RawPeer.welcomed(server.path, window=3, depth=3) as peer:
+        fences = [EventFence(), EventFence()]
+        publish(server, pool, 0)
+        publish(server, pool, 1, acquire_fence=fences[0])
+        publish(server, pool, 2)
+        assert peer.receive_frame().sequence == 0 and peer.nothing_there()
+        fences[0].signal()
+        assert [peer.receive_frame().sequence for _ in range(2)] == [1, 2], 'in their order'
+        wait_for(lambda: not server._fences, 'the fence was forgotten')
+    settled(server, 'eof')
+    with RawPeer.welcomed(server.path, window=2) as peer:
+        publish(server, pool, 3, acquire_fence=fences[1])
+        fences[1].signal(RuntimeError('no exposure'))
+        wait_for(lambda: server.statistics().consumers[0].dropped == 1, 'the drop')
+        publish(server, pool, 4)
+        frame = peer.receive_frame()
+        assert (frame.sequence, frame.dropped) == (4, 1), 'a failed frame is not delivered'
+    for fence in fences:
+        fence.close()
+
+
+def test_a_fence_that_never_signals_is_overtaken_by_depth(pool: BufferPool, serve: Serve) -> None:
+    server = serve(pool)
+    with RawPeer.welcomed(server.path, window=2, depth=1) as peer:
+        fence = EventFence()
+        publish(server, pool, 0, acquire_fence=fence)
+        publish(server, pool, 1)
+        frame = peer.receive_frame()
+        assert (frame.sequence, frame.dropped) == (1, 1)
+    settled(server, 'eof')
+    wait_for(lambda: all_free(pool), 'all slots')
+    server.close()
+    fence.close()
+
+
+def test_a_sync_file_travels_with_its_frame(pool: BufferPool, serve: Serve) -> None:
+    server = serve(pool)
+    event = os.eventfd(0, os.EFD_CLOEXEC)
+    fence = SyncFile(OwnedFd(event))
+    with RawPeer.welcomed(server.path) as peer:
+        publish(server, pool, 0, acquire_fence=fence)
+        _, fds = peer.receive()
+        os.close(fds[0])
+        packet, fds = peer.receive()
+        assert wire.parse_frame(packet, len(packet))[11] == 1 and len(fds) == 1
+        os.eventfd_write(fds[0], 5)
+        assert os.eventfd_read(event) == 5, 'the very same file'
+        os.close(fds[0])
+    fence.close()
+
+
+def test_history_comes_first_and_only_to_those_that_ask(pool: BufferPool, serve: Serve) -> None:
+    server = serve(pool, history=2)
+    for sequence in range(4):
+        publish(server, pool, sequence)
+    assert pool.statistics().holders == {'camera:shared_memory_history': 2}
+    with RawPeer.welcomed(server.path, window=3, history=True) as late, RawPeer.welcomed(server.path) as plain:
+        publish(server, pool, 4)
+        assert [late.receive_frame().sequence for _ in range(3)] == [2, 3, 4]
+        assert plain.receive_frame().sequence == 4
+    server.close()
+    wait_for(lambda: all_free(pool), 'all slots')
+
+
+def test_a_real_sync_file_is_the_only_release_fence(pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve(pool)
+    event = os.eventfd(0, os.EFD_CLOEXEC)
+    with RawPeer.welcomed(server.path) as peer:
+        uid, generation = publish(server, pool, 0)
+        peer.receive_frame()
+        peer.send(wire.pack_release(uid, generation, True), [event])
+        refused = peer.receive_refused()
+        assert refused.code == RefusalCode.PROTOCOL and 'sync_file' in refused.text and 'eventfd' in refused.text
+    wait_for(lambda: all_free(pool), 'the quarantine')
+    # No driver is here to make one; what becomes of it is seen with a stand-in.
+    monkeypatch.setattr(descriptors, 'fence_from_fd', SyncFile)
+    with RawPeer.welcomed(server.path) as peer:
+        uid, generation = publish(server, pool, 1)
+        frame = peer.receive_frame()
+        peer.send(wire.pack_release(uid, generation, True), [event])
+        wait_for(lambda: pool.statistics().states.get(SlotState.WAITING) == 1, 'the slot waits for the fence')
+        os.eventfd_write(event, 1)
+        wait_for(lambda: all_free(pool), 'the fence')
+        assert server.statistics().consumers[0].held == 0 and frame.uid == uid
+    os.close(event)
+
+
+def test_a_silent_consumer_is_turned_away(pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reception, 'HANDSHAKE_S', 0.05)
+    server = serve(pool)
+    with RawPeer.connected(server.path) as peer:
+        assert peer.receive_refused() == (RefusalCode.PROTOCOL, 'no HELLO within 0.05 s')
+    assert server.statistics().protocol_errors == {'silent': 1} and server.statistics().handshaking == 0
+
+
+def hostile_release(pool: BufferPool, server: SharedMemoryServer, peer: RawPeer, **change: int) -> None:
+    uid, generation = publish(server, pool, 0)
+    values = {'uid': uid, 'generation': generation} | change
+    peer.send(wire.pack_release(values['uid'], values['generation'], False))
+
+
+HOSTILE: dict[str, tuple[str, Callable[[BufferPool, SharedMemoryServer, RawPeer], None]]] = {
+    'a second hello': ('state', lambda pool, server, peer: peer.hello()),
+    'garbage': ('type', lambda pool, server, peer: peer.send(b'\x63\0\x10\0\0\0\0\0' + b'x' * 8)),
+    'one byte': ('length', lambda pool, server, peer: peer.send(b'x')),
+    'a short release': ('length', lambda pool, server, peer: peer.send(b'\6\0\x18\0\0\0\0\0' + b'\0' * 16)),
+    'a long packet': ('truncated', lambda pool, server, peer: peer.send(b'x' * 5000)),
+    'a frame': ('state', lambda pool, server, peer: peer.send(wire.pack_frame(wire.FrameMessage(1, 1, 1, 1, 1, 1, 1, 1, False), b''))),
+    'a release of nothing': ('release', lambda pool, server, peer: peer.send(wire.pack_release(1, 1, False))),
+    'another generation': ('release', lambda pool, server, peer: hostile_release(pool, server, peer, generation=77)),
+    'another slot': ('release', lambda pool, server, peer: hostile_release(pool, server, peer, uid=77)),
+    'released twice': ('release', lambda pool, server, peer: hostile_twice(pool, server, peer)),
+    'a descriptor without its flag': ('descriptors', lambda pool, server, peer: peer.send(wire.pack_release(1, 1, False), [0])),
+    'a flag without its descriptor': ('descriptors', lambda pool, server, peer: peer.send(wire.pack_release(1, 1, True))),
+    'two descriptors': ('descriptors', lambda pool, server, peer: peer.send(wire.pack_release(1, 1, True), [0, 0])),
+    'many descriptors': ('truncated', lambda pool, server, peer: peer.send(wire.pack_release(1, 1, True), [0] * 200)),
+    'no sync_file as a fence': ('descriptors', lambda pool, server, peer: peer.send(wire.pack_release(1, 1, True), [0])),
+}
+
+
+def hostile_twice(pool: BufferPool, server: SharedMemoryServer, peer: RawPeer) -> None:
+    hostile_release(pool, server, peer)
+    consumer = server._connections[0]
+    wait_for(lambda: consumer.statistics().held == 0, 'the first release')
+    (uid, generation), *_ = consumer._introduced.items()
+    peer.send(wire.pack_release(uid, generation, False))
+
+
+@pytest.mark.parametrize('what', HOSTILE)
+def test_who_breaks_a_rule_is_told_and_closed_and_nobody_else_notices(pool: BufferPool, serve: Serve, what: str) -> None:
+    reason, attack = HOSTILE[what]
+    server = serve(pool)
+    with RawPeer.welcomed(server.path) as peer, RawPeer.welcomed(server.path) as other:
+        attack(pool, server, peer)
+        assert peer.receive_refused().code == RefusalCode.PROTOCOL
+        settled(server, reason)
+        assert server.statistics().protocol_errors == {reason: 1}
+        seen = server.statistics().consumers[0].sent
+        for _ in range(seen):
+            other.release(other.receive_frame())
+        wait_for(lambda: all_free(pool), 'every slot')
+        publish(server, pool, 9)
+        assert other.receive_frame().sequence == 9
+        assert server.consumers == 1
+
+
+@pytest.mark.parametrize(('packet', 'fds', 'code', 'reason'), [
+    (b'', [], None, 'before_hello'), (b'x' * 200, [], RefusalCode.PROTOCOL, 'state'), (b'x' * 5000, [], RefusalCode.PROTOCOL, 'truncated'),
+    (wire.pack_hello(wire.Hello(1, 1)), [0], RefusalCode.PROTOCOL, 'descriptors'),
+    (wire.pack_hello(wire.Hello(1, 1)), [0] * 100, RefusalCode.PROTOCOL, 'truncated'),
+    (wire.pack_release(1, 1, False), [], RefusalCode.PROTOCOL, 'state'),
+    (wire.pack_hello(wire.Hello(1, 1, min_version=2, max_version=3)), [], RefusalCode.VERSION, 'version'),
+])  # fmt: skip
+def test_bad_first_words(pool: BufferPool, serve: Serve, packet: bytes, fds: list[int], code: RefusalCode | None, reason: str) -> None:
+    server = serve(pool)
+    with RawPeer.connected(server.path) as peer:
+        if code is None:
+            peer.close()
+        else:
+            peer.send(packet, fds)
+            assert peer.receive_refused().code == code
+    wait_for(lambda: server.statistics().handshaking == 0, 'the end')
+    statistics = server.statistics()
+    wait_for(lambda: statistics.refused | statistics.protocol_errors | server.statistics().ended == {reason: 1}, reason)
+    assert statistics.welcomed == 0 and pool.unpromised == 7
+
+
+def test_more_consumers_than_allowed_are_told_to_come_back(pool: BufferPool, serve: Serve) -> None:
+    server = serve(pool, max_connections=2)
+    silent, other = RawPeer.connected(server.path), RawPeer.connected(server.path)
+    wait_for(lambda: server.statistics().handshaking == 2, 'both')
+    crowd = [RawPeer.connected(server.path) for _ in range(500)]
+    for peer in crowd:
+        assert peer.receive_refused().code == RefusalCode.BUSY
+        peer.close()
+    assert server.statistics().refused == {'connections': 500}
+    silent.close()
+    other.close()
+    wait_for(lambda: server.statistics().handshaking == 0, 'their end')
+    with RawPeer.welcomed(server.path):
+        pass
+
+
+def test_out_of_descriptors_the_server_waits_without_spinning(pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve(pool)
+    listener, calls = server._reception.listener, []
+
+    class Exhausted:
+        """The listener of a process without a descriptor left, for the first two looks."""
+
+        fileno = staticmethod(listener.fileno)
+        close = staticmethod(listener.close)
+
+        def accept(self) -> Any:
+            calls.append(threading.current_thread().name)
+            if len(calls) < 3:
+                raise OSError(24, 'Too many open files')
+            return listener.accept()
+
+    monkeypatch.setattr(server._reception, 'listener', Exhausted())
+    monkeypatch.setattr(reception, '_ACCEPT_PAUSE_S', 0.02)
+    with RawPeer.connected(server.path) as peer:
+        peer.hello()
+        assert peer.receive_type() == MessageType.WELCOME
+    assert server.statistics().refused == {'descriptors': 2} and set(calls) == {'shared-memory camera'}
+    assert len(calls) <= 4, 'two refusals, the consumer, and the empty queue'
+
+
+def test_a_consumer_that_never_reads_holds_its_window_and_nothing_else(pool: BufferPool, serve: Serve) -> None:
+    server = serve(pool)
+    with RawPeer.welcomed(server.path, window=2, depth=2):
+        for sequence in range(500):
+            publish(server, pool, sequence)
+        consumer = server.statistics().consumers[0]
+        assert (consumer.held, consumer.pending, consumer.dropped) == (2, 2, 496)
+        assert pool.statistics().exhausted == 0
+    settled(server, 'eof')
+    wait_for(lambda: all_free(pool), 'every slot')
+
+
+def test_a_full_socket_ends_the_connection(pool: BufferPool, serve: Serve) -> None:
+    server = serve(pool)
+    with RawPeer.welcomed(server.path, window=1):
+        connection = server._connections[0]
+        while not connection.failure:
+            connection._introduced[1] = 1
+            connection.retire(1)
+        settled(server, 'send')
+    assert pool.unpromised == 7
+
+
+def test_what_is_sent_cannot_be_written_by_its_consumers(pool: BufferPool, serve: Serve) -> None:
+    server = serve(pool)
+    with RawPeer.welcomed(server.path) as peer:
+        publish(server, pool, 0)
+        _, fds = peer.receive()
+        with pytest.raises(PermissionError):
+            os.pwrite(fds[0], b'x', 0)
+        os.close(fds[0])
+        assert not server.statistics().consumers[0].trusted_writer
+
+
+def test_a_frame_id_that_is_too_long_is_a_config_error(pool: BufferPool, serve: Serve) -> None:
+    server = serve(pool)
+    with RawPeer.welcomed(server.path) as peer:
+        with make_frame(pool, 0, header=Header(0, 'ü' * 127)) as frame:
+            server.publish(frame)
+        assert peer.receive_frame().sequence == 0
+        with make_frame(pool, 1, header=Header(0, 'ü' * 128)) as frame, pytest.raises(ConfigError, match='has 256 bytes'):
+            peer.release(wire.FrameMessage(pool.slots[0].buffer_uid, 1, 0, 0, 0, 0, 0, 0, False))
+            wait_for(lambda: server.statistics().consumers[0].held == 0, 'the release')
+            server.publish(frame)
+    settled(server, 'eof')
+    wait_for(lambda: all_free(pool), 'every slot')
+
+
+def test_closing_tells_everybody_and_leaves_nothing(pool: BufferPool, serve: Serve) -> None:
+    server = serve(pool)
+    with RawPeer.welcomed(server.path) as peer:
+        publish(server, pool, 0)
+        server.close()
+        server.close()
+        assert not server.path.exists()
+        while peer.receive_type():
+            pass
+    assert not any('shared-memory' in thread.name for thread in threading.enumerate())
+    wait_for(lambda: all_free(pool), 'every slot')
+    publish(server, pool, 1)
+
+
+def test_the_log_gets_a_sentence_for_each_consumer(pool: BufferPool, serve: Serve) -> None:
+    said: list[str] = []
+    server = serve(pool, report=said.append)
+    with RawPeer.welcomed(server.path, name='npu', window=2):
+        publish(server, pool, 0)
+    settled(server, 'eof')
+    with RawPeer.connected(server.path) as peer:
+        peer.send(b'x')
+        peer.receive_refused()
+    wait_for(lambda: len(said) == 3, 'the sentences')
+    holder = said[0].split()[2]
+    assert said == [
+        f'camera: consumer {holder} (pid {os.getpid()}) is connected: window 2, depth 1',
+        f'camera: consumer {holder} has gone; it held 1 frames',
+        f'camera: consumer pid {os.getpid()} was refused: a packet of 1 bytes is no HELLO',
+    ] and holder.startswith('npu#')

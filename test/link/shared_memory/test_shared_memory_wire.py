@@ -1,0 +1,239 @@
+"""WIRE.md in code: what is packed is parsed again, and nothing that comes from outside breaks the parser."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zc_perception.errors import ConfigError
+from zc_perception.link.shared_memory import wire
+from zc_perception.link.shared_memory.codes import MAX_PACKET, MessageType, RefusalCode
+from zc_perception.link.shared_memory.errors import ProtocolError
+from zc_perception.link.shared_memory.requirements import Requirements
+from zc_perception.memory.dmabuf import BufferKind
+from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
+from zc_perception.pixel.layout import ImageLayout, PlaneLayout
+
+PAGE = Path(wire.__file__).parents[1] / 'WIRE.md'
+U32, U64, S64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.integers(-(2**63), 2**63 - 1)
+ABOVE_0 = st.integers(1, 2**32 - 1)
+TEXT = st.text(st.characters(exclude_characters='\0', exclude_categories=['Cs']), max_size=10)
+REQUIREMENTS = st.builds(Requirements, st.lists(st.tuples(U32, U64), max_size=32).map(tuple), st.integers(1, 3), ABOVE_0, ABOVE_0, U32, U32)
+HELLO = st.builds(wire.Hello, st.integers(1, 64), st.integers(1, 64), TEXT, TEXT.filter(lambda t: len(t.encode()) <= 32), st.booleans(),
+                  REQUIREMENTS, st.integers(0, 1), st.integers(1, 9))  # fmt: skip
+WELCOME = st.builds(
+    wire.Welcome, st.integers(1, 64), st.integers(1, 64), TEXT.filter(lambda t: len(t.encode()) <= 32), st.integers(0, 65535)
+)
+FRAME = st.builds(wire.FrameMessage, U64, U64, U64, S64, S64, S64, U64, U32, st.booleans())
+
+
+@st.composite
+def buffers_messages(draw: st.DrawFn) -> wire.BuffersMessage:
+    sizes = tuple(draw(st.lists(U64, min_size=1, max_size=4)))
+    plane = st.builds(PlaneLayout, st.integers(0, len(sizes) - 1), U64, U32, U64)
+    layout = ImageLayout(draw(U32), draw(U32), draw(U32), draw(U64), tuple(draw(st.lists(plane, min_size=1, max_size=4))))
+    colorimetry = Colorimetry(*(draw(st.sampled_from(list(kind))) for kind in (Matrix, Range, Transfer)))
+    return wire.BuffersMessage(draw(U64), layout, colorimetry, draw(st.sampled_from(list(BufferKind))), sizes)
+
+
+BUFFERS = buffers_messages()
+A_HELLO = wire.pack_hello(wire.Hello(1, 1, 'a', 'b', requirements=Requirements(((1, 2), (3, 4)))))
+A_LAYOUT = ImageLayout(64, 48, 1, 0, (PlaneLayout(0, 0, 64, 3072),))
+A_BUFFERS = wire.BuffersMessage(1, A_LAYOUT, Colorimetry(Matrix.BT601, Range.LIMITED), BufferKind.MEMFD, (4096,))
+PACKETS = {
+    'HELLO': A_HELLO,
+    'WELCOME': wire.pack_welcome(wire.Welcome(1, 1, 'b')),
+    'BUFFERS': wire.pack_buffers(A_BUFFERS),
+    'FRAME': wire.pack_frame(wire.FrameMessage(1, 2, 3, 4, 5, 6, 7, 8, False), b'camera'),
+    'RELEASE': wire.pack_release(1, 2, False),
+    'BUFFER_RETIRED': wire.pack_retired(1),
+}
+PARSERS: dict[str, Callable[[bytes], Any]] = {
+    'HELLO': wire.parse_hello,
+    'WELCOME': wire.parse_welcome,
+    'REFUSED': wire.parse_refused,
+    'BUFFERS': wire.parse_buffers,
+    'FRAME': lambda packet: wire.parse_frame(packet, len(packet)),
+    'RELEASE': lambda packet: wire.parse_release(packet, len(packet)),
+    'BUFFER_RETIRED': wire.parse_retired,
+}
+
+
+@given(HELLO)
+def test_hello_comes_back(hello: wire.Hello) -> None:
+    assert wire.parse_hello(wire.pack_hello(hello)) == hello
+
+
+@given(WELCOME)
+def test_welcome_comes_back(welcome: wire.Welcome) -> None:
+    assert wire.parse_welcome(wire.pack_welcome(welcome)) == welcome
+
+
+@given(U32, st.text(max_size=600))
+def test_refused_comes_back_as_far_as_a_packet_and_a_log_line_hold_it(code: int, text: str) -> None:
+    packet = wire.pack_refused(wire.Refused(code, text))
+    assert len(packet) <= 512
+    refused = wire.parse_refused(packet)
+    assert refused.code == code and (not refused.text or refused.text.isprintable())
+    if text.isprintable() and len(text.encode()) <= 500:
+        assert refused.text == text
+
+
+@given(BUFFERS)
+def test_buffers_comes_back(message: wire.BuffersMessage) -> None:
+    assert wire.parse_buffers(wire.pack_buffers(message)) == message
+
+
+@given(FRAME, st.binary(max_size=255))
+def test_frame_comes_back(message: wire.FrameMessage, frame_id: bytes) -> None:
+    packet = wire.pack_frame(message, frame_id)
+    fields = wire.parse_frame(bytearray(packet).ljust(MAX_PACKET, b'\xff'), len(packet))
+    assert wire.FrameMessage(*fields[3:11], bool(fields[11])) == message
+    assert packet[wire.FRAME.size :] == frame_id
+
+
+@given(U64, U64, st.booleans())
+def test_release_and_retired_come_back(uid: int, generation: int, fence: bool) -> None:
+    packet = wire.pack_release(uid, generation, fence)
+    assert wire.parse_release(packet, len(packet)) == (uid, generation, fence)
+    assert wire.parse_retired(wire.pack_retired(uid)) == uid
+
+
+@pytest.mark.parametrize('name', PARSERS)
+@given(data=st.data())
+def test_a_parser_raises_nothing_but_protocol_error(name: str, data: st.DataObject) -> None:
+    if data.draw(st.booleans()) or name not in PACKETS:
+        packet = data.draw(st.binary(max_size=700))
+        if data.draw(st.booleans()) and len(packet) >= 8:
+            packet = struct.pack('<HHI', MessageType[name], len(packet), 0) + packet[8:]
+    else:
+        changed = bytearray(PACKETS[name])
+        for position in data.draw(st.lists(st.integers(0, len(changed) - 1), max_size=5)):
+            changed[position] = data.draw(st.integers(0, 255))
+        packet = bytes(changed)
+    try:
+        PARSERS[name](packet)
+    except ProtocolError as error:
+        assert error.reason and str(error) and '\n' not in str(error)
+
+
+@pytest.mark.parametrize('name', PACKETS)
+def test_every_length_but_the_right_one_is_refused(name: str) -> None:
+    packet = PACKETS[name]
+    PARSERS[name](packet)
+    for wrong in (packet[:-1], packet + b'\0', packet[:7], b''):
+        with pytest.raises(ProtocolError):
+            PARSERS[name](wrong)
+    shorter = bytearray(packet)
+    struct.pack_into('<H', shorter, 2, len(packet) - 1)
+    with pytest.raises(ProtocolError, match=r'header says|is no HELLO'):
+        PARSERS[name](bytes(shorter))
+
+
+# (message, offset) of every byte that has to be 0.
+RESERVED = [
+    *((name, offset) for name in PACKETS for offset in range(4, 8)),
+    *(('HELLO', offset) for offset in (25, 26, 27, 29, 30, 31, 52, 53, 54, 55, 132, 133, 134, 135)),
+    *(('WELCOME', offset) for offset in (10, 11, *range(20, 32))),
+    *(('BUFFERS', offset) for offset in (*range(51, 64), *range(88, 160), *range(168, 192))),
+    *(('FRAME', offset) for offset in (69, 70, 71)),
+    *(('RELEASE', offset) for offset in range(25, 32)),
+]
+
+
+@pytest.mark.parametrize(('name', 'offset'), RESERVED)
+def test_reserved_bytes_are_checked(name: str, offset: int) -> None:
+    packet = bytearray(PACKETS[name])
+    assert packet[offset] == 0
+    packet[offset] = 2
+    with pytest.raises(ProtocolError):
+        PARSERS[name](bytes(packet))
+
+
+@pytest.mark.parametrize(('name', 'offset', 'value'), [
+    ('HELLO', 8, b'\0\0\0\0'),
+    ('HELLO', 16, b'\0\0\0\0'), ('HELLO', 16, b'\x41\0\0\0'), ('HELLO', 20, b'\0\0\0\0'), ('HELLO', 20, b'\x41\0\0\0'),
+    ('HELLO', 24, b'\2'), ('HELLO', 28, b'\0'), ('HELLO', 28, b'\4'), ('HELLO', 32, b'\0'), ('HELLO', 36, b'\0'), ('HELLO', 48, b'\1'),
+    ('HELLO', 48, b'\x21'), ('HELLO', 88, b'a\0b'), ('HELLO', 88, b'\xff\xfe'), ('HELLO', 56, b'\xff\xfe'),
+    ('WELCOME', 12, b'\0'), ('WELCOME', 16, b'\0'), ('WELCOME', 12, b'\x41'),
+    ('BUFFERS', 28, b'\0'),
+    ('BUFFERS', 28, b'\5'), ('BUFFERS', 40, b'\0'), ('BUFFERS', 40, b'\5'), ('BUFFERS', 44, b'\0'), ('BUFFERS', 44, b'\3'),
+    ('BUFFERS', 48, b'\0'),
+    ('BUFFERS', 48, b'\5'), ('BUFFERS', 49, b'\0'), ('BUFFERS', 49, b'\3'), ('BUFFERS', 50, b'\0'), ('BUFFERS', 50, b'\4'),
+    ('BUFFERS', 64, b'\1'), ('FRAME', 68, b'\2'), ('RELEASE', 24, b'\2'),
+])  # fmt: skip
+def test_values_out_of_range_are_refused(name: str, offset: int, value: bytes) -> None:
+    packet = bytearray(PACKETS[name])
+    packet[offset : offset + len(value)] = value
+    with pytest.raises(ProtocolError):
+        PARSERS[name](bytes(packet))
+
+
+@pytest.mark.parametrize(('low', 'high', 'good'), [(1, 1, True), (0, 5, True), (2, 9, False), (0, 0, False)])
+def test_the_version_is_one_that_both_speak(low: int, high: int, good: bool) -> None:
+    packet = wire.pack_hello(wire.Hello(1, 1, min_version=low, max_version=high))
+    if good:
+        wire.parse_hello(packet)
+        return
+    # Whatever else a later version says: its version alone decides.
+    for future in (packet, packet[:16] + b'\xff' * 200):
+        with pytest.raises(ProtocolError, match=r'speaks versions \d \.\. \d, this producer 1 \.\. 1') as caught:
+            wire.parse_hello(future)
+        assert caught.value.code is RefusalCode.VERSION
+
+
+@pytest.mark.parametrize('name', ['HELLO', 'WELCOME', 'REFUSED', 'BUFFERS', 'FRAME', 'RELEASE', 'BUFFER_RETIRED'])
+def test_types_and_sizes_are_those_of_the_page(name: str) -> None:
+    heading = re.search(rf'^## {name} \(type (\d)\), \w+ → \w+, (\d+)([^,\n]*) bytes', PAGE.read_text(encoding='utf-8'), re.MULTILINE)
+    assert heading is not None
+    assert MessageType[name] == int(heading[1])
+    sizes = {'HELLO': wire.HELLO, 'WELCOME': wire.WELCOME, 'REFUSED': wire.REFUSED, 'BUFFERS': wire.BUFFERS, 'FRAME': wire.FRAME,
+             'RELEASE': wire.RELEASE, 'BUFFER_RETIRED': wire.RETIRED}  # fmt: skip
+    assert sizes[name].size == int(heading[2])
+    upper = {'HELLO': ' + 16·n', 'REFUSED': ' … 512', 'FRAME': ' … 327'}.get(name, '')
+    assert heading[3] == upper
+
+
+def test_the_fields_lie_where_the_page_says() -> None:
+    """Against bytes written out by hand, which no packing code of ours has touched."""
+    hello = wire.Hello(2, 3, 'npu', 'ab', True, Requirements(((0x3231564E, 5),), 2, 64, 32, 1920, 1080))
+    by_hand = (
+        b'\1\0\x90\0\0\0\0\0' + b'ZCLK' + b'\1\0\1\0' + b'\2\0\0\0' + b'\3\0\0\0' + b'\1\0\0\0' + b'\2\0\0\0' + b'\x40\0\0\0'
+        + b'\x20\0\0\0' + b'\x80\7\0\0' + b'\x38\4\0\0' + b'\1\0\0\0' + b'\0\0\0\0' + b'ab'.ljust(32, b'\0') + b'npu'.ljust(40, b'\0')
+        + b'NV12' + b'\0\0\0\0' + b'\5\0\0\0\0\0\0\0'
+    )  # fmt: skip
+    assert wire.pack_hello(hello) == by_hand
+    frame = wire.pack_frame(wire.FrameMessage(1, 2, 3, -1, 5, 6, 7, 8, True), b'cam')
+    by_hand = b'\5\0\x4b\0\0\0\0\0' + b''.join(n.to_bytes(8, 'little') for n in (1, 2, 3)) + b'\xff' * 8
+    by_hand += b''.join(n.to_bytes(8, 'little') for n in (5, 6, 7)) + b'\x08\0\0\0' + b'\1\0\0\0' + b'cam'
+    assert frame == by_hand
+    assert wire.pack_release(1, 2, True) == b'\6\0\x20\0\0\0\0\0' + b'\1' + b'\0' * 7 + b'\2' + b'\0' * 7 + b'\1\0\0\0' + b'\0\0\0\0'
+    assert wire.pack_retired(9) == b'\7\0\x10\0\0\0\0\0' + b'\x09' + b'\0' * 7
+
+
+@pytest.mark.parametrize(
+    'hello', [wire.Hello(0, 1), wire.Hello(1, 0), wire.Hello(65, 1), wire.Hello(1, 65), wire.Hello(1, 1, publisher_id='x' * 33)]
+)
+def test_what_cannot_be_said_is_a_config_error(hello: wire.Hello) -> None:
+    with pytest.raises(ConfigError):
+        wire.pack_hello(hello)
+
+
+@pytest.mark.parametrize(
+    'wrong', [{'formats': ((1, 2),) * 33}, {'memory': 0}, {'memory': 4}, {'stride_align': 0}, {'offset_align': 2**32}, {'max_width': -1}]
+)
+def test_impossible_requirements_are_config_errors(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        Requirements(**wrong)
+
+
+def test_a_long_name_is_cut_at_a_character() -> None:
+    assert wire.parse_hello(wire.pack_hello(wire.Hello(1, 1, 'ü' * 21))).name == 'ü' * 20
+    assert wire.cut_text('aü', 2) == b'a'

@@ -1,0 +1,255 @@
+"""Where the sockets lie, who is let in, and that only dead sockets are removed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from memory_link import PUBLISHER, RawPeer, make_pool, wait_for
+
+from zc_perception.errors import ConfigError
+from zc_perception.link.shared_memory import socket_folder
+from zc_perception.link.shared_memory.codes import MessageType, RefusalCode
+from zc_perception.link.shared_memory.peer import Peer, consumer_allowed, producer_allowed
+from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.link.shared_memory.socket_folder import default_folder, is_dead, listen, remove_stale, runtime_folder, socket_path
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+STRANGER = 65534
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def leave_dead_socket(path: Path) -> Path:
+    """What a killed producer leaves."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.bind(os.fspath(path))
+        sock.listen()
+    return path
+
+
+@pytest.mark.parametrize(('environment', 'expected'), [
+    ({'ZC_RUNTIME_DIR': '/a', 'XDG_RUNTIME_DIR': '/b'}, '/a'), ({'XDG_RUNTIME_DIR': '/b'}, '/b/zc_perception'),
+    ({'ZC_RUNTIME_DIR': ''}, f'/tmp/zc_perception-{os.geteuid()}'), ({}, f'/tmp/zc_perception-{os.geteuid()}'),
+])  # fmt: skip
+def test_which_folder(environment: dict[str, str], expected: str) -> None:
+    assert default_folder(environment) == Path(expected)
+
+
+def test_it_is_made_for_this_user_alone_or_for_a_group(folder: Path) -> None:
+    environment = {'XDG_RUNTIME_DIR': str(folder)}
+    made = runtime_folder(environment=environment)
+    assert made == folder / 'zc_perception' and mode(made) == 0o700
+    assert runtime_folder(environment=environment) == made, 'and found again'
+    group = os.getegid()
+    assert mode(runtime_folder(group, environment)) == 0o750 and made.stat().st_gid == group
+
+
+@pytest.mark.parametrize(('spoil', 'complaint'), [
+    (lambda path: path.symlink_to('.'), r'is a symbolic link or no folder'), (lambda path: path.touch(), r'or no folder'),
+    (lambda path: (path.mkdir(), path.chmod(0o755)), r'is open to others \(mode 0755\); run .chmod 0700.'),
+    (lambda path: (path.mkdir(), path.chmod(0o720)), r'is open to others \(mode 0720\)'),
+])  # fmt: skip
+def test_a_folder_that_others_could_enter_is_refused(folder: Path, spoil: Callable[[Path], object], complaint: str) -> None:
+    place = folder / 'x'
+    spoil(place)
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        runtime_folder(environment={'ZC_RUNTIME_DIR': str(place)})
+    assert 'ZC_RUNTIME_DIR' in str(caught.value) and str(place) in str(caught.value)
+
+
+def test_a_folder_of_somebody_else_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = os.geteuid()
+    monkeypatch.setattr(socket_folder.os, 'geteuid', lambda: owner + 1)
+    with pytest.raises(ConfigError, match=f'belongs to user {owner}, this is user {owner + 1}'):
+        runtime_folder(environment={'ZC_RUNTIME_DIR': str(folder)})
+
+
+def test_a_folder_that_cannot_be_made_is_a_config_error(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="can't be used: No such file"):
+        runtime_folder(environment={'ZC_RUNTIME_DIR': str(folder / 'a' / 'b')})
+
+
+def test_a_name_too_long_for_an_address_is_a_config_error(folder: Path) -> None:
+    longest = folder / ('x' * (107 - len(os.fspath(folder)) - 1 - 1 - 37))
+    longest.mkdir()
+    listen(socket_path(longest, PUBLISHER)).close()
+    with pytest.raises(ConfigError, match=r'1 bytes too long .*ZC_RUNTIME_DIR'):
+        socket_path(Path(f'{longest}y'), PUBLISHER)
+    # A short id doesn't help: the socket starts under another name.
+    with pytest.raises(ConfigError, match='too long'):
+        socket_path(folder / ('x' * (107 - len(os.fspath(folder)) - 1 - 8)), 'a')
+
+
+@pytest.mark.parametrize('publisher_id', ['', '../x', '.x', 'a/b'])
+def test_an_id_that_is_no_file_name_is_refused(folder: Path, publisher_id: str) -> None:
+    with pytest.raises(ConfigError, match='no file name'):
+        socket_path(folder, publisher_id)
+
+
+def test_only_sockets_that_nobody_listens_at_are_removed(folder: Path) -> None:
+    dead = leave_dead_socket(folder / 'dead.sock')
+    (folder / 'file.sock').write_text('not ours')
+    (folder / 'link.sock').symlink_to(dead)
+    leave_dead_socket(folder / 'dead.other')
+    young = leave_dead_socket(folder / '.starting-1')
+    old = leave_dead_socket(folder / '.starting-2')
+    os.utime(old, (0, 0))
+    with listen(folder / 'live.sock'), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as busy:
+        busy.bind(os.fspath(folder / 'busy.sock'))
+        busy.listen(0)
+        waiting = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) for _ in range(8)]
+        assert any(sock.connect_ex(os.fspath(folder / 'busy.sock')) for sock in waiting), 'its backlog is full'
+        assert remove_stale(folder) == 2
+        for sock in waiting:
+            sock.close()
+    assert sorted(path.name for path in folder.iterdir()) == [
+        '.starting-1',
+        'busy.sock',
+        'dead.other',
+        'file.sock',
+        'link.sock',
+        'live.sock',
+    ]
+    assert not dead.exists() and young.exists()
+    assert is_dead(folder / 'nothing.sock') is None
+
+
+def test_a_taken_id_is_refused_and_a_dead_one_is_replaced(folder: Path) -> None:
+    path = leave_dead_socket(folder / 'a.sock')
+    with listen(path):
+        assert is_dead(path) is False and mode(path) == 0o600
+        with pytest.raises(ConfigError, match='somebody listens at'):
+            listen(path)
+    assert is_dead(path) is True
+    with listen(path, os.getegid()):
+        assert mode(path) == 0o660
+    assert [entry.name for entry in folder.iterdir()] == ['a.sock'], 'nothing is left of starting'
+
+
+def test_servers_that_start_at_once_leave_each_other_alone(folder: Path) -> None:
+    """Each cleans up while the others are between bind and listen; a live socket must never go."""
+    go_read, go_write = os.pipe()
+    ready_read, ready_write = os.pipe()
+    end_read, end_write = os.pipe()
+    children = []
+    for number in range(8):
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                os.read(go_read, 1)
+                for turn in range(20):
+                    remove_stale(folder)
+                    path = folder / f'{number}-{turn}.sock'
+                    listener = listen(path)
+                    remove_stale(folder)
+                    assert is_dead(path) is False
+                    if turn % 2:
+                        listener.close()  # killed: its file stays
+                    else:
+                        os.dup(listener.detach())
+                os.write(ready_write, b'.')
+                os.close(end_write)
+                os.read(end_read, 1)
+                status = 0
+            finally:
+                os._exit(status)
+        children.append(pid)
+    os.write(go_write, b'x' * 8)
+    alive = b''
+    while len(alive) < 8:
+        alive += os.read(ready_read, 8)
+    remove_stale(folder)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(f'{n}-{t}.sock' for n in range(8) for t in range(0, 20, 2))
+    os.close(end_write)
+    for pid in children:
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    for fd in (go_read, go_write, ready_read, ready_write, end_read):
+        os.close(fd)
+
+
+def test_a_killed_producers_socket_goes_when_the_next_one_starts(folder: Path) -> None:
+    ready_read, ready_write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        listen(socket_path(folder, 'e' * 32))
+        os.write(ready_write, b'.')
+        signal.pause()
+    os.read(ready_read, 1)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    pool = make_pool(2)
+    with SharedMemoryServer('camera', PUBLISHER, pool, folder=folder) as server:
+        assert [path.name for path in folder.iterdir()] == [f'{PUBLISHER}.sock'] and server.stale_removed == 1
+    assert not list(folder.iterdir())
+    pool.close()
+    for fd in (ready_read, ready_write):
+        os.close(fd)
+
+
+ME = os.geteuid()
+
+
+@pytest.mark.parametrize(('peer', 'gids', 'allowed'), [
+    (Peer(1, ME, 99), (), True), (Peer(1, 0, 99), (), True), (Peer(1, ME + 1, 99), (), False), (Peer(1, ME + 1, 99), (98,), False),
+    (Peer(1, ME + 1, 99), (98, 99), True), (Peer(1, ME + 1, 99, (5, 98)), (98,), True), (Peer(1, ME + 1, 99, (5,)), (98,), False),
+])  # fmt: skip
+def test_who_is_served(peer: Peer, gids: tuple[int, ...], allowed: bool) -> None:
+    assert consumer_allowed(peer, gids) is allowed
+
+
+@pytest.mark.parametrize(('uid', 'uids', 'allowed'), [(ME, (), True), (0, (), True), (ME + 1, (), False), (ME + 1, (ME + 1,), True)])
+def test_who_is_listened_to(uid: int, uids: tuple[int, ...], allowed: bool) -> None:
+    assert producer_allowed(Peer(1, uid, 1), uids) is allowed
+
+
+@pytest.mark.parametrize(('groups', 'served'), [([], False), ([77], True)])
+def test_a_stranger_is_refused_and_a_member_of_a_group_that_is_let_in_is_served(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, groups: list[int], served: bool
+) -> None:
+    """As another user, if root runs this; otherwise the server takes itself for another user, and its own group for that of strangers."""
+    root = os.geteuid() == 0
+    allowed = 77 if root else (os.getegid() if served else os.getegid() + 1)
+    pool = make_pool(4)
+    with SharedMemoryServer('camera', PUBLISHER, pool, folder=folder, allowed_gids=(allowed,) if root or served else ()) as server:
+        folder.chmod(0o755)
+        server.path.chmod(0o666)
+        if not root:
+            monkeypatch.setattr('zc_perception.link.shared_memory.peer.os.geteuid', lambda: STRANGER)
+        pid = os.fork() if root else None
+        if pid == 0:
+            status = 1
+            try:
+                os.setgroups(groups)
+                os.setgid(STRANGER)
+                os.setuid(STRANGER)
+                status = 0 if _is_served(server.path) is served else 2
+            finally:
+                os._exit(status)
+        if pid is None:
+            assert _is_served(server.path) is served
+        else:
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        counted = server.statistics()
+        assert (counted.welcomed, counted.refused) == ((1, {}) if served else (0, {'not_allowed': 1}))
+        wait_for(lambda: not server.consumers, 'the end')
+    pool.close()
+
+
+def _is_served(path: Path) -> bool:
+    with RawPeer.connected(path) as peer:
+        with contextlib.suppress(BrokenPipeError):
+            peer.hello()
+        packet, _ = peer.receive()
+        kind = packet[0]
+        assert kind == MessageType.WELCOME or packet[8] == RefusalCode.NOT_ALLOWED
+        return kind == MessageType.WELCOME

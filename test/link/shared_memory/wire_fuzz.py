@@ -1,0 +1,290 @@
+"""Mutated conversations against both ends of rung 2. Seeded: what fails once fails again.
+
+    python test/link/shared_memory/wire_fuzz.py --seconds 3600 [--seed 1]
+
+Whatever comes, neither end may raise, leak a descriptor, keep a lease, or stop serving others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import array
+import os
+import random
+import select
+import socket
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+if __name__ == '__main__':
+    sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[3])]
+
+from memory_link import PUBLISHER, make_frame, make_layout, make_pool, wait_for
+
+from zc_perception.frame import Frame
+from zc_perception.link.shared_memory import wire
+from zc_perception.link.shared_memory.client import SharedMemoryClient
+from zc_perception.link.shared_memory.codes import MAX_PACKET
+from zc_perception.link.shared_memory.requirements import Requirements
+from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.memory.dmabuf import BufferKind, DmaBuf
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.pool import SlotState
+from zc_perception.pixel.colorimetry import BT601_LIMITED
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.modifier import LINEAR
+
+Message = tuple[bytes, list[int]]
+
+
+def mutate(rng: random.Random, messages: list[Message], spare: list[int]) -> list[Message]:
+    """A conversation with a few things wrong: bytes, lengths, descriptors, order."""
+    messages = list(messages)
+    for _ in range(rng.choice((0, 1, 1, 1, 2, 4))):
+        if not messages:
+            break
+        index = rng.randrange(len(messages))
+        packet, fds = bytearray(messages[index][0]), list(messages[index][1])
+        kind = rng.randrange(9)
+        if kind == 0 and packet:
+            packet[rng.randrange(len(packet))] ^= 1 << rng.randrange(8)
+        elif kind == 1 and packet:
+            packet[rng.randrange(len(packet))] = rng.choice((0, 1, 127, 128, 255))
+        elif kind == 2:
+            del packet[rng.randrange(len(packet) + 1) :]
+        elif kind == 3:
+            packet += rng.randbytes(rng.choice((1, 8, 300, MAX_PACKET)))
+        elif kind == 4 and len(packet) >= 16:
+            at = rng.randrange(0, len(packet) - 7, 4)
+            packet[at : at + 8] = rng.choice((0, 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1)).to_bytes(8, 'little')
+        elif kind == 5:
+            fds = rng.choices(spare, k=rng.choice((0, 1, 2, 5, 40)))
+        elif kind == 6:
+            del messages[index]
+            continue
+        elif kind == 7:
+            messages.insert(rng.randrange(len(messages) + 1), messages[index])
+            continue
+        else:
+            other = rng.randrange(len(messages))
+            messages[index], messages[other] = messages[other], messages[index]
+            continue
+        # Often with a header that fits, to come further.
+        if rng.random() < 0.5 and 8 <= len(packet) <= MAX_PACKET:
+            packet[2:4] = len(packet).to_bytes(2, 'little')
+        messages[index] = bytes(packet), fds
+    return messages
+
+
+def send_all(sock: socket.socket, messages: list[Message]) -> None:
+    """As far as the other end lets us."""
+    for packet, fds in messages:
+        control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', fds))] if fds else []
+        try:
+            sock.sendmsg([packet], control, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+        except OSError:
+            return
+
+
+def read_all(sock: socket.socket, *, until_eof: bool) -> None:
+    """Throw away what has come, descriptors too."""
+    poller = select.poll()
+    poller.register(sock, select.POLLIN)
+    while poller.poll(20_000 if until_eof else 0):
+        try:
+            packet, control, _, _ = sock.recvmsg(MAX_PACKET, 4096)
+        except ConnectionResetError:
+            continue
+        for _, _, data in control:
+            for fd in memoryview(data).cast('i'):
+                os.close(fd)
+        if not packet:
+            return
+
+
+def touch(frame: Frame) -> None:
+    """Look at the pixels. A modifier that we don't know is a good one."""
+    if frame.data.modifier == LINEAR:
+        with frame.map() as planes:
+            assert planes[0].shape[0] > 0
+
+
+class ServerFuzz:
+    """A server with one good consumer; hostile ones come and go."""
+
+    def __init__(self, folder: Path) -> None:
+        self.pool = make_pool(12, reserve=1)
+        self.server = SharedMemoryServer('fuzz', PUBLISHER, self.pool, folder=folder, quarantine_timeout_s=0.0)
+        self.good = SharedMemoryClient(self.server.path, name='good', window=2, depth=2)
+        self.good.connect()
+        self.sequence = 12
+        # Every slot once, so that from here on no new one costs a descriptor and a mapping at both ends.
+        frames = [make_frame(self.pool, sequence) for sequence in range(12)]
+        for frame in frames:
+            self.server.publish(frame)
+            with wait_for(self.good.receive, 'the frame') as received, received.map() as planes:
+                assert planes[0].shape == (48, 64)
+        for frame in frames:
+            frame.release()
+
+    def turn(self, rng: random.Random, spare: list[int]) -> None:
+        needs = Requirements(((NV12, 0), (1, 2)) if rng.random() < 0.5 else ())
+        hello = wire.Hello(rng.choice((1, 2, 64)), 1, 'fuzz', rng.choice(('', PUBLISHER)), rng.random() < 0.3, needs)
+        slots = self.pool.slots
+        releases = [(wire.pack_release(slot.buffer_uid, slot.generation + 1, False), []) for slot in slots[:3]]
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+            sock.connect(os.fspath(self.server.path))
+            conversation = mutate(rng, [(wire.pack_hello(hello), []), *releases], spare)
+            cut = rng.randrange(len(conversation) + 1)
+            send_all(sock, conversation[:cut])
+            self.publish(rng.randrange(4))
+            send_all(sock, conversation[cut:])
+            if rng.random() < 0.5:
+                sock.shutdown(socket.SHUT_WR)
+                read_all(sock, until_eof=True)
+            else:
+                read_all(sock, until_eof=False)
+        if rng.random() < 0.1:
+            self.check()
+
+    def publish(self, count: int) -> None:
+        for _ in range(count):
+            if self.pool.statistics().states.get(SlotState.FREE) or self.pool.waiting:
+                with make_frame(self.pool, self.sequence) as frame:
+                    self.server.publish(frame)
+                self.sequence += 1
+                while (received := self.good.receive()) is not None:
+                    with received, received.map() as planes:
+                        assert planes[0].shape == (48, 64)
+
+    def check(self) -> None:
+        """Everything has come back, and the good one is still served."""
+        wait_for(lambda: self.server.statistics().handshaking == 0 and self.server.consumers == 1, 'the end of the hostile ones')
+        assert self.good.connected, self.good.last_end
+        wait_for(self.idle, f'every slot: {self.pool.describe_holders()}')
+        received = self.good.statistics().received
+        self.publish(1)
+        wait_for(lambda: self.idle() and self.good.statistics().received > received, 'a frame for the good one')
+        assert self.server.counters.internal_errors == 0, self.server.counters.last_internal_error
+
+    def idle(self) -> bool:
+        while (received := self.good.receive()) is not None:
+            received.release()
+        self.pool.collect()
+        return self.pool.statistics().states == {SlotState.FREE: 12}
+
+    def close(self) -> None:
+        self.check()
+        self.good.close()
+        self.server.close()
+        wait_for(self.idle, 'every slot')
+        self.pool.close()
+
+
+class ClientFuzz:
+    """A client that meets hostile producers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / 'hostile'
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(os.fspath(self.path))
+        self.listener.listen(1)
+        self.client = SharedMemoryClient(self.path, name='fuzz', window=4)
+        layout = make_layout()
+        heap = SealedMemfd()
+        self.buffers: list[DmaBuf] = [heap.allocate(layout.buffer_size(0)) for _ in range(3)]
+        self.good: list[Message] = []
+        for uid, buffer in enumerate(self.buffers, 1):
+            message = wire.BuffersMessage(uid, layout, BT601_LIMITED, BufferKind.MEMFD, (buffer.size,))
+            self.good.append((wire.pack_buffers(message), [buffer.fileno()]))
+        for sequence in range(6):
+            message = wire.FrameMessage(sequence % 3 + 1, sequence // 3 + 1, sequence, 1, 2, 3, 4, 0, False)
+            self.good.append((wire.pack_frame(message, b'camera'), []))
+        self.good.append((wire.pack_retired(2), []))
+        self.ends: dict[str, int] = {}
+
+    def turn(self, rng: random.Random, spare: list[int]) -> None:
+        first = mutate(rng, [(wire.pack_welcome(wire.Welcome(4, 1, PUBLISHER)), [])], spare) if rng.random() < 0.2 else [
+            (wire.pack_welcome(wire.Welcome(4, 1, PUBLISHER)), [])
+        ]  # fmt: skip
+        conversation = mutate(rng, self.good, spare)
+
+        def serve() -> None:
+            with self.listener.accept()[0] as peer:
+                peer.settimeout(20.0)
+                peer.recv(MAX_PACKET)
+                send_all(peer, first)
+                send_all(peer, conversation)
+                peer.shutdown(socket.SHUT_WR)
+                read_all(peer, until_eof=True)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        self.client._retry_at = 0.0
+        self.client.maintain(20.0)
+        kept = []
+        while self.client.connected:
+            frame = self.client.receive()
+            if frame is None:
+                continue
+            touch(frame)
+            if rng.random() < 0.3:
+                kept.append(frame)
+            else:
+                frame.release()
+        thread.join()
+        for frame in kept:
+            touch(frame)
+            frame.release()
+
+    def close(self) -> None:
+        self.ends = self.client.statistics().ended
+        self.client.close()
+        self.listener.close()
+        for buffer in self.buffers:
+            buffer.close()
+
+
+def fuzz(seed: int, seconds: float, folder: Path) -> dict[str, object]:
+    """Run both for *seconds* altogether. Returns what came of it."""
+    rng = random.Random(seed)
+    spare = [os.eventfd(0, os.EFD_CLOEXEC), os.open('/dev/null', os.O_RDWR | os.O_CLOEXEC), os.memfd_create('fuzz', os.MFD_CLOEXEC)]
+    server, client = ServerFuzz(folder), ClientFuzz(folder)
+    for _ in range(20):
+        server.turn(rng, spare)
+        client.turn(rng, spare)
+    server.check()
+    fds = len(os.listdir('/proc/self/fd'))
+    turns, deadline = 0, time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        server.turn(rng, spare)
+        client.turn(rng, spare)
+        turns += 1
+    server.check()
+    leaked = len(os.listdir('/proc/self/fd')) - fds
+    assert leaked == 0, f'{leaked} descriptors'
+    statistics = server.server.statistics()
+    client.close()
+    server.close()
+    for fd in spare:
+        os.close(fd)
+    return {
+        'turns': turns, 'refused': statistics.refused, 'protocol_errors': statistics.protocol_errors, 'ended': statistics.ended,
+        'client': client.ends,
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--seconds', type=float, default=60.0)
+    parser.add_argument('--seed', type=int, default=1)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix='zc-') as folder:
+        print(fuzz(arguments.seed, arguments.seconds, Path(folder)))
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,184 @@
+"""REP 2007's matrix: who publishes, who subscribes, where, with which QoS, in which order, on which executor.
+
+For each case: every message once, in order and with its own content, the right rung, and no conversion but those that the rung needs:
+where none may be, the adapter raises. The cases of one executor run at the same time, each on a topic of its own, in two processes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from link_process import LinkProcess
+from link_program import EXECUTORS, executor_exists
+
+BEFORE = [1, 2, 3, 4, 5, 6, 7]
+AFTER = [11, 12, 13]
+AT_THE_SAME_TIME = 32
+
+
+@dataclass(frozen=True)
+class Case:
+    executor: str
+    publisher: str
+    subscriber: str
+    place: str
+    depth: int
+    durability: str
+    first: str
+
+    @property
+    def name(self) -> str:
+        return '_'.join((self.publisher, self.subscriber, self.place, f'depth{self.depth}', self.durability, self.first))
+
+    @property
+    def latched(self) -> bool:
+        return self.durability == 'transient_local'
+
+    @property
+    def rung(self) -> str:
+        """The adapted subscription's."""
+        return 'ros_message' if self.publisher == 'plain' else 'in_process' if self.place == 'same' else 'shared_memory'
+
+    @property
+    def message(self) -> bool:
+        """Whether the subscriber reads messages."""
+        return self.subscriber == 'plain' or self.publisher == 'plain'
+
+    @property
+    def before(self) -> list[int]:
+        """What is published as soon as there is a publisher, whoever is there."""
+        if not self.latched:
+            return []
+        return BEFORE if self.first == 'publisher' else BEFORE[: self.depth]
+
+    @property
+    def received(self) -> list[int]:
+        return [*self.before[-self.depth :], *AFTER]
+
+    @property
+    def published(self) -> int:
+        return len(self.before) + len(AFTER)
+
+    def end(self, role: str) -> dict[str, Any]:
+        kind = self.publisher if role == 'publisher' else self.subscriber
+        converts = self.message or self.latched if role == 'publisher' else self.message
+        return {
+            'name': f'{self.name}_{role}', 'kind': f'{kind} {role}', 'topic': self.name, 'converts': converts,
+            'qos': {'depth': self.depth, 'transient_local': self.latched},
+        }  # fmt: skip
+
+    def matched(self, role: str) -> dict[str, Any]:
+        """The state of that end once the two have met by the right rung."""
+        if role == 'subscriber':
+            return {'publishers': 1} if self.subscriber == 'plain' else {'rung': self.rung}
+        return {'readers': 1} if self.message else {'in_process': 1} if self.place == 'same' else {'consumers': 1}
+
+
+CASES = [
+    Case(*values)
+    for values in itertools.product(
+        EXECUTORS, ('adapted', 'plain'), ('adapted', 'plain'), ('same', 'other'), (1, 5), ('volatile', 'transient_local'), ('publisher', 'subscriber')
+    )
+]
+
+
+class Run:
+    """Two processes, and the cases of one executor. The publishers are in the first one."""
+
+    def __init__(self, executor: str, domain: int, folder: Path) -> None:
+        self.here = LinkProcess(executor, domain, folder)
+        self.there = LinkProcess(executor, domain, folder)
+
+    def place(self, case: Case, role: str) -> LinkProcess:
+        return self.here if role == 'publisher' or case.place == 'same' else self.there
+
+    def wait(self, cases: list[Case], role: str, wanted: Callable[[Case], dict[str, Any]]) -> None:
+        """At most as long as the slowest takes; what is missing then shows in the case's result."""
+        asked = []
+        for process in (self.here, self.there):
+            conditions = {f'{case.name}_{role}': wanted(case) for case in cases if self.place(case, role) is process}
+            if conditions:
+                process.send('wait', conditions)
+                asked.append(process)
+        for process in asked:
+            process.answer()
+
+    def open(self, cases: list[Case], role: str) -> None:
+        for process in (self.here, self.there):
+            process('open', [case.end(role) for case in cases if self.place(case, role) is process])
+
+    def run(self, cases: list[Case]) -> dict[Case, dict[str, Any]]:
+        self.open([case for case in cases if case.first == 'subscriber'], 'subscriber')
+        self.open(cases, 'publisher')
+        for case in cases:
+            self.here('publish', {f'{case.name}_publisher': case.before if case.first == 'subscriber' else []})
+        early = [case for case in cases if case.first == 'publisher' and case.before]
+        for value in range(len(BEFORE)):
+            # One at a time, or the thread that converts may skip some.
+            self.here('publish', {f'{case.name}_publisher': case.before[value : value + 1] for case in early})
+            converting = [case for case in early if case.publisher == 'adapted']
+            self.wait(converting, 'publisher', lambda case, value=value: {'conversions': value + 1})
+        self.open([case for case in cases if case.first == 'publisher'], 'subscriber')
+        for role in ('subscriber', 'publisher'):
+            self.wait(cases, role, lambda case, role=role: case.matched(role))
+        self.wait(cases, 'subscriber', lambda case: {'received': min(case.depth, len(case.before))})
+        for number, value in enumerate(AFTER, 1):
+            self.here('publish', {f'{case.name}_publisher': [value] for case in cases})
+            self.wait(cases, 'subscriber', lambda case, number=number: {'received': min(case.depth, len(case.before)) + number})
+        self.wait([c for c in cases if c.publisher == 'adapted' and c.end('publisher')['converts']], 'publisher',
+                  lambda case: {'conversions': case.published})  # fmt: skip
+        results = {
+            case: {role: self.place(case, role)('state', [f'{case.name}_{role}'])[f'{case.name}_{role}'] for role in ('publisher', 'subscriber')}
+            for case in cases
+        }
+        for role in ('subscriber', 'publisher'):
+            for process in (self.here, self.there):
+                process('close', [f'{case.name}_{role}' for case in cases if self.place(case, role) is process])
+        return results
+
+    def close(self) -> None:
+        self.here.close()
+        self.there.close()
+
+
+@pytest.fixture(scope='module')
+def result(request: pytest.FixtureRequest, module_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Case], Any]]:
+    """The result of a case. With the first one of an executor, all of its cases that were selected run."""
+    selected = [item.callspec.params['case'] for item in request.session.items if 'case' in getattr(getattr(item, 'callspec', None), 'params', {})]
+    results: dict[Case, Any] = {}
+
+    def of(case: Case) -> Any:
+        if case not in results:
+            cases = [other for other in selected if isinstance(other, Case) and other.executor == case.executor]
+            run = Run(case.executor, module_domain, tmp_path_factory.mktemp('sockets'))
+            try:
+                for first in range(0, len(cases), AT_THE_SAME_TIME):
+                    results.update(run.run(cases[first : first + AT_THE_SAME_TIME]))
+            finally:
+                run.close()
+        return results[case]
+
+    yield of
+
+
+@pytest.mark.parametrize('case', [c for c in CASES if executor_exists(c.executor)], ids=lambda case: f'{case.executor}_{case.name}')
+def test_each_message_once_by_the_right_rung(case: Case, result: Callable[[Case], Any]) -> None:
+    publisher, subscriber = result(case)['publisher'], result(case)['subscriber']
+    assert subscriber['received'] == case.received, (publisher, subscriber)
+    if case.subscriber == 'adapted':
+        assert subscriber['rung'] == case.rung, subscriber
+        assert subscriber['conversions'] == (len(case.received) if case.message else 0)
+        assert subscriber['errors'] == 0 and subscriber['duplicates'] == 0
+    if case.publisher == 'adapted':
+        # transient_local is for the late reader, who may be a plain one: rclcpp converts eagerly, too.
+        assert publisher['conversions'] == (case.published if case.subscriber == 'plain' or case.latched else 0)
+        assert publisher['errors'] == 0
+
+
+def test_the_matrix_is_whole() -> None:
+    assert len(set(CASES)) == 3 * 2**6

@@ -1,0 +1,220 @@
+"""The package's consumer against the producer that was written from WIRE.md alone: what it says is right, and what is wrong it notices."""
+
+from __future__ import annotations
+
+import select
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import wire_spec as spec
+from wire_spec import Conversation, Image, Slot, SpecServer
+from wire_violations import FIRST_MESSAGES, WRONG_BUFFERS, WRONG_FRAMES, lie
+
+from zc_perception.frame import Frame
+from zc_perception.link.shared_memory.client import SharedMemoryClient
+from zc_perception.link.shared_memory.errors import ProtocolError, RefusedError
+from zc_perception.link.shared_memory.requirements import Requirements
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+PATIENCE_S = 10.0
+UNCLEAR_REFUSALS = [name for name in FIRST_MESSAGES if name.startswith('refusal_') and FIRST_MESSAGES[name][0] in ('code', 'text')]
+# Promises of a producer that a consumer may rely on, and doesn't have to check.
+PROMISES = ('nobody', 'same_sequence', 'older_sequence', 'dropped_more_than_missing')
+NV12_ALIGNED = Requirements(formats=((spec.NV12, 0),), stride_align=8, offset_align=16, max_width=72, max_height=48)
+
+
+@pytest.fixture
+def server() -> Iterator[SpecServer]:
+    with tempfile.TemporaryDirectory(prefix='zc_wire_') as folder:
+        server = SpecServer(Path(folder) / 'socket')
+        yield server
+        server.close()
+
+
+@pytest.fixture
+def slot() -> Iterator[Slot]:
+    slot = Slot(Image.nv12())
+    yield slot
+    slot.close()
+
+
+@contextmanager
+def meeting(
+    server: SpecServer, answer: Callable[[Conversation], object] = Conversation.open, **options: object
+) -> Iterator[tuple[SharedMemoryClient, Conversation]]:
+    """A client that connects to *server*, which says *answer*."""
+    client = SharedMemoryClient(server.path, name='client', **options)  # type: ignore[arg-type]
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            connected = pool.submit(client.connect, PATIENCE_S)
+            with server.accept() as conversation:
+                answer(conversation)
+                connected.result(PATIENCE_S)
+                yield client, conversation
+        finally:
+            client.close()
+
+
+def next_frame(client: SharedMemoryClient) -> Frame:
+    deadline = time.monotonic() + PATIENCE_S
+    while (frame := client.receive()) is None:
+        assert client.connected and time.monotonic() < deadline, client.last_end
+        select.select([client], [], [], 1.0)
+    return frame
+
+
+def wait_for_end(client: SharedMemoryClient) -> str:
+    """Why the client ended the connection."""
+    deadline = time.monotonic() + PATIENCE_S
+    while client.connected:
+        assert time.monotonic() < deadline, 'the client goes on'
+        select.select([client], [], [], 0.05)
+        if (frame := client.receive()) is not None:
+            frame.release()
+            pytest.fail('the client took what is wrong')
+    return client.last_end
+
+
+def test_the_hello_is_what_the_page_says(server: SpecServer) -> None:
+    hellos: list[spec.Hello] = []
+    requirements = Requirements(
+        formats=((spec.NV12, 0), (spec.R8, 7)), memory=2, stride_align=64, offset_align=4096, max_width=1920, max_height=1080
+    )
+    options = {'publisher_id': 'p' * 32, 'window': 5, 'depth': 3, 'history': True, 'requirements': requirements}
+    with meeting(server, lambda conversation: hellos.append(conversation.open(publisher=b'p' * 32)), **options):
+        pass
+    formats = ((spec.NV12, 0), (spec.R8, 7))
+    assert hellos == [spec.Hello(1, 1, 5, 3, 1, 2, 64, 4096, 1920, 1080, b'p' * 32, b'client', formats)]
+
+
+def test_frames_come_with_their_pixels_and_go_back(server: SpecServer, slot: Slot) -> None:
+    with meeting(server) as (client, conversation):
+        conversation.announce(slot)
+        for number in range(100):
+            conversation.wait_free(slot)
+            content = np.random.default_rng(number).bytes(80 * 72)
+            slot.fill([content])
+            conversation.publish(slot, number, stamp_ns=number, frame_id=f'cämera {number}'.encode())
+            frame = next_frame(client)
+            assert (frame.data.sequence, frame.data.header.stamp_ns, frame.data.header.frame_id) == (number, number, f'cämera {number}')
+            with frame.map() as planes:
+                crcs = [zlib.crc32(plane.tobytes()) for plane in planes]
+            rows = [content[80 * y :][:64] for y in range(72)]
+            assert crcs == [zlib.crc32(b''.join(rows[:48])), zlib.crc32(b''.join(rows[48:]))]
+            frame.release()
+        conversation.wait_free(slot)
+
+
+@pytest.mark.parametrize('code', range(1, 7))
+def test_a_refusal_is_raised_with_its_code(server: SpecServer, code: int) -> None:
+    def refuse(conversation: Conversation) -> None:
+        conversation.expect_hello()
+        conversation.refuse(code, f'nö {code}')
+
+    with pytest.raises(RefusedError, match=f'nö {code}') as caught, meeting(server, refuse):
+        pass
+    assert caught.value.code == code
+
+
+def test_wrong_texts_and_codes_still_refuse(server: SpecServer) -> None:
+    """What a REFUSED says is for the log: however it says it, it ends the connection."""
+    for name in UNCLEAR_REFUSALS:
+        with pytest.raises((ProtocolError, RefusedError)), meeting(server, lambda peer, name=name: answer(peer, name)):
+            pass
+
+
+def answer(conversation: Conversation, name: str) -> None:
+    conversation.expect_hello()
+    if name.endswith(('unknown', 'welcomes')):
+        conversation.send(spec.welcome(2, 1))
+    conversation.send(FIRST_MESSAGES[name][1]())
+
+
+@pytest.mark.parametrize('name', [name for name in FIRST_MESSAGES if name not in (*UNCLEAR_REFUSALS, *PROMISES)])
+def test_wrong_first_messages_are_noticed(server: SpecServer, name: str) -> None:
+    options = {'window': 2, 'publisher_id': 'spec-server'}
+    if not name.endswith(('unknown', 'welcomes')):
+        with pytest.raises(ProtocolError), meeting(server, lambda conversation: answer(conversation, name), **options):
+            pass
+        return
+    with meeting(server, lambda conversation: answer(conversation, name), **options) as (client, _):
+        assert 'broke the protocol' in wait_for_end(client)
+        assert sum(client.statistics().ended.values()) == 1
+
+
+# The client holds planes against the descriptor's length only, which isn't what BUFFERS promised.
+NOT_NOTICED = pytest.mark.xfail(strict=True, reason='planes outside the announced buffer_size are taken')
+
+
+@pytest.mark.parametrize(
+    'name', [pytest.param(name, marks=NOT_NOTICED) if name in ('buffer_smaller', 'buffer_empty') else name for name in WRONG_BUFFERS]
+)
+def test_wrong_buffers_are_noticed(server: SpecServer, slot: Slot, name: str) -> None:
+    _, changes = WRONG_BUFFERS[name]
+    with meeting(server, requirements=NV12_ALIGNED) as (client, conversation):
+        conversation.send(lie(slot.image, **changes).pack(), slot.fds)
+        with suppress(BrokenPipeError):  # it may be the FRAME that makes it look
+            conversation.send(spec.frame(7, 1, 0))
+        wait_for_end(client)
+        with pytest.raises(spec.ConsumerGone):
+            conversation.receive()
+        assert not conversation.leases
+
+
+def test_the_same_buffers_without_a_lie_are_taken(server: SpecServer, slot: Slot) -> None:
+    with meeting(server, requirements=NV12_ALIGNED) as (client, conversation):
+        conversation.announce(slot)
+        conversation.publish(slot, 0)
+        next_frame(client).release()
+
+
+@pytest.mark.parametrize('name', [name for name in WRONG_FRAMES if name not in PROMISES])
+def test_wrong_frames_are_noticed(server: SpecServer, slot: Slot, name: str) -> None:
+    _, messages = WRONG_FRAMES[name]
+    with meeting(server, window=1) as (client, conversation):
+        conversation.announce(slot)
+        first, *second = messages()
+        conversation.send(first)
+        for message in second:
+            if first[0] == spec.FRAME:
+                next_frame(client).release()
+            conversation.send(message)
+        wait_for_end(client)
+
+
+@pytest.mark.parametrize(('count', 'uid'), [(1, 8), (2, 7)], ids=['window', 'lease'])
+def test_more_frames_than_are_free_are_noticed(server: SpecServer, slot: Slot, count: int, uid: int) -> None:
+    other = Slot(Image.nv12(uid=8))
+    with meeting(server, window=count) as (client, conversation):
+        conversation.announce(slot)
+        conversation.announce(other)
+        conversation.send(spec.frame(7, 1, 0))
+        frame = next_frame(client)
+        conversation.send(spec.frame(uid, 2, 1))
+        wait_for_end(client)
+        frame.release()
+    other.close()
+
+
+def test_more_than_256_slots_at_a_time_are_noticed(server: SpecServer, slot: Slot) -> None:
+    with meeting(server) as (client, conversation):
+        for uid in range(256):
+            conversation.send(lie(slot.image, uid=uid).pack(), slot.fds)
+            client.receive()
+        assert client.connected
+        conversation.send(lie(slot.image, uid=1000).pack(), slot.fds)
+        wait_for_end(client)
+
+
+@pytest.mark.parametrize('count', [0, 2, 5])
+def test_another_number_of_descriptors_is_noticed(server: SpecServer, slot: Slot, count: int) -> None:
+    with meeting(server) as (client, conversation):
+        conversation.send(slot.image.pack(), count * slot.fds)
+        wait_for_end(client)

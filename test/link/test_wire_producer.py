@@ -1,0 +1,287 @@
+"""The package's producer, in a process of its own, against the C consumer: neither knows more of the other than what WIRE.md says."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import wire_spec as spec
+from wire_builder import build_consumer
+from wire_process import ENDED, FRAMES_READ, ConsumerProcess
+from wire_producer import ProducerProcess
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+Start = Callable[..., ConsumerProcess]
+StartProducer = Callable[..., ProducerProcess]
+VERSION, NOT_ALLOWED, CONSTRAINTS, BUSY, RULE, ANOTHER = range(1, 7)
+
+
+@pytest.fixture(scope='module')
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_consumer(tmp_path_factory.mktemp('wire'))
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """With a short name, as a socket's address has 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix='zc_wire_') as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def start_producer(folder: Path) -> Iterator[StartProducer]:
+    """Starts producers; the newest is at ``folder / 'newest'``, as its announcement would tell."""
+    running: list[ProducerProcess] = []
+
+    def run(publisher_id: str = 'a' * 32, **options: int) -> ProducerProcess:
+        running.append(ProducerProcess(folder, publisher_id, **options))
+        newer = folder / 'newer'
+        newer.symlink_to(running[-1].path)
+        newer.rename(folder / 'newest')
+        return running[-1]
+
+    yield run
+    for producer in running:
+        producer.__exit__()
+
+
+@pytest.fixture
+def start(program: Path, folder: Path) -> Iterator[Start]:
+    running: list[ConsumerProcess] = []
+
+    def run(*options: str) -> ConsumerProcess:
+        running.append(ConsumerProcess(program, folder / 'newest', *options))
+        return running[-1]
+
+    yield run
+    for consumer in running:
+        consumer.__exit__()
+
+
+def told(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of a consumer's lines what the producer knows too."""
+    return [{key: line[key] for key in ('sequence', 'stamp_ns', 'frame_id', 'crc')} for line in lines]
+
+
+def test_a_thousand_frames_arrive_with_the_right_pixels(start_producer: StartProducer, start: Start) -> None:
+    producer = start_producer()
+    consumer = start('--frames', '1000', '--publisher', producer.publisher_id, '--name', 'c', '--format', 'NV12:0', '--window', '2')
+    published = producer.publish(1000, 'c')
+    code, frames, summary = consumer.result()
+    assert code == FRAMES_READ
+    assert told(frames) == published
+    assert {frame['dropped'] for frame in frames} == {0}
+    assert (summary['frames'], summary['reconnects'], summary['retired']) == (1000, 0, 0)
+    assert summary['mappings'] == len({frame['inode'] for frame in frames}) == len({frame['uid'] for frame in frames}) <= 8
+    producer.wait_for('consumers', 0)
+    statistics = producer.statistics()
+    assert (statistics['taken_back'], statistics['protocol_errors'], statistics['internal_errors']) == (0, {}, 0)
+    producer.close()
+
+
+@pytest.mark.parametrize('orderly', [True, False])
+def test_a_restart_of_the_producer_is_survived(start_producer: StartProducer, start: Start, orderly: bool) -> None:
+    first = start_producer('a' * 32)
+    consumer = start('--frames', '20', '--name', 'c', '--reconnect', '60')
+    published = first.publish(10, 'c')
+    lines = [consumer.line() for _ in range(10)]
+    first.close() if orderly else first.kill()
+    published += start_producer('b' * 32).publish(10, 'c')
+    code, rest, summary = consumer.result()
+    assert code == FRAMES_READ
+    assert told(lines + rest) == published
+    assert summary['reconnects'] == 1
+
+
+def test_frames_stay_readable_after_the_producer_was_killed(start_producer: StartProducer, start: Start) -> None:
+    producer = start_producer()
+    consumer = start('--hold', '--window', '3', '--depth', '1', '--name', 'c')
+    producer.publish(3, 'c')
+    for _ in range(3):
+        consumer.line()
+    producer.kill()
+    code, _, summary = consumer.result()
+    assert (code, summary['reread']) == (FRAMES_READ, 3)
+
+
+def test_what_a_slow_consumer_loses_is_told(start_producer: StartProducer, start: Start) -> None:
+    """One that holds its window gets no more; with its leases back, another gets everything. Nobody else loses a frame."""
+    producer = start_producer()
+    quick = start('--name', 'quick', '--frames', '40')
+    slow = start('--name', 'slow', '--misbehave', 'never-release', '--window', '2')
+    published = producer.publish(2, 'quick', 'slow') + producer.publish(28, 'quick')
+    assert [slow.line()['sequence'] for _ in range(2)] == [1, 2]
+    by_name = {found['name']: found for found in producer.statistics()['consumers']}
+    assert (by_name['slow']['held'], by_name['slow']['pending'], by_name['slow']['dropped']) == (2, 1, 27)
+    slow.process.kill()
+    producer.wait_for('consumers', 1)
+    published += producer.publish(10, 'quick')
+    code, frames, _ = quick.result()
+    assert code == FRAMES_READ and told(frames) == published
+    assert producer.statistics()['taken_back'] >= 2
+
+
+def test_drops_are_counted_in_the_next_frame(start_producer: StartProducer) -> None:
+    """With a window of 1 and a depth of 1 out of 10 frames the first and the newest come."""
+    producer = start_producer()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(60)
+        connection.connect(str(producer.path))
+        connection.send(spec.Hello(window=1, depth=1, name=b'raw').pack())
+        producer.publish(1, 'raw')
+        producer.publish(9)
+        frames = []
+        while len(frames) < 2:
+            data, fds, _, _ = socket.recv_fds(connection, spec.MAX_PACKET, 4)
+            for fd in fds:
+                os.close(fd)
+            if spec.HEADER.unpack_from(data)[0] == spec.FRAME:
+                frames.append(spec.FRAME_BODY.unpack_from(data, 8))
+                connection.send(spec.release(*frames[-1][:2]))
+    assert [(sequence, dropped) for _, _, sequence, _, _, _, _, dropped, _ in frames] == [(1, 0), (10, 8)]
+
+
+def test_a_late_joiner_gets_the_history_that_it_asked_for(start_producer: StartProducer, start: Start) -> None:
+    producer = start_producer(history=2)
+    published = producer.publish(5)
+    late = start('--history', '--frames', '2', '--window', '1', '--depth', '2')
+    code, frames, _ = late.result()
+    assert code == FRAMES_READ and told(frames) == published[-2:]
+    other = start('--frames', '1', '--name', 'other')
+    published = producer.publish(1, 'other')
+    assert told(other.result()[1]) == published
+
+
+def test_slots_of_an_earlier_size_are_retired(start_producer: StartProducer, start: Start) -> None:
+    producer = start_producer()
+    consumer = start('--frames', '20', '--name', 'c')
+    published = producer.publish(10, 'c')
+    producer.ask('reconfigure', 96, 64)
+    published += producer.publish(10, 'c')
+    code, frames, summary = consumer.result()
+    assert code == FRAMES_READ and told(frames) == published
+    earlier = {frame['uid'] for frame in frames[:10]}
+    assert summary['retired'] >= len(earlier) and not earlier & {frame['uid'] for frame in frames[10:]}
+
+
+REFUSED_WITH_CODE_5 = [
+    'bad-magic', 'wrong-length', 'header-reserved', 'unknown-type', 'reserved', 'unknown-flag', 'window-zero', 'window-large', 'depth-zero',
+    'depth-large', 'memory-none', 'memory-unknown', 'stride-align-zero', 'offset-align-zero', 'formats-many', 'formats-count',
+    'release-length', 'release-header-reserved', 'release-reserved', 'release-unknown', 'release-generation', 'release-unknown-flag',
+    'release-flag-without-fd', 'garbage', 'truncated-header', 'oversized', 'fd-with-hello', 'many-fds', 'never-hello',
+    'release-before-hello', 'second-hello', 'welcome-from-consumer', 'double-release', 'release-pipe', 'release-fd-without-flag',
+]  # fmt: skip
+
+
+@pytest.fixture(scope='module')
+def living_producer() -> Iterator[Callable[[], ProducerProcess]]:
+    """One producer that all of the bad consumers meet, one after the other; another one only where it didn't survive that."""
+    running: list[ProducerProcess] = []
+
+    def living() -> ProducerProcess:
+        if not running or running[-1].process.poll() is not None:
+            running.append(ProducerProcess(Path(folder), 'c' * 32, slots=16))
+        return running[-1]
+
+    with tempfile.TemporaryDirectory(prefix='zc_wire_') as folder:
+        living()  # before the tests count descriptors
+        yield living
+        for producer in running:
+            producer.__exit__()
+
+
+@pytest.mark.parametrize('kind', REFUSED_WITH_CODE_5)
+def test_a_consumer_that_breaks_a_rule_is_refused_and_a_good_one_loses_nothing(
+    living_producer: Callable[[], ProducerProcess], program: Path, kind: str
+) -> None:
+    producer = living_producer()
+    before = producer.statistics()
+    with ConsumerProcess(program, producer.path, '--name', 'good', '--frames', '6') as good:
+        published = producer.publish(2, 'good')
+        with ConsumerProcess(program, producer.path, '--name', 'bad', '--misbehave', kind) as bad:
+            if kind.startswith(('release-', 'double-')) and kind != 'release-before-hello':
+                published += producer.publish(1, 'good', 'bad')
+            code, text = bad.refusal()
+        assert code == RULE and len(text) > 10, text
+        published += producer.publish(6 - len(published), 'good')
+        result, frames, _ = good.result()
+    assert result == FRAMES_READ and told(frames) == published
+    assert {frame['dropped'] for frame in frames} == {0}
+    producer.wait_for('consumers', 0)
+    after = producer.statistics()
+    assert sum(after['protocol_errors'].values()) == sum(before['protocol_errors'].values()) + 1
+    assert after['internal_errors'] == 0, after['last_internal_error']
+
+
+@pytest.mark.parametrize('kind', ['never-read', 'never-release', 'empty-packet'])
+def test_a_consumer_that_only_takes_costs_the_others_nothing(
+    living_producer: Callable[[], ProducerProcess], program: Path, kind: str
+) -> None:
+    producer = living_producer()
+    with (
+        ConsumerProcess(program, producer.path, '--name', 'good', '--frames', '100') as good,
+        ConsumerProcess(program, producer.path, '--name', 'bad', '--misbehave', kind) as bad,
+    ):
+        if kind == 'empty-packet':
+            assert bad.result()[0] == ENDED
+            published = []
+        else:
+            published = producer.publish(1, 'good', 'bad')
+        published += producer.publish(100 - len(published), 'good')
+        code, frames, _ = good.result()
+    assert code == FRAMES_READ and told(frames) == published
+    producer.wait_for('consumers', 0)
+
+
+@pytest.mark.parametrize(
+    ('options', 'code', 'text'),
+    [
+        (('--version', '2:3'), VERSION, r'\b1\b'),
+        (('--version', '0:0'), VERSION, r'\b1\b'),
+        (('--publisher', 'd' * 32), ANOTHER, 'c' * 32),
+        (('--format', 'YUYV:0'), CONSTRAINTS, 'NV12'),
+        (('--format', 'NV12:1', '--format', 'R8:0'), CONSTRAINTS, 'NV12'),
+        (('--memory', 'dmabuf'), CONSTRAINTS, 'memfd'),
+        (('--align', '4096:1'), CONSTRAINTS, '4096'),
+        (('--align', '1:4096'), CONSTRAINTS, '4096'),
+        (('--max-size', '63:0'), CONSTRAINTS, '63'),
+        (('--max-size', '0:47'), CONSTRAINTS, '47'),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_its_reason(
+    living_producer: Callable[[], ProducerProcess], program: Path, options: tuple[str, ...], code: int, text: str
+) -> None:
+    with ConsumerProcess(program, living_producer().path, *options) as consumer:
+        found, reason = consumer.refusal()
+    assert found == code
+    assert re.search(text, reason), reason
+
+
+def test_a_later_version_is_spoken_down(start_producer: StartProducer, start: Start) -> None:
+    producer = start_producer()
+    consumer = start('--version', '1:7', '--frames', '1', '--name', 'c')
+    assert told([consumer.line() for _ in producer.publish(1, 'c')]) and consumer.result()[0] == FRAMES_READ
+
+
+@pytest.mark.parametrize('options', [{'max_connections': 1}, {'slots': 3}, {'pool': 0}], ids=['connections', 'slots', 'no_pool'])
+def test_a_busy_producer_says_so(start_producer: StartProducer, start: Start, options: dict[str, int]) -> None:
+    producer = start_producer(**options)
+    if options != {'pool': 0}:
+        start('--hold', '--window', '1')
+        producer.wait_for('consumers', 1)
+    assert start().refusal()[0] == BUSY
+
+
+def test_window_and_depth_shrink_to_what_is_free(start_producer: StartProducer, start: Start) -> None:
+    producer = start_producer(slots=6)
+    consumer = start('--window', '64', '--depth', '64', '--name', 'c', '--frames', '30')
+    published = producer.publish(30, 'c')
+    code, frames, summary = consumer.result()
+    assert code == FRAMES_READ and told(frames) == published
+    assert summary['mappings'] <= 6

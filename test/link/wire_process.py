@@ -1,0 +1,84 @@
+"""Runs the compiled consumer and reads the JSON lines that it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+FRAMES_READ, ENDED, USAGE, REFUSED, RULE_BROKEN = range(5)
+
+
+class ConsumerProcess:
+    """One run, whose output is always read. A context manager: what still runs at its end is killed."""
+
+    def __init__(self, program: Path, path: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
+        command = [str(program), '--socket', str(path), *options]
+        variables = {**os.environ, **(environment or {})}
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def line(self, timeout_s: float = 60.0) -> dict[str, Any]:
+        """The next line, waiting for it."""
+        text = self._lines.get(timeout=timeout_s)
+        assert text is not None, f'the consumer ended with {self.process.wait(timeout_s)}'
+        return dict(json.loads(text))
+
+    def result(self, timeout_s: float = 60.0) -> tuple[int, list[dict[str, Any]], dict[str, Any]]:
+        """The exit code, the lines not yet taken by ``line``, and the summary.
+
+        Fails where the consumer left a descriptor open or wrote to stderr.
+        """
+        texts = list(iter(lambda: self._lines.get(timeout=timeout_s), None))
+        code = self.process.wait(timeout_s)
+        errors = self.errors()
+        assert errors == '', errors
+        *lines, summary = map(json.loads, texts)
+        assert summary['open_fds'] == summary['open_fds_at_start'], 'descriptors left open'
+        return code, lines, summary
+
+    def errors(self) -> str:
+        """What it wrote to stderr until its end."""
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
+
+    def refusal(self) -> tuple[int, str]:
+        """The producer's code and text, of a consumer that was refused."""
+        code, lines, _ = self.result()
+        assert code == REFUSED, lines[-1:]
+        return lines[-1]['refused'], lines[-1]['text']
+
+    def rule(self) -> str:
+        """The rule that the producer broke."""
+        code, lines, _ = self.result()
+        assert code == RULE_BROKEN, (code, lines[-1:])
+        return str(lines[-1]['rule'])
+
+    def state(self) -> str:
+        """The kernel's letter: R runs, S sleeps."""
+        return Path(f'/proc/{self.process.pid}/stat').read_text('ascii').rpartition(')')[2].split()[0]
+
+    def __enter__(self) -> ConsumerProcess:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()

@@ -1,0 +1,119 @@
+"""What a producer can do wrong by WIRE.md. For each: the rule's name as the C consumer tells it, and the messages or changed fields."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import wire_spec as spec
+from wire_spec import Image
+
+TILED = 1 << 56 | 1
+LUMA, CHROMA = 80 * 48, 80 * 24
+
+# In place of WELCOME; for those of a name that ends in 'unknown' or 'welcomes', after it.
+FIRST_MESSAGES = {
+    'frame_first': ('state', lambda: spec.frame(7, 1, 0)),
+    'retired_first': ('state', lambda: spec.retired(7)),
+    'no_header': ('header', lambda: bytes(7)),
+    'hello_back': ('type', lambda: spec.Hello().pack()),
+    'release': ('type', lambda: spec.release(7, 1)),
+    'type_0': ('type', lambda: spec.packet(0, bytes(56))),
+    'type_8': ('type', lambda: spec.packet(8, bytes(56))),
+    'header_zero': ('reserved', lambda: spec.packet(spec.WELCOME, spec.welcome(2, 1)[8:], zero=1 << 31)),
+    'length_too_large': ('length', lambda: spec.packet(spec.WELCOME, spec.welcome(2, 1)[8:], length=65)),
+    'length_too_small': ('length', lambda: spec.packet(spec.WELCOME, spec.welcome(2, 1)[8:], length=63)),
+    'long_welcome': ('length', lambda: spec.packet(spec.WELCOME, spec.welcome(2, 1)[8:] + b'\0')),
+    'oversized': ('packet', lambda: spec.packet(spec.REFUSED, bytes(4089))),
+    'version_0': ('version', lambda: spec.welcome(2, 1, version=0)),
+    'version_2': ('version', lambda: spec.welcome(2, 1, version=2)),
+    'window_0': ('granted', lambda: spec.welcome(0, 1)),
+    'window_3': ('granted', lambda: spec.welcome(3, 1)),
+    'depth_0': ('granted', lambda: spec.welcome(2, 0)),
+    'depth_2': ('granted', lambda: spec.welcome(2, 2)),
+    'reserved_10': ('reserved', lambda: spec.welcome(2, 1, reserved=(1, 0, 0))),
+    'reserved_20': ('reserved', lambda: spec.welcome(2, 1, reserved=(0, 1 << 31, 0))),
+    'reserved_24': ('reserved', lambda: spec.welcome(2, 1, reserved=(0, 0, 1 << 63))),
+    'nobody': ('publisher', lambda: spec.welcome(2, 1, b'')),
+    'somebody_else': ('publisher', lambda: spec.welcome(2, 1, b'spec-server-2')),
+    'two_welcomes': ('state', lambda: spec.welcome(2, 1)),
+    'refusal_0': ('code', lambda: spec.refused(0, b'')),
+    'refusal_7': ('code', lambda: spec.refused(7, b'')),
+    'refusal_without_code': ('length', lambda: spec.packet(spec.REFUSED, b'\1\0\0')),
+    'refusal_too_long': ('length', lambda: spec.refused(1, bytes(501))),
+    'refusal_in_latin_1': ('text', lambda: spec.refused(1, b'\xe4')),
+    'refusal_with_surrogate': ('text', lambda: spec.refused(1, b'\xed\xa0\x80')),
+    'refusal_overlong': ('text', lambda: spec.refused(1, b'\xc0\x80')),
+    'refusal_cut_off': ('text', lambda: spec.refused(1, '€'.encode()[:2])),
+    'retired_unknown': ('retired', lambda: spec.retired(7)),
+    'frame_unknown': ('uid', lambda: spec.frame(7, 1, 0)),
+}
+
+# Fields of the BUFFERS of Image.nv12(), to a consumer that asked for NV12 LINEAR, aligned to 8 and 16, of at most 72 x 48.
+WRONG_BUFFERS = {
+    'no_pixels': ('image', {'width': 0}),
+    'no_rows': ('image', {'height': 0}),
+    'too_wide': ('image', {'width': 80}),
+    'too_high': ('image', {'height': 49}),
+    'other_format': ('format', {'fourcc': spec.fourcc('NV21')}),
+    'other_modifier': ('format', {'modifier': TILED}),
+    'matrix_0': ('colour', {'colour': (0, 1, 1)}),
+    'matrix_5': ('colour', {'colour': (5, 1, 1)}),
+    'range_0': ('colour', {'colour': (1, 0, 1)}),
+    'range_3': ('colour', {'colour': (1, 3, 1)}),
+    'transfer_0': ('colour', {'colour': (1, 1, 0)}),
+    'transfer_4': ('colour', {'colour': (1, 1, 4)}),
+    'reserved_51': ('reserved', {'reserved': (1, 0, 0)}),
+    'reserved_52': ('reserved', {'reserved': (0, 1, 0)}),
+    'reserved_56': ('reserved', {'reserved': (0, 0, 1 << 63)}),
+    'kind_0': ('kind', {'kind': 0}),
+    'kind_3': ('kind', {'kind': 3}),
+    'called_dmabuf': ('kind', {'kind': spec.DMABUF}),
+    'no_planes': ('planes', {'num_planes': 0}),
+    'five_planes': ('planes', {'num_planes': 5}),
+    'one_plane_of_two': ('planes', {'planes': [(0, 80, 0, LUMA)]}),
+    'no_buffers': ('planes', {'num_buffers': 0}),
+    'five_buffers': ('planes', {'num_buffers': 5}),
+    'more_descriptors': ('descriptors', {'num_buffers': 2}),
+    'plane_elsewhere': ('planes', {'planes': [(0, 80, 0, LUMA), (1, 80, 0, CHROMA)]}),
+    'unused_plane': ('reserved', {'tail_planes': [(0, 1, 0, 0)]}),
+    'unused_size': ('reserved', {'tail_sizes': [1]}),
+    'buffer_larger': ('buffer_size', {'sizes': [LUMA + CHROMA + 1]}),
+    'buffer_smaller': ('bounds', {'sizes': [LUMA + CHROMA - 1]}),
+    'buffer_empty': ('buffer_size', {'sizes': [0]}),
+    'buffer_negative': ('buffer_size', {'sizes': [2**64 - 1]}),
+    'plane_too_long': ('bounds', {'planes': [(0, 80, 0, LUMA), (0, 80, LUMA, CHROMA + 1)]}),
+    'plane_empty': ('bounds', {'planes': [(0, 80, 0, LUMA), (0, 80, LUMA, 0)]}),
+    'offset_behind': ('bounds', {'planes': [(0, 80, 0, LUMA), (0, 80, LUMA + CHROMA + 1, 1)]}),
+    'end_overflows': ('bounds', {'planes': [(0, 80, 0, LUMA), (0, 80, 2**64 - 80, CHROMA + 80)]}),
+    'size_overflows': ('bounds', {'planes': [(0, 80, 0, LUMA), (0, 80, LUMA, 2**64 - LUMA)]}),
+    'rows_do_not_fit': ('bounds', {'planes': [(0, 80, 0, LUMA), (0, 128, LUMA, CHROMA)]}),
+    'last_row_cut': ('bounds', {'planes': [(0, 80, 0, 80 * 47 + 63), (0, 80, LUMA, CHROMA)]}),
+    'stride_short': ('stride', {'planes': [(0, 56, 0, LUMA), (0, 80, LUMA, CHROMA)]}),
+    'stride_0': ('stride', {'planes': [(0, 80, 0, LUMA), (0, 0, LUMA, CHROMA)]}),
+    'overlap': ('overlap', {'planes': [(0, 80, 0, LUMA), (0, 80, LUMA - 16, CHROMA)]}),
+    'same_plane_twice': ('overlap', {'planes': [(0, 80, 0, LUMA), (0, 80, 0, CHROMA)]}),
+    'stride_unaligned': ('alignment', {'planes': [(0, 76, 0, LUMA), (0, 80, LUMA, CHROMA)]}),
+    'offset_unaligned': ('alignment', {'planes': [(0, 80, 0, LUMA), (0, 80, LUMA + 8, CHROMA - 8)]}),
+}
+
+# To a window of 1, after the BUFFERS of uid 7. The first frame of two is right, and to be released before the second.
+WRONG_FRAMES = {
+    'same_generation': ('generation', lambda: [spec.frame(7, 5, 10), spec.frame(7, 5, 11)]),
+    'older_generation': ('generation', lambda: [spec.frame(7, 5, 10), spec.frame(7, 4, 11)]),
+    'unknown_uid': ('uid', lambda: [spec.frame(8, 1, 0)]),
+    'retired_uid': ('retired', lambda: [spec.retired(7), spec.frame(7, 1, 0)]),
+    'retired_twice': ('retired', lambda: [spec.retired(7), spec.retired(7)]),
+    'flag_1': ('reserved', lambda: [spec.frame(7, 1, 0, flags=2)]),
+    'flag_31': ('reserved', lambda: [spec.frame(7, 1, 0, flags=1 << 31)]),
+    'fence_without_fd': ('descriptors', lambda: [spec.frame(7, 1, 0, flags=1)]),
+    'frame_id_too_long': ('length', lambda: [spec.frame(7, 1, 0, frame_id=256 * b'x')]),
+    'frame_id_in_latin_1': ('text', lambda: [spec.frame(7, 1, 0, frame_id=b'\xff')]),
+    'short_frame': ('length', lambda: [spec.packet(spec.FRAME, bytes(63))]),
+    'long_retired': ('length', lambda: [spec.packet(spec.BUFFER_RETIRED, bytes(9))]),
+    'short_buffers': ('length', lambda: [spec.packet(spec.BUFFERS, bytes(183))]),
+}
+
+
+def lie(image: Image, **changes: object) -> Image:
+    """*image* with other fields; its memory is made from what it was."""
+    return dataclasses.replace(image, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,164 @@
+"""Converts for plain readers, on a thread of its own: a viewer that is slow can't slow the camera down."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+
+from zc_perception.frame_queue import KeepLastQueue
+from zc_perception.link.bus import LinkQos
+from zc_perception.link.duplicates import message_identity
+from zc_perception.link.endpoints.qos import link_qos
+from zc_perception.link.rclpy_compat import publish, subscription_count
+from zc_perception.link.type_adapter import Releaser, TypeAdapter
+
+T = TypeVar('T')
+_REMEMBERED = 256
+
+
+@dataclass(frozen=True)
+class ExtraMessage(Generic[T]):
+    """One more message that a publisher makes of each object, on ``<topic><suffix>``, while somebody reads it there."""
+
+    ros_type: type[Any]
+    suffix: str
+    convert: Callable[[T], Any]
+
+
+@dataclass
+class _Written:
+    """A message while and after it is published: when that began and ended by the ROS middleware's clock."""
+
+    number: int
+    identity: tuple[str, int] | None
+    began_ns: int
+    ended_ns: int | None = None
+
+
+class MessageWriter(Generic[T]):
+    """Publishes the messages of one adapted publisher. One conversion per object and message type, whatever the number of readers.
+
+    With transient_local every object is converted, whether or not anybody reads now: a late reader gets it from the middleware's history.
+    That is what rclcpp does; the count is in the statistics.
+    """
+
+    def __init__(self, node: Node, adapter: TypeAdapter[T], topic: str, qos: QoSProfile, extras: Sequence[ExtraMessage[T]]) -> None:
+        self._node = node
+        self._qos: LinkQos = link_qos(qos)
+        self._publisher = node.create_publisher(adapter.ros_type, topic, qos)
+        self.topic: str = self._publisher.topic_name
+        self._holder = f'{node.get_fully_qualified_name()}:to_ros'
+        self._adapter = adapter
+        self._outputs: list[tuple[Any, Callable[[T], Any]]] = [(self._publisher, adapter.to_ros)]
+        self._outputs += [(node.create_publisher(e.ros_type, self.topic + e.suffix, qos), e.convert) for e in extras]
+        # Keep-all would pin every frame while a conversion is slow.
+        depth = (self._qos.depth or 1) if adapter.leased else self._qos.depth
+        self._queue: KeepLastQueue[T] = KeepLastQueue(depth, adapter.release)
+        self._releaser = Releaser(adapter)
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._written: deque[_Written] = deque(maxlen=_REMEMBERED)
+        self._write_lock = threading.Lock()
+        self._number = 0
+        self.conversions = 0
+        self.errors = 0
+
+    def readers(self) -> int:
+        """Plain readers of the topic itself, in any process."""
+        return subscription_count(self._publisher)
+
+    @property
+    def skipped(self) -> int:
+        """Objects that the converting thread had no time for."""
+        return self._queue.dropped
+
+    def _wanted(self) -> bool:
+        return self._qos.transient_local or any(subscription_count(publisher) for publisher, _ in self._outputs)
+
+    def write(self, item: T) -> None:
+        """Have *item* converted if somebody wants it. Never waits; the caller keeps its lease."""
+        if self._stop.is_set() or not self._wanted():
+            return
+        delivery = self._adapter.deliver(item, self._holder)
+        if delivery is not None:
+            if self._thread is None:
+                self._start()
+            self._queue.put(delivery)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None and not self._stop.is_set():
+                self._thread = threading.Thread(target=self._run, name=f'to_ros {self.topic}', daemon=True)
+                self._thread.start()
+
+    def write_message(self, message: Any) -> None:
+        """Publish a message as it is."""
+        self._publish(self._publisher, message)
+
+    def _publish(self, publisher: Any, message: Any) -> None:
+        if publisher is not self._publisher or self._adapter.leased:
+            publish(publisher, message)
+            return
+        with self._write_lock:
+            self._number += 1
+            written = _Written(self._number, message_identity(message), time.time_ns())
+            self._written.append(written)
+            publish(publisher, message)
+            written.ended_ns = time.time_ns()
+
+    def wrote(self, message: Any, info: dict[str, Any]) -> bool:
+        """Whether a message, of which the middleware says *info*, is one of the latest from here. For types that aren't leased."""
+        stamp_ns, number, identity = info.get('source_timestamp'), info.get('publication_sequence_number'), message_identity(message)
+        return stamp_ns is not None and any(
+            written.began_ns <= stamp_ns
+            and (written.ended_ns is None or stamp_ns <= written.ended_ns)
+            and number in (None, written.number)
+            and identity == written.identity
+            for written in tuple(self._written)
+        )
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            item = self._queue.get(0.5)
+            if item is None:
+                continue
+            try:
+                for publisher, convert in self._outputs:
+                    eager = publisher is self._publisher and self._qos.transient_local
+                    if eager or subscription_count(publisher):
+                        self._convert(publisher, convert, item)
+            finally:
+                self._releaser.end(item)
+            del item
+
+    def _convert(self, publisher: Any, convert: Callable[[T], Any], item: T) -> None:
+        try:
+            message = convert(item)
+            self.conversions += 1
+            self._publish(publisher, message)
+        except Exception as error:
+            # An adapter is somebody else's code. When the context has just been shut down, publishing fails and nobody cares.
+            if not self._stop.is_set():
+                self.errors += 1
+                self._node.get_logger().error(
+                    f"'{self.topic}': an object could not be published as a message: {error}", throttle_duration_sec=5.0
+                )
+
+    def close(self) -> None:
+        """Stop converting and leave the graph."""
+        with self._lock:
+            self._stop.set()
+        self._queue.close()
+        if self._thread is not None:
+            self._thread.join(timeout=2.0)
+        self._releaser.retry()
+        for publisher, _ in self._outputs:
+            self._node.destroy_publisher(publisher)

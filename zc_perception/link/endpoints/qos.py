@@ -1,0 +1,36 @@
+"""QoS profiles of rclpy as the link sees them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+
+from zc_perception.errors import ConfigError
+from zc_perception.link.bus import BusKey, LinkQos
+
+ANNOUNCEMENT_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+"""For the writer of an announcement."""
+ANNOUNCEMENTS_QOS = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+"""For the reader, which keeps one announcement of each of many publishers."""
+
+
+def link_qos(profile: QoSProfile) -> LinkQos:
+    """The link's view of a profile.
+
+    :raises ConfigError: keep-last with depth 0, which could never hold a frame.
+    """
+    keep_all = profile.history == HistoryPolicy.KEEP_ALL
+    if not keep_all and profile.depth < 1:
+        raise ConfigError(f'QoS depth {profile.depth}: keep-last needs at least 1')
+    return LinkQos(
+        None if keep_all else profile.depth,
+        profile.reliability != ReliabilityPolicy.BEST_EFFORT,
+        profile.durability == DurabilityPolicy.TRANSIENT_LOCAL,
+    )
+
+
+def bus_key(node: Node, topic: str, ros_type: type[Any]) -> BusKey:
+    """Where publishers and subscriptions of one topic meet."""
+    return id(node.context), topic, f'{ros_type.__module__.split(".")[0]}/{ros_type.__name__}'

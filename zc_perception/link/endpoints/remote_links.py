@@ -1,0 +1,71 @@
+"""What a subscription needs of rung 2, without knowing sockets; and the one that has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol, TypeVar
+
+from zc_perception.frame_queue import KeepLastQueue
+from zc_perception.link.announcement import Announcement
+from zc_perception.link.bus import LinkQos
+from zc_perception.link.rungs import RemotePublisher, RemoteState
+
+T = TypeVar('T')
+
+
+class RemoteLinks(Protocol[T]):
+    """The connections of one subscription to publishers of other processes on this host."""
+
+    def open(
+        self,
+        queue: KeepLastQueue[T],
+        wanted: LinkQos,
+        accept: Callable[[T], bool],
+        notify: Callable[[], None] | None,
+        changed: Callable[[], None],
+    ) -> None:
+        """Called once, before anything else.
+
+        :param queue: where objects go.
+        :param accept: asked for each object; one that it doesn't take is released.
+        :param notify: called after each object was queued, from any thread; ``None``: the queue's owner fetches objects itself.
+        :param changed: a connection came or went.
+        """
+
+    def update(self, reachable: Sequence[Announcement], announced: Sequence[Announcement]) -> Sequence[RemotePublisher]:
+        """Connect to *reachable*, leave others, and say how far it is with each of *announced*."""
+
+    def connected(self) -> Collection[str]:
+        """Ids of the publishers that are connected."""
+
+    def dropped(self) -> int:
+        """Objects that were dropped on the other side, because this one was too slow."""
+
+    def close(self) -> None:
+        """End all connections. Idempotent."""
+
+
+class NoLinks:
+    """For types that have no memory to share, and for owners that don't want it."""
+
+    def open(self, *_: Any) -> None:
+        """See :class:`RemoteLinks`."""
+
+    def update(self, reachable: Sequence[Announcement], announced: Sequence[Announcement]) -> Sequence[RemotePublisher]:
+        """See :class:`RemoteLinks`."""
+        reason = 'this subscription takes no shared memory'
+        return [RemotePublisher(a.publisher_id, RemoteState.IMPOSSIBLE, reason) for a in announced]
+
+    def connected(self) -> Collection[str]:
+        """See :class:`RemoteLinks`."""
+        return ()
+
+    def dropped(self) -> int:
+        """See :class:`RemoteLinks`."""
+        return 0
+
+    def close(self) -> None:
+        """See :class:`RemoteLinks`."""
+
+
+NO_LINKS: Any = NoLinks()

@@ -1,0 +1,226 @@
+"""Rung 2 for a subscription of frames: a client for each announced publisher of another process on this host."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from pathlib import Path
+
+from zc_perception.frame import Frame
+from zc_perception.frame_queue import KeepLastQueue
+from zc_perception.link.announcement import Announcement, host_id
+from zc_perception.link.bus import LinkQos
+from zc_perception.link.rungs import RemotePublisher, RemoteState
+from zc_perception.link.shared_memory.client import ClientStatistics, SharedMemoryClient
+from zc_perception.link.shared_memory.receiver import SharedMemoryReceiver
+from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
+
+_MAX_DEPTH = 64
+# A publisher that doesn't let us in within this time is read by messages meanwhile; we go on trying.
+_PATIENCE_S = 2.0
+_LOOK_S = 0.5
+
+
+class _Once:
+    """A publisher sends its history again after a connection has broken."""
+
+    def __init__(self, accept: Callable[[Frame], bool]) -> None:
+        self._accept = accept
+        self._seen: deque[int] = deque(maxlen=2 * _MAX_DEPTH)
+
+    def __call__(self, frame: Frame) -> bool:
+        if frame.published_ns in self._seen:
+            return False
+        self._seen.append(frame.published_ns)
+        return self._accept(frame)
+
+
+class _Source:
+    """One client as a source of a queue: asks the subscription whether each frame is new."""
+
+    def __init__(self, client: SharedMemoryClient, accept: Callable[[Frame], bool]) -> None:
+        self._client = client
+        self._accept = accept
+        self.fileno = client.fileno
+
+    def receive(self) -> Frame | None:
+        """See :class:`~zc_perception.frame_queue.Source`."""
+        while (frame := self._client.receive()) is not None:
+            if self._accept(frame):
+                return frame
+            frame.release()
+        return None
+
+
+class _Link:
+    """One publisher's client, and how its frames get to the queue."""
+
+    def __init__(self, announcement: Announcement, client: SharedMemoryClient) -> None:
+        self.announcement = announcement
+        self.client = client
+        self.since = time.monotonic()
+        self.source: _Source | None = None
+        self.receiver: SharedMemoryReceiver | None = None
+        self.was_connected = False
+
+    def state(self) -> RemotePublisher:
+        """How far it is."""
+        publisher_id = self.announcement.publisher_id
+        if self.client.connected:
+            self.since = time.monotonic()
+            return RemotePublisher(publisher_id, RemoteState.CONNECTED)
+        reason = self.client.last_end or f"nobody answers at '{self.announcement.socket}'"
+        waiting = time.monotonic() - self.since < _PATIENCE_S
+        return RemotePublisher(publisher_id, RemoteState.CONNECTING if waiting else RemoteState.IMPOSSIBLE, reason)
+
+
+class SharedMemoryLinks:
+    """See :class:`~zc_perception.link.endpoints.remote_links.RemoteLinks`.
+
+    With a callback, each publisher has a thread that receives. Without one, the queue's owner receives in its own thread, and one thread
+    here only connects.
+
+    :param name: this consumer's, for diagnostics at both ends.
+    :param held: frames that the owner holds at the same time: those in work and those that it shared. It gets no more until one of them is
+        released.
+    :param requirements: what buffers have to be like.
+    :param allowed_uids: users whose producers are trusted, besides this one and root.
+    """
+
+    def __init__(self, name: str, *, held: int = 1, requirements: Requirements = ANYTHING, allowed_uids: Collection[int] = ()) -> None:
+        self._name = name
+        self._held = held
+        self._requirements = requirements
+        self._allowed_uids = allowed_uids
+        self._links: dict[str, _Link] = {}
+        self._lock = threading.Lock()
+        self._dropped = 0
+        self._stop = threading.Event()
+        self._look = threading.Event()
+        self._connector: threading.Thread | None = None
+
+    def open(
+        self,
+        queue: KeepLastQueue[Frame],
+        wanted: LinkQos,
+        accept: Callable[[Frame], bool],
+        notify: Callable[[], None] | None,
+        changed: Callable[[], None],
+    ) -> None:
+        """See :class:`RemoteLinks`."""
+        self._queue = queue
+        self._depth = min(_MAX_DEPTH, wanted.depth or _MAX_DEPTH)
+        self._history = wanted.transient_local
+        self._accept = accept
+        self._notify = notify
+        self._changed = changed
+
+    def update(self, reachable: Sequence[Announcement], announced: Sequence[Announcement]) -> Sequence[RemotePublisher]:
+        """See :class:`RemoteLinks`."""
+        wanted = {a.publisher_id: a for a in reachable}
+        with self._lock:
+            gone = [self._links.pop(publisher_id) for publisher_id in list(self._links) if publisher_id not in wanted]
+            for publisher_id, announcement in wanted.items():
+                self._point(publisher_id, announcement)
+            states = {publisher_id: link.state() for publisher_id, link in self._links.items()}
+        for link in gone:
+            self._end(link)
+        self._look.set()
+        return [states.get(a.publisher_id) or RemotePublisher(a.publisher_id, RemoteState.IMPOSSIBLE, _why_not(a)) for a in announced]
+
+    def _point(self, publisher_id: str, announcement: Announcement) -> None:
+        """Lock held: have a link to where *announcement* says."""
+        link = self._links.get(publisher_id)
+        if link is None:
+            self._links[publisher_id] = self._start(announcement)
+        elif link.announcement.socket != announcement.socket:
+            link.announcement = announcement
+            (link.receiver or link.client).retarget(Path(announcement.socket), publisher_id)
+
+    def _start(self, announcement: Announcement) -> _Link:
+        client = SharedMemoryClient(
+            Path(announcement.socket),
+            name=self._name,
+            publisher_id=announcement.publisher_id,
+            window=self._held,
+            depth=self._depth,
+            history=self._history,
+            requirements=self._requirements,
+            allowed_uids=self._allowed_uids,
+        )
+        link = _Link(announcement, client)
+        accept = _Once(self._accept) if self._history else self._accept
+        if self._notify is not None:
+            link.receiver = SharedMemoryReceiver(client, partial(self._hand_on, accept), lambda connected, reason: self._changed())
+            return link
+        link.source = _Source(client, accept)
+        self._queue.attach(link.source)
+        if self._connector is None:
+            self._connector = threading.Thread(target=self._connect, name=f'shared-memory connector {self._name}', daemon=True)
+            self._connector.start()
+        return link
+
+    def _hand_on(self, accept: Callable[[Frame], bool], frame: Frame) -> None:
+        if not accept(frame):
+            frame.release()
+            return
+        self._queue.put(frame)
+        if self._notify is not None:
+            self._notify()
+
+    def _connect(self) -> None:
+        """Connecting may wait for a producer that is busy or stopped: neither an executor nor the owner's thread has time for that."""
+        while not self._stop.is_set():
+            with self._lock:
+                links = list(self._links.values())
+            waits = [wait for link in links if (wait := link.client.maintain()) is not None]
+            for link in links:
+                if link.client.connected is not link.was_connected:
+                    link.was_connected = link.client.connected
+                    self._changed()
+            self._look.wait(min([_LOOK_S, *waits]))
+            self._look.clear()
+
+    def _end(self, link: _Link) -> None:
+        self._dropped += link.client.statistics().dropped
+        if link.source is not None:
+            self._queue.detach(link.source)
+        (link.receiver or link.client).close()
+
+    def connected(self) -> Collection[str]:
+        """See :class:`RemoteLinks`."""
+        with self._lock:
+            return {publisher_id for publisher_id, link in self._links.items() if link.client.connected}
+
+    def dropped(self) -> int:
+        """See :class:`RemoteLinks`."""
+        with self._lock:
+            return self._dropped + sum(link.client.statistics().dropped for link in self._links.values())
+
+    def statistics(self) -> dict[str, ClientStatistics]:
+        """Each publisher's connection."""
+        with self._lock:
+            return {publisher_id: link.client.statistics() for publisher_id, link in self._links.items()}
+
+    def close(self) -> None:
+        """See :class:`RemoteLinks`."""
+        self._stop.set()
+        self._look.set()
+        if self._connector is not None:
+            self._connector.join(timeout=2.0)
+        with self._lock:
+            links = list(self._links.values())
+            self._links.clear()
+        for link in links:
+            self._end(link)
+
+
+def _why_not(announcement: Announcement) -> str:
+    if announcement.host_id != host_id():
+        return 'it is on another host'
+    if not announcement.socket:
+        return 'it offers no shared memory'
+    return "not every publisher's QoS matches"

@@ -1,0 +1,303 @@
+"""The adapted subscription."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup, ReentrantCallbackGroup
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from std_msgs.msg import String
+
+from zc_perception.frame_queue import KeepLastQueue
+from zc_perception.link.announcement import SUFFIX, Announcement, host_id
+from zc_perception.link.bus import BUS, BusPublisher, BusSubscription
+from zc_perception.link.duplicates import REMEMBERED, DuplicateFilter, message_identity
+from zc_perception.link.endpoints.discovery import Announcements, count_publishers
+from zc_perception.link.endpoints.executor_wake import ExecutorWake
+from zc_perception.link.endpoints.qos import ANNOUNCEMENTS_QOS, bus_key, link_qos
+from zc_perception.link.endpoints.remote_links import NO_LINKS, RemoteLinks
+from zc_perception.link.rclpy_compat import call_soon, message_callback
+from zc_perception.link.rungs import REFUSED, UNMATCHED, Choice, LocalPublisher, TopicView, choose
+from zc_perception.link.type_adapter import Releaser, TypeAdapter
+
+T = TypeVar('T')
+_RUNG_PERIOD_S = 0.5
+# An announcement comes a little after the endpoint that it belongs to. To fall to messages meanwhile would make that publisher convert.
+_GRACE_S = 2.0
+# Messages may be waiting in a reader that is no longer needed.
+_READER_LINGERS_S = 0.5
+
+
+@dataclass(frozen=True)
+class SubscriptionStatistics:
+    """Counters since start, and the rung in use with its reason.
+
+    :param routes: each publisher's rung and reason, where there are several.
+    """
+
+    rung: str
+    reason: str
+    received: int
+    dropped: int
+    conversions: int
+    conversion_errors: int
+    duplicates: int = 0
+    routes: tuple[tuple[str, str], ...] = ()
+
+
+class AdaptedSubscription(Generic[T]):
+    """Receives objects of the adapter's custom type, from each publisher by the best rung that leads to it.
+
+    It holds no reader of the plain message while every publisher reaches it without a copy: that would make them convert.
+
+    :param callback: called with each object on the node's executor, in *callback_group*, one at a time and in order. A frame is released
+        when it returns, unless it called :meth:`Frame.share`. ``None``: the owner takes objects from :attr:`queue` on a thread of its own
+        (the hot path), and releases them.
+    :param holder: name among the holders of leases, for diagnostics.
+    :param remote: how publishers of other processes on this host are reached; by default not at all.
+    :param copy_free_required: never fall to plain messages: be unmatched, and say so as an error.
+    :raises ConfigError: keep-last with depth 0.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        adapter: TypeAdapter[T],
+        topic: str,
+        qos: QoSProfile,
+        *,
+        callback: Callable[[T], None] | None = None,
+        callback_group: CallbackGroup | None = None,
+        holder: str | None = None,
+        remote: RemoteLinks[T] = NO_LINKS,
+        copy_free_required: bool = False,
+    ) -> None:
+        self._node = node
+        self._adapter = adapter
+        self._callback = callback
+        group = callback_group or node.default_callback_group
+        # In order and one at a time, yet in parallel to the group's others.
+        self._group = MutuallyExclusiveCallbackGroup() if isinstance(group, ReentrantCallbackGroup) else group
+        self._qos = qos
+        self._wanted = link_qos(qos)
+        self._required = copy_free_required
+        self.topic: str = node.resolve_topic_name(topic)
+        self._key = bus_key(node, self.topic, adapter.ros_type)
+        self.queue: KeepLastQueue[T] = KeepLastQueue(self._wanted.depth, adapter.release)
+        self._wake = None if callback is None else ExecutorWake(node, self._group, self._drain)
+        # A callback may destroy its own subscription.
+        self._drain_lock = threading.RLock()
+        self._rung_lock = threading.Lock()
+        self._duplicates = DuplicateFilter(max(REMEMBERED, 2 * (self._wanted.depth or 0)))
+        self._stamped = hasattr(adapter.custom_type, 'header')
+        self._bus_subscription: BusSubscription[T] = BusSubscription(
+            holder or node.get_fully_qualified_name(),
+            self._wanted,
+            self.queue,
+            self._wake,
+            self._note if self._stamped else None,
+            adapter.custom_type,
+        )
+        self._remote = remote
+        self._announcements = Announcements()
+        self._unreachable_since: float | None = None
+        self._releaser = Releaser(adapter)
+        self._reader: Any = None
+        self._reader_needed_at = 0.0
+        self._direct = 0
+        self._conversions = 0
+        self._conversion_errors = 0
+        self._choice = Choice(UNMATCHED, 'no publisher', False)
+        self._said = UNMATCHED, 'no publisher'
+        self._closed = False
+        remote.open(self.queue, self._wanted, self._accept_direct, self._wake, self._remote_changed)
+        BUS.add_subscription(self._key, self._bus_subscription)
+        self._announcement_reader = node.create_subscription(String, self.topic + SUFFIX, self._on_announcement, ANNOUNCEMENTS_QOS)
+        self._timer = node.create_timer(_RUNG_PERIOD_S, self._on_timer)
+        self.update_rung()
+
+    def _on_timer(self) -> None:
+        self.update_rung()
+        if self._wake is not None and len(self.queue):
+            self._wake()
+
+    def _on_announcement(self, message: String) -> None:
+        announcement = Announcement.from_json(message.data)
+        if announcement is not None:
+            with self._rung_lock:
+                self._announcements.add(announcement)
+            self.update_rung()
+
+    def update_rung(self) -> None:
+        """Look at who publishes now and move to the best rungs. Called by a timer, and by an owner that doesn't want to wait for it."""
+        with self._rung_lock:
+            if not self._closed:
+                self._move_to(choose(self._view()))
+
+    def _remote_changed(self) -> None:
+        """From a thread of the links: entities come and go on the executor's."""
+        self._duplicates.direct_begins()
+        executor = self._node.executor
+        if executor is not None and not self._closed:
+            call_soon(executor, self.update_rung)
+
+    def _view(self) -> TopicView:
+        local = BUS.publishers(self._key)
+        count = count_publishers(self._node, self.topic, self._wanted, local)
+        own_ids = {publisher.publisher_id for publisher in local}
+        announced = self._announcements.remote(own_ids, count.adapted, self._remote.connected())
+        # Which of them don't match can't be known from here: then the middleware decides.
+        all_match = count.matching == count.adapted
+        reachable = [a for a in announced if a.host_id == host_id() and a.socket] if all_match else []
+        remote = self._remote.update(reachable, announced)
+        unannounced = max(0, count.adapted - len(announced)) if count.matching else 0
+        patient = self._patient(unannounced)
+        return TopicView(
+            local=[self._local(publisher) for publisher in local],
+            remote=remote if count.matching else (),
+            unannounced=unannounced if patient else 0,
+            plain=count.plain + (0 if patient else unannounced),
+            copy_free_required=self._required,
+            mismatch=count.mismatch,
+        )
+
+    def _patient(self, unannounced: int) -> bool:
+        """Whether to wait for announcements a little longer."""
+        if self._remote is NO_LINKS:
+            return False
+        now = time.monotonic()
+        if unannounced == 0:
+            self._unreachable_since = None
+            return True
+        if self._unreachable_since is None:
+            self._unreachable_since = now
+        return now - self._unreachable_since < _GRACE_S
+
+    def _local(self, publisher: BusPublisher[Any]) -> LocalPublisher:
+        other_type = publisher.custom_type is not None and publisher.custom_type is not self._adapter.custom_type
+        return LocalPublisher(publisher.name, self._wanted.mismatch(publisher.qos), other_type)
+
+    def _move_to(self, choice: Choice) -> None:
+        now = time.monotonic()
+        if choice.reader:
+            self._reader_needed_at = now
+            if self._reader is None:
+                self._reader = self._node.create_subscription(
+                    self._adapter.ros_type, self.topic, message_callback(self._on_message), self._qos, callback_group=self._group
+                )
+        elif self._reader is not None and now - self._reader_needed_at >= _READER_LINGERS_S:
+            self._node.destroy_subscription(self._reader)
+            self._reader = None
+        self._choice = choice
+        # Not before the node is spun: a program that ends over a wrong parameter says that alone.
+        if (choice.rung, choice.reason) != self._said and self._node.executor is not None:
+            self._said = choice.rung, choice.reason
+            logger = self._node.get_logger()
+            say = logger.error if choice.rung == REFUSED else logger.info
+            say(f"'{self.topic}': link is {choice.rung}: {choice.reason}")
+
+    def _note(self, item: Any) -> None:
+        self._duplicates.note_direct(item.header)
+
+    def _accept_direct(self, item: Any) -> bool:
+        """For objects of another process: whether it is new here."""
+        if self._stamped:
+            if self._reader is None and not self._conversions:
+                self._duplicates.note_direct(item.header)
+            elif not self._duplicates.accept_direct(item.header):
+                return False
+        self._direct += 1
+        return True
+
+    def _came_directly(self, message: Any, info: dict[str, Any] | None) -> bool:
+        """Whether the message's object has come, or is coming, without a copy."""
+        identity = message_identity(message)
+        if self._stamped:
+            return identity is not None and not self._duplicates.accept_message(*identity)
+        if info is None:
+            return False
+        for publisher in BUS.publishers(self._key):
+            if publisher.wrote is not None and self._bus_subscription in publisher.matched and publisher.wrote(message, info):
+                self._duplicates.count()
+                return True
+        return False
+
+    def _on_message(self, message: Any, info: dict[str, Any] | None) -> None:
+        if self._came_directly(message, info):
+            return
+        try:
+            item = self._adapter.to_custom(message)
+        except Exception as error:
+            # The adapter is somebody else's code, and the message is a stranger's.
+            self._conversion_errors += 1
+            self._node.get_logger().error(f"'{self.topic}': a message could not be taken: {error}", throttle_duration_sec=5.0)
+            return
+        self._conversions += 1
+        if hasattr(item, 'published_ns'):
+            item.published_ns = time.monotonic_ns()
+        self.queue.put(item)
+        if self._callback is not None:
+            self._drain()
+
+    def _drain(self) -> None:
+        """Run the callback for each queued object, one after the other on any kind of executor."""
+        with self._drain_lock:
+            self._releaser.retry()
+            try:
+                while (item := self.queue.get()) is not None:
+                    self._call(item)
+                    del item
+            finally:
+                # The callback has raised: the rest is for whoever spins on.
+                if self._wake is not None and len(self.queue):
+                    self._wake()
+
+    def _call(self, item: Any) -> None:
+        if self._callback is None:
+            return
+        if not self._adapter.leased:
+            self._callback(item)
+            return
+        item.lend()
+        try:
+            self._callback(item)
+        finally:
+            if item.borrowed and not item.released:
+                error = self._releaser.end(item)
+                if error is not None:
+                    self._node.get_logger().warning(f"'{self.topic}': {error}", throttle_duration_sec=5.0)
+
+    def statistics(self) -> SubscriptionStatistics:
+        """Counters."""
+        return SubscriptionStatistics(
+            self._choice.rung,
+            self._choice.reason,
+            self._bus_subscription.delivered + self._direct + self._conversions,
+            self.queue.dropped + self._bus_subscription.refused + self._remote.dropped(),
+            self._conversions,
+            self._conversion_errors,
+            self._duplicates.dropped,
+            self._choice.routes,
+        )
+
+    def destroy(self) -> None:
+        """Leave the bus, the sockets and the graph, and release what is queued."""
+        with self._rung_lock:
+            self._closed = True
+        BUS.remove_subscription(self._key, self._bus_subscription)
+        self._remote.close()
+        self._node.destroy_timer(self._timer)
+        self._node.destroy_subscription(self._announcement_reader)
+        if self._reader is not None:
+            self._node.destroy_subscription(self._reader)
+            self._reader = None
+        if self._wake is not None:
+            self._wake.close()
+        self.queue.close()
+        with self._drain_lock:
+            self._releaser.retry()

@@ -1,0 +1,318 @@
+"""The consumer's end: one publisher's frames, as ordinary Frames, in the thread that asks for them.
+
+Whoever polls :meth:`SharedMemoryClient.fileno` calls :meth:`~SharedMemoryClient.receive`; there is no other thread in between. The
+descriptor stays the same from one connection to the next.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from zc_perception.errors import ZcError
+from zc_perception.frame import Frame
+from zc_perception.link.shared_memory import wire
+from zc_perception.link.shared_memory.codes import HANDSHAKE_S, MAX_FDS, MAX_PACKET, MessageType, RefusalCode
+from zc_perception.link.shared_memory.descriptors import RECEIVE_FLAGS, TRUNCATED, adopt, adopt_fence, close_all
+from zc_perception.link.shared_memory.errors import PeerGoneError, ProtocolError, RefusedError
+from zc_perception.link.shared_memory.handshake import greet
+from zc_perception.link.shared_memory.remote_slots import RemoteSlots
+from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
+from zc_perception.link.shared_memory.wire import Hello
+from zc_perception.memory.owned_fd import OwnedFd
+
+_FIRST_RETRY_S = 0.02
+_LAST_RETRY_S = 0.5
+_PATIENT_RETRY_S = 5.0
+_FRAME_TYPE = int(MessageType.FRAME)
+
+
+@dataclass(frozen=True)
+class ClientStatistics:
+    """A snapshot for diagnostics.
+
+    :param window: granted; 0 while not connected.
+    :param held: frames that the producer counts as held here.
+    :param received: frames since start.
+    :param dropped: frames that the producer dropped because this consumer was too slow.
+    :param abandoned: frames that nobody released.
+    :param connections: how often it was welcome.
+    :param ended: by reason, how connections and attempts ended (eof, refused, gone, or a protocol error's).
+    :param last_end: the latest in words; empty without.
+    """
+
+    connected: bool
+    window: int
+    depth: int
+    held: int
+    received: int
+    dropped: int
+    abandoned: int
+    connections: int
+    ended: dict[str, int]
+    last_end: str
+
+
+class SharedMemoryClient:
+    """Receives one publisher's frames from another process of this host. Any thread may call anything; nothing but connecting waits.
+
+    :param path: the announcement's ``socket``.
+    :param name: of this consumer, for diagnostics at both ends.
+    :param publisher_id: the announcement's; empty: whoever listens at *path*.
+    :param window: frames that are held at the same time.
+    :param depth: newest frames that the producer keeps while the window is full.
+    :param history: ask for the frames that a transient_local publisher keeps.
+    :param requirements: what the buffers have to be like.
+    :param allowed_uids: users whose producers are trusted, besides this one and root.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        name: str,
+        publisher_id: str = '',
+        window: int = 1,
+        depth: int = 1,
+        history: bool = False,
+        requirements: Requirements = ANYTHING,
+        allowed_uids: Collection[int] = (),
+    ) -> None:
+        self.name = name
+        self._path = path
+        self._hello = Hello(window, depth, name, publisher_id, history, requirements)
+        wire.pack_hello(self._hello)  # what can't be said is known now
+        self._allowed_uids = frozenset(allowed_uids)
+        self._epoll = select.epoll()
+        self._lock = threading.Lock()
+        self._connecting = threading.Lock()
+        self._slots: RemoteSlots | None = None
+        self._target = 0
+        self._buffer = bytearray(MAX_PACKET)
+        self._packet = memoryview(self._buffer)
+        self._buffers = [self._buffer]
+        self._closed = False
+        self._retry_at = 0.0
+        self._retry_s = 0.0
+        self._received = self._dropped = self._connections = self._abandoned = self._depth = 0
+        self._ended: Counter[str] = Counter()
+        self.last_end = ''
+        _CLIENTS.add(self)
+
+    def fileno(self) -> int:
+        """Readable when :meth:`receive` may have something; also after a release fence of this process has signalled."""
+        return self._epoll.fileno()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the producer has welcomed us and hasn't gone."""
+        return self._slots is not None
+
+    def connect(self, timeout_s: float = HANDSHAKE_S) -> None:
+        """Connect and say HELLO. Does nothing while connected.
+
+        :raises PeerGoneError: nobody listens there, or nobody answers within *timeout_s*.
+        :raises RefusedError: the producer said why.
+        :raises ProtocolError: the producer isn't one that we talk to.
+        """
+        with self._connecting:
+            if self._slots is not None or self._closed:
+                return
+            target, path, hello = self._target, self._path, self._hello
+            try:
+                sock, peer, welcome = greet(path, hello, timeout_s, self._allowed_uids)
+            except ZcError as error:
+                with self._lock:
+                    self._count_end(_reason(error), str(error))
+                raise
+            with self._lock:
+                if self._closed or target != self._target:
+                    sock.close()
+                    return
+                self._connections += 1
+                self._depth = welcome.depth
+                slots = RemoteSlots(sock, self._epoll, peer, self.name, welcome.window, hello.requirements)
+                self._epoll.register(sock.fileno(), select.EPOLLIN)
+                self._slots = slots
+
+    def maintain(self, timeout_s: float = HANDSHAKE_S) -> float | None:
+        """Connect if that is due: at once after a producer that served us has gone, then less and less often, but at least twice a second;
+        every 5 s if it refuses us for good (not allowed, constraints, version, another publisher).
+
+        :returns: seconds until it is worth calling again; ``None`` while connected, and after close.
+        """
+        if self._slots is None and not self._closed and time.monotonic() >= self._retry_at:
+            try:
+                self.connect(timeout_s)
+            except ZcError as error:
+                # What isn't there yet comes soon; what was refused for good comes with a new announcement.
+                final = isinstance(error, RefusedError) and error.code != RefusalCode.BUSY
+                self._back_off(_PATIENT_RETRY_S if final else _LAST_RETRY_S)
+        if self._slots is not None or self._closed:
+            return None
+        return max(0.0, self._retry_at - time.monotonic())
+
+    def _back_off(self, most_s: float) -> None:
+        self._retry_s = min(most_s, 2 * self._retry_s or _FIRST_RETRY_S)
+        self._retry_at = time.monotonic() + self._retry_s
+
+    def retarget(self, path: Path, publisher_id: str = '') -> None:
+        """A new announcement has come: the next :meth:`maintain` connects there, at once. Ends a connection to somebody else."""
+        with self._lock:
+            if path != self._path or publisher_id != self._hello.publisher_id:
+                self._target += 1
+                self._path, self._hello = path, self._hello._replace(publisher_id=publisher_id)
+                if self._slots is not None:
+                    self._end('retargeted', f"there is a new announcement: '{path}'")
+            self._retry_at = self._retry_s = 0.0
+
+    def receive(self) -> Frame | None:
+        """The next frame, whose lease is the caller's, or ``None``. Never blocks and never raises; a connection that ended is counted."""
+        with self._lock:
+            slots = self._slots
+            if slots is None:
+                return None
+            if slots.attention:
+                slots.attend()
+            receive_into, buffers, packet = slots.receive_into, self._buffers, self._packet
+            while True:
+                try:
+                    size, ancillary, flags, _ = receive_into(buffers, 64, RECEIVE_FLAGS)
+                except BlockingIOError:
+                    return None
+                except ConnectionResetError:
+                    continue  # told once; what was sent before comes with the next call
+                except OSError as error:
+                    self._end('eof', f'the producer is gone: {error.strerror}')
+                    return None
+                try:
+                    if size and packet[0] == _FRAME_TYPE and not ancillary and not flags & TRUNCATED:
+                        frame, dropped = slots.admit(packet, size, None)
+                    else:
+                        admitted = self._other_packet(slots, size, adopt(ancillary), flags)
+                        if admitted is None:
+                            if self._slots is None:
+                                return None
+                            continue
+                        frame, dropped = admitted
+                except ProtocolError as error:
+                    self._end(error.reason, f'the producer broke the protocol: {error}')
+                    return None
+                except Exception as error:
+                    # Whatever it was, it must not end the thread that polls us.
+                    self._end('internal', f'{type(error).__name__}: {error}')
+                    return None
+                self._received += 1
+                self._dropped += dropped
+                return frame
+
+    def _other_packet(self, slots: RemoteSlots, size: int, fds: list[OwnedFd], flags: int) -> tuple[Frame, int] | None:
+        """Everything but a FRAME without a fence. Owns *fds*.
+
+        :raises ProtocolError: it may not come.
+        """
+        try:
+            if flags & TRUNCATED:
+                raise ProtocolError('truncated', f'a packet longer than {MAX_PACKET} bytes, or with too many descriptors')
+            if not size:
+                self._end('eof', 'the producer has closed the connection')
+                return None
+            packet = self._packet[:size]
+            kind = wire.message_type(packet)
+            most = {MessageType.BUFFERS: MAX_FDS, MessageType.FRAME: 1}.get(kind, 0)
+            if len(fds) > most:
+                raise ProtocolError('descriptors', f'{kind.name} with {len(fds)} descriptors')
+            if kind is MessageType.BUFFERS:
+                message = wire.parse_buffers(packet)
+                owned, fds = fds, []
+                slots.introduce(message, owned)
+            elif kind is MessageType.FRAME:
+                fence = adopt_fence(fds.pop()) if fds else None
+                return slots.admit(self._packet, size, fence)
+            elif kind is MessageType.BUFFER_RETIRED:
+                slots.retire(wire.parse_retired(packet))
+            elif kind is MessageType.REFUSED:
+                refused = wire.parse_refused(packet)
+                self._end('refused', f'the producer refused: {refused.text}')
+            else:
+                raise ProtocolError('state', f'{kind.name} came')
+            return None
+        finally:
+            close_all(fds)
+
+    def _count_end(self, reason: str, text: str) -> None:
+        """Lock held."""
+        self._ended[reason] += 1
+        self.last_end = text
+
+    def _end(self, reason: str, text: str) -> None:
+        """Lock held."""
+        slots, self._slots = self._slots, None
+        if slots is not None:
+            self._count_end(reason, text)
+            self._abandoned += slots.abandoned
+            slots.end()
+            if slots.admitted and reason == 'eof':
+                self._retry_at = self._retry_s = 0.0
+            elif reason != 'retargeted':
+                # It may go on like this: a producer that welcomes us and then ends it, one way or another.
+                self._back_off(_LAST_RETRY_S)
+
+    def statistics(self) -> ClientStatistics:
+        """A snapshot."""
+        with self._lock:
+            slots = self._slots
+            window, depth, held, abandoned = (0, 0, 0, 0) if slots is None else (slots.window, self._depth, slots.out, slots.abandoned)
+            return ClientStatistics(
+                slots is not None, window, depth, held, self._received, self._dropped, self._abandoned + abandoned, self._connections,
+                dict(self._ended), self.last_end,
+            )  # fmt: skip
+
+    def close(self) -> None:
+        """Disconnect. Frames that are held stay readable. A second call does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._end('closed', 'this consumer was closed')
+            self._epoll.close()
+
+    def __enter__(self) -> SharedMemoryClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _after_fork(self) -> None:
+        """In the child: a copy of the socket would hide the parent's death from the producer."""
+        self._closed = True
+        self._lock = threading.Lock()
+        self._connecting = threading.Lock()
+        slots, self._slots = self._slots, None
+        if slots is not None:
+            slots.close_in_child()
+        self._epoll.close()
+
+
+def _reason(error: ZcError) -> str:
+    if isinstance(error, ProtocolError):
+        return error.reason
+    return 'refused' if isinstance(error, RefusedError) else 'gone' if isinstance(error, PeerGoneError) else 'error'
+
+
+_CLIENTS: weakref.WeakSet[SharedMemoryClient] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for client in list(_CLIENTS):
+        client._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,363 @@
+"""One consumer, as its producer sees it: what it holds, what waits for it, and its socket.
+
+Frames come from the camera's thread, releases on the server's; one lock for each connection keeps them apart, held for no more than one
+``send`` that doesn't block. Pools are called without it, because they call back.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from zc_perception.errors import AcceleratorError, ConfigError, StaleFrameError
+from zc_perception.frame import Frame, FrameData
+from zc_perception.link.shared_memory import wire
+from zc_perception.link.shared_memory.codes import FLAG_FENCE, MAX_FRAME_ID, MessageType, RefusalCode
+from zc_perception.link.shared_memory.errors import ProtocolError
+from zc_perception.link.shared_memory.peer import Peer
+from zc_perception.link.shared_memory.wire import BuffersMessage, Hello, Refused, Welcome
+from zc_perception.memory.fence import Fence, SyncFile
+from zc_perception.memory.pool import BufferPool
+from zc_perception.memory.quarantine import quarantine_fence
+
+_SEND = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+_MAX_U32 = 0xFFFFFFFF
+_FRAME_TYPE = int(MessageType.FRAME)
+# A quarantine's own fence ends it; the pool's patience has to be the longer one.
+_PATIENCE_S = 1.0
+
+
+@dataclass(frozen=True)
+class ConsumerStatistics:
+    """One connected consumer, for diagnostics.
+
+    :param holder: its name among the holders of leases.
+    :param held: frames that it has.
+    :param pending: frames kept for it because its window is full or a fence is pending.
+    :param sent: FRAMEs so far.
+    :param dropped: frames that it didn't get because it was too slow.
+    :param trusted_writer: it could write to the pixels: the memory can't be narrowed.
+    """
+
+    name: str
+    holder: str
+    pid: int
+    uid: int
+    window: int
+    depth: int
+    held: int
+    pending: int
+    sent: int
+    dropped: int
+    trusted_writer: bool
+
+
+class Connection:
+    """A consumer from its HELLO on. :meth:`offer` comes from the camera's thread, the rest from the server's.
+
+    :param sock: connected, not blocking; owned, closed by :meth:`end`.
+    :param holder: unique in the process.
+    :param window: granted.
+    :param depth: granted.
+    :param watch: makes the server call :meth:`flush` once a fence has signalled. Called with the lock held.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        peer: Peer,
+        hello: Hello,
+        holder: str,
+        pool: BufferPool,
+        window: int,
+        depth: int,
+        watch: Callable[[Fence], None],
+    ) -> None:
+        self.peer = peer
+        self.hello = hello
+        self.holder = holder
+        self.pool = pool
+        self.failure = ''
+        self.socket = sock
+        self._send = sock.send
+        self._window = window
+        self._depth = depth
+        self._watch = watch
+        self._lock = threading.Lock()
+        self._ended = False
+        self._out: dict[tuple[int, int], Frame] = {}
+        self._pending: deque[Frame] = deque()
+        # By uid, the newest generation that was sent.
+        self._introduced: dict[int, int] = {}
+        self._trusted_writer = False
+        self._sent = 0
+        self._dropped = 0
+        self._dropped_untold = 0
+        self._frame_id: str | None = None
+        self._packet = bytearray(wire.MAX_FRAME)
+        self._view = memoryview(self._packet)
+        self._length = 0
+        self._pack = wire.FRAME.pack_into
+
+    def offer(self, frame: Frame) -> None:
+        """Send the frame, or keep it while the window is full. Never blocks; the caller keeps its lease.
+
+        :raises FrameReleasedError: the caller's lease has ended.
+        """
+        if not self._pending and frame.data.acquire_fence is None:
+            with self._lock:
+                if self._ended or self.failure:
+                    return
+                if not self._pending and len(self._out) < self._window:
+                    # The lease comes after the send, so that it costs the consumer no time: until then the caller's holds the slot, and a
+                    # RELEASE can't overtake it, because that takes this lock.
+                    if self._transmit(frame, None):
+                        self._hold(frame)
+                    return
+        self._offer_later(frame)
+
+    def _hold(self, frame: Frame) -> None:
+        """Lock held: what was sent is leased."""
+        try:
+            delivery = frame.deliver(self.holder)
+        except Exception as error:
+            self._fail('lease', f'a frame ended while it was published: {error}')
+            raise
+        if delivery is None:
+            self._fail('lease', f"somebody has changed the quota of '{self.holder}'")
+        else:
+            data = frame.data
+            self._out[data.buffer_uid, data.generation] = delivery
+
+    def _offer_later(self, frame: Frame) -> None:
+        """The window is full, or the frame has a fence, or others wait before it."""
+        if len(self._pending) >= self._depth:
+            self._make_room()
+        delivery = frame.deliver(self.holder)
+        if delivery is None:
+            with self._lock:
+                self._count_drop()
+            return
+        delivery.published_ns = frame.published_ns
+        with self._lock:
+            if self._ended or self.failure:
+                unwanted = [delivery]
+            else:
+                self._pending.append(delivery)
+                unwanted = self._flush()
+                while len(self._pending) > self._depth:
+                    unwanted.append(self._pending.popleft())
+                    self._count_drop()
+        _release(unwanted)
+
+    def _make_room(self) -> None:
+        """Before the delivery is made, so that the quota has a lease for it."""
+        unwanted = []
+        with self._lock:
+            while len(self._pending) >= self._depth:
+                unwanted.append(self._pending.popleft())
+                self._count_drop()
+        _release(unwanted)
+
+    def _count_drop(self) -> None:
+        self._dropped += 1
+        self._dropped_untold = min(self._dropped_untold + 1, _MAX_U32)
+
+    def flush(self) -> None:
+        """Send what has been waiting, as far as window and fences allow."""
+        if self._pending:
+            with self._lock:
+                unwanted = self._flush()
+            _release(unwanted)
+
+    def _flush(self) -> list[Frame]:
+        """Lock held. Returns what is to be released without it."""
+        unwanted: list[Frame] = []
+        pending = self._pending
+        while pending and len(self._out) < self._window and not self._ended and not self.failure:
+            frame = pending[0]
+            fence = frame.data.acquire_fence
+            passed: SyncFile | None = None
+            if fence is not None:
+                try:
+                    if fence.wait(0.0):
+                        fence.check()
+                    elif isinstance(fence, SyncFile):
+                        passed = fence
+                    else:
+                        self._watch(fence)
+                        break
+                except (AcceleratorError, ValueError, OSError):
+                    # A sync_file's error is told by the sync_file; another fence's can't be, so the frame is lost as if it had been late.
+                    if isinstance(fence, SyncFile):
+                        passed = fence
+                    else:
+                        unwanted.append(pending.popleft())
+                        self._count_drop()
+                        continue
+            pending.popleft()
+            if self._transmit(frame, passed):
+                self._out[frame.data.buffer_uid, frame.data.generation] = frame
+            else:
+                unwanted.append(frame)
+        return unwanted
+
+    def _transmit(self, frame: Frame, fence: SyncFile | None) -> bool:
+        """Lock held. ``False``: it wasn't sent, and the consumer doesn't hold it. Otherwise the caller puts its lease into ``_out``."""
+        data = frame.data
+        uid, generation = data.buffer_uid, data.generation
+        newest = self._introduced.get(uid)
+        if newest is None:
+            if self.failure or not self._introduce(data):
+                return False
+        elif newest >= generation:
+            self._count_drop()
+            return False
+        header = data.header
+        if header.frame_id is not self._frame_id:
+            self._set_frame_id(header.frame_id)
+        self._pack(
+            self._packet, 0, _FRAME_TYPE, self._length, 0, uid, generation, data.sequence, header.stamp_ns, data.captured_ns,
+            frame.published_ns, data.capture_cost_ns, self._dropped_untold, 0 if fence is None else FLAG_FENCE,
+        )  # fmt: skip
+        try:
+            if fence is None:
+                self._send(self._view, _SEND)
+            else:
+                self._send_with(self._view, [fence.fileno()])
+        except (OSError, ValueError) as error:
+            self._send_failed('FRAME', error)
+            return False
+        self._introduced[uid] = generation
+        self._dropped_untold = 0
+        self._sent += 1
+        return True
+
+    def _send_with(self, packet: bytes | memoryview, fds: list[int]) -> None:
+        self.socket.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', fds))], _SEND)
+
+    def _set_frame_id(self, frame_id: str) -> None:
+        raw = frame_id.encode()
+        if len(raw) > MAX_FRAME_ID:
+            raise ConfigError(f"frame_id '{frame_id[:40]}…' has {len(raw)} bytes; at most {MAX_FRAME_ID} can be sent to other processes")
+        self._length = wire.FRAME.size + len(raw)
+        self._packet[wire.FRAME.size : self._length] = raw
+        self._view = memoryview(self._packet)[: self._length]
+        self._frame_id = frame_id
+
+    def _introduce(self, data: FrameData) -> bool:
+        """Send BUFFERS, once for each slot; lock held."""
+        kinds = {buffer.kind for buffer in data.buffers}
+        kind = data.buffers[0].kind
+        unfit = self.hello.requirements.misfit(data.layout, kind) if len(kinds) == 1 else 'its buffers are of two kinds'
+        if unfit:
+            self._refuse(RefusalCode.CONSTRAINTS, f'the buffers have changed and no longer fit: {unfit}')
+            return False
+        message = BuffersMessage(data.buffer_uid, data.layout, data.colorimetry, kind, tuple(buffer.size for buffer in data.buffers))
+        try:
+            narrowed = [buffer.seal_for_sharing() for buffer in data.buffers]
+            self._trusted_writer |= not all(narrowed)
+            self._send_with(wire.pack_buffers(message), [buffer.fileno() for buffer in data.buffers])
+        except (OSError, ValueError) as error:
+            self._send_failed('BUFFERS', error)
+            return False
+        return True
+
+    def retire(self, uid: int) -> None:
+        """Tell the consumer that no frame of that slot will come any more."""
+        with self._lock:
+            if self._ended or self.failure or self._introduced.pop(uid, None) is None:
+                return
+            try:
+                self._send(wire.pack_retired(uid), _SEND)
+            except OSError as error:
+                self._send_failed('BUFFER_RETIRED', error)
+
+    def _send_failed(self, what: str, error: Exception) -> None:
+        """Lock held. A peer that has gone is no failure: its EOF is on the way to the server's thread."""
+        if not isinstance(error, (BrokenPipeError, ConnectionResetError)):
+            self._fail('send', f'{what} could not be sent: {error}')
+
+    def _fail(self, reason: str, text: str) -> None:
+        """Lock held: the server's thread sees the hang-up and ends the connection."""
+        self.failure = self.failure or f'{reason}: {text}'
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def _refuse(self, code: RefusalCode, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._send(wire.pack_refused(Refused(code, text)), _SEND)
+        self._fail(code.name.lower(), text)
+
+    def welcome(self, welcome: Welcome, join: Callable[[], None]) -> None:
+        """The first word. *join* makes the connection known to publishers, who wait until it is said."""
+        with self._lock:
+            join()
+            try:
+                self._send(wire.pack_welcome(welcome), _SEND)
+            except OSError as error:
+                self._send_failed('WELCOME', error)
+
+    def refuse(self, code: RefusalCode, text: str) -> None:
+        """Say REFUSED; the caller ends the connection."""
+        with self._lock:
+            if not self._ended:
+                self._refuse(code, text)
+
+    def release(self, uid: int, generation: int, fence: SyncFile | None) -> None:
+        """The consumer is done with a frame. Owns *fence*.
+
+        :raises ProtocolError: it doesn't hold that frame.
+        """
+        with self._lock:
+            frame = self._out.pop((uid, generation), None)
+        if frame is None:
+            if fence is not None:
+                fence.close()
+            raise ProtocolError('release', f'RELEASE of slot {uid:#x} generation {generation}, which it does not hold')
+        with contextlib.suppress(StaleFrameError):  # somebody else has revoked this holder's leases
+            frame.release(fence)
+        if self._pending:
+            self.flush()
+
+    def end(self, quarantine_timeout_s: float) -> int:
+        """Close the socket and take everything back. Returns how many frames the consumer still held."""
+        with self._lock:
+            self._ended = True
+            held, self._out = list(self._out.values()), {}
+            pending = list(self._pending)
+            self._pending.clear()
+            self.socket.close()
+        _release(pending)
+        self.pool.revoke(
+            self.holder, lambda buffers: quarantine_fence(buffers, quarantine_timeout_s), timeout_s=quarantine_timeout_s + _PATIENCE_S
+        )
+        for frame in held:
+            # Those of another pool than ours, which a producer may have changed to, are not revoked yet.
+            with contextlib.suppress(StaleFrameError):
+                frame.release(quarantine_fence(frame.data.buffers, quarantine_timeout_s))
+        return len(held)
+
+    def close_in_child(self) -> None:
+        """After fork: close the copy of the socket, so that its peer sees the parent's end."""
+        self._ended = True
+        self.socket.close()
+
+    def statistics(self) -> ConsumerStatistics:
+        """A snapshot."""
+        with self._lock:
+            return ConsumerStatistics(
+                self.hello.name, self.holder, self.peer.pid, self.peer.uid, self._window, self._depth, len(self._out), len(self._pending),
+                self._sent, self._dropped, self._trusted_writer,
+            )  # fmt: skip
+
+
+def _release(frames: list[Frame]) -> None:
+    for frame in frames:
+        with contextlib.suppress(StaleFrameError):
+            frame.release()

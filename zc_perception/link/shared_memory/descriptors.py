@@ -1,0 +1,99 @@
+"""Descriptors that come along with a packet: owned from the moment they arrive, so that no path forgets one."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import socket
+from collections.abc import Iterable
+
+from zc_perception.errors import AcceleratorError
+from zc_perception.link.shared_memory.errors import ProtocolError
+from zc_perception.memory.fence import SyncFile, fence_from_fd
+from zc_perception.memory.owned_fd import OwnedFd
+
+RECEIVE_FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+TRUNCATED = socket.MSG_TRUNC | socket.MSG_CTRUNC
+Ancillary = Iterable[tuple[int, int, bytes]]
+
+
+def adopt(ancillary: Ancillary) -> list[OwnedFd]:
+    """All descriptors in a packet's control data, in their order."""
+    numbers = array.array('i')
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
+    owned: list[OwnedFd] = []
+    try:
+        for number in numbers:
+            owned.append(OwnedFd(number))
+    except OSError:
+        for number in numbers[len(owned) :]:
+            with contextlib.suppress(OSError):
+                os.close(number)
+    return owned
+
+
+def close_all(fds: Iterable[OwnedFd]) -> None:
+    """Close what was adopted."""
+    for fd in fds:
+        fd.close()
+
+
+def drain(sock: socket.socket, packets: int = 128) -> None:
+    """Throw away what has come, so that closing doesn't reset the connection under the last words that were sent to the peer."""
+    buffer = bytearray(1)
+    for _ in range(packets):
+        try:
+            size, ancillary, _, _ = sock.recvmsg_into([buffer], 1024, RECEIVE_FLAGS)
+        except OSError:
+            return
+        close_all(adopt(ancillary))
+        if not size:
+            return
+
+
+def adopt_fence(fd: OwnedFd) -> SyncFile:
+    """A fence that came along.
+
+    :raises ProtocolError: it is no sync_file; then it is closed.
+    """
+    try:
+        return fence_from_fd(fd)
+    except AcceleratorError as error:
+        raise ProtocolError('descriptors', str(error)) from None
+
+
+class PacketReader:
+    """Reads packets into one buffer, for one thread.
+
+    :param size: bytes of the longest packet that may come.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        buffer = bytearray(size)
+        self._buffers = [buffer]
+        self.packet = memoryview(buffer)
+
+    def read(self, sock: socket.socket, most_fds: int) -> tuple[int, list[OwnedFd]] | None:
+        """The size of the next packet in ``packet``, and its descriptors; ``None``: nothing there. Size 0 is EOF.
+
+        :raises ProtocolError: truncated, or more descriptors than may come.
+        """
+        try:
+            size, ancillary, flags, _ = sock.recvmsg_into(self._buffers, 64, RECEIVE_FLAGS)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return 0, []
+        if not ancillary and not flags & TRUNCATED:
+            return size, []
+        fds = adopt(ancillary)
+        if flags & TRUNCATED or len(fds) > most_fds:
+            close_all(fds)
+            if flags & TRUNCATED:
+                raise ProtocolError('truncated', f'a packet longer than {self._size} bytes, or with too many descriptors')
+            raise ProtocolError('descriptors', f'{len(fds)} descriptors came where {most_fds} may')
+        return size, fds

@@ -1,0 +1,34 @@
+"""What goes wrong between two processes."""
+
+from __future__ import annotations
+
+from zc_perception.errors import ZcError
+from zc_perception.link.shared_memory.codes import RefusalCode
+
+
+class ProtocolError(ZcError):
+    """The peer broke a rule of WIRE.md. What came of it is closed.
+
+    :param reason: one word, to count by.
+    :param code: what a producer says in REFUSED.
+    """
+
+    def __init__(self, reason: str, text: str, code: RefusalCode = RefusalCode.PROTOCOL) -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.code = code
+
+
+class RefusedError(ZcError):
+    """The producer said REFUSED, and why.
+
+    :param code: a :class:`RefusalCode`, or a number that this version doesn't know.
+    """
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class PeerGoneError(ZcError):
+    """Nobody listens there, or the other end closed."""

@@ -1,0 +1,384 @@
+"""One conversation of a consumer: the producer's slots as they are known here, and the leases on them.
+
+To a :class:`Frame` this is its pool. Leases are counted here, however often a frame is delivered or shared in this process; the
+producer hears of the last one's end only. A finalizer takes no lock: what it gives back goes onto a queue that the next call drains.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import queue
+import select
+import socket
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, cast
+
+from zc_perception.errors import AllocationError, FormatError, LayoutError, StaleFrameError
+from zc_perception.frame import Frame, FrameData, Header
+from zc_perception.link.shared_memory import wire
+from zc_perception.link.shared_memory.codes import MAX_SLOTS
+from zc_perception.link.shared_memory.descriptors import close_all
+from zc_perception.link.shared_memory.errors import ProtocolError
+from zc_perception.link.shared_memory.peer import Peer
+from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
+from zc_perception.link.shared_memory.wire import BuffersMessage
+from zc_perception.memory.dmabuf import BufferKind, DmaBuf
+from zc_perception.memory.fence import Fence, SyncFile
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.memory.slot import close_buffers
+from zc_perception.pixel.colorimetry import Colorimetry
+from zc_perception.pixel.layout import ImageLayout, validate_layout
+
+if TYPE_CHECKING:
+    from zc_perception.memory.pool import Lease
+
+_SEND = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+_new = object.__new__
+
+
+class RemoteSlot:
+    """A slot of the producer's pool, mapped at most once for as long as both ends use it.
+
+    :param generation: the newest that came; while ``leases`` isn't 0, the one that is held here.
+    """
+
+    __slots__ = ('_constants', 'buffers', 'fences', 'generation', 'leases', 'retired', 'uid')
+
+    def __init__(self, uid: int, layout: ImageLayout, colorimetry: Colorimetry, buffers: tuple[DmaBuf, ...]) -> None:
+        self.uid = uid
+        self.buffers = buffers
+        self._constants = {'layout': layout, 'buffers': buffers, 'colorimetry': colorimetry, 'buffer_uid': uid}
+        self.generation = -1
+        self.leases = 0
+        self.fences: list[Fence] = []
+        self.retired = False
+
+    def frame_data(
+        self, stamp_ns: int, frame_id: str, generation: int, sequence: int, captured_ns: int, cost_ns: int, fence: SyncFile | None
+    ) -> FrameData:
+        """What FrameData's constructor makes, in a third of the time: a frozen dataclass sets each field by a call."""
+        header = _new(Header)
+        header.__dict__.update(stamp_ns=stamp_ns, frame_id=frame_id)
+        data = _new(FrameData)
+        data.__dict__.update(
+            self._constants, header=header, generation=generation, sequence=sequence, captured_ns=captured_ns, capture_cost_ns=cost_ns,
+            acquire_fence=fence,
+        )  # fmt: skip
+        return data
+
+
+class RemoteLease:
+    """The right to use one generation of a remote slot, in this process."""
+
+    __slots__ = ('ended', 'generation', 'holder', 'pool', 'slot')
+
+    def __init__(self, pool: RemoteSlots, slot: RemoteSlot, generation: int, holder: str) -> None:
+        self.pool = pool
+        self.slot = slot
+        self.generation = generation
+        self.holder = holder
+        self.ended = False
+
+
+class RemoteSlots:
+    """See the module. Thread-safe, but one thread at a time may receive.
+
+    :param sock: connected and welcome, not blocking; owned.
+    :param epoll: of the consumer; also gets fences that a release waits for. Borrowed.
+    :param holder: this consumer's name in messages.
+    :param window: frames that the producer may have out here.
+
+    ``attention`` says whether :meth:`attend` has something to look at.
+    """
+
+    def __init__(
+        self, sock: socket.socket, epoll: select.epoll, peer: Peer, holder: str, window: int, requirements: Requirements = ANYTHING
+    ) -> None:
+        self.name = holder
+        self.peer = peer
+        self.window = window
+        self.receive_into = sock.recvmsg_into
+        self.abandoned = 0
+        self.released = 0
+        self.attention = False
+        self._requirements = requirements
+        self._socket = sock
+        self._send = sock.send
+        self._epoll = epoll
+        self._lock = threading.Lock()
+        self._ended = False
+        self._slots: dict[int, RemoteSlot] = {}
+        # FRAMEs; only the receiving thread counts them, so that admitting one takes no lock.
+        self.admitted = 0
+        self._abandoned_leases: queue.SimpleQueue[RemoteLease] = queue.SimpleQueue()
+        # What hangs on a fence of this process, and RELEASEs for which the socket was full.
+        self._held_back: list[RemoteSlot] = []
+        self._unsent: deque[tuple[bytes, SyncFile | None]] = deque()
+        self._raw_frame_id = b''
+        self._frame_id = ''
+
+    @property
+    def out(self) -> int:
+        """Frames that the producer counts as held here."""
+        return 0 if self._ended else self.admitted - self.released
+
+    @property
+    def known(self) -> int:
+        """Slots that are known."""
+        return len(self._slots)
+
+    def introduce(self, message: BuffersMessage, fds: list[OwnedFd]) -> None:
+        """BUFFERS came. Owns the descriptors.
+
+        :raises ProtocolError: they aren't what the message says, or nothing that may come here.
+        """
+        if message.uid in self._slots or len(self._slots) >= MAX_SLOTS or len(fds) != len(message.sizes):
+            close_all(fds)
+            if message.uid in self._slots:
+                raise ProtocolError('state', f'BUFFERS of slot {message.uid:#x} came twice')
+            if len(fds) != len(message.sizes):
+                raise ProtocolError('descriptors', f'BUFFERS of {len(message.sizes)} buffers with {len(fds)} descriptors')
+            raise ProtocolError('value', f'BUFFERS of more than {MAX_SLOTS} slots')
+        buffers: list[DmaBuf] = []
+        try:
+            for fd, size in zip(fds, message.sizes, strict=True):
+                buffers.append(DmaBuf.from_fd(fd, expected_size=size))
+                self._check_kind(buffers[-1], message.kind)
+            sizes, identities = [b.size for b in buffers], [b.identity for b in buffers]
+            validate_layout(message.layout, sizes, identities)
+            unfit = self._requirements.misfit(message.layout, message.kind)
+            if unfit:
+                raise LayoutError(unfit)
+        except (AllocationError, LayoutError, FormatError, OSError, ValueError) as error:
+            close_buffers(buffers)
+            close_all(fds)
+            raise ProtocolError('buffers', f'BUFFERS of slot {message.uid:#x}: {error}') from error
+        except BaseException:
+            close_buffers(buffers)
+            close_all(fds)
+            raise
+        self._slots[message.uid] = RemoteSlot(message.uid, message.layout, message.colorimetry, tuple(buffers))
+
+    def _check_kind(self, buffer: DmaBuf, kind: BufferKind) -> None:
+        if buffer.kind is not kind:
+            raise AllocationError(f'a {buffer.kind.value} came as a {kind.value}')
+        if kind is BufferKind.MEMFD and self.peer.uid != os.geteuid() and buffer.peers_can_write:
+            raise AllocationError(f'user {self.peer.uid} sent a memfd that others can write to; it has to be sealed with FUTURE_WRITE')
+
+    def admit(self, packet: memoryview, size: int, fence: SyncFile | None) -> tuple[Frame, int]:
+        """FRAME came: the frame, and how many were dropped before it. Owns *fence*.
+
+        :raises ProtocolError: it isn't one, or none that may come here.
+        """
+        try:
+            (_, _, _, uid, generation, sequence, stamp_ns, captured_ns, published_ns, cost_ns, dropped,
+             flags) = wire.parse_frame(packet, size)  # fmt: skip
+            if flags != (fence is not None):
+                raise ProtocolError('descriptors', f'FRAME with flags {flags} and {int(fence is not None)} descriptors')
+            slot = self._slots.get(uid)
+            if slot is None or slot.retired or slot.generation >= generation:
+                what = 'has no BUFFERS' if slot is None else 'is retired' if slot.retired else f'had generation {slot.generation} before'
+                raise ProtocolError('state', f'FRAME of slot {uid:#x} generation {generation}: the slot {what}')
+            raw = bytes(packet[72:size])
+            if raw != self._raw_frame_id:
+                self._raw_frame_id, self._frame_id = raw, self._decode(raw)
+            if slot.leases or slot.fences:
+                raise ProtocolError('state', f'FRAME of slot {uid:#x}, whose generation {slot.generation} was not released')
+            if self.admitted - self.released >= self.window:
+                raise ProtocolError('window', f'more than {self.window} FRAMEs that are not released')
+        except BaseException:
+            if fence is not None:
+                fence.close()
+            raise
+        self.admitted += 1
+        slot.generation = generation
+        slot.leases = 1
+        data = slot.frame_data(stamp_ns, self._frame_id, generation, sequence, captured_ns, cost_ns, fence)
+        frame = Frame(data, cast('Lease', RemoteLease(self, slot, generation, self.name)))
+        frame.published_ns = published_ns
+        return frame, dropped
+
+    @staticmethod
+    def _decode(raw: bytes) -> str:
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            raise ProtocolError('text', 'FRAME: frame_id is not UTF-8') from None
+
+    def lease(self, slot: RemoteSlot, generation: int, holder: str) -> RemoteLease:
+        """For :class:`Frame`: one more lease in this process on a slot that is held.
+
+        :raises StaleFrameError: that generation has been released.
+        """
+        with self._lock:
+            if slot.generation != generation or not slot.leases:
+                raise StaleFrameError(f'{self.name}: generation {generation} of a remote slot was released; use the newest frame')
+            slot.leases += 1
+        return RemoteLease(self, slot, generation, holder)
+
+    def release(self, lease: RemoteLease, fence: Fence | None = None) -> None:
+        """For :class:`Frame`: drop a lease; after the last one of this process RELEASE is sent. Owns *fence*.
+
+        A fence of this process can't be sent: RELEASE goes out at the first call after it has signalled.
+
+        :raises StaleFrameError: dropped before.
+        """
+        slot = lease.slot
+        with self._lock:
+            if lease.ended:
+                if fence is not None:
+                    fence.close()
+                raise StaleFrameError(f'{self.name}: the lease of {lease.holder} was released before')
+            lease.ended = True
+            if fence is not None:
+                slot.fences.append(fence)
+            slot.leases -= 1
+            if not slot.leases:
+                self._give_back(slot)
+
+    def abandon(self, lease: RemoteLease) -> None:
+        """For finalizers: drop *lease* at the next call, taking no lock now."""
+        self._abandoned_leases.put(lease)
+        self.attention = True
+
+    def attend(self) -> None:
+        """Take back abandoned leases, and send the RELEASEs that had to wait."""
+        with self._lock:
+            # Before looking: what comes meanwhile sets it again.
+            self.attention = False
+            while not self._abandoned_leases.empty():
+                lease = self._abandoned_leases.get_nowait()
+                if lease.ended:
+                    continue
+                lease.ended = True
+                self.abandoned += 1
+                lease.slot.leases -= 1
+                if not lease.slot.leases:
+                    self._give_back(lease.slot)
+            waiting, self._held_back = self._held_back, []
+            for slot in waiting:
+                self._give_back(slot)
+            while self._unsent and not self._ended:
+                packet, fd = self._unsent.popleft()
+                if not self._try_send(packet, fd):
+                    self._unsent.appendleft((packet, fd))
+                    self.attention = True
+                    break
+
+    def _give_back(self, slot: RemoteSlot) -> None:
+        """Lock held: nobody here uses the slot any more, but for its fences."""
+        if self._ended:
+            self._forget_fences(slot)
+        else:
+            fence = self._settle_fences(slot) if slot.fences else None
+            if slot.fences:
+                self._held_back.append(slot)
+                self.attention = True
+                return
+            self.released += 1
+            packet = wire.pack_release(slot.uid, slot.generation, fence is not None)
+            if self._unsent or not self._try_send(packet, fence):
+                self._unsent.append((packet, fence))
+                self.attention = True
+        if slot.retired or self._ended:
+            self._slots.pop(slot.uid, None)
+            close_buffers(slot.buffers)
+
+    def _settle_fences(self, slot: RemoteSlot) -> SyncFile | None:
+        """Lock held. The fence to send along; ``slot.fences`` keeps what has to be waited for first."""
+        pending: list[Fence] = []
+        for fence in slot.fences:
+            try:
+                signalled = fence.wait(0.0)
+            except (OSError, ValueError):
+                signalled = True  # its giver closed it
+            if signalled:
+                self._unwatch(fence)
+            else:
+                pending.append(fence)
+        slot.fences = [fence for fence in pending if not isinstance(fence, SyncFile)]
+        files = [fence for fence in pending if isinstance(fence, SyncFile)]
+        if slot.fences or len(files) > 1:
+            # Several sync_files wait here too: only one can be sent, and merging takes a descriptor that we may not get.
+            slot.fences += files
+            for fence in slot.fences:
+                self._watch(fence)
+            return None
+        if not files:
+            return None
+        self._unwatch(files[0], close=False)
+        return files[0]
+
+    def _forget_fences(self, slot: RemoteSlot) -> None:
+        for fence in slot.fences:
+            self._unwatch(fence)
+        slot.fences.clear()
+
+    def _watch(self, fence: Fence) -> None:
+        with contextlib.suppress(FileExistsError, ValueError, OSError):
+            self._epoll.register(fence.fileno(), select.EPOLLIN)
+
+    def _unwatch(self, fence: Fence, close: bool = True) -> None:
+        with contextlib.suppress(ValueError, OSError):
+            self._epoll.unregister(fence.fileno())
+        if close:
+            with contextlib.suppress(OSError, ValueError):
+                fence.close()
+
+    def _try_send(self, packet: bytes, fence: SyncFile | None) -> bool:
+        """Lock held. ``False``: the socket is full. Owns *fence* unless that."""
+        try:
+            if fence is None:
+                self._send(packet, _SEND)
+            else:
+                rights = array.array('i', [fence.fileno()])
+                self._socket.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], _SEND)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass  # the producer has gone: receiving says so, and it took everything back
+        if fence is not None:
+            fence.close()
+        return True
+
+    def retire(self, uid: int) -> None:
+        """BUFFER_RETIRED came: unmap and close once the last frame is released.
+
+        :raises ProtocolError: there is no such slot.
+        """
+        with self._lock:
+            slot = self._slots.get(uid)
+            if slot is None or slot.retired:
+                raise ProtocolError('state', f'BUFFER_RETIRED of slot {uid:#x}, which has no BUFFERS')
+            slot.retired = True
+            if not slot.leases and not slot.fences:
+                del self._slots[uid]
+                close_buffers(slot.buffers)
+
+    def end(self) -> None:
+        """The conversation is over. Frames that are held stay readable; each slot is unmapped and closed with its last one."""
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+            self._socket.close()
+            for _, fence in self._unsent:
+                if fence is not None:
+                    fence.close()
+            self._unsent.clear()
+            for slot in self._held_back:
+                self._forget_fences(slot)
+            self._held_back.clear()
+            idle = [slot for slot in self._slots.values() if not slot.leases]
+            for slot in idle:
+                del self._slots[slot.uid]
+                close_buffers(slot.buffers)
+
+    def close_in_child(self) -> None:
+        """After fork: close the copy of the socket, so that the producer sees the parent's end."""
+        self._ended = True
+        self._lock = threading.Lock()
+        self._socket.close()

@@ -1,0 +1,348 @@
+"""The producer's end: one listening socket for each publisher, one thread for all of its consumers.
+
+Publishing happens in the caller's thread and never blocks. The server's thread accepts, reads HELLO and RELEASE, sends what had to
+wait, and takes back what a consumer held when its end closes. A forked child has nothing of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import select
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from zc_perception.errors import StaleFrameError
+from zc_perception.frame import Frame
+from zc_perception.link.shared_memory import wire
+from zc_perception.link.shared_memory.admission import admit
+from zc_perception.link.shared_memory.codes import MAX_PACKET, RefusalCode
+from zc_perception.link.shared_memory.connection import Connection
+from zc_perception.link.shared_memory.descriptors import PacketReader, adopt_fence, close_all, drain
+from zc_perception.link.shared_memory.errors import ProtocolError
+from zc_perception.link.shared_memory.fence_watch import FenceWatch
+from zc_perception.link.shared_memory.reception import Reception
+from zc_perception.link.shared_memory.server_statistics import ServerCounters, ServerStatistics
+from zc_perception.link.shared_memory.socket_folder import listen, remove_stale, runtime_folder, socket_path
+from zc_perception.link.shared_memory.wire import Welcome
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.memory.pool import BufferPool, Slot
+
+MAX_CONNECTIONS = 32
+QUARANTINE_S = 10.0
+_EVENTS = 64
+_numbers = itertools.count(1)
+
+
+class SharedMemoryServer:
+    """Serves one publisher's frames to other processes of this host.
+
+    :param name: the publisher's, for threads, holders and messages.
+    :param publisher_id: that of the announcement; the socket is named after it.
+    :param pool: whose slots are published; consumers are refused until there is one, see :meth:`set_pool`.
+    :param folder: made and checked by :func:`runtime_folder`; by default that is called.
+    :param allowed_gids: members of these groups are served too; the socket is given to the first.
+    :param max_connections: consumers at the same time; more are told to come back later.
+    :param quarantine_timeout_s: the longest job of any consumer's device. See :func:`quarantine_fence`.
+    :param history: frames kept for consumers that ask for them, as with transient_local; they are leased from the pool.
+    :param report: gets a sentence when a consumer comes, is refused or ends; called on the server's thread, without locks.
+    :raises ConfigError: the folder can't be used, or the id is taken.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        publisher_id: str,
+        pool: BufferPool | None = None,
+        *,
+        folder: Path | None = None,
+        allowed_gids: Collection[int] = (),
+        max_connections: int = MAX_CONNECTIONS,
+        quarantine_timeout_s: float = QUARANTINE_S,
+        history: int = 0,
+        report: Callable[[str], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.publisher_id = publisher_id
+        group = next(iter(allowed_gids), None)
+        self._quarantine_timeout_s = quarantine_timeout_s
+        self._report = report
+        self._pid = os.getpid()
+        self.counters = ServerCounters()
+        self._lock = threading.Lock()
+        self._connections: tuple[Connection, ...] = ()
+        self._established: dict[int, Connection] = {}
+        self._history: deque[Frame] | None = deque() if history else None
+        self._history_depth = history
+        self._stopping = False
+        self._reader = PacketReader(MAX_PACKET)
+        self._pool: BufferPool | None = None
+        self._forget_pool: Callable[[], None] | None = None
+        self._pool_changed = False
+        folder = runtime_folder(group) if folder is None else folder
+        self.path = socket_path(folder, publisher_id)
+        self.stale_removed = remove_stale(folder)
+        listener = listen(self.path, group)
+        self._wake = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        self._epoll = select.epoll()
+        self._epoll.register(self._wake.fileno(), select.EPOLLIN)
+        self._fences = FenceWatch(self._epoll)
+        self._reception = Reception(
+            listener, self._epoll, self._reader, self.counters, frozenset(allowed_gids),
+            lambda: max_connections - len(self._established), self._say,
+        )  # fmt: skip
+        _SERVERS.add(self)
+        self.set_pool(pool)
+        self._thread = threading.Thread(target=self._run, name=f'shared-memory {name}', daemon=True)
+        self._thread.start()
+
+    @property
+    def consumers(self) -> int:
+        """How many are connected and welcome."""
+        return len(self._connections)
+
+    def publish(self, frame: Frame) -> None:
+        """Send *frame* to every consumer, or keep it for those whose window is full. Never blocks; the caller keeps its lease.
+
+        :raises FrameReleasedError: the frame was released.
+        :raises ConfigError: the header's frame_id is too long for the wire.
+        """
+        connections = self._connections
+        if not connections and self._history is None:
+            return
+        if not frame.published_ns:
+            frame.published_ns = time.monotonic_ns()
+        if self._history is not None:
+            connections = self._remember(frame)
+        for connection in connections:
+            connection.offer(frame)
+
+    def _remember(self, frame: Frame) -> tuple[Connection, ...]:
+        """Keep *frame* for late joiners; who joins before this is served by publish, who joins after it by the history."""
+        kept = frame.deliver(f'{self.name}:shared_memory_history')
+        overflow = None
+        with self._lock:
+            if self._history is None:
+                overflow = kept  # closed meanwhile
+            elif kept is not None:
+                kept.published_ns = frame.published_ns
+                self._history.append(kept)
+                overflow = self._history.popleft() if len(self._history) > self._history_depth else None
+            connections = self._connections
+        if overflow is not None:
+            overflow.release()
+        return connections
+
+    def set_pool(self, pool: BufferPool | None) -> None:
+        """Serve the slots of *pool* from here on. Consumers of another are disconnected, and come back; reconfiguring a pool keeps it."""
+        with self._lock:
+            if pool is self._pool:
+                return
+            forget, self._forget_pool = self._forget_pool, None
+            self._pool = pool
+            self._pool_changed = True
+            history = self._take_history()
+        for frame in history:
+            frame.release()
+        if forget is not None:
+            forget()
+        if pool is not None:
+            self._forget_pool = pool.add_retire_listener(self._on_retired)
+        self._wake_up()
+
+    def _take_history(self) -> list[Frame]:
+        """Lock held."""
+        frames = list(self._history or ())
+        if self._history is not None:
+            self._history.clear()
+        return frames
+
+    def _on_retired(self, slot: Slot) -> None:
+        for connection in self._connections:
+            connection.retire(slot.buffer_uid)
+
+    def _wake_up(self) -> None:
+        with contextlib.suppress(ValueError, OSError):
+            os.eventfd_write(self._wake.fileno(), 1)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            for number, _ in self._epoll.poll(self._reception.patience_s(), _EVENTS):
+                connection = self._established.get(number)
+                try:
+                    if connection is not None:
+                        self._receive(number, connection)
+                    else:
+                        self._other_event(number)
+                except Exception as error:
+                    # Whatever it was, it costs this consumer its connection and nobody else anything.
+                    self.counters.internal(error)
+                    self._drop(number, 'internal', f'{type(error).__name__}: {error}')
+            try:
+                self._look_around()
+            except Exception as error:
+                self.counters.internal(error)
+        self._shut_down()
+
+    def _look_around(self) -> None:
+        """After each round of events."""
+        self._reception.look_at_clock()
+        if self._pool_changed:
+            self._pool_changed = False
+            for number, connection in list(self._established.items()):
+                if connection.pool is not self._pool:
+                    connection.refuse(RefusalCode.BUSY, 'the publisher has other buffers now; connect again')
+                    self._drop(number, 'pool', 'the publisher has other buffers now')
+
+    def _other_event(self, number: int) -> None:
+        if number in self._reception:
+            self._greet(number)
+        elif number == self._reception.listener.fileno():
+            self._reception.accept()
+        elif number == self._wake.fileno():
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(number)
+        elif self._fences.signalled(number):
+            for connection in self._connections:
+                connection.flush()
+
+    def _greet(self, number: int) -> None:
+        try:
+            hello = self._reception.hello(number)
+            if hello is None:
+                return
+            if hello.publisher_id not in ('', self.publisher_id):
+                text = f'here is publisher {self.publisher_id}, not {hello.publisher_id}'
+                raise ProtocolError('other_publisher', text, RefusalCode.OTHER_PUBLISHER)
+            holder = f'{hello.name or "consumer"}#{next(_numbers)}'
+            pool, window, depth = admit(hello, holder, self._pool)
+        except ProtocolError as error:
+            self._reception.turn_away(number, error)
+            return
+        newcomer = self._reception.take(number)
+        connection = Connection(newcomer.socket, newcomer.peer, hello, holder, pool, window, depth, self._fences.add)
+        self._established[number] = connection
+        self.counters.welcomed += 1
+        kept: list[Frame] = []
+        with self._lock:
+
+            def join() -> None:
+                self._connections = (*self._connections, connection)
+
+            # Who has read WELCOME gets whatever is published from then on, and nothing gets there before it.
+            connection.welcome(Welcome(window, depth, self.publisher_id), join)
+            if hello.history and self._history is not None:
+                with contextlib.suppress(StaleFrameError):
+                    kept = [frame.share() for frame in self._history]
+                for frame in kept:
+                    connection.offer(frame)
+        for frame in kept:
+            frame.release()
+        self._say(f'consumer {holder} (pid {newcomer.peer.pid}) is connected: window {window}, depth {depth}')
+
+    def _receive(self, number: int, connection: Connection) -> None:
+        sock = connection.socket
+        try:
+            received = self._reader.read(sock, 1)
+            if received is None:
+                return
+            size, fds = received
+            if not size:
+                self._drop(number, 'eof', '')
+                return
+            try:
+                message = wire.parse_release(self._reader.packet, size)
+                if message.fence is not bool(fds):
+                    raise ProtocolError('descriptors', f'RELEASE with {len(fds)} descriptors and flags {int(message.fence)}')
+            except ProtocolError:
+                close_all(fds)
+                raise
+            connection.release(message.uid, message.generation, adopt_fence(fds[0]) if fds else None)
+        except ProtocolError as error:
+            self.counters.refuse(error)
+            connection.refuse(error.code, str(error))
+            self._drop(number, error.reason, str(error))
+
+    def _drop(self, number: int, reason: str, text: str) -> None:
+        """End a connection, or a newcomer that made something fail."""
+        self._reception.turn_away(number, None)
+        connection = self._established.pop(number, None)
+        if connection is None:
+            return
+        with self._lock:
+            self._connections = tuple(c for c in self._connections if c is not connection)
+        if connection.failure and reason == 'eof':
+            reason, _, text = connection.failure.partition(': ')
+        drain(connection.socket)
+        held = connection.end(self._quarantine_timeout_s)
+        self.counters.taken_back += held
+        self.counters.ended[reason] += 1
+        why = f'was disconnected: {text}' if text else 'has gone'
+        self._say(f'consumer {connection.holder} {why}; it held {held} frames')
+
+    def _say(self, text: str) -> None:
+        if self._report is not None:
+            self._report(f'{self.name}: {text}')
+
+    def _shut_down(self) -> None:
+        self._reception.close()
+        for number in list(self._established):
+            self._drop(number, 'closed', 'the publisher was closed')
+        with self._lock:
+            history = self._take_history()
+            self._history = None
+        self._fences.close()
+        for frame in history:
+            frame.release()
+        self._epoll.close()
+
+    def statistics(self) -> ServerStatistics:
+        """A snapshot."""
+        return self.counters.snapshot(tuple(connection.statistics() for connection in self._connections), len(self._reception))
+
+    def close(self) -> None:
+        """Disconnect everybody, end the thread, remove the socket. A second call does nothing; nor does one in a forked child."""
+        if self._pid != os.getpid() or self._stopping:
+            return
+        # The name first: nobody connects to what is about to close.
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+        self._stopping = True
+        self._wake_up()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        self.set_pool(None)
+        self._wake.close()
+
+    def __enter__(self) -> SharedMemoryServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _after_fork(self) -> None:
+        """In the child: nothing of it is ours, and copies of its sockets would hide the parent's death from the consumers."""
+        connections, self._connections = self._connections, ()
+        self._history = None
+        self._lock = threading.Lock()
+        for connection in connections:
+            connection.close_in_child()
+        self._reception.close_in_child()
+        self._epoll.close()
+        self._wake.close()
+
+
+_SERVERS: weakref.WeakSet[SharedMemoryServer] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for server in list(_SERVERS):
+        server._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

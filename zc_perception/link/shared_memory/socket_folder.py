@@ -1,0 +1,144 @@
+"""Where the sockets lie: a folder that nobody else can enter, and what killed producers left in it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from zc_perception.errors import ConfigError
+
+SUFFIX = '.sock'
+_STARTING = '.starting-'
+_STARTING_LENGTH = len(_STARTING) + 8
+_SUN_PATH = 107
+_STARTING_S = 60.0
+_BACKLOG = 128
+
+
+def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """``$ZC_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/zc_perception``, else ``/tmp/zc_perception-UID``."""
+    if named := environment.get('ZC_RUNTIME_DIR'):
+        return Path(named)
+    if runtime := environment.get('XDG_RUNTIME_DIR'):
+        return Path(runtime) / 'zc_perception'
+    return Path(f'/tmp/zc_perception-{os.geteuid()}')
+
+
+def runtime_folder(group: int | None = None, environment: Mapping[str, str] = os.environ) -> Path:
+    """The folder for sockets, made where it isn't there: mode 0700, or with *group* 0750 and that group.
+
+    :raises ConfigError: it can't be made, is a symbolic link, is somebody else's, or is open to others.
+    """
+    folder = default_folder(environment)
+    where = f"folder '{folder}' for shared-memory sockets"
+    step = 'name another one in the environment variable ZC_RUNTIME_DIR'
+    try:
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        what = 'is a symbolic link or no folder' if error.errno in (errno.ELOOP, errno.ENOTDIR) else f"can't be used: {error.strerror}"
+        raise ConfigError(f'{where} {what}; {step}') from error
+    try:
+        _check(descriptor, group, where, step)
+    finally:
+        os.close(descriptor)
+    return folder
+
+
+def _check(descriptor: int, group: int | None, where: str, step: str) -> None:
+    status = os.fstat(descriptor)
+    if status.st_uid != os.geteuid():
+        raise ConfigError(f'{where} belongs to user {status.st_uid}, this is user {os.geteuid()}; {step}')
+    if group is not None and (status.st_gid != group or stat.S_IMODE(status.st_mode) != 0o750):
+        try:
+            os.fchown(descriptor, -1, group)
+            os.fchmod(descriptor, 0o750)
+        except OSError as error:
+            raise ConfigError(f"{where} can't be given to group {group}: {error.strerror}; join the group, or {step}") from error
+        status = os.fstat(descriptor)
+    mode, allowed = stat.S_IMODE(status.st_mode), 0o700 if group is None else 0o750
+    if mode & 0o777 & ~allowed:
+        raise ConfigError(f"{where} is open to others (mode {mode:04o}); run 'chmod {allowed:04o}' on it, or {step}")
+
+
+def socket_path(folder: Path, publisher_id: str) -> Path:
+    """Where a publisher listens.
+
+    :raises ConfigError: the folder's name is too long for a socket's address, or the id is no file name.
+    """
+    if not publisher_id or '/' in publisher_id or publisher_id.startswith('.'):
+        raise ConfigError(f'publisher_id {publisher_id!r} is no file name; use the hexadecimal one of the announcement')
+    path = folder / f'{publisher_id}{SUFFIX}'
+    excess = len(os.fsencode(folder)) + 1 + max(len(os.fsencode(path.name)), _STARTING_LENGTH) - _SUN_PATH
+    if excess > 0:
+        raise ConfigError(
+            f"folder '{folder}' has a name that is {excess} bytes too long for a socket's address ({_SUN_PATH} bytes); "
+            'name a shorter one in the environment variable ZC_RUNTIME_DIR'
+        )
+    return path
+
+
+def listen(path: Path, group: int | None = None) -> socket.socket:
+    """A listening socket at *path*, not blocking. The name appears once it listens, so that who finds it dead may remove it.
+
+    :raises ConfigError: somebody listens there, or the folder can't be written.
+    """
+    starting = path.with_name(f'{_STARTING}{os.urandom(4).hex()}')
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+    try:
+        if is_dead(path) is False:
+            raise ConfigError(f"somebody listens at '{path}' already; each publisher needs an id of its own")
+        listener.bind(os.fspath(starting))
+        os.chmod(starting, 0o600 if group is None else 0o660)
+        if group is not None:
+            os.chown(starting, -1, group)
+        listener.listen(_BACKLOG)
+        starting.rename(path)
+    except OSError as error:
+        listener.close()
+        with contextlib.suppress(OSError):
+            starting.unlink()
+        raise ConfigError(
+            f"no socket can be made at '{path}': {error.strerror}; name another folder in the environment variable ZC_RUNTIME_DIR"
+        ) from error
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def is_dead(path: Path) -> bool | None:
+    """Whether nobody listens at *path* any more; ``None`` if there is no socket, or one that we can't judge."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as probe:
+        try:
+            if not stat.S_ISSOCK(path.lstat().st_mode):
+                return None
+            probe.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            return True
+        except BlockingIOError:
+            return False  # its backlog is full
+        except OSError:
+            return None
+        return False
+
+
+def remove_stale(folder: Path) -> int:
+    """Remove the sockets of killed producers; safe while others start and run. Returns how many."""
+    removed = 0
+    for path in (*folder.glob(f'*{SUFFIX}'), *folder.glob(f'{_STARTING}*')):
+        with contextlib.suppress(OSError):
+            # Under its first name a socket refuses connections until it listens.
+            if path.name.startswith(_STARTING) and time.time() - path.lstat().st_mtime < _STARTING_S:
+                continue
+            if is_dead(path):
+                path.unlink()
+                removed += 1
+    return removed

@@ -1,0 +1,327 @@
+"""WIRE.md in code: packing and parsing, nothing else. Parsing takes any bytes and raises nothing but ProtocolError.
+
+The functions of FRAME and RELEASE, which run per frame, work on a buffer that is used again and again.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from zc_perception.errors import ConfigError
+from zc_perception.link.shared_memory.codes import (
+    FLAG_FENCE,
+    FLAG_HISTORY,
+    MAGIC,
+    MAX_DEPTH,
+    MAX_FDS,
+    MAX_FORMATS,
+    MAX_FRAME_ID,
+    MAX_WINDOW,
+    MEMORY_DMABUF,
+    MEMORY_MEMFD,
+    VERSION,
+    MessageType,
+    RefusalCode,
+)
+from zc_perception.link.shared_memory.errors import ProtocolError
+from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
+from zc_perception.memory.dmabuf import BufferKind
+from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
+from zc_perception.pixel.layout import ImageLayout, PlaneLayout
+
+HEADER = struct.Struct('<HHI')
+HELLO = struct.Struct('<HHIIHHIIIIIIIIII32s40s')
+FORMAT = struct.Struct('<IIQ')
+WELCOME = struct.Struct('<HHIHHIIIQ32s')
+REFUSED = struct.Struct('<HHII')
+BUFFERS = struct.Struct('<HHIQIIIIQIIBBBBIQ' + 'IIQQ' * MAX_FDS + 'Q' * MAX_FDS)
+FRAME = struct.Struct('<HHIQQQqqqQII')
+RELEASE = struct.Struct('<HHIQQII')
+RETIRED = struct.Struct('<HHIQ')
+MAX_REFUSED = 512
+MAX_FRAME = FRAME.size + MAX_FRAME_ID
+
+_SIZES = {
+    MessageType.HELLO: (HELLO.size, HELLO.size + MAX_FORMATS * FORMAT.size),
+    MessageType.WELCOME: (WELCOME.size, WELCOME.size),
+    MessageType.REFUSED: (REFUSED.size, MAX_REFUSED),
+    MessageType.BUFFERS: (BUFFERS.size, BUFFERS.size),
+    MessageType.FRAME: (FRAME.size, MAX_FRAME),
+    MessageType.RELEASE: (RELEASE.size, RELEASE.size),
+    MessageType.BUFFER_RETIRED: (RETIRED.size, RETIRED.size),
+}
+_KINDS = {1: BufferKind.DMABUF, 2: BufferKind.MEMFD}
+_MATRICES = {1: Matrix.BT601, 2: Matrix.BT709, 3: Matrix.BT2020, 4: Matrix.RGB}
+_RANGES = {1: Range.LIMITED, 2: Range.FULL}
+_TRANSFERS = {1: Transfer.BT709, 2: Transfer.SRGB, 3: Transfer.PQ}
+_KIND_CODES = {value: code for code, value in _KINDS.items()}
+_MATRIX_CODES = {value: code for code, value in _MATRICES.items()}
+_RANGE_CODES = {value: code for code, value in _RANGES.items()}
+_TRANSFER_CODES = {value: code for code, value in _TRANSFERS.items()}
+_FRAME_TYPE, _RELEASE_TYPE = int(MessageType.FRAME), int(MessageType.RELEASE)
+
+Packet = bytes | bytearray | memoryview
+
+
+class Hello(NamedTuple):
+    """What a consumer asks for."""
+
+    window: int
+    depth: int
+    name: str = ''
+    publisher_id: str = ''
+    history: bool = False
+    requirements: Requirements = ANYTHING
+    min_version: int = VERSION
+    max_version: int = VERSION
+
+
+class Welcome(NamedTuple):
+    """What a producer grants."""
+
+    window: int
+    depth: int
+    publisher_id: str
+    version: int = VERSION
+
+
+class Refused(NamedTuple):
+    """Why it doesn't."""
+
+    code: int
+    text: str
+
+
+class BuffersMessage(NamedTuple):
+    """A slot's buffers; its descriptors travel beside it."""
+
+    uid: int
+    layout: ImageLayout
+    colorimetry: Colorimetry
+    kind: BufferKind
+    sizes: tuple[int, ...]
+
+
+class FrameMessage(NamedTuple):
+    """A frame in a slot."""
+
+    uid: int
+    generation: int
+    sequence: int
+    stamp_ns: int
+    captured_ns: int
+    published_ns: int
+    capture_cost_ns: int
+    dropped: int
+    fence: bool
+
+
+class ReleaseMessage(NamedTuple):
+    """The end of a consumer's lease."""
+
+    uid: int
+    generation: int
+    fence: bool
+
+
+def _require(good: bool, reason: str, text: str) -> None:
+    if not good:
+        raise ProtocolError(reason, text)
+
+
+def _require_window(window: int, depth: int, what: str) -> None:
+    good = 1 <= window <= MAX_WINDOW and 1 <= depth <= MAX_DEPTH
+    _require(good, 'value', f'{what}: window {window}, depth {depth}; they are 1 .. {MAX_WINDOW}')
+
+
+def message_type(packet: Packet) -> MessageType:
+    """The type of a whole packet, once its header and its length are right.
+
+    :raises ProtocolError: they aren't.
+    """
+    size = len(packet)
+    _require(size >= HEADER.size, 'length', f'a packet of {size} bytes has no header')
+    kind, length, zero = HEADER.unpack_from(packet)
+    _require(length == size, 'length', f'the header says {length} bytes, {size} came')
+    _require(kind in _SIZES, 'type', f'message type {kind} is unknown')
+    low, high = _SIZES[MessageType(kind)]
+    _require(low <= size <= high, 'length', f'{MessageType(kind).name} has {size} bytes, not {low} .. {high}')
+    _require(zero == 0, 'reserved', f'{MessageType(kind).name}: a reserved field is {zero}, not 0')
+    return MessageType(kind)
+
+
+def _expect(packet: Packet, expected: MessageType) -> None:
+    kind = message_type(packet)
+    _require(kind is expected, 'state', f'{kind.name} came where only {expected.name} may')
+
+
+def _pack_text(text: str, size: int, what: str) -> bytes:
+    raw = text.encode()
+    if len(raw) > size or '\0' in text:
+        raise ConfigError(f'{what} {text!r}: at most {size} bytes of UTF-8 without NUL')
+    return raw
+
+
+def _parse_text(raw: bytes, what: str) -> str:
+    text = raw.rstrip(b'\0')
+    _require(b'\0' not in text, 'reserved', f'{what} has bytes after its end')
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        raise ProtocolError('text', f'{what} is not UTF-8') from None
+
+
+def cut_text(text: str, size: int) -> bytes:
+    """*text* in at most *size* bytes of UTF-8; whole characters."""
+    return text.encode(errors='replace')[:size].decode(errors='ignore').encode()
+
+
+def pack_hello(hello: Hello) -> bytes:
+    """:raises ConfigError: a value that doesn't fit the message."""
+    need = hello.requirements
+    if not 1 <= hello.window <= MAX_WINDOW or not 1 <= hello.depth <= MAX_DEPTH:
+        raise ConfigError(f'window {hello.window} and depth {hello.depth} must be 1 .. {MAX_WINDOW}')
+    length = HELLO.size + FORMAT.size * len(need.formats)
+    return HELLO.pack(
+        MessageType.HELLO, length, 0, MAGIC, hello.min_version, hello.max_version, hello.window, hello.depth,
+        FLAG_HISTORY if hello.history else 0, need.memory, need.stride_align, need.offset_align, need.max_width, need.max_height,
+        len(need.formats), 0, _pack_text(hello.publisher_id, 32, 'publisher_id'), cut_text(hello.name, 40),
+    ) + b''.join(FORMAT.pack(code, 0, modifier) for code, modifier in need.formats)  # fmt: skip
+
+
+def parse_hello(packet: Packet) -> Hello:
+    """:raises ProtocolError: with code VERSION where only the version doesn't fit."""
+    _require(len(packet) >= 16, 'length', f'a packet of {len(packet)} bytes is no HELLO')
+    kind, _, _, magic, low, high = struct.unpack_from('<HHIIHH', packet)
+    _require(kind == MessageType.HELLO, 'state', f'message type {kind} came where only HELLO may')
+    _require(magic == MAGIC, 'magic', f'HELLO: magic 0x{magic:08x}, not 0x{MAGIC:08x}')
+    if not low <= VERSION <= high:
+        text = f'the consumer speaks versions {low} .. {high}, this producer {VERSION} .. {VERSION}'
+        raise ProtocolError('version', text, RefusalCode.VERSION)
+    _expect(packet, MessageType.HELLO)
+    (_, _, _, _, _, _, window, depth, flags, memory, stride_align, offset_align, max_width, max_height, count, zero, publisher_id,
+     name) = HELLO.unpack_from(packet)  # fmt: skip
+    _require_window(window, depth, 'HELLO')
+    _require(zero == 0 and flags & ~FLAG_HISTORY == 0 and memory & ~(MEMORY_DMABUF | MEMORY_MEMFD) == 0, 'reserved', 'HELLO: unknown bits')
+    _require(memory != 0, 'value', 'HELLO: it takes no kind of memory')
+    _require(stride_align >= 1 and offset_align >= 1, 'value', 'HELLO: an alignment is 0')
+    good = count <= MAX_FORMATS and len(packet) == HELLO.size + count * FORMAT.size
+    _require(good, 'length', f'HELLO of {len(packet)} bytes says {count} formats')
+    formats = []
+    for index in range(count):
+        code, zero, modifier = FORMAT.unpack_from(packet, HELLO.size + index * FORMAT.size)
+        _require(zero == 0, 'reserved', f'HELLO: a reserved field of format {index} is {zero}, not 0')
+        formats.append((code, modifier))
+    needs = Requirements(tuple(formats), memory, stride_align, offset_align, max_width, max_height)
+    return Hello(
+        window, depth, _parse_text(name, 'name'), _parse_text(publisher_id, 'publisher_id'), bool(flags & FLAG_HISTORY), needs, low, high
+    )
+
+
+def pack_welcome(welcome: Welcome) -> bytes:
+    """:raises ConfigError: a publisher_id of more than 32 bytes."""
+    return WELCOME.pack(
+        MessageType.WELCOME, WELCOME.size, 0, welcome.version, 0, welcome.window, welcome.depth, 0, 0,
+        _pack_text(welcome.publisher_id, 32, 'publisher_id'),
+    )  # fmt: skip
+
+
+def parse_welcome(packet: Packet) -> Welcome:
+    """:raises ProtocolError: it isn't one."""
+    _expect(packet, MessageType.WELCOME)
+    _, _, _, version, zero1, window, depth, zero2, zero3, publisher_id = WELCOME.unpack_from(packet)
+    _require(zero1 == zero2 == zero3 == 0, 'reserved', 'WELCOME: a reserved field is not 0')
+    _require_window(window, depth, 'WELCOME')
+    return Welcome(window, depth, _parse_text(publisher_id, 'publisher_id'), version)
+
+
+def pack_refused(refused: Refused) -> bytes:
+    """The text is cut to what a packet holds."""
+    text = cut_text(refused.text, MAX_REFUSED - REFUSED.size)
+    return REFUSED.pack(MessageType.REFUSED, REFUSED.size + len(text), 0, refused.code) + text
+
+
+def parse_refused(packet: Packet) -> Refused:
+    """Unknown codes pass: a later version may have more. :raises ProtocolError: it isn't one."""
+    _expect(packet, MessageType.REFUSED)
+    text = bytes(packet[REFUSED.size :]).decode(errors='replace')
+    return Refused(int(REFUSED.unpack_from(packet)[3]), ''.join(c if c.isprintable() else ' ' for c in text))
+
+
+def pack_buffers(message: BuffersMessage) -> bytes:
+    """BUFFERS without its descriptors."""
+    layout, colorimetry = message.layout, message.colorimetry
+    planes = [number for plane in layout.planes for number in (plane.buffer, plane.stride, plane.offset, plane.size)]
+    return BUFFERS.pack(
+        MessageType.BUFFERS, BUFFERS.size, 0, message.uid, layout.width, layout.height, layout.fourcc, len(layout.planes), layout.modifier,
+        len(message.sizes), _KIND_CODES[message.kind], _MATRIX_CODES[colorimetry.matrix], _RANGE_CODES[colorimetry.range],
+        _TRANSFER_CODES[colorimetry.transfer], 0, 0, 0,
+        *planes, *[0] * (4 * (MAX_FDS - len(layout.planes))), *message.sizes, *[0] * (MAX_FDS - len(message.sizes)),
+    )  # fmt: skip
+
+
+def parse_buffers(packet: Packet) -> BuffersMessage:
+    """Ranges and reserved fields only: whether the planes fit is the business of validate_layout. :raises ProtocolError: it isn't one."""
+    _expect(packet, MessageType.BUFFERS)
+    fields = BUFFERS.unpack_from(packet)
+    uid, width, height, fourcc, num_planes, modifier, num_buffers, kind, matrix, range_, transfer, zero1, zero2, zero3 = fields[3:17]
+    _require(zero1 == zero2 == zero3 == 0, 'reserved', 'BUFFERS: a reserved field is not 0')
+    _require(1 <= num_planes <= MAX_FDS and 1 <= num_buffers <= MAX_FDS, 'value', f'BUFFERS: {num_planes} planes in {num_buffers} buffers')
+    _require(kind in _KINDS, 'value', f'BUFFERS: kind {kind}')
+    good = matrix in _MATRICES and range_ in _RANGES and transfer in _TRANSFERS
+    _require(good, 'value', f'BUFFERS: colorimetry {matrix}, {range_}, {transfer}')
+    planes = [fields[17 + 4 * i : 21 + 4 * i] for i in range(MAX_FDS)]
+    sizes = fields[17 + 4 * MAX_FDS :]
+    _require(not any(any(p) for p in planes[num_planes:]) and not any(sizes[num_buffers:]), 'reserved', 'BUFFERS: an unused entry is not 0')
+    _require(all(p[0] < num_buffers for p in planes[:num_planes]), 'value', f'BUFFERS: a plane lies outside buffers 0 .. {num_buffers - 1}')
+    layout = ImageLayout(
+        width, height, fourcc, modifier, tuple(PlaneLayout(b, offset, stride, size) for b, stride, offset, size in planes[:num_planes])
+    )
+    return BuffersMessage(
+        uid, layout, Colorimetry(_MATRICES[matrix], _RANGES[range_], _TRANSFERS[transfer]), _KINDS[kind], tuple(sizes[:num_buffers])
+    )
+
+
+def pack_frame(message: FrameMessage, frame_id: bytes) -> bytes:
+    """A FRAME as bytes; :class:`Connection` packs its own in place."""
+    return FRAME.pack(_FRAME_TYPE, FRAME.size + len(frame_id), 0, *message[:-1], FLAG_FENCE if message.fence else 0) + frame_id
+
+
+def parse_frame(buffer: Packet, size: int) -> tuple[int, ...]:
+    """The fields of a FRAME in the first *size* bytes of *buffer*, from ``type`` to ``flags``; its frame_id lies behind them.
+
+    :raises ProtocolError: it isn't one.
+    """
+    if FRAME.size <= size <= MAX_FRAME:
+        fields = FRAME.unpack_from(buffer)
+        if fields[0] == _FRAME_TYPE and fields[1] == size and not fields[2] and fields[11] <= FLAG_FENCE:
+            return fields
+    _expect(memoryview(buffer)[:size], MessageType.FRAME)
+    raise ProtocolError('reserved', 'FRAME: unknown flags')
+
+
+def parse_release(buffer: Packet, size: int) -> ReleaseMessage:
+    """The RELEASE in the first *size* bytes of *buffer*. :raises ProtocolError: it isn't one."""
+    if size == RELEASE.size:
+        kind, length, zero, uid, generation, flags, zero2 = RELEASE.unpack_from(buffer)
+        if kind == _RELEASE_TYPE and length == size and not zero and not zero2 and flags <= FLAG_FENCE:
+            return ReleaseMessage(uid, generation, flags == FLAG_FENCE)
+    _expect(memoryview(buffer)[:size], MessageType.RELEASE)
+    raise ProtocolError('reserved', 'RELEASE: unknown flags, or a reserved field is not 0')
+
+
+def pack_release(uid: int, generation: int, fence: bool) -> bytes:
+    """A RELEASE."""
+    return RELEASE.pack(_RELEASE_TYPE, RELEASE.size, 0, uid, generation, fence, 0)
+
+
+def pack_retired(uid: int) -> bytes:
+    """A BUFFER_RETIRED."""
+    return RETIRED.pack(MessageType.BUFFER_RETIRED, RETIRED.size, 0, uid)
+
+
+def parse_retired(packet: Packet) -> int:
+    """The slot's uid. :raises ProtocolError: it isn't one."""
+    _expect(packet, MessageType.BUFFER_RETIRED)
+    return int(RETIRED.unpack_from(packet)[3])
