@@ -255,6 +255,43 @@ def test_a_release_fence_keeps_the_slot_from_being_reused(make_pool: MakePool, m
     pool.discard(slot)
 
 
+def test_what_consumers_do_with_their_frames_leaves_the_producer_s_descriptors_alone(make_pool: MakePool) -> None:
+    """They borrow them: mapping, keeping a duplicate, sharing and releasing close nothing but what is their own."""
+    pool = make_pool(slots=1, layout={'buffer_per_plane': True})
+    slot = pool.acquire()
+    assert slot is not None
+    numbers = [(buffer.fileno(), buffer.identity.inode) for buffer in slot.buffers]
+    frame = Frame.publish_slot(pool, slot, header=Header(0, ''), colorimetry=BT601_LIMITED, sequence=0, captured_ns=0)
+    delivery = frame.deliver('npu')
+    assert delivery is not None
+    kept = [buffer.dup() for buffer in delivery.data.buffers]
+    shared = delivery.share()
+    with delivery.map() as planes:
+        assert planes[1].shape == (24, 32, 2)
+    for each in (delivery, shared, frame):
+        each.release()
+    assert [(number, os.fstat(number).st_ino) for number, _ in numbers] == numbers
+    for own in kept:
+        own.close()
+    assert [buffer.fileno() for buffer in slot.buffers] == [number for number, _ in numbers]
+    assert [os.fstat(number).st_ino for number, _ in numbers] == [inode for _, inode in numbers]
+
+
+def test_a_frame_that_is_only_passed_on_is_never_mapped(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool, fence = make_pool(slots=1), EventFence()
+    for sequence in range(3):
+        frame = make_frame(pool, sequence=sequence)
+        delivery = frame.deliver('npu')
+        assert delivery is not None
+        shared = delivery.share()
+        for each in (frame, delivery):
+            each.release()
+        shared.release(fence if sequence == 2 else None)
+    assert not any(buffer.mapped for buffer in pool.slots[0].buffers)
+    fence.signal()
+    pool.collect()
+
+
 def test_a_description_says_who_holds_it(make_frame: MakeFrame) -> None:
     frame = make_frame(sequence=9)
     assert repr(frame) == f'Frame(9, {frame.data.layout.describe()}, held by camera)'

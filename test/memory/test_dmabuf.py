@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import gc
 import mmap
 import os
+import queue
 import struct
 import threading
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ import pytest
 
 from zc_perception.errors import AcceleratorError, AllocationError
 from zc_perception.memory import dmabuf
-from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
+from zc_perception.memory.dmabuf import BufferIdentity, BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.owned_fd import OwnedFd
@@ -128,6 +130,47 @@ def test_closing_under_a_view_is_refused_and_possible_afterwards(buffer: DmaBuf)
     assert not buffer.mapped
     with pytest.raises(ValueError, match='closed'):
         buffer.fileno()
+
+
+def test_who_listens_is_told_once_after_the_owner_s_descriptor_is_closed(buffer: DmaBuf) -> None:
+    told: list[tuple[BufferIdentity, bool]] = []
+
+    def listener(identity: BufferIdentity) -> None:
+        told.append((identity, buffer._fd.closed))
+
+    for _ in range(2):
+        buffer.tell_end(listener)
+    assert told == []
+    for _ in range(2):
+        buffer.close()
+    assert told == [(buffer.identity, True)]
+    buffer.tell_end(listener)
+    assert len(told) == 2, 'it has ended already: told at once'
+
+
+def test_who_listens_is_told_of_an_end_that_a_view_puts_off(buffer: DmaBuf) -> None:
+    told: list[BufferIdentity] = []
+    buffer.tell_end(told.append)
+    view = np.frombuffer(buffer.mapping(), np.uint8)
+    with pytest.raises(BufferError):
+        buffer.close()
+    assert told == [buffer.identity], 'its owner has given it up'
+    buffer.tell_end(told.append)
+    assert len(told) == 1
+    del view
+    buffer.close()
+    assert len(told) == 2
+
+
+def test_who_listens_is_told_of_a_buffer_that_was_only_forgotten() -> None:
+    told: queue.SimpleQueue[BufferIdentity] = queue.SimpleQueue()
+    forgotten = SealedMemfd().allocate(4096)
+    identity = forgotten.identity
+    forgotten.tell_end(told.put)
+    forgotten.tell_end(told.put)
+    del forgotten
+    gc.collect()
+    assert (told.get_nowait(), told.empty()) == (identity, True)
 
 
 def test_closing_twice_does_nothing(buffer: DmaBuf) -> None:

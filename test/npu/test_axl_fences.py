@@ -68,9 +68,7 @@ def test_a_driver_that_can_waits_for_the_sync_file_itself(make_opened: Callable[
 
 
 @pytest.mark.parametrize('kind', ['an eventfd', 'a sync_file and an older driver'])
-def test_any_other_fence_has_signalled_before_the_job_starts(
-    make_opened: Callable[..., Opened], make_frame: MakeFrame, kind: str
-) -> None:
+def test_any_other_fence_has_signalled_before_the_job_starts(make_opened: Callable[..., Opened], make_frame: MakeFrame, kind: str) -> None:
     accelerator, card = make_opened(level=2 if kind == 'an eventfd' else 1, timeout_s=5.0)
     fence: Any = EventFence() if kind == 'an eventfd' else Scripted()
     frame = make_frame(acquire_fence=fence)
@@ -106,6 +104,18 @@ def test_a_fence_that_fails_or_never_signals_costs_its_frame_and_no_result_buffe
     jobs = [submit(accelerator, make_frame()) for _ in range(4)]
     assert card.submitted == [None] * 4
     end(card, *jobs)
+
+
+def test_a_frame_that_the_card_reads_is_never_mapped(make_opened: Callable[..., Opened], make_pool: Any, make_frame: MakeFrame) -> None:
+    accelerator, card = make_opened()
+    pool = make_pool()
+    for slot in pool.slots:
+        accelerator.trial_import(slot.layout, slot.buffers)
+    frame = make_frame(pool)
+    job = submit(accelerator, frame)
+    end(card, job)
+    frame.release()
+    assert not any(buffer.mapped for slot in pool.slots for buffer in slot.buffers)
 
 
 def test_without_a_fence_the_job_starts_at_once(make_opened: Callable[..., Opened], make_frame: MakeFrame) -> None:

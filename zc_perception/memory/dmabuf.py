@@ -13,7 +13,7 @@ import os
 import select
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, IntFlag
 from typing import Protocol
@@ -118,6 +118,7 @@ class DmaBuf:
         self.writable = writable and access == os.O_RDWR
         self.identity = BufferIdentity(status.st_dev, status.st_ino)
         self._keeper = keeper
+        self._end_listeners: list[Callable[[BufferIdentity], None]] = []
         self._mapping: mmap.mmap | None = None
         self._lock = threading.Lock()
 
@@ -347,14 +348,37 @@ class DmaBuf:
 
         :raises BufferError: views of the mapping are still alive.
         """
-        with self._lock:
-            if self._mapping is not None:
-                self._mapping.close()
-                self._mapping = None
-            self._fd.close()
-            keeper, self._keeper = self._keeper, None
+        listeners: list[Callable[[BufferIdentity], None]] = []
+        try:
+            with self._lock:
+                listeners, self._end_listeners = self._end_listeners, []
+                if self._mapping is not None:
+                    self._mapping.close()
+                    self._mapping = None
+                self._fd.close()
+                keeper, self._keeper = self._keeper, None
+        finally:
+            for listener in listeners:
+                listener(self.identity)
         if keeper is not None:
             keeper.close()
+
+    def tell_end(self, listener: Callable[[BufferIdentity], None]) -> None:
+        """Call *listener* once with the identity when the buffer's owner gives it up: closes it, in vain too because of views, or
+        forgets it. At once if it is closed already. For whoever caches something by the identity, and owns a duplicate until it is told.
+
+        The call comes on any thread, in finalizers too: *listener* takes no lock. ``SimpleQueue.put`` is what is meant.
+        """
+        with self._lock:
+            if not self._fd.closed:
+                if listener not in self._end_listeners:
+                    self._end_listeners.append(listener)
+                return
+        listener(self.identity)
+
+    def __del__(self) -> None:
+        for listener in getattr(self, '_end_listeners', ()):
+            listener(self.identity)
 
     def __repr__(self) -> str:
         return f'DmaBuf({self.heap}, inode {self.identity.inode}, {self.size} bytes)'
