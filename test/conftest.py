@@ -10,7 +10,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +72,8 @@ def _domain_folder() -> Path:
     raise RuntimeError(f'no folder for domain locks can be made in {tempfile.gettempdir()}')
 
 
-@pytest.fixture
-def free_domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """A ROS domain id that no other test of this user has at the same time; also in ROS_DOMAIN_ID, for child processes."""
+@contextmanager
+def _locked_domain() -> Iterator[int]:
     folder = _domain_folder()
     deadline = time.monotonic() + 60.0
     while True:
@@ -85,11 +84,25 @@ def free_domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     continue
-                monkeypatch.setenv('ROS_DOMAIN_ID', str(domain))
                 yield domain
                 return
         assert time.monotonic() < deadline, f'all of the domains {DOMAINS[0]}..{DOMAINS[-1]} are locked in {folder}'
         time.sleep(0.1)
+
+
+@pytest.fixture
+def free_domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A ROS domain id that no other test of this user has at the same time; also in ROS_DOMAIN_ID, for child processes."""
+    with _locked_domain() as domain:
+        monkeypatch.setenv('ROS_DOMAIN_ID', str(domain))
+        yield domain
+
+
+@pytest.fixture(scope='module')
+def module_domain() -> Iterator[int]:
+    """As ``free_domain``, for all tests of a module; not in the environment."""
+    with _locked_domain() as domain:
+        yield domain
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, SupportsIndex
 from numpy.typing import NDArray
 
 from zc_perception.errors import AcceleratorError, FrameReleasedError, StaleFrameError
-from zc_perception.mapping import PlaneViews, map_buffers
+from zc_perception.mapping import PlaneViews, begin_access, end_access
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.fence import Fence
 from zc_perception.memory.pool import BufferPool, Lease, Slot
@@ -100,37 +100,48 @@ def _abandon(lease: Lease, live: list[weakref.ref[NDArray[Any]]]) -> None:
 class FrameMapping:
     """The block of :meth:`Frame.map`. While it is open, the frame can't be released but with a fence."""
 
-    __slots__ = ('_access', '_frame', '_mapped')
+    __slots__ = ('_access', '_frame', '_synced', '_views')
 
     def __init__(self, frame: Frame, access: CpuAccess) -> None:
         self._frame = frame
         self._access = access
-        self._mapped: map_buffers | None = None
+        self._synced: list[DmaBuf] = []
+        self._views: PlaneViews | None = None
 
     def __enter__(self) -> PlaneViews:
         frame = self._frame
+        data = frame.data
         # Before the lease is looked at, while release() takes the lease before it looks here: one of the two sees the other.
         frame._mappings.append(None)
         try:
-            frame._check_readable()
-            mapped = map_buffers(frame.data.layout, frame.data.buffers, self._access, frame._live)
-            views = mapped.__enter__()
+            lease = frame._held()
+            if data.acquire_fence is not None:
+                frame._await_acquire(data.acquire_fence)
+            if lease.slot.generation != lease.generation:
+                raise StaleFrameError(
+                    f'frame {data.sequence}: generation {lease.generation} of its slot is gone (now {lease.slot.generation}); '
+                    'use the newest frame'
+                )
+            views = self._views = begin_access(data.layout, data.buffers, self._access, self._synced)
         except BaseException:
-            frame._mappings.pop()
+            try:
+                end_access(None, self._access, self._synced, frame._live)
+            finally:
+                frame._mappings.pop()
             raise
-        self._mapped = mapped
         return views
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        mapped, self._mapped = self._mapped, None
-        if mapped is not None:
+        views, self._views = self._views, None
+        if views is not None:
+            frame = self._frame
             try:
-                mapped.__exit__(kind, value, trace)
+                end_access(views, self._access, self._synced, frame._live)
             finally:
-                self._frame._mappings.pop()
+                frame._mappings.pop()
 
     def __del__(self) -> None:
-        if self._mapped is not None:
+        if self._views is not None:
             self.__exit__(None, None, None)
 
 
@@ -239,18 +250,10 @@ class Frame:
             raise StaleFrameError(f'{lease.holder} is at its quota of leases; release one first')
         return other
 
-    def _check_readable(self) -> None:
-        lease = self._held()
-        fence = self.data.acquire_fence
-        if fence is not None:
-            if not fence.wait(1.0):
-                raise AcceleratorError(f'frame {self.data.sequence}: its acquire fence did not signal within 1 s')
-            fence.check()
-        if lease.slot.generation != lease.generation:
-            raise StaleFrameError(
-                f'frame {self.data.sequence}: generation {lease.generation} of its slot is gone (now {lease.slot.generation}); '
-                'use the newest frame'
-            )
+    def _await_acquire(self, fence: Fence) -> None:
+        if not fence.wait(1.0):
+            raise AcceleratorError(f'frame {self.data.sequence}: its acquire fence did not signal within 1 s')
+        fence.check()
 
     def map(self, *, write: bool = False) -> FrameMapping:
         """CPU access to a LINEAR frame's planes, without a copy, read-only unless *write*: ``with frame.map() as planes:``.

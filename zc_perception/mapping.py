@@ -15,11 +15,14 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.errors import AllocationError, FormatError, FrameReleasedError
+from zc_perception.errors import FormatError, FrameReleasedError
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.pixel.fourcc import fourcc_name
 from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.modifier import LINEAR, modifier_name
+
+_READ, _DMABUF = CpuAccess.READ, BufferKind.DMABUF
+_frombuffer, _UINT8 = np.frombuffer, np.dtype(np.uint8)
 
 
 class PlaneViews(Sequence[NDArray[Any]]):
@@ -57,22 +60,68 @@ class PlaneViews(Sequence[NDArray[Any]]):
     def __len__(self) -> int:
         return len(self._views)
 
-    def _end(self) -> None:
-        self._views, self._roots = [], []
+    def _end(self) -> list[NDArray[np.uint8]]:
+        """No view from here on; the roots."""
+        self._views, roots, self._roots = [], self._roots, []
+        return roots
 
 
-class map_buffers:
-    """``with map_buffers(layout, buffers, access, live) as planes:``
+def begin_access(layout: ImageLayout, buffers: tuple[DmaBuf, ...], access: CpuAccess, synced: list[DmaBuf]) -> PlaneViews:
+    """Views of the planes, whose CPU access has begun.
 
-    Every buffer whose access began is ended, whatever the block or another buffer's SYNC raises; also when the block is only forgotten.
-
-    :param live: gets a weak reference to each buffer's root array that outlived the block.
+    :param synced: gets each buffer whose access has to be ended, also when this raises: by :func:`end_access`.
     :raises FormatError: the layout isn't LINEAR.
     :raises AllocationError: the exporter refuses mmap, or *access* has WRITE and this process may only read a buffer.
     :raises AcceleratorError: a device doesn't finish with a buffer.
     """
+    if layout.modifier != LINEAR:
+        raise FormatError(
+            f'{fourcc_name(layout.fourcc)} with modifier {modifier_name(layout.modifier)} has no rows that a CPU could read: '
+            'negotiate LINEAR, or import it into a device that knows the modifier'
+        )
+    write = access is not _READ
+    roots: list[NDArray[np.uint8]] = []
+    try:
+        for buffer in buffers:
+            roots.append(_frombuffer(buffer.memory(write=write), _UINT8))
+            if buffer.kind is _DMABUF:
+                buffer.begin_cpu_access(access)
+                synced.append(buffer)
+    except BaseException:
+        roots.clear()  # the traceback would keep them, and so the mappings, alive
+        raise
+    return PlaneViews(layout, roots)
 
-    __slots__ = ('_access', '_buffers', '_layout', '_live', '_roots', '_synced', '_views')
+
+def end_access(views: PlaneViews | None, access: CpuAccess, synced: list[DmaBuf], live: list[weakref.ref[NDArray[Any]]]) -> None:
+    """End what :func:`begin_access` began. Every buffer's access is ended, whatever another one's SYNC raises.
+
+    :param live: gets a weak reference to each buffer's root array that somebody still looks through.
+    """
+    roots = [] if views is None else views._end()
+    try:
+        if synced:
+            with contextlib.ExitStack() as ends:
+                for buffer in synced:
+                    ends.callback(buffer.end_cpu_access, access)
+                synced.clear()
+    finally:
+        references = [weakref.ref(root) for root in roots]
+        roots.clear()
+        for reference in references:
+            if reference() is not None:
+                live.append(reference)
+
+
+class map_buffers:
+    """``with map_buffers(layout, buffers, access, live) as planes:`` for buffers that aren't a frame's yet.
+
+    Entering raises what :func:`begin_access` does. A block that is only forgotten ends too.
+
+    :param live: see :func:`end_access`.
+    """
+
+    __slots__ = ('_access', '_buffers', '_layout', '_live', '_synced', '_views')
 
     def __init__(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...], access: CpuAccess, live: list[weakref.ref[NDArray[Any]]]) -> None:
         self._layout = layout
@@ -80,60 +129,20 @@ class map_buffers:
         self._access = access
         self._live = live
         self._synced: list[DmaBuf] = []
-        self._roots: list[NDArray[np.uint8]] = []
         self._views: PlaneViews | None = None
 
     def __enter__(self) -> PlaneViews:
-        layout, access = self._layout, self._access
-        if layout.modifier != LINEAR:
-            raise FormatError(
-                f'{fourcc_name(layout.fourcc)} with modifier {modifier_name(layout.modifier)} has no rows that a CPU could read: '
-                'negotiate LINEAR, or import it into a device that knows the modifier'
-            )
-        writing = access is not CpuAccess.READ
         try:
-            for buffer in self._buffers:
-                if writing and not buffer.writable:
-                    raise AllocationError(
-                        f'buffer {buffer.identity.inode} ({buffer.heap}) may only be read here: map without write=True, '
-                        'and write into a frame of your own pool'
-                    )
-                memory = memoryview(buffer.mapping())
-                # Read-only memory and not only a cleared flag, which a consumer could set again.
-                self._roots.append(np.frombuffer(memory if writing else memory.toreadonly(), np.uint8))
-                del memory
-                if buffer.kind is BufferKind.DMABUF:
-                    buffer.begin_cpu_access(access)
-                    self._synced.append(buffer)
+            self._views = begin_access(self._layout, self._buffers, self._access, self._synced)
         except BaseException:
-            self._end()
+            end_access(None, self._access, self._synced, self._live)
             raise
-        self._views = PlaneViews(layout, self._roots)
         return self._views
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        self._end()
-
-    def _end(self) -> None:
-        if self._views is not None:
-            self._views._end()
-            self._views = None
-        try:
-            if self._synced:
-                self._end_access()
-        finally:
-            references = [weakref.ref(root) for root in self._roots]
-            self._roots.clear()
-            for reference in references:
-                if reference() is not None:
-                    self._live.append(reference)
-
-    def _end_access(self) -> None:
-        with contextlib.ExitStack() as ends:
-            for buffer in self._synced:
-                ends.callback(buffer.end_cpu_access, self._access)
-            self._synced = []
+        views, self._views = self._views, None
+        end_access(views, self._access, self._synced, self._live)
 
     def __del__(self) -> None:
         if self._views is not None or self._synced:
-            self._end()
+            self.__exit__(None, None, None)

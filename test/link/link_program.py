@@ -64,12 +64,13 @@ def make_executor(kind: str, context: rclpy.Context) -> Any:
     return {'single': SingleThreadedExecutor, 'multi': MultiThreadedExecutor}[kind](context=context)
 
 
-def spin(executor: Any, kind: str, context: rclpy.Context) -> None:
+def spin(executor: Any, kind: str, stop: threading.Event) -> None:
+    """Until the executor is shut down; after *stop*, an EventsExecutor ends with its next task."""
     if kind != 'events':
         executor.spin()
         return
     # With the wheels of today its spin() without a timeout delivers nothing.
-    while context.ok():
+    while not stop.is_set():
         executor.spin_once(timeout_sec=0.2)
 
 
@@ -249,7 +250,8 @@ class Program:
         for node in self._nodes.values():
             self._executor.add_node(node)
         self._ends: dict[str, Any] = {}
-        self._thread = threading.Thread(target=spin, args=(self._executor, kind, self.context), daemon=True)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=spin, args=(self._executor, kind, self._stop), daemon=True)
         self._thread.start()
 
     def open(self, ends: list[dict[str, Any]]) -> None:
@@ -315,9 +317,12 @@ class Program:
 
     def end(self) -> None:
         self.close(list(self._ends))
+        self._stop.set()
+        if self._kind == 'events':
+            self._thread.join(5.0)
         self._executor.shutdown()
-        self.context.try_shutdown()
         self._thread.join(5.0)
+        self.context.try_shutdown()
 
 
 def _holds(actual: Any, wanted: Any) -> bool:

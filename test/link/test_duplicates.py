@@ -1,16 +1,20 @@
-"""Nothing twice and nothing old after new, whichever way it comes first."""
+"""Nothing twice and nothing old after new, whichever way it comes first, and no publisher's objects taken for another's."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zc_perception.link.duplicates import DuplicateFilter
+from zc_perception.frame import Header
+from zc_perception.link.duplicates import DuplicateFilter, message_identity
 
 
 def test_a_message_of_what_came_directly_is_dropped_and_counted() -> None:
     both = DuplicateFilter()
-    both.note_direct('left', 5)
+    both.note_direct(Header(5, 'left'))
     assert not both.accept_message('left', 5)
     assert both.accept_message('right', 5), 'another camera'
     assert both.dropped == 1
@@ -19,15 +23,40 @@ def test_a_message_of_what_came_directly_is_dropped_and_counted() -> None:
 def test_what_comes_directly_after_its_message_is_dropped() -> None:
     both = DuplicateFilter()
     assert both.accept_message('left', 5)
-    assert not both.accept_direct('left', 5)
-    assert both.accept_direct('left', 6)
+    assert not both.accept_direct(Header(5, 'left'))
+    assert both.accept_direct(Header(6, 'left'))
 
 
-def test_a_late_message_does_not_come_after_newer_frames() -> None:
+def test_a_message_from_before_the_connection_does_not_come_after_its_frames() -> None:
     both = DuplicateFilter()
-    both.note_direct('left', 10)
+    both.direct_begins()
+    assert both.accept_direct(Header(10, 'left'))
     assert not both.accept_message('left', 9)
     assert both.accept_message('left', 11)
+    assert both.accept_message('right', 9)
+
+
+def test_each_connection_begins_anew() -> None:
+    both = DuplicateFilter()
+    assert both.accept_direct(Header(10, 'left'))
+    both.direct_begins()
+    assert both.accept_direct(Header(20, 'left'))
+    assert not both.accept_message('left', 19)
+
+
+def test_another_publisher_of_the_same_frame_id_may_be_late() -> None:
+    both = DuplicateFilter()
+    for stamp in range(0, 100, 10):
+        both.accept_direct(Header(stamp, 'camera'))
+        both.note_direct(Header(stamp + 1, 'camera'))
+    assert all(both.accept_message('camera', stamp) for stamp in range(5, 100, 10))
+
+
+def test_time_that_goes_back_costs_nothing() -> None:
+    both = DuplicateFilter()
+    both.accept_direct(Header(1000, 'left'))
+    both.accept_direct(Header(3, 'left'))
+    assert both.accept_message('left', 5)
 
 
 def test_messages_alone_are_never_dropped_even_without_stamps() -> None:
@@ -36,12 +65,15 @@ def test_messages_alone_are_never_dropped_even_without_stamps() -> None:
     assert both.dropped == 0
 
 
-def test_memory_is_bounded() -> None:
-    both = DuplicateFilter()
+@pytest.mark.parametrize('remembered', [4, 256])
+def test_memory_is_bounded_and_as_long_as_asked(remembered: int) -> None:
+    both = DuplicateFilter(remembered)
     for stamp in range(5000):
-        both.note_direct(f'frame {stamp}', stamp)
+        both.note_direct(Header(stamp, f'frame {stamp}'))
+        both.accept_direct(Header(stamp, f'remote {stamp}'))
         both.accept_message('messages', stamp)
-    assert max(len(ring) for ring in (both._direct, both._message, both._newest)) <= 256
+    assert max(len(both._direct), len(both._message), len(both._first)) == remembered
+    assert not both.accept_message(f'remote {5000 - remembered // 2}', 5000 - remembered // 2)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 20)), max_size=60))
@@ -49,8 +81,13 @@ def test_no_object_is_accepted_on_both_ways(events: list[tuple[bool, int]]) -> N
     """Each publisher writes a stamp once per way; the ways race."""
     both, taken = DuplicateFilter(), []
     for direct, stamp in dict.fromkeys(events):
-        if direct:
-            both.note_direct('left', stamp)
-        if both.accept_direct('left', stamp) if direct else both.accept_message('left', stamp):
+        if both.accept_direct(Header(stamp, 'left')) if direct else both.accept_message('left', stamp):
             taken.append(stamp)
     assert len(taken) == len(set(taken))
+
+
+def test_a_message_s_identity_is_its_header_s() -> None:
+    stamp = SimpleNamespace(sec=2, nanosec=3)
+    assert message_identity(SimpleNamespace(header=SimpleNamespace(frame_id='left', stamp=stamp))) == ('left', 2_000_000_003)
+    assert message_identity(SimpleNamespace(header=b'jpeg')) is None
+    assert message_identity(SimpleNamespace(data='text')) is None

@@ -3,93 +3,23 @@
 from __future__ import annotations
 
 import gc
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import rclpy
-from rclpy.executors import MultiThreadedExecutor, SingleThreadedExecutor
+from link_ros import Ros, eventually
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import Image
+from std_msgs.msg import String
 
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
-from zc_perception.link.endpoints import IN_PROCESS, ROS_MESSAGE, UNMATCHED, AdaptedPublisher, AdaptedSubscription
+from zc_perception.link.endpoints import IN_PROCESS, ROS_MESSAGE, UNMATCHED
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.memory.ledger import CopyLedger
-
-
-class ConversionRan(Exception):
-    """Raised by an adapter that must never be asked."""
-
-
-def _refuse(value: Any) -> Any:
-    raise ConversionRan(value)
-
-
-RAISING = TypeAdapter(Frame, Image, _refuse, _refuse)
-
-
-class Ros:
-    """A context with one spinning executor."""
-
-    def __init__(self, domain: int, executor: type[SingleThreadedExecutor] | type[MultiThreadedExecutor]) -> None:
-        self.context = rclpy.Context()
-        rclpy.init(context=self.context, domain_id=domain)
-        self.executor = executor(context=self.context)
-        self._nodes: list[Node] = []
-        self._endpoints: list[Any] = []
-        self._thread = threading.Thread(target=self.executor.spin, daemon=True)
-        self._thread.start()
-
-    def node(self, name: str) -> Node:
-        node = Node(name, context=self.context)
-        self.executor.add_node(node)
-        self._nodes.append(node)
-        return node
-
-    def publisher(
-        self, node: Node, adapter: TypeAdapter[Frame] = RAISING, qos: QoSProfile | None = None, topic: str = 'image'
-    ) -> AdaptedPublisher:
-        self._endpoints.append(AdaptedPublisher(node, adapter, topic, qos or QoSProfile(depth=1)))
-        return self._endpoints[-1]
-
-    def subscription(
-        self, node: Node, adapter: TypeAdapter[Frame] = RAISING, qos: QoSProfile | None = None, **options: Any
-    ) -> AdaptedSubscription:
-        topic = options.pop('topic', 'image')
-        self._endpoints.append(AdaptedSubscription(node, adapter, topic, qos or QoSProfile(depth=1), **options))
-        return self._endpoints[-1]
-
-    def close(self) -> None:
-        self.executor.shutdown()
-        self._thread.join(5)
-        for endpoint in self._endpoints:
-            endpoint.destroy()
-        for node in self._nodes:
-            node.destroy_node()
-        self.context.try_shutdown()
-
-
-@pytest.fixture(params=[SingleThreadedExecutor, MultiThreadedExecutor], ids=['single', 'multi'])
-def ros(request: pytest.FixtureRequest, free_domain: int) -> Iterator[Ros]:
-    opened = Ros(free_domain, request.param)
-    yield opened
-    opened.close()
-
-
-def eventually(condition: Callable[[], Any], seconds: float = 15.0) -> bool:
-    """Whether *condition* came true in time."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.01)
-    return bool(condition())
 
 
 def test_the_same_object_inode_and_address_arrive_and_nothing_is_converted(ros: Ros, make_frame: Callable[..., Frame]) -> None:
@@ -203,29 +133,40 @@ def test_a_slow_mailbox_keeps_the_newest_and_costs_nobody_else(ros: Ros, make_po
     assert slow.queue.get() is None
 
 
-def test_no_image_reader_while_in_process_and_one_while_the_publisher_is_foreign(ros: Ros, make_frame: Any) -> None:
-    """An Image reader of ours would make our own publisher convert."""
-    node = ros.node('consumer')
+def test_a_mixed_topic_delivers_from_both_once_and_the_reader_goes_with_the_plain_publisher(ros: Ros, make_frame: Any) -> None:
     ledger, frames = CopyLedger(), []
     subscription = ros.subscription(
-        node, frame_adapter('rgb8', ledger, holder='consumer'), callback=lambda f: frames.append(f.header), qos=QoSProfile(depth=5)
+        ros.node('consumer'),
+        frame_adapter('rgb8', ledger, holder='consumer'),
+        callback=lambda f: frames.append((f.header.frame_id, f.header.stamp_ns)),
+        qos=QoSProfile(depth=5),
     )
-    foreign = ros.node('foreign').create_publisher(Image, 'image', 5)
+    node = ros.node('foreign')
+    foreign = node.create_publisher(Image, 'image', 5)
+    publisher = ros.publisher(ros.node('camera'), frame_adapter('rgb8', CopyLedger(), holder='camera'), qos=QoSProfile(depth=5))
     assert eventually(lambda: subscription.statistics().rung == ROS_MESSAGE)
-    assert eventually(lambda: foreign.get_subscription_count() == 1)
-    message = Image(width=8, height=4, step=24, encoding='rgb8', data=bytes(96))
-    message.header.frame_id = 'elsewhere'
-    foreign.publish(message)
-    assert eventually(lambda: frames and frames[0].frame_id == 'elsewhere')
-    assert ledger.count('from_ros') == 1
-
-    publisher = ros.publisher(ros.node('camera'))
-    assert eventually(lambda: subscription.statistics().rung == IN_PROCESS)
-    assert eventually(lambda: foreign.get_subscription_count() == 0 and publisher.image_readers() == 0)
-    with make_frame(frame_id='here') as frame:
+    assert eventually(lambda: foreign.get_subscription_count() == 1 and publisher.image_readers() == 1)
+    expected = []
+    for number in range(1, 6):
+        # The same camera by both, and the plain one is late: nothing of it is taken for old.
+        with make_frame(frame_id='camera', stamp_ns=100 + number) as frame:
+            publisher.publish(frame)
+        assert eventually(lambda: publisher.statistics().conversions == number)  # noqa: B023
+        message = Image(width=8, height=4, step=24, encoding='rgb8', data=bytes(96))
+        message.header.frame_id, message.header.stamp.nanosec = 'camera', number
+        foreign.publish(message)
+        expected += [('camera', 100 + number), ('camera', number)]
+        assert eventually(lambda: len(frames) == len(expected))
+    assert sorted(frames) == sorted(expected)
+    assert eventually(lambda: subscription.statistics().duplicates == 5), 'our own messages came, too'
+    assert ledger.count('from_ros') == 5
+    node.destroy_publisher(foreign)
+    assert eventually(lambda: subscription.statistics().rung == IN_PROCESS and publisher.image_readers() == 0)
+    converted = publisher.statistics().conversions
+    with make_frame(frame_id='alone') as frame:
         publisher.publish(frame)
-    assert eventually(lambda: frames[-1].frame_id == 'here')
-    assert publisher.statistics().conversion_errors == 0
+    assert eventually(lambda: frames[-1][0] == 'alone')
+    assert publisher.statistics().conversions == converted
 
 
 def test_a_message_that_cannot_be_taken_is_counted_and_the_next_one_arrives(ros: Ros) -> None:
@@ -256,9 +197,28 @@ def test_incompatible_qos_is_no_match_and_says_what_to_do(ros: Ros, make_frame: 
     assert not arrived
 
 
-def test_impossible_qos_is_refused(ros: Ros) -> None:
+def test_keep_all_with_transient_local_is_refused_for_frames_only(ros: Ros) -> None:
+    for_ever = QoSProfile(history=HistoryPolicy.KEEP_ALL, durability=DurabilityPolicy.TRANSIENT_LOCAL)
     with pytest.raises(ConfigError, match='transient_local'):
-        ros.publisher(ros.node('camera'), qos=QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL))
+        ros.publisher(ros.node('camera'), qos=for_ever)
+    ros.publisher(ros.node('speaker'), TypeAdapter(str, String, lambda text: String(data=text), lambda m: m.data), qos=for_ever, topic='text')
+
+
+def test_a_late_transient_local_subscription_gets_the_last_frames_and_a_volatile_one_does_not(ros: Ros, make_pool: Any, make_frame: Any) -> None:
+    pool, late, volatile = make_pool(slots=6), [], []
+    latched = QoSProfile(depth=2, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+    publisher = ros.publisher(ros.node('camera'), frame_adapter('mono8', CopyLedger(), holder='camera'), qos=latched)
+    for sequence in range(4):
+        with make_frame(pool, sequence=sequence, stamp_ns=sequence) as frame:
+            publisher.publish(frame)
+    ros.subscription(ros.node('volatile'), callback=lambda f: volatile.append(f.data.sequence), qos=QoSProfile(depth=2))
+    ros.subscription(ros.node('late'), callback=lambda f: late.append(f.data.sequence), qos=latched)
+    assert eventually(lambda: late == [2, 3])
+    with make_frame(pool, sequence=4, stamp_ns=4) as frame:
+        publisher.publish(frame)
+    assert eventually(lambda: late == [2, 3, 4] and volatile == [4])
+    publisher.destroy()
+    assert eventually(lambda: pool.statistics().holders == {}), 'the history is released'
 
 
 def test_remaps_and_namespaces_decide_who_meets(ros: Ros, make_frame: Any) -> None:

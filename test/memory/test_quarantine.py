@@ -96,15 +96,25 @@ def test_nothing_pending_may_mean_that_the_driver_adds_no_fences(kernel: SyncKer
     fence.close()
 
 
-def test_an_older_kernel_and_a_memfd_are_given_time() -> None:
-    buffer = SealedMemfd().allocate(4096)
-    fence = quarantine_fence([buffer], LONG_S)
+def test_an_older_kernel_is_given_time(make: Callable[..., list[Scripted]]) -> None:
+    buffers = make(lambda: None)
+    fence = quarantine_fence(buffers, LONG_S)
     assert isinstance(fence, DeadlineFence) and not fence.wait(0.0)
     fence.close()
-    short = quarantine_fence([buffer], 0.01)
+    short = quarantine_fence(buffers, 0.01)
     assert short.wait(60.0)
     short.close()
-    buffer.close()
+
+
+def test_a_memfd_needs_none_because_no_device_takes_it(make: Callable[..., list[Scripted]]) -> None:
+    memory = SealedMemfd().allocate(4096)
+    fence = quarantine_fence([memory], LONG_S)
+    assert fence.wait(0.0)
+    fence.close()
+    mixed = quarantine_fence([memory, *make(lambda: None)], LONG_S)
+    assert not mixed.wait(0.0)
+    mixed.close()
+    memory.close()
 
 
 @pytest.mark.parametrize('number', [errno.EMFILE, errno.ENOMEM])

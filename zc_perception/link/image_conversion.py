@@ -155,7 +155,7 @@ class ImageToFrame:
         if slot is None:
             raise FormatError(f'all {self._slots} converted frames are in use ({pool.statistics().holders}); release frames sooner')
         try:
-            with map_buffers(pool.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []) as planes:
+            with map_buffers(slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []) as planes:
                 self._write(message.encoding, pixels, writer, planes[0], planes[1])
         except BaseException:
             pool.discard(slot)

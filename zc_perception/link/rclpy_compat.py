@@ -51,11 +51,9 @@ def publish(publisher: Any, message: Any) -> None:
         publisher.publish(message)
 
 
-def message_callback(callback: Callable[[Any, dict[str, Any] | None], None]) -> Callable[..., None]:
-    """For ``create_subscription``: with the message's information where rclpy gives it (not in Humble), else with ``None``."""
-    if hasattr(Subscription, 'CallbackType'):
-        return callback
-    return lambda message: callback(message, None)
+def tells_message_info(executor: Executor) -> bool:
+    """Whether callbacks may take a message's information beside it: not in Humble, and an EventsExecutor dies of it."""
+    return hasattr(Subscription, 'CallbackType') and not refuses_guard_conditions(executor)
 
 
 def parameter_overrides(node: Node) -> dict[str, Any]:

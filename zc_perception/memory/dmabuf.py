@@ -120,6 +120,8 @@ class DmaBuf:
         self._keeper = keeper
         self._end_listeners: list[Callable[[BufferIdentity], None]] = []
         self._mapping: mmap.mmap | None = None
+        # The mapping as memory to read, and to write; made with it and ended with it, so that a frame's CPU access takes no lock.
+        self._memory: tuple[memoryview, memoryview] | None = None
         self._lock = threading.Lock()
 
     @classmethod
@@ -187,7 +189,26 @@ class DmaBuf:
                         f"buffer {self.identity.inode} ({self.heap}) can't be mapped for the CPU: {error.strerror}; "
                         'use a consumer that imports it, or a heap with CPU access such as /dev/dma_heap/system'
                     ) from error
+                memory = memoryview(self._mapping)
+                self._memory = memory.toreadonly(), memory
             return self._mapping
+
+    def memory(self, *, write: bool = False) -> memoryview:
+        """The mapping as memory, read-only unless *write*: no flag that a holder could set again. Without SYNC brackets.
+
+        :raises AllocationError: the exporter refuses mmap, or *write* and this process may only read the buffer.
+        """
+        memory = self._memory
+        if memory is None:
+            self.mapping()
+            memory = self._memory
+            assert memory is not None
+        if write and not self.writable:
+            raise AllocationError(
+                f'buffer {self.identity.inode} ({self.heap}) may only be read here: map without write=True, '
+                'and write into a frame of your own pool'
+            )
+        return memory[write]
 
     def begin_cpu_access(self, access: CpuAccess, timeout_s: float = CPU_ACCESS_TIMEOUT_S) -> None:
         """Make the device's writes visible to the CPU (DMA_BUF_SYNC_START). Nothing to do for a memfd.
@@ -343,6 +364,23 @@ class DmaBuf:
                 fcntl.fcntl(self.fileno(), abi.F_ADD_SEALS, abi.F_SEAL_FUTURE_WRITE | abi.F_SEAL_SEAL)
         return not self.peers_can_write
 
+    def unmap(self) -> None:
+        """End the CPU mapping, if there is one; the next access makes another.
+
+        :raises BufferError: views of the mapping are still alive.
+        """
+        with self._lock:
+            self._unmap()
+
+    def _unmap(self) -> None:
+        if self._mapping is not None:
+            # Each refuses while an array over it lives.
+            for memory in self._memory or ():
+                memory.release()
+            self._memory = None
+            self._mapping.close()
+            self._mapping = None
+
     def close(self) -> None:
         """Unmap and close. A second call does nothing.
 
@@ -352,9 +390,7 @@ class DmaBuf:
         try:
             with self._lock:
                 listeners, self._end_listeners = self._end_listeners, []
-                if self._mapping is not None:
-                    self._mapping.close()
-                    self._mapping = None
+                self._unmap()
                 self._fd.close()
                 keeper, self._keeper = self._keeper, None
         finally:

@@ -22,6 +22,7 @@ from zc_perception.observe.diagnostics import Level, Status
 PUBLISHER_SPECS = (
     ParameterSpec('shared_memory', True, 'Let other processes of this host have frames as the same memory.'),
     ParameterSpec('shared_memory_groups', [], 'Groups whose members may connect, besides this user and root.'),
+    ParameterSpec('quarantine', 2.0, "Longest job of a consumer's device, which a dead consumer leaves behind.", 's', 0.0, 60.0),
 )
 SUBSCRIPTION_SPECS = (
     ParameterSpec('shared_memory', True, 'Take frames of other processes on this host as the same memory.'),
@@ -101,7 +102,11 @@ class FrameServer:
         groups = group_ids(parameters['shared_memory_groups'])
         if parameters['shared_memory']:
             self._server = SharedMemoryServer(
-                node.get_fully_qualified_name(), publisher.publisher_id, allowed_gids=groups, report=node.get_logger().info
+                node.get_fully_qualified_name(),
+                publisher.publisher_id,
+                allowed_gids=groups,
+                quarantine_timeout_s=parameters['quarantine'],
+                report=node.get_logger().info,
             )
             publisher.serve(self._server)
 

@@ -171,6 +171,21 @@ def test_a_fence_of_this_process_holds_the_release_back_and_wakes_who_polls(
         fence.fileno()
 
 
+def test_a_fence_that_is_waited_for_ends_with_the_conversation(
+    pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient
+) -> None:
+    for sequence in range(2):
+        publish(server, pool, sequence)
+    fences = [EventFence(), EventFence()]
+    frames = [receive(client) for _ in fences]
+    frames[0].release(fences[0])
+    client.close()
+    frames[1].release(fences[1])
+    for fence in fences:
+        with pytest.raises(ValueError, match='closed'):
+            fence.fileno()
+
+
 def test_two_jobs_on_one_frame_release_it_together(pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient) -> None:
     publish(server, pool, 0)
     first, second = EventFence(), EventFence()
@@ -419,13 +434,14 @@ def test_a_producer_that_breaks_a_rule_is_left(folder: Path, what: str) -> None:
         peer.close()
 
 
-def test_a_generation_never_goes_back(folder: Path) -> None:
+@pytest.mark.parametrize('generation', [4, 5])
+def test_a_generation_comes_once_and_never_goes_back(folder: Path, generation: int) -> None:
     with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
         peer = producer.serve(client)
         producer.introduce(peer)
         producer.frame(peer, generation=5)
         receive(client).release()
-        producer.frame(peer, generation=4)
+        producer.frame(peer, generation=generation)
         wait_for(lambda: client.receive() is None and not client.connected, 'the end')
         assert client.statistics().ended == {'state': 1} and 'had generation 5 before' in client.last_end
         peer.close()
@@ -614,6 +630,7 @@ def test_a_forked_child_hides_nobodys_end(pool: BufferPool, server: SharedMemory
     pid = os.fork()
     if pid == 0:
         try:
+            os.close(go_write)  # the child ends with its parent, whatever becomes of that
             server.close()
             server.publish(frame)
             assert client.receive() is None and not client.connected

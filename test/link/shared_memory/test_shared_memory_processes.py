@@ -98,9 +98,8 @@ def test_the_consumers_memory_is_the_producers_mapped_once_and_never_copied(fold
         written[buffer.identity.inode] = buffer.identity.device, buffer.size, crcs
         # Nobody here has the pixels mapped from now on, and nobody can map them for writing.
         assert buffer.seal_for_sharing()
-        mapping, buffer._mapping = buffer._mapping, None
-        assert mapping is not None
-        mapping.close()
+        buffer.unmap()
+        assert not buffer.mapped
     with SharedMemoryServer('camera', PUBLISHER, pool, folder=folder, quarantine_timeout_s=0.02) as server:
         process = start('link_process.py', 'check', server.path, 10_000)
         assert line(process) == 'ready'

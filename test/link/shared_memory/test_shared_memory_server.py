@@ -219,6 +219,7 @@ def test_another_pool_disconnects_and_a_reconfigured_one_does_not(pool: BufferPo
         assert peer.receive_frame().sequence == 0
     settled(server, 'eof')
     server.close()
+    wait_for(lambda: all_free(other), 'every slot')
     other.close()
 
 
@@ -424,24 +425,53 @@ def test_out_of_descriptors_the_server_waits_without_spinning(pool: BufferPool, 
     listener, calls = server._reception.listener, []
 
     class Exhausted:
-        """The listener of a process without a descriptor left, for the first two looks."""
+        """The listener of a process without a descriptor left, for the first look."""
 
         fileno = staticmethod(listener.fileno)
         close = staticmethod(listener.close)
 
         def accept(self) -> Any:
             calls.append(threading.current_thread().name)
-            if len(calls) < 3:
+            if len(calls) == 1:
                 raise OSError(24, 'Too many open files')
             return listener.accept()
 
-    monkeypatch.setattr(server._reception, 'listener', Exhausted())
-    monkeypatch.setattr(reception, '_ACCEPT_PAUSE_S', 0.02)
-    with RawPeer.connected(server.path) as peer:
-        peer.hello()
-        assert peer.receive_type() == MessageType.WELCOME
-    assert server.statistics().refused == {'descriptors': 2} and set(calls) == {'shared-memory camera'}
-    assert len(calls) <= 4, 'two refusals, the consumer, and the empty queue'
+    with RawPeer.welcomed(server.path, window=2) as served:
+        monkeypatch.setattr(server._reception, 'listener', Exhausted())
+        monkeypatch.setattr(reception, '_ACCEPT_PAUSE_S', 3600.0)
+        with RawPeer.connected(server.path) as late:
+            late.hello()
+            wait_for(lambda: server.statistics().refused == {'descriptors': 1}, 'the refusal')
+            # Whoever is in goes on being served, and the door stays shut meanwhile.
+            for sequence in range(20):
+                publish(server, pool, sequence)
+                served.release(served.receive_frame())
+                wait_for(lambda: server.statistics().consumers[0].held == 0, 'the release')
+            assert calls == ['shared-memory camera']
+            server._reception._accept_at = 1.0  # the pause is over
+            server._wake_up()
+            assert late.receive_type() == MessageType.WELCOME
+    assert server.statistics().refused == {'descriptors': 1} and set(calls) == {'shared-memory camera'}
+
+
+def test_what_a_dead_consumer_held_is_quarantined_and_what_waited_for_it_is_free_at_once(pool: BufferPool, serve: Serve) -> None:
+    server = serve(pool, quarantine_timeout_s=0.5)
+    with RawPeer.welcomed(server.path, window=1, depth=2):
+        for sequence in range(3):
+            publish(server, pool, sequence)
+        assert pool.statistics().states == {SlotState.LEASED: 3, SlotState.FREE: 5}
+        # Only the one that was sent can be in a device's hands.
+        taken: list[dict[SlotState, int]] = []
+        revoke = pool.revoke
+
+        def observed(*arguments: Any, **options: Any) -> int:
+            taken.append(pool.statistics().states)
+            return revoke(*arguments, **options)
+
+        pool.revoke = observed  # type: ignore[method-assign]
+    settled(server, 'eof')
+    assert taken == [{SlotState.LEASED: 1, SlotState.FREE: 7}]
+    assert server.statistics().taken_back == 1 and pool.statistics().revoked == 1
 
 
 def test_a_consumer_that_never_reads_holds_its_window_and_nothing_else(pool: BufferPool, serve: Serve) -> None:

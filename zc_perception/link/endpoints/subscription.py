@@ -21,7 +21,7 @@ from zc_perception.link.endpoints.discovery import Announcements, count_publishe
 from zc_perception.link.endpoints.executor_wake import ExecutorWake
 from zc_perception.link.endpoints.qos import ANNOUNCEMENTS_QOS, bus_key, link_qos
 from zc_perception.link.endpoints.remote_links import NO_LINKS, RemoteLinks
-from zc_perception.link.rclpy_compat import call_soon, message_callback
+from zc_perception.link.rclpy_compat import call_soon, tells_message_info
 from zc_perception.link.rungs import REFUSED, UNMATCHED, Choice, LocalPublisher, TopicView, choose
 from zc_perception.link.type_adapter import Releaser, TypeAdapter
 
@@ -109,6 +109,7 @@ class AdaptedSubscription(Generic[T]):
         self._releaser = Releaser(adapter)
         self._reader: Any = None
         self._reader_needed_at = 0.0
+        self._on_bus = True
         self._direct = 0
         self._conversions = 0
         self._conversion_errors = 0
@@ -187,12 +188,13 @@ class AdaptedSubscription(Generic[T]):
         if choice.reader:
             self._reader_needed_at = now
             if self._reader is None:
-                self._reader = self._node.create_subscription(
-                    self._adapter.ros_type, self.topic, message_callback(self._on_message), self._qos, callback_group=self._group
-                )
+                self._reader = self._read()
         elif self._reader is not None and now - self._reader_needed_at >= _READER_LINGERS_S:
             self._node.destroy_subscription(self._reader)
             self._reader = None
+            if not self._on_bus:
+                self._on_bus = True
+                BUS.add_subscription(self._key, self._bus_subscription)
         self._choice = choice
         # Not before the node is spun: a program that ends over a wrong parameter says that alone.
         if (choice.rung, choice.reason) != self._said and self._node.executor is not None:
@@ -200,6 +202,21 @@ class AdaptedSubscription(Generic[T]):
             logger = self._node.get_logger()
             say = logger.error if choice.rung == REFUSED else logger.info
             say(f"'{self.topic}': link is {choice.rung}: {choice.reason}")
+
+    def _read(self) -> Any:
+        """A reader of messages. What comes directly as well is told by (frame_id, stamp), or by what the middleware says of the message."""
+        on_message: Callable[..., None] = self._on_message
+        executor = self._node.executor
+        if not self._stamped:
+            if executor is None:
+                return None
+            if tells_message_info(executor):
+                on_message = self._on_unstamped_message
+            elif self._on_bus:
+                # Nothing tells them apart: then all come by message.
+                self._on_bus = False
+                BUS.remove_subscription(self._key, self._bus_subscription)
+        return self._node.create_subscription(self._adapter.ros_type, self.topic, on_message, self._qos, callback_group=self._group)
 
     def _note(self, item: Any) -> None:
         self._duplicates.note_direct(item.header)
@@ -214,21 +231,17 @@ class AdaptedSubscription(Generic[T]):
         self._direct += 1
         return True
 
-    def _came_directly(self, message: Any, info: dict[str, Any] | None) -> bool:
-        """Whether the message's object has come, or is coming, without a copy."""
-        identity = message_identity(message)
-        if self._stamped:
-            return identity is not None and not self._duplicates.accept_message(*identity)
-        if info is None:
-            return False
+    def _on_unstamped_message(self, message: Any, info: dict[str, Any]) -> None:
+        """Unless a publisher of this process has given us the object already."""
         for publisher in BUS.publishers(self._key):
             if publisher.wrote is not None and self._bus_subscription in publisher.matched and publisher.wrote(message, info):
                 self._duplicates.count()
-                return True
-        return False
+                return
+        self._on_message(message)
 
-    def _on_message(self, message: Any, info: dict[str, Any] | None) -> None:
-        if self._came_directly(message, info):
+    def _on_message(self, message: Any) -> None:
+        identity = message_identity(message) if self._stamped else None
+        if identity is not None and not self._duplicates.accept_message(*identity):
             return
         try:
             item = self._adapter.to_custom(message)

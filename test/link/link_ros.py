@@ -1,0 +1,106 @@
+"""A ROS context in the test's own process, with endpoints that end with it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import rclpy
+from link_program import make_executor, spin
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from sensor_msgs.msg import Image
+
+from zc_perception.frame import Frame
+from zc_perception.link.endpoints import AdaptedPublisher, AdaptedSubscription
+from zc_perception.link.type_adapter import TypeAdapter
+
+
+class ConversionRan(Exception):
+    """Raised by an adapter that must never be asked."""
+
+
+def _refuse(value: Any) -> Any:
+    raise ConversionRan(value)
+
+
+RAISING = TypeAdapter(Frame, Image, _refuse, _refuse)
+
+
+class Ros:
+    """A context with one spinning executor."""
+
+    def __init__(self, domain: int, executor: str) -> None:
+        self.context = rclpy.Context()
+        rclpy.init(context=self.context, domain_id=domain)
+        self.executor = make_executor(executor, self.context)
+        self._nodes: list[Node] = []
+        self._endpoints: list[Any] = []
+        self.kind = executor
+        self._stop = threading.Event()
+        self.errors: list[Exception] = []
+        self._thread = threading.Thread(target=self._spin, args=(executor,), daemon=True)
+        self._thread.start()
+
+    def _spin(self, kind: str) -> None:
+        """As a program that survives what callbacks raise."""
+        while not self._stop.is_set():
+            try:
+                spin(self.executor, kind, self._stop)
+                return
+            except Exception as error:
+                self.errors.append(error)
+
+    def on_executor(self, work: Callable[[], None]) -> None:
+        """Run *work* between callbacks."""
+        finished = threading.Event()
+        done = self.executor.create_task(work)
+        done.add_done_callback(lambda future: finished.set())
+        assert finished.wait(20.0), 'the executor is busy or dead'
+        done.result()
+
+    def node(self, name: str) -> Node:
+        node = Node(name, context=self.context)
+        self.executor.add_node(node)
+        self._nodes.append(node)
+        return node
+
+    def publisher(
+        self, node: Node, adapter: TypeAdapter[Any] = RAISING, qos: QoSProfile | None = None, topic: str = 'image', **options: Any
+    ) -> AdaptedPublisher[Any]:
+        self._endpoints.append(AdaptedPublisher(node, adapter, topic, qos or QoSProfile(depth=1), **options))
+        return self._endpoints[-1]
+
+    def subscription(
+        self, node: Node, adapter: TypeAdapter[Any] = RAISING, qos: QoSProfile | None = None, **options: Any
+    ) -> AdaptedSubscription[Any]:
+        topic = options.pop('topic', 'image')
+        self._endpoints.append(AdaptedSubscription(node, adapter, topic, qos or QoSProfile(depth=1), **options))
+        return self._endpoints[-1]
+
+    def close(self) -> None:
+        self._stop.set()
+        if self.kind == 'events':
+            self._thread.join(5)
+        self.executor.shutdown()
+        self._thread.join(5)
+        for endpoint in self._endpoints:
+            endpoint.destroy()
+        for node in self._nodes:
+            node.destroy_node()
+        self.context.try_shutdown()
+        # A queue's descriptor ends with its last reference.
+        self._endpoints.clear()
+        self._nodes.clear()
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 15.0) -> bool:
+    """Whether *condition* came true in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return bool(condition())

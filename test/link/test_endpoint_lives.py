@@ -1,0 +1,225 @@
+"""Endpoints that come and go, callbacks that raise, wait or destroy: nothing is lost, leaked, blocked or out of order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from link_program import EXECUTORS, executor_exists
+from link_ros import RAISING, Ros, eventually
+from rclpy.callback_groups import ReentrantCallbackGroup
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from sensor_msgs.msg import Image
+
+from zc_perception.frame import Frame
+from zc_perception.link.endpoints import IN_PROCESS, REFUSED, AdaptedSubscription
+from zc_perception.link.image_conversion import frame_adapter
+from zc_perception.link.type_adapter import TypeAdapter
+from zc_perception.memory.ledger import CopyLedger
+
+
+@pytest.fixture(params=[kind for kind in EXECUTORS if executor_exists(kind)])
+def ros(request: pytest.FixtureRequest, no_fd_leak: None, free_domain: int) -> Iterator[Ros]:
+    opened = Ros(free_domain, request.param)
+    yield opened
+    opened.close()
+
+
+def mono8(name: str) -> TypeAdapter[Frame]:
+    return frame_adapter('mono8', CopyLedger(), holder=name)
+
+
+def test_a_node_that_gets_its_executor_late_misses_nothing(ros: Ros, make_pool: Any, make_frame: Any) -> None:
+    pool, seen = make_pool(slots=4), []
+    publisher = ros.publisher(ros.node('camera'))
+    node = Node('late', context=ros.context)
+    subscription = AdaptedSubscription(
+        node, RAISING, 'image', QoSProfile(depth=2), callback=lambda frame: seen.append(frame.data.sequence)
+    )  # fmt: skip
+    for sequence in range(2):
+        with make_frame(pool, sequence=sequence) as frame:
+            publisher.publish(frame)
+    ros.executor.add_node(node)
+    assert eventually(lambda: seen == [0, 1])
+    with make_frame(pool, sequence=2) as frame:
+        publisher.publish(frame)
+    assert eventually(lambda: seen == [0, 1, 2])
+    subscription.destroy()
+    ros.executor.remove_node(node)
+    node.destroy_node()
+
+
+def test_what_a_callback_raises_reaches_the_executor_and_costs_no_lease_and_no_frame(ros: Ros, make_pool: Any, make_frame: Any) -> None:
+    pool, seen, gate = make_pool(slots=8), [], threading.Event()
+    publisher = ros.publisher(ros.node('camera'))
+
+    def careless(frame: Frame) -> None:
+        gate.wait(20.0)
+        seen.append(frame.data.sequence)
+        raise LookupError(str(frame.data.sequence))
+
+    ros.subscription(ros.node('careless'), callback=careless, qos=QoSProfile(depth=5))
+    for sequence in range(5):
+        with make_frame(pool, sequence=sequence) as frame:
+            publisher.publish(frame)
+    gate.set()
+    # Some executors raise it more than once.
+    assert eventually(lambda: {str(error) for error in ros.errors} == set('01234')), (seen, ros.errors)
+    assert seen == [0, 1, 2, 3, 4]
+    ros.errors.clear()
+    assert eventually(lambda: pool.statistics().holders == {})
+
+
+def test_a_callback_may_destroy_its_own_subscription(ros: Ros, make_pool: Any, make_frame: Any) -> None:
+    pool, seen = make_pool(slots=6), []
+    publisher = ros.publisher(ros.node('camera'))
+
+    def once(frame: Frame) -> None:
+        seen.append(frame.data.sequence)
+        subscription.destroy()
+
+    subscription = ros.subscription(ros.node('once'), callback=once, qos=QoSProfile(depth=3))
+    for sequence in range(3):
+        with make_frame(pool, sequence=sequence) as frame:
+            publisher.publish(frame)
+    assert eventually(lambda: seen and pool.statistics().holders == {})
+    assert len(seen) == 1 and publisher.statistics().in_process_subscriptions == 0
+
+
+def test_destroying_while_frames_flow_leaks_nothing_and_disturbs_nobody(ros: Ros, make_pool: Any, make_frame: Any) -> None:
+    pool, errors, done, seen = make_pool(slots=16), [], threading.Event(), []
+    camera, visitors = ros.node('camera'), ros.node('visitors')
+    publisher = ros.publisher(camera, mono8('camera'), QoSProfile(depth=2))
+    ros.subscription(ros.node('steady'), callback=lambda frame: seen.append(frame.data.sequence), qos=QoSProfile(depth=2))
+
+    def flow() -> None:
+        sequence = 0
+        try:
+            while not done.is_set():
+                with make_frame(pool, sequence=sequence) as frame:
+                    publisher.publish(frame)
+                sequence += 1
+                done.wait(0.002)
+        except Exception as error:
+            errors.append(error)
+
+    flowing = threading.Thread(target=flow)
+    flowing.start()
+    try:
+        for _ in range(15):
+            visited: list[int] = []
+            visitor = AdaptedSubscription(
+                visitors, RAISING, 'image', QoSProfile(depth=2), callback=lambda frame, visited=visited: visited.append(frame.data.sequence)
+            )
+            assert eventually(lambda visited=visited: len(visited) > 2)
+            if ros.kind == 'events':
+                ros.on_executor(visitor.destroy)
+            else:
+                visitor.destroy()
+        publisher.destroy()
+        assert len(seen) > 10
+    finally:
+        done.set()
+        flowing.join(20.0)
+    assert errors == [] and ros.errors == []
+    assert seen == sorted(set(seen))
+    assert eventually(lambda: pool.statistics().holders == {})
+    assert not [thread.name for thread in threading.enumerate() if 'to_ros' in thread.name or 'shared-memory' in thread.name]
+
+
+def test_order_is_kept_in_a_reentrant_group(free_domain: int, make_pool: Any, make_frame: Any) -> None:
+    """Four threads may run this group's callbacks at the same time, yet not those of one subscription."""
+    ros = Ros(free_domain, 'multi')
+    try:
+        pool, group, frames, messages, inside = make_pool(slots=40), ReentrantCallbackGroup(), [], [], []
+        publisher = ros.publisher(ros.node('camera'), qos=QoSProfile(depth=30))
+        foreign = ros.node('foreign').create_publisher(Image, 'plain', 30)
+
+        def take(kind: str, into: list[int], value: int) -> None:
+            inside.append(kind)
+            assert inside.count(kind) == 1
+            into.append(value)
+            inside.remove(kind)
+
+        ros.subscription(
+            ros.node('viewer'), qos=QoSProfile(depth=30), callback_group=group, callback=lambda f: take('frame', frames, f.data.sequence)
+        )
+        reading = ros.subscription(
+            ros.node('reader'), mono8('reader'), QoSProfile(depth=30), callback_group=group, topic='plain',
+            callback=lambda f: take('message', messages, f.header.stamp_ns),
+        )  # fmt: skip
+        assert eventually(lambda: foreign.get_subscription_count() == 1)
+        for sequence in range(30):
+            with make_frame(pool, sequence=sequence) as frame:
+                publisher.publish(frame)
+            message = Image(width=32, height=16, step=32, encoding='mono8', data=bytes(512))
+            message.header.stamp.nanosec = sequence
+            foreign.publish(message)
+        assert eventually(lambda: len(frames) == 30 and len(messages) == 30), (len(frames), len(messages), reading.statistics())
+        assert frames == messages == list(range(30)) and ros.errors == []
+    finally:
+        ros.close()
+
+
+def test_an_adapter_that_keeps_a_view_costs_one_lease_and_not_the_conversions(ros: Ros, make_pool: Any, make_frame: Any) -> None:
+    pool, kept, messages = make_pool(slots=4), [], []
+    convert = mono8('camera').to_ros
+
+    def keeping(frame: Frame) -> Image:
+        with frame.map() as planes:
+            kept[:] = [planes[0]]
+        return convert(frame)
+
+    publisher = ros.publisher(ros.node('camera'), TypeAdapter(Frame, Image, keeping, RAISING.to_custom))
+    ros.node('viewer').create_subscription(Image, 'image', messages.append, 1)
+    assert eventually(lambda: publisher.image_readers() == 1)
+    for number in range(1, 6):
+        with make_frame(pool, sequence=number) as frame:
+            publisher.publish(frame)
+        assert eventually(lambda number=number: len(messages) == number)
+    kept.clear()
+    publisher.destroy()
+    assert eventually(lambda: pool.statistics().holders == {})
+
+
+def test_two_threads_may_publish_at_once(ros: Ros, make_pool: Any, make_frame: Any) -> None:
+    pool, seen = make_pool(slots=60), []
+    publisher = ros.publisher(ros.node('camera'), mono8('camera'), QoSProfile(depth=50))
+    ros.subscription(ros.node('viewer'), callback=lambda frame: seen.append(frame.data.sequence), qos=QoSProfile(depth=50))
+    ros.node('plain').create_subscription(Image, 'image', lambda message: None, 50)
+    assert eventually(lambda: publisher.image_readers() == 1)
+    frames = [make_frame(pool, sequence=sequence) for sequence in range(40)]
+    together = threading.Barrier(2)
+
+    def publish(some: list[Frame]) -> None:
+        together.wait(20.0)
+        for frame in some:
+            publisher.publish(frame)
+
+    threads = [threading.Thread(target=publish, args=(frames[start::2],)) for start in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20.0)
+    assert eventually(lambda: len(seen) == 40 and publisher.statistics().conversions == 40)
+    assert sorted(seen) == list(range(40))
+    assert sum(thread.name.startswith('to_ros') for thread in threading.enumerate()) == 1
+
+
+def test_required_copy_free_is_refused_by_a_plain_publisher_without_a_reader(ros: Ros, make_frame: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    seen: list[str] = []
+    foreign = ros.node('foreign').create_publisher(Image, 'image', 1)
+    subscription = ros.subscription(ros.node('strict'), copy_free_required=True, callback=lambda frame: seen.append(frame.header.frame_id))
+    assert eventually(lambda: subscription.statistics().rung == REFUSED and 'copy_free is required' in subscription.statistics().reason)
+    assert foreign.get_subscription_count() == 0
+    publisher = ros.publisher(ros.node('camera'))
+    with make_frame(frame_id='here') as frame:
+        publisher.publish(frame)
+    assert eventually(lambda: seen == ['here']), 'an adapted publisher still reaches it'
+    subscription.update_rung()
+    assert subscription.statistics().rung == REFUSED and foreign.get_subscription_count() == publisher.image_readers() == 0
+    assert [rung for rung, _ in subscription.statistics().routes] == [IN_PROCESS, REFUSED]
+    assert eventually(lambda: '[ERROR]' in capfd.readouterr().err)

@@ -1,0 +1,1 @@
+"""What checks and measures the package from outside."""

@@ -1,0 +1,173 @@
+"""``zc_bench``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError
+from zc_perception.verify.bench.bars import check_bars
+from zc_perception.verify.bench.environment import describe_environment
+from zc_perception.verify.bench.link import LINKS, PLAIN, REFERENCES, LinkPlan, measure_links
+from zc_perception.verify.bench.rows import Row, make_rows
+from zc_perception.verify.bench.schema import check_document
+
+SIZES = {'vga': (640, 480), '1080p': (1920, 1080), '4k': (3840, 2160), '8k': (7680, 4320)}
+EXIT_FAILURE = 1
+
+
+class Interrupted(BaseException):
+    """SIGINT or SIGTERM."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = 128 + number
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """The first SIGINT or SIGTERM is an exception; during what that sets off, another one changes nothing."""
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        for one in before:
+            signal.signal(one, signal.SIG_IGN)
+        raise Interrupted(number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog='zc_bench', description='Measure this package beside its floors and what one would use instead.')
+    commands = parser.add_subparsers(dest='command', required=True)
+    link = commands.add_parser('link', help='what handing over a frame costs')
+    link.add_argument('--json', metavar='FILE', help='write all rows there')
+    link.add_argument('--check', action='store_true', help="compare to the package's bars; exit code 1 if one fails or was not measured")
+    link.add_argument('--sizes', nargs='+', choices=SIZES, default=list(SIZES), help='picture sizes (default: all)')
+    link.add_argument('--rates', nargs='+', type=float, default=[30.0, 0.0], metavar='HZ', help='0: unthrottled (default: 30 0)')
+    link.add_argument('--variants', nargs='+', choices=(*LINKS, *PLAIN), default=[*LINKS, *PLAIN], help='(default: all)')
+    link.add_argument('--repetitions', type=int, default=7, help='(default: 7)')
+    link.add_argument('--seconds', type=float, default=1.5, help='of each series at a rate; at least 20 frames (default: 1.5)')
+    link.add_argument('--frames', type=int, default=300, help='of each unthrottled series; fewer of large messages (default: 300)')
+    return parser
+
+
+def _plan(options: argparse.Namespace) -> LinkPlan:
+    """
+    :raises ConfigError: a number that makes no sense.
+    """
+    for name, most in (('repetitions', 1000), ('seconds', 3600), ('frames', 1_000_000)):
+        value = getattr(options, name)
+        if not 0 < value <= most:
+            raise ConfigError(f'--{name} {value:g}: give more than 0 and at most {most}')
+    for rate in options.rates:
+        # A worker is silent during a series.
+        if not (rate == 0 or 0.1 <= rate <= 1000):
+            raise ConfigError(f'--rates {rate:g}: each is 0 (unthrottled) or 0.1 to 1000 Hz')
+    return LinkPlan(
+        [SIZES[size] for size in dict.fromkeys(options.sizes)],
+        [abs(rate) for rate in dict.fromkeys(options.rates)],
+        list(dict.fromkeys(options.variants)),
+        options.repetitions,
+        options.seconds,
+        options.frames,
+    )
+
+
+def _writable(name: str) -> Path:
+    """Where the result goes, known to be possible before minutes of measuring.
+
+    :raises ConfigError: it is not.
+    """
+    path = Path(name)
+    step = 'name another file with --json'
+    try:
+        path.resolve().parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"folder of --json '{name}' can't be made: {error.strerror}; {step}") from error
+    if path.is_dir() or not os.access(path if path.exists() else path.resolve().parent, os.W_OK):
+        raise ConfigError(f"--json '{name}' can't be written; {step}")
+    return path
+
+
+def _figure(value: float | None) -> str:
+    return '      none' if value is None else f'{value:10.1f}'
+
+
+def report(rows: Sequence[Row]) -> str:
+    """A table for people. Latencies in µs."""
+    lines = [f'{"case":28s} {"size":>10s} {"rate":>5s} {"median":>10s} {"p99":>10s} {"cpu/frame":>10s} {"lost %":>7s}   × floor']
+    for row in rows:
+        floors = ' '.join(f'{name.split("/")[1]} {ratio:.2f}' for name, ratio in row.ratio_to.items() if row.case != 'floor')
+        lines.append(
+            f'{row.case + "/" + row.variant:28s} {f"{row.width}x{row.height}":>10s} {row.rate_hz:5g} {_figure(row.median_us)} '
+            f'{_figure(row.p99_us)} {_figure(row.cpu_us_per_frame)} {row.lost_per_cent:7.1f}   {floors}'
+        )
+    return '\n'.join(lines)
+
+
+def _write(path: Path, document: dict[str, Any]) -> None:
+    """Whole or not at all."""
+    text = json.dumps(document, indent=1, allow_nan=False) + '\n'
+    try:
+        if path.exists() and not path.is_file():  # such as /dev/stdout
+            path.write_text(text, encoding='utf-8')
+            return
+        unfinished = path.with_name(f'.{path.name}.{os.getpid()}')
+        unfinished.write_text(text, encoding='utf-8')
+        unfinished.replace(path)
+    except OSError as error:
+        raise ConfigError(f"--json '{path}' can't be written: {error.strerror}; name another file") from error
+
+
+def _link(options: argparse.Namespace) -> int:
+    plan = _plan(options)
+    path = _writable(options.json) if options.json else None
+    environment = describe_environment()
+    result = measure_links(plan, lambda line: print(line, file=sys.stderr, flush=True))
+    environment |= {**result.facts, 'load_average_after': [round(v, 2) for v in os.getloadavg()]}
+    rows = make_rows(result.book.rounds(), REFERENCES)
+    # Before the file: whatever becomes of that, the figures have been seen.
+    print(report(rows), flush=True)
+    document: dict[str, Any] = {'environment': environment, 'rows': [row.as_json() for row in rows]}
+    check_document(document)
+    if path is not None:
+        _write(path, document)
+    if not options.check:
+        return 0
+    verdicts = check_bars(rows)
+    print('', *verdicts, sep='\n')
+    return 0 if all(verdict.passed for verdict in verdicts) else EXIT_FAILURE
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console script. 0, 1: something went wrong or a bar isn't met, 2: arguments, 128 + n: signal n."""
+    options = _parser().parse_args(arguments)
+    try:
+        with interruptible():
+            return _link(options)
+    except ConfigError as error:
+        print(f'zc_bench: error: {error}', file=sys.stderr)
+        return EXIT_USAGE
+    except ZcError as error:
+        print(f'zc_bench: error: {error}', file=sys.stderr)
+        return EXIT_FAILURE
+    except Interrupted as interruption:
+        print(f'zc_bench: ended by {interruption}', file=sys.stderr)
+        return interruption.exit_code
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""The rows of a benchmark's JSON and how they are made of samples."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+# The first tenth of a series warms caches; floor.py leaves out the same part.
+_WARM_UP = 10
+
+
+@dataclass(frozen=True, order=True)
+class Condition:
+    """What a series was measured under. ``rate_hz`` 0: unthrottled, one frame in flight."""
+
+    width: int
+    height: int
+    rate_hz: float
+
+
+@dataclass(frozen=True)
+class Series:
+    """One repetition: latencies of its frames in µs, CPU time of all processes that took part, frames that didn't arrive."""
+
+    latencies_us: Sequence[float]
+    cpu_us_per_frame: float
+    lost: int = 0
+
+    @property
+    def warm(self) -> list[float]:
+        """Sorted, without the warm-up."""
+        values = self.latencies_us
+        return sorted(values[len(values) // _WARM_UP :] if len(values) >= 2 * _WARM_UP else values)
+
+    @property
+    def median_us(self) -> float:
+        """Not a number when nothing arrived."""
+        warm = self.warm
+        return warm[len(warm) // 2] if warm else math.nan
+
+    @property
+    def p99_us(self) -> float:
+        """Not a number when nothing arrived."""
+        warm = self.warm
+        return warm[int(len(warm) * 0.99)] if warm else math.nan
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured case, over all repetitions; ``bench.schema.json`` says the same of the file.
+
+    :param median_us: median over the repetitions of their medians; ``None``: nothing arrived in any of them.
+    :param ratio_to: median over the repetitions of this case's median to the other's in the same repetition.
+    :param added_us: the same for the difference.
+    :param cpu_ratio_to: the same for the ratio of CPU time.
+    :param medians_us: of each repetition, in order; ``None`` where nothing arrived.
+    :param lost_per_cent: frames that didn't arrive, of all repetitions.
+    """
+
+    case: str
+    variant: str
+    width: int
+    height: int
+    rate_hz: float
+    median_us: float | None
+    p99_us: float | None
+    cpu_us_per_frame: float | None
+    repetitions: int
+    ratio_to: dict[str, float] = field(default_factory=dict)
+    added_us: dict[str, float] = field(default_factory=dict)
+    cpu_ratio_to: dict[str, float] = field(default_factory=dict)
+    medians_us: list[float | None] = field(default_factory=list)
+    lost_per_cent: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """For the file."""
+        return asdict(self)
+
+
+Rounds = Mapping[tuple[str, str, Condition], Sequence[Series]]
+
+
+def _median(values: Iterable[float]) -> float | None:
+    finite = [v for v in values if math.isfinite(v)]
+    return round(statistics.median(finite), 3) if finite else None
+
+
+def _ratio(own: float, other: float) -> float:
+    return own / other if other else math.nan
+
+
+def make_rows(rounds: Rounds, references: Sequence[tuple[str, str]]) -> list[Row]:
+    """Rows of all series.
+
+    :param rounds: (case, variant, condition) → one series for each repetition, in order.
+    :param references: (case, variant) of what others are compared to, in the same repetition and condition.
+    :raises ValueError: cases of one condition have different numbers of repetitions, so that they can't be paired.
+    """
+    rows = []
+    for (case, variant, condition), repetitions in sorted(rounds.items(), key=lambda item: (item[0][2], item[0][0], item[0][1])):
+        ratios: dict[str, float] = {}
+        added: dict[str, float] = {}
+        cpu_ratios: dict[str, float] = {}
+        for reference in references:
+            others = rounds.get((*reference, condition))
+            if others is None or reference == (case, variant):
+                continue
+            pairs = list(zip(repetitions, others, strict=True))
+            name = '/'.join(reference)
+            for table, value in (
+                (ratios, _median(_ratio(own.median_us, other.median_us) for own, other in pairs)),
+                (added, _median(own.median_us - other.median_us for own, other in pairs)),
+                (cpu_ratios, _median(_ratio(own.cpu_us_per_frame, other.cpu_us_per_frame) for own, other in pairs)),
+            ):
+                if value is not None:
+                    table[name] = value
+        sent = sum(len(s.latencies_us) + s.lost for s in repetitions)
+        rows.append(
+            Row(
+                case=case,
+                variant=variant,
+                width=condition.width,
+                height=condition.height,
+                rate_hz=condition.rate_hz,
+                median_us=_median(s.median_us for s in repetitions),
+                p99_us=_median(s.p99_us for s in repetitions),
+                cpu_us_per_frame=_median(s.cpu_us_per_frame for s in repetitions),
+                repetitions=len(repetitions),
+                ratio_to=ratios,
+                added_us=added,
+                cpu_ratio_to=cpu_ratios,
+                medians_us=[_median([s.median_us]) for s in repetitions],
+                lost_per_cent=round(100.0 * sum(s.lost for s in repetitions) / max(1, sent), 2),
+            )
+        )
+    return rows
+
+
+class SeriesBook:
+    """Collects series as they are measured."""
+
+    def __init__(self) -> None:
+        self._series: defaultdict[tuple[str, str, Condition], list[Series]] = defaultdict(list)
+
+    def add(self, case: str, variant: str, condition: Condition, series: Series) -> None:
+        """One more repetition."""
+        self._series[case, variant, condition].append(series)
+
+    def rounds(self) -> Rounds:
+        """All of them."""
+        return dict(self._series)
