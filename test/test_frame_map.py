@@ -15,9 +15,9 @@ from pixel.layout_oracle import PLANES, plane_bytes
 from zc_perception.errors import AcceleratorError, AllocationError, FormatError, FrameReleasedError, StaleFrameError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
-from zc_perception.memory.fence import EventFence
+from zc_perception.memory.fence import EventFence, Fence
 from zc_perception.memory.heaps import SealedMemfd
-from zc_perception.memory.pool import BufferPool, Lease
+from zc_perception.memory.pool import BufferPool
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, compute_layout
@@ -431,15 +431,15 @@ def in_another_thread(do: Callable[[], object]) -> list[type[BaseException]]:
 
 
 def test_a_release_between_a_block_s_check_and_its_start_is_refused(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
-    frame, held, raised = make_frame(), Frame._held, []
+    fence = EventFence()
+    fence.signal()
+    frame, wait, raised = make_frame(acquire_fence=fence), Frame._await_acquire, []
 
-    def check_and_then_another_thread_releases(self: Frame) -> Lease:
-        monkeypatch.undo()
-        lease = held(self)
+    def wait_and_another_thread_releases(self: Frame, fence: Fence) -> None:
+        wait(self, fence)
         raised.extend(in_another_thread(frame.release))
-        return lease
 
-    monkeypatch.setattr(Frame, '_held', check_and_then_another_thread_releases)
+    monkeypatch.setattr(Frame, '_await_acquire', wait_and_another_thread_releases)
     with frame.map():
         assert raised == [BufferError]
     frame.release()

@@ -12,14 +12,14 @@ from typing import Any, NoReturn, SupportsIndex
 from numpy.typing import NDArray
 
 from zc_perception.errors import AcceleratorError, FrameReleasedError, StaleFrameError
-from zc_perception.mapping import PlaneViews, begin_access, end_access
+from zc_perception.mapping import PlaneViews
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.fence import Fence
 from zc_perception.memory.pool import BufferPool, Lease, Slot
 from zc_perception.pixel.colorimetry import Colorimetry
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout
 
-_READ_WRITE = CpuAccess.READ | CpuAccess.WRITE
+_READ, _READ_WRITE = CpuAccess.READ, CpuAccess.READ | CpuAccess.WRITE
 # Goes up in a forked child, whose copies of the parent's frames are no leases.
 _process = 0
 
@@ -97,48 +97,48 @@ def _abandon(lease: Lease, live: list[weakref.ref[NDArray[Any]]]) -> None:
     lease.pool.abandon(lease)
 
 
-class FrameMapping:
+class FrameMapping(PlaneViews):
     """The block of :meth:`Frame.map`. While it is open, the frame can't be released but with a fence."""
 
-    __slots__ = ('_access', '_frame', '_synced', '_views')
+    __slots__ = ('_frame',)
 
-    def __init__(self, frame: Frame, access: CpuAccess) -> None:
-        self._frame = frame
-        self._access = access
-        self._synced: list[DmaBuf] = []
-        self._views: PlaneViews | None = None
+    _frame: Frame | None
 
     def __enter__(self) -> PlaneViews:
         frame = self._frame
-        data = frame.data
+        if frame is None or self._views is not None:
+            raise FrameReleasedError("a mapping is entered once: call 'frame.map()' again")
         # Before the lease is looked at, while release() takes the lease before it looks here: one of the two sees the other.
         frame._mappings.append(None)
         try:
-            lease = frame._held()
-            if data.acquire_fence is not None:
-                frame._await_acquire(data.acquire_fence)
+            lease = frame._lease
+            if lease is None or frame._process != _process:
+                lease = frame._held()
+            fence = frame.data.acquire_fence
+            if fence is not None:
+                frame._await_acquire(fence)
             if lease.slot.generation != lease.generation:
                 raise StaleFrameError(
-                    f'frame {data.sequence}: generation {lease.generation} of its slot is gone (now {lease.slot.generation}); '
+                    f'frame {frame.data.sequence}: generation {lease.generation} of its slot is gone (now {lease.slot.generation}); '
                     'use the newest frame'
                 )
-            views = self._views = begin_access(data.layout, data.buffers, self._access, self._synced)
+            self._begin()
         except BaseException:
-            try:
-                end_access(None, self._access, self._synced, frame._live)
-            finally:
-                frame._mappings.pop()
+            self._finish(frame)
             raise
-        return views
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        views, self._views = self._views, None
-        if views is not None:
-            frame = self._frame
-            try:
-                end_access(views, self._access, self._synced, frame._live)
-            finally:
-                frame._mappings.pop()
+        frame = self._frame
+        if frame is not None:
+            self._finish(frame)
+
+    def _finish(self, frame: Frame) -> None:
+        self._frame = None
+        try:
+            self._end()
+        finally:
+            frame._mappings.pop()
 
     def __del__(self) -> None:
         if self._views is not None:
@@ -266,7 +266,10 @@ class Frame:
         :raises AllocationError: the exporter refuses mmap, or *write* and this process may only read the buffer.
         :raises AcceleratorError: the acquire fence signalled an error or didn't within a second, or a device still uses the buffer.
         """
-        return FrameMapping(self, _READ_WRITE if write else CpuAccess.READ)
+        data = self.data
+        mapping = FrameMapping(data.layout, data.buffers, _READ_WRITE if write else _READ, self._live)
+        mapping._frame = self
+        return mapping
 
     def release(self, fence: Fence | None = None) -> None:
         """Drop the lease; with *fence*, the slot is reused only once that has signalled.

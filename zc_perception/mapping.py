@@ -26,102 +26,19 @@ _frombuffer, _UINT8 = np.frombuffer, np.dtype(np.uint8)
 
 
 class PlaneViews(Sequence[NDArray[Any]]):
-    """The planes' samples as NumPy arrays over the mapping itself.
+    """The planes' samples as NumPy arrays over the mapping itself, inside its own ``with`` block.
 
     A plane is (rows, columns) of its only component, or (rows, columns, components): NV12 has (height, width) and (height/2, width/2,
     2), YUYV (height, width/2, 4), RGB (height, width, 3). Components are ``uint8``; those of more than 8 bits are ``uint16``, little
     endian, and words that components share (RGB565) are one unsigned integer.
 
-    They end with the ``with`` block; an array that was taken out and kept makes the frame's release raise.
+    They end with the block, or when it is forgotten; an array that was taken out and kept makes the frame's release raise. Every
+    buffer whose access began is ended, whatever the block or another buffer's SYNC raises.
+
+    :param live: gets a weak reference to each buffer's root array that somebody still looks through when the block has ended.
     """
 
-    __slots__ = ('_layout', '_roots', '_views')
-
-    def __init__(self, layout: ImageLayout, roots: list[NDArray[np.uint8]]) -> None:
-        self._layout = layout
-        self._roots = roots
-        self._views: list[NDArray[Any] | None] = [None] * len(layout.planes)
-
-    @overload
-    def __getitem__(self, index: int) -> NDArray[Any]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
-    def __getitem__(self, index: int | slice) -> NDArray[Any] | list[NDArray[Any]]:
-        if not self._views:
-            raise FrameReleasedError("the frame's mapping has ended: use the planes inside 'with frame.map() as planes:'")
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self._views)))]
-        view = self._views[index]
-        if view is None:
-            buffer, shape, sample, offset, strides = self._layout.arrays[index]
-            view = self._views[index] = np.ndarray(shape, sample, self._roots[buffer], offset, strides)
-        return view
-
-    def __len__(self) -> int:
-        return len(self._views)
-
-    def _end(self) -> list[NDArray[np.uint8]]:
-        """No view from here on; the roots."""
-        self._views, roots, self._roots = [], self._roots, []
-        return roots
-
-
-def begin_access(layout: ImageLayout, buffers: tuple[DmaBuf, ...], access: CpuAccess, synced: list[DmaBuf]) -> PlaneViews:
-    """Views of the planes, whose CPU access has begun.
-
-    :param synced: gets each buffer whose access has to be ended, also when this raises: by :func:`end_access`.
-    :raises FormatError: the layout isn't LINEAR.
-    :raises AllocationError: the exporter refuses mmap, or *access* has WRITE and this process may only read a buffer.
-    :raises AcceleratorError: a device doesn't finish with a buffer.
-    """
-    if layout.modifier != LINEAR:
-        raise FormatError(
-            f'{fourcc_name(layout.fourcc)} with modifier {modifier_name(layout.modifier)} has no rows that a CPU could read: '
-            'negotiate LINEAR, or import it into a device that knows the modifier'
-        )
-    write = access is not _READ
-    roots: list[NDArray[np.uint8]] = []
-    try:
-        for buffer in buffers:
-            roots.append(_frombuffer(buffer.memory(write=write), _UINT8))
-            if buffer.kind is _DMABUF:
-                buffer.begin_cpu_access(access)
-                synced.append(buffer)
-    except BaseException:
-        roots.clear()  # the traceback would keep them, and so the mappings, alive
-        raise
-    return PlaneViews(layout, roots)
-
-
-def end_access(views: PlaneViews | None, access: CpuAccess, synced: list[DmaBuf], live: list[weakref.ref[NDArray[Any]]]) -> None:
-    """End what :func:`begin_access` began. Every buffer's access is ended, whatever another one's SYNC raises.
-
-    :param live: gets a weak reference to each buffer's root array that somebody still looks through.
-    """
-    roots = [] if views is None else views._end()
-    try:
-        if synced:
-            with contextlib.ExitStack() as ends:
-                for buffer in synced:
-                    ends.callback(buffer.end_cpu_access, access)
-                synced.clear()
-    finally:
-        references = [weakref.ref(root) for root in roots]
-        roots.clear()
-        for reference in references:
-            if reference() is not None:
-                live.append(reference)
-
-
-class map_buffers:
-    """``with map_buffers(layout, buffers, access, live) as planes:`` for buffers that aren't a frame's yet.
-
-    Entering raises what :func:`begin_access` does. A block that is only forgotten ends too.
-
-    :param live: see :func:`end_access`.
-    """
-
-    __slots__ = ('_access', '_buffers', '_layout', '_live', '_synced', '_views')
+    __slots__ = ('_access', '_buffers', '_layout', '_live', '_roots', '_synced', '_views')
 
     def __init__(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...], access: CpuAccess, live: list[weakref.ref[NDArray[Any]]]) -> None:
         self._layout = layout
@@ -129,20 +46,82 @@ class map_buffers:
         self._access = access
         self._live = live
         self._synced: list[DmaBuf] = []
-        self._views: PlaneViews | None = None
+        self._roots: list[NDArray[np.uint8]] = []
+        self._views: list[NDArray[Any] | None] | None = None
 
     def __enter__(self) -> PlaneViews:
+        """Begin.
+
+        :raises FormatError: the layout isn't LINEAR.
+        :raises AllocationError: the exporter refuses mmap, or the access has WRITE and this process may only read a buffer.
+        :raises AcceleratorError: a device doesn't finish with a buffer.
+        """
         try:
-            self._views = begin_access(self._layout, self._buffers, self._access, self._synced)
+            self._begin()
         except BaseException:
-            end_access(None, self._access, self._synced, self._live)
+            self._end()
             raise
-        return self._views
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        views, self._views = self._views, None
-        end_access(views, self._access, self._synced, self._live)
+        self._end()
+
+    def _begin(self) -> None:
+        layout = self._layout
+        if layout.modifier != LINEAR:
+            raise FormatError(
+                f'{fourcc_name(layout.fourcc)} with modifier {modifier_name(layout.modifier)} has no rows that a CPU could read: '
+                'negotiate LINEAR, or import it into a device that knows the modifier'
+            )
+        read_only = self._access is _READ
+        for buffer in self._buffers:
+            memory = (buffer.read_memory if read_only else None) or buffer.memory(write=not read_only)
+            self._roots.append(_frombuffer(memory, _UINT8))
+            if buffer.kind is _DMABUF:
+                buffer.begin_cpu_access(self._access)
+                self._synced.append(buffer)
+        self._views = [None] * len(layout.planes)
+
+    def _end(self) -> None:
+        self._views = None
+        roots, self._roots = self._roots, []
+        try:
+            if self._synced:
+                with contextlib.ExitStack() as ends:
+                    for buffer in self._synced:
+                        ends.callback(buffer.end_cpu_access, self._access)
+                    self._synced = []
+        finally:
+            references = [weakref.ref(root) for root in roots]
+            roots.clear()
+            for reference in references:
+                if reference() is not None:
+                    self._live.append(reference)
+
+    @overload
+    def __getitem__(self, index: int) -> NDArray[Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[NDArray[Any]]: ...
+    def __getitem__(self, index: int | slice) -> NDArray[Any] | list[NDArray[Any]]:
+        views = self._views
+        if views is None:
+            raise FrameReleasedError("there is no mapping now: use the planes inside 'with frame.map() as planes:'")
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(views)))]
+        view = views[index]
+        if view is None:
+            buffer, shape, sample, offset, strides = self._layout.arrays[index]
+            view = views[index] = np.ndarray(shape, sample, self._roots[buffer], offset, strides)
+        return view
+
+    def __len__(self) -> int:
+        return 0 if self._views is None else len(self._views)
 
     def __del__(self) -> None:
-        if self._views is not None or self._synced:
-            self.__exit__(None, None, None)
+        if self._roots or self._synced:
+            self._end()
+
+
+def map_buffers(layout: ImageLayout, buffers: tuple[DmaBuf, ...], access: CpuAccess, live: list[weakref.ref[NDArray[Any]]]) -> PlaneViews:
+    """``with map_buffers(layout, buffers, access, live) as planes:`` for buffers that aren't a frame's yet. See :class:`PlaneViews`."""
+    return PlaneViews(layout, buffers, access, live)

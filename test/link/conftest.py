@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import rclpy
 from link_ros import Ros
+from rclpy.node import Node
+
+
+@pytest.fixture(scope='session')
+def dds_sockets() -> None:
+    """The middleware keeps some sockets from its first use to the process's end; they are no leak."""
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=101)
+    Node('first', context=context).destroy_node()
+    context.try_shutdown()
 
 
 @pytest.fixture(params=['single', 'multi'])

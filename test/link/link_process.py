@@ -21,10 +21,20 @@ class LinkProcess:
 
     def __init__(self, executor: str, domain: int, folder: Path) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
-        environment = {**os.environ, 'ROS_DOMAIN_ID': str(domain), 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST', 'ZC_RUNTIME_DIR': str(folder)}
+        environment = {
+            **os.environ,
+            'ROS_DOMAIN_ID': str(domain),
+            'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST',
+            'ZC_RUNTIME_DIR': str(folder),
+        }
         self._log = (folder / f'{executor}-{os.urandom(3).hex()}.log').open('w+', encoding='utf-8')
         self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), executor], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
+            [sys.executable, str(PROGRAM), executor],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
         )
 
     def send(self, operation: str, *arguments: Any) -> None:

@@ -176,7 +176,11 @@ class PlainSubscription(Receiver):
         self.take(checked(message.data[-1], (stamp.sec, stamp.nanosec)))
 
     def state(self) -> dict[str, Any]:
-        return {'received': self.received, 'entered': self.entered, 'publishers': self._node.count_publishers(self._subscription.topic_name)}
+        return {
+            'received': self.received,
+            'entered': self.entered,
+            'publishers': self._node.count_publishers(self._subscription.topic_name),
+        }
 
     def close(self) -> None:
         self.gate.set()
@@ -227,6 +231,16 @@ class FrameSubscription(Receiver):
         self._subscription.destroy()
         for frame in self._kept:
             frame.release()
+
+
+def open_descriptors() -> Counter[str]:
+    """How many there are of each kind, without those that only a cycle keeps."""
+    gc.collect()
+    found: Counter[str] = Counter()
+    for number in os.listdir('/proc/self/fd'):
+        with suppress(OSError):
+            found[os.readlink(f'/proc/self/fd/{number}').split(' ')[0].split(':[')[0]] += 1
+    return found
 
 
 KINDS: dict[str, Callable[[Node, dict[str, Any]], Any]] = {
@@ -308,12 +322,7 @@ class Program:
 
     def resources(self) -> dict[str, Any]:
         """Descriptors by kind, and threads, for a comparison of before and after."""
-        gc.collect()
-        found: Counter[str] = Counter()
-        for number in os.listdir('/proc/self/fd'):
-            with suppress(OSError):
-                found[os.readlink(f'/proc/self/fd/{number}').split(' ')[0].split(':[')[0]] += 1
-        return {'descriptors': found, 'threads': sorted(thread.name for thread in threading.enumerate())}
+        return {'descriptors': open_descriptors(), 'threads': sorted(thread.name for thread in threading.enumerate())}
 
     def end(self) -> None:
         self.close(list(self._ends))

@@ -94,6 +94,7 @@ class Ros:
         # A queue's descriptor ends with its last reference.
         self._endpoints.clear()
         self._nodes.clear()
+        del self.executor
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 15.0) -> bool:

@@ -49,7 +49,9 @@ def test_any_object_arrives_as_itself_and_as_a_message(ros: Ros) -> None:
     objects, arrays, messages = [], [], []
     publisher = ros.publisher(ros.node('speaker'), text_adapter(), TEN, 'text')
     painter = ros.publisher(ros.node('painter'), ARRAYS, TEN, 'picture')
-    ros.subscription(ros.node('listener'), TypeAdapter(str, String, RAISING.to_ros, RAISING.to_custom), TEN, topic='text', callback=objects.append)
+    ros.subscription(
+        ros.node('listener'), TypeAdapter(str, String, RAISING.to_ros, RAISING.to_custom), TEN, topic='text', callback=objects.append
+    )
     ros.subscription(ros.node('viewer'), ARRAYS, TEN, topic='picture', callback=arrays.append)
     plain = ros.node('plain')
     plain.create_subscription(String, 'text', lambda m: messages.append(m.data), TEN)
@@ -133,7 +135,9 @@ def test_an_adapted_publisher_takes_messages_too(ros: Ros) -> None:
 
 def test_a_message_that_is_none_of_the_custom_type_s_still_reaches_plain_readers(ros: Ros) -> None:
     messages: list[str] = []
-    publisher = ros.publisher(ros.node('speaker'), TypeAdapter(int, String, lambda n: String(data=str(n)), lambda m: int(m.data)), TEN, 'number')
+    publisher = ros.publisher(
+        ros.node('speaker'), TypeAdapter(int, String, lambda n: String(data=str(n)), lambda m: int(m.data)), TEN, 'number'
+    )
     ros.subscription(ros.node('listener'), TypeAdapter(int, String, str, int), TEN, topic='number')
     ros.node('plain').create_subscription(String, 'number', lambda m: messages.append(m.data), TEN)
     assert eventually(lambda: publisher.image_readers() == 1)
@@ -158,7 +162,9 @@ def test_several_publishers_and_subscriptions_each_get_all(ros: Ros) -> None:
     received: dict[str, list[str]] = {name: [] for name in ('a', 'b', 'c')}
     publishers = [ros.publisher(ros.node(f'speaker_{number}'), text_adapter(), QoSProfile(depth=15), 'text') for number in range(3)]
     node = ros.node('listeners')
-    subscriptions = [ros.subscription(node, text_adapter(), QoSProfile(depth=15), topic='text', callback=received[name].append) for name in received]
+    subscriptions = [
+        ros.subscription(node, text_adapter(), QoSProfile(depth=15), topic='text', callback=received[name].append) for name in received
+    ]
     for number in range(5):
         for index, publisher in enumerate(publishers):
             publisher.publish(f'{index}:{number}')

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from link_program import EXECUTORS, executor_exists
+from link_program import EXECUTORS, executor_exists, open_descriptors
 from link_ros import RAISING, Ros, eventually
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
@@ -22,10 +22,13 @@ from zc_perception.memory.ledger import CopyLedger
 
 
 @pytest.fixture(params=[kind for kind in EXECUTORS if executor_exists(kind)])
-def ros(request: pytest.FixtureRequest, no_fd_leak: None, free_domain: int) -> Iterator[Ros]:
+def ros(request: pytest.FixtureRequest, dds_sockets: None, free_domain: int) -> Iterator[Ros]:
+    before = open_descriptors()
     opened = Ros(free_domain, request.param)
     yield opened
     opened.close()
+    # The worker threads of an executor end a little later.
+    assert eventually(lambda: not open_descriptors() - before, 5.0), open_descriptors() - before
 
 
 def mono8(name: str) -> TypeAdapter[Frame]:
@@ -209,7 +212,9 @@ def test_two_threads_may_publish_at_once(ros: Ros, make_pool: Any, make_frame: A
     assert sum(thread.name.startswith('to_ros') for thread in threading.enumerate()) == 1
 
 
-def test_required_copy_free_is_refused_by_a_plain_publisher_without_a_reader(ros: Ros, make_frame: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_required_copy_free_is_refused_by_a_plain_publisher_without_a_reader(
+    ros: Ros, make_frame: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
     seen: list[str] = []
     foreign = ros.node('foreign').create_publisher(Image, 'image', 1)
     subscription = ros.subscription(ros.node('strict'), copy_free_required=True, callback=lambda frame: seen.append(frame.header.frame_id))

@@ -82,7 +82,13 @@ class Case:
 CASES = [
     Case(*values)
     for values in itertools.product(
-        EXECUTORS, ('adapted', 'plain'), ('adapted', 'plain'), ('same', 'other'), (1, 5), ('volatile', 'transient_local'), ('publisher', 'subscriber')
+        EXECUTORS,
+        ('adapted', 'plain'),
+        ('adapted', 'plain'),
+        ('same', 'other'),
+        (1, 5),
+        ('volatile', 'transient_local'),
+        ('publisher', 'subscriber'),
     )
 ]
 
@@ -98,15 +104,16 @@ class Run:
         return self.here if role == 'publisher' or case.place == 'same' else self.there
 
     def wait(self, cases: list[Case], role: str, wanted: Callable[[Case], dict[str, Any]]) -> None:
-        """At most as long as the slowest takes; what is missing then shows in the case's result."""
+        """As long as the slowest takes."""
         asked = []
         for process in (self.here, self.there):
             conditions = {f'{case.name}_{role}': wanted(case) for case in cases if self.place(case, role) is process}
             if conditions:
                 process.send('wait', conditions)
                 asked.append(process)
-        for process in asked:
-            process.answer()
+        missing = [(process.answer(), process) for process in asked]
+        for ends, process in missing:
+            assert not ends, f'{ends}\n{process.log}'
 
     def open(self, cases: list[Case], role: str) -> None:
         for process in (self.here, self.there):
@@ -133,7 +140,10 @@ class Run:
         self.wait([c for c in cases if c.publisher == 'adapted' and c.end('publisher')['converts']], 'publisher',
                   lambda case: {'conversions': case.published})  # fmt: skip
         results = {
-            case: {role: self.place(case, role)('state', [f'{case.name}_{role}'])[f'{case.name}_{role}'] for role in ('publisher', 'subscriber')}
+            case: {
+                role: self.place(case, role)('state', [f'{case.name}_{role}'])[f'{case.name}_{role}']
+                for role in ('publisher', 'subscriber')
+            }
             for case in cases
         }
         for role in ('subscriber', 'publisher'):
@@ -149,7 +159,9 @@ class Run:
 @pytest.fixture(scope='module')
 def result(request: pytest.FixtureRequest, module_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Case], Any]]:
     """The result of a case. With the first one of an executor, all of its cases that were selected run."""
-    selected = [item.callspec.params['case'] for item in request.session.items if 'case' in getattr(getattr(item, 'callspec', None), 'params', {})]
+    selected = [
+        item.callspec.params['case'] for item in request.session.items if 'case' in getattr(getattr(item, 'callspec', None), 'params', {})
+    ]
     results: dict[Case, Any] = {}
 
     def of(case: Case) -> Any:

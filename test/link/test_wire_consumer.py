@@ -18,7 +18,7 @@ import wire_spec as spec
 from wire_builder import CompilerError, build_consumer, build_fake_kernel
 from wire_process import ENDED, FRAMES_READ, USAGE, ConsumerProcess
 from wire_spec import Image, Slot, SpecServer
-from wire_violations import FIRST_MESSAGES, TILED, WRONG_BUFFERS, WRONG_FRAMES, lie
+from wire_violations import FIRST_MESSAGES, TILED, UNCLEAR_REFUSALS, WRONG_BUFFERS, WRONG_FRAMES, WRONG_IMAGES, lie
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 Start = Callable[..., ConsumerProcess]
@@ -100,7 +100,8 @@ def test_a_missing_compiler_is_said_clearly(tmp_path: Path, monkeypatch: pytest.
     [
         ('--window', '65'), ('--window', '0'), ('--window', 'x'), ('--depth', '-1'), ('--memory', 'paper'),
         ('--format', 'NV12'), ('--format', ':0'),
-        ('--version', '2:1'), ('--version', '1'), ('--misbehave', 'nicely'), ('--name', 41 * 'n'), ('--name',), ('--what', '1'),
+        ('--version', '2:1'), ('--version', '1'), ('--misbehave', 'nicely'), ('--name', 41 * 'n'), ('--name',),
+        ('--publisher', 'ä'), ('--publisher', 'a\x7f'), ('--publisher', 33 * 'p'), ('--what', '1'),
     ],
 )  # fmt: skip
 def test_wrong_usage_is_refused_before_connecting(start: Start, options: tuple[str, ...]) -> None:
@@ -143,15 +144,17 @@ def test_a_thousand_frames_arrive_with_the_right_pixels(server: SpecServer, star
     ('image', 'row_bytes', 'rows'),
     [
         (Image.nv12(buffers=2), [64, 64], [48, 24]),
-        (Image.nv12(width=63, height=47), [63, 64], [47, 24]),
+        (Image.nv12(width=62, height=46), [62, 62], [46, 23]),
         (Image.nv12(stride=64), [64, 64], [48, 24]),
         (Image.one_plane(spec.R8, 64), [64], [48]),
         (Image.one_plane(spec.YUYV, 128), [128], [48]),
-        (Image.one_plane(spec.YUYV, 128, width=63), [128], [48]),
+        (Image.one_plane(spec.R8, 63, width=63, height=47), [63], [47]),
+        (Image(fourcc=spec.P010, planes=[(0, 128, 0, 128 * 48), (0, 128, 128 * 48, 128 * 24)], sizes=[128 * 72]), [128, 128], [48, 24]),
+        (Image(modifier=spec.INVALID, planes=[(0, 1, 0, 5000), (0, 0, 5000, 900)], sizes=[6000]), [5000, 900], [1, 1]),
         (Image(fourcc=spec.NV12, modifier=TILED, planes=[(0, 64, 100, 5000), (0, 64, 5100, 900)], sizes=[6000]), [5000, 900], [1, 1]),
         (Image(width=64, height=2, fourcc=spec.R8, planes=[(0, 100, 36, 164)], sizes=[200]), [64], [2]),
     ],
-    ids=['two_buffers', 'odd', 'tight', 'r8', 'yuyv', 'yuyv_odd', 'tiled', 'short_last_row'],
+    ids=['two_buffers', 'half_odd', 'tight', 'r8', 'yuyv', 'r8_odd', 'p010', 'layout_not_known', 'tiled', 'short_last_row'],
 )
 def test_the_significant_bytes_are_read(
     server: SpecServer, start: Start, make_slot: MakeSlot, image: Image, row_bytes: list[int], rows: list[int]
@@ -279,6 +282,18 @@ def test_a_refusal_is_told_with_its_code_and_text(server: SpecServer, start: Sta
     assert consumer.refusal() == (code, f'nö, "{code}"')
 
 
+@pytest.mark.parametrize('name', UNCLEAR_REFUSALS)
+def test_a_refusal_is_no_error_of_the_producer_however_it_is_said(server: SpecServer, start: Start, name: str) -> None:
+    code, text, meant = UNCLEAR_REFUSALS[name]
+    consumer = start()
+    with server.accept() as conversation:
+        conversation.expect_hello()
+        conversation.send(spec.refused(code, text))
+        found, shown = consumer.refusal()
+    assert found == meant
+    assert shown.rstrip('\ufffd').strip() == 'why' and shown.endswith('\ufffd') is not text.isascii(), shown
+
+
 def test_a_producer_that_does_not_answer_is_given_up(server: SpecServer, start: Start) -> None:
     consumer = start('--timeout', '1')
     with server.accept():
@@ -381,7 +396,8 @@ def test_a_consumer_that_never_releases_reads_its_window(server: SpecServer, sta
 @pytest.mark.parametrize('name', FIRST_MESSAGES)
 def test_wrong_first_messages_are_noticed(server: SpecServer, start: Start, name: str) -> None:
     rule, message = FIRST_MESSAGES[name]
-    consumer = start(*(() if name == 'nobody' else ('--publisher', 'spec-server')))
+    for_any = name == 'nobody' or name.startswith('id_')
+    consumer = start(*(() if for_any else ('--publisher', 'spec-server')))
     with server.accept() as conversation:
         conversation.expect_hello()
         if name.endswith(('unknown', 'welcomes')):
@@ -409,6 +425,16 @@ def test_wrong_buffers_are_noticed(server: SpecServer, start: Start, make_slot: 
     with server.accept() as conversation:
         conversation.open()
         conversation.send(lie(slot.image, **changes).pack(), slot.fds)
+        assert consumer.rule() == rule
+
+
+@pytest.mark.parametrize('name', WRONG_IMAGES)
+def test_wrong_images_are_noticed(server: SpecServer, start: Start, make_slot: MakeSlot, name: str) -> None:
+    rule, image = WRONG_IMAGES[name]
+    slot, consumer = make_slot(image), start()
+    with server.accept() as conversation:
+        conversation.open()
+        conversation.announce(slot)
         assert consumer.rule() == rule
 
 

@@ -263,6 +263,45 @@ def test_what_does_not_fit_is_refused_with_its_reason(
     assert re.search(text, reason), reason
 
 
+BEGIN = spec.MAGIC.to_bytes(4, 'little')
+LATER, NOBODYS = BEGIN + b'\2\0\x09\0', BEGIN + b'\2\0\1\0'
+PLAIN = spec.Hello().pack()[8:]
+# What comes instead of a HELLO, how many descriptors with it, and the code of the refusal.
+OTHER_HELLOS = {
+    'later_as_always': (spec.Hello(min_version=2, max_version=9).pack(), 0, VERSION),
+    'later_and_longer': (spec.packet(spec.HELLO, LATER + bytes(range(256))), 0, VERSION),
+    'later_and_shortest': (spec.packet(spec.HELLO, LATER), 0, VERSION),
+    'later_with_a_field_in_the_header': (spec.packet(spec.HELLO, LATER + bytes(112), zero=7), 0, VERSION),
+    'later_with_descriptors': (spec.packet(spec.HELLO, LATER + bytes(112)), 4, VERSION),
+    'later_with_too_many_descriptors': (spec.packet(spec.HELLO, LATER + bytes(112)), 5, RULE),
+    'later_with_a_wrong_length': (spec.packet(spec.HELLO, LATER + bytes(112), length=127), 0, RULE),
+    'later_cut_off': (spec.packet(spec.HELLO, LATER[:-1]), 0, RULE),
+    'later_with_other_magic': (spec.packet(spec.HELLO, b'ZCLX' + LATER[4:] + bytes(112)), 0, RULE),
+    'later_of_another_type': (spec.packet(8, LATER + bytes(112)), 0, RULE),
+    'versions_the_wrong_way_round': (spec.packet(spec.HELLO, NOBODYS + PLAIN[8:]), 0, RULE),
+    'id_with_a_gap': (spec.Hello(publisher_id=b'c\0c').pack(), 0, RULE),
+    'id_that_begins_late': (spec.Hello(publisher_id=b'\0c').pack(), 0, RULE),
+    'id_not_ascii': (spec.Hello(publisher_id='ü'.encode()).pack(), 0, RULE),
+    'id_with_a_line': (spec.Hello(publisher_id=b'c\n').pack(), 0, RULE),
+    'id_of_another': (spec.Hello(publisher_id=b' ~').pack(), 0, ANOTHER),
+    'name_not_utf8': (spec.Hello(name=b'\xff').pack(), 0, RULE),
+    'name_with_a_gap': (spec.Hello(name=b'a\0b').pack(), 0, RULE),
+}
+
+
+@pytest.mark.parametrize('name', OTHER_HELLOS)
+def test_other_hellos_are_refused_with_the_code_of_the_page(living_producer: Callable[[], ProducerProcess], name: str) -> None:
+    data, descriptors, code = OTHER_HELLOS[name]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(60)
+        connection.connect(str(living_producer().path))
+        socket.send_fds(connection, [data], descriptors * [0])
+        answer = connection.recv(spec.MAX_PACKET)
+        assert connection.recv(1) == b'', 'the producer closes after it'
+    assert spec.HEADER.unpack_from(answer)[:2] == (spec.REFUSED, len(answer))
+    assert int.from_bytes(answer[8:12], 'little') == code, answer[12:]
+
+
 def test_a_later_version_is_spoken_down(start_producer: StartProducer, start: Start) -> None:
     producer = start_producer()
     consumer = start('--version', '1:7', '--frames', '1', '--name', 'c')

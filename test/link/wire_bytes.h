@@ -15,28 +15,42 @@ static void put(uint8_t *at, unsigned bytes, uint64_t value) {
     for (unsigned i = 0; i < bytes; i++) at[i] = (uint8_t)(value >> 8 * i);
 }
 
+/* How many bytes the character has that *length* bytes begin with; 0 where it isn't UTF-8. */
+static size_t character(const uint8_t *text, size_t length) {
+    static const uint32_t lowest[] = {0, 0x80, 0x800, 0x10000};
+    uint32_t code = text[0];
+    const unsigned more = code < 0x80 ? 0 : code >> 5 == 6 ? 1 : code >> 4 == 14 ? 2 : code >> 3 == 30 ? 3 : 4;
+    if (more == 4 || more >= length) return 0;
+    if (more > 0) code &= 0x3fu >> more;
+    for (unsigned k = 1; k <= more; k++) {
+        if (text[k] >> 6 != 2) return 0;
+        code = code << 6 | (text[k] & 0x3fu);
+    }
+    return code < lowest[more] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) ? 0 : more + 1;
+}
+static bool is_utf8(const uint8_t *text, size_t length) {
+    size_t i = 0, bytes;
+    while (i < length && (bytes = character(text + i, length - i)) > 0) i += bytes;
+    return i == length;
+}
+/* A JSON string; what isn't UTF-8 becomes replacement characters. */
 static void print_text(const uint8_t *text, size_t length) {
     putchar('"');
-    for (size_t i = 0; i < length; i++) {
-        if (text[i] < 0x20 || text[i] == '"' || text[i] == '\\') printf("\\u%04x", text[i]);
-        else putchar(text[i]);
+    for (size_t i = 0, bytes; i < length; i += bytes > 0 ? bytes : 1) {
+        bytes = character(text + i, length - i);
+        if (bytes == 0) fputs("\\ufffd", stdout);
+        else if (text[i] < 0x20 || text[i] == '"' || text[i] == '\\') printf("\\u%04x", text[i]);
+        else fwrite(text + i, 1, bytes, stdout);
     }
     putchar('"');
 }
-static bool is_utf8(const uint8_t *text, size_t length) {
-    for (size_t i = 0; i < length; i++) {
-        uint32_t code = text[i];
-        unsigned more = code < 0x80 ? 0 : code >> 5 == 6 ? 1 : code >> 4 == 14 ? 2 : code >> 3 == 30 ? 3 : 4;
-        if (more == 4 || more >= length - i) return false;
-        if (more > 0) code &= 0x3fu >> more;
-        for (unsigned k = 0; k < more; k++) {
-            if (text[++i] >> 6 != 2) return false;
-            code = code << 6 | (text[i] & 0x3fu);
-        }
-        static const uint32_t lowest[] = {0, 0x80, 0x800, 0x10000};
-        if (code < lowest[more] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return false;
-    }
-    return true;
+/* What names a publisher, 1 to 32 printable ASCII characters, and zero bytes up to 32. */
+static bool is_identifier(const uint8_t field[32]) {
+    size_t length = 0;
+    while (length < 32 && field[length] >= 0x20 && field[length] <= 0x7e) length++;
+    for (size_t i = length; i < 32; i++)
+        if (field[i] != 0) return false;
+    return length > 0;
 }
 
 /* CRC-32 as zlib's, without its two inversions. */

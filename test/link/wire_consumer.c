@@ -219,19 +219,31 @@ static void check_buffer(struct slot *slot, uint32_t index, int fd) {
         broken("buffer_size", "buffer %u has %jd bytes, announced are %ju", index, (intmax_t)end, (uintmax_t)slot->sizes[index]);
     if (fstat(fd, &slot->files[index]) != 0) stop("fstat");
 }
+static void check_image(const struct slot *slot) {
+    const struct known_format *format = known_format(slot->fourcc);
+    check(slot->width >= 1 && slot->width <= 65535 && slot->height >= 1 && slot->height <= 65535, "image", "width and height are 1 to 65535");
+    for (uint32_t i = 0; format != NULL && i < format->num_planes; i++)
+        check(slot->width % format->planes[i].across == 0 && slot->height % format->planes[i].down == 0, "image", "no multiple of the subsampling");
+    check((options.max_width == 0 || slot->width <= options.max_width) && (options.max_height == 0 || slot->height <= options.max_height), "image",
+          "an image larger than this consumer takes");
+}
 static void check_planes(const struct slot *slot) {
     const struct known_format *format = slot->modifier == 0 ? known_format(slot->fourcc) : NULL;
+    uint32_t used = 0;
     check(format == NULL || format->num_planes == slot->num_planes, "planes", "num_planes doesn't fit the LINEAR format");
     for (uint32_t i = 0; i < slot->num_planes; i++) {
         const struct plane *plane = &slot->planes[i];
         uint64_t row;
         const uint64_t rows = rows_of(slot, i, &row);
         check(plane->buffer < slot->num_buffers, "planes", "a plane in a buffer that isn't there");
+        check(plane->buffer <= used, "planes", "the buffers aren't in the order of the planes");
+        if (plane->buffer == used) used++;
         const uint64_t size = slot->sizes[plane->buffer];
         if (plane->size == 0 || plane->offset > size || plane->size > size - plane->offset)
             broken("bounds", "plane %u: %ju bytes at %ju in %ju", i, (uintmax_t)plane->size, (uintmax_t)plane->offset, (uintmax_t)size);
         if (format != NULL && plane->stride < row) broken("stride", "plane %u: stride %u, a row is %ju bytes", i, plane->stride, (uintmax_t)row);
         check(format == NULL || (rows - 1) * plane->stride + row <= plane->size, "bounds", "a plane's rows don't fit into its size");
+        check(format == NULL || (plane->stride % format->sample == 0 && plane->offset % format->sample == 0), "alignment", "samples are torn");
         check(plane->stride % options.stride_align == 0 && plane->offset % options.offset_align == 0, "alignment", "not aligned as asked");
         for (uint32_t k = 0; k < i; k++) { /* two descriptors of one file are one buffer */
             const struct plane *other = &slot->planes[k];
@@ -240,6 +252,7 @@ static void check_planes(const struct slot *slot) {
                 broken("overlap", "planes %u and %u overlap", k, i);
         }
     }
+    check(used == slot->num_buffers, "planes", "a buffer without a plane");
 }
 static size_t find_slot(uint64_t uid) {
     size_t i = 0;
@@ -259,9 +272,7 @@ static void on_buffers(const uint8_t *packet) {
     check(options.memory >> (slot.kind - 1) & 1, "kind", "memory that this consumer doesn't take");
     check(packet[48] >= 1 && packet[48] <= 4 && packet[49] >= 1 && packet[49] <= 2 && packet[50] >= 1 && packet[50] <= 3, "colour", "no such colour");
     check_zero(packet + 51, 13, "reserved", "reserved bytes of BUFFERS aren't zero");
-    check(slot.width > 0 && slot.height > 0, "image", "an image without pixels");
-    check((options.max_width == 0 || slot.width <= options.max_width) && (options.max_height == 0 || slot.height <= options.max_height), "image",
-          "an image larger than this consumer takes");
+    check_image(&slot);
     bool offered = options.num_formats == 0;
     for (uint32_t i = 0; i < options.num_formats; i++)
         offered = offered || (options.formats[i].fourcc == slot.fourcc && options.formats[i].modifier == slot.modifier);
@@ -311,15 +322,13 @@ static void on_frame(const uint8_t *packet, size_t length) {
     held[num_held++] = frame;
 }
 static _Noreturn void on_refused(const uint8_t *packet, size_t length) {
-    check(is_utf8(packet + 12, length - 12), "text", "the text of REFUSED isn't UTF-8");
-    check(get32(packet + 8) >= 1 && get32(packet + 8) <= 6, "code", "no such code in REFUSED");
-    printf("{\"refused\": %u, \"text\": ", get32(packet + 8));
+    const uint32_t code = get32(packet + 8);
+    printf("{\"refused\": %u, \"text\": ", code >= 1 && code <= 6 ? code : 5);
     print_text(packet + 12, length - 12);
     printf("}\n");
     finish(TURNED_AWAY);
 }
 static void on_welcome(const uint8_t *packet) {
-    static const uint8_t anyone[32];
     uint8_t wanted[32] = {0};
     const uint32_t version = (uint32_t)get(packet + 8, 2), depth = get32(packet + 16);
     memcpy(wanted, options.publisher, strlen(options.publisher));
@@ -328,7 +337,7 @@ static void on_welcome(const uint8_t *packet) {
     check(window >= 1 && window <= options.window && depth >= 1 && depth <= options.depth, "granted", "window and depth are 1 to what was asked");
     check_zero(packet + 10, 2, "reserved", "reserved bytes of WELCOME aren't zero");
     check_zero(packet + 20, 12, "reserved", "reserved bytes of WELCOME aren't zero");
-    check(memcmp(packet + 32, anyone, 32) != 0, "publisher", "WELCOME doesn't say who this is");
+    check(is_identifier(packet + 32), "publisher", "WELCOME doesn't say who this is in 1 to 32 printable ASCII characters");
     check(options.publisher[0] == '\0' || memcmp(packet + 32, wanted, 32) == 0, "publisher", "another publisher than asked for");
     welcomed = true;
     const struct timeval for_ever = {0, 0};

@@ -103,6 +103,9 @@ static void parse(int count, char **arguments) {
     if (options.socket == NULL || strlen(options.socket) >= sizeof ((struct sockaddr_un *)NULL)->sun_path) usage("a --socket of at most 107 bytes");
     if (strlen(options.publisher) > 32 || strlen(options.name) > 40 || !is_utf8((const uint8_t *)options.name, strlen(options.name)))
         usage("--publisher has at most 32 bytes, --name 40 of UTF-8");
+    uint8_t publisher[32] = {0};
+    memcpy(publisher, options.publisher, strlen(options.publisher));
+    if (publisher[0] != 0 && !is_identifier(publisher)) usage("--publisher is printable ASCII");
     if (options.window == 0 || options.depth == 0 || options.memory == 0 || options.stride_align == 0 || options.offset_align == 0)
         usage("--window, --depth, --memory and --align aren't zero");
     if (options.max_version > UINT16_MAX || options.min_version > options.max_version) usage("--version is MIN:MAX");

@@ -29,11 +29,12 @@ static void close_slot(struct slot *slot) {
     slot->open = false;
 }
 
-/* Bytes of one block of pixels and how many pixels wide and high it is, for each plane. Subsampled sizes are rounded up. */
-static const struct known_format { char name[5]; uint32_t num_planes; struct { uint8_t bytes, across, down; } planes[3]; } KNOWN[] = {
-    {"NV12", 2, {{1, 1, 1}, {2, 2, 2}}}, {"NV21", 2, {{1, 1, 1}, {2, 2, 2}}}, {"NV16", 2, {{1, 1, 1}, {2, 2, 1}}},
-    {"YU12", 3, {{1, 1, 1}, {1, 2, 2}, {1, 2, 2}}}, {"YUYV", 1, {{4, 2, 1}}}, {"UYVY", 1, {{4, 2, 1}}}, {"R8  ", 1, {{1, 1, 1}}},
-    {"R16 ", 1, {{2, 1, 1}}}, {"RG24", 1, {{3, 1, 1}}}, {"BG24", 1, {{3, 1, 1}}}, {"XR24", 1, {{4, 1, 1}}}, {"AR24", 1, {{4, 1, 1}}},
+/* Bytes of a sample, and for each plane the bytes of one block of pixels and how many pixels wide and high it is. */
+static const struct known_format { char name[5]; uint32_t sample, num_planes; struct { uint8_t bytes, across, down; } planes[3]; } KNOWN[] = {
+    {"NV12", 1, 2, {{1, 1, 1}, {2, 2, 2}}}, {"NV21", 1, 2, {{1, 1, 1}, {2, 2, 2}}}, {"NV16", 1, 2, {{1, 1, 1}, {2, 2, 1}}},
+    {"P010", 2, 2, {{2, 1, 1}, {4, 2, 2}}}, {"YU12", 1, 3, {{1, 1, 1}, {1, 2, 2}, {1, 2, 2}}}, {"YUYV", 1, 1, {{4, 2, 1}}},
+    {"UYVY", 1, 1, {{4, 2, 1}}}, {"R8  ", 1, 1, {{1, 1, 1}}}, {"R16 ", 2, 1, {{2, 1, 1}}}, {"RG16", 2, 1, {{2, 1, 1}}},
+    {"RG24", 1, 1, {{3, 1, 1}}}, {"BG24", 1, 1, {{3, 1, 1}}}, {"XR24", 1, 1, {{4, 1, 1}}}, {"AR24", 1, 1, {{4, 1, 1}}},
 };
 
 static const struct known_format *known_format(uint32_t fourcc) {
@@ -47,6 +48,6 @@ static uint64_t rows_of(const struct slot *slot, uint32_t index, uint64_t *row) 
     *row = slot->planes[index].size;
     if (format == NULL) return 1;
     const uint64_t bytes = format->planes[index].bytes, across = format->planes[index].across, down = format->planes[index].down;
-    *row = (slot->width + across - 1) / across * bytes;
-    return (slot->height + down - 1) / down;
+    *row = slot->width / across * bytes;
+    return slot->height / down;
 }

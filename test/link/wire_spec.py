@@ -32,7 +32,8 @@ def fourcc(name: str) -> int:
     return int.from_bytes(name.ljust(4).encode('ascii'), 'little')
 
 
-R8, NV12, YUYV = fourcc('R8'), fourcc('NV12'), fourcc('YUYV')
+R8, NV12, YUYV, P010 = fourcc('R8'), fourcc('NV12'), fourcc('YUYV'), fourcc('P010')
+INVALID = (1 << 56) - 1
 
 HEADER = struct.Struct('<HHI')
 HELLO_BODY = struct.Struct('<I HH 10I 32s 40s')  # after the header, before the formats
@@ -57,6 +58,12 @@ class ConsumerGone(Exception):
 def _demand(holds: bool, rule: str) -> None:
     if not holds:
         raise RuleBroken(rule)
+
+
+def _demand_text(raw: bytes, rule: str, allowed: str) -> bytes:
+    text = raw.rstrip(b'\0')
+    _demand(re.fullmatch(allowed, text.decode('utf-8', 'replace')) is not None, rule)
+    return text
 
 
 def packet(kind: int, body: bytes, *, length: int | None = None, zero: int = 0) -> bytes:
@@ -105,8 +112,10 @@ class Hello:
         _demand(stride >= 1 and offset >= 1, 'alignment')
         formats = [HELLO_FORMAT.unpack_from(data, 128 + 16 * i) for i in range(count)]
         _demand(all(zero == 0 for _, zero, _ in formats), 'reserved')
+        _demand(low <= high, 'version')
         return cls(
-            low, high, window, depth, flags, memory, stride, offset, width, height, publisher.rstrip(b'\0'), name.rstrip(b'\0'),
+            low, high, window, depth, flags, memory, stride, offset, width, height,
+            _demand_text(publisher, 'publisher', '[ -~]*'), _demand_text(name, 'name', '[^\0\ufffd]*'),
             tuple((fourcc, modifier) for fourcc, _, modifier in formats),
         )  # fmt: skip
 
@@ -232,7 +241,7 @@ class Conversation:
     def receive(self) -> bytes:
         """One packet of the consumer, checked, and what it says done. Raises RuleBroken, ConsumerGone, TimeoutError."""
         try:
-            data, ancillary, flags, _ = self.socket.recvmsg(MAX_PACKET, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
+            data, ancillary, flags, _ = self.socket.recvmsg(MAX_PACKET, socket.CMSG_SPACE(4 * 4), socket.MSG_CMSG_CLOEXEC)
         except (
             ConnectionResetError
         ):  # told once, where the consumer closed without reading everything; what it said before still lies in the queue

@@ -34,24 +34,35 @@ FIRST_MESSAGES = {
     'reserved_20': ('reserved', lambda: spec.welcome(2, 1, reserved=(0, 1 << 31, 0))),
     'reserved_24': ('reserved', lambda: spec.welcome(2, 1, reserved=(0, 0, 1 << 63))),
     'nobody': ('publisher', lambda: spec.welcome(2, 1, b'')),
+    'id_with_gap': ('publisher', lambda: spec.welcome(2, 1, b'a\0b')),
+    'id_not_ascii': ('publisher', lambda: spec.welcome(2, 1, 'ä'.encode())),
+    'id_not_printable': ('publisher', lambda: spec.welcome(2, 1, b'a\x7f')),
     'somebody_else': ('publisher', lambda: spec.welcome(2, 1, b'spec-server-2')),
     'two_welcomes': ('state', lambda: spec.welcome(2, 1)),
-    'refusal_0': ('code', lambda: spec.refused(0, b'')),
-    'refusal_7': ('code', lambda: spec.refused(7, b'')),
     'refusal_without_code': ('length', lambda: spec.packet(spec.REFUSED, b'\1\0\0')),
     'refusal_too_long': ('length', lambda: spec.refused(1, bytes(501))),
-    'refusal_in_latin_1': ('text', lambda: spec.refused(1, b'\xe4')),
-    'refusal_with_surrogate': ('text', lambda: spec.refused(1, b'\xed\xa0\x80')),
-    'refusal_overlong': ('text', lambda: spec.refused(1, b'\xc0\x80')),
-    'refusal_cut_off': ('text', lambda: spec.refused(1, '€'.encode()[:2])),
     'retired_unknown': ('retired', lambda: spec.retired(7)),
     'frame_unknown': ('uid', lambda: spec.frame(7, 1, 0)),
+}
+
+# What still refuses, by number and text of the REFUSED; and the code that it counts as.
+UNCLEAR_REFUSALS = {
+    'code_0': (0, b'why', 5),
+    'code_7': (7, b'why', 5),
+    'code_largest': (2**32 - 1, b'why', 5),
+    'latin_1': (1, b'why \xe4', 1),
+    'surrogate': (4, b'why \xed\xa0\x80', 4),
+    'overlong': (2, b'why \xc0\x80', 2),
+    'cut_off': (3, b'why ' + '€'.encode()[:2], 3),
+    'no_byte_of_utf8': (9, b'why \xff', 5),
 }
 
 # Fields of the BUFFERS of Image.nv12(), to a consumer that asked for NV12 LINEAR, aligned to 8 and 16, of at most 72 x 48.
 WRONG_BUFFERS = {
     'no_pixels': ('image', {'width': 0}),
     'no_rows': ('image', {'height': 0}),
+    'odd_width': ('image', {'width': 63}),
+    'odd_height': ('image', {'height': 47}),
     'too_wide': ('image', {'width': 80}),
     'too_high': ('image', {'height': 49}),
     'other_format': ('format', {'fourcc': spec.fourcc('NV21')}),
@@ -94,6 +105,18 @@ WRONG_BUFFERS = {
     'same_plane_twice': ('overlap', {'planes': [(0, 80, 0, LUMA), (0, 80, 0, CHROMA)]}),
     'stride_unaligned': ('alignment', {'planes': [(0, 76, 0, LUMA), (0, 80, LUMA, CHROMA)]}),
     'offset_unaligned': ('alignment', {'planes': [(0, 80, 0, LUMA), (0, 80, LUMA + 8, CHROMA - 8)]}),
+}
+
+# Images whose memory is as they say, to a consumer that takes everything.
+WRONG_IMAGES = {
+    'buffer_without_plane': ('planes', Image(planes=[(0, 80, 0, LUMA), (0, 80, LUMA, CHROMA)], sizes=[LUMA + CHROMA, 4096])),
+    'buffers_not_in_order': ('planes', Image(planes=[(1, 80, 0, LUMA), (0, 80, 0, CHROMA)], sizes=[CHROMA, LUMA])),
+    'offset_tears_samples': ('alignment', Image(7, 16, 2, spec.P010, planes=[(0, 32, 1, 64), (0, 32, 65, 32)], sizes=[97])),
+    'stride_tears_samples': ('alignment', Image(7, 16, 2, spec.P010, planes=[(0, 33, 0, 66), (0, 32, 66, 32)], sizes=[98])),
+    'odd_yuyv': ('image', Image.one_plane(spec.YUYV, 128, width=63)),
+    'too_wide': ('image', Image.one_plane(spec.R8, 1 << 16, width=1 << 16, height=1)),
+    'too_high': ('image', Image.one_plane(spec.R8, 1, width=1, height=1 << 16)),
+    'tiled_odd': ('image', Image(width=63, modifier=TILED, planes=[(0, 64, 0, 5000), (0, 64, 5000, 900)], sizes=[6000])),
 }
 
 # To a window of 1, after the BUFFERS of uid 7. The first frame of two is right, and to be released before the second.

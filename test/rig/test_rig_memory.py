@@ -1,4 +1,4 @@
-"""The package's memory and negotiation on real dma-bufs: one boot runs all checks of ``guest/memory_contract.py``, each is a test here."""
+"""The package's memory, negotiation and rung 2 on real dma-bufs: one boot runs all of ``guest/memory_contract.py``, each check is a test."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from . import Rig, RigResult
-from .guest import memory_checks
+from .guest import memory_checks, package_link_kit
 
 pytestmark = pytest.mark.rig
 
 HERE = Path(__file__).parent
+LINK = HERE.parent / 'link'
 PACKAGE = HERE.parents[1] / 'zc_perception'
 
 #: Red zones and poison find what is used after it was freed, full preemption finds races.
@@ -35,12 +36,13 @@ class Boot:
 
 @pytest.fixture(scope='module')
 def memory_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
-    """Run all checks in one boot. What the guest compiles it can't keep, hence the byte code from here."""
-    for folder in (HERE, PACKAGE):
+    """Run all checks in one boot. The guest compiles a dozen times slower and can't keep it: byte code and the C consumer are from here."""
+    for folder in (HERE, LINK, PACKAGE):
         compileall.compile_dir(folder, quiet=2)
     out = tmp_path_factory.mktemp('memory')
+    environment = {package_link_kit.PROGRAM: str(package_link_kit.build_consumer(tmp_path_factory.mktemp('wire')))}
     command = [sys.executable, str(HERE / 'guest' / 'memory_contract.py')]
-    result = rig.run(command, timeout=480, out_dir=out, vivid=CAMERAS, append=STRICT)
+    result = rig.run(command, timeout=480, out_dir=out, vivid=CAMERAS, append=STRICT, env=environment)
     try:
         outcome: dict[str, str] = json.loads((out / memory_checks.RESULTS).read_text(encoding='utf-8'))
     except FileNotFoundError:

@@ -121,8 +121,8 @@ class V4l2Device:
         return int(argument.count)
 
     def export_buffer(self, index: int) -> OwnedFd:
-        """A dma-buf of buffer *index*. Call once for each: a second call makes another dma-buf with another inode."""
-        argument = abi.ExportBuffer(type=abi.BUF_TYPE_VIDEO_CAPTURE, index=index, flags=os.O_RDWR | os.O_CLOEXEC)
+        """A dma-buf of buffer *index*, for reading only. Call once for each: a second call makes another dma-buf with another inode."""
+        argument = abi.ExportBuffer(type=abi.BUF_TYPE_VIDEO_CAPTURE, index=index, flags=os.O_RDONLY | os.O_CLOEXEC)
         self._ioctl('EXPBUF', abi.VIDIOC_EXPBUF, argument)
         return OwnedFd(argument.fd)
 

@@ -102,7 +102,7 @@ def choose(view: TopicView) -> Choice:
             waiting.append(f'connecting to {label}')
         else:
             routes.append((ROS_MESSAGE, f'{label}: {remote.reason}'))
-    if view.mismatch and (view.plain or view.unannounced):
+    if view.mismatch:
         mismatches.append(f'a publisher elsewhere: {view.mismatch}')
     else:
         if view.unannounced:

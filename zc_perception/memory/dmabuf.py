@@ -120,8 +120,9 @@ class DmaBuf:
         self._keeper = keeper
         self._end_listeners: list[Callable[[BufferIdentity], None]] = []
         self._mapping: mmap.mmap | None = None
-        # The mapping as memory to read, and to write; made with it and ended with it, so that a frame's CPU access takes no lock.
-        self._memory: tuple[memoryview, memoryview] | None = None
+        # The mapping as memory, made with it and ended with it, so that a frame's CPU access takes no lock.
+        self.read_memory: memoryview | None = None
+        self._memory: memoryview | None = None
         self._lock = threading.Lock()
 
     @classmethod
@@ -189,8 +190,8 @@ class DmaBuf:
                         f"buffer {self.identity.inode} ({self.heap}) can't be mapped for the CPU: {error.strerror}; "
                         'use a consumer that imports it, or a heap with CPU access such as /dev/dma_heap/system'
                     ) from error
-                memory = memoryview(self._mapping)
-                self._memory = memory.toreadonly(), memory
+                self._memory = memoryview(self._mapping)
+                self.read_memory = self._memory.toreadonly()
             return self._mapping
 
     def memory(self, *, write: bool = False) -> memoryview:
@@ -198,17 +199,15 @@ class DmaBuf:
 
         :raises AllocationError: the exporter refuses mmap, or *write* and this process may only read the buffer.
         """
-        memory = self._memory
-        if memory is None:
-            self.mapping()
-            memory = self._memory
-            assert memory is not None
+        self.mapping()
         if write and not self.writable:
             raise AllocationError(
                 f'buffer {self.identity.inode} ({self.heap}) may only be read here: map without write=True, '
                 'and write into a frame of your own pool'
             )
-        return memory[write]
+        memory = self._memory if write else self.read_memory
+        assert memory is not None
+        return memory
 
     def begin_cpu_access(self, access: CpuAccess, timeout_s: float = CPU_ACCESS_TIMEOUT_S) -> None:
         """Make the device's writes visible to the CPU (DMA_BUF_SYNC_START). Nothing to do for a memfd.
@@ -375,9 +374,10 @@ class DmaBuf:
     def _unmap(self) -> None:
         if self._mapping is not None:
             # Each refuses while an array over it lives.
-            for memory in self._memory or ():
-                memory.release()
-            self._memory = None
+            for memory in (self.read_memory, self._memory):
+                if memory is not None:
+                    memory.release()
+            self.read_memory = self._memory = None
             self._mapping.close()
             self._mapping = None
 

@@ -1,6 +1,6 @@
 """Children for the tests of rung 2. Forks on command, so that a fresh process costs milliseconds.
 
-python link_process.py consumers PATH [hold|work]     a line on stdin: fork one; prints its pid
+python link_process.py consumers PATH hold|work N     a line on stdin: fork one with a window and a depth of N; prints its pid
 python link_process.py producers FOLDER PUBLISHER     a line on stdin: fork one; prints its pid, then 'socket'
 python link_process.py check PATH COUNT               receives COUNT frames and prints what it saw, as JSON
 """
@@ -11,6 +11,7 @@ import json
 import os
 import select
 import sys
+import threading
 import time
 import zlib
 from pathlib import Path
@@ -25,9 +26,16 @@ def say(text: str) -> None:
     os.write(1, text.encode() + b'\n')
 
 
-def consume(path: Path, mode: str) -> None:
+def resources() -> tuple[int, int, int]:
+    """Descriptors, mapped frames, threads."""
+    maps = Path('/proc/self/maps').read_text(encoding='utf-8')
+    return len(os.listdir('/proc/self/fd')), maps.count('/memfd:zc_frame'), threading.active_count()
+
+
+def consume(path: Path, mode: str, count: int) -> None:
     """Until the producer goes. ``hold``: keeps what it got; ``work``: reads a byte and releases."""
-    client = SharedMemoryClient(path, name=mode, window=2, depth=2)
+    before = resources()
+    client = SharedMemoryClient(path, name=mode, window=count, depth=count)
     client.connect(20.0)
     poller = select.poll()
     poller.register(client.fileno(), select.POLLIN)
@@ -46,7 +54,11 @@ def consume(path: Path, mode: str) -> None:
         last = frame.data.sequence
         with frame, frame.map() as planes:
             assert planes[0][0, 0] == 0
-    say(json.dumps({'last': last, 'gaps': gaps, 'dropped': client.statistics().dropped, 'ended': client.statistics().ended}))
+    poller.unregister(client.fileno())
+    client.close()
+    left = [now - then for now, then in zip(resources(), before, strict=True)]
+    counted = client.statistics()
+    say(json.dumps({'last': last, 'gaps': gaps, 'dropped': counted.dropped, 'ended': counted.ended, 'left': left}))
 
 
 def produce(folder: Path, publisher: str) -> None:
@@ -103,7 +115,7 @@ def fork_on_command(*arguments: str) -> None:
         if pid == 0:
             try:
                 if arguments[0] == 'consumers':
-                    consume(Path(arguments[1]), arguments[2])
+                    consume(Path(arguments[1]), arguments[2], int(arguments[3]))
                 else:
                     produce(Path(arguments[1]), arguments[2])
             finally:

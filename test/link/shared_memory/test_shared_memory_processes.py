@@ -1,6 +1,7 @@
 """Rung 2 between processes: the same memory, and what is left when one of them is killed or stopped.
 
-``ZC_KILLS=200`` runs the long form; figures are printed with ``-s``.
+``ZC_KILLS=200`` runs the long form, of 200 killed consumers and 50 killed producers, in which the slowest has to be quick enough, not
+only the median; figures are printed with ``-s``.
 """
 
 from __future__ import annotations
@@ -13,21 +14,25 @@ import subprocess
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from memory_link import PATIENCE_S, PUBLISHER, line, make_frame, make_layout, make_pool, publish, start, wait_for
 
 from zc_perception.frame import Frame
+from zc_perception.link.shared_memory import connection
 from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.receiver import SharedMemoryReceiver
-from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.link.shared_memory.server import QUARANTINE_S, SharedMemoryServer
+from zc_perception.memory.dmabuf import DmaBuf
+from zc_perception.memory.fence import DeadlineFence
 from zc_perception.memory.pool import BufferPool, SlotState
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 CONSUMER_KILLS = int(os.environ.get('ZC_KILLS', '40'))
 PRODUCER_KILLS = max(10, CONSUMER_KILLS // 4)
+LONG_FORM = CONSUMER_KILLS >= 200
 
 
 class Forker:
@@ -78,9 +83,15 @@ def consumers(server: SharedMemoryServer, name: str) -> list[str]:
     return [consumer.holder for consumer in server.statistics().consumers if consumer.name == name]
 
 
-def report_times(what: str, taken_s: list[float]) -> None:
+def check_times(what: str, taken_s: list[float], most_s: float) -> None:
+    """A busy machine may be late once; who wants the figure runs the long form on one that isn't."""
     taken_s.sort()
+    assert taken_s[-1 if LONG_FORM else len(taken_s) // 2] < most_s, what
     print(f'\n{what}: {1e3 * taken_s[len(taken_s) // 2]:.1f} ms (median), {1e3 * taken_s[-1]:.1f} ms (worst)')
+
+
+def frames_mapped() -> int:
+    return Path('/proc/self/maps').read_text(encoding='utf-8').count('/memfd:zc_frame')
 
 
 def everybody_idle(server: SharedMemoryServer, name: str) -> bool:
@@ -126,40 +137,70 @@ def test_the_consumers_memory_is_the_producers_mapped_once_and_never_copied(fold
     pool.close()
 
 
-def test_killed_consumers_leave_nothing_and_nobody_else_notices(server: SharedMemoryServer, pool: BufferPool) -> None:
-    workers, victims = Forker('consumers', server.path, 'work'), Forker('consumers', server.path, 'hold')
-    for _ in range(3):
-        workers.fork()
-    wait_for(lambda: len(consumers(server, 'work')) == 3, 'the others')
-    taken_s, sequence = [], 0
-    for kill in range(CONSUMER_KILLS):
-        pid = victims.fork()
-        holder = wait_for(lambda: consumers(server, 'hold'), 'the victim')[0]
-        # Killed between any two steps: with nothing, while receiving, holding a full window.
-        for _ in range(kill % 4):
-            publish(server, pool, sequence)
-            sequence += 1
+@pytest.mark.parametrize(
+    ('slots', 'window', 'timeout_s', 'fence_s'), [(24, 2, 0.02, 0.02), (8, 1, QUARANTINE_S, None)], ids=['fences', 'default']
+)
+def test_killed_consumers_leave_nothing_and_nobody_else_notices(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, slots: int, window: int, timeout_s: float, fence_s: float | None
+) -> None:
+    """Three others go on meanwhile. ``fences``: as if devices were busy with what was held; ``default``: no slot is spare."""
+    busy_until_ns: dict[object, int] = {}
+
+    def busy(buffers: Sequence[DmaBuf], _: float) -> DeadlineFence:
+        fence = DeadlineFence(fence_s or 0.0)
+        busy_until_ns.update((buffer.identity, fence.deadline_ns) for buffer in buffers)
+        return fence
+
+    if fence_s is not None:
+        monkeypatch.setattr(connection, 'quarantine_fence', busy)
+    threads, others, reused = threading.active_count(), 3 * 2 * window, 0
+    pool = make_pool(slots)
+    unpromised = pool.unpromised
+    with SharedMemoryServer('camera', PUBLISHER, pool, folder=folder, quarantine_timeout_s=timeout_s) as server:
+        workers, victims = Forker('consumers', server.path, 'work', window), Forker('consumers', server.path, 'hold', 2)
+        for _ in range(3):
+            workers.fork()
+        wait_for(lambda: len(consumers(server, 'work')) == 3, 'the others')
+        # A mapping has a descriptor of its own, and is made with a slot's first frame.
+        fds = len(os.listdir('/proc/self/fd')) - frames_mapped()
+        taken_s, sequence = [], 0
+        for kill in range(CONSUMER_KILLS):
+            pid = victims.fork()
+            holder = wait_for(lambda: consumers(server, 'hold'), 'the victim')[0]
+            # Killed between any two steps: with nothing, while receiving, holding a full window.
+            for step in range(kill % 4 + 1):
+                with make_frame(pool, sequence) as frame:
+                    until_ns = [busy_until_ns.pop(buffer.identity) for buffer in frame.data.buffers if buffer.identity in busy_until_ns]
+                    assert max(until_ns, default=0) <= time.monotonic_ns(), 'reused before its fence'
+                    reused += len(until_ns)
+                    if step == kill % 4:
+                        os.kill(pid, signal.SIGKILL)
+                        killed_at = time.monotonic()
+                    server.publish(frame)
+                    sequence += 1
+                if step < kill % 4:
+                    wait_for(lambda: everybody_idle(server, 'work'), 'the others')
+            wait_for(lambda gone=holder: not consumers(server, 'hold') and gone not in pool.statistics().holders, 'the end')  # type: ignore[misc]
+            taken_s.append(time.monotonic() - killed_at)
             wait_for(lambda: everybody_idle(server, 'work'), 'the others')
-        os.kill(pid, signal.SIGKILL)
-        killed_at = time.monotonic()
-        publish(server, pool, sequence)
-        sequence += 1
-        wait_for(lambda gone=holder: not consumers(server, 'hold') and gone not in pool.statistics().holders, 'the end')  # type: ignore[misc]
-        taken_s.append(time.monotonic() - killed_at)
-        wait_for(lambda: everybody_idle(server, 'work'), 'the others')
-    statistics = server.statistics()
-    assert statistics.welcomed == CONSUMER_KILLS + 3 and statistics.ended == {'eof': CONSUMER_KILLS}
-    assert statistics.taken_back > CONSUMER_KILLS // 2, 'many were killed with frames'
-    assert pool.unpromised == 23 - 3 * 4 and pool.statistics().exhausted == 0
-    assert [(c.sent, c.dropped) for c in statistics.consumers] == [(sequence, 0)] * 3
-    assert max(taken_s) < 1.0
-    report_times(f'{CONSUMER_KILLS} consumers killed: all leases back', taken_s)
-    server.close()
+        wait_for(lambda: all_free(pool), 'every slot')
+        assert frames_mapped() <= slots and len(os.listdir('/proc/self/fd')) - frames_mapped() == fds
+        statistics = server.statistics()
+        assert statistics.welcomed == CONSUMER_KILLS + 3 and statistics.ended == {'eof': CONSUMER_KILLS}
+        assert statistics.taken_back > CONSUMER_KILLS // 2, 'many were killed with frames'
+        assert fence_s is None or reused > CONSUMER_KILLS // 4, 'many slots came back from quarantine'
+        assert pool.unpromised == unpromised - others and pool.statistics().exhausted == 0
+        assert [(c.sent, c.dropped) for c in statistics.consumers] == [(sequence, 0)] * 3
+    assert server.counters.internal_errors == 0, server.counters.last_internal_error
+    check_times(f'{CONSUMER_KILLS} consumers killed, {statistics.taken_back} leases back', taken_s, 0.1)
     for _ in range(3):
         report = json.loads(line(workers.process))
-        assert report == {'last': sequence - 1, 'gaps': 0, 'dropped': 0, 'ended': {'eof': 1}}
+        assert report == {'last': sequence - 1, 'gaps': 0, 'dropped': 0, 'ended': {'eof': 1}, 'left': [0, 0, 0]}
     workers.close()
     victims.close()
+    assert not list(folder.iterdir()) and threading.active_count() == threads
+    pool.close()
+    assert frames_mapped() == 0
 
 
 def test_consumers_find_the_successor_of_a_killed_producer(folder: Path) -> None:
@@ -180,6 +221,7 @@ def test_consumers_find_the_successor_of_a_killed_producer(folder: Path) -> None
         for number in range(3)
     ]
     taken_s = []
+    fds = len(os.listdir('/proc/self/fd'))
     for _ in range(PRODUCER_KILLS):
         pid = producers.fork()
         assert line(producers.process) == 'socket'
@@ -188,13 +230,15 @@ def test_consumers_find_the_successor_of_a_killed_producer(folder: Path) -> None
         taken_s.append(max(first.values()) - there_at)
         os.kill(pid, signal.SIGKILL)
         wait_for(lambda: not any(receiver.client.connected for receiver in receivers), 'EOF')
+        wait_for(lambda: not frames_mapped(), 'nothing of it is mapped')
+        # One that tries to connect again has a socket for a moment.
+        wait_for(lambda: len(os.listdir('/proc/self/fd')) <= fds, 'nothing of it is open')
         first.clear()
-    assert max(taken_s) < 1.0 + 1.0, 'within a second, and another one for a busy machine'
-    report_times(f'{PRODUCER_KILLS} producers killed: 3 consumers receive again, counted from the socket', taken_s)
+    check_times(f'{PRODUCER_KILLS} producers killed: 3 consumers receive again, counted from the socket', taken_s, 1.0)
     for receiver in receivers:
         assert receiver.client.statistics().connections == PRODUCER_KILLS and receiver.failures == 0, receiver.last_failure
         receiver.close()
-    assert 'zc_frame' not in Path('/proc/self/maps').read_text(encoding='utf-8')
+    assert not frames_mapped()
     assert threading.active_count() == threads
     producers.close()
     # The last one's socket is what is left, and goes with the next start.
@@ -206,7 +250,7 @@ def test_consumers_find_the_successor_of_a_killed_producer(folder: Path) -> None
 
 
 def test_a_stopped_consumer_costs_its_window_and_gets_the_newest_when_it_goes_on(server: SharedMemoryServer, pool: BufferPool) -> None:
-    workers = Forker('consumers', server.path, 'work')
+    workers = Forker('consumers', server.path, 'work', 2)
     pids = [workers.fork() for _ in range(2)]
     wait_for(lambda: len(consumers(server, 'work')) == 2, 'both')
     stopped = next(consumer for consumer in server.statistics().consumers if consumer.pid == pids[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -405,17 +406,27 @@ def test_bad_first_words(pool: BufferPool, serve: Serve, packet: bytes, fds: lis
 
 
 def test_more_consumers_than_allowed_are_told_to_come_back(pool: BufferPool, serve: Serve) -> None:
-    server = serve(pool, max_connections=2)
+    server = serve(pool, max_connections=3)
+    good = RawPeer.welcomed(server.path)
     silent, other = RawPeer.connected(server.path), RawPeer.connected(server.path)
     wait_for(lambda: server.statistics().handshaking == 2, 'both')
-    crowd = [RawPeer.connected(server.path) for _ in range(500)]
+    crowd = []
+    for number in range(500):
+        crowd.append(RawPeer.connected(server.path))
+        if number % 10 == 0:  # nobody who is in notices
+            publish(server, pool, number)
+            received = good.receive_frame()
+            assert (received.sequence, received.dropped) == (number, 0)
+            good.release(received)
+            wait_for(lambda: server.statistics().consumers[0].held == 0, 'the release')
     for peer in crowd:
         assert peer.receive_refused().code == RefusalCode.BUSY
         peer.close()
     assert server.statistics().refused == {'connections': 500}
     silent.close()
     other.close()
-    wait_for(lambda: server.statistics().handshaking == 0, 'their end')
+    good.close()
+    wait_for(lambda: server.statistics().handshaking == server.consumers == 0, 'their end')
     with RawPeer.welcomed(server.path):
         pass
 
@@ -484,6 +495,51 @@ def test_a_consumer_that_never_reads_holds_its_window_and_nothing_else(pool: Buf
         assert pool.statistics().exhausted == 0
     settled(server, 'eof')
     wait_for(lambda: all_free(pool), 'every slot')
+
+
+def test_frames_that_do_not_go_into_a_full_socket_are_dropped_and_told(pool: BufferPool, serve: Serve) -> None:
+    server = serve(pool)
+    with RawPeer.welcomed(server.path, window=6) as peer:
+        # Every slot is known first, so that only FRAMEs are left to come.
+        frames = [make_frame(pool, sequence) for sequence in range(8)]
+        for frame in frames:
+            server.publish(frame)
+            peer.release(peer.receive_frame())
+            wait_for(lambda: server.statistics().consumers[0].held == 0, 'the release')
+        for frame in frames:
+            frame.release()
+        connection = server._connections[0]
+        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # as small as the kernel lets it be
+        for sequence in range(100, 106):
+            publish(server, pool, sequence, header=Header(1, 255 * 'f'))
+        sent = connection.statistics().sent - 8
+        assert 0 < sent < 6 and (connection.statistics().held, connection.statistics().dropped) == (sent, 6 - sent)
+        for sequence in range(100, 100 + sent):
+            received = peer.receive_frame()
+            assert (received.sequence, received.dropped) == (sequence, 0)
+            peer.release(received)
+        wait_for(lambda: connection.statistics().held == 0, 'the releases')
+        publish(server, pool, 106)
+        received = peer.receive_frame()
+        assert (received.sequence, received.dropped) == (106, 6 - sent)
+
+
+def test_a_slot_is_introduced_once_although_its_frame_did_not_go_in(
+    pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(pool)
+    with RawPeer.welcomed(server.path) as peer:
+        connection = server._connections[0]
+
+        def full(*_: object) -> None:
+            raise BlockingIOError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(connection, '_send', full)
+            publish(server, pool, 0)
+        publish(server, pool, 1)  # in the same slot
+        assert [peer.receive_type() for _ in range(2)] == [MessageType.BUFFERS, MessageType.FRAME]
+        assert peer.nothing_there() and not connection.failure
 
 
 def test_a_full_socket_ends_the_connection(pool: BufferPool, serve: Serve) -> None:

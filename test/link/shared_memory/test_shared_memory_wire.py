@@ -26,11 +26,10 @@ U32, U64, S64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.integer
 ABOVE_0 = st.integers(1, 2**32 - 1)
 TEXT = st.text(st.characters(exclude_characters='\0', exclude_categories=['Cs']), max_size=10)
 REQUIREMENTS = st.builds(Requirements, st.lists(st.tuples(U32, U64), max_size=32).map(tuple), st.integers(1, 3), ABOVE_0, ABOVE_0, U32, U32)
-HELLO = st.builds(wire.Hello, st.integers(1, 64), st.integers(1, 64), TEXT, TEXT.filter(lambda t: len(t.encode()) <= 32), st.booleans(),
+ID = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=32)
+HELLO = st.builds(wire.Hello, st.integers(1, 64), st.integers(1, 64), TEXT, st.just('') | ID, st.booleans(),
                   REQUIREMENTS, st.integers(0, 1), st.integers(1, 9))  # fmt: skip
-WELCOME = st.builds(
-    wire.Welcome, st.integers(1, 64), st.integers(1, 64), TEXT.filter(lambda t: len(t.encode()) <= 32), st.integers(0, 65535)
-)
+WELCOME = st.builds(wire.Welcome, st.integers(1, 64), st.integers(1, 64), ID, st.integers(0, 65535))
 FRAME = st.builds(wire.FrameMessage, U64, U64, U64, S64, S64, S64, U64, U32, st.booleans())
 
 
@@ -68,7 +67,7 @@ PARSERS: dict[str, Callable[[bytes], Any]] = {
 
 @given(HELLO)
 def test_hello_comes_back(hello: wire.Hello) -> None:
-    assert wire.parse_hello(wire.pack_hello(hello)) == hello
+    assert wire.parse_hello(wire.pack_hello(hello)) == hello._replace(name=wire.printable(hello.name))
 
 
 @given(WELCOME)
@@ -76,14 +75,21 @@ def test_welcome_comes_back(welcome: wire.Welcome) -> None:
     assert wire.parse_welcome(wire.pack_welcome(welcome)) == welcome
 
 
-@given(U32, st.text(max_size=600))
-def test_refused_comes_back_as_far_as_a_packet_and_a_log_line_hold_it(code: int, text: str) -> None:
+@given(st.sampled_from(RefusalCode), st.text(max_size=600))
+def test_refused_comes_back_as_far_as_a_packet_and_a_log_line_hold_it(code: RefusalCode, text: str) -> None:
     packet = wire.pack_refused(wire.Refused(code, text))
     assert len(packet) <= 512
     refused = wire.parse_refused(packet)
     assert refused.code == code and (not refused.text or refused.text.isprintable())
     if text.isprintable() and len(text.encode()) <= 500:
         assert refused.text == text
+
+
+@given(U32, st.binary(max_size=500))
+def test_no_refusal_is_an_error_whatever_it_says(code: int, text: bytes) -> None:
+    refused = wire.parse_refused(struct.pack('<HHII', 3, 12 + len(text), 0, code) + text)
+    assert refused.code == (code if 1 <= code <= 6 else RefusalCode.PROTOCOL)
+    assert not refused.text or refused.text.isprintable()
 
 
 @given(BUFFERS)
@@ -133,7 +139,7 @@ def test_every_length_but_the_right_one_is_refused(name: str) -> None:
             PARSERS[name](wrong)
     shorter = bytearray(packet)
     struct.pack_into('<H', shorter, 2, len(packet) - 1)
-    with pytest.raises(ProtocolError, match=r'header says|is no HELLO'):
+    with pytest.raises(ProtocolError, match='header says'):
         PARSERS[name](bytes(shorter))
 
 
@@ -161,8 +167,10 @@ def test_reserved_bytes_are_checked(name: str, offset: int) -> None:
     ('HELLO', 8, b'\0\0\0\0'),
     ('HELLO', 16, b'\0\0\0\0'), ('HELLO', 16, b'\x41\0\0\0'), ('HELLO', 20, b'\0\0\0\0'), ('HELLO', 20, b'\x41\0\0\0'),
     ('HELLO', 24, b'\2'), ('HELLO', 28, b'\0'), ('HELLO', 28, b'\4'), ('HELLO', 32, b'\0'), ('HELLO', 36, b'\0'), ('HELLO', 48, b'\1'),
-    ('HELLO', 48, b'\x21'), ('HELLO', 88, b'a\0b'), ('HELLO', 88, b'\xff\xfe'), ('HELLO', 56, b'\xff\xfe'),
-    ('WELCOME', 12, b'\0'), ('WELCOME', 16, b'\0'), ('WELCOME', 12, b'\x41'),
+    ('HELLO', 48, b'\x21'), ('HELLO', 88, b'a\0b'), ('HELLO', 88, b'\xff\xfe'), ('HELLO', 56, b'\xff\xfe'), ('HELLO', 56, b'a\0b'),
+    ('HELLO', 56, b'\0b'), ('HELLO', 56, b'a\x7f'), ('HELLO', 56, b'\x1f'), ('HELLO', 12, b'\2\0\1\0'), ('HELLO', 12, b'\1\0\0\0'),
+    ('WELCOME', 12, b'\0'), ('WELCOME', 16, b'\0'), ('WELCOME', 12, b'\x41'), ('WELCOME', 32, b'\0'), ('WELCOME', 32, b'\n'),
+    ('WELCOME', 32, b'\xc3\xa4'), ('WELCOME', 33, b'\0b'),
     ('BUFFERS', 28, b'\0'),
     ('BUFFERS', 28, b'\5'), ('BUFFERS', 40, b'\0'), ('BUFFERS', 40, b'\5'), ('BUFFERS', 44, b'\0'), ('BUFFERS', 44, b'\3'),
     ('BUFFERS', 48, b'\0'),
@@ -172,8 +180,9 @@ def test_reserved_bytes_are_checked(name: str, offset: int) -> None:
 def test_values_out_of_range_are_refused(name: str, offset: int, value: bytes) -> None:
     packet = bytearray(PACKETS[name])
     packet[offset : offset + len(value)] = value
-    with pytest.raises(ProtocolError):
+    with pytest.raises(ProtocolError) as caught:
         PARSERS[name](bytes(packet))
+    assert caught.value.code is RefusalCode.PROTOCOL
 
 
 @pytest.mark.parametrize(('low', 'high', 'good'), [(1, 1, True), (0, 5, True), (2, 9, False), (0, 0, False)])
@@ -183,7 +192,8 @@ def test_the_version_is_one_that_both_speak(low: int, high: int, good: bool) -> 
         wire.parse_hello(packet)
         return
     # Whatever else a later version says: its version alone decides.
-    for future in (packet, packet[:16] + b'\xff' * 200):
+    shapes = [packet, packet[:16] + b'\xff' * 200, packet[:16], packet[:4] + b'\xff' * 4 + packet[8:]]
+    for future in (shape[:2] + struct.pack('<H', len(shape)) + shape[4:] for shape in shapes):
         with pytest.raises(ProtocolError, match=r'speaks versions \d \.\. \d, this producer 1 \.\. 1') as caught:
             wire.parse_hello(future)
         assert caught.value.code is RefusalCode.VERSION
@@ -219,11 +229,27 @@ def test_the_fields_lie_where_the_page_says() -> None:
 
 
 @pytest.mark.parametrize(
-    'hello', [wire.Hello(0, 1), wire.Hello(1, 0), wire.Hello(65, 1), wire.Hello(1, 65), wire.Hello(1, 1, publisher_id='x' * 33)]
+    'hello',
+    [
+        wire.Hello(0, 1),
+        wire.Hello(1, 0),
+        wire.Hello(65, 1),
+        wire.Hello(1, 65),
+        wire.Hello(1, 1, publisher_id='x' * 33),
+        wire.Hello(1, 1, publisher_id='a\0'),
+        wire.Hello(1, 1, publisher_id='ä'),
+        wire.Hello(1, 1, publisher_id='\x7f'),
+    ],
 )
 def test_what_cannot_be_said_is_a_config_error(hello: wire.Hello) -> None:
     with pytest.raises(ConfigError):
         wire.pack_hello(hello)
+
+
+@pytest.mark.parametrize('publisher_id', ['', 'x' * 33, 'a\n', 'é', '\udcff'])
+def test_a_publisher_without_an_identifier_is_a_config_error(publisher_id: str) -> None:
+    with pytest.raises(ConfigError, match='1 to 32 printable ASCII'):
+        wire.pack_welcome(wire.Welcome(1, 1, publisher_id))
 
 
 @pytest.mark.parametrize(

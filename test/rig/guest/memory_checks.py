@@ -6,13 +6,35 @@ import os
 import sys
 from pathlib import Path
 
-from . import package_expbuf, package_fences, package_lifetime, package_memory, package_negotiation, package_pool, package_sync
+from . import (
+    package_expbuf,
+    package_fences,
+    package_lifetime,
+    package_link,
+    package_link_deaths,
+    package_link_fences,
+    package_memory,
+    package_negotiation,
+    package_pool,
+    package_sync,
+)
 from .harness import run
 from .package_memory_kit import CHECKS as CHECKS
 
 RESULTS = 'memory_checks.json'
 #: Importing them registered their checks.
-MODULES = (package_memory, package_sync, package_fences, package_expbuf, package_pool, package_negotiation, package_lifetime)
+MODULES = (
+    package_memory,
+    package_sync,
+    package_fences,
+    package_expbuf,
+    package_pool,
+    package_negotiation,
+    package_lifetime,
+    package_link,
+    package_link_deaths,
+    package_link_fences,
+)
 
 
 def main() -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,10 @@ from rclpy.node import Node
 from zc_perception.link.announcement import SUFFIX, Announcement
 from zc_perception.link.bus import BusPublisher, LinkQos
 from zc_perception.link.endpoints.qos import link_qos
+from zc_perception.link.rungs import RemotePublisher, RemoteState
 
 _MAX_ANNOUNCEMENTS = 100
+_LIKELY = (RemoteState.CONNECTED, RemoteState.CONNECTING, RemoteState.IMPOSSIBLE)
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def count_publishers(node: Node, topic: str, wanted: LinkQos, local: Collection[
 
 
 def _node_name(endpoint: Any) -> str:
-    return f"{endpoint.node_namespace.rstrip('/')}/{endpoint.node_name}"
+    return f'{endpoint.node_namespace.rstrip("/")}/{endpoint.node_name}'
 
 
 def link_qos_or_default(profile: object) -> LinkQos:
@@ -69,8 +71,7 @@ def link_qos_or_default(profile: object) -> LinkQos:
 
 
 class Announcements:
-    """What publishers have said of themselves, the newest last. The graph doesn't say whose announcement ended: the oldest without a
-    connection goes when there are more announcements than publishers."""
+    """What publishers have said of themselves, the newest last. The graph doesn't say whose announcement ended: see :meth:`present`."""
 
     def __init__(self) -> None:
         self._known: dict[str, Announcement] = {}
@@ -84,12 +85,19 @@ class Announcements:
         if len(self._known) > _MAX_ANNOUNCEMENTS:
             del self._known[next(iter(self._known))]
 
-    def remote(self, own_ids: Collection[str], adapted: int, connected: Collection[str]) -> list[Announcement]:
-        """Those of other processes, at most *adapted* of them."""
+    def known(self, own_ids: Collection[str]) -> list[Announcement]:
+        """Those of other processes, of which some may have ended."""
         for publisher_id in own_ids:
             self._known.pop(publisher_id, None)
-        for publisher_id in [p for p in self._known if p not in connected]:
-            if len(self._known) <= adapted:
-                break
-            del self._known[publisher_id]
         return list(self._known.values())
+
+    def present(self, states: Sequence[RemotePublisher], adapted: int) -> list[RemotePublisher]:
+        """The *adapted* ones that are most likely there: who is connected is; of the rest, the newest and who may yet be."""
+        newest_first = list(reversed(states))
+        found = sorted(newest_first, key=lambda state: _LIKELY.index(state.state))[:adapted]
+        if all(state.state is RemoteState.CONNECTED for state in found) and len(found) == adapted:
+            # Nobody else is left to be found.
+            for state in states:
+                if state.state is RemoteState.IMPOSSIBLE:
+                    self._known.pop(state.publisher_id, None)
+        return found

@@ -122,18 +122,23 @@ class AdaptedPublisher(Generic[T]):
         if self._closed:
             return
         self._published += 1
-        if isinstance(item, self._adapter.ros_type):
+        if item.__class__ is not self._adapter.custom_type and isinstance(item, self._adapter.ros_type):
             self._publish_message(item)
             return
-        self._publish_direct(item)
+        if self._stamps_publication:
+            item.published_ns = time.monotonic_ns()
+        # In the order of their haste: another process has the longest way.
+        if self._shared_memory is not None:
+            self._shared_memory.publish(item)
+        self._bus_publisher.publish(item)
         self._writer.write(item)
 
     def _publish_direct(self, item: Any) -> None:
         if self._stamps_publication:
             item.published_ns = time.monotonic_ns()
-        self._bus_publisher.publish(item)
         if self._shared_memory is not None:
             self._shared_memory.publish(item)
+        self._bus_publisher.publish(item)
 
     def _publish_message(self, message: Any) -> None:
         try:

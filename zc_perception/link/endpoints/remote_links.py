@@ -21,14 +21,14 @@ class RemoteLinks(Protocol[T]):
         queue: KeepLastQueue[T],
         wanted: LinkQos,
         accept: Callable[[T], bool],
-        notify: Callable[[], None] | None,
+        deliver: Callable[[T], None] | None,
         changed: Callable[[], None],
     ) -> None:
         """Called once, before anything else.
 
-        :param queue: where objects go.
-        :param accept: asked for each object; one that it doesn't take is released.
-        :param notify: called after each object was queued, from any thread; ``None``: the queue's owner fetches objects itself.
+        :param queue: to which sources are attached when the queue's owner fetches objects itself.
+        :param accept: asked for each object that a source has; one that it doesn't take is released.
+        :param deliver: takes over each object, from any thread; ``None``: there are sources instead.
         :param changed: a connection came or went.
         """
 

@@ -27,15 +27,26 @@ _LOOK_S = 0.5
 class _Once:
     """A publisher sends its history again after a connection has broken."""
 
-    def __init__(self, accept: Callable[[Frame], bool]) -> None:
-        self._accept = accept
+    def __init__(self) -> None:
         self._seen: deque[int] = deque(maxlen=2 * _MAX_DEPTH)
 
-    def __call__(self, frame: Frame) -> bool:
+    def new(self, frame: Frame) -> bool:
+        """Whether *frame* comes for the first time."""
         if frame.published_ns in self._seen:
             return False
         self._seen.append(frame.published_ns)
-        return self._accept(frame)
+        return True
+
+
+def _accept_once(once: _Once, accept: Callable[[Frame], bool], frame: Frame) -> bool:
+    return once.new(frame) and accept(frame)
+
+
+def _deliver_once(once: _Once, deliver: Callable[[Frame], None], frame: Frame) -> None:
+    if once.new(frame):
+        deliver(frame)
+    else:
+        frame.release()
 
 
 class _Source:
@@ -107,7 +118,7 @@ class SharedMemoryLinks:
         queue: KeepLastQueue[Frame],
         wanted: LinkQos,
         accept: Callable[[Frame], bool],
-        notify: Callable[[], None] | None,
+        deliver: Callable[[Frame], None] | None,
         changed: Callable[[], None],
     ) -> None:
         """See :class:`RemoteLinks`."""
@@ -115,7 +126,7 @@ class SharedMemoryLinks:
         self._depth = min(_MAX_DEPTH, wanted.depth or _MAX_DEPTH)
         self._history = wanted.transient_local
         self._accept = accept
-        self._notify = notify
+        self._deliver = deliver
         self._changed = changed
 
     def update(self, reachable: Sequence[Announcement], announced: Sequence[Announcement]) -> Sequence[RemotePublisher]:
@@ -152,24 +163,16 @@ class SharedMemoryLinks:
             allowed_uids=self._allowed_uids,
         )
         link = _Link(announcement, client)
-        accept = _Once(self._accept) if self._history else self._accept
-        if self._notify is not None:
-            link.receiver = SharedMemoryReceiver(client, partial(self._hand_on, accept), lambda connected, reason: self._changed())
+        if self._deliver is not None:
+            deliver = partial(_deliver_once, _Once(), self._deliver) if self._history else self._deliver
+            link.receiver = SharedMemoryReceiver(client, deliver, lambda connected, reason: self._changed())
             return link
-        link.source = _Source(client, accept)
+        link.source = _Source(client, partial(_accept_once, _Once(), self._accept) if self._history else self._accept)
         self._queue.attach(link.source)
         if self._connector is None:
             self._connector = threading.Thread(target=self._connect, name=f'shared-memory connector {self._name}', daemon=True)
             self._connector.start()
         return link
-
-    def _hand_on(self, accept: Callable[[Frame], bool], frame: Frame) -> None:
-        if not accept(frame):
-            frame.release()
-            return
-        self._queue.put(frame)
-        if self._notify is not None:
-            self._notify()
 
     def _connect(self) -> None:
         """Connecting may wait for a producer that is busy or stopped: neither an executor nor the owner's thread has time for that."""

@@ -93,6 +93,8 @@ class AdaptedSubscription(Generic[T]):
         # A callback may destroy its own subscription.
         self._drain_lock = threading.RLock()
         self._rung_lock = threading.Lock()
+        # From the decision that an object is new to its place in the queue: a newer one must not come in between.
+        self._order_lock = threading.Lock()
         self._duplicates = DuplicateFilter(max(REMEMBERED, 2 * (self._wanted.depth or 0)))
         self._stamped = hasattr(adapter.custom_type, 'header')
         self._bus_subscription: BusSubscription[T] = BusSubscription(
@@ -116,7 +118,7 @@ class AdaptedSubscription(Generic[T]):
         self._choice = Choice(UNMATCHED, 'no publisher', False)
         self._said = UNMATCHED, 'no publisher'
         self._closed = False
-        remote.open(self.queue, self._wanted, self._accept_direct, self._wake, self._remote_changed)
+        remote.open(self.queue, self._wanted, self._accept_direct, self._deliver if callback else None, self._remote_changed)
         BUS.add_subscription(self._key, self._bus_subscription)
         self._announcement_reader = node.create_subscription(String, self.topic + SUFFIX, self._on_announcement, ANNOUNCEMENTS_QOS)
         self._timer = node.create_timer(_RUNG_PERIOD_S, self._on_timer)
@@ -151,11 +153,12 @@ class AdaptedSubscription(Generic[T]):
         local = BUS.publishers(self._key)
         count = count_publishers(self._node, self.topic, self._wanted, local)
         own_ids = {publisher.publisher_id for publisher in local}
-        announced = self._announcements.remote(own_ids, count.adapted, self._remote.connected())
+        announced = self._announcements.known(own_ids)
         # Which of them don't match can't be known from here: then the middleware decides.
         all_match = count.matching == count.adapted
         reachable = [a for a in announced if a.host_id == host_id() and a.socket] if all_match else []
         remote = self._remote.update(reachable, announced)
+        remote = self._announcements.present(remote, count.adapted) if all_match else remote[-count.matching :]
         unannounced = max(0, count.adapted - len(announced)) if count.matching else 0
         patient = self._patient(unannounced)
         return TopicView(
@@ -199,9 +202,12 @@ class AdaptedSubscription(Generic[T]):
         # Not before the node is spun: a program that ends over a wrong parameter says that alone.
         if (choice.rung, choice.reason) != self._said and self._node.executor is not None:
             self._said = choice.rung, choice.reason
-            logger = self._node.get_logger()
-            say = logger.error if choice.rung == REFUSED else logger.info
-            say(f"'{self.topic}': link is {choice.rung}: {choice.reason}")
+            text = f"'{self.topic}': link is {choice.rung}: {choice.reason}"
+            # rclpy raises when one line of code logs with two severities.
+            if choice.rung == REFUSED:
+                self._node.get_logger().error(text)
+            else:
+                self._node.get_logger().info(text)
 
     def _read(self) -> Any:
         """A reader of messages. What comes directly as well is told by (frame_id, stamp), or by what the middleware says of the message."""
@@ -231,6 +237,16 @@ class AdaptedSubscription(Generic[T]):
         self._direct += 1
         return True
 
+    def _deliver(self, item: T) -> None:
+        """Of another process, on a thread of the links."""
+        with self._order_lock:
+            if not self._accept_direct(item):
+                self._adapter.release(item)
+                return
+            self.queue.put(item)
+        if self._wake is not None:
+            self._wake()
+
     def _on_unstamped_message(self, message: Any, info: dict[str, Any]) -> None:
         """Unless a publisher of this process has given us the object already."""
         for publisher in BUS.publishers(self._key):
@@ -240,6 +256,12 @@ class AdaptedSubscription(Generic[T]):
         self._on_message(message)
 
     def _on_message(self, message: Any) -> None:
+        with self._order_lock:
+            self._take(message)
+        if self._callback is not None:
+            self._drain()
+
+    def _take(self, message: Any) -> None:
         identity = message_identity(message) if self._stamped else None
         if identity is not None and not self._duplicates.accept_message(*identity):
             return
@@ -254,8 +276,6 @@ class AdaptedSubscription(Generic[T]):
         if hasattr(item, 'published_ns'):
             item.published_ns = time.monotonic_ns()
         self.queue.put(item)
-        if self._callback is not None:
-            self._drain()
 
     def _drain(self) -> None:
         """Run the callback for each queued object, one after the other on any kind of executor."""

@@ -20,7 +20,15 @@ from zc_perception.errors import ZcError
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.codes import HANDSHAKE_S, MAX_FDS, MAX_PACKET, MessageType, RefusalCode
-from zc_perception.link.shared_memory.descriptors import RECEIVE_FLAGS, TRUNCATED, adopt, adopt_fence, close_all
+from zc_perception.link.shared_memory.descriptors import (
+    CONTROL_ROOM,
+    RECEIVE_FLAGS,
+    TRUNCATED,
+    TRUNCATED_TEXT,
+    adopt,
+    adopt_fence,
+    close_all,
+)
 from zc_perception.link.shared_memory.errors import PeerGoneError, ProtocolError, RefusedError
 from zc_perception.link.shared_memory.handshake import greet
 from zc_perception.link.shared_memory.remote_slots import RemoteSlots
@@ -184,7 +192,7 @@ class SharedMemoryClient:
             receive_into, buffers, packet = slots.receive_into, self._buffers, self._packet
             while True:
                 try:
-                    size, ancillary, flags, _ = receive_into(buffers, 64, RECEIVE_FLAGS)
+                    size, ancillary, flags, _ = receive_into(buffers, CONTROL_ROOM, RECEIVE_FLAGS)
                 except BlockingIOError:
                     return None
                 except ConnectionResetError:
@@ -220,7 +228,7 @@ class SharedMemoryClient:
         """
         try:
             if flags & TRUNCATED:
-                raise ProtocolError('truncated', f'a packet longer than {MAX_PACKET} bytes, or with too many descriptors')
+                raise ProtocolError('truncated', TRUNCATED_TEXT)
             if not size:
                 self._end('eof', 'the producer has closed the connection')
                 return None

@@ -230,6 +230,9 @@ class Connection:
                 self._send(self._view, _SEND)
             else:
                 self._send_with(self._view, [fence.fileno()])
+        except BlockingIOError:  # it doesn't read, or other messages fill the socket
+            self._count_drop()
+            return False
         except (OSError, ValueError) as error:
             self._send_failed('FRAME', error)
             return False
@@ -266,6 +269,8 @@ class Connection:
         except (OSError, ValueError) as error:
             self._send_failed('BUFFERS', error)
             return False
+        # Any generation is newer; known from here on, whether or not the FRAME goes in.
+        self._introduced[data.buffer_uid] = -1
         return True
 
     def retire(self, uid: int) -> None:

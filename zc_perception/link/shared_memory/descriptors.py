@@ -9,12 +9,15 @@ import socket
 from collections.abc import Iterable
 
 from zc_perception.errors import AcceleratorError
+from zc_perception.link.shared_memory.codes import MAX_FDS
 from zc_perception.link.shared_memory.errors import ProtocolError
 from zc_perception.memory.fence import SyncFile, fence_from_fd
 from zc_perception.memory.owned_fd import OwnedFd
 
 RECEIVE_FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 TRUNCATED = socket.MSG_TRUNC | socket.MSG_CTRUNC
+TRUNCATED_TEXT = f'a packet too long, or with more than {MAX_FDS} descriptors or more than this process may still open (RLIMIT_NOFILE)'
+CONTROL_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array('i').itemsize)
 Ancillary = Iterable[tuple[int, int, bytes]]
 
 
@@ -72,7 +75,6 @@ class PacketReader:
     """
 
     def __init__(self, size: int) -> None:
-        self._size = size
         buffer = bytearray(size)
         self._buffers = [buffer]
         self.packet = memoryview(buffer)
@@ -83,7 +85,7 @@ class PacketReader:
         :raises ProtocolError: truncated, or more descriptors than may come.
         """
         try:
-            size, ancillary, flags, _ = sock.recvmsg_into(self._buffers, 64, RECEIVE_FLAGS)
+            size, ancillary, flags, _ = sock.recvmsg_into(self._buffers, CONTROL_ROOM, RECEIVE_FLAGS)
         except BlockingIOError:
             return None
         except OSError:
@@ -91,9 +93,11 @@ class PacketReader:
         if not ancillary and not flags & TRUNCATED:
             return size, []
         fds = adopt(ancillary)
-        if flags & TRUNCATED or len(fds) > most_fds:
+        if flags & TRUNCATED or len(fds) > most_fds or not size:
             close_all(fds)
             if flags & TRUNCATED:
-                raise ProtocolError('truncated', f'a packet longer than {self._size} bytes, or with too many descriptors')
+                raise ProtocolError('truncated', TRUNCATED_TEXT)
+            if not size:
+                return 0, []
             raise ProtocolError('descriptors', f'{len(fds)} descriptors came where {most_fds} may')
         return size, fds

@@ -22,10 +22,10 @@ class ProtocolError(ZcError):
 class RefusedError(ZcError):
     """The producer said REFUSED, and why.
 
-    :param code: a :class:`RefusalCode`, or a number that this version doesn't know.
+    :param code: PROTOCOL also where it was a number that this version doesn't know.
     """
 
-    def __init__(self, code: int, text: str) -> None:
+    def __init__(self, code: RefusalCode, text: str) -> None:
         super().__init__(text)
         self.code = code
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.codes import MAX_PACKET, VERSION, MessageType
-from zc_perception.link.shared_memory.descriptors import RECEIVE_FLAGS, TRUNCATED, adopt, close_all
+from zc_perception.link.shared_memory.descriptors import CONTROL_ROOM, RECEIVE_FLAGS, TRUNCATED, TRUNCATED_TEXT, adopt, close_all
 from zc_perception.link.shared_memory.errors import PeerGoneError, ProtocolError, RefusedError
 from zc_perception.link.shared_memory.peer import Peer, peer_of, producer_allowed
 from zc_perception.link.shared_memory.wire import Hello, Welcome
@@ -57,7 +57,7 @@ def _answer(sock: socket.socket, path: Path, deadline: float) -> Welcome:
     poller.register(sock.fileno(), select.POLLIN)
     while True:
         try:
-            size, ancillary, flags, _ = sock.recvmsg_into([buffer], 64, RECEIVE_FLAGS)
+            size, ancillary, flags, _ = sock.recvmsg_into([buffer], CONTROL_ROOM, RECEIVE_FLAGS)
             break
         except BlockingIOError:
             remaining_s = deadline - time.monotonic()
@@ -69,8 +69,10 @@ def _answer(sock: socket.socket, path: Path, deadline: float) -> Welcome:
     close_all(fds)
     if not size:
         raise PeerGoneError(f"the producer at '{path}' closed the connection")
-    if flags & TRUNCATED or fds:
-        raise ProtocolError('descriptors', 'descriptors or too much came where only WELCOME may')
+    if flags & TRUNCATED:
+        raise ProtocolError('truncated', TRUNCATED_TEXT)
+    if fds:
+        raise ProtocolError('descriptors', f'{len(fds)} descriptors came where only WELCOME may')
     packet = memoryview(buffer)[:size]
     if wire.message_type(packet) is MessageType.REFUSED:
         refused = wire.parse_refused(packet)

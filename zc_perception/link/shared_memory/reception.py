@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Collection
 
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.codes import HANDSHAKE_S, RefusalCode
-from zc_perception.link.shared_memory.descriptors import PacketReader, drain
+from zc_perception.link.shared_memory.codes import HANDSHAKE_S, MAX_FDS, RefusalCode
+from zc_perception.link.shared_memory.descriptors import PacketReader, close_all, drain
 from zc_perception.link.shared_memory.errors import ProtocolError
 from zc_perception.link.shared_memory.peer import Peer, consumer_allowed, peer_of
 from zc_perception.link.shared_memory.server_statistics import ServerCounters
@@ -119,14 +119,18 @@ class Reception:
 
         :raises ProtocolError: something else. The caller turns it away.
         """
-        received = self._reader.read(self._newcomers[number].socket, 0)
+        received = self._reader.read(self._newcomers[number].socket, MAX_FDS)
         if received is None:
             return None
-        size, _ = received
+        size, fds = received
+        close_all(fds)
         if not size:
             self.turn_away(number, None)
             return None
-        return wire.parse_hello(self._reader.packet[:size])
+        hello = wire.parse_hello(self._reader.packet[:size])
+        if fds:  # only now: a later version's HELLO may have some, and hears of its version
+            raise ProtocolError('descriptors', f'HELLO with {len(fds)} descriptors')
+        return hello
 
     def __contains__(self, number: int) -> bool:
         return number in self._newcomers

@@ -17,70 +17,26 @@ from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from zc_perception.errors import AllocationError, FormatError, LayoutError, StaleFrameError
-from zc_perception.frame import Frame, FrameData, Header
+from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.codes import MAX_SLOTS
+from zc_perception.link.shared_memory.codes import MAX_SLOTS, MessageType
 from zc_perception.link.shared_memory.descriptors import close_all
 from zc_perception.link.shared_memory.errors import ProtocolError
 from zc_perception.link.shared_memory.peer import Peer
+from zc_perception.link.shared_memory.remote_slot import RemoteLease, RemoteSlot
 from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
 from zc_perception.link.shared_memory.wire import BuffersMessage
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.memory.fence import Fence, SyncFile
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.slot import close_buffers
-from zc_perception.pixel.colorimetry import Colorimetry
-from zc_perception.pixel.layout import ImageLayout, validate_layout
+from zc_perception.pixel.layout import validate_layout
 
 if TYPE_CHECKING:
-    from zc_perception.memory.pool import Lease
+    pass
 
 _SEND = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-_new = object.__new__
-
-
-class RemoteSlot:
-    """A slot of the producer's pool, mapped at most once for as long as both ends use it.
-
-    :param generation: the newest that came; while ``leases`` isn't 0, the one that is held here.
-    """
-
-    __slots__ = ('_constants', 'buffers', 'fences', 'generation', 'leases', 'retired', 'uid')
-
-    def __init__(self, uid: int, layout: ImageLayout, colorimetry: Colorimetry, buffers: tuple[DmaBuf, ...]) -> None:
-        self.uid = uid
-        self.buffers = buffers
-        self._constants = {'layout': layout, 'buffers': buffers, 'colorimetry': colorimetry, 'buffer_uid': uid}
-        self.generation = -1
-        self.leases = 0
-        self.fences: list[Fence] = []
-        self.retired = False
-
-    def frame_data(
-        self, stamp_ns: int, frame_id: str, generation: int, sequence: int, captured_ns: int, cost_ns: int, fence: SyncFile | None
-    ) -> FrameData:
-        """What FrameData's constructor makes, in a third of the time: a frozen dataclass sets each field by a call."""
-        header = _new(Header)
-        header.__dict__.update(stamp_ns=stamp_ns, frame_id=frame_id)
-        data = _new(FrameData)
-        data.__dict__.update(
-            self._constants, header=header, generation=generation, sequence=sequence, captured_ns=captured_ns, capture_cost_ns=cost_ns,
-            acquire_fence=fence,
-        )  # fmt: skip
-        return data
-
-
-class RemoteLease:
-    """The right to use one generation of a remote slot, in this process."""
-
-    __slots__ = ('ended', 'generation', 'holder', 'pool', 'slot')
-
-    def __init__(self, pool: RemoteSlots, slot: RemoteSlot, generation: int, holder: str) -> None:
-        self.pool = pool
-        self.slot = slot
-        self.generation = generation
-        self.holder = holder
-        self.ended = False
+_unpack, _LEAST, _MOST, _FRAME_TYPE = wire.FRAME.unpack_from, wire.FRAME.size, wire.MAX_FRAME, int(MessageType.FRAME)
 
 
 class RemoteSlots:
@@ -135,7 +91,9 @@ class RemoteSlots:
 
         :raises ProtocolError: they aren't what the message says, or nothing that may come here.
         """
-        if message.uid in self._slots or len(self._slots) >= MAX_SLOTS or len(fds) != len(message.sizes):
+        with self._lock:
+            known = sum(not slot.retired for slot in self._slots.values())
+        if message.uid in self._slots or known >= MAX_SLOTS or len(fds) != len(message.sizes):
             close_all(fds)
             if message.uid in self._slots:
                 raise ProtocolError('state', f'BUFFERS of slot {message.uid:#x} came twice')
@@ -147,8 +105,8 @@ class RemoteSlots:
             for fd, size in zip(fds, message.sizes, strict=True):
                 buffers.append(DmaBuf.from_fd(fd, expected_size=size))
                 self._check_kind(buffers[-1], message.kind)
-            sizes, identities = [b.size for b in buffers], [b.identity for b in buffers]
-            validate_layout(message.layout, sizes, identities)
+            # No buffer is smaller than announced; that one is larger is no reason to go further than its producer says.
+            validate_layout(message.layout, message.sizes, [buffer.identity for buffer in buffers])
             unfit = self._requirements.misfit(message.layout, message.kind)
             if unfit:
                 raise LayoutError(unfit)
@@ -160,7 +118,8 @@ class RemoteSlots:
             close_buffers(buffers)
             close_all(fds)
             raise
-        self._slots[message.uid] = RemoteSlot(message.uid, message.layout, message.colorimetry, tuple(buffers))
+        slot = self._slots[message.uid] = RemoteSlot(message.uid, message.layout, message.colorimetry, tuple(buffers))
+        slot.spare = slot.prepare(self)
 
     def _check_kind(self, buffer: DmaBuf, kind: BufferKind) -> None:
         if buffer.kind is not kind:
@@ -174,8 +133,11 @@ class RemoteSlots:
         :raises ProtocolError: it isn't one, or none that may come here.
         """
         try:
-            (_, _, _, uid, generation, sequence, stamp_ns, captured_ns, published_ns, cost_ns, dropped,
-             flags) = wire.parse_frame(packet, size)  # fmt: skip
+            # Few steps: at a camera's pace each of them finds cold caches.
+            (kind, length, zero, uid, generation, sequence, stamp_ns, captured_ns, published_ns, cost_ns, dropped,
+             flags) = _unpack(packet)  # fmt: skip
+            if length != size or not _LEAST <= size <= _MOST or kind != _FRAME_TYPE or zero or flags > 1:
+                wire.parse_frame(packet, size)  # says what is wrong
             if flags != (fence is not None):
                 raise ProtocolError('descriptors', f'FRAME with flags {flags} and {int(fence is not None)} descriptors')
             slot = self._slots.get(uid)
@@ -196,8 +158,16 @@ class RemoteSlots:
         self.admitted += 1
         slot.generation = generation
         slot.leases = 1
-        data = slot.frame_data(stamp_ns, self._frame_id, generation, sequence, captured_ns, cost_ns, fence)
-        frame = Frame(data, cast('Lease', RemoteLease(self, slot, generation, self.name)))
+        frame, slot.spare = slot.spare or slot.prepare(self), None
+        data = frame.data
+        # What their constructors do, in a third of the time: a frozen dataclass sets each field by a call.
+        data.header.__dict__.update(stamp_ns=stamp_ns, frame_id=self._frame_id)
+        data.__dict__.update(
+            generation=generation, sequence=sequence, captured_ns=captured_ns, capture_cost_ns=cost_ns, acquire_fence=fence
+        )
+        lease = cast(RemoteLease, frame._lease)
+        lease.generation = generation
+        lease.ended = False
         frame.published_ns = published_ns
         return frame, dropped
 
@@ -278,6 +248,8 @@ class RemoteSlots:
                 self._held_back.append(slot)
                 self.attention = True
                 return
+            # Before RELEASE, after which the next FRAME may come.
+            slot.spare = slot.spare or slot.prepare(self)
             self.released += 1
             packet = wire.pack_release(slot.uid, slot.generation, fence is not None)
             if self._unsent or not self._try_send(packet, fence):
@@ -285,7 +257,7 @@ class RemoteSlots:
                 self.attention = True
         if slot.retired or self._ended:
             self._slots.pop(slot.uid, None)
-            close_buffers(slot.buffers)
+            slot.close()
 
     def _settle_fences(self, slot: RemoteSlot) -> SyncFile | None:
         """Lock held. The fence to send along; ``slot.fences`` keeps what has to be waited for first."""
@@ -356,7 +328,7 @@ class RemoteSlots:
             slot.retired = True
             if not slot.leases and not slot.fences:
                 del self._slots[uid]
-                close_buffers(slot.buffers)
+                slot.close()
 
     def end(self) -> None:
         """The conversation is over. Frames that are held stay readable; each slot is unmapped and closed with its last one."""
@@ -375,7 +347,7 @@ class RemoteSlots:
             idle = [slot for slot in self._slots.values() if not slot.leases]
             for slot in idle:
                 del self._slots[slot.uid]
-                close_buffers(slot.buffers)
+                slot.close()
 
     def close_in_child(self) -> None:
         """After fork: close the copy of the socket, so that the producer sees the parent's end."""

@@ -51,7 +51,7 @@ class SharedMemoryServer:
     :param quarantine_timeout_s: the longest job of any consumer's device. See :func:`quarantine_fence`.
     :param history: frames kept for consumers that ask for them, as with transient_local; they are leased from the pool.
     :param report: gets a sentence when a consumer comes, is refused or ends; called on the server's thread, without locks.
-    :raises ConfigError: the folder can't be used, or the id is taken.
+    :raises ConfigError: the folder can't be used, or the id is taken or no identifier.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class SharedMemoryServer:
         report: Callable[[str], None] | None = None,
     ) -> None:
         self.name = name
+        wire.check_publisher_id(publisher_id)
         self.publisher_id = publisher_id
         group = next(iter(allowed_gids), None)
         self._quarantine_timeout_s = quarantine_timeout_s

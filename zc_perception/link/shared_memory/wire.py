@@ -17,6 +17,7 @@ from zc_perception.link.shared_memory.codes import (
     MAX_FDS,
     MAX_FORMATS,
     MAX_FRAME_ID,
+    MAX_ID,
     MAX_WINDOW,
     MEMORY_DMABUF,
     MEMORY_MEMFD,
@@ -32,6 +33,7 @@ from zc_perception.pixel.layout import ImageLayout, PlaneLayout
 
 HEADER = struct.Struct('<HHI')
 HELLO = struct.Struct('<HHIIHHIIIIIIIIII32s40s')
+_HELLO_BEGIN = struct.Struct('<HHIIHH')
 FORMAT = struct.Struct('<IIQ')
 WELCOME = struct.Struct('<HHIHHIIIQ32s')
 REFUSED = struct.Struct('<HHII')
@@ -59,6 +61,7 @@ _KIND_CODES = {value: code for code, value in _KINDS.items()}
 _MATRIX_CODES = {value: code for code, value in _MATRICES.items()}
 _RANGE_CODES = {value: code for code, value in _RANGES.items()}
 _TRANSFER_CODES = {value: code for code, value in _TRANSFERS.items()}
+_REFUSAL_CODES = frozenset(map(int, RefusalCode))
 _FRAME_TYPE, _RELEASE_TYPE = int(MessageType.FRAME), int(MessageType.RELEASE)
 
 Packet = bytes | bytearray | memoryview
@@ -89,7 +92,7 @@ class Welcome(NamedTuple):
 class Refused(NamedTuple):
     """Why it doesn't."""
 
-    code: int
+    code: RefusalCode
     text: str
 
 
@@ -156,13 +159,6 @@ def _expect(packet: Packet, expected: MessageType) -> None:
     _require(kind is expected, 'state', f'{kind.name} came where only {expected.name} may')
 
 
-def _pack_text(text: str, size: int, what: str) -> bytes:
-    raw = text.encode()
-    if len(raw) > size or '\0' in text:
-        raise ConfigError(f'{what} {text!r}: at most {size} bytes of UTF-8 without NUL')
-    return raw
-
-
 def _parse_text(raw: bytes, what: str) -> str:
     text = raw.rstrip(b'\0')
     _require(b'\0' not in text, 'reserved', f'{what} has bytes after its end')
@@ -170,6 +166,29 @@ def _parse_text(raw: bytes, what: str) -> str:
         return text.decode()
     except UnicodeDecodeError:
         raise ProtocolError('text', f'{what} is not UTF-8') from None
+
+
+def _is_identifier(raw: bytes) -> bool:
+    return 1 <= len(raw) <= MAX_ID and all(0x20 <= byte <= 0x7E for byte in raw)
+
+
+def check_publisher_id(publisher_id: str) -> bytes:
+    """:raises ConfigError: not 1 to 32 printable ASCII characters."""
+    raw = publisher_id.encode(errors='replace')
+    if not publisher_id.isascii() or not _is_identifier(raw):
+        raise ConfigError(f'publisher_id {publisher_id!r}: it is 1 to {MAX_ID} printable ASCII characters; use that of the announcement')
+    return raw
+
+
+def _parse_id(raw: bytes, what: str) -> str:
+    text = raw.rstrip(b'\0')
+    _require(_is_identifier(text), 'publisher_id', f'{what}: publisher_id {text!r} is not 1 to {MAX_ID} printable ASCII characters')
+    return text.decode('ascii')
+
+
+def printable(text: str) -> str:
+    """*text* for a line of a log: spaces for what would break it."""
+    return ''.join(c if c.isprintable() else ' ' for c in text)
 
 
 def cut_text(text: str, size: int) -> bytes:
@@ -186,16 +205,19 @@ def pack_hello(hello: Hello) -> bytes:
     return HELLO.pack(
         MessageType.HELLO, length, 0, MAGIC, hello.min_version, hello.max_version, hello.window, hello.depth,
         FLAG_HISTORY if hello.history else 0, need.memory, need.stride_align, need.offset_align, need.max_width, need.max_height,
-        len(need.formats), 0, _pack_text(hello.publisher_id, 32, 'publisher_id'), cut_text(hello.name, 40),
+        len(need.formats), 0, check_publisher_id(hello.publisher_id) if hello.publisher_id else b'', cut_text(hello.name, 40),
     ) + b''.join(FORMAT.pack(code, 0, modifier) for code, modifier in need.formats)  # fmt: skip
 
 
 def parse_hello(packet: Packet) -> Hello:
     """:raises ProtocolError: with code VERSION where only the version doesn't fit."""
-    _require(len(packet) >= 16, 'length', f'a packet of {len(packet)} bytes is no HELLO')
-    kind, _, _, magic, low, high = struct.unpack_from('<HHIIHH', packet)
+    # What every version has in common comes first, so that a later one hears of its version and not of its other fields.
+    _require(len(packet) >= _HELLO_BEGIN.size, 'length', f'a packet of {len(packet)} bytes is no HELLO')
+    kind, length, _, magic, low, high = _HELLO_BEGIN.unpack_from(packet)
     _require(kind == MessageType.HELLO, 'state', f'message type {kind} came where only HELLO may')
+    _require(length == len(packet), 'length', f'the header says {length} bytes, {len(packet)} came')
     _require(magic == MAGIC, 'magic', f'HELLO: magic 0x{magic:08x}, not 0x{MAGIC:08x}')
+    _require(low <= high, 'value', f'HELLO: versions {low} .. {high}; the lowest is above the highest')
     if not low <= VERSION <= high:
         text = f'the consumer speaks versions {low} .. {high}, this producer {VERSION} .. {VERSION}'
         raise ProtocolError('version', text, RefusalCode.VERSION)
@@ -214,16 +236,15 @@ def parse_hello(packet: Packet) -> Hello:
         _require(zero == 0, 'reserved', f'HELLO: a reserved field of format {index} is {zero}, not 0')
         formats.append((code, modifier))
     needs = Requirements(tuple(formats), memory, stride_align, offset_align, max_width, max_height)
-    return Hello(
-        window, depth, _parse_text(name, 'name'), _parse_text(publisher_id, 'publisher_id'), bool(flags & FLAG_HISTORY), needs, low, high
-    )
+    wanted = _parse_id(publisher_id, 'HELLO') if any(publisher_id) else ''
+    return Hello(window, depth, printable(_parse_text(name, 'name')), wanted, bool(flags & FLAG_HISTORY), needs, low, high)
 
 
 def pack_welcome(welcome: Welcome) -> bytes:
-    """:raises ConfigError: a publisher_id of more than 32 bytes."""
+    """:raises ConfigError: see :func:`check_publisher_id`."""
     return WELCOME.pack(
         MessageType.WELCOME, WELCOME.size, 0, welcome.version, 0, welcome.window, welcome.depth, 0, 0,
-        _pack_text(welcome.publisher_id, 32, 'publisher_id'),
+        check_publisher_id(welcome.publisher_id),
     )  # fmt: skip
 
 
@@ -233,7 +254,7 @@ def parse_welcome(packet: Packet) -> Welcome:
     _, _, _, version, zero1, window, depth, zero2, zero3, publisher_id = WELCOME.unpack_from(packet)
     _require(zero1 == zero2 == zero3 == 0, 'reserved', 'WELCOME: a reserved field is not 0')
     _require_window(window, depth, 'WELCOME')
-    return Welcome(window, depth, _parse_text(publisher_id, 'publisher_id'), version)
+    return Welcome(window, depth, _parse_id(publisher_id, 'WELCOME'), version)
 
 
 def pack_refused(refused: Refused) -> bytes:
@@ -243,10 +264,15 @@ def pack_refused(refused: Refused) -> bytes:
 
 
 def parse_refused(packet: Packet) -> Refused:
-    """Unknown codes pass: a later version may have more. :raises ProtocolError: it isn't one."""
+    """What a refusal says is never an error: an unknown code is PROTOCOL, text of any bytes can be shown.
+
+    :raises ProtocolError: it isn't one.
+    """
     _expect(packet, MessageType.REFUSED)
     text = bytes(packet[REFUSED.size :]).decode(errors='replace')
-    return Refused(int(REFUSED.unpack_from(packet)[3]), ''.join(c if c.isprintable() else ' ' for c in text))
+    code = REFUSED.unpack_from(packet)[3]
+    known = RefusalCode(code) if code in _REFUSAL_CODES else RefusalCode.PROTOCOL
+    return Refused(known, printable(text))
 
 
 def pack_buffers(message: BuffersMessage) -> bytes:

@@ -70,8 +70,12 @@ def _obey(role: Role, command: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    """Not SIG_IGN, about which Python complains when a signal has just come."""
+
+
 def _terminate(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _do_nothing)
     raise SystemExit(128 + number)
 
 
@@ -95,7 +99,7 @@ def _serve(role_name: str, topic: str) -> None:
                 answer(_obey(role, command))
         finally:
             # The end of input comes first, and what it sets off is not to be stopped.
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, _do_nothing)
 
 
 def main() -> None:

@@ -32,13 +32,17 @@ class Interrupted(BaseException):
         self.exit_code = 128 + number
 
 
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    """Not SIG_IGN, about which Python complains when a signal has just come."""
+
+
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """The first SIGINT or SIGTERM is an exception; during what that sets off, another one changes nothing."""
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         for one in before:
-            signal.signal(one, signal.SIG_IGN)
+            signal.signal(one, _do_nothing)
         raise Interrupted(number)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}

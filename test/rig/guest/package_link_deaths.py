@@ -1,0 +1,221 @@
+"""Rung 2 when one end is killed: a device of the dead consumer still reads, or a dead producer's frames are still held."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from zc_perception.camera.v4l2 import V4l2Camera
+from zc_perception.link.shared_memory.client import SharedMemoryClient
+from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.memory.dmabuf import DmaBuf
+from zc_perception.memory.pool import BufferPool
+
+from .harness import equal, eventually, settles
+from .kernel_api import bufinfo, live, parameters
+from .package_kit import crcs
+from .package_link_kit import CAMERAS, PUBLISHER, camera_of, captured, kernel_crcs, overwrite, served
+from .package_link_processes import PATIENCE_S, Consumer, Producer, Remote, next_frame
+from .package_memory_kit import (
+    HEAPS,
+    LAYOUT,
+    RESULT_SIZE,
+    buffers,
+    card,
+    check_each,
+    jobs_held,
+    level_crcs,
+    pool_of,
+    publish,
+    result_crcs,
+)
+
+LEVEL = 61
+OVERWRITTEN = 255
+
+
+@dataclass
+class Scene:
+    """What a consumer left that was killed while its device was going to read frame *uid*."""
+
+    pool: BufferPool
+    server: SharedMemoryServer
+    result: DmaBuf
+    uid: int
+    killed_at: float
+    _gate: ExitStack
+
+    def overwrite(self) -> set[int]:
+        """Publish a frame in every slot that is free; their uids."""
+        return overwrite(self.server, self.pool)
+
+    def let_go(self) -> None:
+        """Let the device read, and wait until it has."""
+        self._gate.close()
+        eventually(lambda: live()['jobs'] == 0, 'the device reads', PATIENCE_S)
+
+    @property
+    def seen_by_the_device(self) -> int | None:
+        """The level of all pixels that it read."""
+        found = result_crcs(self.result)
+        return next((level for level in (LEVEL, OVERWRITTEN) if found == level_crcs(level)), None)
+
+
+@contextmanager
+def _killed_while_its_device_reads(heap: str, quarantine_s: float, *, reservation_fences: int) -> Iterator[Scene]:
+    """The device's open file is shared with this process, so that the kernel doesn't end the job along with the consumer."""
+    with (
+        card() as device,
+        buffers(heap, RESULT_SIZE) as (result,),
+        Remote(lambda: Consumer(device, result)) as consumer,
+        pool_of(heap, LAYOUT, slots=3, reserve=1) as pool,
+        served(pool, quarantine_timeout_s=quarantine_s) as server,
+        ExitStack() as gate,
+    ):
+        consumer.call('connect', str(server.path))
+        with publish(pool, sequence=7, level=LEVEL) as frame:
+            server.publish(frame)
+            uid = frame.data.buffer_uid
+        consumer.call('receive')
+        gate.enter_context(jobs_held())
+        with parameters(reservation_fences=reservation_fences):
+            consumer.call('submit', 7)
+        equal((pool.statistics().states.get('leased'), list(pool.statistics().holders.values())), (None, [1]), 'leases before')
+        killed_at = time.monotonic()
+        consumer.kill()
+        eventually(lambda: (server.consumers, pool.statistics().holders) == (0, {}), 'the lease is taken back', PATIENCE_S)
+        settles(lambda: server.statistics().taken_back, 1, 'frames taken back')
+        equal(live()['jobs'], 1, 'jobs of the dead process')
+        yield Scene(pool, server, result, uid, killed_at, gate)
+        equal((pool.statistics().retired, len(pool.slots), pool.unpromised), (0, 3, 2), 'retired slots, slots, slots for others')
+
+
+def _expect_others_only(scene: Scene, uids: set[int]) -> None:
+    assert scene.uid not in uids, f'slot {scene.uid} was filled again while the device was going to read it'
+    equal(len(uids), 2, 'slots that the producer went on with')
+
+
+@check_each(*HEAPS)
+def a_killed_consumers_frame_is_not_written_before_its_device_is_done(heap: str) -> None:
+    with _killed_while_its_device_reads(heap, PATIENCE_S, reservation_fences=1) as scene:
+        _expect_others_only(scene, set().union(*(scene.overwrite() for _ in range(30))))
+        scene.let_go()
+        eventually(lambda: scene.uid in scene.overwrite(), 'the slot comes back', PATIENCE_S)
+        assert time.monotonic() - scene.killed_at < PATIENCE_S, 'it was the deadline that ended the quarantine, not the fence'
+        equal(scene.seen_by_the_device, LEVEL, 'level of the pixels that the device saw')
+
+
+@check_each(*HEAPS)
+def without_reservation_fences_the_longest_job_is_waited_for(heap: str) -> None:
+    quarantine_s = 1.5
+    with _killed_while_its_device_reads(heap, quarantine_s, reservation_fences=0) as scene:
+        uids = scene.overwrite()
+        # On a slow machine too, the device is done within the time that it is given here.
+        while time.monotonic() < scene.killed_at + quarantine_s / 2:
+            uids |= scene.overwrite()
+        scene.let_go()
+        _expect_others_only(scene, uids)
+        eventually(lambda: scene.uid in scene.overwrite(), 'the slot comes back', PATIENCE_S)
+        over_s = time.monotonic() - scene.killed_at
+        assert over_s >= quarantine_s, f'the slot was filled again after {over_s:.2f} s of {quarantine_s} s'
+        equal(scene.seen_by_the_device, LEVEL, 'level of the pixels that the device saw')
+
+
+@check_each(*HEAPS)
+def without_any_quarantine_the_device_would_read_another_frame(heap: str) -> None:
+    """That the two checks before can fail: with neither fences nor a deadline, what they exclude does happen."""
+    with _killed_while_its_device_reads(heap, 0.0, reservation_fences=0) as scene:
+        eventually(lambda: scene.uid in scene.overwrite(), 'the slot is filled again', PATIENCE_S)
+        scene.let_go()
+        equal(scene.seen_by_the_device, OVERWRITTEN, 'level of the pixels that the device saw')
+
+
+@check_each(*CAMERAS)
+def a_killed_consumers_buffer_is_not_filled_by_the_camera_before_the_device_is_done(exporter: str) -> None:
+    with (
+        card() as device,
+        buffers('dma_heap/system', RESULT_SIZE) as (result,),
+        Remote(lambda: Consumer(device, result)) as consumer,
+        camera_of(exporter) as (camera, pool),
+        served(pool, quarantine_timeout_s=PATIENCE_S) as server,
+        ExitStack() as gate,
+    ):
+        consumer.call('connect', str(server.path))
+        with captured(camera) as frame:
+            server.publish(frame)
+            uid, sequence, right = frame.data.buffer_uid, frame.data.sequence, kernel_crcs(frame)
+        consumer.call('receive')
+        let_go = gate.enter_context(jobs_held())
+        consumer.call('submit', sequence)
+        consumer.kill()
+        eventually(lambda: (server.consumers, pool.statistics().holders) == (0, {}), 'the lease is taken back', PATIENCE_S)
+        used = _filled(server, camera, 20)
+        assert uid not in used and len(used) > 1, f'buffer {uid} was filled again while the device was going to read it; filled were {used}'
+        let_go()
+        eventually(lambda: live()['jobs'] == 0, 'the device reads', PATIENCE_S)
+        equal(result_crcs(result), right, 'what the device saw')
+        eventually(lambda: uid in _filled(server, camera, 1), 'the buffer comes back to the camera', PATIENCE_S / 2)
+
+
+def _filled(server: SharedMemoryServer, camera: V4l2Camera, count: int) -> set[int]:
+    """Publish the camera's next frames; the uids of their slots."""
+    used = set()
+    for _ in range(count):
+        with captured(camera) as frame:
+            server.publish(frame)
+            used.add(frame.data.buffer_uid)
+    return used
+
+
+@check_each(*HEAPS)
+def frames_of_a_killed_producer_stay_readable_and_its_successors_are_found(heap: str) -> None:
+    before = set(bufinfo())
+    with ExitStack() as stack:
+        first, again, third = (stack.enter_context(Remote(Producer)) for _ in range(3))
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        path = Path(first.call('serve', folder, PUBLISHER, heap, 5))
+        client = stack.enter_context(SharedMemoryClient(path, name='consumer', publisher_id=PUBLISHER, window=2, depth=1))
+        client.connect(PATIENCE_S)
+        held, inodes = [], set()
+        for level in (31, 32):
+            inode = first.call('publish', level, level)
+            held.append(next_frame(client))
+            inodes.add(inode)
+            equal(held[-1].data.buffers[0].identity.inode, inode, 'inode')
+        of_first = set(first.call('inodes'))
+        first.kill()
+        eventually(lambda: client.receive() is None and not client.connected, 'EOF', PATIENCE_S)
+        equal(client.statistics().ended, {'eof': 1}, client.last_end)
+        eventually(lambda: of_first & set(bufinfo()) == inodes, 'what nobody held goes', PATIENCE_S)
+        equal([crcs(frame) for frame in held], [level_crcs(31), level_crcs(32)], 'pixels of the dead producer')
+
+        # A restart under the same name, past the socket that the dead one left.
+        assert path.exists(), 'who was killed leaves its socket'
+        equal(again.call('serve', folder, PUBLISHER, heap, 5), str(path), 'path')
+        _connected(client)
+        again.call('publish', 1, 41)
+        with next_frame(client) as frame:
+            equal(crcs(frame), level_crcs(41), 'pixels of the next one')
+
+        # A new publisher, known by a new announcement.
+        other = 'e' * 32
+        client.retarget(Path(third.call('serve', folder, other, heap, 5)), other)
+        equal(client.connected, False, 'still connected to the one before')
+        _connected(client)
+        third.call('publish', 1, 51)
+        with next_frame(client) as frame:
+            equal(crcs(frame), level_crcs(51), 'pixels of the third')
+
+        equal([crcs(frame) for frame in held], [level_crcs(31), level_crcs(32)], 'pixels of the dead producer at the end')
+        for frame in held:
+            frame.release()
+        equal(client.statistics().connections, 3, 'connections')
+    eventually(lambda: set(bufinfo()) == before, 'all buffers go', PATIENCE_S)
+
+
+def _connected(client: SharedMemoryClient) -> None:
+    eventually(lambda: client.maintain() is None and client.connected, 'it connects again', PATIENCE_S)
