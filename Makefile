@@ -6,7 +6,7 @@ SET_UP = $(PYTHON) test/environment/bootstrap.py
 RUN = .venv/bin/python
 
 # The rooms below ROS: plain Python, fully typed.
-TYPED = $(addprefix zc_perception/,pixel memory negotiation camera npu detection frame.py)
+TYPED = $(addprefix zc_perception/,pixel memory negotiation camera npu detection frame.py mapping.py frame_queue.py link/shared_memory)
 # What talks to ROS, and so is tested on a second distribution.
 ROS_TESTS = $(addprefix test/,environment link nodes)
 

@@ -163,6 +163,14 @@ def rule_of_an_id(name: str) -> bool:
     return name == 'nobody' or name.startswith('id_')
 
 
+@pytest.mark.parametrize('count', [0, 1, 4])
+def test_an_empty_packet_is_an_end_whatever_comes_with_it(server: SpecServer, slot: Slot, count: int) -> None:
+    with meeting(server) as (client, conversation):
+        conversation.send(b'', count * slot.fds)
+        wait_for_end(client)
+        assert client.statistics().ended == {'eof': 1}
+
+
 @pytest.mark.parametrize('name', WRONG_BUFFERS)
 def test_wrong_buffers_are_noticed(server: SpecServer, slot: Slot, name: str) -> None:
     _, changes = WRONG_BUFFERS[name]

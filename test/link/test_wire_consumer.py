@@ -357,6 +357,15 @@ def test_an_empty_packet_is_an_end(server: SpecServer, start: Start) -> None:
     assert consumer.result()[0] == ENDED
 
 
+@pytest.mark.parametrize('count', [0, 1, 4])
+def test_an_empty_packet_of_the_producer_is_an_end(server: SpecServer, start: Start, make_slot: MakeSlot, count: int) -> None:
+    slot, consumer = make_slot(), start('--frames', '1')
+    with server.accept() as conversation:
+        conversation.open()
+        conversation.send(b'', count * slot.fds)
+        assert consumer.result()[0] == ENDED
+
+
 def test_a_consumer_without_hello_says_nothing(server: SpecServer, start: Start) -> None:
     consumer = start('--misbehave', 'never-hello')
     with server.accept() as conversation:

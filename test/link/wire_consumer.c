@@ -230,7 +230,9 @@ static void check_image(const struct slot *slot) {
 static void check_planes(const struct slot *slot) {
     const struct known_format *format = slot->modifier == 0 ? known_format(slot->fourcc) : NULL;
     uint32_t used = 0;
+    const struct known_format *any_modifier = known_format(slot->fourcc);
     check(format == NULL || format->num_planes == slot->num_planes, "planes", "num_planes doesn't fit the LINEAR format");
+    check(any_modifier == NULL || any_modifier->num_planes <= slot->num_planes, "planes", "fewer planes than the format has");
     for (uint32_t i = 0; i < slot->num_planes; i++) {
         const struct plane *plane = &slot->planes[i];
         uint64_t row;

@@ -113,6 +113,7 @@ WRONG_IMAGES = {
     'buffers_not_in_order': ('planes', Image(planes=[(1, 80, 0, LUMA), (0, 80, 0, CHROMA)], sizes=[CHROMA, LUMA])),
     'offset_tears_samples': ('alignment', Image(7, 16, 2, spec.P010, planes=[(0, 32, 1, 64), (0, 32, 65, 32)], sizes=[97])),
     'stride_tears_samples': ('alignment', Image(7, 16, 2, spec.P010, planes=[(0, 33, 0, 66), (0, 32, 66, 32)], sizes=[98])),
+    'fewer_planes': ('planes', Image(modifier=spec.INVALID, planes=[(0, 64, 0, 6000)], sizes=[6000])),
     'odd_yuyv': ('image', Image.one_plane(spec.YUYV, 128, width=63)),
     'too_wide': ('image', Image.one_plane(spec.R8, 1 << 16, width=1 << 16, height=1)),
     'too_high': ('image', Image.one_plane(spec.R8, 1, width=1, height=1 << 16)),

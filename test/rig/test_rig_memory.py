@@ -1,4 +1,4 @@
-"""The package's memory, negotiation and rung 2 on real dma-bufs: one boot runs all of ``guest/memory_contract.py``, each check is a test."""
+"""The package's memory, negotiation and rung 2 on real dma-bufs: one boot runs ``guest/memory_contract.py``, each check is a test."""
 
 from __future__ import annotations
 

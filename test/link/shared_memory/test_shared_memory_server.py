@@ -405,6 +405,17 @@ def test_bad_first_words(pool: BufferPool, serve: Serve, packet: bytes, fds: lis
     assert statistics.welcomed == 0 and pool.unpromised == 7
 
 
+@pytest.mark.parametrize('count', [0, 1, 2, 4])
+@pytest.mark.parametrize('welcome', [True, False])
+def test_an_empty_packet_is_an_end_whatever_comes_with_it(pool: BufferPool, serve: Serve, count: int, welcome: bool) -> None:
+    server = serve(pool)
+    with RawPeer.welcomed(server.path) if welcome else RawPeer.connected(server.path) as peer:
+        peer.send(b'', count * [0])
+        assert peer.receive_type() == 0
+        settled(server, 'eof' if welcome else 'before_hello')
+    assert not server.statistics().protocol_errors
+
+
 def test_more_consumers_than_allowed_are_told_to_come_back(pool: BufferPool, serve: Serve) -> None:
     server = serve(pool, max_connections=3)
     good = RawPeer.welcomed(server.path)

@@ -36,6 +36,8 @@ from .package_memory_kit import (
 
 LEVEL = 61
 OVERWRITTEN = 255
+#: A deadline that no check waits for: what ends a quarantine earlier is the device's fence.
+NEVER_S = 600.0
 
 
 @dataclass
@@ -84,7 +86,7 @@ def _killed_while_its_device_reads(heap: str, quarantine_s: float, *, reservatio
         gate.enter_context(jobs_held())
         with parameters(reservation_fences=reservation_fences):
             consumer.call('submit', 7)
-        equal((pool.statistics().states.get('leased'), list(pool.statistics().holders.values())), (None, [1]), 'leases before')
+        equal(list(pool.statistics().holders.values()), [1], 'leases, of the consumer alone')
         killed_at = time.monotonic()
         consumer.kill()
         eventually(lambda: (server.consumers, pool.statistics().holders) == (0, {}), 'the lease is taken back', PATIENCE_S)
@@ -101,28 +103,35 @@ def _expect_others_only(scene: Scene, uids: set[int]) -> None:
 
 @check_each(*HEAPS)
 def a_killed_consumers_frame_is_not_written_before_its_device_is_done(heap: str) -> None:
-    with _killed_while_its_device_reads(heap, PATIENCE_S, reservation_fences=1) as scene:
+    with _killed_while_its_device_reads(heap, NEVER_S, reservation_fences=1) as scene:
         _expect_others_only(scene, set().union(*(scene.overwrite() for _ in range(30))))
         scene.let_go()
         eventually(lambda: scene.uid in scene.overwrite(), 'the slot comes back', PATIENCE_S)
-        assert time.monotonic() - scene.killed_at < PATIENCE_S, 'it was the deadline that ended the quarantine, not the fence'
         equal(scene.seen_by_the_device, LEVEL, 'level of the pixels that the device saw')
 
 
 @check_each(*HEAPS)
 def without_reservation_fences_the_longest_job_is_waited_for(heap: str) -> None:
-    quarantine_s = 1.5
+    # A machine that is so slow that the time was over before anything could be seen gets more of it.
+    if not any(_waits_for_the_longest_job(heap, quarantine_s) for quarantine_s in (1.5, 6.0, 24.0)):
+        raise AssertionError('this machine is too slow to see anything')
+
+
+def _waits_for_the_longest_job(heap: str, quarantine_s: float) -> bool:
     with _killed_while_its_device_reads(heap, quarantine_s, reservation_fences=0) as scene:
         uids = scene.overwrite()
-        # On a slow machine too, the device is done within the time that it is given here.
         while time.monotonic() < scene.killed_at + quarantine_s / 2:
             uids |= scene.overwrite()
+        in_time = time.monotonic() < scene.killed_at + quarantine_s
         scene.let_go()
-        _expect_others_only(scene, uids)
-        eventually(lambda: scene.uid in scene.overwrite(), 'the slot comes back', PATIENCE_S)
+        if in_time:
+            _expect_others_only(scene, uids)
+        eventually(lambda: scene.uid in scene.overwrite(), 'the slot comes back', quarantine_s + PATIENCE_S)
         over_s = time.monotonic() - scene.killed_at
         assert over_s >= quarantine_s, f'the slot was filled again after {over_s:.2f} s of {quarantine_s} s'
-        equal(scene.seen_by_the_device, LEVEL, 'level of the pixels that the device saw')
+        if in_time:
+            equal(scene.seen_by_the_device, LEVEL, 'level of the pixels that the device saw')
+        return in_time
 
 
 @check_each(*HEAPS)
@@ -141,7 +150,7 @@ def a_killed_consumers_buffer_is_not_filled_by_the_camera_before_the_device_is_d
         buffers('dma_heap/system', RESULT_SIZE) as (result,),
         Remote(lambda: Consumer(device, result)) as consumer,
         camera_of(exporter) as (camera, pool),
-        served(pool, quarantine_timeout_s=PATIENCE_S) as server,
+        served(pool, quarantine_timeout_s=NEVER_S) as server,
         ExitStack() as gate,
     ):
         consumer.call('connect', str(server.path))
@@ -158,7 +167,7 @@ def a_killed_consumers_buffer_is_not_filled_by_the_camera_before_the_device_is_d
         let_go()
         eventually(lambda: live()['jobs'] == 0, 'the device reads', PATIENCE_S)
         equal(result_crcs(result), right, 'what the device saw')
-        eventually(lambda: uid in _filled(server, camera, 1), 'the buffer comes back to the camera', PATIENCE_S / 2)
+        eventually(lambda: uid in _filled(server, camera, 1), 'the buffer comes back to the camera', PATIENCE_S)
 
 
 def _filled(server: SharedMemoryServer, camera: V4l2Camera, count: int) -> set[int]:

@@ -22,7 +22,7 @@ from zc_perception.negotiation.constraints import BufferConstraints
 
 from .check_camera import cameras
 from .harness import equal
-from .package_expbuf import EXPORTERS as CAMERAS
+from .package_expbuf import EXPORTERS
 from .package_link_processes import PATIENCE_S
 from .package_memory_kit import publish
 
@@ -36,6 +36,8 @@ from wire_process import FRAMES_READ as FRAMES_READ  # noqa: E402
 from wire_process import ConsumerProcess as ConsumerProcess  # noqa: E402
 
 PUBLISHER = 'f' * 32
+#: By exporter, the index of a camera with such memory.
+CAMERAS = EXPORTERS
 #: Where the C consumer lies that was compiled before the guest was started.
 PROGRAM = 'ZC_WIRE_CONSUMER'
 SIZE, FRAMERATE = (320, 180), 60.0
