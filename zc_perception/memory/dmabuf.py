@@ -1,6 +1,6 @@
 """A memory buffer behind a file descriptor: a dma-buf, or the sealed memfd that stands in where a machine has none.
 
-Source: ``include/uapi/linux/dma-buf.h``, the kernel's *Buffer Sharing and Synchronization*, memfd_create(2), fcntl(2) on seals.
+Source: ``include/uapi/linux/dma-buf.h``, the kernel's *Buffer Sharing and Synchronization*, memfd_create(2).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import fcntl
 import mmap
 import os
 import select
-import stat
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,14 +19,12 @@ from typing import Protocol
 
 from zc_perception.errors import AcceleratorError, AllocationError
 from zc_perception.memory import kernel_abi as abi
+from zc_perception.memory.descriptor_kind import FIXED_SIZE, NO_NEW_WRITERS, describe_descriptor, is_dmabuf, seals_of
 from zc_perception.memory.fence import SyncFile, poll_fd
 from zc_perception.memory.owned_fd import OwnedFd
 
 CPU_ACCESS_TIMEOUT_S = 5.0
 _SYNC_ATTEMPTS = 100
-_FIXED_SIZE_SEALS = {'SHRINK': abi.F_SEAL_SHRINK, 'GROW': abi.F_SEAL_GROW}
-_FIXED_SIZE = abi.F_SEAL_SHRINK | abi.F_SEAL_GROW
-_NO_NEW_WRITERS = abi.F_SEAL_FUTURE_WRITE | abi.F_SEAL_WRITE
 
 # Ioctls that this kernel answered with ENOTTY on a real dma-buf: it has them for none, so that asking once is enough.
 _missing_ioctls: set[int] = set()
@@ -60,34 +57,6 @@ class Keeper(Protocol):
 
     def close(self) -> None:
         """Give it back to its allocator."""
-
-
-def is_dmabuf(fd: OwnedFd) -> bool:
-    """Whether the kernel says so: only a dma-buf's fdinfo names an exporter."""
-    return 'exp_name' in abi.fdinfo(fd.fileno())
-
-
-def _seals(fd: int) -> int:
-    """A memfd's seals; 0 for what has none. A file of tmpfs has F_SEAL_SEAL alone."""
-    try:
-        return fcntl.fcntl(fd, abi.F_GET_SEALS)
-    except OSError:
-        return 0
-
-
-def _what(fd: int) -> str:
-    """A descriptor that isn't a buffer, in words."""
-    mode = os.fstat(fd).st_mode
-    link = abi.describe_fd(fd)
-    if link.startswith('/memfd:'):
-        missing = '|'.join(f'F_SEAL_{name}' for name, seal in _FIXED_SIZE_SEALS.items() if not _seals(fd) & seal)
-        return f'a memfd ({link}) that can still change its size; its owner has to add {missing}'
-    kinds = ((stat.S_ISFIFO, 'a pipe'), (stat.S_ISSOCK, 'a socket'), (stat.S_ISDIR, 'a directory'), (stat.S_ISCHR, 'a device file'),
-             (stat.S_ISREG, 'a plain file'))  # fmt: skip
-    kind = next((words for matches, words in kinds if matches(mode)), 'no memory')
-    if link.startswith('anon_inode:'):
-        kind = 'no memory'
-    return f'{kind} ({link}); send a dma-buf, or a memfd with the seals SHRINK and GROW'
 
 
 class DmaBuf:
@@ -141,11 +110,11 @@ class DmaBuf:
             number = fd.fileno()
             if is_dmabuf(fd):
                 kind, exporter = BufferKind.DMABUF, abi.fdinfo(number).get('exp_name', '')
-            elif _seals(number) & _FIXED_SIZE == _FIXED_SIZE:
+            elif seals_of(number) & FIXED_SIZE == FIXED_SIZE:
                 kind, exporter = BufferKind.MEMFD, 'memfd'
             else:
-                raise AllocationError(f'a buffer can be a dma-buf or a sealed memfd, but this is {_what(number)}')
-            if writable and kind is BufferKind.MEMFD and _seals(number) & _NO_NEW_WRITERS:
+                raise AllocationError(f'a buffer can be a dma-buf or a sealed memfd, but this is {describe_descriptor(number)}')
+            if writable and kind is BufferKind.MEMFD and seals_of(number) & NO_NEW_WRITERS:
                 raise AllocationError(f'the memfd {abi.describe_fd(number)} is sealed against writing; map it read-only')
             buffer = cls(fd, kind, heap or f'foreign/{exporter}', writable=writable)
             if writable and not buffer.writable:
@@ -343,7 +312,7 @@ class DmaBuf:
         A dma-buf can't be opened again, so that O_RDONLY is enough there; a memfd can, and needs :meth:`seal_for_sharing`.
         """
         if self.kind is BufferKind.MEMFD:
-            return not _seals(self.fileno()) & _NO_NEW_WRITERS
+            return not seals_of(self.fileno()) & NO_NEW_WRITERS
         return fcntl.fcntl(self.fileno(), fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
 
     def seal_for_sharing(self) -> bool:
