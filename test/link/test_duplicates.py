@@ -14,7 +14,7 @@ from zc_perception.link.duplicates import DuplicateFilter, message_identity
 
 def test_a_message_of_what_came_directly_is_dropped_and_counted() -> None:
     both = DuplicateFilter()
-    both.note_direct(Header(5, 'left'))
+    both.direct.append(Header(5, 'left'))
     assert not both.accept_message('left', 5)
     assert both.accept_message('right', 5), 'another camera'
     assert both.dropped == 1
@@ -48,7 +48,7 @@ def test_another_publisher_of_the_same_frame_id_may_be_late() -> None:
     both = DuplicateFilter()
     for stamp in range(0, 100, 10):
         both.accept_direct(Header(stamp, 'camera'))
-        both.note_direct(Header(stamp + 1, 'camera'))
+        both.direct.append(Header(stamp + 1, 'camera'))
     assert all(both.accept_message('camera', stamp) for stamp in range(5, 100, 10))
 
 
@@ -69,10 +69,10 @@ def test_messages_alone_are_never_dropped_even_without_stamps() -> None:
 def test_memory_is_bounded_and_as_long_as_asked(remembered: int) -> None:
     both = DuplicateFilter(remembered)
     for stamp in range(5000):
-        both.note_direct(Header(stamp, f'frame {stamp}'))
+        both.direct.append(Header(stamp, f'frame {stamp}'))
         both.accept_direct(Header(stamp, f'remote {stamp}'))
         both.accept_message('messages', stamp)
-    assert max(len(both._direct), len(both._message), len(both._first)) == remembered
+    assert max(len(both.direct), len(both._message), len(both._first)) == remembered
     assert not both.accept_message(f'remote {5000 - remembered // 2}', 5000 - remembered // 2)
 
 

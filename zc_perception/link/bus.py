@@ -47,7 +47,7 @@ class BusSubscription(Generic[T]):
 
     :param holder: its name among the holders of leases, unique in the process.
     :param notify: called after each object was queued; must not block.
-    :param on_published: told of each object before it is queued, also of those that a quota keeps from it; must not keep it.
+    :param headers: gets the ``header`` of each object, also of those that a quota keeps from it; ``None``: the type has none.
     :param custom_type: the type that it takes; ``None`` takes any.
     """
 
@@ -55,7 +55,7 @@ class BusSubscription(Generic[T]):
     qos: LinkQos
     queue: KeepLastQueue[T]
     notify: Callable[[], None] | None = None
-    on_published: Callable[[T], None] | None = None
+    headers: deque[Any] | None = None
     custom_type: type[Any] | None = None
     delivered: int = 0
     refused: int = 0
@@ -102,8 +102,8 @@ class BusPublisher(Generic[T]):
         self._end(overflow)
 
     def _give(self, item: T, subscription: BusSubscription[T]) -> None:
-        if subscription.on_published is not None:
-            subscription.on_published(item)
+        if subscription.headers is not None:
+            subscription.headers.append(item.header)  # type: ignore[attr-defined]
         delivery = self.deliver(item, subscription.holder)
         if delivery is None:
             subscription.refused += 1

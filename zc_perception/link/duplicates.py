@@ -18,21 +18,20 @@ REMEMBERED = 256
 class DuplicateFilter:
     """Two sides: ``direct`` (in-process, shared memory) and ``message``. Thread-safe.
 
+    Append to :attr:`direct` the ``header`` (``frame_id``, ``stamp_ns``) of what comes copy-free, whether or not it will be taken: a deque,
+    so that it costs next to nothing for each object.
+
     :param remembered: objects of each side; more than messages can be waiting in a reader.
     """
 
     def __init__(self, remembered: int = REMEMBERED) -> None:
         self._lock = threading.Lock()
-        self._direct: deque[Any] = deque(maxlen=remembered)
+        self.direct: deque[Any] = deque(maxlen=remembered)
         self._message: OrderedDict[Key, None] = OrderedDict()
         self._remembered = remembered
         # The first stamp of each frame_id since a publisher was connected: its messages of before then are late.
         self._first: dict[str, int] = {}
         self.dropped = 0
-
-    def note_direct(self, header: Any) -> None:
-        """An object with this ``header`` (``frame_id``, ``stamp_ns``) came copy-free; whether it will be taken doesn't matter. Quick."""
-        self._direct.append(header)
 
     def direct_begins(self) -> None:
         """A publisher of another process was connected: what comes from it by message after its first object is late."""
@@ -42,7 +41,7 @@ class DuplicateFilter:
     def accept_direct(self, header: Any) -> bool:
         """Whether an object of another process is new; ``False``, and counted, when its message was taken before."""
         with self._lock:
-            self._direct.append(header)
+            self.direct.append(header)
             if len(self._first) < self._remembered:
                 # Time may go back, in simulation.
                 self._first[header.frame_id] = min(header.stamp_ns, self._first.get(header.frame_id, header.stamp_ns))
@@ -54,7 +53,7 @@ class DuplicateFilter:
         """Whether a message is new: not what came copy-free, and not from before its publisher was connected."""
         with self._lock:
             old = stamp_ns < self._first.get(frame_id, stamp_ns) or any(
-                header.stamp_ns == stamp_ns and header.frame_id == frame_id for header in tuple(self._direct)
+                header.stamp_ns == stamp_ns and header.frame_id == frame_id for header in tuple(self.direct)
             )
             if old:
                 self.dropped += 1

@@ -102,7 +102,7 @@ class AdaptedSubscription(Generic[T]):
             self._wanted,
             self.queue,
             self._wake,
-            self._note if self._stamped else None,
+            self._duplicates.direct if self._stamped else None,
             adapter.custom_type,
         )
         self._remote = remote
@@ -224,14 +224,11 @@ class AdaptedSubscription(Generic[T]):
                 BUS.remove_subscription(self._key, self._bus_subscription)
         return self._node.create_subscription(self._adapter.ros_type, self.topic, on_message, self._qos, callback_group=self._group)
 
-    def _note(self, item: Any) -> None:
-        self._duplicates.note_direct(item.header)
-
     def _accept_direct(self, item: Any) -> bool:
         """For objects of another process: whether it is new here."""
         if self._stamped:
             if self._reader is None and not self._conversions:
-                self._duplicates.note_direct(item.header)
+                self._duplicates.direct.append(item.header)
             elif not self._duplicates.accept_direct(item.header):
                 return False
         self._direct += 1
