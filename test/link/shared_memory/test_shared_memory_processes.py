@@ -183,10 +183,10 @@ def test_killed_consumers_leave_nothing_and_nobody_else_notices(
             wait_for(lambda gone=holder: not consumers(server, 'hold') and gone not in pool.statistics().holders, 'the end')  # type: ignore[misc]
             taken_s.append(time.monotonic() - killed_at)
             wait_for(lambda: everybody_idle(server, 'work'), 'the others')
-        wait_for(lambda: all_free(pool), 'every slot')
+        wait_for(lambda: all_free(pool) and server.statistics().ended == {'eof': CONSUMER_KILLS}, 'every slot, and the last end')
         assert frames_mapped() <= slots and len(os.listdir('/proc/self/fd')) - frames_mapped() == fds
         statistics = server.statistics()
-        assert statistics.welcomed == CONSUMER_KILLS + 3 and statistics.ended == {'eof': CONSUMER_KILLS}
+        assert statistics.welcomed == CONSUMER_KILLS + 3
         assert statistics.taken_back > CONSUMER_KILLS // 2, 'many were killed with frames'
         assert fence_s is None or reused > CONSUMER_KILLS // 4, 'many slots came back from quarantine'
         assert pool.unpromised == unpromised - others and pool.statistics().exhausted == 0

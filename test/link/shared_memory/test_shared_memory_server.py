@@ -14,7 +14,7 @@ from memory_link import PUBLISHER, RawPeer, make_frame, make_layout, make_pool, 
 
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Header
-from zc_perception.link.shared_memory import descriptors, reception, wire
+from zc_perception.link.shared_memory import connection, descriptors, reception, wire
 from zc_perception.link.shared_memory.admission import grant
 from zc_perception.link.shared_memory.codes import MessageType, RefusalCode
 from zc_perception.link.shared_memory.requirements import Requirements
@@ -99,7 +99,7 @@ def test_a_full_window_keeps_the_newest_and_tells_what_it_dropped(pool: BufferPo
         assert [first.sequence, second.sequence] == [0, 1] and slow.nothing_there()
         consumer = server.statistics().consumers[0]
         assert (consumer.held, consumer.pending, consumer.sent, consumer.dropped) == (2, 2, 2, 3)
-        assert pool.statistics().holders == {consumer.holder: 4}
+        wait_for(lambda: pool.statistics().holders == {consumer.holder: 4}, 'the slot of the last release')
         slow.release(second)
         third = slow.receive_frame()
         assert (third.sequence, third.dropped) == (5, 3), 'the newest two were kept, three were dropped'
@@ -494,6 +494,36 @@ def test_what_a_dead_consumer_held_is_quarantined_and_what_waited_for_it_is_free
     settled(server, 'eof')
     assert taken == [{SlotState.LEASED: 1, SlotState.FREE: 7}]
     assert server.statistics().taken_back == 1 and pool.statistics().revoked == 1
+
+
+def test_each_frame_of_a_dead_consumer_is_quarantined_once_whatever_pool_it_is_of(
+    pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    fences: list[EventFence] = []
+
+    def busy(buffers: Any, _: float) -> EventFence:
+        asked.append(buffers[0].identity)
+        fences.append(EventFence())
+        return fences[-1]
+
+    monkeypatch.setattr(connection, 'quarantine_fence', busy)
+    server, other = serve(pool), make_pool(2)
+    with RawPeer.welcomed(server.path, window=3):
+        held = []
+        for sequence, source in enumerate((pool, other, pool)):
+            with make_frame(source, sequence) as frame:
+                server.publish(frame)
+                held.append(frame.data.buffers[0].identity)
+    settled(server, 'eof')
+    assert sorted(map(str, asked)) == sorted(map(str, held)), 'one fence for each'
+    for source, count in ((pool, 2), (other, 1)):
+        source.collect()
+        assert source.statistics().states[SlotState.WAITING] == count
+    for fence in fences:
+        fence.signal()
+    wait_for(lambda: all_free(pool) and all_free(other), 'every slot')
+    other.close()
 
 
 def test_a_consumer_that_never_reads_holds_its_window_and_nothing_else(pool: BufferPool, serve: Serve) -> None:

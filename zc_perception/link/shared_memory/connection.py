@@ -11,7 +11,7 @@ import contextlib
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from zc_perception.errors import AcceleratorError, ConfigError, StaleFrameError
@@ -21,6 +21,7 @@ from zc_perception.link.shared_memory.codes import FLAG_FENCE, MAX_FRAME_ID, Mes
 from zc_perception.link.shared_memory.errors import ProtocolError
 from zc_perception.link.shared_memory.peer import Peer
 from zc_perception.link.shared_memory.wire import BuffersMessage, Hello, Refused, Welcome
+from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import Fence, SyncFile
 from zc_perception.memory.pool import BufferPool
 from zc_perception.memory.quarantine import quarantine_fence
@@ -339,13 +340,18 @@ class Connection:
             self._pending.clear()
             self.socket.close()
         _release(pending)
-        self.pool.revoke(
-            self.holder, lambda buffers: quarantine_fence(buffers, quarantine_timeout_s), timeout_s=quarantine_timeout_s + _PATIENCE_S
-        )
+        revoked: set[DmaBuf] = set()
+
+        def quarantine(buffers: Sequence[DmaBuf]) -> Fence:
+            revoked.update(buffers)
+            return quarantine_fence(buffers, quarantine_timeout_s)
+
+        self.pool.revoke(self.holder, quarantine, timeout_s=quarantine_timeout_s + _PATIENCE_S)
         for frame in held:
-            # Those of another pool than ours, which a producer may have changed to, are not revoked yet.
+            buffers = frame.data.buffers
             with contextlib.suppress(StaleFrameError):
-                frame.release(quarantine_fence(frame.data.buffers, quarantine_timeout_s))
+                # Those of another pool than ours, which a producer may have changed to, are not revoked yet.
+                frame.release(None if revoked.issuperset(buffers) else quarantine_fence(buffers, quarantine_timeout_s))
         return len(held)
 
     def close_in_child(self) -> None:
