@@ -189,7 +189,7 @@ def test_the_compressed_picture_is_made_only_while_somebody_reads_it(ros: Ros, m
     assert eventually(lambda: len(pictures) == 1)
     assert pictures[0].header.stamp.nanosec == 7 and bytes(pictures[0].data[:2]) == b'\xff\xd8'
     viewer.destroy_subscription(reader)
-    assert eventually(lambda: not publisher._writer._wanted())
+    assert eventually(lambda: not publisher._writer.wanted())
     with make_frame() as frame:
         publisher.publish(frame)
     assert ledger.count('to_jpeg') == 1 and ledger.count('to_ros') == 0 and len(pictures) == 1

@@ -32,9 +32,11 @@ def call_soon(executor: Executor, function: Callable[[], object]) -> None:
 
 
 def trigger(guard: Any) -> None:
-    """Trigger a guard condition that may be destroyed at the same time."""
-    with contextlib.suppress(InvalidHandle):
+    """Trigger a guard condition that may be destroyed at the same time. For every frame, hence no context manager."""
+    try:  # noqa: SIM105
         guard.trigger()
+    except InvalidHandle:
+        pass
 
 
 def subscription_count(publisher: Any) -> int:

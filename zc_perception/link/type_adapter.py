@@ -8,7 +8,7 @@ for all, like the shared pointer to const of rclcpp: nobody may change it after 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 CustomT = TypeVar('CustomT')
@@ -54,11 +54,11 @@ class TypeAdapter(Generic[CustomT]):
     ros_type: type[Any]
     to_ros: Callable[[CustomT], Any]
     to_custom: Callable[[Any], CustomT]
+    leased: bool = field(init=False)
+    """Whether objects of the custom type are :class:`Leased`."""
 
-    @property
-    def leased(self) -> bool:
-        """Whether objects of the custom type are :class:`Leased`."""
-        return all(hasattr(self.custom_type, name) for name in _LEASED_METHODS)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, 'leased', all(hasattr(self.custom_type, name) for name in _LEASED_METHODS))
 
     def deliver(self, item: CustomT, holder: str) -> CustomT | None:
         """What *holder* gets: a lease of its own, or the very object. ``None``: it is at its quota."""
@@ -79,7 +79,8 @@ class Releaser(Generic[CustomT]):
 
     def end(self, item: CustomT) -> BufferError | None:
         """Release *item*, or say why that has to wait."""
-        self.retry()
+        if self._lingering:
+            self.retry()
         try:
             self._adapter.release(item)
         except BufferError as error:
@@ -89,7 +90,7 @@ class Releaser(Generic[CustomT]):
 
     def retry(self) -> None:
         """Release what had to wait, as far as that is possible now."""
-        for item in self._lingering[:]:
+        for item in self._lingering[:] if self._lingering else ():
             try:
                 self._adapter.release(item)
             except BufferError:

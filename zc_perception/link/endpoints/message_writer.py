@@ -80,12 +80,18 @@ class MessageWriter(Generic[T]):
         """Objects that the converting thread had no time for."""
         return self._queue.dropped
 
-    def _wanted(self) -> bool:
-        return self._qos.transient_local or any(subscription_count(publisher) for publisher, _ in self._outputs)
+    def wanted(self) -> bool:
+        """Whether objects are converted now."""
+        if self._qos.transient_local:
+            return True
+        for publisher, _ in self._outputs:  # noqa: SIM110 - for every frame: a generator costs more than all the rest
+            if subscription_count(publisher):
+                return True
+        return False
 
     def write(self, item: T) -> None:
         """Have *item* converted if somebody wants it. Never waits; the caller keeps its lease."""
-        if self._stop.is_set() or not self._wanted():
+        if not self.wanted() or self._stop.is_set():
             return
         delivery = self._adapter.deliver(item, self._holder)
         if delivery is not None:

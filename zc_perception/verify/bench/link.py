@@ -6,12 +6,13 @@ them. The floors are those of ``floor.py``: a bare descriptor loop over a Unix s
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -65,12 +66,21 @@ class Case(Protocol):
     def measure(self, variant: str, condition: Condition, frames: int) -> Series:
         """One repetition."""
 
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """Its processes."""
+
 
 @dataclass
 class FloorCase:
     """Floors; a frame's size doesn't enter."""
 
     worker: Worker
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """See :class:`Case`."""
+        return (self.worker,)
 
     def wait_until_matched(self) -> None:
         """There is nobody to wait for."""
@@ -89,6 +99,11 @@ class LinkCase:
     producer: Worker
     consumer: Worker
     _next: int = 0
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """See :class:`Case`."""
+        return self.producer, self.consumer
 
     def wait_until_matched(self) -> None:
         """See :class:`Case`.
@@ -238,7 +253,12 @@ class Cases:
 
 @dataclass(frozen=True)
 class LinkPlan:
-    """What to measure. A plain message of 8K takes a tenth of a second, so that fewer of them go into a series."""
+    """What to measure. A plain message of 8K takes a tenth of a second, so that fewer of them go into a series.
+
+    :param one_cpu: unthrottled, floors and links without copies run on one CPU. With one frame in flight nothing runs at the same time,
+        and where the scheduler puts the two ends decides between 3 and 30 µs: the wake-up of an idle CPU, which isn't the link's. Plain
+        messages always have all CPUs: their middleware copies in threads of its own.
+    """
 
     sizes: Sequence[tuple[int, int]]
     rates_hz: Sequence[float]
@@ -247,6 +267,7 @@ class LinkPlan:
     seconds: float = 1.5
     frames_unthrottled: int = 300
     seed: int = 1
+    one_cpu: bool = True
 
     def frames(self, variant: str, condition: Condition) -> int:
         """Frames of one series."""
@@ -291,7 +312,23 @@ def measure_links(plan: LinkPlan, say: Callable[[str], None]) -> LinkResult:
         for repetition in range(plan.repetitions):
             began = time.monotonic()
             for variant, condition in plan.steps(repetition):
-                series = cases[variant].measure(variant, condition, plan.frames(variant, condition))
+                with _on_cpus(cases[variant], plan.one_cpu and not condition.rate_hz and variant not in PLAIN):
+                    series = cases[variant].measure(variant, condition, plan.frames(variant, condition))
                 book.add('floor' if variant in FLOORS else 'link', variant, condition, series)
             say(f'repetition {repetition + 1} of {plan.repetitions}: {time.monotonic() - began:.0f} s')
-        return LinkResult(book, cases.facts)
+        return LinkResult(book, {**cases.facts, 'unthrottled_cpus': 1 if plan.one_cpu else len(os.sched_getaffinity(0))})
+
+
+@contextlib.contextmanager
+def _on_cpus(case: Case, one: bool) -> Iterator[None]:
+    every = os.sched_getaffinity(0)
+    if not one:
+        yield
+        return
+    for worker in case.workers:
+        worker.set_cpus({max(every)})
+    try:
+        yield
+    finally:
+        for worker in case.workers:
+            worker.set_cpus(every)

@@ -65,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     link.add_argument('--repetitions', type=int, default=7, help='(default: 7)')
     link.add_argument('--seconds', type=float, default=1.5, help='of each series at a rate; at least 20 frames (default: 1.5)')
     link.add_argument('--frames', type=int, default=300, help='of each unthrottled series; fewer of large messages (default: 300)')
+    link.add_argument('--all-cpus', action='store_true', help='do not keep unthrottled series without copies on one CPU')
     return parser
 
 
@@ -87,6 +88,7 @@ def _plan(options: argparse.Namespace) -> LinkPlan:
         options.repetitions,
         options.seconds,
         options.frames,
+        one_cpu=not options.all_cpus,
     )
 
 

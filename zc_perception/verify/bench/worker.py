@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from zc_perception.errors import ZcError
@@ -51,6 +51,12 @@ class Worker:
             pass_fds=inherited,
             start_new_session=True,
         )
+
+    def set_cpus(self, cpus: Collection[int]) -> None:
+        """Let all of its threads, those that it starts later too, run on these CPUs only."""
+        for thread in os.listdir(f'/proc/{self._process.pid}/task'):
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.sched_setaffinity(int(thread), cpus)
 
     def send(self, **command: Any) -> None:
         """One command."""
