@@ -54,9 +54,11 @@ class Worker:
 
     def set_cpus(self, cpus: Collection[int]) -> None:
         """Let all of its threads, those that it starts later too, run on these CPUs only."""
-        for thread in os.listdir(f'/proc/{self._process.pid}/task'):
-            with contextlib.suppress(ProcessLookupError):  # it has just ended
-                os.sched_setaffinity(int(thread), cpus)
+        # One that has just ended, or all of it: the next command says so.
+        with contextlib.suppress(FileNotFoundError):
+            for thread in os.listdir(f'/proc/{self._process.pid}/task'):
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setaffinity(int(thread), cpus)
 
     def send(self, **command: Any) -> None:
         """One command."""
