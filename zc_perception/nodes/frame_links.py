@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grp
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,6 +31,8 @@ SUBSCRIPTION_SPECS = (
 )
 # What consumers of this process hold counts as promised, under one name that nobody else has.
 _LOCAL = 'consumers in this process'
+_SAY_AGAIN_S = 60.0
+_SENTENCES = 64
 
 
 def subscribe_frames(
@@ -90,6 +93,23 @@ def group_ids(names: Sequence[str]) -> list[int]:
     return ids
 
 
+class _Report:
+    """Logs a sentence, and the same one again only after a minute: who is refused tries on, twice a second."""
+
+    def __init__(self, log: Callable[[str], object]) -> None:
+        self._log = log
+        self._said: dict[str, float] = {}
+
+    def __call__(self, text: str) -> None:
+        now = time.monotonic()
+        if now - self._said.get(text, -_SAY_AGAIN_S) < _SAY_AGAIN_S:
+            return
+        self._said[text] = now
+        if len(self._said) > _SENTENCES:
+            del self._said[min(self._said, key=self._said.__getitem__)]
+        self._log(text)
+
+
 class FrameServer:
     """A publisher's end of the links to other processes, as the node's parameters allow.
 
@@ -106,7 +126,7 @@ class FrameServer:
                 publisher.publisher_id,
                 allowed_gids=groups,
                 quarantine_timeout_s=parameters['quarantine'],
-                report=node.get_logger().info,
+                report=_Report(node.get_logger().info),
             )
             publisher.serve(self._server)
 
