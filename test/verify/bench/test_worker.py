@@ -95,7 +95,8 @@ def test_closing_ends_it(make_worker: MakeWorker, orderly: bool, no_fd_leak: Non
     worker.ask(op='x')
     worker.close()
     worker.close()
-    assert worker._process.returncode == (-signal.SIGTERM if orderly else 0)
+    # The end of its input and the signal come together: either may be first.
+    assert worker._process.returncode in ((0, -signal.SIGTERM) if orderly else (0,))
 
 
 def test_one_that_does_not_end_is_killed_with_its_children(make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch) -> None:
