@@ -507,10 +507,28 @@ def test_a_lease_that_the_pool_took_back_maps_nothing(make_pool: MakePool, make_
     pool.release(frame._held())
     slot = pool.acquire()
     assert slot is not None
-    with pytest.raises(StaleFrameError, match=r'^frame 6: generation 1 of its slot is gone \(now 2\); use the newest frame$'), frame.map():
+    with pytest.raises(StaleFrameError, match=r'^frame 6: the lease of camera was released, .*\(generation 1, now 2\)'), frame.map():
         pytest.fail('mapped')
     pool.discard(slot)
     frame._lease = None
+
+
+@pytest.mark.parametrize('before', ['nothing', 'reconfigure', 'close'])
+def test_a_revoked_lease_maps_nothing_even_before_its_slot_is_used_again(make_pool: MakePool, make_frame: MakeFrame, before: str) -> None:
+    pool = make_pool(slots=1)
+    with make_frame(pool, sequence=6) as frame:
+        delivery = frame.deliver('viewer')
+    assert delivery is not None
+    if before == 'reconfigure':
+        pool.reconfigure(pool.layout, lambda: (SealedMemfd().allocate(pool.layout.buffer_size(0)),))
+    elif before == 'close':
+        pool.close()
+    assert pool.revoke('viewer') == 1
+    for write in (False, True):
+        with pytest.raises(StaleFrameError, match='frame 6: the lease of viewer was revoked'), delivery.map(write=write):
+            pytest.fail('mapped')
+    with pytest.raises(StaleFrameError):
+        delivery.release()
 
 
 def test_a_copy_may_outlive_the_frame(make_frame: MakeFrame) -> None:

@@ -117,10 +117,10 @@ class FrameMapping(PlaneViews):
             fence = frame.data.acquire_fence
             if fence is not None:
                 frame._await_acquire(fence)
-            if lease.slot.generation != lease.generation:
+            if lease.ended or lease.slot.generation != lease.generation:
                 raise StaleFrameError(
-                    f'frame {frame.data.sequence}: generation {lease.generation} of its slot is gone (now {lease.slot.generation}); '
-                    'use the newest frame'
+                    f'frame {frame.data.sequence}: the lease of {lease.holder} was {lease.ended or "taken back"}, its slot is not its own '
+                    f'any more (generation {lease.generation}, now {lease.slot.generation}); use the newest frame'
                 )
             self._begin()
         except BaseException:

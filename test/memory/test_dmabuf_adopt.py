@@ -17,6 +17,7 @@ import pytest
 
 from zc_perception.errors import AllocationError
 from zc_perception.memory import dmabuf
+from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.descriptor_kind import is_dmabuf
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
@@ -296,3 +297,13 @@ def test_a_dma_buf_can_not_be_narrowed(access: int, trusted: bool, tmp_path: Pat
     assert buffer.seal_for_sharing() != trusted
     assert not buffer.mapped, 'nothing to map for'
     buffer.close()
+
+
+def test_empty_memory_and_impossible_sizes_are_refused() -> None:
+    for size, expected in ((0, None), (4096, -1)):
+        fd = OwnedFd(os.memfd_create('peer', os.MFD_ALLOW_SEALING))
+        os.ftruncate(fd.fileno(), size)
+        fcntl.fcntl(fd.fileno(), abi.F_ADD_SEALS, abi.F_SEAL_SHRINK | abi.F_SEAL_GROW)
+        with pytest.raises(AllocationError, match=f'has {size} bytes, {expected} were announced; neither can be less than 1'):
+            DmaBuf.from_fd(fd, expected_size=expected)
+        assert fd.closed

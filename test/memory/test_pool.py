@@ -10,6 +10,7 @@ import pytest
 from pool_kit import SMALL, CountingAllocator, acquired, counted_pool, leased, stop_clock
 
 from zc_perception.errors import AllocationError, ConfigError, LayoutError, StaleFrameError
+from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import EventFence
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.pool import BufferPool, Slot, SlotState
@@ -460,3 +461,14 @@ def test_a_closed_pool_allocates_nothing_for_a_slot_that_times_out(make_pool: Ma
     pool.collect()
     assert pool.statistics().states == {SlotState.RETIRED: 1}
     assert pool.acquire() is None
+
+
+@pytest.mark.parametrize(
+    'again', [lambda buffer: buffer, lambda buffer: DmaBuf(buffer.dup(), buffer.kind, buffer.heap)], ids=['object', 'dup']
+)
+def test_slots_in_the_same_memory_are_refused(again: Callable[[DmaBuf], DmaBuf]) -> None:
+    image = compute_layout(NV12, 64, 48)
+    with pytest.raises(LayoutError, match='slots 0 and 1 share the buffer with inode'):
+        memory = SealedMemfd().allocate(image.buffer_size(0))
+        BufferPool(image, lambda: (again(memory),), 3, name='camera')
+    memory.close()

@@ -10,11 +10,14 @@ import pytest
 from negotiation.kit import SOON_S, Producer, Session, who
 
 from zc_perception.errors import AcceleratorError, NegotiationError
-from zc_perception.negotiation.collection import BufferCollection
+from zc_perception.negotiation.collection import BufferCollection, negotiate
+from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.membership import State
 from zc_perception.negotiation.references import ReferenceKind
 from zc_perception.negotiation.roster import Verdict
 from zc_perception.negotiation.settings import BufferSettings
+from zc_perception.pixel.fourcc import NV12, fourcc_code
+from zc_perception.pixel.modifier import LINEAR
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 
@@ -457,3 +460,30 @@ def test_a_callback_may_use_the_collection(session: Session) -> None:
     session.camera()
     settings = session.allocate()
     assert seen[0][0] is settings
+
+
+@pytest.mark.parametrize('timeout_s', [float('nan'), float('inf'), -1.0])
+def test_waits_have_an_end(timeout_s: float) -> None:
+    collection = BufferCollection('camera', (64, 48))
+    token = collection.first_token()
+    other = token.duplicate('other')
+    participant = token.bind()
+    with pytest.raises(ValueError, match='waits are bounded'):
+        participant.wait(timeout_s)
+    with pytest.raises(ValueError, match='waits are bounded'):
+        collection.allocate(lambda request: pytest.fail('allocated'), timeout_s)
+    other.close()
+    participant.close()
+    collection.close()
+
+
+@pytest.mark.parametrize(
+    ('size', 'tiled'), [((63, 64), 0x0100000000000001), ((64, 64), 0x0100000000000004)], ids=['odd for NV12', 'CCS of NV12']
+)
+def test_a_tiled_format_that_can_not_be_leaves_the_choice_to_another(size: tuple[int, int], tiled: int) -> None:
+    """X tiled NV12 of an odd width; Y tiled with compression status for a format that it doesn't exist for."""
+    linear = (fourcc_code('AR24'), LINEAR)
+    settings = negotiate([BufferConstraints('camera', formats=((NV12, tiled), linear), slots=1)], *size, heap='memfd')
+    assert settings.format == linear
+    with pytest.raises(NegotiationError, match='NV12'):
+        negotiate([BufferConstraints('camera', formats=((NV12, tiled),), slots=1)], *size, heap='memfd')

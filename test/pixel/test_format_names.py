@@ -242,13 +242,13 @@ def test_range_and_matrix_are_never_taken_for_granted() -> None:
 @pytest.mark.parametrize(
     ('fourcc', 'colours', 'why'),
     [
-        ('NV12', Colorimetry(Matrix.BT2020, Range.FULL), 'it has only bt601 limited, bt601 full, bt709 limited'),
+        ('NV12', Colorimetry(Matrix.BT2020, Range.FULL), 'known are bt601 limited, bt601 full, bt709 limited'),
         (
             'NV21',
             Colorimetry(Matrix.BT709, Range.LIMITED),
-            "no colour format for 'NV21' bt709 limited; it has only bt601 limited, bt601 full",
+            "no NvBufSurface colour format for 'NV21' bt709 limited: known are bt601 limited, bt601 full",
         ),
-        ('NV16', BT601_LIMITED, 'it has none'),
+        ('NV16', BT601_LIMITED, 'none is known for it'),
     ],
 )
 def test_what_nvbufsurface_lacks_is_said(fourcc: str, colours: Colorimetry, why: str) -> None:

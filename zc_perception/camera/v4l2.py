@@ -12,14 +12,14 @@ from collections.abc import Callable
 from zc_perception.camera import v4l2_abi as abi
 from zc_perception.camera.camera import CameraStatistics
 from zc_perception.camera.v4l2_device import Dequeued, V4l2Device
-from zc_perception.errors import AllocationError, CameraError
+from zc_perception.errors import AllocationError, CameraError, FormatError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot
 from zc_perception.negotiation.constraints import BufferConstraints, Placement
 from zc_perception.negotiation.settings import BufferSettings
-from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range
+from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, V4l2Colorimetry, from_v4l2_colorimetry
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout
 from zc_perception.pixel.modifier import LINEAR
@@ -43,10 +43,15 @@ def nv12_layout(pix: abi.PixFormat) -> ImageLayout:
 
 
 def colorimetry_of(pix: abi.PixFormat) -> Colorimetry:
-    """What the driver says of its colours; BT.601 limited where it says nothing, as V4L2's defaults for SD and webcams are."""
-    bt709 = pix.ycbcr_enc == abi.YCBCR_ENC_709 or (pix.ycbcr_enc == 0 and pix.colorspace == abi.COLORSPACE_REC709)
-    full = pix.quantization == abi.QUANTIZATION_FULL_RANGE
-    return Colorimetry(Matrix.BT709 if bt709 else Matrix.BT601, Range.FULL if full else Range.LIMITED)
+    """What the driver says of its colours; BT.601 where it says nothing, or something that has no name here, with its range.
+
+    A camera whose colours are unknown is still a camera.
+    """
+    fields = V4l2Colorimetry(int(pix.colorspace), int(pix.ycbcr_enc), int(pix.quantization), int(pix.xfer_func))
+    try:
+        return from_v4l2_colorimetry(fields)
+    except FormatError:
+        return Colorimetry(Matrix.BT601, Range.FULL if pix.quantization == abi.QUANTIZATION_FULL_RANGE else Range.LIMITED)
 
 
 class V4l2Camera:

@@ -121,6 +121,11 @@ class DmaBuf:
                 raise AllocationError(
                     f'buffer {buffer.identity.inode} ({exporter}) was opened read-only; its owner has to send an O_RDWR descriptor'
                 )
+            if buffer.size <= 0 or (expected_size is not None and expected_size < 0):
+                raise AllocationError(
+                    f'buffer {buffer.identity.inode} ({exporter}) has {buffer.size} bytes, {expected_size} were announced; '
+                    'neither can be less than 1'
+                )
             if expected_size is not None and buffer.size < expected_size:
                 raise AllocationError(
                     f'buffer {buffer.identity.inode} ({exporter}) has {buffer.size} bytes, {expected_size} were announced'

@@ -6,7 +6,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 
-from zc_perception.errors import ConfigError
+from zc_perception.errors import ConfigError, LayoutError
 from zc_perception.memory.slot import Buffers, Slot, close_buffers
 from zc_perception.pixel.layout import ImageLayout, validate_layout
 
@@ -56,6 +56,16 @@ class SlotSource:
             raise
         return Slot(index, buffers, self.uid << 32 | next(self._serials), self.layout)
 
+    def _check_own_memory(self, made: list[Slot]) -> None:
+        """Two slots in the same memory would each write the other's frames."""
+        own = {buffer.identity for buffer in made[-1].buffers}
+        for other in made[:-1]:
+            if shared := own & {buffer.identity for buffer in other.buffers}:
+                raise LayoutError(
+                    f'pool of {self.pool_name}: slots {other.index} and {made[-1].index} share the buffer with inode '
+                    f'{min(identity.inode for identity in shared)}; the allocator has to make new ones for each slot'
+                )
+
     def slots(self, count: int) -> list[Slot]:
         """All slots of a configuration, or none: what was allocated before a failure is closed again. Raises as :meth:`slot`.
 
@@ -69,6 +79,7 @@ class SlotSource:
         try:
             for index in range(count):
                 made.append(self.slot(index))
+                self._check_own_memory(made)
         except BaseException:
             for slot in made:
                 close_buffers(slot.buffers)

@@ -25,8 +25,9 @@ from zc_perception.negotiation.constraints import (
 )
 from zc_perception.negotiation.heap_offer import HeapOffer, heap_offer
 from zc_perception.negotiation.settings import AllocationRequest, ImageLimits, joint_limits
-from zc_perception.pixel.fourcc import FORMATS, fourcc_name
-from zc_perception.pixel.modifier import INVALID, LINEAR
+from zc_perception.pixel.fourcc import FORMATS, fourcc_name, pixel_format
+from zc_perception.pixel.layout import check_dimensions
+from zc_perception.pixel.modifier import INVALID, LINEAR, plane_count
 
 Participants = Sequence[BufferConstraints]
 
@@ -187,10 +188,18 @@ def _by_step(participants: Participants, name: str) -> str:
 def _layout_objection(
     participants: Participants, limits: ImageLimits, candidate: _Candidate, size: Size, placement: Placement | None
 ) -> str | None:
-    """Why a LINEAR image can't keep the limits. What other layouts need only their allocator knows; its answer is checked."""
-    if candidate.format[1] != LINEAR:
-        return None
+    """Why an image of that format can't be, or a LINEAR one can't keep the limits. What else other layouts need only their allocator
+    knows; its answer is checked."""
     fourcc, text = candidate.format[0], format_text(candidate.format)
+    if candidate.format[1] != LINEAR:
+        try:
+            for wanted in dict.fromkeys((size, limits.largest or size)):
+                check_dimensions(pixel_format(fourcc), *wanted)
+            if candidate.format[1] != INVALID:
+                plane_count(*candidate.format)
+        except (LayoutError, FormatError) as error:
+            return f'{text} {size_text(wanted)}: {error}'
+        return None
     for wanted in dict.fromkeys((size, limits.largest or size)):
         try:
             layout = limits.layout(fourcc, wanted, placement)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from zc_perception.errors import FormatError, LayoutError, NegotiationError
+from zc_perception.memory.fence import check_timeout
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.answer import give_back, trial_failure
 from zc_perception.negotiation.constraints import BufferConstraints, Size, size_text
@@ -81,6 +82,7 @@ class BufferCollection(Membership):
         :raises NegotiationError: not all within *timeout_s* (names them; may be tried again). Nothing suits everybody, a participant
             died, the allocator varied what it may not, a required participant can't import: the collection has failed for everybody.
         """
+        check_timeout(timeout_s)
         with self._locked():
             self._wait(lambda: self._state is not State.COLLECTING or not self._roster.pending(), timeout_s)
             if self._state is State.COLLECTING and (pending := self._roster.pending()):
@@ -192,6 +194,7 @@ class BufferCollection(Membership):
 
     def wait(self, member: Member, timeout_s: float) -> tuple[BufferSettings, tuple[Buffers, ...]]:
         """For participants."""
+        check_timeout(timeout_s)
         deadline = time.monotonic() + timeout_s
         while True:
             # A death that nobody was told of may be what completes the constraints.

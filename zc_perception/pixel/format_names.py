@@ -245,8 +245,8 @@ def nvbufsurface_format(fourcc: int, colorimetry: Colorimetry) -> NvBufSurfaceFo
         return found
     name = pixel_format(fourcc).name.strip()
     there = [f'{m.value} {r.value}' for f, m, r in _NVBUF_BY_PAIR if f == fourcc]
-    why = f'only {", ".join(there)}' if there else 'none'
-    raise FormatError(f"NvBufSurface has no colour format for '{name}' {colorimetry.matrix.value} {colorimetry.range.value}; it has {why}")
+    why = f'known are {", ".join(there)}' if there else 'none is known for it; newer libraries may have one'
+    raise FormatError(f"no NvBufSurface colour format for '{name}' {colorimetry.matrix.value} {colorimetry.range.value}: {why}")
 
 
 def from_nvbufsurface(value: int) -> tuple[int, Colorimetry]:

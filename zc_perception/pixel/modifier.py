@@ -16,6 +16,7 @@ from zc_perception.pixel.modifier_vendors import (
     AMD_GFX12,
     FAMILIES,
     KNOWN,
+    MAX_16BX2_HEIGHT_LOG2,
     NVIDIA_BLOCK_LINEAR_2D,
     VALUE_MASK,
     VIVANTE_TILINGS,
@@ -90,7 +91,8 @@ def _is_defined(family: Family, parameters: Mapping[str, int]) -> bool:
 
 
 def _describe_family(family: Family, value: int, parameters: Mapping[str, int]) -> ModifierDescription:
-    if family is NVIDIA_BLOCK_LINEAR_2D and not any(v for k, v in parameters.items() if k != 'height_log2'):
+    others = any(value for name, value in parameters.items() if name != 'height_log2')
+    if family is NVIDIA_BLOCK_LINEAR_2D and not others and parameters['height_log2'] <= MAX_16BX2_HEIGHT_LOG2:
         return ModifierDescription(family.vendor.name, '16BX2_BLOCK', value, {'height_log2': parameters['height_log2']})
     meanings = {f.name: f.meanings[parameters[f.name]] for f in family.fields if f.meanings}
     return ModifierDescription(family.vendor.name, family.name, value, parameters, meanings)

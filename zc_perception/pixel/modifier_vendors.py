@@ -209,7 +209,7 @@ FAMILIES = (
 )  # fmt: skip
 
 _GENERIC_KIND = 0xFE
-_MAX_16BX2_HEIGHT_LOG2 = 5
+MAX_16BX2_HEIGHT_LOG2 = 5
 
 
 def nvidia_16bx2_block(height_log2: int) -> int:
@@ -217,8 +217,8 @@ def nvidia_16bx2_block(height_log2: int) -> int:
 
     :param height_log2: 0 .. 5, for blocks of 1 .. 32 GOBs.
     """
-    if not 0 <= height_log2 <= _MAX_16BX2_HEIGHT_LOG2:
-        raise FormatError(f'NVIDIA 16BX2_BLOCK: height_log2 {height_log2} is outside 0 .. {_MAX_16BX2_HEIGHT_LOG2}')
+    if not 0 <= height_log2 <= MAX_16BX2_HEIGHT_LOG2:
+        raise FormatError(f'NVIDIA 16BX2_BLOCK: height_log2 {height_log2} is outside 0 .. {MAX_16BX2_HEIGHT_LOG2}')
     return NVIDIA_BLOCK_LINEAR_2D.encode(height_log2=height_log2)
 
 
