@@ -52,6 +52,17 @@ def test_another_publisher_of_the_same_frame_id_may_be_late() -> None:
     assert all(both.accept_message('camera', stamp) for stamp in range(5, 100, 10))
 
 
+def test_old_stamps_of_a_recording_are_late_only_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr('zc_perception.link.duplicates.time.monotonic', lambda: now[0])
+    both = DuplicateFilter()
+    both.direct_begins()
+    assert both.accept_direct(Header(1000, 'left'))
+    assert not both.accept_message('left', 3)
+    now[0] += 2.5
+    assert both.accept_message('left', 4)
+
+
 def test_time_that_goes_back_costs_nothing() -> None:
     both = DuplicateFilter()
     both.accept_direct(Header(1000, 'left'))

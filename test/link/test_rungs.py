@@ -22,6 +22,7 @@ from zc_perception.link.rungs import (
 HERE = LocalPublisher('/camera')
 CONNECTED = RemotePublisher('a' * 32, RemoteState.CONNECTED)
 CONNECTING = RemotePublisher('b' * 32, RemoteState.CONNECTING)
+GONE = RemotePublisher('d' * 32, RemoteState.GONE, 'Connection refused')
 FAR = RemotePublisher('c' * 32, RemoteState.IMPOSSIBLE, 'on another host')
 
 TABLE = [
@@ -32,6 +33,9 @@ TABLE = [
     ('remote', TopicView(remote=[CONNECTED]), SHARED_MEMORY, False, 'publisher aaaaaaaa is in another process'),
     ('remote, not yet', TopicView(remote=[CONNECTING]), UNMATCHED, False, 'connecting to publisher bbbbbbbb'),
     ('remote, far', TopicView(remote=[FAR]), ROS_MESSAGE, True, 'publisher cccccccc: on another host'),
+    ('killed', TopicView(remote=[GONE]), UNMATCHED, False, 'publisher dddddddd has ended'),
+    ('killed, and its successor', TopicView(remote=[GONE, CONNECTED]), SHARED_MEMORY, False, 'another process'),
+    ('required, killed', TopicView(remote=[GONE, CONNECTED], copy_free_required=True), SHARED_MEMORY, False, 'another process'),
     ('not announced', TopicView(unannounced=2), UNMATCHED, False, '2 adapted publisher(s) not announced yet'),
     ('plain', TopicView(plain=1), ROS_MESSAGE, True, '1 plain publisher(s)'),
     ('plain, other QoS', TopicView(plain=1, mismatch='volatile'), UNMATCHED, False, 'elsewhere: volatile'),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import grp
 import os
+import pwd
 
 import pytest
 
 from zc_perception.errors import ConfigError
 from zc_perception.nodes import frame_links
-from zc_perception.nodes.frame_links import _Report, group_ids
+from zc_perception.nodes.frame_links import _Report, group_ids, user_ids
 
 
 def test_a_sentence_is_said_once_a_minute_and_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,11 +29,15 @@ def test_a_sentence_is_said_once_a_minute_and_memory_is_bounded(monkeypatch: pyt
     assert len(report._said) <= 64
 
 
-def test_groups_are_given_by_name_or_number() -> None:
-    own = grp.getgrgid(os.getgid())
-    assert group_ids([own.gr_name, str(own.gr_gid), '0']) == [own.gr_gid, own.gr_gid, 0]
+def test_groups_and_users_are_given_by_name_or_number() -> None:
+    group, user = grp.getgrgid(os.getgid()), pwd.getpwuid(os.getuid())
+    assert group_ids(group.gr_name) == group_ids(str(group.gr_gid)) == [group.gr_gid]
+    assert group_ids('') == []
+    assert user_ids([user.pw_name, str(user.pw_uid)]) == [user.pw_uid, user.pw_uid]
 
 
-def test_a_group_that_does_not_exist_is_named() -> None:
-    with pytest.raises(ConfigError, match="shared_memory_groups': there is no group 'no-such-group'; see /etc/group"):
-        group_ids(['no-such-group'])
+def test_who_does_not_exist_is_named() -> None:
+    with pytest.raises(ConfigError, match="shared_memory_group': there is no group 'no-such-group'; see /etc/group"):
+        group_ids('no-such-group')
+    with pytest.raises(ConfigError, match="shared_memory_users': there is no user 'no-such-user'; see /etc/passwd"):
+        user_ids(['no-such-user'])

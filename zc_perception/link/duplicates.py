@@ -8,11 +8,14 @@ of the same frame_id lose nothing: their stamps are others.
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict, deque
 from typing import Any
 
 Key = tuple[str, int]
 REMEMBERED = 256
+# Messages of a publisher that has just been connected are on the way for so long at most; afterwards old stamps are somebody else's.
+_LATE_S = 2.0
 
 
 class DuplicateFilter:
@@ -31,12 +34,14 @@ class DuplicateFilter:
         self._remembered = remembered
         # The first stamp of each frame_id since a publisher was connected: its messages of before then are late.
         self._first: dict[str, int] = {}
+        self._late_until = 0.0
         self.dropped = 0
 
     def direct_begins(self) -> None:
         """A publisher of another process was connected: what comes from it by message after its first object is late."""
         with self._lock:
             self._first.clear()
+            self._late_until = time.monotonic() + _LATE_S
 
     def accept_direct(self, header: Any) -> bool:
         """Whether an object of another process is new; ``False``, and counted, when its message was taken before."""
@@ -52,7 +57,8 @@ class DuplicateFilter:
     def accept_message(self, frame_id: str, stamp_ns: int) -> bool:
         """Whether a message is new: not what came copy-free, and not from before its publisher was connected."""
         with self._lock:
-            old = stamp_ns < self._first.get(frame_id, stamp_ns) or any(
+            late = time.monotonic() < self._late_until and stamp_ns < self._first.get(frame_id, stamp_ns)
+            old = late or any(
                 header.stamp_ns == stamp_ns and header.frame_id == frame_id for header in tuple(self.direct)
             )
             if old:

@@ -23,6 +23,7 @@ class RemoteState(Enum):
     CONNECTED = 'connected'
     CONNECTING = 'connecting'
     IMPOSSIBLE = 'impossible'
+    GONE = 'gone'
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,9 @@ def choose(view: TopicView) -> Choice:
             routes.append((SHARED_MEMORY, f'{label} is in another process of this host'))
         elif remote.state is RemoteState.CONNECTING:
             waiting.append(f'connecting to {label}')
+        elif remote.state is RemoteState.GONE:
+            # The graph knows it for a while yet. To read messages for its sake would make its successor convert.
+            waiting.append(f'{label} has ended')
         else:
             routes.append((ROS_MESSAGE, f'{label}: {remote.reason}'))
     if view.mismatch:

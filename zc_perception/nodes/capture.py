@@ -17,6 +17,7 @@ from zc_perception.errors import ConfigError, ZcError
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedPublisher, ExtraMessage
 from zc_perception.link.image_conversion import OUTPUT_ENCODINGS, FrameToJpeg, frame_adapter, stamp_to_message
+from zc_perception.link.shared_memory.codes import MAX_FRAME_ID
 from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import SlotState
@@ -75,6 +76,7 @@ class CaptureNode(PerceptionNode):
         self._done = False
         self._settings: BufferSettings | None = None
         self._heap_reasons: list[str] = []
+        self._check_frame_id(self.parameters['frame_id'])
         stand_ins = parse_stand_ins(self.parameters['participants'])
         self.camera = self._open_camera()
         self.buffers = CameraBuffers(self.camera, wanted_slots=self.parameters['slots'], stand_ins=stand_ins)
@@ -88,6 +90,13 @@ class CaptureNode(PerceptionNode):
         except BaseException:
             self.camera.close()
             raise
+
+    def _check_frame_id(self, frame_id: str) -> None:
+        size = len(frame_id.encode(errors='replace'))
+        if size > MAX_FRAME_ID:
+            raise ConfigError(
+                f"node '{self.get_name()}': parameter 'frame_id' has {size} bytes; at most {MAX_FRAME_ID} can be sent to other processes"
+            )
 
     def _extras(self) -> list[ExtraMessage[Frame]]:
         quality = self.parameters['jpeg_quality']

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grp
+import pwd
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,11 +23,12 @@ from zc_perception.observe.diagnostics import Level, Status
 
 PUBLISHER_SPECS = (
     ParameterSpec('shared_memory', True, 'Let other processes of this host have frames as the same memory.'),
-    ParameterSpec('shared_memory_groups', [], 'Groups whose members may connect, besides this user and root.'),
+    ParameterSpec('shared_memory_group', '', 'Group whose members may connect, besides this user and root.'),
     ParameterSpec('quarantine', 2.0, "Longest job of a consumer's device, which a dead consumer leaves behind.", 's', 0.0, 60.0),
 )
 SUBSCRIPTION_SPECS = (
     ParameterSpec('shared_memory', True, 'Take frames of other processes on this host as the same memory.'),
+    ParameterSpec('shared_memory_users', [], 'Users whose publishers are trusted, besides this one and root.'),
     ParameterSpec('copy_free', 'preferred', 'required: plain messages, a copy, are an error instead.', choices=('preferred', 'required')),
 )
 # What consumers of this process hold counts as promised, under one name that nobody else has.
@@ -47,8 +49,11 @@ def subscribe_frames(
     """A subscription of ``image_raw`` as the node's parameters allow.
 
     :param held: frames that the node holds at the same time.
+    :raises ConfigError: a user that doesn't exist.
     """
-    options: dict[str, Any] = {'remote': SharedMemoryLinks(node.get_name(), held=held)} if parameters['shared_memory'] else {}
+    options: dict[str, Any] = {}
+    if parameters['shared_memory']:
+        options['remote'] = SharedMemoryLinks(node.get_name(), held=held, allowed_uids=user_ids(parameters['shared_memory_users']))
     return AdaptedSubscription(
         node,
         frame_adapter('rgb8', ledger, holder=f'{node.get_name()}:from_ros'),
@@ -79,17 +84,30 @@ def subscription_status(subscription: AdaptedSubscription[Frame]) -> Status:
     return Status('link', level, f'{link.rung}: {link.reason}', values)
 
 
-def group_ids(names: Sequence[str]) -> list[int]:
-    """Numbers of groups, given by name or number.
+def group_ids(name: str) -> list[int]:
+    """The number of a group, given by name or number; none for an empty name.
 
     :raises ConfigError: no such group.
+    """
+    if not name:
+        return []
+    try:
+        return [int(name) if name.isdigit() else grp.getgrnam(name).gr_gid]
+    except KeyError:
+        raise ConfigError(f"parameter 'shared_memory_group': there is no group '{name}'; see /etc/group") from None
+
+
+def user_ids(names: Sequence[str]) -> list[int]:
+    """Numbers of users, given by name or number.
+
+    :raises ConfigError: no such user.
     """
     ids = []
     for name in names:
         try:
-            ids.append(int(name) if name.isdigit() else grp.getgrnam(name).gr_gid)
+            ids.append(int(name) if name.isdigit() else pwd.getpwnam(name).pw_uid)
         except KeyError:
-            raise ConfigError(f"parameter 'shared_memory_groups': there is no group '{name}'; see /etc/group") from None
+            raise ConfigError(f"parameter 'shared_memory_users': there is no user '{name}'; see /etc/passwd") from None
     return ids
 
 
@@ -119,7 +137,7 @@ class FrameServer:
     def __init__(self, node: Node, parameters: NodeParameters, publisher: AdaptedPublisher[Frame]) -> None:
         self._publisher = publisher
         self._server: SharedMemoryServer | None = None
-        groups = group_ids(parameters['shared_memory_groups'])
+        groups = group_ids(parameters['shared_memory_group'])
         if parameters['shared_memory']:
             self._server = SharedMemoryServer(
                 node.get_fully_qualified_name(),

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from memory_link import PUBLISHER, RawPeer, make_frame, make_layout, make_pool, publish, wait_for
 
-from zc_perception.errors import ConfigError
 from zc_perception.frame import Header
 from zc_perception.link.shared_memory import connection, descriptors, reception, wire
 from zc_perception.link.shared_memory.admission import grant
@@ -605,17 +604,20 @@ def test_what_is_sent_cannot_be_written_by_its_consumers(pool: BufferPool, serve
         assert not server.statistics().consumers[0].trusted_writer
 
 
-def test_a_frame_id_that_is_too_long_is_a_config_error(pool: BufferPool, serve: Serve) -> None:
+def test_a_frame_id_that_is_too_long_costs_the_consumers_and_not_the_camera(pool: BufferPool, serve: Serve) -> None:
     server = serve(pool)
     with RawPeer.welcomed(server.path) as peer:
         with make_frame(pool, 0, header=Header(0, 'ü' * 127)) as frame:
             server.publish(frame)
         assert peer.receive_frame().sequence == 0
-        with make_frame(pool, 1, header=Header(0, 'ü' * 128)) as frame, pytest.raises(ConfigError, match='has 256 bytes'):
+        with make_frame(pool, 1, header=Header(0, 'ü' * 128)) as frame:
             peer.release(wire.FrameMessage(pool.slots[0].buffer_uid, 1, 0, 0, 0, 0, 0, 0, False))
             wait_for(lambda: server.statistics().consumers[0].held == 0, 'the release')
             server.publish(frame)
-    settled(server, 'eof')
+        assert peer.receive_type() == MessageType.BUFFERS
+        packet, _ = peer.receive()
+        assert b'has 256 bytes; at most 255' in packet
+    settled(server, 'constraints')
     wait_for(lambda: all_free(pool), 'every slot')
 
 

@@ -15,7 +15,7 @@ from zc_perception.link.endpoints.qos import link_qos
 from zc_perception.link.rungs import RemotePublisher, RemoteState
 
 _MAX_ANNOUNCEMENTS = 100
-_LIKELY = (RemoteState.CONNECTED, RemoteState.CONNECTING, RemoteState.IMPOSSIBLE)
+_LIKELY = (RemoteState.CONNECTED, RemoteState.CONNECTING, RemoteState.IMPOSSIBLE, RemoteState.GONE)
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,6 @@ class Announcements:
         if all(state.state is RemoteState.CONNECTED for state in found) and len(found) == adapted:
             # Nobody else is left to be found.
             for state in states:
-                if state.state is RemoteState.IMPOSSIBLE:
+                if state.state in (RemoteState.IMPOSSIBLE, RemoteState.GONE):
                     self._known.pop(state.publisher_id, None)
         return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import time
 from collections import deque
@@ -21,6 +23,8 @@ from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
 _MAX_DEPTH = 64
 # A publisher that doesn't let us in within this time is read by messages meanwhile; we go on trying.
 _PATIENCE_S = 2.0
+# So long the graph may know publishers that have been killed; Fast DDS forgets them after 20 s.
+_GRAPH_REMEMBERS_S = 60.0
 _LOOK_S = 0.5
 
 
@@ -76,16 +80,29 @@ class _Link:
         self.source: _Source | None = None
         self.receiver: SharedMemoryReceiver | None = None
         self.was_connected = False
+        self.ever_connected = False
 
-    def state(self) -> RemotePublisher:
-        """How far it is."""
+    def state(self, successor: bool) -> RemotePublisher:
+        """How far it is.
+
+        :param successor: another publisher of the topic is connected.
+        """
         publisher_id = self.announcement.publisher_id
+        now = time.monotonic()
         if self.client.connected:
-            self.since = time.monotonic()
+            self.since, self.ever_connected = now, True
             return RemotePublisher(publisher_id, RemoteState.CONNECTED)
         reason = self.client.last_end or f"nobody answers at '{self.announcement.socket}'"
-        waiting = time.monotonic() - self.since < _PATIENCE_S
-        return RemotePublisher(publisher_id, RemoteState.CONNECTING if waiting else RemoteState.IMPOSSIBLE, reason)
+        if now - self.since < _PATIENCE_S:
+            return RemotePublisher(publisher_id, RemoteState.CONNECTING, reason)
+        gone = now - self.since < _GRAPH_REMEMBERS_S and self._has_ended(reason, successor)
+        return RemotePublisher(publisher_id, RemoteState.GONE if gone else RemoteState.IMPOSSIBLE, reason)
+
+    def _has_ended(self, reason: str, successor: bool) -> bool:
+        """Nobody listens at a socket that is there: it was killed. No socket may also mean that its folder isn't shared with us."""
+        if os.strerror(errno.ECONNREFUSED) in reason:
+            return True
+        return (self.ever_connected or successor) and not os.path.exists(self.announcement.socket)
 
 
 class SharedMemoryLinks:
@@ -136,7 +153,8 @@ class SharedMemoryLinks:
             gone = [self._links.pop(publisher_id) for publisher_id in list(self._links) if publisher_id not in wanted]
             for publisher_id, announcement in wanted.items():
                 self._point(publisher_id, announcement)
-            states = {publisher_id: link.state() for publisher_id, link in self._links.items()}
+            successor = any(link.client.connected for link in self._links.values())
+            states = {publisher_id: link.state(successor) for publisher_id, link in self._links.items()}
         for link in gone:
             self._end(link)
         self._look.set()

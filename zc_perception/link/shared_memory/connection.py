@@ -221,7 +221,12 @@ class Connection:
             return False
         header = data.header
         if header.frame_id is not self._frame_id:
-            self._set_frame_id(header.frame_id)
+            try:
+                self._set_frame_id(header.frame_id)
+            except (ConfigError, UnicodeEncodeError) as error:
+                # This way is closed to the stream; the others aren't, and neither is the camera.
+                self._refuse(RefusalCode.CONSTRAINTS, str(error))
+                return False
         self._pack(
             self._packet, 0, _FRAME_TYPE, self._length, 0, uid, generation, data.sequence, header.stamp_ns, data.captured_ns,
             frame.published_ns, data.capture_cost_ns, self._dropped_untold, 0 if fence is None else FLAG_FENCE,

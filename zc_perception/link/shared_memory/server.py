@@ -111,7 +111,6 @@ class SharedMemoryServer:
         """Send *frame* to every consumer, or keep it for those whose window is full. Never blocks; the caller keeps its lease.
 
         :raises FrameReleasedError: the frame was released.
-        :raises ConfigError: the header's frame_id is too long for the wire.
         """
         connections = self._connections
         if not connections and self._history is None:

@@ -24,7 +24,7 @@ _BACKLOG = 128
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """``$ZC_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/zc_perception``, else ``/tmp/zc_perception-UID``."""
     if named := environment.get('ZC_RUNTIME_DIR'):
-        return Path(named)
+        return Path(os.path.abspath(named))  # the announcement is read in other folders
     if runtime := environment.get('XDG_RUNTIME_DIR'):
         return Path(runtime) / 'zc_perception'
     return Path(f'/tmp/zc_perception-{os.geteuid()}')
