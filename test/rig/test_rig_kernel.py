@@ -6,32 +6,18 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from . import Rig, RigResult
+from .checked_boot import CAMERAS, STRICT, Boot
 from .guest import checks
 
 pytestmark = pytest.mark.rig
 
 #: The guest needs the standard library alone; the system's interpreter starts faster than one in an environment.
 PYTHON = '/usr/bin/python3' if os.access('/usr/bin/python3', os.X_OK) else sys.executable
-
-#: Red zones and poison find what is used after it was freed, full preemption finds races.
-STRICT = 'slub_debug=FZP,kmalloc-* preempt=full'
-
-#: Two cameras, with memory from vmalloc and from the DMA API.
-CAMERAS = 'n_devs=2 node_types=0x1,0x1 allocators=0,1'
-
-
-@dataclass(frozen=True)
-class Boot:
-    """The run, and what each check said: a traceback, or nothing."""
-
-    result: RigResult
-    outcome: dict[str, str]
 
 
 @pytest.fixture(scope='session')

@@ -5,12 +5,12 @@ from __future__ import annotations
 import compileall
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from . import Rig, RigResult
+from . import Rig
+from .checked_boot import CAMERAS, STRICT, Boot
 from .guest import memory_checks, package_link_kit
 
 pytestmark = pytest.mark.rig
@@ -18,20 +18,6 @@ pytestmark = pytest.mark.rig
 HERE = Path(__file__).parent
 LINK = HERE.parent / 'link'
 PACKAGE = HERE.parents[1] / 'zc_perception'
-
-#: Red zones and poison find what is used after it was freed, full preemption finds races.
-STRICT = 'slub_debug=FZP,kmalloc-* preempt=full'
-
-#: Two cameras, with memory from vmalloc and from the DMA API.
-CAMERAS = 'n_devs=2 node_types=0x1,0x1 allocators=0,1'
-
-
-@dataclass(frozen=True)
-class Boot:
-    """The run, and what each check said: a traceback, or nothing."""
-
-    result: RigResult
-    outcome: dict[str, str]
 
 
 @pytest.fixture(scope='module')

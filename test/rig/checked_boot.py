@@ -1,0 +1,21 @@
+"""What the tests share that run many checks in one boot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from . import RigResult
+
+#: Red zones and poison find what is used after it was freed, full preemption finds races.
+STRICT = 'slub_debug=FZP,kmalloc-* preempt=full'
+
+#: Two cameras, with memory from vmalloc and from the DMA API.
+CAMERAS = 'n_devs=2 node_types=0x1,0x1 allocators=0,1'
+
+
+@dataclass(frozen=True)
+class Boot:
+    """The run, and what each check said: a traceback, or nothing."""
+
+    result: RigResult
+    outcome: dict[str, str]
