@@ -27,6 +27,14 @@ def test_what_comes_directly_after_its_message_is_dropped() -> None:
     assert both.accept_direct(Header(6, 'left'))
 
 
+def test_a_message_that_could_not_be_taken_does_not_cost_the_object_that_comes_directly() -> None:
+    both = DuplicateFilter()
+    assert both.accept_message('left', 5)
+    both.forget_message('left', 5)
+    assert both.accept_direct(Header(5, 'left'))
+    assert not both.accept_message('left', 5)
+
+
 def test_a_message_from_before_the_connection_does_not_come_after_its_frames() -> None:
     both = DuplicateFilter()
     both.direct_begins()

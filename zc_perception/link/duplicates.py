@@ -69,6 +69,11 @@ class DuplicateFilter:
                     self._message.popitem(last=False)
             return not old
 
+    def forget_message(self, frame_id: str, stamp_ns: int) -> None:
+        """A message that was accepted could not be taken: the same object may still come copy-free."""
+        with self._lock:
+            self._message.pop((frame_id, stamp_ns), None)
+
     def count(self) -> None:
         """Something else has recognised a duplicate."""
         with self._lock:

@@ -27,8 +27,9 @@ from zc_perception.link.type_adapter import Releaser, TypeAdapter
 
 T = TypeVar('T')
 _RUNG_PERIOD_S = 0.5
-# An announcement comes a little after the endpoint that it belongs to. To fall to messages meanwhile would make that publisher convert.
-_GRACE_S = 2.0
+# An announcement comes a little after the endpoint that it belongs to, on a loaded machine seconds after. To fall to messages meanwhile
+# would make that publisher convert.
+_GRACE_S = 10.0
 # Messages may be waiting in a reader that is no longer needed.
 _READER_LINGERS_S = 0.5
 
@@ -267,6 +268,8 @@ class AdaptedSubscription(Generic[T]):
         except Exception as error:
             # The adapter is somebody else's code, and the message is a stranger's.
             self._conversion_errors += 1
+            if identity is not None:
+                self._duplicates.forget_message(*identity)
             self._node.get_logger().error(f"'{self.topic}': a message could not be taken: {error}", throttle_duration_sec=5.0)
             return
         self._conversions += 1
