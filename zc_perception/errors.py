@@ -52,6 +52,10 @@ class AcceleratorError(ZcError):
     """An accelerator can't be opened, or a job failed. The node lives on; the frame is lost and counted."""
 
 
+class DeviceLostError(AcceleratorError):
+    """The device is gone or hangs: every job that it had is lost. What was opened must be closed, and may be opened anew later."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """``; did you mean 'x'?`` for the known word nearest to *word*, or nothing."""
     found = get_close_matches(word, list(known), n=1, cutoff=0.6)

@@ -9,8 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from zc_perception.detection.detections import Detections
-from zc_perception.detection.heads import HEADS, decode_boxes, decode_yolov8
+from zc_perception.detection.heads import decode_boxes, decode_yolov8
 from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError
 
 # 1920x1080 in 640x640: scale 1/3, picture in rows 140..500.
@@ -18,14 +19,14 @@ BOX = Letterbox.fit(1920, 1080, 640, 640)
 CLASSES = 3
 
 
-def yolov8(*anchors: Sequence[float], empty: int = 50) -> list[NDArray[np.float32]]:
+def yolov8(*anchors: Sequence[float], empty: int = 50) -> list[RawTensor]:
     """1 x (4 + classes) x N: each anchor is cx, cy, w, h, then scores; the others have a score of 0.01."""
     rows = np.full((len(anchors) + empty, 4 + CLASSES), 0.01, np.float32)
     rows[: len(anchors)] = np.reshape(anchors, (-1, 4 + CLASSES)) if anchors else rows[:0]
-    return [np.ascontiguousarray(rows.T[None])]
+    return [RawTensor(np.ascontiguousarray(rows.T[None]))]
 
 
-def decode(outputs: list[NDArray[np.float32]], score: float = 0.25, iou: float = 0.5, limit: int = 100) -> Detections:
+def decode(outputs: list[RawTensor], score: float = 0.25, iou: float = 0.5, limit: int = 100) -> Detections:
     return decode_yolov8(outputs, BOX, score, iou, limit)
 
 
@@ -91,11 +92,11 @@ def test_the_number_of_detections_is_limited_to_the_best() -> None:
 )
 def test_another_layout_is_an_error_with_its_shape(outputs: list[NDArray[np.float32]]) -> None:
     with pytest.raises(AcceleratorError, match=r'head yolov8 needs one output 1 x \(4 \+ classes\) x N, the model has'):
-        decode(outputs)
+        decode([RawTensor(values) for values in outputs])
 
 
-def rows(*values: Sequence[float]) -> list[NDArray[np.float32]]:
-    return [np.array(values, np.float32).reshape(-1, 6)]
+def rows(*values: Sequence[float]) -> list[RawTensor]:
+    return [RawTensor(np.array(values, np.float32).reshape(-1, 6))]
 
 
 def test_ready_made_boxes_are_filtered_and_sorted_and_not_moved() -> None:
@@ -113,7 +114,3 @@ def test_ready_made_boxes_are_limited_to_the_best() -> None:
 def test_places_of_a_table_that_are_empty_are_no_detections() -> None:
     assert len(decode_boxes(rows((0, 0, 0, 0, 0, 0), (5, 5, 5, 9, 0.5, 0)), BOX, 0.0, 0.5, 10)) == 0
     assert len(decode_boxes(rows(), BOX, 0.0, 0.5, 10)) == 0
-
-
-def test_manifests_name_these_heads() -> None:
-    assert HEADS['yolov8'] is decode_yolov8 and HEADS['boxes'] is decode_boxes

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from zc_perception.detection.heads.spec import HeadSpec
 from zc_perception.memory.fence import EventFence, Fence
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.npu import axl
@@ -16,7 +17,8 @@ from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
 
 MANIFEST = ModelManifest(
-    'counting', Path('model.yaml'), 'axl', None, ModelInput(0, 0, False, 0.0, 1.0, 'none', 0), 'yolov8', ('thing',), 0.5, 0.5, 10,
+    'counting', Path('model.yaml'), 'axl', None, ModelInput(0, 0, False, 0.0, 1.0, 'none', 0),
+    HeadSpec('yolov8', 1), ('thing',), 0.5, 0.5, 10,
     tensors=(TensorSpec('out', 'int8', (4,), 0, (1.0,), 0),),
 )  # fmt: skip
 

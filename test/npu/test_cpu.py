@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from zc_perception.camera.scene import RoadScene
 from zc_perception.detection.average_precision import box_iou
-from zc_perception.detection.heads import HEADS
+from zc_perception.detection.heads import make_head
+from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.frame import Frame
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
@@ -68,7 +70,9 @@ def test_the_road_model_finds_what_is_in_the_frame(accelerator: CpuAccelerator, 
     for index in (0, 30, 60):
         frame = road_frame(make_frame, scene, index)
         job = run(accelerator, frame)
-        detections = HEADS[manifest.head](job.outputs(), job.letterbox, manifest.score_threshold, manifest.nms_threshold, 100)
+        detections = make_head(manifest.head).decode(
+            job.outputs(), job.letterbox, DecodeLimits(manifest.score_threshold, manifest.nms_threshold, 100)
+        )
         for item in scene.truth(index):
             if item.visible < 0.9 or min(item.width, item.height) < 20:
                 continue
@@ -88,7 +92,9 @@ def test_the_hog_model_yields_opencv_s_own_people(accelerator: CpuAccelerator, m
     accelerator.load(manifest)
     frame = road_frame(make_frame, scene, 0)
     job = run(accelerator, frame)
-    found = HEADS[manifest.head](job.outputs(), job.letterbox, manifest.score_threshold, manifest.nms_threshold, 100)
+    found = make_head(manifest.head).decode(
+            job.outputs(), job.letterbox, DecodeLimits(manifest.score_threshold, manifest.nms_threshold, 100)
+        )
     hog = cv2.HOGDescriptor()
     hog.setSVMDetector(np.asarray(cv2.HOGDescriptor.getDefaultPeopleDetector(), np.float32))
     with frame.map() as planes:
@@ -125,7 +131,7 @@ class ScriptedEngine:
         self.seen.append(int(luma[0, 0]))
         if self.errors:
             raise self.errors.pop()
-        return [np.full((1, 6), luma[0, 0], np.float32)]
+        return [RawTensor(np.full((1, 6), luma[0, 0], np.float32))]
 
 
 @pytest.fixture
@@ -155,7 +161,7 @@ def test_an_engine_s_exception_is_a_failing_fence(
     assert pool.statistics().states == {SlotState.FREE: 1}, 'nothing of the traceback holds the pixels'
     good = filled(make_frame, pool, 2)
     again = run(accelerator, good)
-    assert again.outputs()[0][0, 0] == 2
+    assert again.outputs()[0].values[0, 0] == 2
     again.close()
 
 
@@ -169,7 +175,7 @@ def test_jobs_run_one_after_the_other_in_order(
     engine.go_on.set()
     assert all(job.fence.wait(WAIT_S) for job in jobs)
     assert engine.seen == [10, 20, 30]
-    assert [job.outputs()[0][0, 0] for job in jobs] == [10, 20, 30]
+    assert [job.outputs()[0].values[0, 0] for job in jobs] == [10, 20, 30]
     for job in jobs:
         job.close()
 
@@ -182,7 +188,7 @@ def test_closing_lets_the_running_job_end(
     assert engine.started.wait(WAIT_S)
     threading.Timer(0.03, engine.go_on.set).start()
     accelerator.close()
-    assert job.fence.wait(0.0) and job.outputs()[0][0, 0] == 5
+    assert job.fence.wait(0.0) and job.outputs()[0].values[0, 0] == 5
     with pytest.raises(AcceleratorError, match='no model loaded'):
         accelerator.submit(accelerator.import_frame(frame), frame)
     accelerator.close()

@@ -54,7 +54,7 @@ def test_a_whole_manifest_is_read(tmp_path: Path) -> None:
     manifest = load_manifest(written(tmp_path, GOOD))
     assert (manifest.name, manifest.engine, manifest.file) == ('boxes', 'onnx', tmp_path / 'weights.onnx')
     assert manifest.input == ModelInput(width=320, height=192, bgr=True, low=-1.0, high=1.0, resize='stretch', pad=0)
-    assert (manifest.head, manifest.classes, manifest.max_detections) == ('yolov8', ('car', 'person'), 20)
+    assert (manifest.head.kind, manifest.classes, manifest.max_detections) == ('yolov8', ('car', 'person'), 20)
     assert (manifest.score_threshold, manifest.nms_threshold) == (0.3, 1.0)
     assert (manifest.path, manifest.model_id, manifest.tensors) == (tmp_path / 'model.yaml', 0, ())
 

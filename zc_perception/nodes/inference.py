@@ -13,7 +13,8 @@ from std_srvs.srv import SetBool
 from vision_msgs.msg import Detection2DArray, LabelInfo
 
 from zc_perception.detection.detections import Detections
-from zc_perception.detection.heads import HEADS
+from zc_perception.detection.heads import make_head
+from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.memory.ledger import CopyLedger
@@ -66,7 +67,7 @@ class InferenceNode(PerceptionNode):
         self.failed = 0
         self._last_error = ''
         self.manifest = load_manifest(self.parameters['model'])
-        self._head = HEADS[self.manifest.head]
+        self._head = make_head(self.manifest.head)
         self._writer = DetectionsWriter(len(self.manifest.classes))
         self.accelerator, self._accelerator_reasons = open_accelerator(
             self.parameters['accelerator'], self.manifest, self._accelerator_options(), self.ledger
@@ -145,13 +146,8 @@ class InferenceNode(PerceptionNode):
         done_ns = time.monotonic_ns()
         data = entry.frame.data
         maximum = self.parameters['max_detections'] or self.manifest.max_detections
-        found = self._head(
-            entry.job.outputs(),
-            entry.job.letterbox,
-            self.score_threshold,
-            self._own('nms_threshold', self.manifest.nms_threshold),
-            maximum,
-        )
+        limits = DecodeLimits(self.score_threshold, self._own('nms_threshold', self.manifest.nms_threshold), maximum)
+        found = self._head.decode(entry.job.outputs(), entry.job.letterbox, limits)
         decoded_ns = time.monotonic_ns()
         self._publisher.publish(self._writer.write(data.header, found))
         published_ns = time.monotonic_ns()

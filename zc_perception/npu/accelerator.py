@@ -6,10 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import Fence
@@ -17,7 +15,7 @@ from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.pixel.layout import ImageLayout
 
-Outputs = Sequence[NDArray[np.float32]]
+Outputs = Sequence[RawTensor]
 
 
 @dataclass(frozen=True)

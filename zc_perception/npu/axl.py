@@ -9,9 +9,9 @@ import itertools
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, AllocationError, ConfigError
 from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
@@ -102,10 +102,10 @@ class AxlJob:
         """See :class:`Job`."""
         return [self._tensor(spec) for spec in self._tensors]
 
-    def _tensor(self, spec: TensorSpec) -> NDArray[np.float32]:
-        raw = np.frombuffer(self.result_bytes(spec.offset, spec.num_bytes), spec.dtype).reshape(spec.shape)
-        tensor: NDArray[np.float32] = (raw.astype(np.float32) - np.float32(spec.zero_point)) * np.array(spec.scale, np.float32)
-        return tensor
+    def _tensor(self, spec: TensorSpec) -> RawTensor:
+        values = np.frombuffer(self.result_bytes(spec.offset, spec.num_bytes), spec.dtype).reshape(spec.shape)
+        scale = spec.scale[0] if len(spec.scale) == 1 else np.array(spec.scale, np.float32)
+        return RawTensor(values, scale, spec.zero_point, name=spec.name)
 
     def abandon(self) -> SyncFile:
         """See :class:`Job`."""

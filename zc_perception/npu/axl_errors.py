@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 
-from zc_perception.errors import AcceleratorError
+from zc_perception.errors import AcceleratorError, DeviceLostError
 
 
 class AxlError(AcceleratorError):
@@ -78,7 +78,7 @@ class AxlTooNewError(AxlError):
     advice = 'the driver is older than this package; update it'
 
 
-class AxlGoneError(AxlError):
+class AxlGoneError(AxlError, DeviceLostError):
     """ENODEV: the card is gone."""
 
     advice = 'the card was removed or reset; check lspci and restart the node'

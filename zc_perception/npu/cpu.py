@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.detection.tensor import Nv12ToTensor
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.frame import Frame
@@ -80,7 +81,7 @@ class OnnxEngine:
         """See :class:`Engine`."""
         tensor = self._tensor_converter(luma.shape[1], luma.shape[0]).convert(luma, chroma)
         outputs: Sequence[NDArray[np.float32]] = self._session.run(None, {self._name: tensor})
-        return outputs
+        return [RawTensor(values) for values in outputs]
 
 
 class HogEngine:
@@ -111,7 +112,7 @@ class HogEngine:
             rows[:, :2] = corners[:, :2]
             rows[:, 2:4] = corners[:, :2] + corners[:, 2:]
             rows[:, 4] = -np.expm1(-np.asarray(weights, np.float32).reshape(-1))
-        return [rows]
+        return [RawTensor(rows)]
 
 
 class CpuJob:

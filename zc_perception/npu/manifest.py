@@ -13,6 +13,7 @@ import numpy as np
 import yaml
 
 from zc_perception.detection.heads import HEADS
+from zc_perception.detection.heads.spec import HeadSpec
 from zc_perception.errors import ConfigError, nearest
 
 MODELS = Path(__file__).resolve().parent.parent / 'models'
@@ -83,7 +84,7 @@ class ModelManifest:
     engine: str
     file: Path | None
     input: ModelInput
-    head: str
+    head: HeadSpec
     classes: tuple[str, ...]
     score_threshold: float
     nms_threshold: float
@@ -234,7 +235,7 @@ def load_manifest(model: str) -> ModelManifest:
         engine=engine,
         file=file,
         input=_read_input(path, reader.raw('input', {})),
-        head=reader.choice('head', tuple(HEADS)),
+        head=HeadSpec(reader.choice('head', tuple(HEADS)), len(classes)),
         classes=tuple(classes),
         score_threshold=reader.number('score_threshold', 0.0, 1.0, 0.25),
         nms_threshold=reader.number('nms_threshold', 0.0, 1.0, 0.45),

@@ -1,0 +1,43 @@
+"""What a device or a runtime wrote: numbers as they are, and how to read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class RawTensor:
+    """An output tensor; real value = (value − zero_point) · scale.
+
+    A view of memory that belongs to a job wherever that is possible, hence valid until the job is closed, and maybe not contiguous
+    (a device's padding is cut away by strides).
+
+    :param values: as written: int8, uint8, int16, int32 or float32.
+    :param scale: one number, or an array with one for each element of the last axis.
+    :param layout: meaning of the axes where a head can't know it: ``nchw``, ``nhwc``, or empty.
+    :param name: for messages.
+    """
+
+    values: NDArray[Any]
+    scale: float | NDArray[np.float32] = 1.0
+    zero_point: int = 0
+    layout: str = ''
+    name: str = ''
+
+    @property
+    def quantised(self) -> bool:
+        """Whether the values need scale and zero point."""
+        return self.values.dtype != np.float32
+
+    def real(self) -> NDArray[np.float32]:
+        """All values as real numbers: the array itself where it holds them already."""
+        if not self.quantised:
+            plain: NDArray[np.float32] = self.values
+            return plain
+        scale = np.float32(self.scale) if isinstance(self.scale, float | int) else self.scale
+        real: NDArray[np.float32] = (self.values.astype(np.float32) - np.float32(self.zero_point)) * scale
+        return real
