@@ -19,7 +19,12 @@ setup(
     ],
     install_requires=['setuptools', 'numpy', 'PyYAML'],
     # colcon test runs pytest only where this extra names it.
-    extras_require={'test': ['pytest', 'hypothesis'], 'cpu': ['onnxruntime'], 'opencv': ['opencv-python-headless>=4.5,<5']},
+    extras_require={
+        'test': ['pytest', 'hypothesis'],
+        'cpu': ['onnxruntime'],
+        'opencv': ['opencv-python-headless>=4.5,<5'],
+        'bags': ['rosbags>=0.11'],
+    },
     python_requires='>=3.10',
     zip_safe=False,
     maintainer='zc_perception maintainers',
@@ -34,6 +39,7 @@ setup(
             'perception = zc_perception.nodes.main:perception',
             'zc_bench = zc_perception.verify.bench.main:main',
             'zc_demo = zc_perception.nodes.demo:main',
+            'zc_record = zc_perception.nodes.recorder:zc_record',
         ],
     },
 )

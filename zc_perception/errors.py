@@ -48,6 +48,18 @@ class CameraError(ZcError):
     """A camera can't be opened or stopped delivering."""
 
 
+class CameraLostError(CameraError):
+    """The camera was unplugged, or stays silent beyond its watchdog. Close it; the same device (by its identity) may come back."""
+
+
+class CameraChangedError(CameraError):
+    """The source has another format now: close the camera, open it again and negotiate anew."""
+
+
+class CameraBusyError(CameraError):
+    """Another program streams from the camera."""
+
+
 class AcceleratorError(ZcError):
     """An accelerator can't be opened, or a job failed. The node lives on; the frame is lost and counted."""
 

@@ -9,44 +9,71 @@ from pathlib import Path
 import pytest
 
 from zc_perception.camera import v4l2_abi as abi
+from zc_perception.camera import v4l2_control_abi as control_abi
 
 STRUCTS = {
     'v4l2_capability': abi.Capability,
     'v4l2_pix_format': abi.PixFormat,
+    'v4l2_plane_pix_format': abi.PlanePixFormat,
+    'v4l2_pix_format_mplane': abi.PixFormatMplane,
     'v4l2_format': abi.Format,
+    'v4l2_fmtdesc': abi.FmtDesc,
     'v4l2_fract': abi.Fract,
+    'v4l2_frmsize_discrete': abi.FrameSizeDiscrete,
+    'v4l2_frmsize_stepwise': abi.FrameSizeStepwise,
+    'v4l2_frmsizeenum': abi.FrameSizeEnum,
+    'v4l2_frmival_stepwise': abi.FrameIntervalStepwise,
+    'v4l2_frmivalenum': abi.FrameIntervalEnum,
     'v4l2_captureparm': abi.CaptureParm,
     'v4l2_streamparm': abi.StreamParm,
     'v4l2_requestbuffers': abi.RequestBuffers,
     'v4l2_timecode': abi.Timecode,
+    'v4l2_plane': abi.Plane,
     'v4l2_buffer': abi.Buffer,
     'v4l2_exportbuffer': abi.ExportBuffer,
-    'v4l2_control': abi.Control,
+    'v4l2_query_ext_ctrl': control_abi.QueryExtCtrl,
+    'v4l2_querymenu': control_abi.QueryMenu,
+    'v4l2_ext_control': control_abi.ExtControl,
+    'v4l2_ext_controls': control_abi.ExtControls,
+    'v4l2_event_subscription': control_abi.EventSubscription,
+    'v4l2_event': control_abi.Event,
+    'v4l2_input': control_abi.Input,
+    'v4l2_dv_timings': control_abi.DvTimings,
 }
-CONSTANTS = {
-    'V4L2_CAP_VIDEO_CAPTURE': abi.CAP_VIDEO_CAPTURE,
-    'V4L2_CAP_STREAMING': abi.CAP_STREAMING,
-    'V4L2_CAP_DEVICE_CAPS': abi.CAP_DEVICE_CAPS,
-    'V4L2_BUF_TYPE_VIDEO_CAPTURE': abi.BUF_TYPE_VIDEO_CAPTURE,
-    'V4L2_FIELD_NONE': abi.FIELD_NONE,
-    'V4L2_MEMORY_MMAP': abi.MEMORY_MMAP,
-    'V4L2_BUF_FLAG_ERROR': abi.BUF_FLAG_ERROR,
-    'V4L2_BUF_FLAG_TIMESTAMP_MASK': abi.BUF_FLAG_TIMESTAMP_MASK,
-    'V4L2_BUF_FLAG_TIMESTAMP_MONOTONIC': abi.BUF_FLAG_TIMESTAMP_MONOTONIC,
-    'V4L2_CAP_TIMEPERFRAME': abi.CAP_TIMEPERFRAME,
-    'V4L2_QUANTIZATION_FULL_RANGE': abi.QUANTIZATION_FULL_RANGE,
-} | {name: value for name, value in vars(abi).items() if name.startswith('VIDIOC_')}
+# Fields inside C's anonymous unions that are ours by another name.
+MEMBERS = {
+    ('v4l2_dv_timings', 'words'): 'reserved',
+    ('v4l2_frmsizeenum', '_size'): 'stepwise',
+    ('v4l2_frmivalenum', '_interval'): 'stepwise',
+    ('v4l2_querymenu', '_item'): 'name',
+    ('v4l2_ext_control', '_value'): 'value64',
+}
+PREFIXED = {
+    name: value
+    for module in (abi, control_abi)
+    for name, value in vars(module).items()
+    if name.isupper() and isinstance(value, int) and not name.startswith('VIDIOC_') and name not in ('READ', 'WRITE', 'MAX_PLANES')
+}
+CONSTANTS = (
+    {f'V4L2_{name}': value for name, value in PREFIXED.items()}
+    | {'VIDEO_MAX_PLANES': abi.MAX_PLANES}
+    | {name: value for module in (abi, control_abi) for name, value in vars(module).items() if name.startswith('VIDIOC_')}
+)
 
 
 @pytest.fixture(scope='module')
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     """What the compiler says, by expression."""
     expressions = [f'(long)({name})' for name in CONSTANTS]
+    expressions += ['offsetof(struct v4l2_dv_timings, bt.width)', 'offsetof(struct v4l2_dv_timings, bt.height)']
+    expressions += ['offsetof(struct v4l2_event, u.src_change.changes)', 'offsetof(struct v4l2_querymenu, value)']
+    expressions += ['offsetof(struct v4l2_ext_control, value)']
     for name, struct in STRUCTS.items():
         expressions.append(f'sizeof(struct {name})')
         for field, *_ in struct._fields_:
-            expressions.append(f'offsetof(struct {name}, {field})')
-            expressions.append(f'sizeof(((struct {name} *)0)->{field})')
+            member = MEMBERS.get((name, field), field)
+            expressions.append(f'offsetof(struct {name}, {member})')
+            expressions.append(f'sizeof(((struct {name} *)0)->{member})')
     folder: Path = tmp_path_factory.mktemp('abi')
     lines = '\n'.join(f'printf("%ld\\n", (long)({e}));' for e in expressions)
     (folder / 'abi.c').write_text(
@@ -67,6 +94,18 @@ def test_structs(name: str, compiled: dict[str, int]) -> None:
     struct = STRUCTS[name]
     assert ctypes.sizeof(struct) == compiled[f'sizeof(struct {name})']
     for field, *_ in struct._fields_:
-        member = getattr(struct, field)
-        assert member.offset == compiled[f'offsetof(struct {name}, {field})'], field
-        assert member.size == compiled[f'sizeof(((struct {name} *)0)->{field})'], field
+        ours, theirs = getattr(struct, field), MEMBERS.get((name, field), field)
+        assert ours.offset == compiled[f'offsetof(struct {name}, {theirs})'], field
+        assert ours.size == compiled[f'sizeof(((struct {name} *)0)->{theirs})'], field
+
+
+def test_the_size_of_dv_timings_is_where_we_read_it(compiled: dict[str, int]) -> None:
+    words = control_abi.DvTimings.words.offset
+    assert compiled['offsetof(struct v4l2_dv_timings, bt.width)'] == words
+    assert compiled['offsetof(struct v4l2_dv_timings, bt.height)'] == words + 4
+
+
+def test_the_menu_item_and_event_unions(compiled: dict[str, int]) -> None:
+    assert compiled['offsetof(struct v4l2_event, u.src_change.changes)'] == control_abi.Event.u.offset
+    assert compiled['offsetof(struct v4l2_querymenu, value)'] == control_abi.QueryMenu.value.offset
+    assert compiled['offsetof(struct v4l2_ext_control, value)'] == control_abi.ExtControl.value.offset

@@ -1,30 +1,71 @@
-"""Non-maximum suppression against a brute-force one and against OpenCV's, class by class."""
+"""Non-maximum suppression keeps exactly what OpenCV's does, class by class, and what a brute-force one does."""
 
 from __future__ import annotations
 
 import cv2
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from zc_perception.detection.average_precision import box_iou
-from zc_perception.detection.nms import suppress
+from zc_perception.detection.nms import keep, suppress
 
-Clusters = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.intp]]
-THRESHOLD = 0.45
+Case = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.intp]]
 
 
-@st.composite
-def clusters(draw: st.DrawFn) -> Clusters:
-    """Boxes around few places, of few classes, so that many overlap; scores all different."""
-    random = np.random.default_rng(draw(st.integers(0, 2**32)))
-    count = draw(st.integers(1, 40))
-    centres = random.uniform(100, 500, (3, 2))[random.integers(0, 3, count)] + random.normal(0, 12, (count, 2))
-    sizes = random.uniform(20, 90, (count, 2))
-    boxes = np.concatenate([centres - sizes / 2, centres + sizes / 2], axis=1).astype(np.float32)
-    scores = random.permutation(np.linspace(0.05, 0.95, count)).astype(np.float32)
-    return boxes, scores, random.integers(0, draw(st.integers(1, 3)), count).astype(np.intp)
+def clusters(random: np.random.Generator, *, count: int, classes: int, places: int, coarse: bool) -> Case:
+    """Boxes around few places, so that many overlap; coarse: whole pixels and few scores, so that many are equal or at the threshold."""
+    centres = random.uniform(-50, 700, (places, 2))[random.integers(0, places, count)] + random.normal(0, 10, (count, 2))
+    sizes = random.uniform(5, 120, (places, 2))[random.integers(0, places, count)] * random.uniform(0.7, 1.3, (count, 2))
+    boxes = np.concatenate([centres - sizes / 2, centres + sizes / 2], axis=1)
+    scores = random.uniform(0, 1, count)
+    if coarse:
+        boxes[:, :2] = np.round(boxes[:, :2] / 8) * 8
+        boxes[:, 2:] = np.maximum(np.round(boxes[:, 2:] / 8) * 8, boxes[:, :2] + 8)
+        scores = np.round(scores * 8) / 8
+        copies = random.integers(0, count, (2, count // 4))
+        boxes[copies[0]] = boxes[copies[1]]
+    return boxes.astype(np.float32), scores.astype(np.float32), random.integers(0, classes, count).astype(np.intp)
+
+
+def opencv(boxes: NDArray[np.float32], scores: NDArray[np.float32], classes: NDArray[np.intp] | None, threshold: float) -> list[int]:
+    """Its own indices, class by class; best first, of equal scores the first."""
+    groups = np.zeros(len(scores), np.intp) if classes is None else classes
+    kept: list[int] = []
+    for number in np.unique(groups):
+        own = np.flatnonzero(groups == number)
+        rectangles = np.concatenate([boxes[own, :2], boxes[own, 2:] - boxes[own, :2]], axis=1).astype(np.float64)
+        # It takes only scores above zero.
+        found = cv2.dnn.NMSBoxes(rectangles.tolist(), (scores[own] + 1).tolist(), 0.0, threshold)
+        kept += own[np.asarray(found, np.intp).reshape(-1)].tolist()
+    return sorted(kept, key=lambda index: (-scores[index], index))
+
+
+@pytest.mark.parametrize('coarse', [False, True])
+@pytest.mark.parametrize('threshold', [0.0, 0.3, 0.45, 0.5, 0.75, 1.0])
+def test_it_is_opencv_s_own_suppression_on_thousands_of_cases(coarse: bool, threshold: float) -> None:
+    random = np.random.default_rng(int(threshold * 100) + coarse)
+    for case in range(200):
+        count = int(random.integers(1, 420 if case % 5 == 0 else 60))
+        classes = int(random.choice([1, 2, 5, 30, 80]))
+        boxes, scores, numbers = clusters(random, count=count, classes=classes, places=int(random.integers(1, 40)), coarse=coarse)
+        if coarse:  # in eighths more exact than float32 rounds (1 + score)
+            scores = np.round(scores * 64) / 64
+        for groups in (numbers, None):
+            kept = keep(np.ascontiguousarray(boxes.T), scores, groups, threshold, 10**6)
+            assert kept.tolist() == opencv(boxes, scores, groups, threshold), (case, groups is None)
+
+
+@pytest.mark.parametrize('classes', [1, 7, 80, 300, 5000])
+@pytest.mark.parametrize('limit', [1, 50, 10**6])
+def test_thousands_of_candidates_in_pieces_keep_the_same(classes: int, limit: int) -> None:
+    random = np.random.default_rng(classes)
+    boxes, scores, numbers = clusters(random, count=5000, classes=classes, places=150, coarse=False)
+    scores = np.round(scores * 4096) / np.float32(4096)
+    kept = keep(np.ascontiguousarray(boxes.T), scores, numbers, 0.45, limit)
+    assert kept.tolist() == opencv(boxes, scores, numbers, 0.45)[:limit]
 
 
 def brute_force(boxes: NDArray[np.float32], scores: NDArray[np.float32], classes: NDArray[np.intp]) -> tuple[list[int], float]:
@@ -32,48 +73,71 @@ def brute_force(boxes: NDArray[np.float32], scores: NDArray[np.float32], classes
     overlaps = box_iou(boxes, boxes)
     kept: list[int] = []
     nearest = 1.0
-    for index in np.argsort(-scores):
+    for index in np.argsort(-scores, kind='stable'):
         rivals = [overlaps[index, other] for other in kept if classes[other] == classes[index]]
-        nearest = min([nearest, *(abs(overlap - THRESHOLD) for overlap in rivals)])
-        if all(overlap <= THRESHOLD for overlap in rivals):
+        nearest = min([nearest, *(abs(overlap - 0.45) for overlap in rivals)])
+        if all(overlap <= 0.45 for overlap in rivals):
             kept.append(int(index))
     return kept, nearest
 
 
-@given(clusters())
-def test_it_keeps_what_a_brute_force_one_keeps(case: Clusters) -> None:
-    boxes, scores, classes = case
-    kept, nearest = brute_force(*case)
+@given(st.integers(0, 2**32), st.integers(1, 250), st.sampled_from([1, 3, 20]), st.integers(1, 20))
+def test_it_keeps_what_a_brute_force_one_keeps(seed: int, count: int, classes: int, places: int) -> None:
+    boxes, scores, numbers = clusters(np.random.default_rng(seed), count=count, classes=classes, places=places, coarse=False)
+    kept, nearest = brute_force(boxes, scores, numbers)
     if nearest < 1e-4:
         return  # rounding decides
-    result = suppress(boxes, scores, classes, iou_threshold=THRESHOLD, max_detections=1000)
+    result = suppress(boxes, scores, numbers, iou_threshold=0.45, max_detections=1000)
     assert result.scores.tolist() == scores[kept].tolist()
-    assert result.boxes.tolist() == boxes[kept].tolist() and result.classes.tolist() == classes[kept].tolist()
-
-
-@given(clusters())
-def test_each_class_is_opencv_s_own_suppression(case: Clusters) -> None:
-    boxes, scores, classes = case
-    result = suppress(boxes, scores, classes, iou_threshold=THRESHOLD, max_detections=1000)
-    for number in np.unique(classes):
-        own = classes == number
-        corners_sizes = np.concatenate([boxes[own, :2], boxes[own, 2:] - boxes[own, :2]], axis=1).astype(np.float64)
-        kept = np.asarray(cv2.dnn.NMSBoxes(corners_sizes.tolist(), scores[own].tolist(), 0.0, THRESHOLD), np.intp)
-        assert sorted(result.scores[result.classes == number]) == sorted(scores[own][kept])
+    assert result.boxes.tolist() == boxes[kept].tolist() and result.classes.tolist() == numbers[kept].tolist()
 
 
 def test_boxes_of_different_classes_do_not_suppress_each_other() -> None:
     same = np.array([[10, 10, 50, 50]] * 3, np.float32)
-    result = suppress(same, np.array([0.5, 0.9, 0.7], np.float32), np.array([0, 1, 0]), iou_threshold=0.5, max_detections=10)
+    scores, classes = np.array([0.5, 0.9, 0.7], np.float32), np.array([0, 1, 0])
+    result = suppress(same, scores, classes, iou_threshold=0.5, max_detections=10)
     assert result.classes.tolist() == [1, 0]
     assert result.scores.tolist() == np.array([0.9, 0.7], np.float32).tolist()
+    assert suppress(same, scores, classes, iou_threshold=0.5, max_detections=10, class_agnostic=True).classes.tolist() == [1]
 
 
 def test_classes_stay_apart_left_of_and_above_the_picture() -> None:
-    """Suppression of all classes at once shifts boxes by class; two must not be shifted onto each other."""
-    boxes = np.array([[81, 0, 101, 10], [-20, 0, 0, 10], [-20, -10, 0, 0]], np.float32)
-    result = suppress(boxes, np.array([0.9, 0.8, 0.7], np.float32), np.array([0, 1, 2]), iou_threshold=0.3, max_detections=10)
-    assert len(result) == 3
+    """Suppression of all classes at once moves boxes by class; two must not be moved onto each other."""
+    boxes = np.array([[81, 0, 101, 10], [-20, 0, 0, 10], [-20, -10, 0, 0], [-900, 0, -880, 10]], np.float32)
+    scores = np.array([0.9, 0.8, 0.7, 0.6], np.float32)
+    for shift in (0, -101, -1000, 1000):
+        moved = boxes + np.float32(shift) * np.array([1, 0, 1, 0], np.float32)
+        assert len(suppress(moved, scores, np.array([0, 1, 2, 3]), iou_threshold=0.3, max_detections=10)) == 4
+
+
+def test_of_equal_scores_the_first_stays() -> None:
+    boxes = np.array([[10, 10, 50, 50]] * 200, np.float32)
+    kept = keep(np.ascontiguousarray(boxes.T), np.full(200, 0.5, np.float32), np.arange(200) % 40, 0.5, 1000)
+    assert kept.tolist() == list(range(40))
+
+
+@pytest.mark.parametrize('scores', [(0.0, 0.0, -0.0), (0.0, -1.0, -2.0), (-3.0, -2.0, -1.0)])
+def test_scores_that_are_not_above_zero_are_scores(scores: tuple[float, ...]) -> None:
+    boxes = np.array([[0, 0, 9, 9], [20, 0, 29, 9], [0, 0, 9, 10]] * 60, np.float32)
+    values = np.array(scores * 60, np.float32)
+    for classes in (None, np.arange(180) % 9, np.zeros(180, np.intp)):
+        kept = keep(np.ascontiguousarray(boxes.T), values, classes, 0.5, 1000)
+        groups = np.zeros(180, np.intp) if classes is None else classes
+        expected, seen = [], set()
+        for index in sorted(range(180), key=lambda i: (-values[i], i)):
+            mark = (groups[index], index % 3 == 1)
+            if mark not in seen:
+                expected.append(index)
+                seen.add(mark)
+        assert kept.tolist() == expected
+
+
+def test_boxes_of_no_size_are_what_opencv_takes_them_for() -> None:
+    random = np.random.default_rng(3)
+    boxes, scores, classes = clusters(random, count=300, classes=30, places=10, coarse=True)
+    boxes[::7, 2:] = boxes[::7, :2]
+    boxes[::11, 2] = boxes[::11, 0]
+    assert keep(np.ascontiguousarray(boxes.T), scores, classes, 0.45, 1000).tolist() == opencv(boxes, scores, classes, 0.45)
 
 
 def test_above_the_limit_the_best_of_all_classes_stay() -> None:

@@ -8,7 +8,10 @@ import pytest
 from numpy.typing import NDArray
 
 from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.scaled_rgb import ScaledRgb
 from zc_perception.detection.tensor import Nv12ToTensor
+from zc_perception.errors import LayoutError
+from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 
 Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
@@ -98,3 +101,32 @@ def test_the_next_frame_overwrites_all_of_the_one_before_in_the_same_memory() ->
     second = converter.convert(*noise(64, 48, 2))
     assert first is second
     assert np.array_equal(second, Nv12ToTensor(box, pad=7, low=0.0, high=1.0, bgr=False).convert(*noise(64, 48, 2)))
+
+
+@pytest.mark.parametrize(
+    'colorimetry',
+    [BT601_LIMITED, Colorimetry(Matrix.BT601, Range.FULL), Colorimetry(Matrix.BT709, Range.LIMITED)],
+    ids=lambda c: f'{c.matrix.value}-{c.range.value}',
+)
+@pytest.mark.parametrize('bgr', [False, True], ids=['rgb', 'bgr'])
+def test_the_samples_are_those_of_the_small_picture_in_the_frame_s_colorimetry(colorimetry: Colorimetry, bgr: bool) -> None:
+    planes, box = noise(96, 64), Letterbox.fit(96, 64, 40, 40)
+    tensor = Nv12ToTensor(box, pad=3, low=0.0, high=255.0, bgr=bgr, colorimetry=colorimetry).convert(*planes)[0]
+    picture = ScaledRgb(box, bgr=bgr, colorimetry=colorimetry).convert(*planes)
+    assert np.array_equal(tensor[:, box.top : box.top + box.height, box.left : box.left + box.width], picture.transpose(2, 0, 1))
+
+
+def test_colorimetries_are_told_apart() -> None:
+    planes, box = noise(64, 48), Letterbox.fit(64, 48, 64, 48)
+    tensors = [
+        Nv12ToTensor(box, pad=0, low=0.0, high=1.0, bgr=False, colorimetry=Colorimetry(matrix, span)).convert(*planes)
+        for matrix in (Matrix.BT601, Matrix.BT709, Matrix.BT2020)
+        for span in Range
+    ]
+    assert all(np.abs(a - b).max() > 0.02 for i, a in enumerate(tensors) for b in tensors[:i])
+
+
+def test_planes_of_another_size_are_refused() -> None:
+    converter = Nv12ToTensor(Letterbox.fit(64, 48, 32, 32), pad=0, low=0.0, high=1.0, bgr=False)
+    with pytest.raises(LayoutError, match=r'\(48, 64\)'):
+        converter.convert(*noise(48, 64))

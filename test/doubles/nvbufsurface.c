@@ -1,105 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * A stand-in for libnvbufsurface.so. Written from the field and enum tables of the NvBufSurface pages in the Jetson Linux API
- * Reference (R35.3.1) alone, not from the package that is tested with it: the structs have the documented fields in the documented
- * order, and their offsets are whatever the C compiler makes of that.
+ * A stand-in for libnvbufsurface.so. Written from the NvBufSurface pages in the Jetson Linux API Reference (R35.3.1) alone, not from the
+ * package that is tested with it; its structs are in nvbufsurface.h.
  *
  * What it does as documented: one surface for each batch element, pitch-linear planes with a padded pitch, bufferDesc a descriptor
  * that the surface owns, numFilled left for the caller. Where the machine has a dma-heap the memory is a dma-buf, otherwise a sealed
- * memfd.
+ * memfd. What NvBufSurfaceMap gives is another copy of the plane, as a cache would be: NvBufSurfaceSyncForCpu makes it current.
  *
  * -DWITHOUT_ALLOCATE: an older release. -DNEWER_RELEASE: NvBufSurface and its parameters have grown, as in R39.2.
- * NVBUF_DOUBLE in the environment makes it misbehave: refuse, block_linear, other_format, small (memory below dataSize), outside (a plane behind it),
- * no_fd (a bufferDesc that is not open), batch.
+ * -DWITHOUT_IMPORT: a release that has no NvBufSurfaceImport.
+ * NVBUF_DOUBLE in the environment makes it misbehave: refuse, block_linear, other_format, small (memory below dataSize), outside (a plane
+ * behind it), no_fd (a bufferDesc that is not open), batch, no_map, stranger (knows no descriptor), stale (knows them all as the first
+ * surface that it made).
  */
 #define _GNU_SOURCE
+#include "nvbufsurface.h"
+
 #include <fcntl.h>
 #include <linux/dma-heap.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
-
-#define STRUCTURE_PADDING 4
-#define NVBUF_MAX_PLANES 4
-
-typedef enum { NVBUF_MEM_DEFAULT, NVBUF_MEM_CUDA_PINNED, NVBUF_MEM_CUDA_DEVICE, NVBUF_MEM_CUDA_UNIFIED, NVBUF_MEM_SURFACE_ARRAY } NvBufSurfaceMemType;
-typedef enum { NVBUF_LAYOUT_PITCH, NVBUF_LAYOUT_BLOCK_LINEAR } NvBufSurfaceLayout;
-typedef enum {
-	NVBUF_COLOR_FORMAT_GRAY8 = 1,
-	NVBUF_COLOR_FORMAT_NV12 = 6,
-	NVBUF_COLOR_FORMAT_NV12_ER = 7,
-	NVBUF_COLOR_FORMAT_RGBA = 19,
-	NVBUF_COLOR_FORMAT_NV12_709 = 33,
-} NvBufSurfaceColorFormat;
-typedef enum { NVBUF_DISPLAYSCANFORMAT_PROGRESSIVE, NVBUF_DISPLAYSCANFORMAT_INTERLACED } NvBufSurfaceDisplayScanFormat;
-typedef enum { NVBUF_TAG_NONE = 0, NVBUF_TAG_CAMERA = 0x200 } NvBufSurfaceTag;
-
-typedef struct { uint8_t chromaLocHoriz, chromaLocVert; } NvBufSurfaceChromaSubsamplingParams;
-
-typedef struct {
-	uint32_t gpuId, width, height, size;
-	bool isContiguous;
-	NvBufSurfaceColorFormat colorFormat;
-	NvBufSurfaceLayout layout;
-	NvBufSurfaceMemType memType;
-} NvBufSurfaceCreateParams;
-
-typedef struct {
-	NvBufSurfaceCreateParams params;
-	NvBufSurfaceDisplayScanFormat displayscanformat;
-	NvBufSurfaceChromaSubsamplingParams chromaSubsampling;
-	NvBufSurfaceTag memtag;
-	bool disablePitchPadding;
-	uint32_t _reservedParam;
-	void *_reserved[STRUCTURE_PADDING - 1];
-} NvBufSurfaceAllocateParams;
-
-typedef struct {
-	uint32_t num_planes;
-	uint32_t width[NVBUF_MAX_PLANES], height[NVBUF_MAX_PLANES], pitch[NVBUF_MAX_PLANES];
-	uint32_t offset[NVBUF_MAX_PLANES], psize[NVBUF_MAX_PLANES], bytesPerPix[NVBUF_MAX_PLANES];
-	void *_reserved[STRUCTURE_PADDING * NVBUF_MAX_PLANES];
-} NvBufSurfacePlaneParams;
-
-typedef struct {
-	void *addr[NVBUF_MAX_PLANES];
-	void *eglImage;
-	void *_reserved[STRUCTURE_PADDING];
-} NvBufSurfaceMappedAddr;
-
-typedef struct {
-	uint32_t width, height, pitch;
-	NvBufSurfaceColorFormat colorFormat;
-	NvBufSurfaceLayout layout;
-	uint64_t bufferDesc;
-	uint32_t dataSize;
-	void *dataPtr;
-	NvBufSurfacePlaneParams planeParams;
-	NvBufSurfaceMappedAddr mappedAddr;
-	void *paramex;
-#ifdef NEWER_RELEASE
-	void *cudaBuffer;
-	void *_reserved[STRUCTURE_PADDING];
-#else
-	void *_reserved[STRUCTURE_PADDING - 1];
-#endif
-} NvBufSurfaceParams;
-
-typedef struct {
-	uint32_t gpuId, batchSize, numFilled;
-	bool isContiguous;
-	NvBufSurfaceMemType memType;
-	NvBufSurfaceParams *surfaceList;
-#ifdef NEWER_RELEASE
-	bool isImportedBuf;
-#endif
-	void *_reserved[STRUCTURE_PADDING];
-} NvBufSurface;
 
 // What a test may ask the double itself.
 int double_live_surfaces;
@@ -107,6 +31,11 @@ int double_last_tag = -1;
 int double_last_format = -1;
 int double_filled_at_destroy;
 int double_lost_descriptors;
+int double_mapped_planes;
+int double_imports;
+
+// All surfaces that live.
+static NvBufSurface *live[64];
 
 static bool mode(const char *name)
 {
@@ -140,7 +69,7 @@ static int fill(NvBufSurfaceParams *surface, const NvBufSurfaceCreateParams *wan
 {
 	NvBufSurfacePlaneParams *planes = &surface->planeParams;
 	bool semi_planar = wanted->colorFormat == NVBUF_COLOR_FORMAT_NV12 || wanted->colorFormat == NVBUF_COLOR_FORMAT_NV12_ER ||
-			   wanted->colorFormat == NVBUF_COLOR_FORMAT_NV12_709;
+			   wanted->colorFormat == NVBUF_COLOR_FORMAT_NV12_709 || wanted->colorFormat == NVBUF_COLOR_FORMAT_NV12_709_ER;
 	uint32_t end = 0;
 
 	if (!semi_planar && wanted->colorFormat != NVBUF_COLOR_FORMAT_RGBA && wanted->colorFormat != NVBUF_COLOR_FORMAT_GRAY8)
@@ -174,8 +103,20 @@ static int fill(NvBufSurfaceParams *surface, const NvBufSurfaceCreateParams *wan
 	return 0;
 }
 
+static void enlist(NvBufSurface *surface)
+{
+	size_t place = 0;
+	while (place < sizeof(live) / sizeof(*live) - 1 && live[place])
+		place++;
+	live[place] = surface;
+	double_live_surfaces++;
+}
+
 int NvBufSurfaceDestroy(NvBufSurface *surface)
 {
+	for (size_t i = 0; i < sizeof(live) / sizeof(*live); i++)
+		if (live[i] == surface)
+			live[i] = NULL;
 	double_filled_at_destroy = (int)surface->numFilled;
 	// Batches of one are all that can be made here. Whoever closed the surface's descriptor had no right to.
 	if (close((int)surface->surfaceList[0].bufferDesc))
@@ -200,7 +141,7 @@ int NvBufSurfaceCreate(NvBufSurface **surface, uint32_t batch, NvBufSurfaceCreat
 		free(made);
 		return -1;
 	}
-	double_live_surfaces++;
+	enlist(made);
 	if (mode("batch"))
 		made->batchSize = 0;
 	*surface = made;
@@ -212,5 +153,91 @@ int NvBufSurfaceAllocate(NvBufSurface **surface, uint32_t batch, NvBufSurfaceAll
 {
 	double_last_tag = (int)wanted->memtag;
 	return NvBufSurfaceCreate(surface, batch, &wanted->params);
+}
+#endif
+
+int NvBufSurfaceMap(NvBufSurface *surface, int index, int plane, NvBufSurfaceMemMapFlags type)
+{
+	NvBufSurfaceParams *image = &surface->surfaceList[index];
+	if (mode("no_map") || index != 0 || plane < 0 || plane >= (int)image->planeParams.num_planes || type > NVBUF_MAP_READ_WRITE)
+		return -1;
+	// Nothing that anybody wrote: only a synchronisation brings that.
+	image->mappedAddr.addr[plane] = malloc(image->planeParams.psize[plane]);
+	memset(image->mappedAddr.addr[plane], 0xee, image->planeParams.psize[plane]);
+	double_mapped_planes++;
+	return 0;
+}
+
+int NvBufSurfaceUnMap(NvBufSurface *surface, int index, int plane)
+{
+	NvBufSurfaceParams *image = &surface->surfaceList[index];
+	if (index != 0 || plane < 0 || !image->mappedAddr.addr[plane])
+		return -1;
+	free(image->mappedAddr.addr[plane]);
+	image->mappedAddr.addr[plane] = NULL;
+	double_mapped_planes--;
+	return 0;
+}
+
+int NvBufSurfaceSyncForCpu(NvBufSurface *surface, int index, int plane)
+{
+	NvBufSurfaceParams *image = &surface->surfaceList[index];
+	if (index != 0 || plane < 0 || !image->mappedAddr.addr[plane])
+		return -1;
+	size_t end = image->planeParams.offset[plane] + image->planeParams.psize[plane];
+	char *memory = mmap(NULL, end, PROT_READ, MAP_SHARED, (int)image->bufferDesc, 0);
+	if (memory == MAP_FAILED)
+		return -1;
+	memcpy(image->mappedAddr.addr[plane], memory + image->planeParams.offset[plane], image->planeParams.psize[plane]);
+	munmap(memory, end);
+	return 0;
+}
+
+int NvBufSurfaceFromFd(int fd, void **buffer)
+{
+	struct stat wanted, own;
+	if (mode("stranger") || fstat(fd, &wanted))
+		return -1;
+	for (size_t i = 0; i < sizeof(live) / sizeof(*live); i++)
+		if (live[i] && (mode("stale") || (!fstat((int)live[i]->surfaceList[0].bufferDesc, &own) && own.st_ino == wanted.st_ino &&
+						  own.st_dev == wanted.st_dev))) {
+			*buffer = live[i];
+			return 0;
+		}
+	return -1;
+}
+
+#ifndef WITHOUT_IMPORT
+int NvBufSurfaceImport(NvBufSurface **surface, const NvBufSurfaceMapParams *params)
+{
+	struct stat status;
+	if (mode("refuse_import") || params->memType != NVBUF_MEM_SURFACE_ARRAY || params->num_planes > NVBUF_MAX_PLANES ||
+	    fstat((int)params->fd, &status) || lseek((int)params->fd, 0, SEEK_END) < (off_t)params->totalSize)
+		return -1;
+	NvBufSurface *made = calloc(1, sizeof(*made));
+	made->surfaceList = calloc(1, sizeof(*made->surfaceList));
+	made->batchSize = made->numFilled = 1;
+	made->memType = params->memType;
+	NvBufSurfaceParams *image = &made->surfaceList[0];
+	image->width = params->planes[0].width;
+	image->height = params->planes[0].height;
+	image->pitch = params->planes[0].pitch;
+	image->colorFormat = params->colorFormat;
+	image->layout = params->layout;
+	image->dataSize = params->totalSize;
+	image->bufferDesc = (uint64_t)fcntl((int)params->fd, F_DUPFD_CLOEXEC, 3);
+	image->planeParams.num_planes = params->num_planes;
+	for (uint32_t i = 0; i < params->num_planes; i++) {
+		image->planeParams.width[i] = params->planes[i].width;
+		image->planeParams.height[i] = params->planes[i].height;
+		image->planeParams.pitch[i] = params->planes[i].pitch;
+		image->planeParams.offset[i] = params->planes[i].offset;
+		image->planeParams.psize[i] = params->planes[i].psize;
+		image->planeParams.bytesPerPix[i] = params->num_planes == 2 ? 1 + i : image->colorFormat == NVBUF_COLOR_FORMAT_RGBA ? 4 : 1;
+	}
+	double_imports++;
+	enlist(made);
+	*surface = made;
+	return 0;
 }
 #endif

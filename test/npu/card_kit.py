@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from zc_perception.detection.heads.spec import HeadSpec
+from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import EventFence, Fence
-from zc_perception.memory.heaps import SealedMemfd
-from zc_perception.npu import axl
+from zc_perception.memory.heaps import Heap, SealedMemfd
+from zc_perception.npu import axl, axl_job
 from zc_perception.npu.axl_device import AxlCapabilities
+from zc_perception.npu.axl_job import allocate_results
 from zc_perception.npu.manifest import ModelInput, ModelManifest, TensorSpec
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
@@ -23,20 +25,31 @@ MANIFEST = ModelManifest(
 )  # fmt: skip
 
 
+class CardFence(EventFence):
+    """A job's fence, which can be watched by a duplicate of its descriptor as a sync_file can."""
+
+    def dup(self) -> CardFence:
+        other = CardFence()
+        other._fd.close()
+        other._fd = self._fd.dup()
+        return other
+
+
 class CountingCard:
     """``held`` are the handles that it has, ``submitted`` the in-fence of each job (``None``: none, or an older driver)."""
 
-    def __init__(self, path: str, numbers: Any, level: int) -> None:
+    def __init__(self, path: str, numbers: Any, level: int, in_flight: int = 4) -> None:
         self.path = path
         self.level = level
+        self.in_flight = in_flight
         self.made = 0
         self.held: set[int] = set()
         self.submitted: list[Fence | None] = []
-        self.jobs: list[EventFence] = []
+        self.jobs: list[CardFence] = []
         self.release_error: Exception | None = None
 
     def query(self) -> AxlCapabilities:
-        return AxlCapabilities(self.level, 4, 64, 64, ((NV12, LINEAR),))
+        return AxlCapabilities(self.level, self.in_flight, 64, 64, ((NV12, LINEAR),))
 
     def import_planes(self, layout: Any, buffers: Any, flags: Any) -> int:
         self.made += 1
@@ -51,24 +64,38 @@ class CountingCard:
             raise self.release_error
         self.held.remove(handle)
 
-    def submit2(self, handle: int, result: Any, model_id: int, timeout_us: int, in_fence: Fence | None) -> EventFence:
+    def submit2(self, handle: int, result: Any, model_id: int, timeout_us: int, in_fence: Fence | None) -> CardFence:
         assert handle in self.held
         self.submitted.append(in_fence)
-        self.jobs.append(EventFence())
+        self.jobs.append(CardFence())
         return self.jobs[-1]
 
-    def submit(self, handle: int, result: Any, model_id: int, timeout_us: int) -> EventFence:
+    def submit(self, handle: int, result: Any, model_id: int, timeout_us: int) -> CardFence:
         return self.submit2(handle, result, model_id, timeout_us, None)
 
     def close(self) -> None:
         self.held.clear()
 
 
-def counting_accelerator(monkeypatch: pytest.MonkeyPatch, *, level: int = 2, **options: Any) -> tuple[axl.AxlAccelerator, CountingCard]:
+def memfd_results(size: int, count: int) -> tuple[Heap, list[DmaBuf], str]:
+    """Result buffers as :func:`open_result_heap` gives them, on a machine without dma-heaps."""
+    heap = SealedMemfd()
+    return heap, allocate_results(heap, size, count), ''
+
+
+def counting_accelerator(
+    monkeypatch: pytest.MonkeyPatch,
+    device: str = '/dev/metis-0:1:0',
+    *,
+    level: int = 2,
+    in_flight: int = 4,
+    manifest: ModelManifest = MANIFEST,
+    **options: Any,
+) -> tuple[axl.AxlAccelerator, CountingCard]:
     """An axl accelerator with a model on a card that counts; the caller closes it."""
-    monkeypatch.setattr(axl, 'AxlDevice', lambda path, numbers: CountingCard(path, numbers, level))
-    monkeypatch.setattr(axl.AxlAccelerator, '_open_result_heap', staticmethod(SealedMemfd))
-    accelerator = axl.AxlAccelerator('/dev/metis-0:1:0', **options)
-    accelerator.load(MANIFEST)
+    monkeypatch.setattr(axl, 'AxlDevice', lambda path, numbers, tree: CountingCard(path, numbers, level, in_flight))
+    monkeypatch.setattr(axl_job, 'open_result_heap', memfd_results)
+    accelerator = axl.AxlAccelerator(device, **options)
+    accelerator.load(manifest)
     card: Any = accelerator._device
     return accelerator, card

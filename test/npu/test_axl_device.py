@@ -104,3 +104,16 @@ def test_another_layout_is_another_import(device: AxlDevice, driver: Driver, all
     assert [device.import_planes(each, buffers, ImportFlags.TO_DEVICE) for each in (layout, shifted)] == [41, 42]
     first, second = (said for _, said in driver.calls)
     assert first.planes[1].offset == second.planes[1].offset + 64
+
+
+def test_a_driver_s_own_numbers_reach_its_ioctls(driver: Driver, allocate: Callable[[ImageLayout], list[DmaBuf]]) -> None:
+    numbers = {'import_planes': 100, 'release_import': 101}
+    device = AxlDevice('/dev/null', numbers)
+    device.import_planes(LAYOUTS['one buffer'], allocate(LAYOUTS['one buffer']), ImportFlags.TO_DEVICE)
+    device.release_import(1)
+    device.import_fd(allocate(LAYOUTS['one buffer'])[0], 8, 4, YU12, ImportFlags.TO_DEVICE)
+    device.close()
+    assert [request & 0xFF for request, _ in driver.calls] == [100, 101, 64]
+    assert {request >> 8 & 0xFF for request, _ in driver.calls} == {ord('U')}
+    with pytest.raises(ValueError, match='no ioctl is called launch'):
+        AxlDevice('/dev/null', {'launch': 1})

@@ -93,8 +93,8 @@ def test_the_hog_model_yields_opencv_s_own_people(accelerator: CpuAccelerator, m
     frame = road_frame(make_frame, scene, 0)
     job = run(accelerator, frame)
     found = make_head(manifest.head).decode(
-            job.outputs(), job.letterbox, DecodeLimits(manifest.score_threshold, manifest.nms_threshold, 100)
-        )
+        job.outputs(), job.letterbox, DecodeLimits(manifest.score_threshold, manifest.nms_threshold, 100)
+    )
     hog = cv2.HOGDescriptor()
     hog.setSVMDetector(np.asarray(cv2.HOGDescriptor.getDefaultPeopleDetector(), np.float32))
     with frame.map() as planes:
@@ -125,7 +125,7 @@ class ScriptedEngine:
     def geometry(self, width: int, height: int) -> Letterbox:
         return Letterbox.fit(width, height, width, height)
 
-    def run(self, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> list[NDArray[np.float32]]:
+    def run(self, luma: NDArray[np.uint8], chroma: NDArray[np.uint8], colorimetry: Any) -> list[RawTensor]:
         self.started.set()
         assert self.go_on.wait(WAIT_S)
         self.seen.append(int(luma[0, 0]))

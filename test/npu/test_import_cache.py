@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from zc_perception.errors import AcceleratorError, DeviceLostError
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
-from zc_perception.npu.import_cache import ImportCache, import_key
+from zc_perception.npu.import_cache import ImportCache, ImportsInUse, import_key
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import PlaneLayout, compute_layout
 
@@ -133,3 +136,136 @@ def test_a_failed_import_leaves_nothing(buffers: list[DmaBuf]) -> None:
     assert len(cache) == 0 and len(os.listdir('/proc/self/fd')) == before
     assert _get(cache, device, buffers[0]) == 1
     cache.clear()
+
+
+def _many(count: int) -> list[DmaBuf]:
+    return [SealedMemfd().allocate(LAYOUT.buffer_size(0)) for _ in range(count)]
+
+
+@pytest.mark.parametrize('in_use', [3, 5, 9])
+def test_a_cache_that_is_too_small_for_the_buffers_in_use_grows(in_use: int) -> None:
+    """Round and round over one more than fit would import every frame."""
+    device = Device()
+    cache = ImportCache(device.release, limit=2)
+    buffers = _many(in_use)
+    for _ in range(10):
+        for buffer in buffers:
+            _get(cache, device, buffer)
+    before = device.made
+    for buffer in buffers * 3:
+        _get(cache, device, buffer)
+    assert device.made == before, 'the steady state imports nothing'
+    assert cache.thrashed > 0 and in_use <= cache.limit < 2 * in_use
+    cache.clear()
+    for buffer in buffers:
+        buffer.close()
+
+
+def test_it_stays_bounded_and_goes_on_counting() -> None:
+    device = Device()
+    cache = ImportCache(device.release, limit=2, most=4)
+    buffers = _many(6)
+    for _ in range(5):
+        for buffer in buffers:
+            _get(cache, device, buffer)
+    assert (cache.limit, len(cache), len(device.held)) == (4, 4, 4)
+    first = cache.thrashed
+    for buffer in buffers:
+        _get(cache, device, buffer)
+    assert cache.thrashed == first + 6 and len(cache._evicted) <= 4
+    cache.clear()
+    for buffer in buffers:
+        buffer.close()
+
+
+def test_buffers_that_come_and_go_are_no_reason_to_grow() -> None:
+    device = Device()
+    cache = ImportCache(device.release, limit=2)
+    for _ in range(20):
+        (buffer,) = _many(1)
+        for _ in range(3):
+            _get(cache, device, buffer)
+        buffer.close()
+    assert (cache.limit, cache.thrashed) == (2, 0)
+    cache.clear()
+
+
+def test_an_import_that_a_job_reads_is_neither_evicted_nor_released_under_it() -> None:
+    device = Device()
+    jobs = ImportsInUse(device.release)
+    cache = ImportCache(jobs.release, limit=2, held=jobs.held)
+    buffers = _many(4)
+    for buffer in buffers[:3]:
+        jobs.hold(_get(cache, device, buffer))
+    assert (device.held, len(cache)) == ([1, 2, 3], 3), 'over its limit rather than under a job'
+    assert _get(cache, device, buffers[3]) == 4 and device.held == [1, 2, 3, 4]
+    cache.forget(buffers[0].identity)
+    buffers[1].close()
+    cache.forget_ended()
+    assert (device.held, len(cache), jobs.waiting) == ([1, 2, 3, 4], 2, 2)
+    assert _get(cache, device, buffers[0]) == 5, 'a new import for new frames'
+    for handle in (1, 2, 3):
+        jobs.let_go(handle)
+    assert 1 not in device.held and 2 not in device.held and jobs.waiting == 0
+    cache.clear()
+    assert device.held == []
+    for buffer in buffers:
+        buffer.close()
+
+
+def test_an_import_with_two_jobs_ends_with_the_second() -> None:
+    device = Device()
+    jobs = ImportsInUse(device.release)
+    handle = device.make()
+    jobs.hold(handle)
+    jobs.hold(handle)
+    jobs.release(handle)
+    jobs.let_go(handle)
+    assert device.held == [handle] and jobs.held(handle)
+    jobs.let_go(handle)
+    assert device.held == [] and not jobs.held(handle)
+
+
+@pytest.mark.parametrize(('error', 'counted'), [(AcceleratorError('EIO'), 1), (DeviceLostError('ENODEV'), 0)])
+def test_a_release_that_the_device_refuses_is_counted_unless_it_is_gone(error: Exception, counted: int) -> None:
+    def refuse(handle: int) -> None:
+        raise error
+
+    jobs = ImportsInUse(refuse)
+    jobs.release(1)
+    assert (jobs.release_errors, jobs.last_release_error) == (counted, 'EIO' if counted else '')
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_whatever_happens_no_handle_is_lost_and_none_is_used_after_its_release(data: st.DataObject) -> None:
+    """A random run of frames, jobs, ends of buffers and forgetting, against what a device would say."""
+    device = Device()
+    jobs = ImportsInUse(device.release)
+    cache = ImportCache(jobs.release, limit=data.draw(st.integers(1, 3)), most=4, held=jobs.held)
+    buffers = _many(5)
+    running: list[int] = []
+    most_held = 0
+    for step in data.draw(st.lists(st.tuples(st.sampled_from(['frame', 'end', 'forget', 'close']), st.integers(0, 4)), max_size=40)):
+        what, index = step
+        if what == 'frame':
+            handle = _get(cache, device, buffers[index])
+            assert handle in device.held, 'a handle that was released'
+            jobs.hold(handle)
+            running.append(handle)
+        elif what == 'end' and running:
+            jobs.let_go(running.pop(index % len(running)))
+        elif what == 'forget':
+            cache.forget(buffers[index].identity)
+        elif what == 'close':
+            buffers[index].close()
+            buffers[index] = _many(1)[0]
+        assert set(running) <= set(device.held), 'a job reads what was released'
+        most_held = max(most_held, len(set(running)))
+        assert len(cache) <= max(cache.limit, most_held), 'room is made at the next import'
+    for handle in running:
+        jobs.let_go(handle)
+    cache.clear()
+    assert device.held == [] and jobs.waiting == 0
+    for buffer in buffers:
+        buffer.close()

@@ -2,52 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import yaml
+from npu.manifest_kit import AXL, GOOD, MISSING, TENSOR, changed, written
 
+from zc_perception.detection.heads import HEADS
+from zc_perception.detection.heads.spec import HeadSpec
 from zc_perception.errors import ConfigError
+from zc_perception.npu import manifest as manifest_module
 from zc_perception.npu.manifest import ModelInput, TensorSpec, find_manifest, load_manifest, shipped_models
-
-GOOD: dict[str, Any] = {
-    'name': 'boxes',
-    'engine': 'onnx',
-    'file': 'weights.onnx',
-    'input': {'width': 320, 'height': 192, 'layout': 'nchw', 'colour': 'bgr', 'range': [-1, 1.0], 'resize': 'stretch', 'pad': 0},
-    'outputs': [{'name': 'detections', 'layout': 'yolov8'}],
-    'head': 'yolov8',
-    'classes': ['car', 'person'],
-    'score_threshold': 0.3,
-    'nms_threshold': 1,
-    'max_detections': 20,
-    'licence': 'MIT',
-}
-TENSOR: dict[str, Any] = {'name': 'out', 'dtype': 'int8', 'shape': [1, 6, 2], 'offset': 64, 'scale': [0.5, 0.25], 'zero_point': -3}
-AXL: dict[str, Any] = {**GOOD, 'engine': 'axl', 'model_id': 7, 'outputs': [TENSOR]}
-MISSING = object()
-
-
-def written(folder: Path, values: Any) -> str:
-    (folder / 'weights.onnx').touch()
-    path = folder / 'model.yaml'
-    path.write_text(values if isinstance(values, str) else yaml.safe_dump(values), encoding='utf-8')
-    return str(path)
-
-
-def changed(values: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """A copy with the value at 'a.b' or 'a[0].b' replaced, added, or with MISSING left out."""
-    copy = yaml.safe_load(yaml.safe_dump(values))
-    target: Any = copy
-    *parents, last = key.replace('[0]', '.0').split('.')
-    for parent in parents:
-        target = target[int(parent) if parent == '0' else parent]
-    if value is MISSING:
-        del target[last]
-    else:
-        target[last] = value
-    return copy  # type: ignore[no-any-return]
+from zc_perception.npu.manifest_keys import HEAD
 
 
 def test_a_whole_manifest_is_read(tmp_path: Path) -> None:
@@ -56,7 +25,9 @@ def test_a_whole_manifest_is_read(tmp_path: Path) -> None:
     assert manifest.input == ModelInput(width=320, height=192, bgr=True, low=-1.0, high=1.0, resize='stretch', pad=0)
     assert (manifest.head.kind, manifest.classes, manifest.max_detections) == ('yolov8', ('car', 'person'), 20)
     assert (manifest.score_threshold, manifest.nms_threshold) == (0.3, 1.0)
-    assert (manifest.path, manifest.model_id, manifest.tensors) == (tmp_path / 'model.yaml', 0, ())
+    assert (manifest.path, manifest.model_id) == (tmp_path / 'model.yaml', 0)
+    assert manifest.tensors == (TensorSpec('detections', '', (), 0, (1.0,), 0),), 'what is left out is the own file of the weights'
+    assert (manifest.variants, manifest.missing) == ((manifest,), '')
 
 
 def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
@@ -84,10 +55,11 @@ def test_an_engine_without_weights_needs_no_file_and_no_size(tmp_path: Path) -> 
     [
         ('name', 5, 'a name'),
         ('name', '', 'a name'),
-        ('engine', 'onyx', 'one of onnx, opencv_hog, axl'),
+        ('engine', 'onyx', 'one of onnx, opencv_hog, axl, axruntime'),
         ('engine', ['onnx'], 'one of onnx'),
         ('file', 5, "the weights' file name, relative to the manifest"),
-        ('head', 'yolo', 'one of yolov8, boxes'),
+        ('head', 'yolo', f'one of {", ".join(HEADS)}'),
+        ('head', 5, f'one of {", ".join(HEADS)}'),
         ('classes', [], 'a list of at least one class name'),
         ('classes', 'car', 'a list of at least one class name'),
         ('classes', ['car', 5], 'a list of at least one class name'),
@@ -105,14 +77,20 @@ def test_an_engine_without_weights_needs_no_file_and_no_size(tmp_path: Path) -> 
         ('max_detections', True, 'an integer from 1 to 10000'),
         ('model_id', -1, 'an integer from 0 to 4294967295'),
         ('licence', 5, 'the name of a licence'),
-        ('outputs', 5, 'a list of tensors'),
-        ('outputs', {'name': 'x'}, 'a list of tensors'),
+        ('outputs', 5, 'a list of at least one tensor'),
+        ('outputs', {'name': 'x'}, 'a list of at least one tensor'),
+        ('outputs', [], 'a list of at least one tensor'),
+        ('input', 5, 'a mapping of keys'),
+        ('variants', [], 'a list of at least one mapping'),
         ('input.width', 1, 'an integer from 2 to 16384'),
         ('input.width', 20000, 'an integer from 2 to 16384'),
         ('input.width', '320', 'an integer from 2 to 16384'),
         ('input.height', 0, 'an integer from 2 to 16384'),
         ('input.height', 3.5, 'an integer from 2 to 16384'),
-        ('input.layout', 'nhwc', 'one of nchw'),
+        ('input.layout', 'nwhc', 'one of nchw, nhwc'),
+        ('input.dtype', 'float16', 'one of float32, uint8, int8'),
+        ('input.scale', 0, 'a number above 0'),
+        ('input.zero_point', 0.5, 'an integer from -2147483648 to 2147483647'),
         ('input.colour', 'yuv', 'one of rgb, bgr'),
         ('input.resize', 'crop', 'one of letterbox, stretch, none'),
         ('input.pad', 256, 'an integer from 0 to 255'),
@@ -136,25 +114,52 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(tmp_path: Path, key: str,
 @pytest.mark.parametrize(
     ('key', 'value', 'allowed'),
     [
-        ('outputs', [], 'engine axl needs a list of at least one tensor'),
-        ('outputs[0].dtype', 'int4', 'it must be one of int8, uint8, int16, int32, float32'),
-        ('outputs[0].name', '', 'it must be a name'),
-        ('outputs[0].shape', [], 'it must be a list of positive sizes'),
-        ('outputs[0].shape', [1, 0], 'it must be a list of positive sizes'),
-        ('outputs[0].shape', [1, 2.0], 'it must be a list of positive sizes'),
-        ('outputs[0].offset', -1, 'it must be an integer from 0 to 1073741824'),
-        ('outputs[0].scale', [1.0, 2.0, 3.0], 'it must be a number, or 2 of them'),
-        ('outputs[0].scale', 'x', 'it must be a number, or 2 of them'),
-        ('outputs[0].scale', [True, 1.0], 'it must be a number, or 2 of them'),
-        ('outputs[0].scale', float('inf'), 'it must be a number, or 2 of them'),
-        ('outputs[0].zero_point', 0.5, 'it must be an integer from -2147483648 to 2147483647'),
+        ('outputs[0].dtype', 'int4', 'one of int8, uint8, int16, int32, float32'),
+        ('outputs[0].layout', 'yolov8', 'one of nchw, nhwc'),
+        ('outputs[0].name', '', 'a name'),
+        ('outputs[0].shape', [], 'a list of positive sizes'),
+        ('outputs[0].shape', [1, 0], 'a list of positive sizes'),
+        ('outputs[0].shape', [1, 2.0], 'a list of positive sizes'),
+        ('outputs[0].offset', -1, 'an integer from 0 to 1073741824'),
+        ('outputs[0].scale', [1.0, 2.0, 3.0], 'a number, or 2 of them'),
+        ('outputs[0].scale', 'x', 'a number, or one for each element of the last axis'),
+        ('outputs[0].scale', [], 'a number, or one for each element of the last axis'),
+        ('outputs[0].scale', [True, 1.0], 'a number, or one for each element of the last axis'),
+        ('outputs[0].scale', float('inf'), 'a number, or one for each element of the last axis'),
+        ('outputs[0].zero_point', 0.5, 'an integer from -2147483648 to 2147483647'),
+        ('outputs[0].padding', [[0, 1]], 'a list with two numbers for each of the 3 axes of shape'),
+        ('outputs[0].padding', [[0, 0], [0, 0], [0, -1]], 'a list with two numbers for each axis, elements before and after'),
+        ('outputs[0].padding', [[0, 0], [0, 0], [0]], 'a list with two numbers for each axis, elements before and after'),
     ],
 )
 def test_a_wrong_tensor_is_refused_with_its_place(tmp_path: Path, key: str, value: Any, allowed: str) -> None:
     path = written(tmp_path, changed(AXL, key, value))
     with pytest.raises(ConfigError) as caught:
         load_manifest(path)
-    assert str(caught.value) == f"{path}: key '{key}' is {value!r}; {allowed}"
+    assert str(caught.value) == f"{path}: key '{key}' is {value!r}; it must be {allowed}"
+
+
+@pytest.mark.parametrize('key', ['outputs', 'outputs[0].dtype', 'outputs[0].shape'])
+def test_a_card_s_tensors_are_described_whole(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"key '{re.escape(key)}' is missing; it must be "):
+        load_manifest(written(tmp_path, changed(AXL, key, MISSING)))
+
+
+def test_tensors_that_lie_on_each_other_are_refused(tmp_path: Path) -> None:
+    second = {**TENSOR, 'name': 'second', 'offset': 64 + 12 - 1}
+    with pytest.raises(ConfigError, match=r"key 'outputs\[0\]\.offset' is 75; it must be 76 or more, where tensor 'out' has ended"):
+        load_manifest(written(tmp_path, {**AXL, 'outputs': [second, TENSOR]}))
+    apart = load_manifest(written(tmp_path, {**AXL, 'outputs': [{**second, 'offset': 76}, TENSOR]}))
+    assert [tensor.name for tensor in apart.tensors] == ['second', 'out'], 'in the order of the file'
+
+
+def test_padding_is_cut_away_without_a_copy(tmp_path: Path) -> None:
+    tensor = {**TENSOR, 'shape': [2, 3], 'padding': [[1, 0], [0, 2]], 'scale': 1, 'layout': 'nhwc'}
+    (spec,) = load_manifest(written(tmp_path, {**AXL, 'outputs': [tensor]})).tensors
+    assert (spec.padded_shape, spec.num_bytes, spec.layout) == ((3, 5), 15, 'nhwc')
+    buffer = np.arange(15, dtype=np.int8).reshape(spec.padded_shape)
+    inner = buffer[spec.inside]
+    assert inner.tolist() == [[5, 6, 7], [10, 11, 12]] and inner.base is not None and np.shares_memory(inner, buffer)
 
 
 @pytest.mark.parametrize('key', ['file', 'head', 'classes', 'input.width', 'input.height'])
@@ -170,7 +175,7 @@ def test_an_empty_value_is_a_missing_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ('key', 'near'),
-    [('score_treshold', 'score_threshold'), ('class', 'classes'), ('input.colours', 'colour'), ('outputs[0].names', 'name')],
+    [('score_treshold', 'score_threshold'), ('class', 'classes'), ('input.colours', 'colour'), ('outputs[0].nome', 'name')],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_known(tmp_path: Path, key: str, near: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -184,7 +189,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_known(tmp_path: Path, key: s
         ('', "the file must be a mapping of keys, not 'None'"),
         ('- a', 'the file must be a mapping of keys'),
         ('a: [', "can't be read: while parsing"),
-        ('input: 5\nhead: boxes\nengine: opencv_hog\nclasses: [a]', "input. must be a mapping of keys, not '5'"),
+        ('input: 5\nhead: boxes\nengine: opencv_hog\nclasses: [a]', "key 'input' is 5; it must be a mapping of keys"),
         ('1: 2', "key '1' is unknown"),
     ],
 )
@@ -233,3 +238,93 @@ def test_the_shipped_models_load() -> None:
     for name in shipped_models():
         manifest = load_manifest(name)
         assert manifest.name == name and manifest.classes
+
+
+@pytest.mark.parametrize(('key', 'table'), [('class_agnostic', 'head'), ('strides', 'head'), ('width', 'input')])
+def test_a_key_in_the_wrong_place_is_told_where_it_belongs(tmp_path: Path, key: str, table: str) -> None:
+    with pytest.raises(ConfigError, match=f"key '{key}' is unknown; it belongs to '{table}'"):
+        load_manifest(written(tmp_path, {**GOOD, key: 1}))
+
+
+def test_a_long_value_is_shown_in_part(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_manifest(written(tmp_path, {**GOOD, 'classes': ['x'] * 5000 + ['']}))
+    assert len(str(caught.value)) < 400
+
+
+def test_every_option_of_a_head_is_a_key_and_no_other() -> None:
+    options = {field.name for field in dataclasses.fields(HeadSpec)} - {'num_classes', 'input_size'}
+    assert set(HEAD.keys) == options
+    for field in dataclasses.fields(HeadSpec):
+        key = HEAD.keys.get(field.name)
+        if key is not None and key.default is not None:
+            default = list(field.default) if isinstance(field.default, tuple) else field.default
+            assert key.default == default, f'{field.name}: the default that is documented is the one that is used'
+
+
+def test_a_head_s_options_reach_it_and_are_checked_by_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = {'kind': 'yolov8', 'strides': [4, 8], 'class_agnostic': True, 'reg_max': 8}
+    manifest = load_manifest(written(tmp_path, {**GOOD, 'head': head}))
+    assert manifest.head == HeadSpec('yolov8', 2, (320, 192), (4, 8), reg_max=8, class_agnostic=True)
+
+    def refuse(spec: HeadSpec) -> None:
+        raise ConfigError(f'head.strides has {len(spec.strides)} levels')
+
+    monkeypatch.setattr(manifest_module, 'make_head', refuse)
+    with pytest.raises(ConfigError, match=r'model\.yaml: head\.strides has 2 levels'):
+        load_manifest(written(tmp_path, {**GOOD, 'head': head}))
+    with pytest.raises(ConfigError, match=r'model\.yaml: variants\[0\]\.head\.strides has 3 levels'):
+        variant = {'engine': 'axl', 'outputs': [TENSOR], 'head': 'yolov8'}
+        load_manifest(written(tmp_path, {'input': GOOD['input'], 'classes': ['a'], 'variants': [variant]}))
+
+
+def test_anchors_and_priors_become_numbers_of_one_type(tmp_path: Path) -> None:
+    anchors = [[[10, 13], [16, 30], [33, 23]]] * 3
+    manifest = load_manifest(written(tmp_path, {**GOOD, 'head': {'kind': 'yolov5', 'anchors': anchors}}))
+    assert manifest.head.anchors == (((10.0, 13.0), (16.0, 30.0), (33.0, 23.0)),) * 3
+    assert {type(side) for level in manifest.head.anchors for anchor in level for side in anchor} == {float}
+
+
+def test_classes_may_stand_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / 'labels.txt').write_text('car \nperson\n\n', encoding='utf-8')
+    values = {**changed(GOOD, 'classes', MISSING), 'classes_file': 'labels.txt'}
+    manifest = load_manifest(written(tmp_path, values))
+    assert manifest.classes == ('car', 'person') and manifest.head.num_classes == 2
+
+
+@pytest.mark.parametrize(
+    ('content', 'message'),
+    [
+        (b'car\n\nperson\n', "names 'labels.txt', whose line 2 is empty"),
+        (b'', 'whose line 1 is empty'),
+        (b'\xff\xfe', "which can't be read"),
+        (None, "names 'labels.txt', which can't be read"),
+    ],
+)
+def test_a_file_of_classes_that_cannot_be_meant_is_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / 'labels.txt').write_bytes(content)
+    values = {**changed(GOOD, 'classes', MISSING), 'classes_file': 'labels.txt'}
+    with pytest.raises(ConfigError, match=f"key 'classes_file' {message}" if 'names' in message else message):
+        load_manifest(written(tmp_path, values))
+    with pytest.raises(ConfigError, match="keys 'classes' and 'classes_file' say the same"):
+        load_manifest(written(tmp_path, {**GOOD, 'classes_file': 'labels.txt'}))
+
+
+def test_other_types_than_float_need_their_scale(tmp_path: Path) -> None:
+    values = changed(GOOD, 'input.dtype', 'uint8')
+    with pytest.raises(ConfigError, match=r"key 'input\.scale' is missing; it must be a number above 0, as the values are uint8"):
+        load_manifest(written(tmp_path, values))
+    given = load_manifest(written(tmp_path, changed(values, 'input.scale', 0.5))).input
+    assert (given.dtype, given.scale, given.zero_point, given.layout) == ('uint8', 0.5, 0, 'nchw')
+
+
+def test_weights_need_a_picture_of_their_size(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"key 'input\.resize' is 'none'; it must be one of letterbox, stretch for engine onnx"):
+        load_manifest(written(tmp_path, changed(GOOD, 'input.resize', 'none')))
+
+
+@pytest.mark.parametrize('name', ['x' * 5000, 'a\0b', '.', '..'])
+def test_a_file_name_that_no_file_can_have_is_not_there(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"key 'file' names '.*', which does not exist"):
+        load_manifest(written(tmp_path, changed(GOOD, 'file', name)))

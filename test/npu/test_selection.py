@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import yaml
 
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.npu import axl_errors
+from zc_perception.npu import axl_errors, selection
 from zc_perception.npu.axl_device import AxlDevice, find_devices
-from zc_perception.npu.manifest import load_manifest
-from zc_perception.npu.selection import AcceleratorOptions, open_accelerator
+from zc_perception.npu.manifest import ModelManifest, load_manifest
+from zc_perception.npu.selection import AcceleratorOptions, open_accelerator, parse_ioctl_numbers
 
 pytestmark = [
     pytest.mark.usefixtures('no_fd_leak'),
@@ -21,19 +25,23 @@ VIRTUAL = str(Path(__file__).parents[1] / 'rig' / 'models' / 'virtual_metis.yaml
 
 
 def test_auto_goes_on_to_the_cpu_and_says_why_not_axl() -> None:
-    accelerator, reasons = open_accelerator('auto', load_manifest('hog'), AcceleratorOptions(), CopyLedger())
-    assert accelerator.capabilities().name == 'cpu'
-    assert len(reasons) == 1 and "'axl' doesn't fit: no Metis card" in reasons[0]
-    accelerator.close()
+    selected = open_accelerator('auto', load_manifest('hog'), AcceleratorOptions(), CopyLedger())
+    assert selected.accelerator.capabilities().name == 'cpu'
+    assert len(selected.reasons) == 2 and "'axl' doesn't fit: no Metis card" in selected.reasons[0]
+    selected.accelerator.close()
 
 
-def test_a_named_accelerator_is_not_replaced_by_another() -> None:
-    with pytest.raises(AcceleratorError, match='no Metis card'):
+def test_a_named_accelerator_is_not_replaced_by_another_but_told_of_it() -> None:
+    with pytest.raises(AcceleratorError, match=r"no Metis card.*; model 'hog' also runs on accelerator: cpu$"):
         open_accelerator('axl', load_manifest('hog'), AcceleratorOptions(), CopyLedger())
+    with pytest.raises(ConfigError, match=r"model 'hog' \(engine opencv_hog\) can't run on axruntime; add a variant with engine: axr"):
+        open_accelerator('axruntime', load_manifest('hog'), AcceleratorOptions(), CopyLedger())
+    with pytest.raises(ConfigError, match=r"can't run on cpu; add a variant with engine: onnx or opencv_hog.*accelerator: axl$"):
+        open_accelerator('cpu', load_manifest(VIRTUAL), AcceleratorOptions(), CopyLedger())
 
 
 def test_a_model_that_fits_nowhere_is_refused_with_every_reason() -> None:
-    with pytest.raises(ConfigError, match=r'no Metis card.*cpu.*engine axl'):
+    with pytest.raises(ConfigError, match=r"^no accelerator fits: .*'axl'.*no Metis card.*'axruntime'.*engine axl.*'cpu'.*engine axl"):
         open_accelerator('auto', load_manifest(VIRTUAL), AcceleratorOptions(), CopyLedger())
 
 
@@ -57,3 +65,132 @@ def test_every_errno_has_its_exception_with_advice(number: int) -> None:
     error = axl_errors.axl_error('submit2', number, 'handle 3')
     assert type(error) is not axl_errors.AxlError and error.errno == number
     assert error.advice in str(error) and 'handle 3' in str(error)
+
+
+def variants(folder: Path, *engines: str, **changes: Any) -> ModelManifest:
+    """A manifest for several engines, of which the shipped card's and the runtime's files are all that is there."""
+    known: dict[str, dict[str, Any]] = {
+        'axl': {'outputs': [{'name': 'o', 'dtype': 'int8', 'shape': [4]}]},
+        'axruntime': {'file': 'model.axm', 'input': {'width': 64, 'height': 64}},
+        'opencv_hog': {'input': {'resize': 'none'}},
+    }
+    (folder / 'model.axm').touch()
+    entries = [{'engine': engine, **known[engine], **changes.get(engine, {})} for engine in engines]
+    values = {'name': 'many', 'head': 'boxes', 'classes': ['a'], 'input': {'resize': 'none'}, 'variants': entries}
+    (folder / 'model.yaml').write_text(yaml.safe_dump(values), encoding='utf-8')
+    return load_manifest(str(folder))
+
+
+class Opened:
+    """What an accelerator's constructor was called with."""
+
+    def __init__(self, refusal: Exception | None = None, load_refusal: Exception | None = None) -> None:
+        self.refusal, self.load_refusal = refusal, load_refusal
+        self.calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        self.loaded: list[ModelManifest] = []
+        self.closed = 0
+
+    def __call__(self, *arguments: Any, **options: Any) -> Opened:
+        self.calls.append((arguments, options))
+        if self.refusal is not None:
+            raise self.refusal
+        return self
+
+    def load(self, manifest: ModelManifest) -> None:
+        self.loaded.append(manifest)
+        if self.load_refusal is not None:
+            raise self.load_refusal
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Opened:
+    opened = Opened()
+    monkeypatch.setitem(sys.modules, 'zc_perception.npu.axruntime', SimpleNamespace(AxRuntimeAccelerator=opened))
+    return opened
+
+
+def test_auto_goes_from_a_driver_without_our_ioctls_to_the_runtime(tmp_path: Path, runtime: Opened) -> None:
+    """/dev/null answers ENOTTY to everything, as the shipped driver does to ours."""
+    manifest, ledger = variants(tmp_path, 'axl', 'axruntime', 'opencv_hog'), CopyLedger()
+    selected = open_accelerator('auto', manifest, AcceleratorOptions('/dev/null', library='/opt/lib.so', double_buffer=True), ledger)
+    assert selected.accelerator is runtime
+    (reason,) = selected.reasons
+    assert reason.startswith("accelerator 'axl' doesn't fit: ") and '\n' not in reason
+    assert '/dev/null' in reason and 'no import and submit ioctls (ENOTTY)' in reason and 'accelerator: axruntime' in reason
+    assert selected.manifest.engine == 'axruntime' and runtime.loaded == [selected.manifest]
+    expected = {'device': '/dev/null', 'library': '/opt/lib.so', 'aipu_cores': 1, 'double_buffer': True, 'output_dmabuf': 'auto',
+                'timeout_s': 1.0}  # fmt: skip
+    assert runtime.calls == [((ledger,), expected)]
+
+
+def test_auto_goes_on_when_the_runtime_is_missing_or_refuses_the_model(tmp_path: Path, runtime: Opened) -> None:
+    manifest = variants(tmp_path, 'axl', 'axruntime', 'opencv_hog')
+    runtime.refusal = AcceleratorError('libaxruntime.so is not installed')
+    selected = open_accelerator('auto', manifest, AcceleratorOptions(), CopyLedger())
+    selected.accelerator.close()
+    assert selected.manifest.engine == 'opencv_hog' and len(selected.reasons) == 2
+    assert selected.reasons[1] == "accelerator 'axruntime' doesn't fit: libaxruntime.so is not installed"
+    runtime.refusal, runtime.load_refusal = None, ConfigError('compiled for another chip')
+    again = open_accelerator('auto', manifest, AcceleratorOptions(), CopyLedger())
+    again.accelerator.close()
+    assert 'compiled for another chip' in again.reasons[1] and runtime.closed == 1, 'what was opened is closed'
+
+
+def test_a_model_without_a_variant_for_the_runtime_does_not_even_open_it(runtime: Opened) -> None:
+    selected = open_accelerator('auto', load_manifest('hog'), AcceleratorOptions(), CopyLedger())
+    selected.accelerator.close()
+    assert runtime.calls == [], 'the runtime takes the card for itself as soon as it is opened'
+
+
+def test_a_variant_whose_file_is_not_there_is_a_reason(tmp_path: Path, runtime: Opened) -> None:
+    manifest = variants(tmp_path, 'axruntime', 'opencv_hog', axruntime={'file': 'build/model.json'})
+    selected = open_accelerator('auto', manifest, AcceleratorOptions(), CopyLedger())
+    selected.accelerator.close()
+    assert "key 'variants[0].file' names 'build/model.json', which does not exist" in selected.reasons[1] and runtime.calls == []
+    with pytest.raises(ConfigError, match='which does not exist'):
+        open_accelerator('axruntime', manifest, AcceleratorOptions(), CopyLedger())
+
+
+def test_what_was_chosen_is_what_is_opened_again(tmp_path: Path, runtime: Opened) -> None:
+    selected = open_accelerator('auto', variants(tmp_path, 'axruntime', 'opencv_hog'), AcceleratorOptions(), CopyLedger())
+    assert selected.reopen() is runtime and len(runtime.calls) == 2 and runtime.loaded == [selected.manifest] * 2
+    runtime.load_refusal = AcceleratorError('in use')
+    with pytest.raises(AcceleratorError, match='in use'):
+        selected.reopen()
+    assert runtime.closed == 1, 'never the next best: the buffers were negotiated with this one'
+
+
+def test_the_card_s_options_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Opened()
+    monkeypatch.setattr(selection, 'AxlAccelerator', opened)
+    options = AcceleratorOptions('/dev/metis-1', False, 2.5, ioctl_numbers={'submit': 70})
+    open_accelerator('axl', load_manifest(VIRTUAL), options, CopyLedger())
+    assert opened.calls == [(('/dev/metis-1',), {'import_cache': False, 'timeout_s': 2.5, 'numbers': {'submit': 70}})]
+
+
+def test_ioctl_numbers_are_read_from_texts() -> None:
+    assert parse_ioctl_numbers([]) == {}
+    assert parse_ioctl_numbers(['submit=70', ' query = 0x47 ']) == {'submit': 70, 'query': 0x47}
+    assert parse_ioctl_numbers(['submit=67', 'import_planes=65']) == {'submit': 67, 'import_planes': 65}, 'two may change places'
+
+
+@pytest.mark.parametrize(
+    ('entries', 'message'),
+    [
+        (['sumbit=70'], "parameter 'axl_ioctls' has 'sumbit=70'; it must be 'name=number' .* from 0 to 255 .*; did you mean 'submit'"),
+        (['submit'], "has 'submit'; it must be 'name=number'"),
+        (['submit='], "has 'submit='; it must be"),
+        (['submit=x'], "has 'submit=x'; it must be"),
+        (['submit=256'], "has 'submit=256'; it must be"),
+        (['submit=-1'], "has 'submit=-1'; it must be"),
+        (['submit=70', 'submit=71'], "names 'submit' twice"),
+        (['submit=64'], 'have the same number 64'),
+        (['=5'], "has '=5'"),
+    ],
+)
+def test_an_ioctl_number_that_cannot_be_meant_is_refused(entries: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_ioctl_numbers(entries)

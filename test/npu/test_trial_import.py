@@ -26,7 +26,7 @@ class CountingDevice:
 
     level = 2
 
-    def __init__(self, path: str, numbers: Any) -> None:
+    def __init__(self, path: str, numbers: Any, tree: Any) -> None:
         self.path = path
         self.held: set[int] = set()
         self.made = 0

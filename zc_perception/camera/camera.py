@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from zc_perception.camera.clock import CaptureClock, StampClock
+from zc_perception.camera.controls import NO_CONTROLS, ControlInfo, ControlValue, no_such_control
 from zc_perception.errors import CameraError
 from zc_perception.frame import Frame, Header
 from zc_perception.mapping import map_buffers
@@ -31,11 +32,20 @@ SLOT_WAIT_S = 0.25
 
 @dataclass(frozen=True)
 class CameraStatistics:
-    """Counters since start."""
+    """Counters since start.
+
+    :param dropped: frames that never came out: the sum of the three below.
+    :param lost: gaps in the driver's sequence.
+    :param bad: frames that the driver marked bad, or that a recording has damaged.
+    :param no_slot: frames for which no slot was free.
+    """
 
     captured: int
     dropped: int
     late: int
+    lost: int = 0
+    bad: int = 0
+    no_slot: int = 0
 
 
 class Camera(Protocol):
@@ -56,6 +66,30 @@ class Camera(Protocol):
     @property
     def device(self) -> str:
         """What is the camera, for diagnostics: a path, a file, a seed."""
+
+    @property
+    def identity(self) -> str:
+        """What makes it the same camera after it was unplugged: a serial number or a place on a bus; a file's path; a seed."""
+
+    @property
+    def clock(self) -> StampClock:
+        """What makes its stamps."""
+
+    def notices(self) -> Sequence[str]:
+        """Sentences worth saying once: what was asked for and is otherwise, what is missing."""
+
+    def facts(self) -> Mapping[str, object]:
+        """More for diagnostics, by name."""
+
+    def controls(self) -> Mapping[str, ControlInfo]:
+        """What can be turned on it, by name, with ranges and the values in force."""
+
+    def set_control(self, name: str, value: ControlValue) -> int | None:
+        """Set a control; the value in force afterwards, ``None`` for one that can't be read.
+
+        :raises ConfigError: no such control, or the value is outside of its range.
+        :raises CameraError: the device refuses it now.
+        """
 
     def constraints(self) -> BufferConstraints:
         """What it can produce."""
@@ -90,7 +124,7 @@ class Camera(Protocol):
         """Free everything; leased frames stay readable until released."""
 
 
-class DrawnCamera(ABC):
+class DrawnCamera:
     """A camera whose frames the CPU writes, straight into the pool's slots, at a steady pace.
 
     :param heap: where the slots come from; owned from here on.
@@ -100,6 +134,8 @@ class DrawnCamera(ABC):
     """
 
     reason = 'draw'
+    fourcc = NV12
+    colorimetry = BT601_LIMITED
 
     def __init__(
         self,
@@ -119,6 +155,7 @@ class DrawnCamera(ABC):
         self._frame_id = frame_id
         self._heap = heap
         self._now_ns = now_ns
+        self.clock = StampClock(now_ns)
         self._ledger = ledger
         self._live = live
         self._pool: BufferPool | None = None
@@ -129,6 +166,7 @@ class DrawnCamera(ABC):
         self._captured = 0
         self._dropped = 0
         self._late = 0
+        self._bad = 0
         self._bytes = 0
 
     @property
@@ -142,16 +180,37 @@ class DrawnCamera(ABC):
         return type(self).__name__
 
     @property
+    def identity(self) -> str:
+        """See :class:`Camera`."""
+        return self.device
+
+    def notices(self) -> Sequence[str]:
+        """See :class:`Camera`."""
+        return ()
+
+    def facts(self) -> Mapping[str, object]:
+        """See :class:`Camera`."""
+        return {}
+
+    @property
     def ended(self) -> bool:
         """See :class:`Camera`."""
         return False
+
+    def controls(self) -> Mapping[str, ControlInfo]:
+        """See :class:`Camera`. None."""
+        return NO_CONTROLS
+
+    def set_control(self, name: str, value: ControlValue) -> int | None:
+        """See :class:`Camera`."""
+        raise no_such_control(self.device, name, NO_CONTROLS)
 
     def constraints(self) -> BufferConstraints:
         """See :class:`Camera`. One slot is being filled while another is being published."""
         size = (self.width, self.height)
         return BufferConstraints(
             'camera',
-            formats=((NV12, LINEAR),),
+            formats=((self.fourcc, LINEAR),),
             heaps=(self.heap_name,),
             slots=2,
             min_size=size,
@@ -180,9 +239,13 @@ class DrawnCamera(ABC):
         """See :class:`Camera`."""
         return self._pool
 
-    @abstractmethod
+    def draw(self, sequence: int, planes: Sequence[NDArray[Any]]) -> bool:
+        """Write frame *sequence* into *planes*, which are :attr:`fourcc`'s. ``False``: there is no such frame."""
+        return self.render(sequence, planes[0], planes[1])
+
     def render(self, sequence: int, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> bool:
-        """Write frame *sequence*: luma (height, width), chroma (height/2, width/2, 2). ``False``: there is no such frame."""
+        """Write frame *sequence*: luma (height, width), chroma (height/2, width/2, 2). For cameras of NV12, instead of :meth:`draw`."""
+        raise NotImplementedError(f'{type(self).__name__} overrides neither draw nor render')
 
     def capture(self) -> Frame | None:
         """See :class:`Camera`."""
@@ -193,15 +256,14 @@ class DrawnCamera(ABC):
         slot = self._pool.acquire(wait_s=0.0 if self._live else SLOT_WAIT_S)
         if slot is None:
             if self._live:
-                self._sequence += 1
-                self._dropped += 1
+                self._skip()
             return None
         started_ns = time.monotonic_ns()
-        stamp_ns = self._stamp()
+        header = self._header()
         drawn = False
         try:
             with map_buffers(slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []) as planes:
-                drawn = self.render(self._sequence, planes[0], planes[1])
+                drawn = self.draw(self._sequence, planes)
         finally:
             if not drawn:
                 self._pool.discard(slot)
@@ -211,8 +273,8 @@ class DrawnCamera(ABC):
         frame = Frame.publish_slot(
             self._pool,
             slot,
-            header=Header(stamp_ns, self._frame_id),
-            colorimetry=BT601_LIMITED,
+            header=header,
+            colorimetry=self.colorimetry,
             sequence=self._sequence,
             captured_ns=time.monotonic_ns(),
             capture_cost_ns=time.monotonic_ns() - started_ns,
@@ -221,14 +283,26 @@ class DrawnCamera(ABC):
         self._captured += 1
         return frame
 
+    def _skip(self) -> None:
+        """No slot is free for the frame that is due."""
+        self._sequence += 1
+        self._dropped += 1
+
+    def _header(self) -> Header:
+        """The header of the frame that is about to be written."""
+        return Header(self._stamp(), self._frame_id)
+
     def _stamp(self) -> int:
         """Live: now. A file that is read as fast as possible: its own time axis, so that a stamp names its frame."""
-        now = self._now_ns()
         if self._live:
-            return now
+            return self.clock.stamp(0, CaptureClock.UNKNOWN)
         if self._first_stamp_ns is None:
-            self._first_stamp_ns = now
-        return self._first_stamp_ns + round(self._sequence * 1e9 / self.framerate)
+            self._first_stamp_ns = self._now_ns()
+        return self._first_stamp_ns + self._elapsed_ns()
+
+    def _elapsed_ns(self) -> int:
+        """From the first frame to the one that is about to be written, on the file's own time axis."""
+        return round(self._sequence * 1e9 / self.framerate)
 
     def _wait_for_turn(self) -> bool:
         if not self._live:
@@ -246,7 +320,7 @@ class DrawnCamera(ABC):
 
     def statistics(self) -> CameraStatistics:
         """See :class:`Camera`."""
-        return CameraStatistics(self._captured, self._dropped, self._late)
+        return CameraStatistics(self._captured, self._dropped + self._bad, self._late, bad=self._bad, no_slot=self._dropped)
 
     def pool_statistics(self) -> PoolStatistics | None:
         """See :class:`Camera`."""

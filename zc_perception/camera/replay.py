@@ -1,70 +1,135 @@
-"""The replay camera: any video file that OpenCV opens, written straight into NV12 slots."""
+"""The replay camera: any recording, written straight into the pool's slots."""
 
 from __future__ import annotations
 
-import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-import cv2
-import numpy as np
 from numpy.typing import NDArray
 
+from zc_perception.camera import replay_images, replay_raw, replay_recording
 from zc_perception.camera.camera import DrawnCamera
+from zc_perception.camera.replay_bag import BagSource, is_bag
+from zc_perception.camera.replay_images import ImageSource
+from zc_perception.camera.replay_raw import RawSource
+from zc_perception.camera.replay_recording import RecordingSource
+from zc_perception.camera.replay_source import FrameSource, Moment
+from zc_perception.camera.replay_video import VideoSource, check_file
 from zc_perception.errors import CameraError, ConfigError
-from zc_perception.pixel.fourcc import NV12, pixel_format
+from zc_perception.frame import Header
+from zc_perception.pixel.fourcc import pixel_format
 from zc_perception.pixel.layout import check_dimensions
-from zc_perception.pixel.nv12 import Nv12Writer
 
-DEFAULT_FRAMERATE = 30.0
+STAMPS = ('now', 'recorded')
+"""Whose headers frames get: the ROS clock's time with the camera's frame_id, or the recording's own headers."""
 
 
-def open_video(path: str) -> cv2.VideoCapture:
-    """Open *path* and check that it has frames.
+def open_source(path: str, *, width: int = 0, height: int = 0, framerate: float = 0.0, topic: str = '') -> FrameSource:
+    """The source for what is at *path*.
 
-    :raises ConfigError: no such file, or not a video that this OpenCV can decode.
+    A folder is a rosbag2 recording or a folder of pictures; ``.mcap`` and ``.db3`` are rosbag2's files, ``.zcr`` is ours, ``.nv12`` and
+    ``.yuv`` are raw; a picture alone is a recording of one frame; anything else is a video.
+
+    :param width: of the frames; 0 for the recording's own. For raw files without a sidecar, what they have.
+    :param height: likewise.
+    :param framerate: of pictures and raw files, which have none of their own.
+    :param topic: which topic of a rosbag2 recording.
+    :raises ConfigError: it can't be used.
+    :raises LayoutError: an odd width or height.
     """
-    if not path:
-        raise ConfigError("parameter 'video' is empty; set it to the path of a video file (camera is 'replay')")
-    if not os.path.isfile(path):
-        raise ConfigError(f"video '{path}' does not exist or is not a file; set parameter 'video' to a video file's path")
-    capture = cv2.VideoCapture(path)
-    if not capture.isOpened() or capture.get(cv2.CAP_PROP_FRAME_WIDTH) < 2 or capture.get(cv2.CAP_PROP_FRAME_HEIGHT) < 2:
-        raise ConfigError(f"video '{path}' can't be decoded by this OpenCV; convert it, for example to MJPEG in AVI")
-    return capture
+    check_file(path)
+    place = Path(path)
+    suffix = place.suffix.lower()
+    try:
+        bag = is_bag(place)
+    except OSError as error:
+        raise ConfigError(f"'{path}' can't be read: {error.strerror}") from error
+    if topic and not bag:
+        raise ConfigError(f"parameter 'topic' is '{topic}', but '{path}' is no rosbag2 recording; leave it empty")
+    if bag:
+        return BagSource(path, topic, width, height)
+    if place.is_dir() or suffix in replay_images.SUFFIXES:
+        return ImageSource(path, width, height, framerate)
+    if suffix == replay_recording.SUFFIX:
+        return RecordingSource(path, width, height)
+    if suffix in replay_raw.SUFFIXES:
+        return RawSource(path, width, height, framerate)
+    return VideoSource(path, width, height)
 
 
 class ReplayCamera(DrawnCamera):
-    """Plays a file at its own pace, or every frame once as fast as its consumers take them.
+    """Plays a recording at its own pace, or every frame once as fast as its consumers take them.
 
-    The picture is converted to BT.601 limited NV12. An odd last column or row is cut off.
+    A frame that has no free slot is left out without being decoded. One that is damaged is left out and counted as bad.
 
-    :param video: the file.
+    :param video: path of the recording, see :func:`open_source`.
+    :param width: picture width; 0 for the recording's own. Other sizes are scaled.
+    :param height: likewise.
+    :param framerate: frames per second; 0 for the recording's own times.
     :param loop: start again at the end (ignored with *keep_all*).
     :param keep_all: every frame exactly once, waiting for a free slot instead of dropping.
-    :param width: picture width; 0 for the file's own. Other sizes are scaled.
-    :param height: likewise.
-    :param framerate: frames per second; 0 for the file's own.
-    :raises ConfigError: the file can't be used.
+    :param topic: which topic of a rosbag2 recording; empty for the only one with pictures.
+    :param rate: how much faster than recorded.
+    :param start_s: leave out so many seconds.
+    :param start_frame: leave out so many frames; with *start_s*, whichever is later.
+    :param stamps: one of :data:`STAMPS`. Recorded stamps go on increasing when the recording loops.
+    :raises ConfigError: the recording can't be used, or has nothing at the start that was asked for.
     :raises LayoutError: an odd width or height.
     """
 
     reason = 'decode'
 
     def __init__(
-        self, video: str, *, width: int, height: int, framerate: float, frame_id: str, loop: bool, keep_all: bool, **base: Any
+        self,
+        video: str,
+        *,
+        width: int,
+        height: int,
+        framerate: float,
+        frame_id: str,
+        loop: bool,
+        keep_all: bool,
+        topic: str = '',
+        rate: float = 1.0,
+        start_s: float = 0.0,
+        start_frame: int = 0,
+        stamps: str = 'now',
+        **base: Any,
     ) -> None:
         self._video = video
-        self._capture = open_video(video)
-        own_width = int(self._capture.get(cv2.CAP_PROP_FRAME_WIDTH)) & ~1
-        own_height = int(self._capture.get(cv2.CAP_PROP_FRAME_HEIGHT)) & ~1
-        own_framerate = float(self._capture.get(cv2.CAP_PROP_FPS)) or DEFAULT_FRAMERATE
-        check_dimensions(pixel_format(NV12), width or own_width, height or own_height)
-        super().__init__(width or own_width, height or own_height, framerate or own_framerate, frame_id, live=not keep_all, **base)
-        self._scaled = (self.width, self.height) != (own_width, own_height)
-        self._loop = loop and not keep_all
-        self._ended = False
-        self._writer = Nv12Writer(self.width, self.height)
-        self._bgr: NDArray[np.uint8] | None = None
+        self._source = source = open_source(video, width=width, height=height, framerate=framerate, topic=topic)
+        try:
+            if stamps == 'recorded' and not source.has_headers:
+                raise ConfigError(
+                    f"'{video}' has no headers: set parameter 'stamps' to 'now', or play a rosbag2 or {replay_recording.SUFFIX} file"
+                )
+            check_dimensions(pixel_format(source.fourcc), source.width, source.height)
+            self.fourcc, self.colorimetry = source.fourcc, source.colorimetry
+            super().__init__(source.width, source.height, framerate or source.framerate * rate, frame_id, live=not keep_all, **base)
+            self._loop = loop and not keep_all
+            self._paced = framerate > 0
+            self._rate = rate
+            self._start = start_frame, round(start_s * 1e9)
+            self._recorded = stamps == 'recorded'
+            self._ended = False
+            self._begin()
+        except BaseException:
+            source.close()
+            raise
+
+    def _begin(self) -> None:
+        self._moment: Moment | None = self._source.seek(*self._start)
+        if self._moment is None:
+            frame, offset_ns = self._start
+            raise ConfigError(f"'{self._video}' ends before frame {frame} and {offset_ns / 1e9:g} s; begin earlier")
+        self._first_ns = self._moment.time_ns
+        self._newest_ns = self._first_ns
+        self._rounds_ns = 0
+        self._good_in_round = 0
+        self._epoch_s: float | None = None
+        self._last_stamp_ns: int | None = None
 
     @property
     def device(self) -> str:
@@ -76,31 +141,81 @@ class ReplayCamera(DrawnCamera):
         """See :class:`Camera`."""
         return self._ended
 
-    def _next_picture(self) -> NDArray[np.uint8] | None:
-        good, picture = self._capture.read(self._bgr)
-        if not good and self._loop:
-            self._capture.release()
-            self._capture = open_video(self._video)
-            good, picture = self._capture.read(self._bgr)
-            if not good:
-                raise CameraError(f"video '{self._video}' has no frame that can be decoded")
-        if not good:
-            self._ended = True
-            return None
-        self._bgr = np.asarray(picture, np.uint8)
-        if self._scaled:
-            return np.asarray(cv2.resize(picture, (self.width, self.height), interpolation=cv2.INTER_AREA), np.uint8)
-        return np.asarray(picture[: self.height, : self.width], np.uint8)
+    @property
+    def notice(self) -> str:
+        """What the user should know of the recording; empty for nothing."""
+        return self._source.notice()
 
-    def render(self, sequence: int, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> bool:
+    def _next(self) -> Moment | None:
+        """The frame that is due: the one that still waits for a slot, or the next."""
+        if self._moment is None and not self._ended:
+            self._moment = self._source.advance()
+            if self._moment is None and self._loop:
+                self._moment = self._again()
+            if self._moment is None:
+                self._ended = True
+            else:
+                self._newest_ns = max(self._newest_ns, self._moment.time_ns)
+        return self._moment
+
+    def _again(self) -> Moment | None:
+        if not self._good_in_round:
+            raise CameraError(f"'{self._video}' has no frame that can be decoded")
+        self._good_in_round = 0
+        self._rounds_ns += self._newest_ns - self._first_ns + round(1e9 / self._source.framerate)
+        self._newest_ns = self._first_ns
+        self._source.restart()
+        return self._source.seek(*self._start)
+
+    def _elapsed_ns(self) -> int:
         """See :class:`DrawnCamera`."""
-        picture = self._next_picture()
-        if picture is None:
+        if self._paced or self._moment is None:
+            return round(self._sequence * 1e9 / self.framerate)
+        return self._rounds_ns + max(0, self._moment.time_ns - self._first_ns)
+
+    def _wait_for_turn(self) -> bool:
+        if self._stop.is_set() or self._next() is None:
             return False
-        self._writer.write(picture, luma, chroma)
-        return True
+        if not self._live:
+            return True
+        elapsed_s = self._elapsed_ns() / 1e9 / (1.0 if self._paced else self._rate)
+        now = time.monotonic()
+        if self._epoch_s is None:
+            self._epoch_s = now - elapsed_s
+        wait_s = self._epoch_s + elapsed_s - now
+        if wait_s < -1.0 / self.framerate:
+            self._late += 1
+            self._epoch_s -= wait_s
+        return not self._stop.wait(max(0.0, wait_s))
+
+    def _header(self) -> Header:
+        moment = self._moment
+        if self._recorded and moment is not None and moment.header is not None:
+            stamp, frame_id = moment.header.stamp_ns + self._rounds_ns, moment.header.frame_id or self._frame_id
+            return Header(stamp, frame_id)
+        stamp = self._stamp()
+        if self._last_stamp_ns is not None:  # recorded times may repeat
+            stamp = max(stamp, self._last_stamp_ns + 1)
+        self._last_stamp_ns = stamp
+        return Header(stamp, self._frame_id)
+
+    def _skip(self) -> None:
+        super()._skip()
+        self._good_in_round += 1
+        self._moment = None
+
+    def draw(self, sequence: int, planes: Sequence[NDArray[Any]]) -> bool:
+        """See :class:`DrawnCamera`."""
+        good = self._source.read(planes)
+        self._moment = None
+        if good:
+            self._good_in_round += 1
+        else:
+            self._sequence += 1
+            self._bad += 1
+        return good
 
     def close(self) -> None:
         """See :class:`Camera`."""
         super().close()
-        self._capture.release()
+        self._source.close()

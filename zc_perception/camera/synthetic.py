@@ -1,4 +1,4 @@
-"""The synthetic camera: an animated road-like scene with known truth, drawn straight into NV12 slots."""
+"""The synthetic camera: an animated road-like scene with known truth, or a test pattern, drawn straight into NV12 slots."""
 
 from __future__ import annotations
 
@@ -8,35 +8,78 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.camera.camera import DrawnCamera
+from zc_perception.camera.pattern import PATTERNS, ColourBars, TimeCode, check_pattern_size, draw_counter
 from zc_perception.camera.scene import RoadScene, SceneObject
+from zc_perception.errors import ConfigError, nearest
+from zc_perception.frame import Header
+from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry
 
 DEFAULT_SIZE = (640, 360)
 DEFAULT_FRAMERATE = 30.0
 
 
 class SyntheticCamera(DrawnCamera):
-    """Draws :class:`RoadScene`; frame *n* of a seed is always the same picture.
+    """Draws :class:`RoadScene`, where frame *n* of a seed is always the same picture, or a pattern of :mod:`pattern`.
 
-    :param seed: which scene.
+    :param seed: which scene; the counter shows its lowest 8 bits.
     :param palette: colours of the objects, see :class:`RoadScene`.
-    :raises ValueError: the scene can't have that size.
+    :param pattern: one of :data:`PATTERNS`.
+    :param colorimetry: of the colour bars; the others are BT.601 limited.
+    :raises ConfigError: no such pattern.
+    :raises ValueError: the scene or pattern can't have that size or colorimetry.
     """
 
-    def __init__(self, width: int, height: int, framerate: float, frame_id: str, *, seed: int, palette: str = 'all', **base: Any) -> None:
+    def __init__(
+        self,
+        width: int,
+        height: int,
+        framerate: float,
+        frame_id: str,
+        *,
+        seed: int,
+        palette: str = 'all',
+        pattern: str = 'road',
+        colorimetry: Colorimetry = BT601_LIMITED,
+        **base: Any,
+    ) -> None:
+        if pattern not in PATTERNS:
+            raise ConfigError(f"pattern '{pattern}' is not one of {', '.join(PATTERNS)}{nearest(pattern, PATTERNS)}")
+        if colorimetry != BT601_LIMITED and pattern != 'bars':
+            raise ConfigError(f"pattern '{pattern}' is drawn in BT.601 limited; only 'bars' can have another colorimetry")
         super().__init__(width, height, framerate, frame_id, **base)
         self._seed = seed
-        self._scene = RoadScene(width, height, seed, palette)
+        self._pattern = pattern
+        self._stamp_ns = 0
+        self._scene: RoadScene | None = None
+        self._bars: ColourBars | None = None
+        if pattern == 'road':
+            self._scene = RoadScene(width, height, seed, palette)
+        elif pattern == 'bars':
+            self._bars = ColourBars(width, height, colorimetry)
+            self.colorimetry = colorimetry
+        else:
+            check_pattern_size(width, height)
 
     @property
     def device(self) -> str:
         """See :class:`Camera`."""
-        return f'synthetic scene, seed {self._seed}'
+        return f'synthetic {"scene" if self._pattern == "road" else self._pattern}, seed {self._seed}'
+
+    def _header(self) -> Header:
+        header = super()._header()
+        self._stamp_ns = header.stamp_ns
+        return header
 
     def render(self, sequence: int, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> bool:
         """See :class:`DrawnCamera`."""
-        self._scene.draw(sequence, luma, chroma)
+        if self._scene is not None:
+            self._scene.draw(sequence, luma, chroma)
+        elif self._bars is not None:
+            self._bars.draw(luma, chroma)
+        else:
+            draw_counter(TimeCode(self._seed, sequence, self._stamp_ns), luma, chroma)
         return True
 
     def truth(self, sequence: int) -> tuple[SceneObject, ...]:
-        """What is in frame *sequence*. Not thread-safe beside a running capture: make a :class:`RoadScene` of your own."""
-        return self._scene.truth(sequence)
+        """What is in frame *sequence*; nothing in a pattern. Not thread-safe beside a capture: make a :class:`RoadScene` of your own."""
+        return () if self._scene is None else self._scene.truth(sequence)

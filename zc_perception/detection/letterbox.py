@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,9 +54,18 @@ class Letterbox:
         return (self.width, self.height) != (self.source_width, self.source_height)
 
     def to_source(self, boxes: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Boxes (n, 4) x0, y0, x1, y1 from input pixels to source pixels, clipped to the image."""
-        scale = np.array([self.source_width / self.width, self.source_height / self.height] * 2, np.float32)
-        offset = np.array([self.left, self.top] * 2, np.float32)
-        limit = np.array([self.source_width, self.source_height] * 2, np.float32)
-        moved: NDArray[np.float32] = (boxes - offset) * scale
-        return np.clip(moved, np.float32(0), limit)
+        """Boxes (n, 4) x0, y0, x1, y1 from input pixels to source pixels, clipped to the image.
+
+        Computed in float64 and rounded once: the result is the float32 next to the true place.
+        """
+        offset, source, size = self._axes
+        # Multiplied before it is divided: whole pixels of the source come back as whole numbers.
+        moved = (boxes - offset) * source / size
+        inside: NDArray[np.float32] = np.minimum(np.maximum(moved, 0.0), source).astype(np.float32)
+        return inside
+
+    @cached_property
+    def _axes(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        pairs = (self.left, self.top), (self.source_width, self.source_height), (self.width, self.height)
+        offset, source, size = (np.array(pair * 2, np.float64) for pair in pairs)
+        return offset, source, size

@@ -35,9 +35,13 @@ class RawTensor:
 
     def real(self) -> NDArray[np.float32]:
         """All values as real numbers: the array itself where it holds them already."""
+        return self.read(self.values)
+
+    def read(self, values: NDArray[Any]) -> NDArray[np.float32]:
+        """Some of the values as real numbers; where each element of the last axis has a scale, with that axis whole."""
         if not self.quantised:
-            plain: NDArray[np.float32] = self.values
+            plain: NDArray[np.float32] = values
             return plain
-        scale = np.float32(self.scale) if isinstance(self.scale, float | int) else self.scale
-        real: NDArray[np.float32] = (self.values.astype(np.float32) - np.float32(self.zero_point)) * scale
+        scale = np.asarray(self.scale, np.float32)
+        real: NDArray[np.float32] = (values.astype(np.float32) - np.float32(self.zero_point)) * scale
         return real

@@ -7,28 +7,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.scaled_rgb import ScaledRgb
+from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry
 
 
 class Nv12ToTensor:
-    """Resizes luma and chroma first and converts colours after: 4 times quicker at 1080p than converting the full frame.
+    """Resizes luma and chroma first and converts colours after, see :mod:`~zc_perception.detection.scaled_rgb`.
 
     :param box: geometry.
     :param pad: value of the border, 0..255.
     :param low: tensor value of 0.
     :param high: tensor value of 255.
     :param bgr: channel order B, G, R instead of R, G, B.
+    :param colorimetry: of the frames.
+    :raises ConfigError: a colorimetry that has no conversion, or a source of odd size.
     """
 
-    def __init__(self, box: Letterbox, *, pad: int, low: float, high: float, bgr: bool) -> None:
-        self._box = box
-        self._scale = (high - low) / 255.0
-        self._low = low
-        self._code = cv2.COLOR_YUV2BGR_NV12 if bgr else cv2.COLOR_YUV2RGB_NV12
-        size = (box.height, box.width)
-        self._luma = np.empty(size, np.uint8)
-        self._chroma = np.empty((size[0] // 2, size[1] // 2, 2), np.uint8)
-        self._rgb = np.empty((*size, 3), np.uint8)
-        self._tensor = np.full((1, 3, box.input_height, box.input_width), pad * self._scale + low, np.float32)
+    def __init__(self, box: Letterbox, *, pad: int, low: float, high: float, bgr: bool, colorimetry: Colorimetry = BT601_LIMITED) -> None:
+        self._picture = ScaledRgb(box, bgr=bgr, colorimetry=colorimetry)
+        self._table = (low + np.arange(256) * ((high - low) / 255)).astype(np.float32)
+        self._planes = [np.empty((box.height, box.width), np.uint8) for _ in range(3)]
+        self._tensor = np.full((1, 3, box.input_height, box.input_width), self._table[pad], np.float32)
         inner = self._tensor[0, :, box.top : box.top + box.height, box.left : box.left + box.width]
         self._channels = [inner[c] for c in range(3)]
 
@@ -37,15 +36,9 @@ class Nv12ToTensor:
 
         :param luma: (source height, source width), any row stride.
         :param chroma: (source height / 2, source width / 2, 2), any row stride.
+        :raises LayoutError: planes of another size or type.
         """
-        if self._box.scaled:
-            size = (self._box.width, self._box.height)
-            luma = cv2.resize(luma, size, dst=self._luma, interpolation=cv2.INTER_LINEAR)  # type: ignore[assignment]
-            half = (size[0] // 2, size[1] // 2)
-            chroma = cv2.resize(chroma, half, dst=self._chroma, interpolation=cv2.INTER_LINEAR)  # type: ignore[assignment]
-        cv2.cvtColorTwoPlane(luma, chroma, self._code, dst=self._rgb)
-        for channel, target in enumerate(self._channels):
-            np.multiply(self._rgb[..., channel], np.float32(self._scale), out=target)
-            if self._low:
-                np.add(target, np.float32(self._low), out=target)
+        cv2.split(self._picture.convert(luma, chroma), self._planes)
+        for plane, target in zip(self._planes, self._channels, strict=True):
+            cv2.LUT(plane, self._table, dst=target)
         return self._tensor

@@ -41,13 +41,19 @@ class CreateParams(ctypes.Structure):
     )
 
 
+class ChromaSubsampling(ctypes.Structure):
+    """``NvBufSurfaceChromaSubsamplingParams``: where chroma samples sit."""
+
+    _fields_ = (('chromaLocHoriz', ctypes.c_uint8), ('chromaLocVert', ctypes.c_uint8))
+
+
 class AllocateParams(ctypes.Structure):
     """``NvBufSurfaceAllocateParams``."""
 
     _fields_ = (
         ('params', CreateParams),
         ('displayscanformat', ctypes.c_int),
-        ('chromaSubsampling', ctypes.c_uint8 * 2),
+        ('chromaSubsampling', ChromaSubsampling),
         ('memtag', ctypes.c_int),
         ('disablePitchPadding', ctypes.c_bool),
         ('_reservedParam', ctypes.c_uint32),
@@ -99,14 +105,25 @@ class Surface(ctypes.Structure):
     )
 
 
-class _Owner:
+class OwnedSurface:
     """Destroys a surface once: when its buffer is closed, or is only forgotten."""
 
     def __init__(self, library: ctypes.CDLL, surface: ctypes._Pointer[Surface]) -> None:
         self._library = library
         self._surface: ctypes._Pointer[Surface] | None = surface
 
+    @property
+    def pointer(self) -> ctypes._Pointer[Surface]:
+        """For a call of the library made right now.
+
+        :raises ValueError: after close.
+        """
+        if self._surface is None:
+            raise ValueError('the surface was destroyed')
+        return self._surface
+
     def close(self) -> None:
+        """Destroy it. A second call does nothing."""
         surface, self._surface = self._surface, None
         if surface is not None:
             self._library.NvBufSurfaceDestroy(surface)
@@ -147,7 +164,26 @@ class NvBufSurfaceHeap:
     def allocate_image(self, layout: ImageLayout, colorimetry: Colorimetry) -> tuple[tuple[DmaBuf, ...], ImageLayout]:
         """One image in one buffer, and where its planes really lie. The surface is destroyed when the buffer is closed.
 
+        See :meth:`allocate_surface`.
+        """
+        owner, real = self.allocate_surface(layout, colorimetry)
+        try:
+            # The surface owns the descriptor in it; the memory lives as long as either of the two.
+            fd = OwnedFd.duplicate(owner.pointer[0].surfaceList[0].bufferDesc)
+            buffer = DmaBuf.from_fd(fd, expected_size=real.buffer_size(0), writable=True, heap=self.name, keeper=owner)
+        except OSError as error:
+            owner.close()
+            raise AllocationError(f"libnvbufsurface's buffer can't be duplicated: {error.strerror}") from error
+        except BaseException:
+            owner.close()
+            raise
+        return (buffer,), real
+
+    def allocate_surface(self, layout: ImageLayout, colorimetry: Colorimetry, tag: int = TAG_CAMERA) -> tuple[OwnedSurface, ImageLayout]:
+        """A surface of one image, and where its planes lie.
+
         :param layout: of it count width, height and format; strides and offsets are the library's choice, in the layout returned.
+        :param tag: what the memory is for, in the library's own statistics.
         :raises AllocationError: the library refuses, the layout isn't LINEAR, or what came back isn't what was asked for.
         :raises FormatError: the library has no name for the format.
         """
@@ -160,7 +196,7 @@ class NvBufSurfaceHeap:
         surface = ctypes.POINTER(Surface)()
         if self._allocate is not None:
             status = self._allocate(
-                ctypes.byref(surface), ctypes.c_uint32(1), ctypes.byref(AllocateParams(params=wanted, memtag=TAG_CAMERA))
+                ctypes.byref(surface), ctypes.c_uint32(1), ctypes.byref(AllocateParams(params=wanted, memtag=tag))
             )
         else:
             status = self._create(ctypes.byref(surface), ctypes.c_uint32(1), ctypes.byref(wanted))
@@ -169,20 +205,13 @@ class NvBufSurfaceHeap:
                 f'libnvbufsurface could not allocate {fourcc_name(layout.fourcc)} {layout.width}x{layout.height} (status {status}); '
                 'use fewer slots, a smaller image, or heap: auto, and see the kernel log for nvmap'
             )
-        owner = _Owner(self._library, surface)
+        owner = OwnedSurface(self._library, surface)
         try:
             surface[0].numFilled = 1
-            real = _image_layout(layout, color_format, surface[0])
-            # The surface owns the descriptor in it; the memory lives as long as either of the two.
-            fd = OwnedFd.duplicate(surface[0].surfaceList[0].bufferDesc)
-            buffer = DmaBuf.from_fd(fd, expected_size=real.buffer_size(0), writable=True, heap=self.name, keeper=owner)
-        except OSError as error:
-            owner.close()
-            raise AllocationError(f"libnvbufsurface's buffer can't be duplicated: {error.strerror}") from error
+            return owner, _image_layout(layout, color_format, surface[0])
         except BaseException:
             owner.close()
             raise
-        return (buffer,), real
 
     def close(self) -> None:
         """Nothing: the library stays loaded, surfaces live on."""

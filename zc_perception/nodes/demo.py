@@ -30,7 +30,7 @@ from zc_perception.detection.detections import Detections
 from zc_perception.errors import EXIT_USAGE, ZcError
 from zc_perception.nodes.perception import Overrides, PerceptionGraph
 from zc_perception.nodes.process import EXIT_FAILURE, NodeGroup, StopRequest, ros_context
-from zc_perception.npu.pipeline import InFlight
+from zc_perception.npu.scheduler import InFlight
 from zc_perception.observe.metrics import StageLatencies
 
 DEFAULT_DURATION_S = 10.0

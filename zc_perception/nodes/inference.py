@@ -23,13 +23,25 @@ from zc_perception.nodes.frame_links import SUBSCRIPTION_SPECS, subscribe_frames
 from zc_perception.nodes.messages import DetectionsWriter, label_message
 from zc_perception.nodes.parameters import ParameterSpec
 from zc_perception.nodes.perception_node import PerceptionNode
-from zc_perception.npu.manifest import load_manifest
-from zc_perception.npu.pipeline import InferencePipeline, InFlight
-from zc_perception.npu.selection import ACCELERATORS, AcceleratorOptions, open_accelerator
+from zc_perception.npu.accelerator import Accelerator
+from zc_perception.npu.manifest import ModelManifest, load_manifest
+from zc_perception.npu.recovering_device import DeviceState
+from zc_perception.npu.scheduler import InFlight, Scheduler
+from zc_perception.npu.scheduler_statistics import SchedulerStatistics
+from zc_perception.npu.selection import (
+    ACCELERATORS,
+    OUTPUT_DMABUF,
+    AcceleratorOptions,
+    Selection,
+    open_accelerator,
+    parse_ioctl_numbers,
+)
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
 from zc_perception.observe.metrics import StageLatencies
 
 _OWN = -1.0
+# A lost frame is worth a warning for so long.
+_RECENT_NS = 5_000_000_000
 Observer = Callable[[InFlight, Detections], None]
 _SPECS = (
     ParameterSpec('accelerator', 'auto', 'Where the model runs.', choices=ACCELERATORS),
@@ -41,8 +53,13 @@ _SPECS = (
     ParameterSpec('keep_all', False, 'Run every frame instead of the newest; for recordings only.'),
     ParameterSpec('in_flight', 1, 'Frames submitted before the first is done.', '', 1, 16),
     ParameterSpec('timeout', 1.0, 'A frame that takes longer is given up.', 's', 0.01, 60.0),
-    ParameterSpec('accelerator_device', '', 'axl: device node such as /dev/metis-0:1:0; empty: the first card.'),
+    ParameterSpec('accelerator_device', '', 'axl: device node or PCI address; axruntime: name such as metis-0:1:0; empty: the first.'),
     ParameterSpec('import_cache', True, 'axl: import each buffer once; false: every frame anew.'),
+    ParameterSpec('axl_ioctls', [], "axl: ioctl numbers of a driver that uses others, as 'name=number'."),
+    ParameterSpec('axruntime_library', '', "axruntime: path of libaxruntime.so; empty: the system's."),
+    ParameterSpec('aipu_cores', 1, 'axruntime: cores that the model uses; 0: as it was compiled.', '', 0, 4),
+    ParameterSpec('double_buffer', False, 'axruntime: transfers overlap with computing; results come two frames late.'),
+    ParameterSpec('output_dmabuf', 'auto', 'axruntime: results in dma-bufs; auto: where that works.', choices=OUTPUT_DMABUF),
     ParameterSpec('threads', 0, 'cpu accelerator: threads of ONNX Runtime; 0: one per core.', '', 0, 64),
     *SUBSCRIPTION_SPECS,
 )  # fmt: skip
@@ -52,12 +69,20 @@ class InferenceNode(PerceptionNode):
     """Subscribes to ``image_raw`` (type-adapted), publishes ``detections`` and the latched ``label_info``; service ``~/enable``.
 
     :param ledger: the process's copy ledger.
+    :param accelerator_factory: opens the accelerator, at the start and after each loss of the device, in place of the one that parameter
+        ``accelerator`` names.
     :raises ConfigError: a parameter or the model can't be used.
     """
 
     SPECS = _SPECS
 
-    def __init__(self, *, ledger: CopyLedger | None = None, **node_options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        ledger: CopyLedger | None = None,
+        accelerator_factory: Callable[[], Accelerator] | None = None,
+        **node_options: Any,
+    ) -> None:
         super().__init__('inference', **node_options)
         self.ledger = ledger or CopyLedger()
         self.latencies = StageLatencies()
@@ -66,36 +91,69 @@ class InferenceNode(PerceptionNode):
         self.detected = 0
         self.failed = 0
         self._last_error = ''
-        self.manifest = load_manifest(self.parameters['model'])
-        self._head = make_head(self.manifest.head)
-        self._writer = DetectionsWriter(len(self.manifest.classes))
-        self.accelerator, self._accelerator_reasons = open_accelerator(
-            self.parameters['accelerator'], self.manifest, self._accelerator_options(), self.ledger
-        )
+        self._last_error_ns = -_RECENT_NS
+        self._said: set[str] = set()
+        selected = self._open_accelerator(load_manifest(self.parameters['model']), accelerator_factory)
+        self.manifest, self._accelerator_reasons = selected.manifest, selected.reasons
         try:
+            self._head = make_head(self.manifest.head)
+            self._writer = DetectionsWriter(len(self.manifest.classes))
             self._publisher = self.create_publisher(Detection2DArray, 'detections', QoSProfile(depth=10))
             latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
             self._label_publisher = self.create_publisher(LabelInfo, 'label_info', latched)
             self._label_publisher.publish(label_message(self.manifest.classes, self.score_threshold))
             self._enable_service = self.create_service(SetBool, '~/enable', self._on_enable)
             self.subscription = self._subscribe()
-            self.pipeline = InferencePipeline(
-                self.accelerator,
+            self.scheduler = Scheduler(
+                selected.accelerator,
                 self.subscription.queue,
                 self._on_result,
                 self._on_error,
                 in_flight=self.parameters['in_flight'],
                 timeout_s=self.parameters['timeout'],
+                reopen=selected.reopen,
+                keep_all=self.parameters['keep_all'],
                 accept=lambda: bool(self.parameters['enabled']),
             )
+            self._shown = self.scheduler.statistics()
             self._diagnostics = DiagnosticsPublisher(self, self.collect_diagnostics)
         except BaseException:
-            self.accelerator.close()
+            selected.accelerator.close()
             raise
+
+    def _open_accelerator(self, manifest: ModelManifest, factory: Callable[[], Accelerator] | None) -> Selection:
+        if factory is None:
+            return open_accelerator(self.parameters['accelerator'], manifest, self._accelerator_options(), self.ledger)
+
+        def opened() -> Accelerator:
+            accelerator = factory()
+            try:
+                accelerator.load(manifest)
+            except BaseException:
+                accelerator.close()
+                raise
+            return accelerator
+
+        return Selection(opened(), manifest, (), opened)
 
     def _accelerator_options(self) -> AcceleratorOptions:
         values = self.parameters
-        return AcceleratorOptions(values['accelerator_device'], values['import_cache'], values['timeout'], values['threads'])
+        return AcceleratorOptions(
+            device=values['accelerator_device'],
+            import_cache=values['import_cache'],
+            timeout_s=values['timeout'],
+            threads=values['threads'],
+            ioctl_numbers=parse_ioctl_numbers(values['axl_ioctls']),
+            aipu_cores=values['aipu_cores'],
+            double_buffer=values['double_buffer'],
+            output_dmabuf=values['output_dmabuf'],
+            library=values['axruntime_library'],
+        )
+
+    @property
+    def accelerator(self) -> Accelerator:
+        """The one in use. Another one after the device was lost."""
+        return self.scheduler.accelerator
 
     def _announce_accelerator(self) -> None:
         capabilities = self.accelerator.capabilities()
@@ -103,6 +161,20 @@ class InferenceNode(PerceptionNode):
             self.get_logger().info(reason)
         access = 'reads the frame itself' if capabilities.copy_free else 'reads the frame through the CPU, one pass booked as a copy'
         self.get_logger().info(f"accelerator '{capabilities.name}' ({capabilities.device}): {access}")
+        self._say_notices()
+
+    def _notices(self) -> list[str]:
+        notices = list(self.accelerator.notices())
+        needed, given = self.accelerator.capabilities().max_in_flight, self.parameters['in_flight']
+        if self.parameters['double_buffer'] and self.accelerator.capabilities().name == 'axruntime' and given < needed:
+            notices.append(f'double_buffer with in_flight: {given} waits for frames that never come; set in_flight to {needed}')
+        return notices
+
+    def _say_notices(self) -> None:
+        for notice in self._notices():
+            if notice not in self._said:
+                self._said.add(notice)
+                self.get_logger().warning(notice)
 
     def _subscribe(self) -> AdaptedSubscription[Frame]:
         qos = QoSProfile(history=HistoryPolicy.KEEP_ALL) if self.parameters['keep_all'] else QoSProfile(depth=1)
@@ -113,11 +185,10 @@ class InferenceNode(PerceptionNode):
 
         Without an accelerator that can import the buffers every frame would be lost, so it is required.
         """
-        accelerator = self.accelerator
-        in_flight = min(self.parameters['in_flight'], accelerator.capabilities().max_in_flight)
+        in_flight = min(self.parameters['in_flight'], self.accelerator.capabilities().max_in_flight)
         return Consumer(
-            replace(accelerator.constraints(), slots=in_flight + 1),
-            trial_import=lambda settings, buffers: accelerator.trial_import(settings.layout, buffers),
+            replace(self.accelerator.constraints(), slots=in_flight + 1),
+            trial_import=lambda settings, buffers: self.scheduler.trial_import(settings.layout, buffers),
             required=True,
         )
 
@@ -134,7 +205,7 @@ class InferenceNode(PerceptionNode):
         """See :class:`PerceptionNode`."""
         self._announce_accelerator()
         self.subscription.update_rung()
-        self.pipeline.start()
+        self.scheduler.start()
 
     def _on_enable(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
         result = self.set_parameters([Parameter('enabled', value=bool(request.data))])[0]
@@ -167,6 +238,7 @@ class InferenceNode(PerceptionNode):
     def _on_error(self, frame: Frame, error: Exception) -> None:
         self.failed += 1
         self._last_error = str(error)
+        self._last_error_ns = time.monotonic_ns()
         self.get_logger().error(f'frame {frame.data.sequence} was lost: {error}', throttle_duration_sec=5.0)
 
     def detection_readers(self) -> int:
@@ -176,33 +248,64 @@ class InferenceNode(PerceptionNode):
     @property
     def idle(self) -> bool:
         """Whether no frame is queued or in flight."""
-        return len(self.subscription.queue) == 0 and self.pipeline.in_flight == 0
+        return len(self.subscription.queue) == 0 and self.scheduler.in_flight == 0
 
     def collect_diagnostics(self) -> list[Status]:
-        """Link, accelerator, latencies."""
-        capabilities = self.accelerator.capabilities()
-        npu_values = {
+        """Link, accelerator, scheduler, latencies."""
+        self._say_notices()
+        latencies = {f'{stage}_ms': f'p50 {p.p50:.3f}, p99 {p.p99:.3f}' for stage, p in self.latencies.summary().items()}
+        return [
+            subscription_status(self.subscription),
+            self._accelerator_status(),
+            Status('latency', Level.OK, 'per stage', latencies),
+        ]
+
+    def _accelerator_status(self) -> Status:
+        accelerator, state = self.accelerator, self.scheduler.state
+        earlier, self._shown = self._shown, self.scheduler.statistics()
+        statistics, capabilities = self._shown, accelerator.capabilities()
+        self._log_losses(earlier, statistics, state)
+        values: dict[str, object] = {
+            **accelerator.facts(),
             'accelerator': capabilities.name,
             'device': capabilities.device,
             'copy_free': capabilities.copy_free,
             'model': self.manifest.name,
+            'state': state.describe(),
             'processed': self.processed,
             'failed': self.failed,
-            'imports': self.accelerator.imports,
-            'trial_imports': self.accelerator.trial_imports,
+            'imports': statistics.imports,
+            'trial_imports': statistics.trial_imports,
             'last_error': self._last_error,
+            'notices': '; '.join(self._notices()),
+            'utilisation': f'{statistics.utilisation_since(earlier):.0%}',
+            'in_flight': statistics.in_flight,
+            'submitted': statistics.submitted,
+            'completed': statistics.completed,
+            'timed_out': statistics.timed_out,
+            'job_errors': statistics.failed,
+            'dropped_newest_wins': statistics.dropped,
+            'refused_disabled': statistics.refused_disabled,
+            'refused_recovering': statistics.refused_recovering,
+            'refused_device': statistics.refused_device,
+            'device_losses': statistics.losses,
+            'recovered': statistics.recovered,
         }
-        failing = f'{self.failed} frame(s) lost, last: {self._last_error}'
-        npu = Status('accelerator', Level.WARN if self.failed else Level.OK, failing if self.failed else 'running', npu_values)
-        latencies = {f'{stage}_ms': f'p50 {p.p50:.3f}, p99 {p.p99:.3f}' for stage, p in self.latencies.summary().items()}
-        return [
-            subscription_status(self.subscription),
-            npu,
-            Status('latency', Level.OK, 'per stage', latencies),
-        ]
+        if state.recovering:
+            return Status('accelerator', Level.ERROR, f'{state.describe()}; frames are dropped until the device is back', values)
+        if time.monotonic_ns() - self._last_error_ns < _RECENT_NS:
+            return Status('accelerator', Level.WARN, f'{self.failed} frame(s) lost, last: {self._last_error}', values)
+        return Status('accelerator', Level.OK, 'running', values)
+
+    def _log_losses(self, earlier: SchedulerStatistics, now: SchedulerStatistics, state: DeviceState) -> None:
+        if now.losses > earlier.losses:
+            self.get_logger().error(f'the device was lost: {state.last_error or self._last_error}; it is opened anew')
+        if now.recovered > earlier.recovered:
+            self.get_logger().info(f'the device is back, frames are run again ({now.refused_recovering} were dropped meanwhile in all)')
 
     def stop(self) -> None:
         """See :class:`PerceptionNode`."""
-        self.pipeline.stop()
+        ended = self.scheduler.stop()
         self.subscription.destroy()
-        self.accelerator.close()
+        if ended:
+            self.accelerator.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,12 +24,14 @@ class Capabilities:
 
     :param copy_free: whether it reads the frame's memory itself, without any pass of the CPU over the pixels.
     :param max_in_flight: jobs that it takes before the first has completed.
+    :param may_hang: whether jobs that don't end mean that the device has to be opened anew; a CPU is only slow.
     """
 
     name: str
     device: str
     copy_free: bool
     max_in_flight: int
+    may_hang: bool = True
 
 
 @dataclass(frozen=True)
@@ -45,14 +47,19 @@ class ImportHandle:
 
 
 class Job(Protocol):
-    """A submitted frame."""
+    """A submitted frame. Its owner ends it by exactly one of :meth:`close` and :meth:`abandon`."""
 
     @property
     def fence(self) -> Fence:
-        """Signals when the result is there, or failed."""
+        """Signals when the result is there, or failed. The job owns it."""
 
     def outputs(self) -> Outputs:
-        """The raw result, once the fence signalled success. Valid until :meth:`close`."""
+        """The raw result, once the fence signalled success: views that are valid until :meth:`close`. The CPU's access to the result's
+        memory (DMA_BUF_IOCTL_SYNC) begins here and ends with :meth:`close`.
+
+        :raises AcceleratorError: the job failed.
+        :raises DeviceLostError: the device failed, and every other job with it.
+        """
 
     @property
     def letterbox(self) -> Letterbox:
@@ -67,7 +74,12 @@ class Job(Protocol):
 
 
 class Accelerator(Protocol):
-    """One opened device. One thread uses it."""
+    """One opened device. One thread uses it, but for what is read only: :meth:`capabilities`, :meth:`notices`, :meth:`facts`, counters.
+
+    A device that is gone or hangs raises :class:`DeviceLostError` from :meth:`import_frame` or :meth:`submit`, or fails jobs with it.
+    All that is left to do then is to abandon or close the jobs and to :meth:`close` the accelerator: both work on a dead device. A new
+    one is opened in its place, which shares no import with it.
+    """
 
     def capabilities(self) -> Capabilities:
         """What it is."""
@@ -93,16 +105,24 @@ class Accelerator(Protocol):
         """Make the frame's buffers readable for the device.
 
         :raises AcceleratorError: it can't import them.
+        :raises DeviceLostError: the device is gone.
         """
 
     def submit(self, handle: ImportHandle, frame: Frame) -> Job:
         """Start a job. The caller keeps *frame* until the job's fence has signalled.
 
         :raises AcceleratorError: the device refused.
+        :raises DeviceLostError: the device is gone.
         """
 
     def release(self, handle: ImportHandle) -> None:
         """Undo :meth:`import_frame`."""
+
+    def notices(self) -> Sequence[str]:
+        """Sentences that are worth saying once: what works less well than it could, and what to do about it. Known after :meth:`load`."""
+
+    def facts(self) -> Mapping[str, object]:
+        """What is worth showing in diagnostics: device, driver, link, counters. Cheap, from any thread, after :meth:`close` too."""
 
     def tidy(self) -> None:
         """Let go of buffers whose owners have given them up since. Cheap; for when there is nothing else to do."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
@@ -24,17 +24,21 @@ from zc_perception.memory.fence import EventFence
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints, Caching
 from zc_perception.npu.accelerator import Capabilities, ImportHandle, Outputs
-from zc_perception.npu.manifest import ModelManifest
+from zc_perception.npu.manifest import ModelManifest, TensorSpec
+from zc_perception.pixel.colorimetry import Colorimetry
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.modifier import LINEAR
+
+_ONNX_TYPES = {'float32': 'tensor(float)', 'uint8': 'tensor(uint8)', 'int8': 'tensor(int8)'}
+_RAW_TYPES = ('int8', 'uint8', 'int16', 'int32', 'float32')
 
 
 class Engine(Protocol):
     """Something that turns NV12 planes into raw outputs."""
 
-    def run(self, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> Outputs:
-        """Blocking; one thread."""
+    def run(self, luma: NDArray[np.uint8], chroma: NDArray[np.uint8], colorimetry: Colorimetry) -> Outputs:
+        """Blocking; one thread. The outputs are the caller's."""
 
     def geometry(self, width: int, height: int) -> Letterbox:
         """Between a frame of that size and the outputs."""
@@ -61,27 +65,72 @@ class OnnxEngine:
         except Exception as error:  # onnxruntime has no common base class of its errors
             raise ConfigError(f"model file '{manifest.file}' can't be loaded: {' '.join(str(error).split())}") from error
         self._input = manifest.input
+        self._check_input(manifest)
         self._name = self._session.get_inputs()[0].name
-        shape = self._session.get_inputs()[0].shape
-        if shape != [1, 3, self._input.height, self._input.width]:
-            raise ConfigError(f"{manifest.path}: input is {self._input.width}x{self._input.height}, the file's is {shape} (N, C, H, W)")
-        self._converter: tuple[Letterbox, Nv12ToTensor] | None = None
+        self._tensors = self._specs(manifest)
+        self._converter: tuple[Letterbox, Colorimetry, Nv12ToTensor] | None = None
+
+    def _check_input(self, manifest: ModelManifest) -> None:
+        inputs, wanted = self._session.get_inputs(), manifest.input
+        if len(inputs) != 1:
+            raise ConfigError(f"model file '{manifest.file}' has {len(inputs)} inputs ({', '.join(i.name for i in inputs)}); it needs one")
+        size = (3, wanted.height, wanted.width) if wanted.layout == 'nchw' else (wanted.height, wanted.width, 3)
+        shape, kind = inputs[0].shape, inputs[0].type
+        # A size that the file leaves open has a name, or none.
+        fits = len(shape) == 4 and all(not isinstance(has, int) or has == want for has, want in zip(shape, (1, *size), strict=True))
+        if not fits:
+            axes = 'N, C, H, W' if wanted.layout == 'nchw' else 'N, H, W, C'
+            raise ConfigError(f"{manifest.path}: input is {wanted.width}x{wanted.height}, the file's is {shape} (it must be {axes})")
+        if kind != _ONNX_TYPES[wanted.dtype]:
+            named = {onnx: ours for ours, onnx in _ONNX_TYPES.items()}.get(kind)
+            hint = f'set input.dtype: {named}' if named else f'export the model with one of {", ".join(_ONNX_TYPES)}'
+            raise ConfigError(f"{manifest.path}: key 'input.dtype' is {wanted.dtype}, the file's input is {kind}; {hint}")
+
+    def _specs(self, manifest: ModelManifest) -> list[TensorSpec | None]:
+        """What the manifest says of each output of the file."""
+        names = [output.name for output in self._session.get_outputs()]
+        for index, spec in enumerate(manifest.tensors):
+            if spec.name not in names:
+                raise ConfigError(
+                    f"{manifest.path}: key 'outputs[{index}].name' is '{spec.name}', which the file doesn't have; it has {', '.join(names)}"
+                )
+        given = {spec.name: spec for spec in manifest.tensors}
+        return [given.get(name) for name in names]
 
     def geometry(self, width: int, height: int) -> Letterbox:
         """See :class:`Engine`."""
         return Letterbox.fit(width, height, self._input.width, self._input.height, stretch=self._input.resize == 'stretch')
 
-    def _tensor_converter(self, width: int, height: int) -> Nv12ToTensor:
-        if self._converter is None or (self._converter[0].source_width, self._converter[0].source_height) != (width, height):
-            box, spec = self.geometry(width, height), self._input
-            self._converter = box, Nv12ToTensor(box, pad=spec.pad, low=spec.low, high=spec.high, bgr=spec.bgr)
-        return self._converter[1]
+    def _convert(self, luma: NDArray[np.uint8], chroma: NDArray[np.uint8], colorimetry: Colorimetry) -> NDArray[Any]:
+        (height, width), spec = luma.shape, self._input
+        if (
+            self._converter is None
+            or self._converter[1] != colorimetry
+            or (self._converter[0].source_width, self._converter[0].source_height) != (width, height)
+        ):
+            box = self.geometry(width, height)
+            converter = Nv12ToTensor(box, pad=spec.pad, low=spec.low, high=spec.high, bgr=spec.bgr, colorimetry=colorimetry)
+            self._converter = box, colorimetry, converter
+        tensor: NDArray[Any] = self._converter[2].convert(luma, chroma)
+        if spec.dtype != 'float32':
+            limits = np.iinfo(spec.dtype)
+            tensor = np.rint(tensor / spec.scale + spec.zero_point).clip(limits.min, limits.max).astype(spec.dtype)
+        return tensor if spec.layout == 'nchw' else np.ascontiguousarray(tensor.transpose(0, 2, 3, 1))
 
-    def run(self, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> Outputs:
+    def run(self, luma: NDArray[np.uint8], chroma: NDArray[np.uint8], colorimetry: Colorimetry) -> Outputs:
         """See :class:`Engine`."""
-        tensor = self._tensor_converter(luma.shape[1], luma.shape[0]).convert(luma, chroma)
-        outputs: Sequence[NDArray[np.float32]] = self._session.run(None, {self._name: tensor})
-        return [RawTensor(values) for values in outputs]
+        outputs: Sequence[NDArray[Any]] = self._session.run(None, {self._name: self._convert(luma, chroma, colorimetry)})
+        return [_raw(values, spec) for values, spec in zip(outputs, self._tensors, strict=True)]
+
+
+def _raw(values: NDArray[Any], spec: TensorSpec | None) -> RawTensor:
+    """An output as heads take it; other types of number become float32."""
+    if values.dtype not in _RAW_TYPES:
+        values = values.astype(np.float32)
+    if spec is None:
+        return RawTensor(values)
+    scale = spec.scale[0] if len(spec.scale) == 1 else np.array(spec.scale, np.float32)
+    return RawTensor(values, scale, spec.zero_point, spec.layout, spec.name)
 
 
 class HogEngine:
@@ -100,7 +149,7 @@ class HogEngine:
         """See :class:`Engine`."""
         return Letterbox.fit(width, height, width, height, stretch=True)
 
-    def run(self, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> Outputs:
+    def run(self, luma: NDArray[np.uint8], chroma: NDArray[np.uint8], colorimetry: Colorimetry) -> Outputs:
         """See :class:`Engine`. One output (n, 6): x0, y0, x1, y1, score, class.
 
         The SVM's distance d > 0 has no upper bound; the score is 1 - exp(-d), so that it lies in 0..1 as subscribers expect.
@@ -123,6 +172,7 @@ class CpuJob:
         self.letterbox = letterbox
         self.frame: Frame | None = frame
         self.result: Outputs = ()
+        self.given_up = False
 
     def outputs(self) -> Outputs:
         """See :class:`Job`."""
@@ -131,6 +181,7 @@ class CpuJob:
 
     def abandon(self) -> EventFence:
         """See :class:`Job`."""
+        self.given_up = True
         return self.fence
 
     def close(self) -> None:
@@ -152,12 +203,13 @@ class CpuAccelerator:
         self._name = 'no model'
         self._jobs: queue.SimpleQueue[CpuJob | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
+        self._closing = False
         self.imports = 0
         self.trial_imports = 0
 
     def capabilities(self) -> Capabilities:
         """See :class:`Accelerator`."""
-        return Capabilities('cpu', self._name, copy_free=False, max_in_flight=2)
+        return Capabilities('cpu', self._name, copy_free=False, max_in_flight=2, may_hang=False)
 
     def constraints(self) -> BufferConstraints:
         """See :class:`Accelerator`."""
@@ -173,6 +225,7 @@ class CpuAccelerator:
             raise ConfigError(f"model '{manifest.name}' (engine {manifest.engine}) can't run on the cpu accelerator")
         self._engine = OnnxEngine(manifest, self._threads) if manifest.engine == 'onnx' else HogEngine()
         self._name = f'ONNX Runtime, {manifest.name}' if manifest.engine == 'onnx' else 'OpenCV HOG'
+        self._closing = False
         if self._worker is None:
             self._worker = threading.Thread(target=self._work, name='cpu-accelerator', daemon=True)
             self._worker.start()
@@ -183,6 +236,14 @@ class CpuAccelerator:
 
     def release(self, handle: ImportHandle) -> None:
         """See :class:`Accelerator`."""
+
+    def notices(self) -> Sequence[str]:
+        """See :class:`Accelerator`."""
+        return ()
+
+    def facts(self) -> Mapping[str, object]:
+        """See :class:`Accelerator`."""
+        return {'threads': self._threads or 'one per core'}
 
     def tidy(self) -> None:
         """See :class:`Accelerator`. It keeps nothing between frames."""
@@ -200,10 +261,14 @@ class CpuAccelerator:
             error: Exception | None = None
             frame, job.frame = job.frame, None
             try:
+                if job.given_up or self._closing:  # and not begun: it would only keep the next frame waiting
+                    raise AcceleratorError('the job was given up' if job.given_up else 'the accelerator was closed')
                 assert self._engine is not None and frame is not None
                 with frame.map() as planes:
                     self._ledger.book('tensor', sum(p.nbytes for p in planes))
-                    job.result = self._engine.run(planes[0], planes[1])
+                    job.result = self._engine.run(planes[0], planes[1], frame.data.colorimetry)
+            except AcceleratorError as failure:
+                error = AcceleratorError(str(failure))
             except Exception as failure:
                 # Only the text: the traceback would keep views of the frame's pixels alive.
                 error = AcceleratorError(f'{type(failure).__name__}: {failure}')
@@ -213,6 +278,7 @@ class CpuAccelerator:
 
     def close(self) -> None:
         """See :class:`Accelerator`."""
+        self._closing = True
         if self._worker is not None:
             self._jobs.put(None)
             self._worker.join(timeout=5.0)

@@ -7,27 +7,86 @@ A duplicate and an import keep the memory, too, so an entry has to go when the b
 reconfigured or closed, a link whose producer is gone. All of them close their :class:`DmaBuf`, on whichever thread, and the buffer itself
 tells the cache (:meth:`DmaBuf.tell_end`): nobody has to remember to connect a pool with a cache. What was told waits in a queue for the
 cache's own thread.
+
+An import that a job in flight reads is not taken away from it, whoever asks: :class:`ImportsInUse` releases it after its last job.
 """
 
 from __future__ import annotations
 
 import queue
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from zc_perception.errors import AcceleratorError
+from zc_perception.errors import AcceleratorError, DeviceLostError
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.pixel.layout import ImageLayout
 
 CacheKey = tuple[Hashable, ...]
 
+ENTRIES = 64
+"""More than any sensible pool has slots."""
+MOST_ENTRIES = 512
+"""What a cache grows to when it finds itself too small; each entry is a descriptor or more, and a range of device addresses."""
+
 
 def import_key(epoch: int, direction: int, layout: ImageLayout, buffers: Sequence[DmaBuf]) -> CacheKey:
     """The key of one image."""
     planes = tuple((buffers[p.buffer].identity, p.offset, p.stride) for p in layout.planes)
     return epoch, direction, layout.fourcc, layout.modifier, layout.width, layout.height, planes
+
+
+class ImportsInUse:
+    """Gives handles back to the device, but none that a job still reads. One thread.
+
+    ``release_errors`` counts handles that the device refused to take back, ``last_release_error`` says why: no frame has a part in it.
+    """
+
+    def __init__(self, release: Callable[[int], None]) -> None:
+        self._release = release
+        self._jobs: Counter[int] = Counter()
+        self._waiting: set[int] = set()
+        self.release_errors = 0
+        self.last_release_error = ''
+
+    def hold(self, handle: int) -> None:
+        """A job reads it from now on."""
+        self._jobs[handle] += 1
+
+    def let_go(self, handle: int) -> None:
+        """That job has ended; after the last one what was to be released is."""
+        self._jobs[handle] -= 1
+        if self._jobs[handle] <= 0:
+            del self._jobs[handle]
+            if handle in self._waiting:
+                self._waiting.remove(handle)
+                self._give_back(handle)
+
+    def held(self, handle: int) -> bool:
+        """Whether a job reads it."""
+        return handle in self._jobs
+
+    @property
+    def waiting(self) -> int:
+        """Handles that are released as soon as their jobs have ended."""
+        return len(self._waiting)
+
+    def release(self, handle: int) -> None:
+        """Release it, now or after its last job."""
+        if handle in self._jobs:
+            self._waiting.add(handle)
+        else:
+            self._give_back(handle)
+
+    def _give_back(self, handle: int) -> None:
+        try:
+            self._release(handle)
+        except DeviceLostError:
+            pass  # it took all its handles with it
+        except AcceleratorError as error:
+            self.release_errors += 1
+            self.last_release_error = str(error)
 
 
 @dataclass(frozen=True)
@@ -40,23 +99,34 @@ class CachedImport:
 
 
 class ImportCache:
-    """Least recently used goes first. One thread; buffers may end on any other.
+    """Least recently used goes first, but nothing that a job reads. One thread; buffers may end on any other.
 
-    ``release_errors`` counts imports of ended buffers that the device refused to release, ``last_release_error`` says why.
+    A cache that has to import again what it threw out to make room is smaller than the buffers in use, and would go on so with every
+    frame: each time it raises ``limit`` by that one, up to *most*, and counts ``thrashed``.
 
-    :param release: gives a handle back to the device.
-    :param limit: entries kept; more than any sensible pool has slots.
+    :param release: gives a handle back to the device, and doesn't raise.
+    :param held: whether a job reads a handle.
+    :param limit: entries kept.
     """
 
-    def __init__(self, release: Callable[[int], None], limit: int = 64) -> None:
+    def __init__(
+        self,
+        release: Callable[[int], object],
+        limit: int = ENTRIES,
+        *,
+        most: int = MOST_ENTRIES,
+        held: Callable[[int], bool] = lambda handle: False,
+    ) -> None:
         self._release = release
-        self._limit = limit
+        self._held = held
+        self._most = max(limit, most)
         self._entries: OrderedDict[CacheKey, CachedImport] = OrderedDict()
+        self._evicted: OrderedDict[CacheKey, None] = OrderedDict()
         self._ended: queue.SimpleQueue[BufferIdentity] = queue.SimpleQueue()
+        self.limit = limit
         self.hits = 0
         self.misses = 0
-        self.release_errors = 0
-        self.last_release_error = ''
+        self.thrashed = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -69,7 +139,6 @@ class ImportCache:
             self.hits += 1
             self._entries.move_to_end(key)
             return entry.handle
-        self.misses += 1
         keepers = tuple(b.dup() for b in buffers)
         try:
             handle = make()
@@ -77,12 +146,26 @@ class ImportCache:
             for keeper in keepers:
                 keeper.close()
             raise
+        self.misses += 1
         self._entries[key] = CachedImport(handle, frozenset(b.identity for b in buffers), keepers)
         for buffer in buffers:
             buffer.tell_end(self._ended.put)
-        while len(self._entries) > self._limit:
-            self._drop(next(iter(self._entries)))
+        self._make_room(key)
         return handle
+
+    def _make_room(self, new: CacheKey) -> None:
+        if new in self._evicted:
+            del self._evicted[new]
+            self.thrashed += 1
+            self.limit = min(self.limit + 1, self._most)
+        over = len(self._entries) - self.limit
+        if over <= 0:
+            return
+        for key in [key for key, entry in self._entries.items() if key != new and not self._held(entry.handle)][:over]:
+            self._drop(key)
+            self._evicted[key] = None
+        while len(self._evicted) > self._most:
+            self._evicted.popitem(last=False)
 
     def _drop(self, key: CacheKey) -> None:
         entry = self._entries.pop(key)
@@ -92,28 +175,18 @@ class ImportCache:
             for keeper in entry.keepers:
                 keeper.close()
 
-    def _keys(self, identity: BufferIdentity) -> list[CacheKey]:
-        return [key for key, entry in self._entries.items() if identity in entry.identities]
-
     def forget(self, identity: BufferIdentity) -> None:
-        """Release every import of a buffer now."""
-        for key in self._keys(identity):
+        """Release every import of a buffer: now, or after the job that reads it."""
+        for key in [key for key, entry in self._entries.items() if identity in entry.identities]:
             self._drop(key)
 
     def forget_ended(self) -> None:
-        """Release the imports of all buffers that have ended since. Cheap when there are none.
-
-        A refusal of the device is counted, not raised: the frame that is being imported now has no part in it.
-        """
+        """Release the imports of all buffers that have ended since. Cheap when there are none."""
         while not self._ended.empty():
-            for key in self._keys(self._ended.get_nowait()):
-                try:
-                    self._drop(key)
-                except AcceleratorError as error:
-                    self.release_errors += 1
-                    self.last_release_error = str(error)
+            self.forget(self._ended.get_nowait())
 
     def clear(self) -> None:
         """Release everything."""
         while self._entries:
             self._drop(next(iter(self._entries)))
+        self._evicted.clear()

@@ -4,44 +4,40 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
-from zc_perception.detection.heads import HEADS
+from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import HeadSpec
 from zc_perception.errors import ConfigError, nearest
+from zc_perception.npu.manifest_keys import INPUT, MANIFEST, OUTPUTS
+from zc_perception.npu.manifest_rules import Place
+from zc_perception.npu.voyager_model import read_voyager_model
 
 MODELS = Path(__file__).resolve().parent.parent / 'models'
-ENGINES = ('onnx', 'opencv_hog', 'axl')
-_DTYPES = ('int8', 'uint8', 'int16', 'int32', 'float32')
-_TOP_KEYS = (
-    'name',
-    'engine',
-    'file',
-    'input',
-    'outputs',
-    'model_id',
-    'head',
-    'classes',
-    'score_threshold',
-    'nms_threshold',
-    'max_detections',
-    'licence',
-)
-_OUTPUT_KEYS = ('name', 'layout', 'dtype', 'shape', 'offset', 'scale', 'zero_point')
-_INPUT_KEYS = ('width', 'height', 'layout', 'colour', 'range', 'resize', 'pad')
+Values = Mapping[str, Any]
+# They say what one engine's own file is like.
+_NEVER_SHARED = ('file', 'model_id', 'outputs')
 
 
 @dataclass(frozen=True)
 class ModelInput:
-    """The network's input: size in pixels, tensor values of sample 0 and 255, letterbox or stretch, border value 0..255.
+    """The network's input.
 
-    ``resize`` ``none`` means that the model runs on the frame's own planes at their size; width and height are 0 then.
+    :param width: pixels, without padding; 0 where the model runs on the frame's own planes at their size (``resize`` ``none``).
+    :param low: real value of sample 0.
+    :param high: real value of sample 255.
+    :param resize: ``letterbox``, ``stretch`` or ``none``.
+    :param pad: border of a letterbox, 0..255.
+    :param layout: ``nchw`` or ``nhwc``; for engine axruntime this and what follows are the compiled model's own, not what stands here.
+    :param dtype: float32, uint8 or int8.
+    :param scale: for other types than float32: real value = (raw - zero_point) · scale.
     """
 
     width: int
@@ -51,15 +47,23 @@ class ModelInput:
     high: float
     resize: str
     pad: int
+    layout: str = 'nchw'
+    dtype: str = 'float32'
+    scale: float = 1.0
+    zero_point: int = 0
 
 
 @dataclass(frozen=True)
 class TensorSpec:
     """A tensor in a device's result buffer: value = (raw − zero_point) · scale.
 
-    :param shape: C order, no padding.
+    Engine axl needs all of it. For others it says what the model's own file leaves open: an empty ``dtype`` or ``shape`` is the file's.
+
+    :param shape: C order, without padding.
     :param offset: bytes from the start of the result buffer.
     :param scale: one number, or one for each element of the last axis.
+    :param layout: ``nchw``, ``nhwc``, or empty where it has no such axes.
+    :param padding: elements before and after each axis in the result buffer; empty for none.
     """
 
     name: str
@@ -68,16 +72,38 @@ class TensorSpec:
     offset: int
     scale: tuple[float, ...]
     zero_point: int
+    layout: str = ''
+    padding: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def padded_shape(self) -> tuple[int, ...]:
+        """Shape as it lies in the result buffer."""
+        if not self.padding:
+            return self.shape
+        return tuple(before + size + after for size, (before, after) in zip(self.shape, self.padding, strict=True))
 
     @property
     def num_bytes(self) -> int:
-        """Size in the result buffer."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        """Size in the result buffer, padding included."""
+        return math.prod(self.padded_shape) * np.dtype(self.dtype).itemsize
+
+    @property
+    def inside(self) -> tuple[slice, ...]:
+        """Index that cuts the padding away from an array of :attr:`padded_shape`, without a copy."""
+        if not self.padding:
+            return tuple(slice(0, size) for size in self.shape)
+        return tuple(slice(before, before + size) for size, (before, _) in zip(self.shape, self.padding, strict=True))
 
 
 @dataclass(frozen=True)
 class ModelManifest:
-    """A validated manifest. ``file`` is ``None`` for an engine without weights; ``tensors`` only engine ``axl`` has."""
+    """A validated manifest, or one of its variants.
+
+    :param file: weights, or the compiled model; ``None`` for an engine that has none.
+    :param tensors: the outputs as the manifest describes them.
+    :param alternatives: the same model for other engines.
+    :param missing: why :attr:`file` can't be used; empty if it is there.
+    """
 
     name: str
     path: Path
@@ -91,6 +117,17 @@ class ModelManifest:
     max_detections: int
     model_id: int = 0
     tensors: tuple[TensorSpec, ...] = ()
+    alternatives: tuple[ModelManifest, ...] = ()
+    missing: str = ''
+
+    @property
+    def variants(self) -> tuple[ModelManifest, ...]:
+        """The same model for each engine that it can run on, this one first."""
+        return (self, *self.alternatives)
+
+    def for_engines(self, engines: Sequence[str]) -> ModelManifest | None:
+        """The first variant whose engine is one of *engines*."""
+        return next((variant for variant in self.variants if variant.engine in engines), None)
 
 
 def shipped_models() -> list[str]:
@@ -118,128 +155,238 @@ def find_manifest(model: str) -> Path:
     raise ConfigError(f"model '{model}' is not known; use one of {', '.join(shipped)} or the path of a model.yaml{nearest(model, shipped)}")
 
 
-class _Reader:
-    """Typed access to one mapping of the manifest, with errors that name the key."""
+class _Part:
+    """One variant's values, checked already: its own, or else those of the top level. Knows where each stands.
 
-    def __init__(self, path: Path, values: Any, prefix: str, keys: tuple[str, ...]) -> None:
-        self._path, self._prefix = path, prefix
-        if not isinstance(values, Mapping):
-            raise ConfigError(f"{path}: {prefix or 'the file'} must be a mapping of keys, not '{values}'")
-        self._values = values
-        for key in values:
-            if key not in keys:
-                raise ConfigError(f"{path}: key '{prefix}{key}' is unknown{nearest(str(key), keys)}; known are {', '.join(keys)}")
+    :param index: which of the variants; ``None`` for the top level itself.
+    """
 
-    def get(self, key: str, check: Callable[[Any], bool], allowed: str, default: Any = None) -> Any:
-        value = self._values.get(key, default)
+    def __init__(self, path: Path, top: Values, own: Values | None, index: int | None) -> None:
+        self.path = path
+        self.own = top if own is None else own
+        self._index = index
+        replaced = ('classes', 'classes_file') if 'classes' in self.own or 'classes_file' in self.own else ()
+        self.values = {**{k: v for k, v in top.items() if k not in ('variants', *_NEVER_SHARED, *replaced)}, **self.own}
+
+    def place(self, key: str) -> Place:
+        """Where *key* stands, or should."""
+        return Place(self.path).at(key) if key in self.values and key not in self.own else self.own_place(key)
+
+    def own_place(self, key: str) -> Place:
+        """Where *key* would stand in this variant itself."""
+        place = Place(self.path)
+        return place.at(key) if self._index is None else place.at('variants').item(self._index).at(key)
+
+    def get(self, key: str) -> Any:
+        """Its value, or its default."""
+        return self.values.get(key, MANIFEST.keys[key].default)
+
+    def needed(self, key: str) -> Any:
+        """Its value.
+
+        :raises ConfigError: there is none.
+        """
+        if key not in self.values:
+            raise self.place(key).refuse(None, MANIFEST.keys[key].rule.words)
+        return self.values[key]
+
+
+def _file(part: _Part, engine: str) -> tuple[Path | None, str]:
+    """The model's file, and why it can't be used."""
+    if engine not in ('onnx', 'axruntime'):
+        return None, ''
+    name = part.needed('file')
+    # Its name may be too long for a file, or no text that a file can have.
+    with contextlib.suppress(OSError, ValueError):
+        file = part.path.parent / name
+        if file.is_file():
+            return file, ''
+    where = part.place('file')
+    return None, f"{part.path}: key '{where.key}' names '{name}', which does not exist in {part.path.parent}"
+
+
+def _classes(part: _Part) -> tuple[str, ...]:
+    if 'classes_file' not in part.values:
+        return tuple(part.needed('classes'))
+    name, place = part.values['classes_file'], part.place('classes_file')
+    if 'classes' in part.values:
+        raise ConfigError(f"{part.path}: keys '{part.place('classes').key}' and '{place.key}' say the same; leave one out")
+    try:
+        lines = (part.path.parent / name).read_text(encoding='utf-8').rstrip().splitlines()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{part.path}: key '{place.key}' names '{name}', which can't be read: {error}") from error
+    classes = tuple(line.strip() for line in lines)
+    if not classes or '' in classes:
+        line = classes.index('') + 1 if classes else 1
+        raise ConfigError(f"{part.path}: key '{place.key}' names '{name}', whose line {line} is empty; it must have one class per line")
+    return classes
+
+
+def _compiled_size(part: _Part, file: Path, given: Values) -> tuple[int, int] | None:
+    """Width and height of a model that Voyager has compiled, if its files tell.
+
+    :raises ConfigError: they contradict the manifest, or the model isn't one for a frame.
+    """
+    compiled = read_voyager_model(file)
+    if compiled is None:
+        return None
+    place, tensor = part.place('input'), compiled.inputs[0]
+    if len(tensor.shape) != 4:
+        raise ConfigError(f'{file}: the first input has shape {list(tensor.shape)}; a frame needs 1 x height x width x channels')
+    if compiled.preprocess_graph and 'range' not in given:
+        raise ConfigError(
+            f"{file}: the model wants '{compiled.preprocess_graph}' to run before it, which nothing does here; compile it without, "
+            f"or say by '{place.at('range').key}' of {part.path.name} what it does to the values"
+        )
+    inner = tensor.inner_shape
+    height, width = (inner or tensor.shape)[1:3]
+    for name, size in (('width', width), ('height', height)):
+        value = given.get(name, size if inner else None)
         if value is None:
-            raise ConfigError(f"{self._path}: key '{self._prefix}{key}' is missing; it must be {allowed}")
-        if not check(value):
-            raise ConfigError(f"{self._path}: key '{self._prefix}{key}' is {value!r}; it must be {allowed}")
-        return value
-
-    def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
-        return float(self.get(key, lambda v: type(v) in (int, float) and low <= v <= high, f'a number from {low} to {high}', default))
-
-    def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
-        return int(self.get(key, lambda v: type(v) is int and low <= v <= high, f'an integer from {low} to {high}', default))
-
-    def choice(self, key: str, choices: tuple[str, ...], default: str | None = None) -> str:
-        return str(self.get(key, lambda v: v in choices, 'one of ' + ', '.join(choices), default))
-
-    def raw(self, key: str, default: Any) -> Any:
-        return self._values.get(key, default)
+            raise place.at(name).refuse(None, f'{INPUT.keys[name].rule.words}, as there is no manifest.json beside {file}')
+        if value != size if inner else value > size:
+            raise place.at(name).refuse(value, f'{"" if inner else "at most "}{size}, as {file} says')
+    return (width, height) if inner else None
 
 
-def _read_input(path: Path, values: Any) -> ModelInput:
-    reader = _Reader(path, values, 'input.', _INPUT_KEYS)
-    resize = reader.choice('resize', ('letterbox', 'stretch', 'none'), 'letterbox')
-    own_size = resize == 'none'
-    reader.choice('layout', ('nchw',), 'nchw')
-    low, high = reader.get(
-        'range',
-        lambda v: isinstance(v, list) and len(v) == 2 and all(type(x) in (int, float) and math.isfinite(x) for x in v),
-        'two numbers, the tensor values of samples 0 and 255',
-        [0.0, 1.0],
-    )
+def _input(part: _Part, engine: str, file: Path | None) -> ModelInput:
+    given, place = part.get('input') or {}, part.place('input')
+    values = {name: given.get(name, key.default) for name, key in INPUT.keys.items()}
+    if values['resize'] == 'none' and engine in ('onnx', 'axruntime'):
+        raise place.at('resize').refuse('none', f'one of letterbox, stretch for engine {engine}')
+    if engine == 'onnx' and values['dtype'] != 'float32' and values['scale'] is None:
+        raise place.at('scale').refuse(None, f'{INPUT.keys["scale"].rule.words}, as the values are {values["dtype"]}')
+    size = _compiled_size(part, file, given) if engine == 'axruntime' and file is not None else None
+    if size is None and (values['resize'] == 'none' or (engine == 'axruntime' and file is None)):
+        size = 0, 0
+    for name in ('width', 'height'):
+        if size is None and name not in given:
+            raise place.at(name).refuse(None, INPUT.keys[name].rule.words)
+    width, height = size or (given['width'], given['height'])
+    low, high = values['range']
     return ModelInput(
-        width=0 if own_size else reader.integer('width', 2, 1 << 14),
-        height=0 if own_size else reader.integer('height', 2, 1 << 14),
-        bgr=reader.choice('colour', ('rgb', 'bgr'), 'rgb') == 'bgr',
+        width=width,
+        height=height,
+        bgr=values['colour'] == 'bgr',
         low=float(low),
         high=float(high),
-        resize=resize,
-        pad=reader.integer('pad', 0, 255, 114),
+        resize=values['resize'],
+        pad=values['pad'],
+        layout=values['layout'],
+        dtype=values['dtype'],
+        scale=float(values['scale'] or 1.0),
+        zero_point=values['zero_point'],
     )
 
 
-def _read_tensor(path: Path, values: Any, index: int) -> TensorSpec:
-    reader = _Reader(path, values, f'outputs[{index}].', _OUTPUT_KEYS)
-    shape = reader.get(
-        'shape', lambda v: isinstance(v, list) and len(v) > 0 and all(type(n) is int and n > 0 for n in v), 'a list of positive sizes'
-    )
-    scale = reader.raw('scale', 1.0)
+def _tensor(values: Values, place: Place, engine: str) -> TensorSpec:
+    for name in ('dtype', 'shape') if engine == 'axl' else ():
+        if name not in values:
+            raise place.at(name).refuse(None, OUTPUTS.table.keys[name].rule.words)
+    shape = tuple(values.get('shape', ()))
+    scale, padding = values.get('scale', 1.0), values.get('padding', [])
     scales = scale if isinstance(scale, list) else [scale]
-    if not all(type(v) in (int, float) and math.isfinite(v) for v in scales) or len(scales) not in (1, shape[-1]):
-        raise ConfigError(f"{path}: key 'outputs[{index}].scale' is {scale!r}; it must be a number, or {shape[-1]} of them")
+    if shape and len(scales) not in (1, shape[-1]):
+        raise place.at('scale').refuse(scale, f'a number, or {shape[-1]} of them')
+    if padding and len(padding) != len(shape):
+        raise place.at('padding').refuse(padding, f'a list with two numbers for each of the {len(shape)} axes of shape')
     return TensorSpec(
-        name=str(reader.get('name', lambda v: isinstance(v, str) and v != '', 'a name')),
-        dtype=reader.choice('dtype', _DTYPES),
-        shape=tuple(shape),
-        offset=reader.integer('offset', 0, 1 << 30, 0),
+        name=values['name'],
+        dtype=values.get('dtype', ''),
+        shape=shape,
+        offset=values.get('offset', 0),
         scale=tuple(float(v) for v in scales),
-        zero_point=reader.integer('zero_point', -(1 << 31), (1 << 31) - 1, 0),
+        zero_point=values.get('zero_point', 0),
+        layout=values.get('layout', ''),
+        padding=tuple((before, after) for before, after in padding),
     )
 
 
-def _read_tensors(path: Path, values: Any, engine: str) -> tuple[TensorSpec, ...]:
-    if engine != 'axl':
-        if not isinstance(values, list | None):
-            raise ConfigError(f"{path}: key 'outputs' is {values!r}; it must be a list of tensors")
-        for index, value in enumerate(values or ()):
-            _Reader(path, value, f'outputs[{index}].', _OUTPUT_KEYS)  # for people: the file itself says what it yields
-        return ()
-    if not isinstance(values, list) or not values:
-        raise ConfigError(f"{path}: key 'outputs' is {values!r}; engine axl needs a list of at least one tensor")
-    return tuple(_read_tensor(path, value, index) for index, value in enumerate(values))
+def _tensors(part: _Part, engine: str) -> tuple[TensorSpec, ...]:
+    place = part.place('outputs')
+    if engine == 'axl' and 'outputs' not in part.values:
+        raise place.refuse(None, 'a list of at least one tensor for engine axl')
+    tensors = [_tensor(values, place.item(index), engine) for index, values in enumerate(part.get('outputs') or ())]
+    if engine == 'axl':
+        ordered = sorted(tensors, key=lambda tensor: tensor.offset)
+        for first, second in pairwise(ordered):
+            if second.offset < first.offset + first.num_bytes:
+                where = place.item(tensors.index(second)).at('offset')
+                raise where.refuse(second.offset, f"{first.offset + first.num_bytes} or more, where tensor '{first.name}' has ended")
+    return tuple(tensors)
+
+
+def _floats(value: Any) -> Any:
+    return tuple(_floats(v) for v in value) if isinstance(value, list) else float(value)
+
+
+def _head(part: _Part, num_classes: int, size: tuple[int, int]) -> HeadSpec:
+    given = part.needed('head')
+    options = {'kind': given} if isinstance(given, str) else dict(given)
+    convert: dict[str, Callable[[Any], Any]] = {'anchors': _floats, 'priors': _floats, 'variances': _floats, 'strides': tuple}
+    return HeadSpec(num_classes=num_classes, input_size=size, **{k: convert.get(k, lambda v: v)(v) for k, v in options.items()})
+
+
+def _check_head(part: _Part, head: HeadSpec) -> None:
+    try:
+        make_head(head)
+    except ConfigError as error:
+        raise ConfigError(f'{part.path}: {part.place("head").key.removesuffix("head")}{error}') from error
+
+
+def _manifest(part: _Part) -> ModelManifest:
+    engine = part.get('engine')
+    classes = _classes(part)
+    file, missing = _file(part, engine)
+    network = _input(part, engine, file)
+    head = _head(part, len(classes), (network.width, network.height))
+    if network.width or network.resize == 'none':  # else the compiled model's file isn't there to say it
+        _check_head(part, head)
+    return ModelManifest(
+        name=part.values.get('name', part.path.resolve().parent.name),
+        path=part.path,
+        engine=engine,
+        file=file,
+        input=network,
+        head=head,
+        classes=classes,
+        score_threshold=float(part.get('score_threshold')),
+        nms_threshold=float(part.get('nms_threshold')),
+        max_detections=part.get('max_detections'),
+        model_id=part.get('model_id'),
+        tensors=_tensors(part, engine),
+        missing=missing,
+    )
 
 
 def load_manifest(model: str) -> ModelManifest:
     """Find, read and validate a manifest.
 
+    Without ``variants`` it is one model for one engine. With them, each is the top level's keys with some replaced, but for ``file``,
+    ``model_id`` and ``outputs``, which are each variant's own; the top level is one itself if it has ``engine`` or ``file``. The file of
+    one variant may be missing where that of another is there.
+
     :param model: a shipped model's name, or the path of a ``model.yaml`` or of its folder.
+    :returns: the first variant, with the others as its alternatives.
     :raises ConfigError: names the file, the key, its value and what is allowed.
     """
     path = find_manifest(model)
     try:
         values = yaml.safe_load(path.read_text(encoding='utf-8'))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"model manifest '{path}' can't be read: {' '.join(str(error).split())}") from error
-    reader = _Reader(path, values, '', _TOP_KEYS)
-    engine = reader.choice('engine', ENGINES, 'onnx')
-    file = None
-    if engine == 'onnx':
-        name = reader.get('file', lambda v: isinstance(v, str), "the weights' file name, relative to the manifest")
-        file = path.parent / name
-        if not file.is_file():
-            raise ConfigError(f"{path}: key 'file' names '{name}', which does not exist in {path.parent}")
-    classes = reader.get(
-        'classes',
-        lambda v: isinstance(v, list) and len(v) > 0 and all(isinstance(c, str) and c != '' for c in v),
-        'a list of at least one class name',
-    )
-    reader.get('licence', lambda v: isinstance(v, str), 'the name of a licence', '')
-    return ModelManifest(
-        name=str(reader.get('name', lambda v: isinstance(v, str) and v != '', 'a name', path.parent.name)),
-        path=path,
-        engine=engine,
-        file=file,
-        input=_read_input(path, reader.raw('input', {})),
-        head=HeadSpec(reader.choice('head', tuple(HEADS)), len(classes)),
-        classes=tuple(classes),
-        score_threshold=reader.number('score_threshold', 0.0, 1.0, 0.25),
-        nms_threshold=reader.number('nms_threshold', 0.0, 1.0, 0.45),
-        max_detections=reader.integer('max_detections', 1, 10000, 300),
-        model_id=reader.integer('model_id', 0, (1 << 32) - 1, 0),
-        tensors=_read_tensors(path, reader.raw('outputs', None), engine),
-    )
+    MANIFEST.check(values, Place(path))
+    variants = values.get('variants', ())
+    parts = [_Part(path, values, variant, index) for index, variant in enumerate(variants)]
+    if not variants or 'engine' in values or 'file' in values:
+        parts.insert(0, _Part(path, values, None, None))
+    else:
+        for key in values.keys() & set(_NEVER_SHARED):
+            raise Place(path).at(key).refuse(values[key], "a key of a variant, as the top level has neither 'engine' nor 'file'")
+    for number, part in enumerate(parts):
+        if any(part.get('engine') == other.get('engine') for other in parts[:number]):
+            raise part.own_place('engine').refuse(part.own.get('engine'), 'one that no other variant has')
+    manifests = [_manifest(part) for part in parts]
+    if all(manifest.missing for manifest in manifests):
+        raise ConfigError('; '.join(manifest.missing for manifest in manifests))
+    return replace(manifests[0], alternatives=tuple(manifests[1:]))

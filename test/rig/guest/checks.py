@@ -6,12 +6,32 @@ import os
 import sys
 from pathlib import Path
 
-from . import check_camera, check_concurrency, check_fences, check_import, check_jobs, check_lifetime, check_pixels
+from . import (
+    check_camera,
+    check_concurrency,
+    check_fences,
+    check_import,
+    check_jobs,
+    check_lifetime,
+    check_pixels,
+    check_removal,
+    check_variants,
+)
 from .harness import CHECKS as CHECKS
 from .harness import run
 
 #: Importing them registered their checks.
-MODULES = (check_import, check_pixels, check_fences, check_jobs, check_lifetime, check_concurrency, check_camera)
+MODULES = (
+    check_import,
+    check_pixels,
+    check_fences,
+    check_jobs,
+    check_variants,
+    check_removal,
+    check_lifetime,
+    check_concurrency,
+    check_camera,
+)
 
 
 def main() -> int:

@@ -34,11 +34,11 @@ from zc_perception.frame import FrameData  # noqa: E402
 from zc_perception.nodes.perception import PerceptionGraph  # noqa: E402
 from zc_perception.nodes.process import NodeGroup  # noqa: E402
 from zc_perception.npu.axl import AxlJob  # noqa: E402
-from zc_perception.npu.pipeline import InFlight  # noqa: E402
+from zc_perception.npu.scheduler import InFlight  # noqa: E402
 
 WIDTH, HEIGHT, FRAMERATE = 640, 360, 30.0
 # vivid stamps the end of the frame by default, which lies in the future; 1 is the start of exposure.
-VIVID_TIMESTAMP_SOURCE = 0x00F0F018
+VIVID_START_OF_EXPOSURE = 1
 PROBE_CRC = 0xC0205561
 RESULT_SIZE = ctypes.sizeof(VirtualResult)
 PERIOD_S = 1.5
@@ -117,7 +117,7 @@ def _graph(context: rclpy.Context, cached: bool) -> PerceptionGraph:
         },
     }  # fmt: skip
     graph = PerceptionGraph(context, overrides)
-    graph.capture.camera.set_control(VIVID_TIMESTAMP_SOURCE, 1)
+    graph.capture.camera.set_control('timestamp_source', VIVID_START_OF_EXPOSURE)
     return graph
 
 

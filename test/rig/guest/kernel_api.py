@@ -151,6 +151,13 @@ def fence_info(fd: int) -> FenceInfo:
     return FenceInfo(status, _text(driver), _text(timeline), timestamp)
 
 
+def merge_fences(first: int, second: int) -> int:
+    """Return a sync_file of both (SYNC_IOC_MERGE)."""
+    argument = bytearray(struct.pack('32siiII', b'both', second, -1, 0, 0))
+    fcntl.ioctl(first, 0xC0303E03, argument)
+    return int(struct.unpack('32siiII', argument)[2])
+
+
 def wait_fence(fd: int, timeout_ms: int = 10000) -> FenceInfo:
     """Poll until the fence is readable and return what became of it."""
     if not is_readable(fd, timeout_ms):
@@ -216,6 +223,76 @@ def parameters(**values: int) -> Iterator[None]:
     finally:
         for name, text in before.items():
             (METIS_PARAMETERS / name).write_text(text)
+
+
+_UFFD_API, _UFFD_REGISTER, _UFFD_COPY = 0xC018AA3F, 0xC020AA00, 0xC028AA03
+
+
+class LatePage:
+    """A page of memory that is not there before `fill`: the kernel waits for it in the middle of a copy (userfaultfd(2))."""
+
+    def __init__(self) -> None:
+        """Map it."""
+        self._memory = mmap.mmap(-1, mmap.PAGESIZE)
+        self._anchor = ctypes.c_char.from_buffer(self._memory)
+        self.address = ctypes.addressof(self._anchor)
+        self._fd = libc.syscall(323, os.O_CLOEXEC)  # x86-64
+        if self._fd < 0:
+            raise OSError(ctypes.get_errno(), 'userfaultfd')
+        fcntl.ioctl(self._fd, _UFFD_API, bytearray(struct.pack('QQQ', 0xAA, 0, 0)))
+        fcntl.ioctl(self._fd, _UFFD_REGISTER, bytearray(struct.pack('QQQQ', self.address, mmap.PAGESIZE, 1, 0)))
+
+    def await_fault(self) -> None:
+        """Wait until somebody needs the page."""
+        if not is_readable(self._fd, 10000):
+            raise AssertionError('nobody touched the page')
+        os.read(self._fd, 32)
+
+    def fill(self, data: bytes) -> None:
+        """Give the page content, and let those go on who wait for it."""
+        content = ctypes.create_string_buffer(data, mmap.PAGESIZE)
+        fcntl.ioctl(self._fd, _UFFD_COPY, bytearray(struct.pack('QQQQq', self.address, ctypes.addressof(content), mmap.PAGESIZE, 0, 0)))
+
+    def __enter__(self) -> LatePage:
+        """Return itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close it; whoever still waits gets zeros."""
+        os.close(self._fd)
+        del self._anchor
+        self._memory.close()
+
+
+_PCI = Path('/sys/bus/pci')
+_CARD = '0000:01:00.0'
+_DRIVER = _PCI / 'drivers' / 'metis'
+
+
+@contextmanager
+def pulled() -> Iterator[None]:
+    """Pull the card out of its slot for a while, as the kernel sees it."""
+    (_PCI / 'devices' / _CARD / 'remove').write_text('1')
+    try:
+        yield
+    finally:
+        (_PCI / 'rescan').write_text('1')
+
+
+def replug() -> None:
+    """Pull the card and put it back."""
+    with pulled():
+        pass
+
+
+@contextmanager
+def unbound() -> Iterator[None]:
+    """Take the card from its driver for a while."""
+    (_DRIVER / 'unbind').write_text(_CARD)
+    try:
+        yield
+    finally:
+        (_DRIVER / 'bind').write_text(_CARD)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import TypeVar
 from zc_perception.npu import axl_abi as abi
 
 from ..virtual_result import FORMATS, PlanePixels, VirtualResult, expected_boxes, expected_crcs, fourcc
-from .kernel_api import Buffer, FenceInfo, heap_buffer, libc, wait_fence
+from .kernel_api import Buffer, FenceInfo, fence_info, heap_buffer, libc, wait_fence
 
 _S = TypeVar('_S', bound=ctypes.LittleEndianStructure)
 
@@ -109,6 +109,11 @@ class Npu:
         )
         self.call(abi.REQUESTS.submit2, argument)
         return Job(argument.fence_fd, argument.submit_us, seqno=argument.seqno)
+
+    @staticmethod
+    def status(fence: int) -> int:
+        """Return what became of a job whose fence is readable."""
+        return fence_info(fence).status
 
     def run(self, handle: int) -> VirtualResult:
         """Run one job to its good end and return its result."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import struct
 import sys
 import tempfile
 import time
@@ -23,6 +21,7 @@ from zc_perception.negotiation.constraints import BufferConstraints
 from .check_camera import cameras
 from .harness import equal
 from .package_expbuf import EXPORTERS
+from .package_kit import kernel_crcs as kernel_crcs
 from .package_link_processes import PATIENCE_S
 from .package_memory_kit import publish
 
@@ -41,8 +40,6 @@ CAMERAS = EXPORTERS
 #: Where the C consumer lies that was compiled before the guest was started.
 PROGRAM = 'ZC_WIRE_CONSUMER'
 SIZE, FRAMERATE = (320, 180), 60.0
-_PROBE_CRC = 0xC0205561
-_PROBE = 'iIIIQII'
 
 
 @contextmanager
@@ -61,21 +58,6 @@ def free_slot(pool: BufferPool) -> Slot:
         assert time.monotonic() < deadline, pool.describe_holders()
         time.sleep(0.0005)
     return slot
-
-
-def kernel_crcs(frame: Frame) -> list[int]:
-    """The CRC of each plane by the exporter's own mapping in the kernel: no process has to map it for that."""
-    data, found = frame.data, []
-    probe = os.open('/dev/axl_probe', os.O_RDWR | os.O_CLOEXEC)
-    try:
-        for plane, element in zip(data.planes, data.layout.format.planes, strict=True):
-            rows = element.row_bytes(data.width), plane.stride, element.rows(data.height)
-            argument = bytearray(struct.pack(_PROBE, data.buffers[plane.buffer].fileno(), *rows, plane.offset, 0, 0))
-            fcntl.ioctl(probe, _PROBE_CRC, argument)
-            found.append(struct.unpack(_PROBE, argument)[5])
-    finally:
-        os.close(probe)
-    return found
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from zc_perception.npu import axl_errors as errors
 from zc_perception.npu.axl import AxlAccelerator, AxlJob
 from zc_perception.npu.axl_abi import ImportFlags
 from zc_perception.npu.axl_device import AxlDevice, find_devices
-from zc_perception.npu.pipeline import InferencePipeline, InFlight
+from zc_perception.npu.scheduler import InFlight, Scheduler
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout, compute_layout
 
@@ -194,7 +194,7 @@ class Collector:
         self.queue = FrameQueue(None)
         self.results: list[int] = []
         self.losses: list[tuple[int, str]] = []
-        self.pipeline = InferencePipeline(npu, self.queue, self._keep, self._lose, in_flight=in_flight, timeout_s=timeout_s)
+        self.pipeline = Scheduler(npu, self.queue, self._keep, self._lose, in_flight=in_flight, timeout_s=timeout_s)
 
     def _keep(self, entry: InFlight) -> None:
         assert isinstance(entry.job, AxlJob)

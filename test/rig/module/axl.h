@@ -10,6 +10,7 @@
 #include <linux/miscdevice.h>
 #include <linux/mutex.h>
 #include <linux/pci.h>
+#include <linux/rwsem.h>
 #include <linux/wait.h>
 #include <linux/workqueue.h>
 #include <linux/xarray.h>
@@ -31,26 +32,21 @@ extern struct axl_live axl_live;
 
 struct axl_scratch;
 
+/*
+ * One by the PCI driver and one by each open file keep it: a card may be pulled
+ * while files of it are open. What they have of the card ends in axl_remove().
+ */
 struct axl_device {
+	struct kref ref;
 	struct pci_dev *pdev;
+	struct rw_semaphore alive;	/* held for reading by what uses the card */
+	bool gone;			/* written under alive, which is then held by nobody else */
+	struct mutex files_lock;	/* files, and the end of each of them */
+	struct list_head files;
 	struct miscdevice misc;
 	char name[32];
 	struct mutex engine;		/* one job reads pixels at a time; guards scratch */
 	struct axl_scratch *scratch;
-};
-
-/* An open file: handles and jobs are its own. */
-struct axl_file {
-	struct axl_device *axl;
-	struct xarray imports;		/* handle to struct axl_import */
-	u32 next_handle;
-	struct workqueue_struct *queue;	/* ordered: jobs end in the order of their seqno */
-	wait_queue_head_t wake;		/* where the queue's worker sleeps */
-	bool closing;
-	atomic_t queued;
-	struct mutex submit_lock;	/* the order of seqnos is the order in the queue */
-	u64 context;			/* of the fences */
-	u64 seqno;
 };
 
 /* A dma-buf as the device sees it. */
@@ -60,6 +56,23 @@ struct axl_attachment {
 	struct sg_table *sgt;
 	enum dma_data_direction dir;
 	dma_addr_t iova;		/* one range of dmabuf->size bytes */
+};
+
+/* An open file: handles and jobs are its own. */
+struct axl_file {
+	struct axl_device *axl;
+	struct list_head node;		/* in axl->files */
+	struct xarray imports;		/* handle to struct axl_import */
+	u32 next_handle;
+	struct workqueue_struct *queue;	/* ordered, unless out_of_order */
+	bool out_of_order;		/* jobs run side by side, each on a timeline of its own */
+	wait_queue_head_t wake;		/* where the queue's worker sleeps */
+	bool closing;
+	atomic_t queued;
+	struct mutex submit_lock;	/* the order of seqnos is the order in the queue */
+	u64 context;			/* of the fences */
+	u64 seqno;
+	struct axl_attachment shipped;	/* what the shipped driver's ioctl attached */
 };
 
 /* axl_format.c */
@@ -124,8 +137,15 @@ int axl_fence_reserve(struct dma_fence *fence, struct dma_buf *dmabuf, enum dma_
 /* axl_job.c */
 
 u32 axl_max_in_flight(void);
+struct workqueue_struct *axl_job_queue(struct axl_file *file);
 long axl_ioctl_submit(struct axl_file *file, void __user *up);
 long axl_ioctl_submit2(struct axl_file *file, void __user *up);
+
+/* axl_shipped.c */
+
+bool axl_shipped_only(void);
+void axl_shipped_end(struct axl_file *file);
+long axl_ioctl_shipped(struct axl_file *file, unsigned int cmd, void __user *up);
 
 /* axl_faults.c */
 

@@ -48,13 +48,16 @@ static const struct dma_fence_ops axl_fence_ops = {
 struct dma_fence *axl_fence_new(struct axl_file *file)
 {
 	struct axl_fence *fence = kzalloc(sizeof(*fence), GFP_KERNEL);
+	u64 context;
 
 	if (!fence)
 		return NULL;
 	__module_get(THIS_MODULE);
 	atomic_inc(&axl_live.fences);
 	spin_lock_init(&fence->lock);
-	dma_fence_init(&fence->base, &axl_fence_ops, &fence->lock, file->context, file->seqno + 1);
+	/* Fences of one context must signal in the order of their seqno: others have one each. */
+	context = file->out_of_order ? dma_fence_context_alloc(1) : file->context;
+	dma_fence_init(&fence->base, &axl_fence_ops, &fence->lock, context, file->seqno + 1);
 	return &fence->base;
 }
 

@@ -24,6 +24,12 @@ static uint default_timeout_us = USEC_PER_SEC;
 module_param(default_timeout_us, uint, 0644);
 MODULE_PARM_DESC(default_timeout_us, "for jobs submitted with a timeout of 0");
 
+static bool out_of_order;
+module_param(out_of_order, bool, 0644);
+MODULE_PARM_DESC(out_of_order, "jobs of files opened while it is set run side by side, the first of four the longest");
+
+#define AXL_CORES	4
+
 static bool reservation_fences = true;
 module_param(reservation_fences, bool, 0644);
 MODULE_PARM_DESC(reservation_fences, "add the fence of a job to the reservation objects of its buffers");
@@ -60,21 +66,45 @@ u32 axl_max_in_flight(void)
 	return max_in_flight;
 }
 
+/* The queue of a file that is being opened. WQ_MEM_RECLAIM: others wait for our fences, who must not wait for memory. */
+struct workqueue_struct *axl_job_queue(struct axl_file *file)
+{
+	file->out_of_order = READ_ONCE(out_of_order);
+	if (file->out_of_order)
+		return alloc_workqueue("metis", WQ_UNBOUND | WQ_MEM_RECLAIM, AXL_CORES);
+	return alloc_ordered_workqueue("metis", WQ_MEM_RECLAIM);
+}
+
+static u32 axl_job_latency(const struct axl_file *file, u64 seqno)
+{
+	u32 latency = READ_ONCE(latency_us);
+
+	return file->out_of_order ? latency * (AXL_CORES - (u32)(seqno - 1) % AXL_CORES) : latency;
+}
+
 static void axl_in_fence_signalled(struct dma_fence *fence, struct dma_fence_cb *cb)
 {
 	wake_up_all(&container_of(cb, struct axl_job, in_fence_cb)->file->wake);
 }
 
-/* Sleep until @until or @in_fence; -ECANCELED as soon as the file is closed. */
+/* Why a job must not go on: the file is closed, or the card is gone. */
+static int axl_job_cut_short(struct axl_file *file)
+{
+	if (READ_ONCE(file->axl->gone))
+		return -ENODEV;
+	return READ_ONCE(file->closing) ? -ECANCELED : 0;
+}
+
+/* Sleep until @until or @in_fence, or until the job must not go on. */
 static int axl_job_sleep(struct axl_job *job, ktime_t until, struct dma_fence *in_fence)
 {
 	struct axl_file *file = job->file;
 	ktime_t left = ktime_sub(until, ktime_get());
 
 	if (left > 0)
-		wait_event_hrtimeout(file->wake, READ_ONCE(file->closing) ||
+		wait_event_hrtimeout(file->wake, axl_job_cut_short(file) ||
 				     (in_fence && dma_fence_is_signaled(in_fence)), left);
-	return READ_ONCE(file->closing) ? -ECANCELED : 0;
+	return axl_job_cut_short(file);
 }
 
 static int axl_job_await_in_fence(struct axl_job *job)
@@ -319,7 +349,7 @@ static int axl_job_commit(struct axl_job *job)
 	 */
 	ret = axl_job_reserve(job);
 	job->error = ret;
-	job->latency_us = READ_ONCE(latency_us);
+	job->latency_us = axl_job_latency(file, fence->seqno);
 	job->faults = axl_faults_of(fence->seqno);
 	file->seqno++;
 	trace_axl_submit(job->import->handle, fence->context, fence->seqno, job->model_id);

@@ -55,12 +55,12 @@ static long axl_ioctl_sized(struct axl_file *file, unsigned int nr, void __user 
 	return -ENOTTY;
 }
 
-static long axl_ioctl(struct file *filp, unsigned int cmd, unsigned long arg)
+static long axl_ioctl_by_level(struct axl_file *file, unsigned int cmd, void __user *up)
 {
-	struct axl_file *file = filp->private_data;
-	void __user *up = (void __user *)arg;
 	unsigned int level = READ_ONCE(abi_level);
 
+	if (axl_shipped_only())
+		return axl_ioctl_shipped(file, cmd, up);
 	if (level < 1 || _IOC_TYPE(cmd) != AXL_IOCTL_TYPE)
 		return -ENOTTY;
 	switch (cmd) {
@@ -76,6 +76,29 @@ static long axl_ioctl(struct file *filp, unsigned int cmd, unsigned long arg)
 	return axl_ioctl_sized(file, _IOC_NR(cmd), up);
 }
 
+/* The card stays while an ioctl uses it. */
+static long axl_ioctl(struct file *filp, unsigned int cmd, unsigned long arg)
+{
+	struct axl_file *file = filp->private_data;
+	struct axl_device *axl = file->axl;
+	long ret = -ENODEV;
+
+	down_read(&axl->alive);
+	if (!axl->gone)
+		ret = axl_ioctl_by_level(file, cmd, (void __user *)arg);
+	up_read(&axl->alive);
+	return ret;
+}
+
+static void axl_device_free(struct kref *ref)
+{
+	struct axl_device *axl = container_of(ref, struct axl_device, ref);
+
+	axl_scratch_free(axl->scratch);
+	kfree(axl);
+}
+
+/* Nothing of the card can be opened any more once misc_deregister() has returned. */
 static int axl_open(struct inode *inode, struct file *filp)
 {
 	struct axl_device *axl = container_of(filp->private_data, struct axl_device, misc);
@@ -83,8 +106,7 @@ static int axl_open(struct inode *inode, struct file *filp)
 
 	if (!file)
 		return -ENOMEM;
-	/* WQ_MEM_RECLAIM: others wait for our fences, who must not wait for memory. */
-	file->queue = alloc_ordered_workqueue("metis", WQ_MEM_RECLAIM);
+	file->queue = axl_job_queue(file);
 	if (!file->queue) {
 		kfree(file);
 		return -ENOMEM;
@@ -95,19 +117,40 @@ static int axl_open(struct inode *inode, struct file *filp)
 	init_waitqueue_head(&file->wake);
 	mutex_init(&file->submit_lock);
 	filp->private_data = file;
+
+	kref_get(&axl->ref);
+	mutex_lock(&axl->files_lock);
+	list_add_tail(&file->node, &axl->files);
+	mutex_unlock(&axl->files_lock);
 	return 0;
+}
+
+/*
+ * Cancel the jobs in flight, in their order, and let go of all that is attached.
+ * The caller holds files_lock and has set closing or gone, which the fences say.
+ */
+static void axl_file_end(struct axl_file *file)
+{
+	lockdep_assert_held(&file->axl->files_lock);
+	wake_up_all(&file->wake);
+	drain_workqueue(file->queue);
+	axl_import_release_all(file);
+	axl_shipped_end(file);
 }
 
 static int axl_release(struct inode *inode, struct file *filp)
 {
 	struct axl_file *file = filp->private_data;
+	struct axl_device *axl = file->axl;
 
-	/* Jobs in flight are cancelled, in their order, and their fences say so. */
 	WRITE_ONCE(file->closing, true);
-	wake_up_all(&file->wake);
+	mutex_lock(&axl->files_lock);
+	list_del(&file->node);
+	axl_file_end(file);
+	mutex_unlock(&axl->files_lock);
 	destroy_workqueue(file->queue);
-	axl_import_release_all(file);
 	kfree(file);
+	kref_put(&axl->ref, axl_device_free);
 	return 0;
 }
 
@@ -133,6 +176,10 @@ static int axl_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	axl = kzalloc(sizeof(*axl), GFP_KERNEL);
 	if (!axl)
 		return -ENOMEM;
+	kref_init(&axl->ref);
+	init_rwsem(&axl->alive);
+	mutex_init(&axl->files_lock);
+	INIT_LIST_HEAD(&axl->files);
 	axl->pdev = pdev;
 	mutex_init(&axl->engine);
 	axl->scratch = axl_scratch_alloc();
@@ -174,15 +221,29 @@ err_free:
 	return ret;
 }
 
-/* Only at module exit, when no file is open: binding by hand is switched off. */
+/*
+ * At module exit, and when the card is pulled, reset or unbound while files are
+ * open: these get ENODEV from now on, and so do the fences of their jobs.
+ */
 static void axl_remove(struct pci_dev *pdev)
 {
 	struct axl_device *axl = pci_get_drvdata(pdev);
+	struct axl_file *file;
 
 	misc_deregister(&axl->misc);
+
+	down_write(&axl->alive);
+	WRITE_ONCE(axl->gone, true);
+	up_write(&axl->alive);
+
+	/* Attachments must not outlive the device that they are mapped for. */
+	mutex_lock(&axl->files_lock);
+	list_for_each_entry(file, &axl->files, node)
+		axl_file_end(file);
+	mutex_unlock(&axl->files_lock);
+
 	pci_disable_device(pdev);
-	axl_scratch_free(axl->scratch);
-	kfree(axl);
+	kref_put(&axl->ref, axl_device_free);
 }
 
 static const struct pci_device_id axl_ids[] = {
@@ -196,7 +257,6 @@ static struct pci_driver axl_driver = {
 	.id_table = axl_ids,
 	.probe = axl_probe,
 	.remove = axl_remove,
-	.driver.suppress_bind_attrs = true,
 };
 
 static int __init axl_init(void)

@@ -86,6 +86,13 @@ struct axl_shadow_alloc {
 /* on /dev/axl_shadow */
 #define AXL_SHADOW_IOCTL_ALLOC	_IOWR('U', 96, struct axl_shadow_alloc)
 
+/*
+ * The two ioctls of the shipped driver (metis-dkms) that take a dma-buf, with the
+ * module parameter "shipped": the argument points at an int, the file descriptor.
+ */
+#define AXL_SHIPPED_IOCTL_DMA_ATTACH	_IOWR('U', 5, int)
+#define AXL_SHIPPED_IOCTL_DMA_DETACH	_IOWR('U', 6, int)
+
 /**
  * struct axl_probe_crc - the CRC of rows of a dma-buf, seen past IOMMU and mmap()
  *

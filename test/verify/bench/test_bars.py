@@ -1,103 +1,105 @@
-"""The promised figures: met exactly, missed by a little, or not measured."""
+"""The promised figures of decoding and of the pipeline: met exactly, missed by a little, or not measured."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from zc_perception.verify.bench.bars import BARS, FULL_HD, UHD_8K, VGA, check_bars
+from zc_perception.verify.bench.bars import FULL_HD, UHD_4K, Bar, Key, check_bars
+from zc_perception.verify.bench.decode_bars import DECODE_BARS
+from zc_perception.verify.bench.pipeline_bars import PIPELINE_BARS
 from zc_perception.verify.bench.rows import Row
 
-LINKS = ('shared_memory', 'in_process_mailbox', 'in_process_executor')
-Key = tuple[str, tuple[int, int], float]
+Table = dict[Key, Row]
 
 
-def row(variant: str, size: tuple[int, int], rate_hz: float, median_us: float | None = 100.0, **tables: dict[str, float]) -> Row:
-    return Row('link', variant, *size, rate_hz, median_us, median_us, 1.0, 7, tables.get('ratio_to', {}), tables.get('added_us', {}))
+def row(key: Key, median_us: float = 1.0, cpu_us: float = 1.0, **fields: dict[str, float]) -> Row:
+    return replace(Row(*key, median_us, median_us, cpu_us, 7), **fields)
 
 
-def just_met() -> dict[Key, Row]:
-    """Every bar met, exactly."""
-    shared, mailbox, executor = LINKS
+def decode_key(case: str, variant: str) -> Key:
+    return case, variant, *FULL_HD, 0.0
+
+
+def decoding_just_met() -> Table:
     rows = [
-        row(shared, FULL_HD, 0.0, added_us={'floor/fd_socket': 25.0}, ratio_to={'floor/fd_socket': 9.0}),
-        row(shared, FULL_HD, 30.0, ratio_to={'floor/fd_socket': 2.0}, added_us={'floor/fd_socket': 99.0}),
-        row('rclpy_image_tuned', FULL_HD, 0.0, ratio_to={'link/shared_memory': 100.0}),
-        row('rclpy_image_default', FULL_HD, 0.0, ratio_to={'link/shared_memory': 150.0}),
-        row('rclpy_image_tuned', FULL_HD, 30.0, ratio_to={'link/shared_memory': 40.0}),
-        row('rclpy_image_default', FULL_HD, 30.0, ratio_to={'link/shared_memory': 200.0}),
-        row(mailbox, FULL_HD, 0.0, added_us={'floor/simple_queue': 15.0}, ratio_to={'floor/simple_queue': 9.0}),
-        row(mailbox, FULL_HD, 30.0, ratio_to={'floor/simple_queue': 2.0}, added_us={'floor/simple_queue': 99.0}),
-        row(executor, FULL_HD, 0.0, ratio_to={'floor/guard': 2.0}),
-        row(executor, FULL_HD, 30.0, ratio_to={'floor/guard': 2.0}),
-        *(row(link, VGA, 0.0, 100.0) for link in LINKS),
-        *(row(link, UHD_8K, 0.0, 115.0) for link in LINKS),
+        row(decode_key('yolov8_decoded', 'ours'), 800.0),
+        row(decode_key('yolov8_decoded', 'filter_first'), ratio_to={'yolov8_decoded/ours': 1.0}),
+        row(decode_key('yolov8_decoded', 'numpy_usual'), ratio_to={'yolov8_decoded/ours': 1.0}),
+        row(decode_key('yolov8_dfl_int8', 'ours'), 1200.0),
+        row(decode_key('yolov8_dfl_int8', 'numpy_usual'), ratio_to={'yolov8_dfl_int8/ours': 1.0}),
+        row(decode_key('tensor', 'ours'), 900.0, figures={'noise_max_off_levels': 1.0}),
+        row(decode_key('tensor', 'exact'), ratio_to={'tensor/ours': 1.0}),
     ]
-    return {(r.variant, (r.width, r.height), r.rate_hz): r for r in rows}
+    return {(r.case, r.variant, r.width, r.height, r.rate_hz): r for r in rows}
 
 
-def failing(rows: dict[Key, Row]) -> list[str]:
-    return [str(verdict) for verdict in check_bars(list(rows.values())) if not verdict.passed]
+ONE: Key = ('pipeline', '1_camera', *FULL_HD, 30.0)
+ONE_4K: Key = ('pipeline', '1_camera', *UHD_4K, 30.0)
+EIGHT: Key = ('pipeline', '8_cameras', *FULL_HD, 30.0)
 
 
-def test_bars_that_are_just_met_pass() -> None:
-    assert failing(just_met()) == []
-    assert len(BARS) == 13 and len({bar.text + str(bar.limit) for bar in BARS}) == 13
+def pipelines_just_met() -> Table:
+    return {ONE: row(ONE, figures={'cpu_p50_us': 300.0}), ONE_4K: row(ONE_4K, figures={'cpu_p50_us': 330.0}), EIGHT: row(EIGHT)}
+
+
+def failing(rows: Table, bars: Sequence[Bar]) -> list[str]:
+    return [str(verdict) for verdict in check_bars(list(rows.values()), bars) if not verdict.passed]
 
 
 @pytest.mark.parametrize(
-    ('key', 'table', 'reference', 'value'),
+    ('met', 'bars'), [(decoding_just_met, DECODE_BARS), (pipelines_just_met, PIPELINE_BARS)], ids=['decode', 'pipeline']
+)
+def test_bars_that_are_just_met_pass_and_each_row_is_needed(met: object, bars: Sequence[Bar]) -> None:
+    assert callable(met)
+    assert failing(met(), bars) == []
+    for key in met():
+        rows = met()
+        del rows[key]
+        missing = failing(rows, bars)
+        assert missing and all('not measured' in failure for failure in missing)
+    assert len(failing({}, bars)) == len(bars)
+
+
+@pytest.mark.parametrize(
+    ('key', 'fields', 'said'),
     [
-        (('shared_memory', FULL_HD, 0.0), 'added_us', 'floor/fd_socket', 25.1),
-        (('shared_memory', FULL_HD, 30.0), 'ratio_to', 'floor/fd_socket', 2.01),
-        (('rclpy_image_tuned', FULL_HD, 0.0), 'ratio_to', 'link/shared_memory', 99.9),
-        (('rclpy_image_default', FULL_HD, 0.0), 'ratio_to', 'link/shared_memory', 149.9),
-        (('rclpy_image_tuned', FULL_HD, 30.0), 'ratio_to', 'link/shared_memory', 39.9),
-        (('rclpy_image_default', FULL_HD, 30.0), 'ratio_to', 'link/shared_memory', 199.9),
-        (('in_process_mailbox', FULL_HD, 0.0), 'added_us', 'floor/simple_queue', 15.1),
-        (('in_process_mailbox', FULL_HD, 30.0), 'ratio_to', 'floor/simple_queue', 2.01),
-        (('in_process_executor', FULL_HD, 0.0), 'ratio_to', 'floor/guard', 2.01),
-        (('in_process_executor', FULL_HD, 30.0), 'ratio_to', 'floor/guard', 2.01),
+        (decode_key('yolov8_decoded', 'ours'), {'median_us': 801.0}, '801.00 µs'),
+        (decode_key('yolov8_decoded', 'filter_first'), {'ratio_to': {'yolov8_decoded/ours': 0.99}}, '0.99×'),
+        (decode_key('yolov8_decoded', 'numpy_usual'), {'ratio_to': {'yolov8_decoded/ours': 0.99}}, '0.99×'),
+        (decode_key('yolov8_dfl_int8', 'ours'), {'median_us': 1201.0}, '1201.00 µs'),
+        (decode_key('yolov8_dfl_int8', 'numpy_usual'), {'ratio_to': {'yolov8_dfl_int8/ours': 0.99}}, '0.99×'),
+        (decode_key('tensor', 'ours'), {'median_us': 901.0}, '901.00 µs'),
+        (decode_key('tensor', 'exact'), {'ratio_to': {'tensor/ours': 0.99}}, '0.99×'),
+        (decode_key('tensor', 'ours'), {'figures': {'noise_max_off_levels': 2.0}}, '2.00 levels'),
     ],
 )
-def test_a_bar_that_is_just_missed_fails_alone(key: Key, table: str, reference: str, value: float) -> None:
-    rows = just_met()
-    rows[key] = replace(rows[key], **{table: {reference: value}})
-    (failure,) = failing(rows)
-    assert failure.startswith('FAIL') and f'{value:.2f}' in failure
+def test_decoding_that_just_misses_a_bar_fails_alone(key: Key, fields: dict[str, object], said: str) -> None:
+    rows = decoding_just_met()
+    rows[key] = replace(rows[key], **fields)  # type: ignore[arg-type]
+    (failure,) = failing(rows, DECODE_BARS)
+    assert failure.startswith('FAIL') and said in failure
 
 
-@pytest.mark.parametrize('link', LINKS)
-def test_a_link_that_grows_with_the_picture_fails(link: str) -> None:
-    rows = just_met()
-    rows[link, UHD_8K, 0.0] = replace(rows[link, UHD_8K, 0.0], median_us=116.0)
-    (failure,) = failing(rows)
-    assert link in failure and '1.16×' in failure
-
-
-def test_without_rows_nothing_is_passed() -> None:
-    verdicts = check_bars([])
-    assert [(v.measured, v.passed) for v in verdicts] == [('not measured', False)] * 13
-
-
-@pytest.mark.parametrize('key', sorted(just_met()))
-def test_each_row_is_needed(key: Key) -> None:
-    rows = just_met()
-    del rows[key]
-    (failure,) = failing(rows)
-    assert 'not measured' in failure
-
-
-def test_a_link_on_which_nothing_arrived_is_not_measured() -> None:
-    rows = just_met()
-    rows['shared_memory', UHD_8K, 0.0] = replace(rows['shared_memory', UHD_8K, 0.0], median_us=None)
-    rows['shared_memory', FULL_HD, 30.0] = replace(rows['shared_memory', FULL_HD, 30.0], ratio_to={})
-    assert len(failing(rows)) == 2 and all('not measured' in failure for failure in failing(rows))
+@pytest.mark.parametrize(
+    ('key', 'fields', 'said'),
+    [
+        (ONE, {'figures': {'cpu_p50_us': 301.0}}, '301.00 µs'),
+        (ONE_4K, {'figures': {'cpu_p50_us': 331.0}}, '1.10×'),
+        (EIGHT, {'lost_per_cent': 0.01}, '0.01 %'),
+    ],
+)
+def test_a_pipeline_that_just_misses_a_bar_fails_alone(key: Key, fields: dict[str, object], said: str) -> None:
+    rows = pipelines_just_met()
+    rows[key] = replace(rows[key], **fields)  # type: ignore[arg-type]
+    (failure,) = failing(rows, PIPELINE_BARS)
+    assert failure.startswith('FAIL') and said in failure
 
 
 def test_lost_frames_are_said_beside_the_figure() -> None:
-    rows = just_met()
-    rows['rclpy_image_default', FULL_HD, 30.0] = replace(rows['rclpy_image_default', FULL_HD, 30.0], lost_per_cent=12.5)
-    said = [str(verdict) for verdict in check_bars(list(rows.values())) if 'lost' in str(verdict)]
-    assert len(said) == 1 and 'rclpy_image_default lost 12.5 % of its frames' in said[0]
+    rows = pipelines_just_met()
+    rows[ONE] = replace(rows[ONE], lost_per_cent=3.5)
+    said = [str(verdict) for verdict in check_bars(list(rows.values()), PIPELINE_BARS)]
+    assert '1_camera lost 3.5 % of its frames' in said[0] and 'lost 3.5' in said[1]

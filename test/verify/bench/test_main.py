@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from zc_perception.verify.bench import link_command
 from zc_perception.verify.bench import main as program
 from zc_perception.verify.bench.bars import Verdict
 from zc_perception.verify.bench.link import FLOORS, LINKS, PLAIN, LinkResult
@@ -174,7 +175,7 @@ def test_arguments_that_make_no_sense(
     def measure(*_: object) -> None:
         raise AssertionError('measured')
 
-    monkeypatch.setattr(program, 'measure_links', measure)
+    monkeypatch.setattr(link_command, 'measure_links', measure)
     assert program.main(['link', *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith('zc_bench: error: ') and message in line
@@ -207,7 +208,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         book.add('link', 'shared_memory', Condition(640, 480, 0.0), Series([], 1.0, lost=20))
         return LinkResult(book, {'rmw': 'x'})
 
-    monkeypatch.setattr(program, 'measure_links', measure)
+    monkeypatch.setattr(link_command, 'measure_links', measure)
     return plans
 
 
@@ -225,7 +226,7 @@ def test_the_bars_decide_only_when_asked(measured: list[Any], monkeypatch: pytes
     assert 'FAIL' not in capsys.readouterr().out
     assert program.main(['link', '--check']) == 1
     assert capsys.readouterr().out.count('not measured') == 13
-    monkeypatch.setattr(program, 'check_bars', lambda rows: [Verdict('a bar ≤ 2×', '1.50×', True)])
+    monkeypatch.setattr(program, 'check_bars', lambda rows, bars: [Verdict('a bar ≤ 2×', '1.50×', True)])
     assert program.main(['link', '--check']) == 0
     assert 'pass  a bar ≤ 2×: 1.50×' in capsys.readouterr().out
 

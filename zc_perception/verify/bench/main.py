@@ -15,12 +15,15 @@ from typing import Any, NoReturn
 
 from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError
 from zc_perception.verify.bench.bars import check_bars
+from zc_perception.verify.bench.command import Command, check_counts
+from zc_perception.verify.bench.decode_command import DECODE
 from zc_perception.verify.bench.environment import describe_environment
-from zc_perception.verify.bench.link import LINKS, PLAIN, REFERENCES, LinkPlan, measure_links
-from zc_perception.verify.bench.rows import Row, make_rows
+from zc_perception.verify.bench.link_command import LINK
+from zc_perception.verify.bench.pipeline_command import PIPELINE
+from zc_perception.verify.bench.rows import Row
 from zc_perception.verify.bench.schema import check_document
 
-SIZES = {'vga': (640, 480), '1080p': (1920, 1080), '4k': (3840, 2160), '8k': (7680, 4320)}
+COMMANDS = (LINK, DECODE, PIPELINE)
 EXIT_FAILURE = 1
 
 
@@ -55,41 +58,15 @@ def interruptible() -> Iterator[None]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog='zc_bench', description='Measure this package beside its floors and what one would use instead.')
-    commands = parser.add_subparsers(dest='command', required=True)
-    link = commands.add_parser('link', help='what handing over a frame costs')
-    link.add_argument('--json', metavar='FILE', help='write all rows there')
-    link.add_argument('--check', action='store_true', help="compare to the package's bars; exit code 1 if one fails or was not measured")
-    link.add_argument('--sizes', nargs='+', choices=SIZES, default=list(SIZES), help='picture sizes (default: all)')
-    link.add_argument('--rates', nargs='+', type=float, default=[30.0, 0.0], metavar='HZ', help='0: unthrottled (default: 30 0)')
-    link.add_argument('--variants', nargs='+', choices=(*LINKS, *PLAIN), default=[*LINKS, *PLAIN], help='(default: all)')
-    link.add_argument('--repetitions', type=int, default=7, help='(default: 7)')
-    link.add_argument('--seconds', type=float, default=1.5, help='of each series at a rate; at least 20 frames (default: 1.5)')
-    link.add_argument('--frames', type=int, default=300, help='of each unthrottled series; fewer of large messages (default: 300)')
-    link.add_argument('--all-cpus', action='store_true', help='do not keep unthrottled series without copies on one CPU')
+    commands = parser.add_subparsers(dest='name', required=True)
+    for command in COMMANDS:
+        one = commands.add_parser(command.name, help=command.help)
+        one.set_defaults(command=command)
+        one.add_argument('--json', metavar='FILE', help='write all rows there')
+        one.add_argument('--check', action='store_true', help="compare to the package's bars; exit code 1 if one fails or was not measured")
+        one.add_argument('--repetitions', type=int, default=7, help='(default: 7)')
+        command.add_options(one)
     return parser
-
-
-def _plan(options: argparse.Namespace) -> LinkPlan:
-    """
-    :raises ConfigError: a number that makes no sense.
-    """
-    for name, most in (('repetitions', 1000), ('seconds', 3600), ('frames', 1_000_000)):
-        value = getattr(options, name)
-        if not 0 < value <= most:
-            raise ConfigError(f'--{name} {value:g}: give more than 0 and at most {most}')
-    for rate in options.rates:
-        # A worker is silent during a series.
-        if not (rate == 0 or 0.1 <= rate <= 1000):
-            raise ConfigError(f'--rates {rate:g}: each is 0 (unthrottled) or 0.1 to 1000 Hz')
-    return LinkPlan(
-        [SIZES[size] for size in dict.fromkeys(options.sizes)],
-        [abs(rate) for rate in dict.fromkeys(options.rates)],
-        list(dict.fromkeys(options.variants)),
-        options.repetitions,
-        options.seconds,
-        options.frames,
-        one_cpu=not options.all_cpus,
-    )
 
 
 def _writable(name: str) -> Path:
@@ -138,22 +115,23 @@ def _write(path: Path, document: dict[str, Any]) -> None:
         raise ConfigError(f"--json '{path}' can't be written: {error.strerror}; name another file") from error
 
 
-def _link(options: argparse.Namespace) -> int:
-    plan = _plan(options)
+def _run(options: argparse.Namespace) -> int:
+    command: Command = options.command
+    check_counts(options, repetitions=1000)
+    measure = command.prepare(options)
     path = _writable(options.json) if options.json else None
     environment = describe_environment()
-    result = measure_links(plan, lambda line: print(line, file=sys.stderr, flush=True))
-    environment |= {**result.facts, 'load_average_after': [round(v, 2) for v in os.getloadavg()]}
-    rows = make_rows(result.book.rounds(), REFERENCES)
+    measured = measure(lambda line: print(line, file=sys.stderr, flush=True))
+    environment |= {**measured.facts, 'load_average_after': [round(v, 2) for v in os.getloadavg()]}
     # Before the file: whatever becomes of that, the figures have been seen.
-    print(report(rows), flush=True)
-    document: dict[str, Any] = {'environment': environment, 'rows': [row.as_json() for row in rows]}
+    print(report(measured.rows), flush=True)
+    document: dict[str, Any] = {'environment': environment, 'rows': [row.as_json() for row in measured.rows]}
     check_document(document)
     if path is not None:
         _write(path, document)
     if not options.check:
         return 0
-    verdicts = check_bars(rows)
+    verdicts = check_bars(measured.rows, command.bars)
     print('', *verdicts, sep='\n')
     return 0 if all(verdict.passed for verdict in verdicts) else EXIT_FAILURE
 
@@ -163,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         with interruptible():
-            return _link(options)
+            return _run(options)
     except ConfigError as error:
         print(f'zc_bench: error: {error}', file=sys.stderr)
         return EXIT_USAGE

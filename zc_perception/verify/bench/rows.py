@@ -24,11 +24,13 @@ class Condition:
 
 @dataclass(frozen=True)
 class Series:
-    """One repetition: latencies of its frames in µs, CPU time of all processes that took part, frames that didn't arrive."""
+    """One repetition: latencies of its frames in µs, CPU time of all processes that took part, frames that didn't arrive; and what else
+    was measured, by names with their unit."""
 
     latencies_us: Sequence[float]
     cpu_us_per_frame: float
     lost: int = 0
+    figures: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def warm(self) -> list[float]:
@@ -59,6 +61,7 @@ class Row:
     :param cpu_ratio_to: the same for the ratio of CPU time.
     :param medians_us: of each repetition, in order; ``None`` where nothing arrived.
     :param lost_per_cent: frames that didn't arrive, of all repetitions.
+    :param figures: medians over the repetitions of what else was measured, by names with their unit.
     """
 
     case: str
@@ -75,6 +78,7 @@ class Row:
     cpu_ratio_to: dict[str, float] = field(default_factory=dict)
     medians_us: list[float | None] = field(default_factory=list)
     lost_per_cent: float = 0.0
+    figures: dict[str, float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """For the file."""
@@ -91,6 +95,12 @@ def _median(values: Iterable[float]) -> float | None:
 
 def _ratio(own: float, other: float) -> float:
     return own / other if other else math.nan
+
+
+def _median_figures(repetitions: Sequence[Series]) -> dict[str, float]:
+    names = dict.fromkeys(name for series in repetitions for name in series.figures)
+    medians = {name: _median(series.figures.get(name, math.nan) for series in repetitions) for name in names}
+    return {name: value for name, value in medians.items() if value is not None}
 
 
 def make_rows(rounds: Rounds, references: Sequence[tuple[str, str]]) -> list[Row]:
@@ -135,6 +145,7 @@ def make_rows(rounds: Rounds, references: Sequence[tuple[str, str]]) -> list[Row
                 cpu_ratio_to=cpu_ratios,
                 medians_us=[_median([s.median_us]) for s in repetitions],
                 lost_per_cent=round(100.0 * sum(s.lost for s in repetitions) / max(1, sent), 2),
+                figures=_median_figures(repetitions),
             )
         )
     return rows

@@ -1,173 +1,29 @@
-"""The pipeline with an accelerator that does exactly, and only when, what a test says."""
+"""The scheduler with an accelerator that does exactly, and only when, what a test says."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
+from npu.scheduler_kit import SHORT_S, Bench, ScriptedAccelerator, check_balance, eventually
 
-from zc_perception.detection.letterbox import Letterbox
 from zc_perception.errors import AcceleratorError
-from zc_perception.frame import Frame
 from zc_perception.frame_queue import FrameQueue
-from zc_perception.memory.fence import EventFence
-from zc_perception.memory.pool import BufferPool, SlotState
-from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.npu import pipeline
-from zc_perception.npu.accelerator import Capabilities, ImportHandle
-from zc_perception.npu.manifest import ModelManifest
-from zc_perception.npu.pipeline import InferencePipeline, InFlight
+from zc_perception.memory.pool import SlotState
+from zc_perception.npu import scheduler
+from zc_perception.npu.scheduler import InFlight, Scheduler
+from zc_perception.npu.scheduler_statistics import SchedulerStatistics
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-MakePool = Callable[..., BufferPool]
-MakeFrame = Callable[..., Frame]
-LONG_S, SHORT_S = 10.0, 0.05
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10.0
-    while not condition():
-        assert time.monotonic() < deadline, 'it did not happen within 10 s'
-        time.sleep(0.002)
-
-
-class ScriptedJob:
-    """A job whose fence the test signals."""
-
-    def __init__(self, sequence: int) -> None:
-        self.sequence = sequence
-        self.fence = EventFence()
-        self.letterbox = Letterbox.fit(64, 48, 64, 48)
-        self.closed = False
-
-    def outputs(self) -> list[Any]:
-        return []
-
-    def abandon(self) -> EventFence:
-        return self.fence
-
-    def close(self) -> None:
-        self.closed = True
-        self.fence.close()
-
-
-class ScriptedAccelerator:
-    """Takes jobs; finishes at once the frames in ``instant``, else none; raises what is in ``import_errors`` and ``submit_errors``."""
-
-    def __init__(self, max_in_flight: int = 8) -> None:
-        self.max_in_flight = max_in_flight
-        self.jobs: list[ScriptedJob] = []
-        self.import_errors: list[Exception] = []
-        self.submit_errors: list[Exception] = []
-        self.instant: set[int] = set()
-        self.imports = 0
-        self.releases = 0
-        self.tidied: list[int] = []
-
-    def capabilities(self) -> Capabilities:
-        return Capabilities('scripted', 'test', copy_free=True, max_in_flight=self.max_in_flight)
-
-    def constraints(self) -> BufferConstraints:
-        return BufferConstraints('scripted')
-
-    def load(self, manifest: ModelManifest) -> None:
-        pass
-
-    def import_frame(self, frame: Frame) -> ImportHandle:
-        if self.import_errors:
-            raise self.import_errors.pop()
-        self.imports += 1
-        return ImportHandle(self.imports)
-
-    def submit(self, handle: ImportHandle, frame: Frame) -> ScriptedJob:
-        if self.submit_errors:
-            raise self.submit_errors.pop()
-        self.jobs.append(ScriptedJob(frame.data.sequence))
-        if frame.data.sequence in self.instant:
-            self.jobs[-1].fence.signal()
-        return self.jobs[-1]
-
-    def release(self, handle: ImportHandle) -> None:
-        self.releases += 1
-
-    def tidy(self) -> None:
-        self.tidied.append(threading.get_ident())
-
-    def close(self) -> None:
-        pass
-
-    def finish(self, index: int, error: Exception | None = None) -> None:
-        eventually(lambda: len(self.jobs) > index)
-        self.jobs[index].fence.signal(error)
-
-
-class Bench:
-    """A running pipeline with what came out of it."""
-
-    def __init__(self, pool: BufferPool, make_frame: MakeFrame, accelerator: ScriptedAccelerator, **options: Any) -> None:
-        self.pool, self.accelerator = pool, accelerator
-        self._make_frame = make_frame
-        self.queue = FrameQueue(None)
-        self.results: list[int] = []
-        self.errors: list[tuple[int, Exception]] = []
-        self.on_result: Callable[[InFlight], None] = lambda entry: None
-        options = {'in_flight': 4, 'timeout_s': LONG_S, **options}
-        self.pipeline = InferencePipeline(accelerator, self.queue, self._result, self._error, **options)
-        self.pipeline.start()
-
-    def _result(self, entry: InFlight) -> None:
-        assert not entry.frame.released, 'the frame ends after the callback'
-        self.on_result(entry)
-        self.results.append(entry.frame.data.sequence)
-
-    def _error(self, frame: Frame, error: Exception) -> None:
-        assert not frame.released
-        self.errors.append((frame.data.sequence, error))
-
-    def feed(self, *sequences: int) -> None:
-        for sequence in sequences:
-            self.queue.put(self._make_frame(self.pool, sequence=sequence))
-
-    def all_free(self) -> bool:
-        self.pool.collect()
-        return set(self.pool.statistics().states) == {SlotState.FREE}
-
-    def stop(self) -> None:
-        self.pipeline.stop()
-        self.queue.close()
-
-
-@pytest.fixture
-def start(make_pool: MakePool, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Bench]]:
-    """Starts pipelines; every one must still be alive, and end, at the end."""
-    monkeypatch.setattr(pipeline, '_IDLE_POLL_S', 0.01)
-    benches: list[Bench] = []
-
-    def make(accelerator: ScriptedAccelerator | None = None, **options: Any) -> Bench:
-        benches.append(Bench(make_pool(slots=12), make_frame, accelerator or ScriptedAccelerator(), **options))
-        return benches[-1]
-
-    yield make
-    while benches:  # emptied, as pytest keeps the function above, and with it the queues, until the descriptors have been counted
-        bench = benches.pop()
-        stopper = threading.Thread(target=bench.stop)
-        stopper.start()
-        stopping = True
-        while stopping:  # more may be submitted until it has stopped
-            stopping = stopper.is_alive()
-            for job in bench.accelerator.jobs:
-                job.fence.signal()
-            stopper.join(0.002)
-        assert not bench.pipeline._thread.is_alive()
 
 
 def test_results_keep_the_frames_order_when_jobs_do_not(start: Callable[..., Bench]) -> None:
     bench = start(in_flight=4)
     bench.feed(0, 1, 2, 3, 4, 5)
-    eventually(lambda: bench.pipeline.in_flight == 4)
+    eventually(lambda: bench.scheduler.in_flight == 4)
     for index in (3, 1, 2):
         bench.accelerator.finish(index)
     time.sleep(0.02)
@@ -188,7 +44,7 @@ def test_no_more_jobs_are_in_flight_than_both_sides_allow(start: Callable[..., B
     bench.feed(*range(6))
     eventually(lambda: len(bench.accelerator.jobs) == limit)
     time.sleep(0.02)
-    assert len(bench.accelerator.jobs) == bench.pipeline.in_flight == limit
+    assert len(bench.accelerator.jobs) == bench.scheduler.in_flight == limit
 
 
 def test_a_timeout_costs_that_frame_only_and_its_slot_waits_for_the_late_job(start: Callable[..., Bench]) -> None:
@@ -290,18 +146,18 @@ def test_without_frames_the_accelerator_is_told_to_tidy_up_in_its_own_thread(sta
     """Buffers of a camera that has stopped would stay imported until the next one's first frame."""
     bench = start()
     eventually(lambda: len(bench.accelerator.tidied) > 2)
-    assert set(bench.accelerator.tidied) == {bench.pipeline._thread.ident} and not bench.accelerator.jobs
+    assert set(bench.accelerator.tidied) == {bench.scheduler._thread.ident} and not bench.accelerator.jobs
 
 
 def test_stopping_waits_for_the_jobs_in_flight(start: Callable[..., Bench]) -> None:
     bench = start(in_flight=2)
     bench.feed(0, 1, 2)
-    eventually(lambda: bench.pipeline.in_flight == 2)
+    eventually(lambda: bench.scheduler.in_flight == 2)
     finisher = threading.Timer(0.03, lambda: [bench.accelerator.finish(index) for index in (1, 0)])
     finisher.start()
-    bench.pipeline.stop()
+    bench.scheduler.stop()
     finisher.join()
-    assert bench.results == [0, 1] and bench.pipeline.in_flight == 0
+    assert bench.results == [0, 1] and bench.scheduler.in_flight == 0
     assert len(bench.queue) == 1, 'what was not submitted is the queue owner s'
     bench.queue.close()
     assert bench.all_free()
@@ -311,25 +167,164 @@ def test_stopping_gives_up_on_jobs_that_never_end(start: Callable[..., Bench]) -
     bench = start(in_flight=2, timeout_s=SHORT_S)
     bench.feed(0, 1)
     eventually(lambda: bool(bench.accelerator.jobs))
-    bench.pipeline.stop()
-    assert bench.pipeline.in_flight == 0 and bench.results == []
+    bench.scheduler.stop()
+    assert bench.scheduler.in_flight == 0 and bench.results == []
     assert all(isinstance(error, TimeoutError) for _, error in bench.errors)
 
 
 def test_stopping_twice_or_before_the_start_does_nothing(start: Callable[..., Bench]) -> None:
     bench = start()
-    bench.pipeline.stop()
-    bench.pipeline.stop()
-    never_started = InferencePipeline(ScriptedAccelerator(), FrameQueue(1), print, print, in_flight=1, timeout_s=1.0)
+    bench.scheduler.stop()
+    bench.scheduler.stop()
+    never_started = Scheduler(ScriptedAccelerator(), FrameQueue(1), print, print, in_flight=1, timeout_s=1.0)
     never_started.stop()
     assert never_started.in_flight == 0
 
 
 def test_a_queue_that_was_closed_is_not_polled_in_a_circle(start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
     bench, looks = start(), []
-    eventually(lambda: bench.pipeline._thread.is_alive())
+    eventually(lambda: bench.scheduler._thread.is_alive())
     bench.queue.close()
     get = bench.queue.get
     monkeypatch.setattr(bench.queue, 'get', lambda: looks.append(1) or get())
     time.sleep(0.1)
     assert len(looks) < 40, 'one look for each idle wait of 10 ms, not one after the other'
+
+
+def test_stop_does_not_wait_for_the_idle_poll(start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, '_IDLE_POLL_S', 30.0)
+    bench = start()
+    eventually(lambda: bool(bench.accelerator.tidied))
+    stopper = threading.Thread(target=bench.scheduler.stop)
+    stopper.start()
+    stopper.join(10.0)
+    assert not stopper.is_alive() and not bench.scheduler._thread.is_alive()
+
+
+def test_one_wait_sees_every_fence_not_only_the_oldest(start: Callable[..., Bench]) -> None:
+    bench = start(in_flight=3)
+    bench.feed(0, 1, 2)
+    eventually(lambda: len(bench.accelerator.jobs) == 3)
+    entries = list(bench.scheduler._jobs)
+    bench.accelerator.finish(2)
+    eventually(lambda: entries[2].signalled_ns > 0)
+    assert bench.results == [] and entries[0].signalled_ns == 0
+    for index in (0, 1):
+        bench.accelerator.finish(index)
+    eventually(lambda: bench.results == [0, 1, 2])
+
+
+def test_a_job_that_cannot_be_given_up_keeps_its_slot_for_another_timeout(start: Callable[..., Bench]) -> None:
+    bench = start(in_flight=1, timeout_s=SHORT_S)
+    bench.on_result = lambda entry: None
+    bench.feed(0)
+    eventually(lambda: bool(bench.accelerator.jobs))
+    bench.accelerator.jobs[0].abandon_error = OSError(24, 'Too many open files')
+    eventually(lambda: bool(bench.errors))
+    eventually(bench.all_free)
+    assert bench.lost == [0] and bench.accelerator.jobs[0].closed
+
+
+def test_whoever_takes_errors_cannot_end_the_thread(start: Callable[..., Bench]) -> None:
+    bench = start()
+
+    def fail(frame: object, error: Exception) -> None:
+        raise ZeroDivisionError('report')
+
+    bench.scheduler._on_error = fail
+    bench.accelerator.import_errors.append(AcceleratorError('no'))
+    bench.accelerator.release_errors.append(AcceleratorError('no such handle'))
+    bench.accelerator.tidy_errors.append(OSError('no'))
+    bench.feed(0, 1)
+    bench.accelerator.finish(0)
+    eventually(lambda: bench.results == [1])
+    eventually(bench.all_free)
+    assert bench.scheduler.statistics().refused_device == 1
+
+
+def test_a_callback_that_releases_the_frame_itself_costs_nothing(start: Callable[..., Bench]) -> None:
+    bench = start()
+    bench.on_result = lambda entry: entry.frame.release()
+    bench.feed(0, 1)
+    for index in range(2):
+        bench.accelerator.finish(index)
+    eventually(lambda: bench.results == [0, 1])
+    eventually(bench.all_free)
+
+
+def test_the_figures_say_where_every_frame_went(start: Callable[..., Bench]) -> None:
+    wanted = [True]
+    bench = start(in_flight=2, timeout_s=SHORT_S, accept=lambda: wanted[0])
+    bench.accelerator.instant |= {0, 3}
+    bench.feed(0)
+    eventually(lambda: bench.results == [0])
+    bench.feed(1)
+    eventually(lambda: bench.lost == [1])
+    bench.accelerator.submit_errors.append(AcceleratorError('busy'))
+    bench.feed(2)
+    eventually(lambda: bench.lost == [1, 2])
+    wanted[0] = False
+    bench.feed(4)
+    eventually(lambda: bench.scheduler.statistics().refused_disabled == 1)
+    wanted[0] = True
+    bench.feed(5)
+    bench.accelerator.finish(2, AcceleratorError('bus error'))
+    eventually(lambda: bench.lost == [1, 2, 5])
+    figures = bench.scheduler.statistics()
+    assert replace(figures, busy_ns=0, at_ns=0) == SchedulerStatistics(
+        taken=5, refused_disabled=1, refused_device=1, submitted=3, completed=1, timed_out=1, failed=1, imports=4
+    )
+    assert figures.lost == 3
+    check_balance(bench)
+
+
+def test_frames_that_a_newer_one_replaced_are_counted(start: Callable[..., Bench]) -> None:
+    bench = start(in_flight=1, depth=1)
+    bench.feed(0)
+    eventually(lambda: len(bench.accelerator.jobs) == 1)
+    bench.feed(1, 2, 3)
+    bench.accelerator.finish(0)
+    bench.accelerator.finish(1)
+    eventually(lambda: bench.results == [0, 3])
+    assert bench.scheduler.statistics().dropped == 2
+    eventually(bench.all_free)
+
+
+def test_utilisation_is_the_share_of_time_with_a_job(start: Callable[..., Bench]) -> None:
+    bench = start(in_flight=2)
+    idle = bench.scheduler.statistics()
+    assert idle.busy_ns == 0 and bench.scheduler.statistics().utilisation_since(idle) == 0.0
+    bench.feed(0, 1)
+    eventually(lambda: len(bench.accelerator.jobs) == 2)
+    first = bench.scheduler.statistics()
+    bench.accelerator.finish(1)
+    time.sleep(0.02)
+    busy = bench.scheduler.statistics()
+    assert busy.utilisation_since(first) > 0.9, 'one job is left'
+    bench.accelerator.finish(0)
+    eventually(lambda: bench.results == [0, 1])
+    done = bench.scheduler.statistics()
+    time.sleep(0.02)
+    assert bench.scheduler.statistics().busy_ns == done.busy_ns
+    assert SchedulerStatistics(busy_ns=5, at_ns=10).utilisation_since(SchedulerStatistics(at_ns=10)) == 0.0
+
+
+def test_a_source_that_joins_the_queue_is_waited_for(start: Callable[..., Bench]) -> None:
+    """The queue's descriptor changes with the first source of another process."""
+
+    class Silent:
+        def __init__(self) -> None:
+            self.bell = FrameQueue(1)
+
+        def fileno(self) -> int:
+            return self.bell.fileno()
+
+        def receive(self) -> None:
+            return None
+
+    bench, source = start(), Silent()
+    bench.queue.attach(source)
+    bench.feed(0)
+    bench.accelerator.finish(0)
+    eventually(lambda: bench.results == [0])
+    bench.queue.detach(source)

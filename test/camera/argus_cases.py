@@ -1,0 +1,227 @@
+"""Runs in a process with GStreamer and the double of nvarguscamerasrc (``doubles/gst_argus.c``); see ``test_argus.py``."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from camera.gstreamer_kit import configure, inodes, next_frame, until
+
+from zc_perception.camera.argus import ArgusCamera
+from zc_perception.errors import CameraChangedError, CameraError, ConfigError
+from zc_perception.frame import Frame
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.negotiation.agreement import agree
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.heap_offer import heap_offer
+from zc_perception.pixel.colorimetry import Matrix, Range
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.modifier import INVALID, LINEAR
+
+LIBRARY, TRANSFORM = os.environ['NVBUF_LIBRARY'], os.environ['NVBUF_TRANSFORM']
+BLOCK_LINEAR = {'double-layout': '1'}
+
+
+def value(name: str, library: str = LIBRARY) -> int:
+    return ctypes.c_int.in_dll(ctypes.CDLL(library), name).value
+
+
+def opened(properties: dict[str, str] | None = None, **options: Any) -> ArgusCamera:
+    options = {'width': 322, 'height': 46, 'framerate': 200.0, **options}
+    return ArgusCamera(
+        properties=properties, library=LIBRARY, transform_library=TRANSFORM, ledger=CopyLedger(), frame_id='cam', now_ns=time.time_ns,
+        **options,
+    )  # fmt: skip
+
+
+@contextmanager
+def streaming(properties: dict[str, str] | None = None, slots: int = 4, **options: Any) -> Iterator[ArgusCamera]:
+    camera = opened(properties, **options)
+    try:
+        configure(camera, slots)
+        yield camera
+    finally:
+        camera.close()
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _gstreamer_is_up() -> None:
+    opened().close()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays(no_fd_leak: None) -> Iterator[None]:
+    live = value('double_live_surfaces')
+    yield
+    assert value('double_live_surfaces') == live, 'surfaces that nobody destroyed'
+    assert value('double_lost_descriptors') == 0, "the descriptor in a surface is the surface's own"
+
+
+def row_numbers(frame: Frame) -> list[np.ndarray[Any, Any]]:
+    """The number of each row of each plane, the same all over the row."""
+    with frame.map() as planes:
+        found = []
+        for plane in planes:
+            rows = plane.reshape(plane.shape[0], -1)
+            assert (rows == rows[:, :1]).all(), 'a row of another plane, or padding'
+            found.append(rows[:, 0].copy())
+        return found
+
+
+def picture(first: int) -> list[np.ndarray[Any, Any]]:
+    return [(np.arange(rows) + first).astype(np.uint8) for rows in (46, 23)]
+
+
+@pytest.mark.parametrize(
+    ('color', 'matrix', 'span'), [(6, Matrix.BT601, Range.LIMITED), (7, Matrix.BT601, Range.FULL), (33, Matrix.BT709, Range.LIMITED)]
+)
+def test_frames_are_the_surfaces_themselves(color: int, matrix: Matrix, span: Range) -> None:
+    with streaming({'double-color': str(color)}) as camera:
+        # 256-byte pitch and 64 KiB planes are the double's, whatever GstVideoInfo thinks of 322 pixels.
+        assert [(p.buffer, p.offset, p.stride, p.size) for p in camera.pool.layout.planes] == [
+            (0, 0, 512, 0x10000), (0, 0x10000, 512, 0x10000),
+        ]  # fmt: skip
+        assert (camera.heap_name, camera.copy_reason, camera.framerate) == ('nvbufsurface', '', 200.0)
+        seen = set()
+        for _ in range(10):
+            with next_frame(camera) as frame:
+                rows = row_numbers(frame)
+                assert all((a == b).all() for a, b in zip(rows, picture(int(rows[0][0])), strict=True))
+                colours = frame.data.colorimetry
+                assert (frame.data.modifier, colours.matrix, colours.range) == (LINEAR, matrix, span)
+                assert frame.data.buffers[0].heap == 'nvbufsurface'
+                seen.add(inodes(frame))
+        assert len(seen) > 1 and camera.facts()['converted_by_vic'] == 0
+
+
+def test_what_is_leased_is_not_filled_again() -> None:
+    with streaming(slots=5) as camera:
+        held = [next_frame(camera) for _ in range(3)]
+        before = [row_numbers(frame)[0][0] for frame in held]
+        for _ in range(12):
+            next_frame(camera).release()
+        assert [row_numbers(frame)[0][0] for frame in held] == before
+        for frame in held:
+            frame.release()
+
+
+def test_a_leased_frame_outlives_its_camera_and_its_surface() -> None:
+    with streaming() as camera:
+        frame = next_frame(camera)
+        before = row_numbers(frame)
+    assert all((a == b).all() for a, b in zip(row_numbers(frame), before, strict=True))
+    frame.release()
+
+
+def test_block_linear_is_nothing_that_anybody_told_us_and_no_picture_for_the_cpu() -> None:
+    camera = opened(BLOCK_LINEAR)
+    try:
+        own = camera.constraints()
+        assert own.formats == ((NV12, INVALID), (NV12, LINEAR))
+        taker = BufferConstraints('npu', formats=((NV12, INVALID), (NV12, LINEAR)), heaps=('nvbufsurface',), slots=2)
+        settings = agree([own, taker], (camera.width, camera.height), heaps=[heap_offer('nvbufsurface')]).settings()
+        assert settings.implicit
+        camera.configure(settings)
+        with next_frame(camera) as frame:
+            assert frame.data.modifier == INVALID and frame.data.planes[1].offset == 0x10000
+        assert camera.facts()['converted_by_vic'] == 0 and not camera.notices()
+    finally:
+        camera.close()
+
+
+def test_the_vic_makes_a_linear_image_where_a_consumer_needs_one_and_that_is_counted() -> None:
+    with streaming(BLOCK_LINEAR) as camera:
+        before, seen = value('double_transforms', TRANSFORM), set()
+        for _ in range(8):
+            with next_frame(camera) as frame:
+                rows = row_numbers(frame)
+                assert all((a == b).all() for a, b in zip(rows, picture(int(rows[0][0])), strict=True))
+                assert frame.data.modifier == LINEAR and frame.data.capture_cost_ns > 0
+                seen.add(inodes(frame))
+        assert camera.facts()['converted_by_vic'] == value('double_transforms', TRANSFORM) - before == 8
+        assert 'the VIC makes one of each frame' in camera.notices()[-1] and len(seen) <= 4
+
+
+def test_consumers_that_hold_everything_drop_frames_of_a_converting_camera() -> None:
+    with streaming(BLOCK_LINEAR, slots=3) as camera:
+        held = [next_frame(camera) for _ in range(3)]
+        until(lambda: camera.capture() is None and camera.statistics().no_slot >= 2, 'dropped frames')
+        for frame in held:
+            frame.release()
+        next_frame(camera).release()
+
+
+@pytest.mark.parametrize('properties', [None, BLOCK_LINEAR])
+def test_surfaces_of_another_size_are_a_changed_camera(properties: dict[str, str] | None) -> None:
+    with streaming({**(properties or {}), 'double-change-at': '40'}) as camera:
+
+        def changed() -> CameraChangedError | None:
+            try:
+                frame = camera.capture()
+            except CameraChangedError as error:
+                return error
+            if frame is not None:
+                frame.release()
+            return None
+
+        assert '161x46' in str(until(changed, 'an error'))
+
+
+@pytest.mark.parametrize(
+    ('properties', 'words'),
+    [
+        ({'double-junk': '16'}, 'at least 32 bytes, this buffer has 16: it holds something else'),
+        ({'double-memory-type': '2'}, 'memory of type 2.*nvbuf-memory-type=4'),
+        ({'double-color': '1'}, 'NV12|planes|R8'),
+    ],
+)
+def test_what_is_no_usable_surface_is_refused(properties: dict[str, str], words: str) -> None:
+    if properties == {'double-color': '1'}:
+        camera = opened(properties)
+        assert camera.constraints().formats[0][0] != NV12, 'the surface knows better than the caps'
+        camera.close()
+        return
+    with pytest.raises(CameraError, match=words):
+        opened(properties)
+
+
+def test_no_camera_is_said() -> None:
+    with pytest.raises(CameraError, match=r'No cameras available \(sensor 7 of 2\)'):
+        opened(sensor_id=7)
+
+
+def test_a_property_that_the_source_lacks_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"no property 'gainrange' \(given as gainrange=1 16\); see gst-inspect-1.0"):
+        opened({'gainrange': '1 16'})
+
+
+@pytest.mark.parametrize('kind', ['MOVED_LIST', 'MOVED_PLANES'])
+def test_other_structs_refuse_to_start(kind: str) -> None:
+    with pytest.raises(CameraError, match=r'has other structs than R35 to R39 \(.*\): frames of this release would be misread'):
+        ArgusCamera(
+            width=64, height=48, library=os.environ[kind], transform_library=TRANSFORM, ledger=CopyLedger(), frame_id='', now_ns=time.time_ns
+        )  # fmt: skip
+
+
+def test_without_the_libraries_it_is_no_jetson() -> None:
+    with pytest.raises(CameraError, match='need libnvbufsurface_missing.so of JetPack'):
+        ArgusCamera(library='libnvbufsurface_missing.so', ledger=CopyLedger(), frame_id='', now_ns=time.time_ns)
+    camera = ArgusCamera(
+        properties=BLOCK_LINEAR, library=LIBRARY, transform_library='libmissing.so', ledger=CopyLedger(), frame_id='', now_ns=time.time_ns
+    )
+    try:
+        with pytest.raises(CameraError, match=r'is block-linear, and no linear images can be made of it: the VIC needs libmissing.so'):
+            configure(camera)
+    finally:
+        camera.close()
+
+
+def test_a_pipeline_of_ones_own_must_give_nvmm() -> None:
+    with pytest.raises(CameraError, match='gives no NVMM frames.*use camera: gstreamer'):
+        opened(pipeline='videotestsrc ! video/x-raw,format=NV12,width=322,height=46')

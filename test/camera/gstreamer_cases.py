@@ -1,0 +1,353 @@
+"""Runs in a process with GStreamer and the ``zcframes`` source (``doubles/gst_frames.c``); see ``test_gstreamer.py``."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import time
+
+import pytest
+from camera.gstreamer_kit import CAPS, SIZE, TIGHT, configure, inodes, next_frame, open_camera, shown, streaming, until
+
+from zc_perception.camera.gstreamer import GStreamerCamera
+from zc_perception.errors import CameraError, ConfigError
+from zc_perception.memory.dmabuf import BufferKind
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import SlotState
+from zc_perception.pixel.colorimetry import Matrix, Range
+from zc_perception.pixel.fourcc import fourcc_code
+from zc_perception.pixel.modifier import INVALID, LINEAR
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _gstreamer_is_up() -> None:
+    """GStreamer opens descriptors of its own for the process, once, and one more for its V4L2 elements."""
+    open_camera(f'zcframes {TIGHT}').camera.close()
+    with pytest.raises(CameraError):
+        open_camera('v4l2src device=/dev/video99')
+
+
+def planes(camera: GStreamerCamera) -> list[tuple[int, int, int]]:
+    return [(p.buffer, p.offset, p.stride) for p in camera.pool.layout.planes]
+
+
+@pytest.mark.parametrize('memory', ['dmabuf', 'fd'])
+@pytest.mark.parametrize(
+    ('options', 'expected', 'buffers'),
+    [
+        (TIGHT, [(0, 0, 64), (0, 3072, 64)], 1),
+        (f'frame-size=16384 caps-text={CAPS} strides=128,256 offsets=0,8192', [(0, 0, 128), (0, 8192, 256)], 1),
+        # Without GstVideoMeta: GStreamer's own defaults.
+        (f'frame-size=4608 caps-text={CAPS}', [(0, 0, 64), (0, 3072, 64)], 1),
+        ('frame-size=4488 caps-text=video/x-raw,format=NV12,width=66,height=44', [(0, 0, 68), (0, 2992, 68)], 1),
+        # NM12: a descriptor for each plane.
+        (f'memories=2 frame-size=6144 caps-text={CAPS} strides=64,64 offsets=0,3072', [(0, 0, 64), (1, 0, 64)], 2),
+        # Two memories in one dma-buf.
+        (f'memories=0 frame-size=8192 caps-text={CAPS} strides=64,64 offsets=0,4096', [(0, 0, 64), (0, 4096, 64)], 1),
+        # The frame begins inside of its buffer.
+        (f'start=4096 {TIGHT}', [(0, 4096, 64), (0, 7168, 64)], 1),
+        (f'start=4096 memories=2 frame-size=6144 caps-text={CAPS} strides=64,64 offsets=0,3072', [(0, 4096, 64), (1, 4096, 64)], 2),
+        # A crop rectangle.
+        (f'crop=16,8,32,16 {TIGHT}', [(0, 16 + 8 * 64, 64), (0, 3072 + 16 + 4 * 64, 64)], 1),
+    ],
+)  # fmt: skip
+def test_frames_are_taken_where_they_lie(memory: str, options: str, expected: list[tuple[int, int, int]], buffers: int) -> None:
+    with streaming(f'zcframes memory={memory} {options}', keep_all=True) as opened:
+        camera = opened.camera
+        assert planes(camera) == expected and not camera.copy_reason and camera.heap_name == 'gstreamer/memfd'
+        seen = set()
+        for number in range(12):
+            with next_frame(camera) as frame:
+                assert shown(frame) == (number, number) and frame.data.sequence == number
+                assert len(frame.data.buffers) == buffers and frame.data.modifier == LINEAR
+                seen.add(inodes(frame))
+        assert 1 < len(seen) <= 4, "they are the source's own, and come back to it"
+        assert opened.ledger.entries() == {} and opened.opened_heaps == []
+
+
+def test_a_cropped_picture_has_the_size_that_is_to_be_seen() -> None:
+    with streaming(f'zcframes crop=16,8,32,16 {TIGHT}') as opened:
+        assert (opened.camera.width, opened.camera.height) == (32, 16)
+        with next_frame(opened.camera) as frame, frame.map() as views:
+            assert [view.shape for view in views] == [(16, 32), (8, 16, 2)]
+
+
+@pytest.mark.parametrize(
+    ('crop', 'words'), [('15,8,32,16', 'multiples of 2 and 2'), ('40,8,32,16', 'not inside'), ('0,0,0,0', 'not inside')]
+)
+def test_an_impossible_crop_is_refused(crop: str, words: str) -> None:
+    with pytest.raises(CameraError, match=words):
+        open_camera(f'zcframes crop={crop} {TIGHT}')
+
+
+@pytest.mark.parametrize(
+    ('caps', 'fourcc', 'modifier'),
+    [
+        ('video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12', 'NV12', LINEAR),
+        ('video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12:0x0100000000000002', 'NV12', 0x0100000000000002),
+        ('video/x-raw(memory:DMABuf),format=NV12', 'NV12', INVALID),
+        ('video/x-raw,format=NV12', 'NV12', LINEAR),
+        ('video/x-raw(memory:SystemMemory),format=NV12', 'NV12', LINEAR),
+        ('video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=AR24:0x0100000000000002', 'AR24', 0x0100000000000002),
+    ],
+)
+def test_every_style_of_caps_says_its_format(caps: str, fourcc: str, modifier: int) -> None:
+    strides = 'strides=64,64 offsets=0,3072' if fourcc == 'NV12' else 'strides=256 offsets=0'
+    camera = open_camera(f'zcframes frame-size=12288 caps-text="{caps},{SIZE}" {strides}').camera
+    try:
+        assert camera.constraints().formats == ((fourcc_code(fourcc), modifier),)
+        assert camera.framerate == 200.0
+    finally:
+        camera.close()
+
+
+def test_old_caps_are_linear_when_the_user_says_so() -> None:
+    pipeline = f'zcframes frame-size=4608 caps-text="video/x-raw(memory:DMABuf),format=NV12,{SIZE}" strides=64,64 offsets=0,3072'
+    with streaming(pipeline, assume_linear=True) as opened, next_frame(opened.camera) as frame:
+        assert frame.data.modifier == LINEAR and shown(frame) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ('text', 'matrix', 'span'),
+    [
+        ('', Matrix.BT601, Range.LIMITED),
+        (',colorimetry=bt709', Matrix.BT709, Range.LIMITED),
+        (',colorimetry=1:4:16:4', Matrix.BT601, Range.FULL),
+        (',colorimetry=1:5:9:6', Matrix.BT601, Range.FULL),
+    ],
+)
+def test_colours_are_the_caps(text: str, matrix: Matrix, span: Range) -> None:
+    with streaming(f'zcframes frame-size=4608 caps-text={CAPS}{text}') as opened, next_frame(opened.camera) as frame:
+        assert (frame.data.colorimetry.matrix, frame.data.colorimetry.range) == (matrix, span)
+
+
+def test_what_a_consumer_holds_is_not_written_again() -> None:
+    with streaming(f'zcframes live=1 buffers=6 {TIGHT}', slots=6) as opened:
+        camera = opened.camera
+        held = [next_frame(camera) for _ in range(3)]
+        before = [shown(frame) for frame in held]
+        for _ in range(20):
+            next_frame(camera).release()
+        assert [shown(frame) for frame in held] == before
+        kept = inodes(held[0])
+        for frame in held:
+            frame.release()
+        until(lambda: _came_again(camera, kept), 'the buffer is used again')
+
+
+def _came_again(camera: GStreamerCamera, wanted: tuple[int, ...]) -> bool:
+    with next_frame(camera) as frame:
+        return inodes(frame) == wanted
+
+
+def test_a_leased_frame_outlives_its_camera() -> None:
+    opened = open_camera(f'zcframes {TIGHT}')
+    configure(opened.camera)
+    frame = next_frame(opened.camera)
+    opened.camera.close()
+    opened.camera.close()
+    assert shown(frame) == (0, 0)
+    frame.release()
+
+
+def test_one_buffer_is_one_slot_in_whichever_order_they_come() -> None:
+    with streaming(f'zcframes live=1 buffers=7 {TIGHT}', slots=4) as opened:
+        slots: dict[tuple[int, ...], set[int]] = {}
+        held = []
+        for number in range(40):
+            frame = next_frame(opened.camera)
+            slots.setdefault(inodes(frame), set()).add(frame.data.buffer_uid)
+            held.append(frame)
+            if len(held) > number % 4 + 1:
+                held.pop(number % len(held)).release()
+        for frame in held:
+            frame.release()
+        assert all(len(uids) == 1 for uids in slots.values()) and len(slots) > 4
+        assert opened.camera.facts()['buffers_replaced'] == 0
+
+
+def test_a_source_that_makes_new_buffers_for_ever_pins_only_some() -> None:
+    with streaming(f'zcframes live=1 buffers=0 {TIGHT}', slots=3) as opened:
+        count = len(os.listdir('/proc/self/fd'))
+        uids = set()
+        for _ in range(60):
+            with next_frame(opened.camera) as frame:
+                uids.add(frame.data.buffer_uid)
+        assert len(uids) == 60 and opened.camera.facts()['buffers_replaced'] > 40
+        assert len(opened.camera.slots) <= 11
+        assert len(os.listdir('/proc/self/fd')) < count + 30
+
+
+def test_retired_buffers_are_told_to_whoever_cached_them() -> None:
+    ended = []
+    with streaming(f'zcframes live=1 buffers=0 {TIGHT}', slots=3) as opened:
+        opened.camera.pool.add_retire_listener(lambda slot: ended.append(slot.buffer_uid))
+        for _ in range(20):
+            next_frame(opened.camera).release()
+        assert len(ended) == opened.camera.facts()['buffers_replaced'] > 0
+
+
+@pytest.mark.parametrize(('memory', 'words'), [('system', 'system memory'), ('unsealed', 'a dma-buf or a sealed memfd')])
+def test_a_copying_pipeline_is_reported_and_booked(memory: str, words: str) -> None:
+    with streaming(f'zcframes memory={memory} frame-size=16384 caps-text={CAPS} strides=128,256 offsets=0,8192', keep_all=True) as opened:
+        camera = opened.camera
+        assert words in camera.copy_reason and opened.opened_heaps == ['memfd'] and camera.heap_name == 'memfd'
+        assert 'is copied by the CPU, frame by frame' in camera.notices()[0] and camera.facts()['copying']
+        for number in range(5):
+            with next_frame(camera) as frame:
+                assert shown(frame) == (number, number)
+        entry = opened.ledger.entries()['gstreamer_copy']
+        assert (entry.count, entry.bytes) == (5, 5 * 4608)
+
+
+def test_a_copy_keeps_the_crop() -> None:
+    with streaming(f'zcframes memory=system crop=16,8,32,16 {TIGHT}') as opened, next_frame(opened.camera) as frame:
+        assert (frame.data.width, frame.data.height) == (32, 16) and shown(frame) == (0, 0)
+        assert opened.ledger.entries()['gstreamer_copy'].bytes == 32 * 16 * 3 // 2
+
+
+def test_a_copying_pipeline_can_be_refused() -> None:
+    with pytest.raises(CameraError, match='would be copied: its frames are in system memory; use a source that gives dma-bufs'):
+        open_camera(f'zcframes memory=system {TIGHT}', require_dmabuf=True)
+
+
+def test_a_copy_is_the_picture_itself() -> None:
+    pipeline = 'videotestsrc pattern=smpte num-buffers=3 ! video/x-raw,format={},width=322,height=46'
+    pictures = {}
+    for fmt in ('NV12', 'I420'):
+        with streaming(pipeline.format(fmt)) as opened, next_frame(opened.camera) as frame, frame.map() as views:
+            pictures[fmt] = [view.copy() for view in views]
+    assert (pictures['NV12'][0] == pictures['I420'][0]).all() and pictures['NV12'][0].std() > 20
+    assert (pictures['NV12'][1][..., 0] == pictures['I420'][1]).all() and (pictures['NV12'][1][..., 1] == pictures['I420'][2]).all()
+
+
+def test_a_source_that_runs_out_and_copies_is_found_out() -> None:
+    with streaming(f'zcframes live=1 buffers=4 exhausted=copy {TIGHT}', slots=4) as opened:
+        camera = opened.camera
+        held = [next_frame(camera) for _ in range(4)]
+        until(lambda: camera.capture() is None and camera.facts()['copied_upstream'] >= 3, 'copies were seen')
+        assert camera.statistics().no_slot >= 3 and camera.statistics().dropped >= 3
+        assert any('ran out of buffers' in notice and "parameter 'slots'" in notice for notice in camera.notices())
+        for frame in held:
+            frame.release()
+        next_frame(camera).release()
+        assert opened.ledger.entries() == {}
+
+
+def test_a_slow_consumer_gets_the_newest_frame_and_never_holds_the_source_up() -> None:
+    with streaming(f'zcframes live=1 rate=500 {TIGHT}') as opened:
+        camera = opened.camera
+        first = next_frame(camera).data.sequence
+        gc.collect()
+        time.sleep(0.1)
+        next_frame(camera).release()
+        with next_frame(camera) as frame:
+            assert frame.data.sequence > first + 10
+        assert camera.statistics().lost > 10
+
+
+def test_stamps_are_the_source_s_time_on_the_ros_clock() -> None:
+    with streaming(f'zcframes live=1 {TIGHT}') as opened:
+        stamps = []
+        for _ in range(10):
+            asked = time.monotonic_ns()
+            with next_frame(opened.camera) as frame:
+                offset = time.time_ns() - time.monotonic_ns()
+                assert abs(frame.header.stamp_ns - offset - frame.data.captured_ns) < 1_000_000
+                assert asked - 100_000_000 < frame.data.captured_ns <= time.monotonic_ns()
+                stamps.append(frame.header.stamp_ns)
+        assert stamps == sorted(set(stamps)) and opened.camera.clock.statistics().implausible == 0
+
+
+def test_a_file_keeps_its_pace() -> None:
+    with streaming(f'zcframes rate=50 eos-at=12 {TIGHT}') as opened:
+        camera = opened.camera
+        started = time.monotonic()
+        while not camera.ended:
+            frame = camera.capture()
+            if frame is not None:
+                frame.release()
+        assert time.monotonic() - started > 0.1, '12 frames at 50 per second, of which some were taken at the beginning'
+
+
+@pytest.mark.parametrize('memory', ['dmabuf', 'system'])
+def test_a_file_can_be_kept_whole(memory: str) -> None:
+    with streaming(f'zcframes memory={memory} rate=10 eos-at=10 {TIGHT}', keep_all=True, slots=3) as opened:
+        camera, numbers, stamps, held = opened.camera, [], [], []
+        while not camera.ended:
+            frame = camera.capture()
+            if frame is None:
+                if held:
+                    held.pop(0).release()  # everybody was busy; nothing is lost for it
+                continue
+            numbers.append(shown(frame)[0])
+            stamps.append(frame.header.stamp_ns)
+            held.append(frame)
+        for frame in held:
+            frame.release()
+        assert numbers == list(range(10))
+        assert {b - a for a, b in itertools.pairwise(stamps)} == {100_000_000}, "the recording's own time"
+        assert camera.statistics().dropped == 0
+
+
+def test_frames_that_the_source_lost_or_marked_are_counted() -> None:
+    with streaming(f'zcframes live=1 skip-at=20 bad-at=30 rate=100 {TIGHT}') as opened:
+        camera = opened.camera
+        until(lambda: _sequence(camera) > 40, 'forty frames')
+        statistics = camera.statistics()
+        assert statistics.bad == 1 and statistics.lost >= 1
+        assert statistics.dropped == statistics.lost + statistics.bad + statistics.no_slot
+
+
+def _sequence(camera: GStreamerCamera) -> int:
+    with next_frame(camera) as frame:
+        return frame.data.sequence
+
+
+def test_frames_give_their_slots_back_through_the_pool() -> None:
+    with streaming(f'zcframes {TIGHT}') as opened:
+        frame = next_frame(opened.camera)
+        other = frame.share()
+        frame.release()
+        assert opened.camera.pool_statistics().states[SlotState.LEASED] == 1
+        other.release()
+        assert SlotState.LEASED not in opened.camera.pool_statistics().states
+
+
+def test_capture_needs_buffers_first() -> None:
+    camera = open_camera(f'zcframes {TIGHT}').camera
+    try:
+        with pytest.raises(CameraError, match='not configured'):
+            camera.capture()
+        configure(camera)
+        camera.stop()
+        assert camera.capture() is None
+    finally:
+        camera.close()
+
+
+def test_memory_kind_is_what_it_is() -> None:
+    with streaming(f'zcframes {TIGHT}') as opened, next_frame(opened.camera) as frame:
+        assert frame.data.buffers[0].kind is BufferKind.MEMFD, 'a memfd in the dma-buf allocator is no dma-buf for it'
+
+
+def test_buffers_that_can_not_be_asked_for() -> None:
+    with pytest.raises(ConfigError, match='2 to 32'):
+        GStreamerCamera(
+            'videotestsrc', frame_id='', now_ns=time.time_ns, ledger=CopyLedger(), open_heap=SealedMemfd, buffers=1
+        )  # fmt: skip
+
+
+def test_nothing_grows_while_frames_flow() -> None:
+    with streaming(f'zcframes live=1 rate=1000 {TIGHT}') as opened:
+        for _ in range(20):
+            next_frame(opened.camera).release()
+        descriptors = len(os.listdir('/proc/self/fd'))
+        for _ in range(100):
+            next_frame(opened.camera).release()
+        assert len(os.listdir('/proc/self/fd')) == descriptors
+        assert len(opened.camera.slots) <= 4

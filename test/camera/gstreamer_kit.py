@@ -1,0 +1,92 @@
+"""What the tests that run inside a process with GStreamer share: cameras, frames, and looking at what is left open."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from zc_perception.camera.camera import Camera
+from zc_perception.camera.gstreamer import GStreamerCamera
+from zc_perception.frame import Frame
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.negotiation.collection import negotiate
+from zc_perception.negotiation.constraints import BufferConstraints
+
+WAIT_S = 20.0
+# 64x48 NV12, tightly packed: 3072 + 1536 bytes.
+SIZE = 'width=64,height=48,framerate=200/1'
+CAPS = f'video/x-raw,format=NV12,{SIZE}'
+TIGHT = f'frame-size=4608 caps-text={CAPS} strides=64,64 offsets=0,3072'
+
+
+@dataclass
+class Opened:
+    """A camera and what it booked."""
+
+    camera: Any
+    ledger: CopyLedger
+    opened_heaps: list[str] = field(default_factory=list)
+
+
+def open_camera(pipeline: str, **options: Any) -> Opened:
+    """A camera that isn't configured yet."""
+    ledger, heaps = CopyLedger(), list[str]()
+
+    def open_heap() -> SealedMemfd:
+        heaps.append('memfd')
+        return SealedMemfd()
+
+    camera = GStreamerCamera(pipeline, frame_id='cam', now_ns=time.time_ns, ledger=ledger, open_heap=open_heap, **options)
+    return Opened(camera, ledger, heaps)
+
+
+def configure(camera: Camera, slots: int = 4) -> None:
+    """As the node does it, with consumers that want *slots* in all."""
+    own = camera.constraints()
+    others = BufferConstraints('slots', slots=slots - own.slots)
+    camera.configure(negotiate([own, others], camera.width, camera.height, heap=camera.heap_name))
+
+
+@contextmanager
+def streaming(pipeline: str, slots: int = 4, **options: Any) -> Iterator[Opened]:
+    """A camera that is ready to capture."""
+    opened = open_camera(pipeline, **options)
+    try:
+        configure(opened.camera, slots)
+        yield opened
+    finally:
+        opened.camera.close()
+
+
+def next_frame(camera: Camera) -> Frame:
+    """The next frame that comes."""
+    return until(camera.capture, 'a frame')
+
+
+def until(look: Callable[[], Any], what: str) -> Any:
+    """What *look* returns as soon as it is something."""
+    end = time.monotonic() + WAIT_S
+    while time.monotonic() < end:
+        found = look()
+        if found:
+            return found
+    raise AssertionError(f'not within {WAIT_S} s: {what}')
+
+
+def shown(frame: Frame) -> tuple[int, ...]:
+    """The number that the source wrote to each plane, which must be the same all over the plane."""
+    with frame.map() as planes:
+        values = []
+        for plane in planes:
+            assert (plane == plane.flat[0]).all(), 'another frame was written over it'
+            values.append(int(plane.flat[0]))
+        return tuple(values)
+
+
+def inodes(frame: Frame) -> tuple[int, ...]:
+    """Which buffers the frame is in."""
+    return tuple(buffer.identity.inode for buffer in frame.data.buffers)

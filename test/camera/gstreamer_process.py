@@ -1,0 +1,87 @@
+"""Runs test files in a process of their own that has the tests' GStreamer: the dynamic linker looks for libraries only once, at the start.
+
+Such a file is called ``*_cases.py``, so that pytest does not collect it here. Each of its functions is a test here too, which fails with
+what it said there.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from environment import gstreamer_root
+from environment.errors import SetupError
+from environment.gstreamer_root import GStreamerRoot
+
+HERE = Path(__file__).parent
+DOUBLES = HERE.parent / 'doubles'
+TIME_LIMIT_S = 300.0
+
+Outcome = dict[str, list[str]]
+"""What each function of a file said, once for each of its parameters: nothing, or why it failed."""
+
+
+def gstreamer() -> GStreamerRoot:
+    """The tests' GStreamer; where there is none the test is skipped, or fails if it is required."""
+    try:
+        return gstreamer_root.root()
+    except SetupError as error:
+        if os.environ.get('ZC_RIG') == 'required':
+            raise
+        pytest.skip(f'no GStreamer for tests here: {error}')
+
+
+def build_plugin(root: GStreamerRoot, source: str, folder: Path, *options: str) -> Path:
+    """Compile one of the doubles that are GStreamer plugins: ``gst_frames.c`` is the plugin ``zcframes``, by which its file is called."""
+    target = folder / f'libgstzc{Path(source).stem.removeprefix("gst_")}.so'
+    # A function of one GStreamer class goes into the table of its base class: that is how GObject is written.
+    warnings = ('-Wall', '-Wextra', '-Werror', '-Wno-cast-function-type')
+    command = ['gcc', '-shared', '-fPIC', *warnings, *options, '-o', target, DOUBLES / source, *root.compiler_arguments(), '-ldl']
+    subprocess.run(command, check=True)
+    return target
+
+
+def names_of(*cases: str) -> list[str]:
+    """The test functions of files, without importing them."""
+    trees = [ast.parse((HERE / name).read_text(encoding='utf-8')) for name in cases]
+    functions = [node.name for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return [name for name in functions if name.startswith('test_')]
+
+
+def run_cases(cases: Sequence[str], folder: Path, plugins: Path, variables: Mapping[str, str] | None = None) -> Outcome:
+    """Run all tests of some files in one process with GStreamer, and report what each said."""
+    report = folder / 'report.xml'
+    environment = gstreamer_root.with_environment({**gstreamer().environment(plugins), 'PYTHONFAULTHANDLER': '1', **(variables or {})})
+    command = [sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', f'--junitxml={report}', f'--basetemp={folder / "tmp"}']
+    result = subprocess.run(
+        [*command, *(str(HERE / name) for name in cases)],
+        env=environment,
+        cwd=HERE.parents[1],
+        capture_output=True,
+        text=True,
+        timeout=TIME_LIMIT_S,
+        check=False,
+    )
+    if not report.is_file():
+        pytest.fail(
+            f'{", ".join(cases)} ended with status {result.returncode}:\n{result.stdout[-5000:]}{result.stderr[-5000:]}', pytrace=False
+        )
+    outcome: Outcome = {}
+    for case in ElementTree.parse(report).iter('testcase'):
+        said = [f'{node.get("message")}\n{node.text}' for node in case if node.tag in ('failure', 'error', 'skipped')]
+        outcome.setdefault(case.get('name', '').partition('[')[0], []).append('\n'.join(said))
+    return outcome
+
+
+def check(name: str, outcome: Outcome) -> None:
+    """Fail unless the function ran, and said nothing."""
+    assert name in outcome, f'{name} did not run'
+    found = [text for text in outcome[name] if text]
+    if found:
+        pytest.fail('\n'.join(found), pytrace=False)

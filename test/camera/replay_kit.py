@@ -1,0 +1,138 @@
+"""What the tests of replay share: cameras over recordings, their frames as arrays, and recordings written by others' libraries."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mcap.writer import Writer as McapWriter
+from numpy.typing import NDArray
+from rosbags.rosbag2 import StoragePlugin
+from rosbags.rosbag2 import Writer as BagWriter
+from rosbags.typesys import Stores, get_typestore
+
+from zc_perception.camera.camera import DrawnCamera
+from zc_perception.camera.replay import ReplayCamera
+from zc_perception.frame import Frame
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.negotiation.collection import negotiate
+from zc_perception.negotiation.constraints import BufferConstraints
+
+NOW_NS = 5_000_000_000
+STORE = get_typestore(Stores.ROS2_JAZZY)
+IMAGE, COMPRESSED = 'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage'
+Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+
+
+def configure(camera: DrawnCamera, *, slots: int = 4, **constraints: Any) -> None:
+    """Memory for *camera*; *constraints* are another participant's."""
+    participants = [camera.constraints(), BufferConstraints('npu', slots=slots - 2, **constraints)]
+    camera.configure(negotiate(participants, camera.width, camera.height, heap='memfd'))
+
+
+def replay(path: object, *, ledger: CopyLedger | None = None, now: Callable[[], int] = lambda: NOW_NS, **options: Any) -> ReplayCamera:
+    """A camera over *path*, every frame once unless *options* say otherwise."""
+    constraints = options.pop('constraints', {})
+    values: dict[str, Any] = {'width': 0, 'height': 0, 'framerate': 0.0, 'frame_id': 'lens', 'loop': False, 'keep_all': True, **options}
+    camera = ReplayCamera(str(path), heap=SealedMemfd(), now_ns=now, ledger=ledger or CopyLedger(), **values)
+    configure(camera, **constraints)
+    return camera
+
+
+def planes_of(frame: Frame) -> tuple[NDArray[Any], ...]:
+    """Copies of a frame's planes."""
+    with frame.map() as planes:
+        return tuple(plane.copy() for plane in planes)
+
+
+def played(camera: DrawnCamera) -> list[tuple[Frame, tuple[NDArray[Any], ...]]]:
+    """Every frame until the camera ends, released, with copies of its planes. Closes the camera."""
+    found = []
+    try:
+        while not camera.ended:
+            frame = camera.capture()
+            if frame is not None:
+                with frame:
+                    found.append((frame, planes_of(frame)))
+    finally:
+        camera.close()
+    return found
+
+
+def header(stamp_ns: int, frame_id: str = 'recorded_lens') -> Any:
+    types = STORE.types
+    seconds, nanoseconds = divmod(stamp_ns, 1_000_000_000)
+    return types['std_msgs/msg/Header'](types['builtin_interfaces/msg/Time'](seconds, nanoseconds), frame_id)
+
+
+def image(stamp_ns: int, pixels: NDArray[np.uint8], encoding: str, width: int, height: int, *, padding: int = 0, big: bool = False) -> Any:
+    """A sensor_msgs/Image of the rosbags library. *pixels*: (rows, bytes); *padding*: bytes behind each row, which are no pixels."""
+    padded = np.full((pixels.shape[0], pixels.shape[1] + padding), 0xEE, np.uint8)
+    padded[:, : pixels.shape[1]] = pixels
+    return STORE.types[IMAGE](header(stamp_ns), height, width, encoding, int(big), padded.shape[1], padded.ravel())
+
+
+def compressed(stamp_ns: int, content: NDArray[np.uint8], text: str) -> Any:
+    return STORE.types[COMPRESSED](header(stamp_ns), text, content.ravel())
+
+
+def serialized(message: Any) -> bytes:
+    return bytes(STORE.serialize_cdr(message, message.__msgtype__))
+
+
+Entry = tuple[str, int, Any]
+"""Topic, time of recording, and message or its bytes."""
+
+
+def write_bag(path: Path, entries: Sequence[Entry], storage: str = 'sqlite3', msgtype: str = IMAGE) -> Path:
+    """A recording written by rosbags: a folder with metadata. Bytes are of type *msgtype*."""
+    with BagWriter(path, version=9, storage_plugin=StoragePlugin[storage.upper()]) as writer:
+        connections: dict[str, Any] = {}
+        for topic, time_ns, message in entries:
+            kind = msgtype if isinstance(message, bytes) else message.__msgtype__
+            if topic not in connections:
+                connections[topic] = writer.add_connection(topic, kind, typestore=STORE)
+            writer.write(connections[topic], time_ns, message if isinstance(message, bytes) else serialized(message))
+    return path
+
+
+def write_mcap(path: Path, entries: Sequence[Entry]) -> Path:
+    """A single file written by MCAP's own library, without rosbag2's metadata."""
+    with path.open('wb') as file:
+        writer = McapWriter(file)
+        writer.start('ros2', 'test')
+        channels: dict[str, int] = {}
+        for topic, time_ns, message in entries:
+            if topic not in channels:
+                definition = STORE.generate_msgdef(message.__msgtype__, ros_version=2)[0]
+                schema = writer.register_schema(message.__msgtype__, 'ros2msg', definition.encode())
+                channels[topic] = writer.register_channel(topic, 'cdr', schema)
+            writer.add_message(channels[topic], log_time=time_ns, publish_time=time_ns, data=serialized(message))
+        writer.finish()
+    return path
+
+
+def nv12_rows(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Both planes as rows of one picture, as ROS's nv12 has them."""
+    return np.vstack([luma, chroma.reshape(chroma.shape[0], -1)])
+
+
+def random_planes(width: int, height: int, seed: int = 0) -> Planes:
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 256, (height, width), np.uint8), rng.integers(0, 256, (height // 2, width // 2, 2), np.uint8)
+
+
+class Gate:
+    """Something that waits until it is opened."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.reached = threading.Event()
+
+    def wait(self) -> None:
+        self.reached.set()
+        assert self.opened.wait(20.0)

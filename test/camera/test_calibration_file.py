@@ -1,0 +1,187 @@
+"""Where calibrations are kept: URLs, files that are there or not, and writing that leaves a file whole."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from zc_perception.camera import calibration_file
+from zc_perception.camera.calibration import IDENTITY, Calibration, format_calibration, uncalibrated
+from zc_perception.camera.calibration_file import (
+    CameraInfoStore,
+    calibration_path,
+    camera_name_of,
+    load_calibration,
+    ros_home,
+    save_calibration,
+)
+from zc_perception.errors import ConfigError
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+GOOD = Calibration(
+    640, 360, 'front', 'plumb_bob', (0.1, 0.01, 0.0, 0.0, 0.0), (400.0, 0.0, 320.0, 0.0, 400.0, 180.0, 0.0, 0.0, 1.0), IDENTITY,
+    (400.0, 0.0, 320.0, 0.0, 0.0, 400.0, 180.0, 0.0, 0.0, 0.0, 1.0, 0.0),
+)  # fmt: skip
+HOME = {'HOME': '/h'}
+
+
+def package_folder(name: str) -> str:
+    """As ament_index_python answers."""
+    if name != 'robot':
+        raise LookupError(name)
+    return '/opt/share/robot'
+
+
+@pytest.mark.parametrize(
+    ('url', 'environment', 'expected'),
+    [
+        ('', HOME, '/h/.ros/camera_info/front_left.yaml'),
+        ('', {'HOME': '/h', 'ROS_HOME': '/r'}, '/r/camera_info/front_left.yaml'),
+        ('file:///etc/cam.yaml', HOME, '/etc/cam.yaml'),
+        ('/etc/cam.yaml', HOME, '/etc/cam.yaml'),
+        ('file://${ROS_HOME}/x/${NAME}-${NAME}.yml', HOME, '/h/.ros/x/front_left-front_left.yml'),
+        ('${ROS_HOME}/a.yaml', HOME, '/h/.ros/a.yaml'),
+        ('package://robot/calibration/${NAME}.yaml', HOME, '/opt/share/robot/calibration/front_left.yaml'),
+        ('FILE:///x.yaml', HOME, '/x.yaml'),
+    ],
+)
+def test_urls(url: str, environment: dict[str, str], expected: str) -> None:
+    assert calibration_path(url, 'front/left', package_folder=package_folder, environment=environment) == Path(expected)
+
+
+@pytest.mark.parametrize(
+    ('url', 'message'),
+    [
+        ('http://x/y.yaml', 'it must begin with file:// or package://'),
+        ('flash:///', 'it must begin with file:// or package://'),
+        ('file://relative.yaml', 'a file URL has an absolute path'),
+        ('relative.yaml', 'a file URL has an absolute path'),
+        ('file:///x/${HOME}.yaml', r"variable '\$\{HOME\}' is unknown; known are \$\{NAME\}, \$\{ROS_HOME\}"),
+        ('package://robot', 'a package URL is package://PACKAGE/path'),
+        ('package:///x.yaml', 'a package URL is package://PACKAGE/path'),
+        ('package://rowboat/x.yaml', "there is no ROS package 'rowboat' in this environment"),
+        ('package://robot/../../etc/passwd', "without '..'"),
+    ],
+)
+def test_urls_that_can_not_be_are_refused(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        calibration_path(url, 'front', package_folder=package_folder, environment=HOME)
+
+
+def test_without_an_index_a_package_can_not_be_found() -> None:
+    with pytest.raises(ConfigError, match="packages can't be looked up here, use file://"):
+        calibration_path('package://robot/x.yaml', 'front', environment=HOME)
+
+
+def test_names_and_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert camera_name_of('Integrated Camera: v1 (usb-0000:00:14.0)') == 'Integrated_Camera_v1_usb_0000_00_14_0'
+    assert camera_name_of('') == camera_name_of('//') == 'camera'
+    assert ros_home({'HOME': '/h', 'ROS_HOME': ''}) == Path('/h/.ros')
+
+
+def test_written_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / 'new' / 'folders' / 'front.yaml'
+    save_calibration(path, GOOD)
+    assert load_calibration(path) == GOOD
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert os.listdir(path.parent) == ['front.yaml']
+
+
+def test_a_file_keeps_its_mode_and_a_link_stays_a_link(tmp_path: Path) -> None:
+    real, link = tmp_path / 'real.yaml', tmp_path / 'link.yaml'
+    save_calibration(real, uncalibrated(640, 360))
+    real.chmod(0o664)
+    link.symlink_to('real.yaml')
+    save_calibration(link, GOOD)
+    assert link.is_symlink() and load_calibration(real) == GOOD
+    assert stat.S_IMODE(real.stat().st_mode) == 0o664
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / 'front.yaml'
+    save_calibration(path, GOOD)
+
+    def full(fd: int) -> None:
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr(calibration_file.os, 'fsync', full)
+    with pytest.raises(ConfigError, match=r"calibration '.*front.yaml' can't be written: No space left on device"):
+        save_calibration(path, uncalibrated(640, 360))
+    assert load_calibration(path) == GOOD and os.listdir(tmp_path) == ['front.yaml']
+
+
+def test_what_is_no_calibration_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match='image_width is 0'):
+        save_calibration(tmp_path / 'x.yaml', Calibration(0, 1))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_can_not_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / 'file').write_text('')
+    with pytest.raises(ConfigError, match=r"can't be written: .*; set 'camera_info_url' to another place"):
+        save_calibration(tmp_path / 'file' / 'x.yaml', GOOD)
+
+
+def test_files_that_can_not_be_read(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        load_calibration(tmp_path / 'none.yaml')
+    with pytest.raises(ConfigError, match="can't be read: Is a directory"):
+        load_calibration(tmp_path)
+    (tmp_path / 'binary').write_bytes(b'\xff\xfe\x00')
+    with pytest.raises(ConfigError, match='is no text in UTF-8'):
+        load_calibration(tmp_path / 'binary')
+    with (tmp_path / 'endless').open('wb') as file:
+        file.truncate(1 << 32)
+    with pytest.raises(ConfigError, match='characters; a calibration file has at most'):
+        load_calibration(tmp_path / 'endless')
+
+
+def test_a_camera_without_a_file_is_uncalibrated_and_says_so(tmp_path: Path) -> None:
+    store = CameraInfoStore('', 'front', (640, 360), environment={'HOME': str(tmp_path)})
+    assert store.current == uncalibrated(640, 360)
+    path = f'{tmp_path}/.ros/camera_info/front.yaml'
+    assert store.notices == (f"the camera is not calibrated: there is no '{path}'; run camera_calibration, or set 'camera_info_url'",)
+    store.replace(GOOD)
+    assert store.current == GOOD and store.notices == ()
+    assert CameraInfoStore('', 'front', (640, 360), environment={'HOME': str(tmp_path)}).current == GOOD
+
+
+def test_another_size_and_another_name_are_told_and_nobody_computes_with_them(tmp_path: Path) -> None:
+    path = tmp_path / 'c.yaml'
+    path.write_text(format_calibration(GOOD))
+    store = CameraInfoStore(f'file://{path}', 'rear', (1280, 720))
+    assert store.current == uncalibrated(1280, 720)
+    size, name = store.notices
+    assert str(path) in size and '640x360' in size and '1280x720' in size
+    assert "named 'front', this one is 'rear'" in name
+    store.resize(640, 360)
+    assert store.current == GOOD and len(store.notices) == 1
+    store.resize(800, 600)
+    assert store.current == uncalibrated(800, 600)
+
+
+def test_a_file_of_zeros_counts_as_none(tmp_path: Path) -> None:
+    path = tmp_path / 'c.yaml'
+    save_calibration(path, uncalibrated(640, 360))
+    store = CameraInfoStore(str(path), 'front', (640, 360))
+    assert store.current == uncalibrated(640, 360)
+    assert 'has a camera matrix of zeros' in store.notices[0]
+
+
+def test_a_bad_file_ends_the_start(tmp_path: Path) -> None:
+    path = tmp_path / 'c.yaml'
+    path.write_text('image_width: 5\n')
+    with pytest.raises(ConfigError, match=r"c\.yaml': key 'image_height' is missing"):
+        CameraInfoStore(str(path), 'front', (640, 360))
+
+
+def test_a_refused_replacement_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / 'c.yaml'
+    save_calibration(path, GOOD)
+    store = CameraInfoStore(str(path), 'front', (640, 360))
+    with pytest.raises(ConfigError):
+        store.replace(Calibration(0, 0))
+    assert store.current == GOOD and load_calibration(path) == GOOD

@@ -1,0 +1,312 @@
+"""Stamps from driver's times, with clocks that the test turns: steps, drift, standstill, a scheduler that interrupts."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zc_perception.camera.clock import CaptureClock, StampClock, SystemClocks
+
+MS, S = 1_000_000, 1_000_000_000
+PERIOD = 33 * MS
+EPOCH = 1_700_000_000 * S
+BOOT_AHEAD = 5 * S
+
+
+class World:
+    """One true time, and the clocks as they differ from it. Reading a clock takes time; sometimes the scheduler takes more."""
+
+    def __init__(self) -> None:
+        self.true = 100 * S
+        self.wall_offset = EPOCH
+        self.simulated: int | None = None
+        self.read_ns = 300
+        self.interruptions: Iterator[int] = iter(())
+        self.ros_reads = 0
+        self.after_read: list[tuple[int, int]] = []
+
+    def _tick(self) -> None:
+        self.true += self.read_ns + next(self.interruptions, 0)
+
+    def monotonic(self) -> int:
+        self._tick()
+        return self.true
+
+    def boottime(self) -> int:
+        self._tick()
+        return self.true + BOOT_AHEAD
+
+    def realtime(self) -> int:
+        self._tick()
+        return self.true + self.wall_offset
+
+    def ros(self) -> int:
+        self._tick()
+        self.ros_reads += 1
+        return self.true + self.wall_offset if self.simulated is None else self.simulated
+
+    def clock(self) -> StampClock:
+        return StampClock(self.ros, SystemClocks(self.monotonic, self.boottime, self.realtime))
+
+    def driver(self, clock: CaptureClock, at: int) -> int:
+        """What a driver with that clock says of the true time *at*."""
+        ahead = {CaptureClock.MONOTONIC: 0, CaptureClock.BOOTTIME: BOOT_AHEAD, CaptureClock.REALTIME: self.wall_offset}
+        return at + ahead.get(clock, 0)
+
+
+KNOWN = (CaptureClock.MONOTONIC, CaptureClock.BOOTTIME, CaptureClock.REALTIME)
+
+
+@pytest.mark.parametrize('clock', KNOWN)
+def test_a_stamp_is_the_ros_time_of_the_exposure(clock: CaptureClock) -> None:
+    world = World()
+    stamps = world.clock()
+    for _ in range(50):
+        exposed = world.true
+        captured = world.driver(clock, exposed)
+        world.true += 7 * MS  # the driver, the executor, whatever
+        assert abs(stamps.stamp(captured, clock) - (exposed + world.wall_offset)) < 20_000
+        world.true += PERIOD
+    found = stamps.statistics()
+    expected = {CaptureClock.MONOTONIC: EPOCH, CaptureClock.BOOTTIME: EPOCH - BOOT_AHEAD, CaptureClock.REALTIME: 0}[clock]
+    assert abs(found.offset_ns - expected) < 20_000
+    assert (found.steps, found.corrected, found.implausible, found.ahead_ns, found.simulated) == (0, 0, 0, 0, False)
+
+
+def test_without_a_driver_s_clock_it_is_the_time_of_arrival() -> None:
+    world = World()
+    stamps = world.clock()
+    for captured in (0, 17, -5, 1 << 60):
+        assert abs(stamps.stamp(captured, CaptureClock.UNKNOWN) - (world.true + EPOCH)) < 20_000
+        world.true += PERIOD
+    assert stamps.statistics().implausible == 0 and stamps.statistics().offset_ns == 0
+
+
+@settings(max_examples=60)
+@given(
+    interruptions=st.lists(st.one_of(st.just(0), st.integers(0, 4 * MS)), max_size=200),
+    drift_ppm=st.integers(-500, 500),
+    clock=st.sampled_from(KNOWN),
+)
+def test_within_a_millisecond_however_the_reads_are_interrupted(interruptions: list[int], drift_ppm: int, clock: CaptureClock) -> None:
+    world = World()
+    stamps = world.clock()
+    last = 0
+    for index in range(40):
+        exposed, offset = world.true, world.wall_offset
+        captured = world.driver(clock, exposed)
+        world.true += 2 * MS
+        # In each frame a few of the reads are interrupted, not all.
+        part = interruptions[index * 5 : index * 5 + 5]
+        world.interruptions = iter([*part, *([0] * 1000)])
+        stamp = stamps.stamp(captured, clock)
+        world.interruptions = iter(())
+        assert abs(stamp - (exposed + offset)) < MS
+        assert stamp > last
+        last = stamp
+        world.true += PERIOD
+        world.wall_offset += drift_ppm * PERIOD // 1_000_000
+    assert stamps.statistics().steps == 0
+
+
+def test_a_frame_whose_every_read_was_interrupted_keeps_the_offset_before() -> None:
+    world = World()
+    stamps = world.clock()
+    for _ in range(3):
+        stamps.stamp(world.true, CaptureClock.MONOTONIC)
+        world.true += PERIOD
+    exposed = world.true
+    # Long before the ROS clock is read, little after: the middle of the pair is off by 4 ms.
+    world.interruptions = iter([0, 0, *([0, 8 * MS, 0] * 30)])
+    stamp = stamps.stamp(exposed, CaptureClock.MONOTONIC)
+    assert abs(stamp - (exposed + EPOCH)) < MS
+
+
+@pytest.mark.parametrize('clock', (*KNOWN, CaptureClock.UNKNOWN))
+@pytest.mark.parametrize('step', (10 * S, -10 * S))
+def test_stamps_increase_through_a_step_of_the_wall_clock(clock: CaptureClock, step: int) -> None:
+    world = World()
+    stamps = world.clock()
+    seen, errors = [], []
+    for index in range(1500):
+        if index == 100:
+            world.wall_offset += step
+        exposed = world.true
+        captured = world.driver(clock, exposed)
+        seen.append(stamps.stamp(captured, clock))
+        errors.append(seen[-1] - (exposed + world.wall_offset))
+        world.true += PERIOD
+    intervals = [after - before for before, after in itertools.pairwise(seen)]
+    assert min(intervals) > 0
+    assert max(abs(error) for error in errors[:100] + errors[-100:]) < MS, 'before it, and once it has caught up'
+    found = stamps.statistics()
+    assert found.ahead_ns == 0
+    if clock is not CaptureClock.REALTIME:
+        assert found.steps == 1
+    if step > 0:
+        assert max(abs(error) for error in errors) < MS and found.corrected == 0
+    else:
+        assert found.corrected > 0
+        slow = intervals[101:-1] if clock is CaptureClock.REALTIME else intervals
+        assert min(slow) > PERIOD // 2 - MS, 'a tracker divides by them'
+        assert all(error >= -MS for error in errors)
+
+
+def test_while_it_catches_up_it_says_how_far_ahead_it_is() -> None:
+    world = World()
+    stamps = world.clock()
+    stamps.stamp(world.true, CaptureClock.MONOTONIC)
+    world.wall_offset -= 10 * S
+    world.true += PERIOD
+    stamps.stamp(world.true, CaptureClock.MONOTONIC)
+    assert 9 * S < stamps.statistics().ahead_ns <= 10 * S
+
+
+@settings(max_examples=80)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 100 * MS), st.integers(-10 * S, 10 * S), st.integers(-6 * S, 20 * S), st.booleans()),
+        min_size=1, max_size=40,
+    ),
+    st.sampled_from((*KNOWN, CaptureClock.UNKNOWN)),
+)  # fmt: skip
+def test_nothing_makes_stamps_of_system_time_go_back(frames: list[tuple[int, int, int, bool]], clock: CaptureClock) -> None:
+    world = World()
+    stamps, last = world.clock(), None
+    for pause, step, age, steps in frames:
+        world.true += pause
+        if steps:
+            world.wall_offset += step
+        stamp = stamps.stamp(world.driver(clock, world.true - age), clock)
+        assert last is None or stamp > last
+        last = stamp
+    assert not stamps.statistics().simulated
+
+
+@pytest.mark.parametrize('ahead', (False, True))
+def test_a_step_between_two_reads_is_no_simulation(ahead: bool) -> None:
+    world = World()
+    stamps = world.clock()
+    seen = [stamps.stamp(world.true, CaptureClock.MONOTONIC)]
+    if ahead:
+        world.wall_offset -= 10 * S
+        world.true += PERIOD
+        seen.append(stamps.stamp(world.true, CaptureClock.MONOTONIC))
+    world.true += PERIOD
+    reads = [0]
+
+    def realtime() -> int:
+        reads[0] += 1
+        if reads[0] == 2:
+            world.wall_offset -= 10 * S
+        return World.realtime(world)
+
+    stamps._clocks = SystemClocks(world.monotonic, world.boottime, realtime)
+    for _ in range(3):
+        seen.append(stamps.stamp(world.true, CaptureClock.MONOTONIC))
+        world.true += PERIOD
+    assert seen == sorted(set(seen))
+    assert not stamps.statistics().simulated and reads[0] > 2
+
+
+def test_a_driver_that_changes_its_clock_is_followed() -> None:
+    world = World()
+    stamps = world.clock()
+    for clock in (CaptureClock.MONOTONIC, CaptureClock.BOOTTIME, CaptureClock.REALTIME, CaptureClock.MONOTONIC, CaptureClock.UNKNOWN):
+        for _ in range(2):
+            exposed = world.true
+            assert abs(stamps.stamp(world.driver(clock, exposed), clock) - (exposed + EPOCH)) < MS
+            world.true += PERIOD
+    assert stamps.statistics().steps == 0
+
+
+def test_a_step_forwards_brings_stamps_of_a_realtime_driver_back_to_the_clock() -> None:
+    world = World()
+    stamps = world.clock()
+    for step in (0, -10 * S, 5 * S):
+        world.wall_offset += step
+        stamps.stamp(world.driver(CaptureClock.REALTIME, world.true), CaptureClock.REALTIME)
+        world.true += PERIOD
+    assert stamps.statistics().ahead_ns <= 5 * S
+
+
+def test_simulated_time_is_followed_as_it_stands_and_jumps() -> None:
+    world = World()
+    world.simulated = 50 * S
+    stamps = world.clock()
+    assert [stamps.stamp(world.true, CaptureClock.MONOTONIC) for _ in range(3)] == [50 * S, 50 * S + 1, 50 * S + 2]
+    world.simulated = 50 * S + 1
+    assert stamps.stamp(world.true, CaptureClock.MONOTONIC) == 50 * S + 3
+    world.simulated = 60 * S
+    world.true += PERIOD
+    assert stamps.stamp(world.true - 20 * MS, CaptureClock.MONOTONIC) == 60 * S, 'the age in real time says nothing about simulated time'
+    world.simulated = 10 * S
+    assert stamps.stamp(world.true, CaptureClock.MONOTONIC) == 10 * S, 'the recording behind it has begun anew'
+    found = stamps.statistics()
+    assert found.simulated and found.steps == 1 and found.corrected == 3 and found.offset_ns == 0
+
+
+def test_simulated_time_that_has_not_begun_is_zero() -> None:
+    world = World()
+    world.simulated = 0
+    stamps = world.clock()
+    assert [stamps.stamp(world.true, CaptureClock.MONOTONIC) for _ in range(3)] == [0, 1, 2]
+
+
+def test_the_way_from_system_time_to_a_simulation_and_back() -> None:
+    world = World()
+    stamps = world.clock()
+    stamps.stamp(world.true, CaptureClock.MONOTONIC)
+    world.simulated = 7 * S
+    world.true += PERIOD
+    assert stamps.stamp(world.true, CaptureClock.MONOTONIC) == 7 * S
+    world.simulated = None
+    world.true += PERIOD
+    exposed = world.true
+    assert abs(stamps.stamp(exposed, CaptureClock.MONOTONIC) - (exposed + EPOCH)) < MS
+    assert stamps.statistics().steps == 2
+
+
+@pytest.mark.parametrize('age', (-S, 11 * S, 100 * S + BOOT_AHEAD + EPOCH))
+def test_a_driver_s_time_that_can_not_be_is_counted_and_arrival_taken(age: int) -> None:
+    world = World()
+    stamps = world.clock()
+    stamp = stamps.stamp(world.true - age, CaptureClock.MONOTONIC)
+    assert abs(stamp - (world.true + EPOCH)) < MS
+    assert stamps.statistics().implausible == 1
+
+
+def test_jitter_is_what_the_offset_changes_by() -> None:
+    world = World()
+    stamps = world.clock()
+    for index in range(200):
+        world.wall_offset = EPOCH + (100_000 if index % 2 else 0)
+        stamps.stamp(world.true, CaptureClock.MONOTONIC)
+        world.true += PERIOD
+    assert 80_000 < stamps.statistics().jitter_ns < 120_000
+
+
+def test_a_quiet_machine_costs_one_pair_of_reads_for_a_stamp() -> None:
+    world = World()
+    stamps = world.clock()
+    for _ in range(10):
+        stamps.stamp(world.true, CaptureClock.MONOTONIC)
+        world.true += PERIOD
+    assert world.ros_reads == 10
+
+
+def test_on_this_machine_s_own_clocks() -> None:
+    stamps = StampClock(time.time_ns)
+    errors = []
+    for _ in range(30):
+        before, wall = time.monotonic_ns(), time.time_ns()
+        after = time.monotonic_ns()
+        errors.append((after - before, abs(stamps.stamp((before + after) // 2, CaptureClock.MONOTONIC) - wall)))
+    width, error = min(errors)
+    assert error < MS + width
+    assert not stamps.statistics().simulated

@@ -1,0 +1,335 @@
+"""Recordings of rosbag2 that other libraries wrote: what comes out, when, under which header, and what is refused or left out."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from camera.replay_kit import (
+    COMPRESSED,
+    IMAGE,
+    NOW_NS,
+    compressed,
+    image,
+    nv12_rows,
+    played,
+    random_planes,
+    replay,
+    serialized,
+    write_bag,
+    write_mcap,
+)
+
+from zc_perception.errors import CameraError, ConfigError
+from zc_perception.memory.ledger import CopyLedger
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+WIDTH, HEIGHT, FRAMES = 64, 48, 5
+START, PERIOD = 1_700_000_000_000_000_000, 40_000_000
+LATENCY = 3_000_000
+PLANES = [random_planes(WIDTH, HEIGHT, seed) for seed in range(FRAMES)]
+
+
+def stamp(index: int) -> int:
+    return START + index * PERIOD
+
+
+def nv12_entries(topic: str = '/camera/image_raw', padding: int = 0) -> list[tuple[str, int, Any]]:
+    return [
+        (topic, stamp(i) + LATENCY, image(stamp(i), nv12_rows(*planes), 'nv12', WIDTH, HEIGHT, padding=padding))
+        for i, planes in enumerate(PLANES)
+    ]  # fmt: skip
+
+
+def make(kind: str, folder: Path, entries: list[tuple[str, int, Any]]) -> Path:
+    """A recording of *kind*, by the library that it is named for."""
+    if kind == 'mcap library, one file':
+        return write_mcap(folder / 'one.mcap', entries)
+    storage = 'mcap' if 'mcap' in kind else 'sqlite3'
+    bag = write_bag(folder / 'bag', entries, storage)
+    if 'folder' in kind:
+        return bag
+    (file,) = [path for path in bag.iterdir() if path.name != 'metadata.yaml']
+    if 'no metadata' in kind:
+        (bag / 'metadata.yaml').unlink()
+        return bag
+    return file
+
+
+KINDS = ('sqlite3 folder', 'mcap folder', 'sqlite3 file', 'mcap file', 'mcap, no metadata', 'mcap library, one file')
+
+
+@pytest.mark.parametrize('padding', (0, 13))
+@pytest.mark.parametrize('kind', KINDS)
+def test_nv12_comes_out_bit_by_bit_at_its_own_times(kind: str, padding: int, tmp_path: Path) -> None:
+    path, ledger = make(kind, tmp_path, nv12_entries(padding=padding)), CopyLedger()
+    camera = replay(path, ledger=ledger, constraints={'stride_align': 96})
+    assert (camera.width, camera.height, camera.framerate, camera.device) == (WIDTH, HEIGHT, 25.0, str(path))
+    found = played(camera)
+    assert [frame.header.stamp_ns for frame, _ in found] == [NOW_NS + i * PERIOD for i in range(FRAMES)]
+    assert {frame.header.frame_id for frame, _ in found} == {'lens'}
+    for (frame, planes), expected in zip(found, PLANES, strict=True):
+        assert frame.data.planes[0].stride == 96
+        assert all(np.array_equal(a, b) for a, b in zip(planes, expected, strict=True))
+    assert ledger.entries()['decode'].count == FRAMES and set(ledger.entries()) == {'decode'}
+
+
+def test_recorded_headers_are_kept_whole(tmp_path: Path) -> None:
+    path = write_bag(tmp_path / 'bag', nv12_entries())
+    headers = [frame.header for frame, _ in played(replay(path, stamps='recorded'))]
+    assert [(h.stamp_ns, h.frame_id) for h in headers] == [(stamp(i), 'recorded_lens') for i in range(FRAMES)]
+
+
+def test_recorded_stamps_go_on_when_the_recording_begins_again(tmp_path: Path) -> None:
+    path = write_bag(tmp_path / 'bag', nv12_entries())
+    camera, stamps = replay(path, stamps='recorded', keep_all=False, loop=True, rate=1000.0), []
+    while len(stamps) < 3 * FRAMES:
+        frame = camera.capture()
+        if frame is not None:
+            stamps.append(frame.header.stamp_ns)
+            frame.release()
+    camera.close()
+    assert stamps == [stamp(i) for i in range(3 * FRAMES)]
+
+
+@pytest.mark.parametrize(
+    ('encoding', 'code'),
+    [
+        ('rgb8', cv2.COLOR_YUV2RGB_NV12),
+        ('bgr8', cv2.COLOR_YUV2BGR_NV12),
+        ('rgba8', cv2.COLOR_YUV2RGBA_NV12),
+        ('bgra8', cv2.COLOR_YUV2BGRA_NV12),
+    ],
+)
+@pytest.mark.parametrize('padding', (0, 5))
+def test_colour_comes_out_as_opencv_converts_it(encoding: str, code: int, padding: int, tmp_path: Path) -> None:
+    luma = np.tile(np.linspace(80, 200, WIDTH).astype(np.uint8), (HEIGHT, 1))
+    chroma = np.empty((HEIGHT // 2, WIDTH // 2, 2), np.uint8)
+    chroma[..., 0], chroma[..., 1] = 110, 150
+    picture = cv2.cvtColorTwoPlane(luma, chroma, code)
+    message = image(START, picture.reshape(HEIGHT, -1), encoding, WIDTH, HEIGHT, padding=padding)
+    ((_, planes),) = played(replay(write_bag(tmp_path / 'bag', [('/i', START, message)])))
+    assert np.abs(planes[0].astype(int) - luma).max() <= 2
+    assert np.abs(planes[1].astype(int) - chroma).max() <= 2
+
+
+@pytest.mark.parametrize('encoding', ['yuyv', 'yuv422_yuy2', 'uyvy', 'yuv422'])
+def test_packed_422_keeps_luma_and_averages_two_rows_colour(encoding: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    luma = rng.integers(0, 256, (HEIGHT, WIDTH), np.uint8)
+    u, v = rng.integers(0, 256, (2, HEIGHT, WIDTH // 2), np.uint8)
+    parts = (luma[:, ::2], u, luma[:, 1::2], v) if 'yuy' in encoding else (u, luma[:, ::2], v, luma[:, 1::2])
+    packed = np.stack(parts, axis=-1).reshape(HEIGHT, -1)
+    message = image(START, packed, encoding, WIDTH, HEIGHT, padding=8)
+    ((_, planes),) = played(replay(write_bag(tmp_path / 'bag', [('/i', START, message)])))
+    assert np.array_equal(planes[0], luma)
+    for channel, plane in enumerate((u, v)):
+        mean = (plane[0::2].astype(float) + plane[1::2]) / 2
+        assert np.abs(planes[1][..., channel] - mean).max() <= 0.5
+
+
+@pytest.mark.parametrize(('encoding', 'big'), [('mono8', True), ('8UC1', False), ('mono16', False)])
+def test_grey_is_luma_without_colour(encoding: str, big: bool, tmp_path: Path) -> None:
+    luma = PLANES[0][0]
+    pixels = luma if encoding != 'mono16' else np.stack([np.full_like(luma, 0x55), luma], axis=-1).reshape(HEIGHT, -1)
+    message = image(START, pixels, encoding, WIDTH, HEIGHT, padding=2, big=big)
+    ((_, planes),) = played(replay(write_bag(tmp_path / 'bag', [('/i', START, message)])))
+    assert np.array_equal(planes[0], luma) and np.all(planes[1] == 128)
+
+
+def test_nv21_has_its_colours_exchanged(tmp_path: Path) -> None:
+    luma, chroma = PLANES[0]
+    message = image(START, nv12_rows(luma, chroma[..., ::-1]), 'nv21', WIDTH, HEIGHT)
+    ((_, planes),) = played(replay(write_bag(tmp_path / 'bag', [('/i', START, message)])))
+    assert np.array_equal(planes[1], chroma)
+
+
+@pytest.mark.parametrize(
+    ('encoding', 'first'), [('bayer_rggb8', 'RGGB'), ('bayer_bggr8', 'BGGR'), ('bayer_gbrg8', 'GBRG'), ('bayer_grbg8', 'GRBG')]
+)
+def test_a_bayer_pattern_is_named_by_its_first_four_pixels(encoding: str, first: str, tmp_path: Path) -> None:
+    levels = {'R': 200, 'G': 90, 'B': 30}
+    mosaic = np.empty((HEIGHT, WIDTH), np.uint8)
+    for place, letter in enumerate(first):
+        mosaic[place // 2 :: 2, place % 2 :: 2] = levels[letter]
+    ((_, planes),) = played(replay(write_bag(tmp_path / 'bag', [('/i', START, image(START, mosaic, encoding, WIDTH, HEIGHT))])))
+    bgr = cv2.cvtColorTwoPlane(planes[0], planes[1], cv2.COLOR_YUV2BGR_NV12)[8:-8, 8:-8]
+    assert np.abs(bgr.reshape(-1, 3).mean(axis=0) - (30, 90, 200)).max() < 3
+
+
+def picture(index: int = 0) -> np.ndarray[Any, Any]:
+    level = np.full((HEIGHT, WIDTH, 3), 40 + 30 * index, np.uint8)
+    level[: HEIGHT // 2] = (200, 60, 20)
+    return level
+
+
+@pytest.mark.parametrize(
+    ('suffix', 'text'), [('.jpg', 'bgr8; jpeg compressed bgr8'), ('.png', 'rgb8; png compressed bgr8'), ('.jpg', 'jpeg')]
+)
+def test_compressed_pictures_are_decoded(suffix: str, text: str, tmp_path: Path) -> None:
+    content = cv2.imencode(suffix, picture(), [cv2.IMWRITE_JPEG_QUALITY, 98])[1]
+    path = write_bag(tmp_path / 'bag', [('/i/compressed', START, compressed(START, content, text))], 'mcap')
+    ((_, planes),) = played(replay(path))
+    bgr = cv2.cvtColorTwoPlane(planes[0], planes[1], cv2.COLOR_YUV2BGR_NV12)
+    assert np.abs(bgr[2:20].astype(int) - (200, 60, 20)).max() < 8
+
+
+@pytest.mark.parametrize('kind', ['sqlite3', 'mcap'])
+def test_the_topic_is_chosen_and_what_there_is_is_listed(kind: str, tmp_path: Path) -> None:
+    entries = nv12_entries('/left/image_raw') + nv12_entries('/right/image_raw')[:2]
+    info = compressed(START, np.zeros(4, np.uint8), 'jpeg')
+    path = write_bag(tmp_path / 'bag', sorted([*entries, ('/thumbnail', START, info)], key=lambda e: e[1]), kind)
+    assert len(played(replay(path, topic='/right/image_raw'))) == 2
+    listed = (
+        r'/left/image_raw \(sensor_msgs/msg/Image, 5 messages\), /right/image_raw \(sensor_msgs/msg/Image, 2 messages\), '
+        r'/thumbnail \(sensor_msgs/msg/CompressedImage, 1 messages\)'
+    )
+    with pytest.raises(ConfigError, match=rf"several topics with pictures; it has {listed}; set parameter 'topic'"):
+        replay(path)
+    with pytest.raises(ConfigError, match=rf"no topic '/left/image_row'; did you mean '/left/image_raw'\?; it has {listed}"):
+        replay(path, topic='/left/image_row')
+
+
+def test_a_topic_without_pictures_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / 'bag'
+    text = b'\x00\x01\x00\x00\x02\x00\x00\x00a\x00'
+    write_bag(path, [('/chatter', START, text)], msgtype='std_msgs/msg/String')
+    with pytest.raises(ConfigError, match=r'has no topic with pictures .*; it has /chatter \(std_msgs/msg/String, 1 messages\)$'):
+        replay(path)
+    with pytest.raises(ConfigError, match="topic '/chatter' has no pictures"):
+        replay(path, topic='/chatter')
+
+
+@pytest.mark.parametrize(
+    ('message', 'reason'),
+    [
+        (image(START, PLANES[0][0], '32FC1', WIDTH // 4, HEIGHT), "encoding '32FC1' can't be played"),
+        (image(START, PLANES[0][0], '16UC1', WIDTH // 2, HEIGHT), "encoding '16UC1' can't be played"),
+        (image(START, PLANES[0][0], 'mono16', WIDTH // 2, HEIGHT, big=True), 'mono16 is big-endian; only little-endian'),
+        (image(START, PLANES[0][0], 'rgb8', WIDTH, HEIGHT), 'needs a step of 192 or more and 48 rows; step is 64, data are 3072 bytes'),
+        (image(START, PLANES[0][0][:, :32], 'mono8', WIDTH, HEIGHT // 2), 'needs a step of 64 or more and 24 rows; step is 32'),
+        (image(START, PLANES[0][0], 'nv12', WIDTH, HEIGHT), 'needs a step of 64 or more and 72 rows; step is 64, data are 3072 bytes'),
+        (image(START, PLANES[0][0], 'mono8', WIDTH, 0), 'the picture is 64x0; both sides must be from 2'),
+        (image(START, PLANES[0][0], 'nv12', WIDTH, 31), 'height 31 is not a multiple of 2, which NV12 needs'),
+        (compressed(START, np.arange(9, dtype=np.uint8), 'jpeg'), "format 'jpeg' can't be decoded; JPEG and PNG can"),
+        (compressed(START, np.zeros(0, np.uint8), 'jpeg'), "format 'jpeg' can't be decoded"),
+        (compressed(START, np.zeros(9, np.uint8), '16UC1; compressedDepth png'), 'is a depth image'),
+    ],
+)
+def test_pictures_that_can_not_be_played_are_named(message: Any, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"can't be played: .*{reason}"):
+        replay(write_bag(tmp_path / 'bag', [('/i', START, message)]))
+
+
+def test_damaged_pictures_between_good_ones_are_left_out_and_counted(tmp_path: Path) -> None:
+    entries = nv12_entries()
+    whole = serialized(entries[1][2])
+    entries[1] = ('/camera/image_raw', entries[1][1], whole[: len(whole) // 2])
+    entries[3] = ('/camera/image_raw', entries[3][1], b'\xff\xff')
+    camera = replay(write_bag(tmp_path / 'bag', entries))
+    found = played(camera)
+    assert [frame.data.sequence for frame, _ in found] == [0, 2, 4], 'gaps in the sequence'
+    statistics = camera.statistics()
+    assert (statistics.captured, statistics.bad, statistics.dropped) == (3, 2, 2)
+    assert np.array_equal(found[1][1][0], PLANES[2][0])
+
+
+def test_a_change_of_size_ends_it_with_both_sizes(tmp_path: Path) -> None:
+    other = random_planes(32, 32)
+    entries = [*nv12_entries(), ('/camera/image_raw', stamp(9), image(stamp(9), nv12_rows(*other), 'nv12', 32, 32))]
+    camera = replay(write_bag(tmp_path / 'bag', entries))
+    with pytest.raises(CameraError, match='changes from 64x48 to 32x32; play its parts'):
+        played(camera)
+    assert camera.statistics().captured == FRAMES
+
+
+def test_other_sizes_are_scaled(tmp_path: Path) -> None:
+    path = write_bag(tmp_path / 'bag', nv12_entries())
+    found = played(replay(path, width=32, height=24))
+    assert [planes[0].shape for _, planes in found] == [(24, 32)] * FRAMES
+    expected = cv2.resize(PLANES[2][0], (32, 24), interpolation=cv2.INTER_AREA)
+    assert np.array_equal(found[2][1][0], expected)
+
+
+@pytest.mark.parametrize(
+    ('start', 'first'), [({'start_s': 0.08}, 2), ({'start_frame': 3}, 3), ({'start_s': 0.081, 'start_frame': 1}, 3), ({'start_s': 0.0}, 0)]
+)
+def test_it_begins_where_it_is_told_to(start: dict[str, Any], first: int, tmp_path: Path) -> None:
+    found = played(replay(write_bag(tmp_path / 'bag', nv12_entries()), stamps='recorded', **start))
+    assert [frame.header.stamp_ns for frame, _ in found] == [stamp(i) for i in range(first, FRAMES)]
+
+
+def test_a_start_behind_the_end_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match='ends before frame 0 and 9 s; begin earlier'):
+        replay(write_bag(tmp_path / 'bag', nv12_entries()), start_s=9.0)
+
+
+def test_a_clock_that_was_set_while_recording_does_not_hold_the_replay_up(tmp_path: Path) -> None:
+    hour = 3600 * 1_000_000_000
+    entries = [
+        ('/i', stamp(i), image(stamp(i) + (hour if i >= 2 else 0), nv12_rows(*planes), 'nv12', WIDTH, HEIGHT))
+        for i, planes in enumerate(PLANES)
+    ]  # fmt: skip
+    found = played(replay(write_bag(tmp_path / 'bag', entries)))
+    assert [frame.header.stamp_ns - NOW_NS for frame, _ in found] == [i * PERIOD for i in range(FRAMES)]
+
+
+def test_stamps_that_repeat_are_told_apart(tmp_path: Path) -> None:
+    entries = [('/i', START + i, image(START, nv12_rows(*planes), 'nv12', WIDTH, HEIGHT)) for i, planes in enumerate(PLANES)]
+    found = played(replay(write_bag(tmp_path / 'bag', entries)))
+    assert [frame.header.stamp_ns - NOW_NS for frame, _ in found] == list(range(FRAMES))
+
+
+@pytest.mark.parametrize('kind', ['mcap library, one file', 'sqlite3 file'])
+@pytest.mark.parametrize('part', (0.0, 0.02, 0.3, 0.7, 0.99))
+def test_a_recording_that_was_cut_is_an_error_or_plays_what_there_is(kind: str, part: float, tmp_path: Path) -> None:
+    path = make(kind, tmp_path, nv12_entries())
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * part)])
+    try:
+        found = played(replay(path))
+    except (ConfigError, CameraError) as error:
+        assert str(path) in str(error) and len(str(error)) < 600
+    else:
+        assert all(np.array_equal(planes[0], PLANES[i][0]) for i, (_, planes) in enumerate(found))
+
+
+def test_a_damaged_chunk_in_the_middle_ends_it_with_a_clear_error(tmp_path: Path) -> None:
+    path = make('mcap library, one file', tmp_path, nv12_entries())
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3 : len(content) // 3 + 64] = bytes(64)
+    path.write_bytes(content)
+    with pytest.raises((ConfigError, CameraError), match='mcap'):
+        played(replay(path))
+
+
+def test_a_folder_that_lost_its_storage_is_named(tmp_path: Path) -> None:
+    path = write_bag(tmp_path / 'bag', nv12_entries())
+    for file in path.iterdir():
+        if file.suffix == '.db3':
+            file.unlink()
+    with pytest.raises(ConfigError, match=r"can't be opened: .*missing"):
+        replay(path)
+    shutil.rmtree(path)
+
+
+def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_bag(tmp_path / 'bag', nv12_entries())
+    monkeypatch.setitem(sys.modules, 'rosbags.rosbag2', None)
+    with pytest.raises(ConfigError, match=r"needs the library rosbags, which is not installed: pip install 'zc_perception\[bags\]'"):
+        replay(path)
+
+
+def test_a_topic_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / 'x.nv12').write_bytes(bytes(96))
+    with pytest.raises(ConfigError, match=r"parameter 'topic' is '/i', but '.*x\.nv12' is no rosbag2 recording"):
+        replay(tmp_path / 'x.nv12', topic='/i')
+
+
+def test_the_types_are_those_of_the_messages() -> None:
+    assert (image(0, PLANES[0][0], 'mono8', WIDTH, HEIGHT).__msgtype__, compressed(0, PLANES[0][0], '').__msgtype__) == (IMAGE, COMPRESSED)

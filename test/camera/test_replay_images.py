@@ -1,0 +1,221 @@
+"""Folders of pictures and files of raw frames: their order, their geometry, and what is refused."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from camera.replay_kit import NOW_NS, nv12_rows, played, random_planes, replay
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zc_perception.camera.replay_images import natural_key
+from zc_perception.camera.replay_raw import RawGeometry, format_sidecar, parse_sidecar
+from zc_perception.errors import CameraError, ConfigError
+from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+WIDTH, HEIGHT = 64, 48
+
+
+def write_picture(path: Path, level: int, width: int = WIDTH, height: int = HEIGHT) -> None:
+    assert cv2.imwrite(str(path), np.full((height, width, 3), level, np.uint8))
+
+
+def levels(found: list[Any]) -> list[int]:
+    """Grey levels of the frames to the nearest ten, from their luma in limited range."""
+    return [10 * round((float(planes[0].mean()) - 16) * 255 / 2190) for _, planes in found]
+
+
+def test_pictures_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for number, level in ((10, 160), (9, 110), (1, 10), (100, 210), (2, 60)):
+        write_picture(tmp_path / f'frame{number}.png', level)
+    (tmp_path / '.hidden.png').write_bytes(b'')
+    (tmp_path / 'notes.txt').write_text('no picture')
+    (tmp_path / 'folder.png').mkdir()
+    found = played(replay(tmp_path, framerate=10.0))
+    assert levels(found) == [10, 60, 110, 160, 210]
+    assert [frame.header.stamp_ns - NOW_NS for frame, _ in found] == [i * 100_000_000 for i in range(5)]
+
+
+@given(st.lists(st.integers(0, 10**12), min_size=2, max_size=6, unique=True))
+def test_numbers_sort_as_numbers_with_or_without_leading_zeros(numbers: list[int]) -> None:
+    for width in (0, 13):
+        names = [f'a{number:0{width}d}b{number}.png' for number in numbers]
+        assert sorted(names, key=natural_key) == [f'a{number:0{width}d}b{number}.png' for number in sorted(numbers)]
+
+
+@given(st.lists(st.text(max_size=8), max_size=6), st.randoms())
+def test_any_names_have_an_order_that_is_always_the_same(names: list[str], chance: random.Random) -> None:
+    shuffled = list(names)
+    chance.shuffle(shuffled)
+    assert sorted(names, key=natural_key) == sorted(shuffled, key=natural_key)
+
+
+@pytest.mark.parametrize('suffix', ['.png', '.jpg', '.bmp', '.webp', '.tiff', '.ppm', '.JPG'])
+def test_kinds_of_pictures(suffix: str, tmp_path: Path) -> None:
+    write_picture(tmp_path / f'a{suffix}', 90)
+    camera = replay(tmp_path)
+    assert camera.framerate == 30.0
+    assert levels(played(camera)) == [90]
+
+
+def test_one_picture_alone_is_a_recording_of_one_frame(tmp_path: Path) -> None:
+    write_picture(tmp_path / 'a.png', 90, 65, 49)
+    found = played(replay(tmp_path / 'a.png'))
+    assert levels(found) == [90] and found[0][1][0].shape == (48, 64)
+
+
+def test_a_grey_picture_is_one_of_equal_colours(tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / 'a.png'), np.full((HEIGHT, WIDTH), 120, np.uint8))
+    assert levels(played(replay(tmp_path))) == [120]
+
+
+def test_another_size_in_the_folder_is_named(tmp_path: Path) -> None:
+    write_picture(tmp_path / '1.png', 10)
+    write_picture(tmp_path / '2.png', 20, 32, 32)
+    camera = replay(tmp_path)
+    with pytest.raises(CameraError, match=r"picture '.*2\.png' is 32x32, '1\.png' is 64x48; all pictures of a folder must have one size"):
+        played(camera)
+
+
+def test_a_damaged_picture_is_left_out_and_counted(tmp_path: Path) -> None:
+    for number in range(3):
+        write_picture(tmp_path / f'{number}.png', 50 * number)
+    (tmp_path / '1.png').write_bytes((tmp_path / '1.png').read_bytes()[:40])
+    camera = replay(tmp_path)
+    assert levels(played(camera)) == [0, 100]
+    assert camera.statistics().bad == 1
+
+
+def test_a_folder_of_damaged_pictures_does_not_loop_for_ever(tmp_path: Path) -> None:
+    for number in range(3):
+        write_picture(tmp_path / f'{number}.png', 50)
+    camera = replay(tmp_path, loop=True, keep_all=False, framerate=1000.0)
+    frame = camera.capture()
+    assert frame is not None
+    frame.release()
+    for file in tmp_path.iterdir():
+        file.write_bytes(b'nothing')
+    with pytest.raises(CameraError, match='has no frame that can be decoded'):
+        for _ in range(20):
+            assert camera.capture() is None
+    camera.close()
+
+
+@pytest.mark.parametrize(
+    ('prepare', 'message'),
+    [
+        (lambda folder: None, 'has no picture and no recording; pictures end in .png'),
+        (lambda folder: (folder / 'a.png').write_bytes(b'x'), "a.png' can't be decoded; remove it, or convert it to PNG"),
+        (lambda folder: write_picture(folder / 'a.png', 1, 1, 1), 'its pictures are 1x1; they must be at least 2x2'),
+    ],
+)
+def test_folders_that_can_not_be_played_are_named(prepare: Callable[[Path], None], message: str, tmp_path: Path) -> None:
+    prepare(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        replay(tmp_path)
+
+
+def write_raw(path: Path, count: int, stride: int = WIDTH, rows: int = HEIGHT, rest: int = 0) -> list[tuple[Any, Any]]:
+    """A raw file with padding of 0xEE; its frames' planes."""
+    frames, content = [], bytearray()
+    for seed in range(count):
+        luma, chroma = random_planes(WIDTH, HEIGHT, seed)
+        padded = np.full((rows * 3 // 2, stride), 0xEE, np.uint8)
+        padded[:HEIGHT, :WIDTH] = luma
+        padded[rows : rows + HEIGHT // 2, :WIDTH] = nv12_rows(luma, chroma)[HEIGHT:]
+        frames.append((luma, chroma))
+        content += padded.tobytes()
+    path.write_bytes(content + bytes(rest))
+    return frames
+
+
+def test_tight_raw_frames_with_their_size_from_parameters(tmp_path: Path) -> None:
+    path = tmp_path / 'clip.nv12'
+    frames = write_raw(path, 3, rest=17)
+    camera = replay(path, width=WIDTH, height=HEIGHT, framerate=20.0, constraints={'stride_align': 96})
+    assert '17 bytes are left out' in camera.notice
+    found = played(camera)
+    assert [frame.header.stamp_ns - NOW_NS for frame, _ in found] == [0, 50_000_000, 100_000_000]
+    for (_, planes), expected in zip(found, frames, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(planes, expected, strict=True))
+
+
+def test_padded_raw_frames_with_a_sidecar(tmp_path: Path) -> None:
+    path = tmp_path / 'clip.nv12'
+    frames = write_raw(path, 2, stride=80, rows=56)
+    colorimetry = Colorimetry(Matrix.BT709, Range.FULL)
+    (tmp_path / 'clip.nv12.yaml').write_text(format_sidecar(RawGeometry(WIDTH, HEIGHT, 80, 56, 12.5, colorimetry)))
+    camera = replay(path)
+    assert (camera.width, camera.height, camera.framerate, camera.notice) == (WIDTH, HEIGHT, 12.5, '')
+    found = played(camera)
+    assert [frame.data.colorimetry for frame, _ in found] == [colorimetry] * 2
+    for (_, planes), expected in zip(found, frames, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(planes, expected, strict=True))
+    assert [planes[0].shape for _, planes in played(replay(path, width=32, height=24))] == [(24, 32)] * 2
+
+
+def test_the_least_that_a_sidecar_must_say() -> None:
+    assert parse_sidecar('width: 64\nheight: 48\n', 's') == RawGeometry(64, 48, 64, 48, 30.0, BT601_LIMITED)
+
+
+@given(
+    st.integers(1, 32767), st.integers(1, 32767), st.integers(0, 100), st.integers(0, 100), st.floats(0.001, 1000),
+    st.sampled_from([Matrix.BT601, Matrix.BT709, Matrix.BT2020]), st.sampled_from(list(Range)),
+)  # fmt: skip
+def test_a_sidecar_comes_back(w: int, h: int, pad: int, rows: int, rate: float, matrix: Matrix, span: Range) -> None:
+    geometry = RawGeometry(2 * w, 2 * h, 2 * w + 2 * pad, 2 * h + 2 * rows, rate, Colorimetry(matrix, span))
+    assert parse_sidecar(format_sidecar(geometry), 's') == geometry
+
+
+@pytest.mark.parametrize(
+    ('text', 'message'),
+    [
+        ('', "'s' has no keys; it must have width and height"),
+        ('{', "'s' is no YAML"),
+        ('width: 64\n', "'s': height is missing; it must be an integer"),
+        ('width: 64.5\nheight: 48\n', 'width is 64.5; it must be an integer'),
+        ('width: true\nheight: 48\n', 'width is True; it must be an integer'),
+        ('width: 63\nheight: 48\n', 'width 63 is not a multiple of 2'),
+        ('width: 0\nheight: 48\n', 'width 0 is outside'),
+        ('width: 64\nheight: 48\nstride: 62\n', 'stride is 62; it must be an even number from 64'),
+        ('width: 64\nheight: 48\nrows: 40\n', 'rows is 40; it must be an even number from 48'),
+        ('width: 64\nheight: 48\nframerate: 0\n', 'framerate is 0.0; it must be a number above 0'),
+        ('width: 64\nheight: 48\nframerate: .nan\n', 'framerate is nan; it must be a number above 0'),
+        ('width: 64\nheight: 48\nframerate: fast\n', "framerate is 'fast'; it must be a number"),
+        ('width: 64\nheight: 48\nmatrix: rgb\n', "matrix is 'rgb'; it must be one of bt601, bt709, bt2020"),
+        ('width: 64\nheight: 48\nstrides: 64\n', "key 'strides' is unknown; did you mean 'stride'?"),
+    ],
+)
+def test_a_sidecar_that_can_not_be_is_named(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_sidecar(text, 's')
+    assert message in str(caught.value)
+
+
+def test_raw_files_that_can_not_be_played_are_named(tmp_path: Path) -> None:
+    path = tmp_path / 'clip.nv12'
+    write_raw(path, 1)
+    with pytest.raises(ConfigError, match=r"has no geometry: set parameters 'width' and 'height', or write 'clip\.nv12\.yaml' beside it"):
+        replay(path)
+    with pytest.raises(ConfigError, match=r'has 4608 bytes, less than one frame of 640x480 \(460800 bytes\); check its geometry'):
+        replay(path, width=640, height=480)
+    (tmp_path / 'clip.nv12.yaml').write_bytes(b'\xff\xff')
+    with pytest.raises(ConfigError, match="can't be read"):
+        replay(path)
+
+
+def test_a_raw_file_that_is_cut_while_it_plays_costs_its_last_frames(tmp_path: Path) -> None:
+    path = tmp_path / 'clip.nv12'
+    write_raw(path, 3)
+    camera = replay(path, width=WIDTH, height=HEIGHT)
+    with path.open('r+b') as file:
+        file.truncate(WIDTH * HEIGHT * 3 // 2 + 5)
+    assert len(played(camera)) == 1
+    assert camera.statistics().bad == 2

@@ -1,0 +1,98 @@
+"""Which camera it is, by sysfs as the kernel lays it out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from camera.v4l2_double import DriverDouble
+
+from zc_perception.camera import v4l2_file
+from zc_perception.camera.v4l2_device import V4l2Device
+from zc_perception.camera.v4l2_identity import find_device, identity_of
+from zc_perception.errors import CameraError
+
+
+def _sysfs(root: Path, place: str, number: int, *, serial: str = '', index: int = 0) -> Path:
+    """A device below /sys/devices with the node ``videoN`` whose device number is that of *number*."""
+    device = root / 'devices' / place
+    node = device / 'video4linux' / 'video0'
+    node.mkdir(parents=True)
+    (node / 'index').write_text(f'{index}\n')
+    (node / 'device').symlink_to(device)
+    if serial:
+        (device.parent / 'serial').write_text(f'{serial}\n')
+    link = root / 'dev' / 'char' / f'{os.major(number)}:{os.minor(number)}'
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(node)
+    return root
+
+
+def _device(path: str = '/dev/null') -> V4l2Device:
+    driver = DriverDouble()
+    driver.path = path
+    return V4l2Device(driver)
+
+
+NULL = os.stat('/dev/null').st_rdev
+
+
+def test_a_serial_number_counts_wherever_the_camera_is_plugged_in(tmp_path: Path) -> None:
+    first = identity_of(_device(), _sysfs(tmp_path / 'a', 'pci/usb1/1-2/1-2:1.0', NULL, serial='SN1'))
+    second = identity_of(_device(), _sysfs(tmp_path / 'b', 'pci/usb1/1-3/1-3:1.0', NULL, serial='SN1'))
+    other = identity_of(_device(), _sysfs(tmp_path / 'c', 'pci/usb1/1-2/1-2:1.0', NULL, serial='SN2'))
+    assert first == second == 'platform:double / Double Camera / serial SN1 / node 0'
+    assert other != first
+
+
+def test_without_one_the_socket_counts(tmp_path: Path) -> None:
+    first = identity_of(_device(), _sysfs(tmp_path / 'a', 'pci/usb1/1-2/1-2:1.0', NULL))
+    second = identity_of(_device(), _sysfs(tmp_path / 'b', 'pci/usb1/1-3/1-3:1.0', NULL))
+    assert first == 'platform:double / Double Camera / at pci/usb1/1-2/1-2:1.0 / node 0' != second
+
+
+def test_the_host_controllers_serial_number_is_not_the_cameras(tmp_path: Path) -> None:
+    root = _sysfs(tmp_path, 'pci/usb1/1-2/1-2:1.0', NULL)
+    (root / 'devices/pci/usb1/serial').write_text('0000:00:14.0\n')
+    assert 'serial' not in identity_of(_device(), root)
+
+
+def test_the_nodes_of_one_device_differ(tmp_path: Path) -> None:
+    nodes = [identity_of(_device(), _sysfs(tmp_path / str(i), 'pci/usb1/1-2/1-2:1.0', NULL, serial='SN1', index=i)) for i in (0, 2)]
+    assert nodes[0] != nodes[1]
+
+
+def test_without_sysfs_bus_and_card_are_all(tmp_path: Path) -> None:
+    assert identity_of(_device(), tmp_path) == 'platform:double / Double Camera'
+    assert identity_of(_device('/dev/no_such_node'), tmp_path) == 'platform:double / Double Camera'
+
+
+def test_a_camera_is_found_by_its_identity_alone() -> None:
+    devices: dict[str, V4l2Device] = {}
+
+    def open_device(path: str) -> V4l2Device:
+        if path == '/dev/video0':
+            raise CameraError('busy')
+        driver = DriverDouble()
+        devices[path] = V4l2Device(driver)
+        devices[path].bus_info = f'usb-{path}'
+        return devices[path]
+
+    paths = [(f'/dev/video{i}', '') for i in range(4)]
+    assert find_device('usb-/dev/video2 / Double Camera', lambda: paths, open_device) == '/dev/video2'
+    assert find_device('usb-/dev/video9 / Double Camera', lambda: paths, open_device) is None
+    assert devices and all(isinstance(d.file, DriverDouble) and d.file.closed for d in devices.values())
+
+
+def test_who_has_a_node_open_is_named() -> None:
+    with open('/dev/full', 'rb'):
+        assert 'this process' in v4l2_file.programs_using('/dev/full')
+    assert v4l2_file.programs_using('/dev/no_such_node') == []
+
+
+def test_a_node_that_is_no_camera_is_refused_by_its_own_answer() -> None:
+    with pytest.raises(CameraError, match=r"camera '/dev/no_such_node' can't be opened: No such file.*devices found: .*'device'"):
+        V4l2Device.open('/dev/no_such_node')
+    with pytest.raises(CameraError, match=r"'/dev/null': VIDIOC_QUERYCAP failed"):
+        V4l2Device.open('/dev/null')

@@ -1,0 +1,352 @@
+"""A V4L2 driver in Python, written from the kernel's documentation: videobuf2's queues, formats of both APIs, controls, events.
+
+It stands at :class:`~zc_perception.camera.v4l2_file.DeviceFile`, below which everything is the kernel's. What it does is checked against
+vivid by ``test/rig/guest/camera_*.py``, which ask the same of a real driver. Time passes in :meth:`DriverDouble.poll` alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import select
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from zc_perception.camera import v4l2_abi as abi
+from zc_perception.camera import v4l2_control_abi as cabi
+from zc_perception.camera.v4l2 import V4l2Camera
+from zc_perception.camera.v4l2_device import V4l2Device
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.negotiation.collection import negotiate
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.pixel.fourcc import fourcc_code
+
+SIZES = ((320, 180), (640, 360))
+# Bits per pixel of each memory buffer.
+FORMATS = {'NV12': (12,), 'NM12': (8, 4), 'YUYV': (16,), 'MJPG': (8,), 'MM21': (8, 4)}
+_NAMES = {
+    value: name.removeprefix('VIDIOC_') for module in (abi, cabi) for name, value in vars(module).items() if name.startswith('VIDIOC_')
+}
+_FULL = object()
+
+
+@dataclass
+class Control:
+    """One control of the driver."""
+
+    title: str
+    kind: int
+    low: int = 0
+    high: int = 0
+    step: int = 1
+    value: int = 0
+    flags: int = 0
+    menu: dict[int, bytes] = field(default_factory=dict)
+    dims: int = 0
+
+
+@dataclass
+class Frame:
+    """What the driver says of one filled buffer; ``None``: as it should be."""
+
+    sequence: int | None = None
+    flags: int = 0
+    used: int | object = _FULL
+    offset: int | None = None
+
+
+class DriverDouble:
+    """A device with one queue of buffers.
+
+    :param formats: V4L2's fourccs in its order.
+    :param multiplanar: which API.
+    :param offset: ``data_offset`` of each buffer.
+    """
+
+    path = '/dev/not_a_node'
+
+    def __init__(self, *formats: str, multiplanar: bool = False, offset: int = 0, min_stride: int = 1, memory: int = 5) -> None:
+        self.formats = formats or ('YUYV', 'NV12')
+        self.multiplanar = multiplanar
+        self.offset = offset
+        self.min_stride = min_stride
+        self.supported = memory
+        self.now = 1000.0
+        self.code = fourcc_code(self.formats[0])
+        self.size = SIZES[0]
+        self.stride = 0
+        self.interval = (1, 30)
+        self.memory = 0
+        self.count = 0
+        self.queued: list[int] = []
+        self.streaming = False
+        self.broken = False
+        self.sequence = 0
+        self.script: list[Frame] = []
+        self.silent = False
+        self.waiting: list[int] = []
+        self.events: list[int] = []
+        self.controls: dict[int, Control] = {}
+        self.readable_exports = True
+        self.errors: defaultdict[str, list[int]] = defaultdict(list)
+        self.calls: list[str] = []
+        self.queue_order: list[int] = []
+        self.closed = False
+
+    def fail(self, name: str, *numbers: int) -> None:
+        """Let the next calls of an ioctl fail; 0: that one does not."""
+        self.errors[name] += numbers
+
+    # What a DeviceFile does.
+
+    def ioctl(self, request: int, argument: Any) -> None:
+        if self.closed:
+            raise ValueError('the file descriptor is closed')
+        name = _NAMES[request]
+        self.calls.append(name)
+        pending = self.errors[name]
+        if pending and (number := pending.pop(0)):
+            raise OSError(number, os.strerror(number))
+        handler: Callable[[Any], None] | None = getattr(self, f'_{name.lower()}', None)
+        if handler is None:
+            self._refuse(errno.ENOTTY)
+        handler(argument)
+
+    def poll(self, wake: OwnedFd, timeout_ms: int) -> int:
+        if self.events:
+            return select.POLLPRI
+        if not self.streaming or self.broken:
+            return select.POLLERR
+        if self.waiting or (self.queued and not self.silent):
+            if not self.waiting:
+                self.waiting.append(self.queued.pop(0))
+            return select.POLLIN
+        self.now += timeout_ms / 1000
+        return 0
+
+    def close(self) -> None:
+        self.closed = True
+
+    # The driver.
+
+    @staticmethod
+    def _refuse(number: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    def _querycap(self, argument: abi.Capability) -> None:
+        argument.driver, argument.card, argument.bus_info = b'double', b'Double Camera', b'platform:double'
+        argument.device_caps = abi.CAP_STREAMING | (abi.CAP_VIDEO_CAPTURE_MPLANE if self.multiplanar else abi.CAP_VIDEO_CAPTURE)
+        argument.capabilities = argument.device_caps | abi.CAP_DEVICE_CAPS
+
+    def _enum_fmt(self, argument: abi.FmtDesc) -> None:
+        if argument.index >= len(self.formats):
+            self._refuse(errno.EINVAL)
+        argument.pixelformat = fourcc_code(self.formats[argument.index])
+
+    def _enum_framesizes(self, argument: abi.FrameSizeEnum) -> None:
+        if argument.index >= len(SIZES):
+            self._refuse(errno.EINVAL)
+        argument.type = abi.FRMSIZE_TYPE_DISCRETE
+        argument.discrete.width, argument.discrete.height = SIZES[argument.index]
+
+    def _enum_frameintervals(self, argument: abi.FrameIntervalEnum) -> None:
+        if argument.index:
+            self._refuse(errno.EINVAL)
+        argument.type = abi.FRMIVAL_TYPE_CONTINUOUS
+        argument.stepwise.min.numerator, argument.stepwise.min.denominator = 1, 30
+        argument.stepwise.max.numerator, argument.stepwise.max.denominator = 1, 1
+
+    def _name(self, code: int) -> str:
+        return next((name for name in self.formats if fourcc_code(name) == code), self.formats[0])
+
+    def planes(self) -> list[tuple[int, int]]:
+        """Bytes per line and in all of each buffer of the format in force."""
+        found = []
+        for bits in FORMATS[self._name(self.code)]:
+            # NM12's chroma rows are as long as its luma rows, and half as many.
+            line = self.size[0] * (2 if bits == 16 else 1)
+            line = -(-max(line, self.stride) // self.min_stride) * self.min_stride
+            rows = self.size[1] * (bits if bits != 16 else 8) // 8
+            found.append((line, line * rows + self.offset))
+        return found
+
+    def _describe(self, argument: abi.Format) -> None:
+        pix = argument.fmt.pix_mp if self.multiplanar else argument.fmt.pix
+        pix.width, pix.height = self.size
+        pix.pixelformat, pix.field = self.code, abi.FIELD_NONE
+        if self.multiplanar:
+            planes = self.planes()
+            pix.num_planes = len(planes)
+            for plane, (line, size) in zip(pix.plane_fmt, planes, strict=False):
+                plane.bytesperline, plane.sizeimage = line, size
+        else:
+            ((pix.bytesperline, pix.sizeimage),) = self.planes()
+
+    def _take(self, argument: abi.Format) -> None:
+        pix = argument.fmt.pix_mp if self.multiplanar else argument.fmt.pix
+        wanted = (pix.width, pix.height)
+        self.size = min(SIZES, key=lambda size: abs(size[0] - wanted[0]) + abs(size[1] - wanted[1]))
+        self.code = fourcc_code(self._name(pix.pixelformat))
+        self.stride = pix.plane_fmt[0].bytesperline if self.multiplanar else pix.bytesperline
+
+    def _g_fmt(self, argument: abi.Format) -> None:
+        self._describe(argument)
+
+    def _s_fmt(self, argument: abi.Format) -> None:
+        if self.count:
+            self._refuse(errno.EBUSY)
+        self._take(argument)
+        self._describe(argument)
+
+    def _try_fmt(self, argument: abi.Format) -> None:
+        before = self.code, self.size, self.stride
+        self._take(argument)
+        self._describe(argument)
+        self.code, self.size, self.stride = before
+
+    def _g_parm(self, argument: abi.StreamParm) -> None:
+        period = argument.parm.capture.timeperframe
+        period.numerator, period.denominator = self.interval
+
+    def _s_parm(self, argument: abi.StreamParm) -> None:
+        period = argument.parm.capture.timeperframe
+        rate = min(30, max(1, round(period.denominator / period.numerator)))
+        self.interval = (1, rate)
+        self._g_parm(argument)
+
+    def _reqbufs(self, argument: abi.RequestBuffers) -> None:
+        argument.capabilities = self.supported
+        if (
+            not {abi.MEMORY_MMAP: abi.BUF_CAP_SUPPORTS_MMAP, abi.MEMORY_DMABUF: abi.BUF_CAP_SUPPORTS_DMABUF}[argument.memory]
+            & self.supported
+        ):
+            self._refuse(errno.EINVAL)
+        self.memory, self.count = argument.memory, argument.count
+        self.queued.clear()
+
+    def _expbuf(self, argument: abi.ExportBuffer) -> None:
+        if argument.index >= self.count or self.memory != abi.MEMORY_MMAP:
+            self._refuse(errno.EINVAL)
+        if argument.flags & os.O_ACCMODE == os.O_RDONLY and not self.readable_exports:
+            self._refuse(errno.EINVAL)
+        memory = os.memfd_create('expbuf', os.MFD_CLOEXEC)
+        os.ftruncate(memory, -(-self.planes()[argument.plane][1] // 4096) * 4096)
+        argument.fd = os.open(f'/proc/self/fd/{memory}', argument.flags)
+        os.close(memory)
+
+    def _planes_of(self, argument: abi.Buffer) -> ctypes.Array[abi.Plane]:
+        return (abi.Plane * argument.length).from_address(argument.m.planes)
+
+    def _qbuf(self, argument: abi.Buffer) -> None:
+        index = argument.index
+        if index >= self.count or index in self.queued or index in self.waiting or argument.memory != self.memory:
+            self._refuse(errno.EINVAL)
+        if self.memory == abi.MEMORY_DMABUF:
+            given = [(p.m.fd, p.length) for p in self._planes_of(argument)] if self.multiplanar else [(argument.m.fd, argument.length)]
+            for (fd, length), (_, size) in zip(given, self.planes(), strict=True):
+                if length < size or os.lseek(fd, 0, os.SEEK_END) < size:
+                    self._refuse(errno.EINVAL)
+        self.queued.append(index)
+        self.queue_order.append(index)
+
+    def _querybuf(self, argument: abi.Buffer) -> None:
+        if self.multiplanar:
+            for plane, _ in zip(self._planes_of(argument), self.planes(), strict=False):
+                plane.data_offset = self.offset if argument.index in self.queued else 0
+
+    def _streamon(self, argument: ctypes.c_int) -> None:
+        self.streaming = True
+
+    def _streamoff(self, argument: ctypes.c_int) -> None:
+        self.streaming = self.broken = False
+        self.queued.clear()
+        self.waiting.clear()
+        self.sequence = 0
+
+    def _dqbuf(self, argument: abi.Buffer) -> None:
+        if self.broken:
+            self._refuse(errno.EIO)
+        if not self.waiting:
+            self._refuse(errno.EAGAIN)
+        frame = self.script.pop(0) if self.script else Frame()
+        argument.index = self.waiting.pop(0)
+        argument.sequence = self.sequence if frame.sequence is None else frame.sequence
+        self.sequence = (argument.sequence + 1) & 0xFFFFFFFF
+        argument.flags = frame.flags
+        sizes = [size if frame.used is _FULL else frame.used for _, size in self.planes()]
+        if self.multiplanar:
+            for plane, used in zip(self._planes_of(argument), sizes, strict=True):
+                plane.bytesused, plane.data_offset = used, self.offset if frame.offset is None else frame.offset
+        else:
+            (argument.bytesused,) = sizes
+
+    def _subscribe_event(self, argument: cabi.EventSubscription) -> None:
+        pass
+
+    def _dqevent(self, argument: cabi.Event) -> None:
+        if not self.events:
+            self._refuse(errno.ENOENT)
+        argument.type, argument.u.src_change = cabi.EVENT_SOURCE_CHANGE, self.events.pop(0)
+        argument.pending = len(self.events)
+
+    def _query_ext_ctrl(self, argument: cabi.QueryExtCtrl) -> None:
+        number = argument.id & ~cabi.CTRL_FLAG_NEXT_CTRL
+        if argument.id & cabi.CTRL_FLAG_NEXT_CTRL:
+            number = next((n for n in sorted(self.controls) if n > number), -1)
+        control = self.controls.get(number)
+        if control is None:
+            self._refuse(errno.EINVAL)
+            return
+        argument.id, argument.type, argument.name = number, control.kind, control.title.encode()
+        argument.minimum, argument.maximum, argument.step = control.low, control.high, control.step
+        argument.flags, argument.nr_of_dims = control.flags, control.dims
+
+    def _querymenu(self, argument: cabi.QueryMenu) -> None:
+        control = self.controls[argument.id]
+        if argument.index not in control.menu:
+            self._refuse(errno.EINVAL)
+        if control.kind == cabi.CTRL_TYPE_MENU:
+            text = control.menu[argument.index].ljust(32, b'\0')
+            ctypes.memmove(ctypes.addressof(argument) + cabi.QueryMenu.name.offset, text, 32)
+        else:
+            argument.value = int(control.menu[argument.index])
+
+    def _g_ext_ctrls(self, argument: cabi.ExtControls) -> None:
+        entry = argument.controls[0]
+        control = self.controls[entry.id]
+        if control.kind == cabi.CTRL_TYPE_INTEGER64:
+            entry.value64 = control.value
+        else:
+            entry.value = control.value
+
+    def _s_ext_ctrls(self, argument: cabi.ExtControls) -> None:
+        entry = argument.controls[0]
+        control = self.controls[entry.id]
+        value = entry.value64 if control.kind == cabi.CTRL_TYPE_INTEGER64 else entry.value
+        control.value = value - (value - control.low) % control.step if control.kind == cabi.CTRL_TYPE_INTEGER else value
+        self._g_ext_ctrls(argument)
+
+
+def opened(driver: DriverDouble, width: int = 640, height: int = 360, framerate: float = 30.0, **options: Any) -> V4l2Camera:
+    """A camera of that driver, not configured; its clock is the driver's."""
+    return V4l2Camera(
+        'double', width, height, framerate, 'cam', now_ns=lambda: 1, open_device=lambda path: V4l2Device(driver),
+        monotonic=lambda: driver.now, **options,
+    )  # fmt: skip
+
+
+@contextmanager
+def streaming(driver: DriverDouble, slots: int = 5, **options: Any) -> Iterator[V4l2Camera]:
+    """A configured one."""
+    camera = opened(driver, **options)
+    try:
+        own = camera.constraints()
+        settings = negotiate([own, BufferConstraints('rest', slots=slots - own.slots)], camera.width, camera.height, heap=camera.heap_name)
+        camera.configure(settings)
+        yield camera
+    finally:
+        camera.close()

@@ -1,0 +1,178 @@
+"""Slow decoders in float64, cell by cell, from the published formulas; and what to compare a head's detections with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.detection.average_precision import box_iou
+from zc_perception.detection.detections import Detections
+from zc_perception.detection.letterbox import Letterbox
+
+Array = NDArray[np.float64]
+
+
+class Box(NamedTuple):
+    """Corners in the input's pixels."""
+
+    score: float
+    number: int
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
+
+
+def probability(value: float, by_sigmoid: bool) -> float:
+    return sigmoid(value) if by_sigmoid else min(value, 1.0)
+
+
+def centred(score: float, number: int, cx: float, cy: float, w: float, h: float) -> Box:
+    return Box(score, number, cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2)
+
+
+def best_class(values: Sequence[float]) -> tuple[int, float]:
+    """The first of the highest finite ones; (−1, −inf) if there is none."""
+    best, highest = -1, -math.inf
+    for number, value in enumerate(values):
+        if math.isfinite(value) and value > highest:
+            best, highest = number, value
+    return best, highest
+
+
+def expected_bin(logits: Sequence[float]) -> float:
+    top = max(logits)
+    shares = [math.exp(x - top) for x in logits]
+    return sum(i * share for i, share in enumerate(shares)) / sum(shares)
+
+
+def yolov8_levels(boxes: Sequence[Array], classes: Sequence[Array], strides: Sequence[int], bins: int, by_sigmoid: bool) -> Iterator[Box]:
+    """Of each level (rows, columns, 4 * bins) and (rows, columns, classes)."""
+    for box, score, stride in zip(boxes, classes, strides, strict=True):
+        for row in range(box.shape[0]):
+            for column in range(box.shape[1]):
+                number, logit = best_class(score[row, column].tolist())
+                values = box[row, column].tolist()
+                sides = [expected_bin(values[i * bins : (i + 1) * bins]) if bins > 1 else values[i] for i in range(4)]
+                x, y = column + 0.5, row + 0.5
+                corners = (x - sides[0], y - sides[1], x + sides[2], y + sides[3])
+                yield Box(probability(logit, by_sigmoid), number, *[corner * stride for corner in corners])
+
+
+def yolov8_rows(rows: Array, by_sigmoid: bool = False) -> Iterator[Box]:
+    """Of (boxes, 4 + classes)."""
+    for row in rows.tolist():
+        number, value = best_class(row[4:])
+        yield centred(probability(value, by_sigmoid), number, *row[:4])
+
+
+def yolov5_levels(
+    levels: Sequence[Array], strides: Sequence[int], anchors: Sequence[Sequence[tuple[float, float]]], by_sigmoid: bool
+) -> Iterator[Box]:
+    """Of each level (rows, columns, anchors, 5 + classes)."""
+    for level, stride, sizes in zip(levels, strides, anchors, strict=True):
+        for row, column, anchor in np.ndindex(*level.shape[:3]):
+            values = level[row, column, anchor].tolist()
+            number, value = best_class(values[5:])
+            x, y, w, h = (sigmoid(v) if by_sigmoid else v for v in values[:4])
+            score = probability(values[4], by_sigmoid) * probability(value, by_sigmoid)
+            width, height = sizes[anchor]
+            centre = ((2 * x - 0.5 + column) * stride, (2 * y - 0.5 + row) * stride)
+            yield centred(score, number, *centre, (2 * w) ** 2 * width, (2 * h) ** 2 * height)
+
+
+def yolox_levels(levels: Sequence[Array], strides: Sequence[int], by_sigmoid: bool) -> Iterator[Box]:
+    """Of each level (rows, columns, 5 + classes)."""
+    for level, stride in zip(levels, strides, strict=True):
+        for row, column in np.ndindex(*level.shape[:2]):
+            values = level[row, column].tolist()
+            number, value = best_class(values[5:])
+            score = probability(values[4], by_sigmoid) * probability(value, by_sigmoid)
+            centre = ((values[0] + column) * stride, (values[1] + row) * stride)
+            yield centred(score, number, *centre, math.exp(values[2]) * stride, math.exp(values[3]) * stride)
+
+
+def ssd_scores(logits: Sequence[float], background: int, softmax: bool, by_sigmoid: bool) -> tuple[int, float]:
+    if softmax:
+        top = max(logits)
+        total = sum(math.exp(x - top) for x in logits)
+        scores = [math.exp(x - top) / total for x in logits]
+    else:
+        scores = [probability(x, by_sigmoid) for x in logits]
+    if background >= 0:
+        del scores[background]
+    return best_class(scores)
+
+
+def ssd_box(score: float, number: int, deltas: Sequence[float], prior: Sequence[float], variances: tuple[float, float]) -> Box:
+    """Deltas x, y, w, h; prior and result in input pixels."""
+    cx = prior[0] + deltas[0] * variances[0] * prior[2]
+    cy = prior[1] + deltas[1] * variances[0] * prior[3]
+    return centred(score, number, cx, cy, prior[2] * math.exp(deltas[2] * variances[1]), prior[3] * math.exp(deltas[3] * variances[1]))
+
+
+def in_source(boxes: Sequence[Box], box: Letterbox) -> list[Box]:
+    """Clipped; those without an area left away."""
+    moved = []
+    for one in boxes:
+        x0, x1 = ((x - box.left) * box.source_width / box.width for x in (one.x0, one.x1))
+        y0, y1 = ((y - box.top) * box.source_height / box.height for y in (one.y0, one.y1))
+        x0, x1 = (min(max(x, 0.0), box.source_width) for x in (x0, x1))
+        y0, y1 = (min(max(y, 0.0), box.source_height) for y in (y0, y1))
+        if x1 > x0 and y1 > y0:
+            moved.append(Box(one.score, one.number, x0, y0, x1, y1))
+    return moved
+
+
+def suppressed(boxes: Sequence[Box], threshold: float, agnostic: bool = False) -> tuple[list[Box], float]:
+    """Greedy suppression, and how near any decision came to being another one: an overlap to the threshold, or rivals in score."""
+    ranked = sorted(boxes, key=lambda one: -one.score)
+    corners = np.array([one[2:] for one in ranked], np.float64).reshape(-1, 4)
+    overlaps = box_iou(corners, corners)
+    kept: list[int] = []
+    nearest = 1.0
+    for i, one in enumerate(ranked):
+        alive = True
+        for j in kept:
+            if agnostic or ranked[j].number == one.number:
+                nearest = min(nearest, abs(overlaps[i, j] - threshold))
+                if overlaps[i, j] > threshold:
+                    nearest = min(nearest, ranked[j].score - one.score)
+                    alive = False
+        if alive:
+            kept.append(i)
+    return [ranked[i] for i in kept], nearest
+
+
+def assert_same(found: Detections, expected: Sequence[Box], tolerance: float = 2e-3, score_tolerance: float = 3e-6) -> None:
+    """The same boxes, in any order where scores are equal within the tolerance; but for slivers, which rounding makes or takes."""
+    assert (np.diff(found.scores) <= 0).all(), 'best first'
+    left = [one for one in expected if not _sliver(one[2:], tolerance)]
+    rows = zip(found.boxes.tolist(), found.scores.tolist(), found.classes.tolist(), strict=True)
+    seen = [row for row in rows if not _sliver(row[0], tolerance)]
+    assert len(seen) == len(left)
+    for corners, score, number in seen:
+        match = next(
+            (
+                one
+                for one in left
+                if one.number == number
+                and abs(one.score - score) <= score_tolerance
+                and all(abs(a - b) <= tolerance for a, b in zip(one[2:], corners, strict=True))
+            ),
+            None,
+        )
+        assert match is not None, f'{number} {score} {corners} is none of {left[:5]}'
+        left.remove(match)
+
+
+def _sliver(corners: Sequence[float], tolerance: float) -> bool:
+    return min(corners[2] - corners[0], corners[3] - corners[1]) <= tolerance

@@ -1,0 +1,71 @@
+"""Tables of ready-made boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from zc_perception.detection.detections import Detections
+from zc_perception.detection.heads import make_head
+from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.errors import AcceleratorError
+
+BOX = Letterbox.fit(1920, 1080, 640, 640)
+
+
+def decode(*rows: Sequence[float], score: float = 0.25, limit: int = 10, **options: object) -> Detections:
+    values = np.array(rows, np.float32).reshape(-1, 6)
+    results = [
+        make_head(HeadSpec('boxes', 8, **options)).decode([RawTensor(shaped)], BOX, DecodeLimits(score, 0.5, limit))  # type: ignore[arg-type]
+        for shaped in (values, values[None])
+    ]
+    assert results[0].boxes.tolist() == results[1].boxes.tolist()
+    return results[0]
+
+
+def test_boxes_are_filtered_and_sorted_and_not_moved() -> None:
+    found = decode((1, 2, 30, 40, 0.3, 1), (5, 6, 70, 80, 0.9, 0), (1, 2, 30, 40, 0.1, 1), (1, 1, 9, 9, float('nan'), 0))
+    assert found.boxes.tolist() == [[5, 6, 70, 80], [1, 2, 30, 40]]
+    assert found.classes.tolist() == [0, 1] and found.scores.tolist() == pytest.approx([0.9, 0.3])
+
+
+def test_they_are_limited_to_the_best() -> None:
+    assert decode(*[(0, 0, 5, 5, 0.1 * i, i) for i in range(1, 8)], limit=2, score=0).classes.tolist() == [7, 6]
+
+
+def test_places_of_a_table_that_are_empty_are_no_detections() -> None:
+    assert len(decode((0, 0, 0, 0, 0, 0), (5, 5, 5, 9, 0.5, 0), score=0)) == 0
+    assert len(decode()) == 0
+
+
+@pytest.mark.parametrize('number', [-1, 8, float('nan'), float('inf')])
+def test_a_class_that_does_not_exist_is_no_detection(number: float) -> None:
+    assert len(decode((1, 2, 30, 40, 0.9, number))) == 0
+
+
+@pytest.mark.parametrize('corner', [float('nan'), float('inf'), float('-inf')])
+def test_a_corner_that_is_no_number_is_no_detection(corner: float) -> None:
+    assert len(decode((1, 2, corner, 40, 0.9, 0), (corner, 2, 30, 40, 0.9, 0))) == 0
+
+
+def test_input_pixels_go_through_the_letterbox_and_are_clipped() -> None:
+    found = decode((-5, 140, 320, 320, 0.9, 3), coordinates='input')
+    assert found.boxes.tolist() == [[0, 0, 960, 540]]
+    assert decode((0, 0.21875, 0.5, 0.5, 0.9, 3), coordinates='relative').boxes.tolist() == [[0, 0, 960, 540]]
+    assert decode((0.21875, 0, 0.5, 0.5, 0.9, 3), coordinates='relative', box_order='yxyx').boxes.tolist() == [[0, 0, 960, 540]]
+
+
+def test_duplicates_are_left_alone_unless_the_manifest_says_so() -> None:
+    twice = ((1, 2, 30, 40, 0.9, 1), (1, 2, 30, 41, 0.8, 1))
+    assert len(decode(*twice)) == 2
+    assert decode(*twice, suppressed=False).scores.tolist() == pytest.approx([0.9])
+
+
+@pytest.mark.parametrize('shapes', [[], [(3, 5)], [(2, 3, 6)], [(3, 6), (3, 6)], [(6,)]])
+def test_another_layout_is_an_error_with_its_shape(shapes: list[tuple[int, ...]]) -> None:
+    with pytest.raises(AcceleratorError, match=r'head boxes: .*expected one output nx6 or 1xnx6'):
+        make_head(HeadSpec('boxes', 1)).decode([RawTensor(np.zeros(s, np.float32)) for s in shapes], BOX, DecodeLimits(0.5, 0.5, 10))

@@ -1,0 +1,134 @@
+"""Whatever a device writes, a head crashes on nothing, warns of nothing and reports no box that isn't one."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tensors import GRIDS, INPUT, STRIDES
+
+from zc_perception.detection.heads import HEADS, make_head
+from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.errors import AcceleratorError, ConfigError
+
+BOX = Letterbox.fit(321, 203, *INPUT)
+CLASSES = 3
+CELLS = sum(rows * columns for rows, columns in GRIDS)
+ANCHORS = (((10.0, 13.0), (16.0, 30.0)),) * 3
+SPEC = HeadSpec('', CLASSES, INPUT, STRIDES)
+
+CASES = {
+    'boxes': ('boxes', {}, [(20, 6)]),
+    'boxes in the input': ('boxes', {'coordinates': 'input', 'suppressed': False}, [(1, 20, 6)]),
+    'yolov5': ('yolov5', {'anchors': ANCHORS}, [(1, *grid, 16) for grid in GRIDS]),
+    'yolov5 rows': ('yolov5', {}, [(1, 40, 8)]),
+    'yolov8': ('yolov8', {}, [(1, *grid, channels) for grid in GRIDS for channels in (64, CLASSES)]),
+    'yolov8 without dfl': ('yolov8', {'reg_max': 1}, [(1, 4 + CLASSES, *grid) for grid in GRIDS]),
+    'yolov8 decoded': ('yolov8', {}, [(1, 7, 40)]),
+    'yolov8 decoded logits': ('yolov8', {'sigmoid': True}, [(1, 40, 7)]),
+    'yolox': ('yolox', {}, [(1, CELLS, 8)]),
+    'yolox parts': ('yolox', {'sigmoid': True}, [(1, *grid, channels) for grid in GRIDS for channels in (4, 1, CLASSES)]),
+    'ssd': ('ssd', {'priors': ((0.5, 0.5, 0.3, 0.3),) * 30}, [(1, 30, 4), (1, 30, 4)]),
+    'ssd softmax': ('ssd', {'softmax': True, 'coordinates': 'input'}, [(1, 30, 4), (1, 30, 4)]),
+    'ssd sigmoid': ('ssd', {'sigmoid': True, 'background': -1}, [(1, 30, 4), (1, 30, 3)]),
+    'ssd table': ('ssd', {}, [(1, 1, 30, 7)]),
+    'ssd tflite': ('ssd', {}, [(1, 30, 4), (1, 30), (1, 30), (1,)]),
+}
+
+
+def test_every_kind_is_here() -> None:
+    assert {kind for kind, _, _ in CASES.values()} == set(HEADS)
+
+
+@pytest.mark.parametrize('case', CASES)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from(['bits', 'special', 'huge', 'int8', 'saturated', 'uint8', 'int16', 'int32']),
+    st.sampled_from([0.0, 0.25, 0.5, 1.0]),
+    st.sampled_from([0.0, 0.45, 1.0]),
+    st.booleans(),
+)
+def test_no_box_that_is_none(case: str, seed: int, numbers: str, score: float, iou: float, agnostic: bool) -> None:
+    kind, options, shapes = CASES[case]
+    random = np.random.default_rng(seed)
+    head = make_head(dataclasses.replace(SPEC, kind=kind, class_agnostic=agnostic, **options))  # type: ignore[arg-type]
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        found = head.decode([garbage(random, numbers, shape) for shape in shapes], BOX, DecodeLimits(score, iou, 50))
+    assert len(found) <= 50 and found.boxes.shape == (len(found), 4)
+    assert found.boxes.dtype == found.scores.dtype == np.float32
+    assert np.isfinite(found.boxes).all()
+    assert (found.boxes[:, 2:] > found.boxes[:, :2]).all() and (found.boxes >= 0).all()
+    assert (found.boxes <= [321, 203, 321, 203]).all()
+    assert (found.scores >= np.float32(score)).all() and (found.scores <= 1).all() and (np.diff(found.scores) <= 0).all()
+    assert ((found.classes >= 0) & (found.classes < CLASSES)).all()
+
+
+def garbage(random: np.random.Generator, numbers: str, shape: tuple[int, ...]) -> RawTensor:
+    if numbers == 'bits':
+        return RawTensor(random.integers(0, 2**32, shape, np.uint32).view(np.float32))
+    if numbers == 'special':
+        pool = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1, 0.5, -1, 3, 3.4e38, -3.4e38, 1e-45, 40, 100], np.float32)
+        return RawTensor(random.choice(pool, shape))
+    if numbers == 'huge':
+        return RawTensor((random.normal(0, 1, shape) * 10.0 ** random.uniform(-3, 38)).astype(np.float32))
+    dtype = 'int8' if numbers == 'saturated' else numbers
+    limits = np.iinfo(dtype)
+    if numbers == 'saturated':
+        values = random.choice(np.array([limits.min, limits.max], dtype), shape)
+    else:
+        values = random.integers(limits.min, limits.max, shape, dtype=dtype, endpoint=True)
+    return RawTensor(values, float(10.0 ** random.uniform(-6, 2)), int(random.integers(-300, 300)))
+
+
+@pytest.mark.parametrize('kind', ['yolov5', 'yolov8', 'yolox'])
+@pytest.mark.parametrize('strides', [(), (8, 8, 16), (16, 8), (0, 8)])
+def test_strides_that_do_not_ascend(kind: str, strides: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match=r'head.strides is \[.*\]: must be at least one'):
+        make_head(HeadSpec(kind, 1, strides=strides))
+
+
+@pytest.mark.parametrize('kind', ['ssd', 'yolov5', 'yolox'])
+def test_an_input_that_a_stride_does_not_divide(kind: str) -> None:
+    with pytest.raises(ConfigError, match=r'head.strides: 32 does not divide the input of 640x368 pixels'):
+        make_head(HeadSpec(kind, 1, input_size=(640, 368), anchors=() if kind == 'yolox' else ANCHORS))
+
+
+def test_decoded_tensors_can_be_of_any_input_s_size() -> None:
+    for kind in ('yolov5', 'yolov8'):
+        table = np.array([[20, 20, 10, 10, 0.9, 0.9]], np.float32)
+        head = make_head(HeadSpec(kind, 1 if kind == 'yolov5' else 2, input_size=(50, 50)))
+        assert len(head.decode([RawTensor(table)], Letterbox.fit(50, 50, 50, 50), DecodeLimits(0.5, 0.5, 10))) == 1
+
+
+@pytest.mark.parametrize('kind', ['yolov5', 'yolov8', 'yolox'])
+def test_a_letterbox_that_a_stride_does_not_divide(kind: str) -> None:
+    head = make_head(HeadSpec(kind, 1, anchors=ANCHORS if kind == 'yolov5' else ()))
+    with pytest.raises(AcceleratorError, match=r'head.strides: 32 does not divide the input of 96x80 pixels'):
+        head.decode([RawTensor(np.zeros((1, 9, 12, 12), np.float32))], Letterbox.fit(64, 48, 96, 80), DecodeLimits(0.5, 0.5, 10))
+
+
+def test_frames_of_another_geometry_than_the_head_s() -> None:
+    head = make_head(HeadSpec('yolox', 1, input_size=(640, 640)))
+    with pytest.raises(AcceleratorError, match=r'head yolox: head.input_size is 640x640, but frames are letterboxed to 96x64'):
+        head.decode([RawTensor(np.zeros((1, CELLS, 6), np.float32))], BOX, DecodeLimits(0.5, 0.5, 10))
+
+
+@pytest.mark.parametrize(
+    ('spec', 'message'),
+    [
+        (HeadSpec('yolov9', 1), r"head.kind 'yolov9' is unknown: one of boxes, ssd, yolov5, yolov8, yolox; did you mean 'yolov"),
+        (HeadSpec('yolov8', 0), 'head.num_classes is 0'),
+        (HeadSpec('yolov8', 1, input_size=(0, 640)), r'head.input_size is \[0, 640\]'),
+        (HeadSpec('yolov8', 1, reg_max=0), 'head.reg_max is 0: must be at least 1'),
+    ],
+)
+def test_specs_that_are_none(spec: HeadSpec, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_head(spec)

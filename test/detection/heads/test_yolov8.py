@@ -1,0 +1,293 @@
+"""YOLOv8: raw levels and decoded tensors against a decoder written cell by cell, and known boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from head_reference import Box, assert_same, in_source, suppressed, yolov8_levels, yolov8_rows
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from tensors import GRIDS, INPUT, STRIDES, as_nchw, dequantised, quantised
+
+from zc_perception.detection.detections import Detections
+from zc_perception.detection.heads import make_head
+from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.errors import AcceleratorError
+
+# 1920x1080 in 640x640: scale 1/3, picture in rows 140..500.
+BOX = Letterbox.fit(1920, 1080, 640, 640)
+SMALL = Letterbox.fit(321, 203, *INPUT)
+CLASSES = 3
+EVERYTHING = 1.0  # an overlap that suppresses nothing
+NEAR = 1e-5
+
+
+def rows(*anchors: Sequence[float], empty: int = 50) -> NDArray[np.float32]:
+    """Each is cx, cy, w, h, then scores; the others have a score of 0.01."""
+    table = np.full((len(anchors) + empty, 4 + CLASSES), 0.01, np.float32)
+    table[: len(anchors)] = np.reshape(anchors, (-1, 4 + CLASSES)) if anchors else table[:0]
+    return table
+
+
+def decode_rows(table: NDArray[np.float32], score: float = 0.25, iou: float = 0.5, limit: int = 100, **options: object) -> Detections:
+    """Both arrangements, which have to give the same."""
+    results = []
+    for values in (np.ascontiguousarray(table.T[None]), np.ascontiguousarray(table[None]), np.ascontiguousarray(table)):
+        head = make_head(HeadSpec('yolov8', CLASSES, **options))  # type: ignore[arg-type]
+        results.append(head.decode([RawTensor(values)], BOX, DecodeLimits(score, iou, limit)))
+    for other in results[1:]:
+        assert other.boxes.tolist() == results[0].boxes.tolist()
+        assert (other.scores.tolist(), other.classes.tolist()) == (results[0].scores.tolist(), results[0].classes.tolist())
+    return results[0]
+
+
+def test_a_known_box_comes_out_in_source_pixels() -> None:
+    found = decode_rows(rows((320, 320, 64, 32, 0.1, 0.8, 0.3)))
+    assert found.boxes.tolist() == [[864, 492, 1056, 588]]
+    assert (found.scores.tolist(), found.classes.tolist()) == (pytest.approx([0.8]), [1])
+
+
+def test_two_objects_come_best_first_and_duplicates_are_suppressed() -> None:
+    found = decode_rows(rows((100, 200, 40, 40, 0.6, 0, 0), (400, 300, 50, 60, 0, 0, 0.9), (102, 201, 40, 40, 0.5, 0, 0)))
+    assert found.classes.tolist() == [2, 0]
+    assert found.scores.tolist() == pytest.approx([0.9, 0.6])
+    assert found.boxes[1].tolist() == pytest.approx([240, 120, 360, 240])
+
+
+def test_class_agnostic_suppression_leaves_one_of_two_classes() -> None:
+    table = rows((100, 200, 40, 40, 0.6, 0, 0), (101, 200, 40, 40, 0, 0.7, 0))
+    assert decode_rows(table).classes.tolist() == [1, 0]
+    assert decode_rows(table, class_agnostic=True).classes.tolist() == [1]
+
+
+def test_boxes_are_clipped_to_the_picture() -> None:
+    found = decode_rows(rows((0, 140, 100, 100, 0.9, 0, 0)))
+    assert found.boxes.tolist() == [[0, 0, 150, 150]]
+
+
+def test_a_box_in_the_border_is_no_detection() -> None:
+    assert len(decode_rows(rows((320, 60, 100, 100, 0.9, 0, 0), (700, 300, 100, 100, 0.9, 0, 0)))) == 0
+
+
+def test_a_score_at_the_threshold_counts() -> None:
+    table = rows((320, 320, 64, 32, 0.5, 0, 0))
+    assert len(decode_rows(table, score=0.5)) == 1
+    assert len(decode_rows(table, score=float(np.nextafter(np.float32(0.5), np.float32(1))))) == 0
+
+
+@pytest.mark.parametrize('score', [1.5, float('nan'), float('inf')])
+def test_a_threshold_that_nothing_reaches(score: float) -> None:
+    assert len(decode_rows(rows((320, 320, 64, 32, 1, 0, 0)), score=score)) == 0
+
+
+def test_a_threshold_of_zero_lets_every_cell_through() -> None:
+    table = rows(*[(30 + 10 * i, 300, 5, 5, 0.0, 0.0, 0.0) for i in range(20)], empty=0)
+    assert len(decode_rows(table, score=0.0)) == 20
+
+
+def test_nothing_above_the_threshold_is_an_empty_result() -> None:
+    for table in (rows(), rows(empty=0), rows((320, 320, 64, 32, 0.2, 0.1, 0.1))):
+        found = decode_rows(table)
+        assert (len(found), found.boxes.shape, found.scores.shape, found.classes.shape) == (0, (0, 4), (0,), (0,))
+
+
+@pytest.mark.parametrize('bad', [float('nan'), float('inf')])
+def test_scores_that_are_no_numbers_are_passed_over(bad: float) -> None:
+    found = decode_rows(rows((100, 200, 40, 40, bad, bad, bad), (400, 300, 50, 60, bad, 0.7, 0), (200, 300, 50, 60, bad, 0.1, 0)))
+    assert found.classes.tolist() == [1] and found.scores.tolist() == pytest.approx([0.7])
+
+
+@pytest.mark.parametrize('bad', [float('nan'), float('inf'), float('-inf'), 1e30, -5.0, 0.0])
+def test_boxes_that_are_no_boxes_are_no_detections_and_suppress_none(bad: float) -> None:
+    found = decode_rows(rows((400, 300, bad, bad, 0.9, 0, 0), (400, 300, 50, 60, 0.7, 0, 0)))
+    assert found.scores.tolist() == pytest.approx([0.7])
+    assert np.isfinite(found.boxes).all()
+
+
+def test_the_number_of_detections_is_limited_to_the_best() -> None:
+    anchors = [(30 + 60 * i, 300, 20, 20, 0.3 + 0.05 * i, 0, 0) for i in range(10)]
+    assert decode_rows(rows(*anchors), limit=4).scores.tolist() == pytest.approx([0.75, 0.7, 0.65, 0.6])
+
+
+def test_logits_are_told_apart_from_probabilities_by_the_manifest() -> None:
+    found = decode_rows(rows((320, 320, 64, 32, -3, 0.0, -2)), score=0.5, sigmoid=True)
+    assert found.scores.tolist()[0] == 0.5 and found.classes.tolist()[0] == 1
+
+
+@given(st.integers(0, 2**32), st.sampled_from([1, 2, 7, 16, 80]), st.floats(0.05, 0.95), st.booleans())
+def test_decoded_tensors_are_decoded_as_the_slow_way_does(seed: int, classes: int, score: float, by_sigmoid: bool) -> None:
+    random = np.random.default_rng(seed)
+    count = int(random.integers(0, 60))
+    table = np.concatenate([random.uniform(-50, 700, (count, 2)), random.uniform(1, 200, (count, 2))], axis=1)
+    scores = random.normal(0, 2, (count, classes)) if by_sigmoid else random.random((count, classes))
+    table = np.concatenate([table, scores], axis=1).astype(np.float32)
+    boxes = list(yolov8_rows(table.astype(np.float64), by_sigmoid))
+    assume(all(abs(one.score - score) > NEAR for one in boxes))
+    expected = in_source([one for one in boxes if one.score >= score], BOX)
+    head = make_head(HeadSpec('yolov8', classes, sigmoid=by_sigmoid))
+    for values in (np.ascontiguousarray(table.T[None]), table[None]):
+        if values.shape[1:] == (4 + classes, 4 + classes):
+            continue
+        assert_same(head.decode([RawTensor(values)], BOX, DecodeLimits(score, EVERYTHING, 1000)), expected)
+
+
+Levels = tuple[list[NDArray[np.float64]], list[NDArray[np.float64]]]
+
+
+def random_levels(random: np.random.Generator, bins: int, classes: int, loud: float) -> Levels:
+    boxes = [random.normal(0, 3, (1, *grid, 4 * bins)) for grid in GRIDS]
+    return boxes, [random.normal(-loud, 2, (1, *grid, classes)) for grid in GRIDS]
+
+
+def outputs_of(random: np.random.Generator, levels: Levels, arrangement: str) -> tuple[list[RawTensor], Levels]:
+    """Outputs, and the real numbers that are left of them."""
+    boxes, scores = levels
+    if arrangement == 'float':
+        pairs = [
+            (RawTensor(b.astype(np.float32), layout='nhwc'), RawTensor(s.astype(np.float32), layout='nhwc'))
+            for b, s in zip(*levels, strict=True)
+        ]
+    else:
+        dtype = 'uint8' if arrangement == 'uint8' else 'int16' if arrangement == 'int16' else 'int8'
+        middle = 128 if dtype == 'uint8' else 0
+
+        def one(real: NDArray[np.float64]) -> RawTensor:
+            scale = float(random.uniform(0.02, 0.6)) / (100 if dtype == 'int16' else 1)
+            return quantised(real, random, scale=scale, zero_point=middle + int(random.integers(-40, 40)), dtype=dtype)
+
+        pairs = [(one(b), one(s)) for b, s in zip(boxes, scores, strict=True)]
+    if arrangement == 'nchw':
+        pairs = [(as_nchw(b), as_nchw(s)) for b, s in pairs]
+    left = [dequantised(b) for b, _ in pairs], [dequantised(s) for _, s in pairs]
+    flat = [tensor for pair in pairs for tensor in pair]
+    return [flat[i] for i in random.permutation(len(flat))], left
+
+
+@pytest.mark.parametrize('arrangement', ['int8', 'uint8', 'int16', 'nchw', 'float'])
+@given(st.integers(0, 2**32), st.sampled_from([(16, 3), (16, 80), (8, 1), (1, 5)]), st.floats(0.05, 0.95), st.booleans())
+def test_raw_levels_are_decoded_as_the_slow_way_does(
+    arrangement: str, seed: int, sizes: tuple[int, int], score: float, by_sigmoid: bool
+) -> None:
+    random = np.random.default_rng(seed)
+    bins, classes = sizes
+    outputs, left = outputs_of(random, random_levels(random, bins, classes, 3.0 if by_sigmoid else 0.0), arrangement)
+    boxes = list(yolov8_levels(*left, STRIDES, bins, by_sigmoid))
+    assume(all(abs(one.score - score) > NEAR for one in boxes))
+    expected = in_source([one for one in boxes if one.score >= score], SMALL)
+    head = make_head(HeadSpec('yolov8', classes, INPUT, STRIDES, reg_max=bins, sigmoid=by_sigmoid))
+    assert_same(head.decode(outputs, SMALL, DecodeLimits(score, EVERYTHING, 1000)), expected)
+    assert_same(head.decode(outputs, SMALL, DecodeLimits(score, EVERYTHING, 1000)), expected)  # nothing is left of the first time
+
+
+def realistic_levels(random: np.random.Generator, objects: int, classes: int) -> Levels:
+    """Each object fires in the cells around its centre, with sharp distributions; the rest is quiet."""
+    boxes = [random.normal(0, 0.5, (1, *grid, 64)) for grid in GRIDS]
+    scores = [random.normal(-7, 1, (1, *grid, classes)) for grid in GRIDS]
+    for _ in range(objects):
+        level, number = int(random.integers(3)), int(random.integers(classes))
+        stride, (height, width) = STRIDES[level], GRIDS[level]
+        size = random.uniform(1.5, 5, 2) * stride
+        centre = random.uniform(0, INPUT)
+        for row, column in np.ndindex(height, width):
+            place = np.array([column + 0.5, row + 0.5]) * stride
+            if (np.abs(place - centre) > 1.2 * stride).any():
+                continue
+            sides = np.concatenate([place - centre + size / 2, centre + size / 2 - place]) / stride + random.normal(0, 0.1, 4)
+            scores[level][0, row, column, number] = random.uniform(-1, 3)
+            for side, distance in enumerate(np.clip(sides, 0, 14.9)):
+                bins = np.full(16, -6.0)
+                low = int(distance)
+                bins[low], bins[low + 1] = np.log(max(1 - distance + low, 1e-3)) + 4, np.log(max(distance - low, 1e-3)) + 4
+                boxes[level][0, row, column, 16 * side : 16 * side + 16] = bins
+    return boxes, scores
+
+
+@given(st.integers(0, 2**32), st.integers(0, 25), st.sampled_from([1, 3, 20]), st.booleans())
+def test_objects_in_quantised_levels_are_what_the_slow_way_finds(seed: int, objects: int, classes: int, agnostic: bool) -> None:
+    random = np.random.default_rng(seed)
+    outputs, left = outputs_of(random, realistic_levels(random, objects, classes), 'int8')
+    boxes = list(yolov8_levels(*left, STRIDES, 16, True))
+    assume(all(abs(one.score - 0.25) > NEAR for one in boxes))
+    picture = [one for one in boxes if one.score >= 0.25 and in_source([one], SMALL)]
+    kept, nearest = suppressed(picture, 0.45, agnostic)
+    assume(nearest > NEAR)
+    head = make_head(HeadSpec('yolov8', classes, INPUT, STRIDES, class_agnostic=agnostic))
+    assert_same(head.decode(outputs, SMALL, DecodeLimits(0.25, 0.45, 300)), in_source(kept, SMALL))
+
+
+def test_one_tensor_for_each_level_holds_boxes_first() -> None:
+    random = np.random.default_rng(4)
+    boxes, scores = random_levels(random, 16, 5, 2)
+    together = [np.concatenate(pair, axis=3).astype(np.float32) for pair in zip(boxes, scores, strict=True)]
+    expected = in_source(
+        [b for b in yolov8_levels([b[0] for b in boxes], [s[0] for s in scores], STRIDES, 16, True) if b.score >= 0.4], SMALL
+    )
+    head = make_head(HeadSpec('yolov8', 5, INPUT, STRIDES))
+    assert len(expected) > 5
+    for outputs in (together[::-1], [np.ascontiguousarray(one.transpose(0, 3, 1, 2)) for one in together]):
+        assert_same(head.decode([RawTensor(one) for one in outputs], SMALL, DecodeLimits(0.4, EVERYTHING, 1000)), expected)
+
+
+def test_a_scale_for_each_channel_and_half_precision_are_read_too() -> None:
+    random = np.random.default_rng(5)
+    boxes, scores = random_levels(random, 16, 5, 2)
+    outputs, left_boxes, left_scores = [], [], []
+    for box, score in zip(boxes, scores, strict=True):
+        outputs.append(RawTensor(box.astype(np.float16)))
+        scale = random.uniform(0.05, 0.2, 5).astype(np.float32)
+        values = np.clip(np.round(score / scale), -128, 127).astype(np.int8)
+        outputs.append(RawTensor(values, scale))
+        left_boxes.append(box[0].astype(np.float16).astype(np.float64))
+        left_scores.append(values[0] * scale.astype(np.float64))
+    expected = in_source([b for b in yolov8_levels(left_boxes, left_scores, STRIDES, 16, True) if b.score >= 0.4], SMALL)
+    head = make_head(HeadSpec('yolov8', 5, INPUT, STRIDES))
+    assert len(expected) > 5
+    assert_same(head.decode(outputs, SMALL, DecodeLimits(0.4, EVERYTHING, 1000)), expected)
+
+
+@pytest.mark.parametrize('extreme', [1e4, -1e4, 88.0, -100.0])
+def test_distributions_far_from_zero_are_no_problem(extreme: float) -> None:
+    random = np.random.default_rng(6)
+    boxes, scores = random_levels(random, 16, 2, 0)
+    boxes = [box + extreme for box in boxes]
+    outputs = [RawTensor(part.astype(np.float32)) for pair in zip(boxes, scores, strict=True) for part in pair]
+    left = [o.values[0].astype(np.float64) for o in outputs]
+    expected = in_source([b for b in yolov8_levels(left[::2], left[1::2], STRIDES, 16, True) if b.score >= 0.5], SMALL)
+    head = make_head(HeadSpec('yolov8', 2, INPUT, STRIDES))
+    assert_same(head.decode(outputs, SMALL, DecodeLimits(0.5, EVERYTHING, 1000)), expected, tolerance=0.02)
+
+
+def test_outputs_of_another_arrangement_may_follow() -> None:
+    head = make_head(HeadSpec('yolov8', CLASSES))
+    limits = DecodeLimits(0.25, 0.5, 10)
+    for count in (10, 7, 30):
+        table = rows((320, 320, 64, 32, 0.5, 0, 0), empty=count)
+        assert len(head.decode([RawTensor(np.ascontiguousarray(table.T[None]))], BOX, limits)) == 1
+    assert [Box(0.5, 0, 864, 492, 1056, 588)] == [
+        Box(float(s), int(c), *b) for b, s, c in zip(*vars(head.decode([RawTensor(table)], BOX, limits)).values(), strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ('shapes', 'message'),
+    [
+        ([], 'there is no output|no outputs|no channels'),
+        ([(2, 7, 10)], r'output 0 has shape 2x7x10: expected 1x7xN or 1xNx7 \(4 \+ 3 classes\)'),
+        ([(1, 8, 10)], r'output 0 has shape 1x8x10: expected 1x7xN'),
+        ([()], r'output 0 has shape \(\): expected'),
+        ([(1, 7, 10)] * 2, r'output 0 has shape 1x7x10: expected for each of the grids 80x80, 40x40, 20x20'),
+        ([(1, 80, 80, 64), (1, 80, 80, 4)], r'output 1 has shape 1x80x80x4: expected .* 64 box and 3 class channels, or 67 in one tensor'),
+        ([(1, 80, 80, 64), (1, 80, 80, 3)], r'grid 40x40 has outputs with no channels'),
+        ([(1, 80, 80, 67)] * 2, r'grid 80x80 has outputs with 67 and 67 channels'),
+        ([(1, 81, 80, 64)], r'output 0 has shape 1x81x80x64: expected'),
+    ],
+)
+def test_another_layout_is_an_error_with_its_shape(shapes: list[tuple[int, ...]], message: str) -> None:
+    head = make_head(HeadSpec('yolov8', CLASSES))
+    with pytest.raises(AcceleratorError, match=f'head yolov8: .*({message})'):
+        head.decode([RawTensor(np.zeros(shape, np.float32)) for shape in shapes], BOX, DecodeLimits(0.5, 0.5, 10))

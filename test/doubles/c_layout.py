@@ -1,0 +1,128 @@
+"""What a C compiler makes of a double's header, and what ctypes makes of the package's structs: to be compared field by field."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+Layout = dict[str, Any]
+"""``{'structs': {name: {'sizeof', 'fields': [[name, offset, size, kind], ...]}}, 'enums': {name: {enumerator: value}}}``."""
+
+_STRUCT = re.compile(r'typedef struct \{([^{}]*)\} (\w+);')
+_ENUM = re.compile(r'typedef enum \{([^{}]*)\} (\w+);')
+_FIELD = re.compile(r'(?P<type>[\w ]+?)\s*(?P<pointer>\*?)\s*(?P<name>\w+)(?P<lengths>(?:\[[^\]]+\])*)')
+_INTEGERS = {'int': 'signed', 'int32_t': 'signed', 'size_t': 'unsigned', 'uint8_t': 'unsigned', 'uint32_t': 'unsigned',
+             'uint64_t': 'unsigned', 'double': 'float', '_Bool': 'bool', 'char': 'text', 'cudaStream_t': 'pointer'}  # fmt: skip
+
+
+def _compiled(source: str, folder: Path, header: Path, options: Sequence[str]) -> str:
+    program = folder / 'layout'
+    (folder / 'layout.c').write_text(source, encoding='utf-8')
+    subprocess.run(['gcc', '-Wall', *options, '-I', header.parent, '-o', program, folder / 'layout.c'], check=True)
+    return subprocess.run([program], check=True, capture_output=True, text=True).stdout
+
+
+def c_layout(header: Path, prefix: str, folder: Path, options: Sequence[str] = ()) -> Layout:
+    """All structs and enums of *header* whose names begin with *prefix*: names from its text, everything else from the compiler."""
+    command = ['gcc', '-E', '-P', *options, header]
+    text = ' '.join(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+    enums = {name: body for body, name in _ENUM.findall(text) if name.startswith(prefix)}
+    structs = {name: body for body, name in _STRUCT.findall(text) if name.startswith(prefix)}
+    lines = []
+    for name, body in structs.items():
+        lines.append(f'printf("struct {name} %zu\\n", sizeof({name}));')
+        for declaration in filter(None, (part.strip() for part in body.split(';'))):
+            match = _FIELD.fullmatch(declaration)
+            assert match, f'this test does not understand the declaration {declaration!r}'
+            base, field, depth = match['type'], match['name'], match['lengths'].count('[')
+            kind = 'pointer' if match['pointer'] else 'signed' if base in enums else _INTEGERS.get(base, base)
+            member = f'(({name} *)0)->{field}'
+            lengths = ''.join('[%zu]' for _ in range(depth))
+            counts = ''.join(f', sizeof({member}{"[0]" * level}) / sizeof({member}{"[0]" * (level + 1)})' for level in range(depth))
+            lines.append(f'printf("field {field} %zu %zu {kind}{lengths}\\n", offsetof({name}, {field}), sizeof({member}){counts});')
+    for name, body in enums.items():
+        lines.append(f'printf("enum {name}\\n");')
+        for enumerator in filter(None, (part.split('=')[0].strip() for part in body.split(','))):
+            lines.append(f'printf("value {enumerator} %d\\n", (int){enumerator});')
+    source = f'#include <stddef.h>\n#include <stdio.h>\n#include "{header}"\nint main(void) {{\n' + '\n'.join(lines) + '\nreturn 0;\n}\n'
+    return _parsed(_compiled(source, folder, header, options))
+
+
+def _parsed(output: str) -> Layout:
+    layout: Layout = {'structs': {}, 'enums': {}}
+    members: Any = None
+    for what, name, *values in (line.split() for line in output.splitlines()):
+        if what == 'struct':
+            members = []
+            layout['structs'][name] = {'sizeof': int(values[0]), 'fields': members}
+        elif what == 'field':
+            members.append([name, int(values[0]), int(values[1]), values[2]])
+        elif what == 'enum':
+            members = layout['enums'].setdefault(name, {})
+        else:
+            members[name] = int(values[0])
+    return layout
+
+
+def python_layout(structs: Mapping[str, type[ctypes.Structure]], enums: Mapping[str, Mapping[str, IntEnum]]) -> Layout:
+    """The same of the package's structs and enums, which are given by their C names."""
+    names = {struct: name for name, struct in structs.items()}
+    return {
+        'structs': {
+            name: {
+                'sizeof': ctypes.sizeof(struct),
+                'fields': [[field[0], *_place(struct, field[0]), _kind(field[1], names)] for field in struct._fields_],
+            }
+            for name, struct in structs.items()
+        },
+        'enums': {name: {enumerator: int(value) for enumerator, value in values.items()} for name, values in enums.items()},
+    }
+
+
+def _place(struct: type[ctypes.Structure], name: str) -> tuple[int, int]:
+    descriptor = getattr(struct, name)
+    return descriptor.offset, descriptor.size
+
+
+def _kind(field_type: Any, names: Mapping[Any, str]) -> str:
+    if issubclass(field_type, ctypes.Array):
+        inner = _kind(field_type._type_, names)
+        base, bracket, rest = inner.partition('[')
+        return f'{base}[{field_type._length_}]{bracket}{rest}'
+    if issubclass(field_type, ctypes.Structure):
+        return names.get(field_type, field_type.__name__)
+    if field_type is ctypes.c_void_p or issubclass(field_type, ctypes._Pointer):
+        return 'pointer'
+    if field_type is ctypes.c_double:
+        return 'float'
+    if field_type is ctypes.c_bool:
+        return 'bool'
+    if field_type is ctypes.c_char:
+        return 'text'
+    return 'signed' if field_type(-1).value < 0 else 'unsigned'
+
+
+def differences(theirs: Layout, ours: Layout, beginnings: Mapping[str, Sequence[str]] | None = None) -> list[str]:
+    """One line for each difference.
+
+    :param beginnings: structs of which the package only knows the beginning, and the names of the fields that it leaves out.
+    """
+    found = []
+    for part in ('structs', 'enums'):
+        for name in sorted(set(theirs[part]) | set(ours[part])):
+            there, here = theirs[part].get(name), ours[part].get(name)
+            rest = (beginnings or {}).get(name)
+            if part == 'structs' and rest is not None and there and here:
+                known = len(here['fields'])
+                left_out = [field[0] for field in there['fields'][known:]]
+                there, here = there['fields'][:known], here['fields']
+                if not set(left_out) <= set(rest):
+                    found.append(f'{name} goes on with {left_out}, not with {rest}')
+            if there != here:
+                found.append(f'{name}: C {there}, Python {here}')
+    return found

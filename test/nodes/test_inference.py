@@ -1,0 +1,301 @@
+"""The inference node when its device is lost, as other programs see it: detections, diagnostics, log."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from rcl_interfaces.msg import Log
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from vision_msgs.msg import Detection2DArray
+
+from zc_perception.errors import AcceleratorError, ConfigError, DeviceLostError
+from zc_perception.frame import Frame, Header
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import BufferPool
+from zc_perception.nodes.inference import InferenceNode
+from zc_perception.nodes.process import NodeGroup
+from zc_perception.npu import recovering_device
+from zc_perception.npu.accelerator import Capabilities, ImportHandle
+from zc_perception.npu.cpu import CpuAccelerator
+from zc_perception.npu.manifest import ModelManifest
+from zc_perception.pixel.colorimetry import BT601_LIMITED
+
+WAIT_S = 30.0
+
+
+class Devices:
+    """Makes accelerators that run HOG on the cpu, until they are told that they are lost."""
+
+    def __init__(self) -> None:
+        self.made: list[CpuAccelerator] = []
+        self.present = True
+        self.refusals = 0
+
+    def __call__(self) -> CpuAccelerator:
+        if not self.present:
+            self.refusals += 1
+            raise AcceleratorError('no card: check lspci')
+        self.made.append(_Losable(self))
+        return self.made[-1]
+
+
+class _Losable(CpuAccelerator):
+    def __init__(self, devices: Devices) -> None:
+        super().__init__(CopyLedger(), 1)
+        self._devices = devices
+        self.closed = False
+
+    def import_frame(self, frame: Frame) -> ImportHandle:
+        if not self._devices.present:
+            raise DeviceLostError('the card was removed')
+        return super().import_frame(frame)
+
+    def notices(self) -> tuple[str, ...]:
+        return ('the link is PCIe x1, not x4: use another slot',)
+
+    def facts(self) -> dict[str, object]:
+        return {'pci_address': '0000:01:00.0'}
+
+    def close(self) -> None:
+        self.closed = True
+        super().close()
+
+
+class Reader(Node):
+    """What another program receives of the node."""
+
+    def __init__(self, context: rclpy.Context) -> None:
+        super().__init__('reader', context=context)
+        self.detections = 0
+        self.statuses: list[tuple[int, str, dict[str, str]]] = []
+        self.log: Counter[tuple[int, str]] = Counter()
+        self.create_subscription(Detection2DArray, 'detections', self._on_detections, 10)
+        self.create_subscription(DiagnosticArray, '/diagnostics', self._on_diagnostics, 10)
+        self.create_subscription(Log, '/rosout', self._on_log, QoSProfile(depth=1000, durability=DurabilityPolicy.TRANSIENT_LOCAL))
+
+    def _on_detections(self, message: Detection2DArray) -> None:
+        self.detections += 1
+
+    def _on_diagnostics(self, message: DiagnosticArray) -> None:
+        for status in message.status:
+            if status.name == 'inference: accelerator':
+                level = status.level if isinstance(status.level, int) else status.level[0]
+                self.statuses.append((level, status.message, {value.key: value.value for value in status.values}))
+
+    def _on_log(self, message: Log) -> None:
+        if message.name == 'inference':
+            self.log[message.level, message.msg] += 1
+
+
+class Running:
+    """A node with a camera's queue that is filled while somebody waits for something."""
+
+    def __init__(self, node: InferenceNode, reader: Reader, group: NodeGroup, pool: BufferPool) -> None:
+        self.node, self.reader, self._group, self._pool = node, reader, group, pool
+        self._sequence = 0
+
+    def _feed(self) -> None:
+        slot = self._pool.acquire()
+        if slot is not None:
+            now = time.monotonic_ns()
+            header = Header(now, 'camera')
+            frame = Frame.publish_slot(self._pool, slot, header=header, colorimetry=BT601_LIMITED, sequence=self._sequence, captured_ns=now)
+            self._sequence += 1
+            self.node.subscription.queue.put(frame)
+
+    def eventually(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not condition():
+            assert self._group.failure is None, self._group.failure
+            assert time.monotonic() < deadline, f'{what} within {WAIT_S:g} s'
+            self._feed()
+            time.sleep(0.01)
+
+
+@contextmanager
+def running(domain: int, pool: BufferPool, devices: Devices, **parameters: Any) -> Iterator[Running]:
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=domain)
+    try:
+        options = [Parameter(name, value=value) for name, value in {'model': 'hog', 'timeout': 20.0, **parameters}.items()]
+        failed = threading.Event()
+        node = InferenceNode(accelerator_factory=devices, context=context, parameter_overrides=options)
+        reader = Reader(context)
+        with NodeGroup(context, (node,), failed.set) as group:
+            group.add_node(reader)
+            group.start()
+            yield Running(node, reader, group, pool)
+            assert group.failure is None
+        reader.destroy_node()
+    finally:
+        context.try_shutdown()
+
+
+@pytest.fixture
+def pool(make_pool: Callable[..., BufferPool]) -> BufferPool:
+    return make_pool(64, 128, slots=8)
+
+
+def number(level: bytes | int) -> int:
+    return level if isinstance(level, int) else level[0]
+
+
+OK, WARN, ERROR = (number(level) for level in (DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR))
+
+
+def test_a_lost_device_is_an_error_in_diagnostics_until_it_is_back(
+    free_domain: int, pool: BufferPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr('zc_perception.nodes.inference._RECENT_NS', 500_000_000)
+    monkeypatch.setattr(recovering_device, 'LONGEST_DELAY_S', 0.2)
+    devices = Devices()
+    with running(free_domain, pool, devices) as run:
+        node, reader, eventually = run.node, run.reader, run.eventually
+        eventually(lambda: reader.detections > 5 and bool(reader.statuses), 'detections and diagnostics')
+        level, message, values = reader.statuses[-1]
+        assert (level, message, values['state']) == (OK, 'running', 'running')
+        first = node.accelerator
+
+        devices.present = False
+        eventually(lambda: reader.statuses[-1][0] == ERROR, 'an error in diagnostics')
+        eventually(
+            lambda: devices.refusals >= 3 and 'no card' in reader.statuses[-1][1], 'attempts that fail, and diagnostics that say why'
+        )
+        level, message, values = reader.statuses[-1]
+        assert message.startswith('recovering since ') and 'attempt ' in message and 'last error: no card: check lspci' in message
+        assert int(values['device_losses']) == 1 and values['recovered'] == '0'
+        assert isinstance(first, _Losable) and first.closed
+        frozen = reader.detections
+        eventually(lambda: int(reader.statuses[-1][2]['refused_recovering']) > 5, 'frames that are dropped meanwhile, and counted')
+        assert reader.detections - frozen <= 1, 'there is nobody to detect anything'
+
+        devices.present = True
+        eventually(lambda: reader.statuses[-1][0] == OK, 'diagnostics that are well again')
+        assert reader.statuses[-1][2]['recovered'] == '1' and reader.statuses[-1][2]['state'] == 'running'
+        eventually(lambda: reader.detections > frozen + 5, 'detections again')
+        assert node.accelerator is devices.made[1]
+        errors = [text for (severity, text) in reader.log if severity == 40 and 'the device was lost: ' in text]
+        assert len(errors) == 1 and 'it is opened anew' in errors[0]
+        eventually(lambda: any(text.startswith('the device is back') for _, text in reader.log), 'a line in the log')
+    assert all(device.closed for device in devices.made if isinstance(device, _Losable)), 'the node closes the last one'
+
+
+def test_notices_are_said_once_and_shown_always(free_domain: int, pool: BufferPool) -> None:
+    with running(free_domain, pool, Devices()) as run:
+        reader, eventually = run.reader, run.eventually
+        eventually(lambda: len(reader.statuses) >= 2, 'diagnostics')
+        notice = 'the link is PCIe x1, not x4: use another slot'
+        for _, _, values in reader.statuses:
+            assert values['notices'] == notice and values['pci_address'] == '0000:01:00.0'
+        eventually(lambda: reader.log[30, notice] > 0, 'a warning')
+        assert reader.log[30, notice] == 1
+        figures = reader.statuses[-1][2]
+        assert int(figures['submitted']) >= int(figures['completed']) > 0 and figures['utilisation'].endswith('%')
+
+
+def test_double_buffering_needs_more_frames_in_flight_and_says_so(free_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    capabilities = Capabilities('axruntime', 'metis-0:1:0', copy_free=False, max_in_flight=3)
+    monkeypatch.setattr(_Losable, 'capabilities', lambda self: capabilities)
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=free_domain)
+    try:
+        for in_flight, said in ((1, True), (3, False)):
+            values = {'model': 'hog', 'double_buffer': True, 'in_flight': in_flight}
+            options = [Parameter(name, value=value) for name, value in values.items()]
+            node = InferenceNode(context=context, accelerator_factory=Devices(), parameter_overrides=options)
+            (status,) = [status for status in node.collect_diagnostics() if status.part == 'accelerator']
+            assert ('set in_flight to 3' in status.values['notices']) is said
+            node.stop()
+            node.destroy_node()
+    finally:
+        context.try_shutdown()
+
+
+def test_the_node_ends_while_its_device_is_lost(free_domain: int, pool: BufferPool) -> None:
+    devices = Devices()
+    with running(free_domain, pool, devices) as run:
+        node, reader, eventually = run.node, run.reader, run.eventually
+        eventually(lambda: reader.detections > 0, 'detections')
+        devices.present = False
+        eventually(lambda: node.scheduler.state.recovering, 'a loss')
+    assert not node.scheduler._thread.is_alive() and not any(thread.name == 'inference' for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize(
+    ('parameters', 'message'),
+    [
+        ({'axl_ioctls': ['sumbit=70']}, "parameter 'axl_ioctls' has 'sumbit=70'"),
+        ({'aipu_cores': 5}, "parameter 'aipu_cores' is 5; it must be an integer from 0 to 4"),
+        ({'output_dmabuf': 'maybe'}, "parameter 'output_dmabuf' is 'maybe'; it must be one of auto, true, false"),
+        ({'double_buffer': 'yes'}, "parameter 'double_buffer' is 'yes'; it must be a boolean"),
+        ({'accelerator': 'axel'}, "parameter 'accelerator' is 'axel'; it must be one of auto, axl, axruntime, cpu"),
+        ({'accelerator': 'axruntime'}, "model 'road' (engine onnx) can't run on axruntime"),
+    ],
+)
+def test_wrong_parameters_are_one_sentence(free_domain: int, parameters: dict[str, Any], message: str) -> None:
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=free_domain)
+    try:
+        with pytest.raises(ConfigError) as refused:
+            InferenceNode(context=context, parameter_overrides=[Parameter(name, value=value) for name, value in parameters.items()])
+        assert message in str(refused.value) and '\n' not in str(refused.value)
+    finally:
+        context.try_shutdown()
+
+
+def test_a_driver_without_our_ioctls_is_one_line_and_the_next_is_taken(free_domain: int, tmp_path: Any) -> None:
+    """/dev/null answers ENOTTY to everything, as the shipped driver does to our ioctls."""
+    (tmp_path / 'model.yaml').write_text(
+        'head: boxes\nclasses: [person]\ninput: {resize: none}\nvariants:\n'
+        '  - {engine: axl, outputs: [{name: boxes, dtype: float32, shape: [8, 6]}]}\n  - {engine: opencv_hog}\n',
+        encoding='utf-8',
+    )
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=free_domain)
+    try:
+        options = {'model': str(tmp_path), 'accelerator_device': '/dev/null'}
+        node = InferenceNode(context=context, parameter_overrides=[Parameter(name, value=value) for name, value in options.items()])
+        said: list[str] = []
+        node.get_logger = lambda: _Lines(said)  # type: ignore[method-assign]
+        node.start()
+        assert node.accelerator.capabilities().name == 'cpu' and node.manifest.engine == 'opencv_hog'
+        lines = [line for line in said if 'ENOTTY' in line]
+        assert len(lines) == 1 and '\n' not in lines[0]
+        assert '/dev/null has no import and submit ioctls (ENOTTY)' in lines[0] and 'accelerator: axruntime' in lines[0]
+        node.stop()
+        node.destroy_node()
+    finally:
+        context.try_shutdown()
+
+
+class _Lines:
+    def __init__(self, lines: list[str]) -> None:
+        self.info = self.warning = self.error = lambda text, **options: lines.append(text)
+
+
+def test_a_factory_whose_accelerator_refuses_the_model_leaves_nothing_open(free_domain: int) -> None:
+    devices = Devices()
+
+    class Refusing(_Losable):
+        def load(self, manifest: ModelManifest) -> None:
+            raise ConfigError('not this model')
+
+    made: list[Refusing] = []
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=free_domain)
+    try:
+        with pytest.raises(ConfigError, match='not this model'):
+            InferenceNode(context=context, accelerator_factory=lambda: made.append(Refusing(devices)) or made[-1])  # type: ignore[func-returns-value]
+        assert made[0].closed
+    finally:
+        context.try_shutdown()

@@ -1,0 +1,85 @@
+"""``zc_record`` beside a camera of another process: the frames arrive as shared memory, and are on disk bit by bit."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from nodes.programs import Program, environment, parameters
+
+from zc_perception.camera.recording import RecordingReader
+from zc_perception.camera.scene import RoadScene
+
+# By its module, so that it runs from a checkout that was installed before there was such a script.
+RECORD = [
+    sys.executable,
+    '-c',
+    'import sys; from zc_perception.nodes.recorder import zc_record; sys.argv[0] = "zc_record"; sys.exit(zc_record())',
+]
+
+
+@contextmanager
+def record(domain: int, **values: object) -> Iterator[subprocess.Popen[str]]:
+    args = [*RECORD, *parameters(**values)]
+    with subprocess.Popen(args, env=environment(domain), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_frames_of_another_process_are_recorded_bit_by_bit(tmp_path: Path, free_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path / 'run'))
+    (tmp_path / 'run').mkdir(mode=0o700)
+    path = tmp_path / 'a.zcr'
+    camera = parameters(width=320, height=240, framerate=30.0, seed=7, heap='memfd')
+    with (
+        Program('capture_node', *camera, domain=free_domain).start('[capture]: ready'),
+        record(free_domain, path=path, max_frames=20, copy_free='required') as recorder,
+    ):
+        output, _ = recorder.communicate(timeout=60)
+    assert recorder.returncode == 0, output
+    assert f'20 frames in {path}, 0 left out for the disk, 0 refused' in output
+    scene = RoadScene(320, 240, 7)
+    with RecordingReader(path) as reader:
+        assert len(reader) == 20 and reader.complete
+        for number in range(20):
+            frame, planes = reader.frame(number), reader.read_planes(number)
+            assert frame is not None and planes is not None and frame.header.frame_id == 'camera_optical_frame'
+            luma, chroma = planes[0] * 0, planes[1] * 0
+            scene.draw(frame.sequence, luma, chroma)
+            assert (planes[0] == luma).all() and (planes[1] == chroma).all()
+
+
+def test_a_signal_ends_it_with_what_there_is(tmp_path: Path, free_domain: int) -> None:
+    with record(free_domain, path=tmp_path / 'a.zcr') as recorder:
+        assert recorder.stdout is not None
+        for line in recorder.stdout:
+            if '[recorder]: ready' in line:
+                break
+        recorder.send_signal(signal.SIGINT)
+        output, _ = recorder.communicate(timeout=20)
+    assert recorder.returncode == 0 and '0 frames in no file' in output
+
+
+@pytest.mark.parametrize(
+    ('values', 'message'),
+    [
+        ({}, "parameter 'path' is empty"),
+        ({'path': 'a.mp4'}, "recording 'a.mp4' must end in .zcr or .nv12"),
+        ({'path': '{tmp}/file/a.zcr'}, "can't be made"),
+        ({'pat': 'a.zcr'}, "'path' is empty"),
+        ({'path': '{tmp}/a.zcr', 'max_frame': 5}, "parameter 'max_frame' is unknown; did you mean 'max_frames'?"),
+    ],
+)
+def test_wrong_parameters_end_with_one_clear_line(values: dict[str, str], message: str, tmp_path: Path, free_domain: int) -> None:
+    values = {name: str(value).replace('{tmp}', str(tmp_path)) for name, value in values.items()}
+    (tmp_path / 'file').touch()
+    with record(free_domain, **values) as recorder:
+        output, _ = recorder.communicate(timeout=60)
+    assert recorder.returncode == 2 and message in output and 'Traceback' not in output, output

@@ -1,0 +1,143 @@
+"""The Voyager runtime's double, models for it, and the same detector in NumPy."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.detection.heads.spec import HeadSpec
+from zc_perception.detection.quantised_tensor import QuantisedTensorSpec
+from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.npu.manifest import ModelInput, ModelManifest, TensorSpec
+
+DOUBLES = Path(__file__).resolve().parents[1] / 'doubles'
+STRIDES = (8, 16, 32)
+CLASSES = ('red', 'green', 'blue')
+#: Y, U, V of saturated colours in BT.601 limited range, and of black.
+COLOURS = {'red': (81, 90, 240), 'green': (145, 54, 34), 'blue': (41, 240, 110), 'black': (16, 128, 128)}
+
+
+def build_double(path: Path, *options: str) -> Path:
+    """Compile the runtime's double."""
+    sources = [DOUBLES / name for name in ('axruntime.c', 'axruntime_run.c', 'axruntime_model.c')]
+    flags = ['-shared', '-fPIC', '-fvisibility=hidden', '-O2', '-Wall', '-Wextra', '-Werror']
+    subprocess.run(['gcc', *flags, *options, '-o', path, *sources, '-lm', '-lpthread'], check=True)
+    return path
+
+
+class Double:
+    """What a test may set and ask: ``double.fail_from = 3``, ``double.runs``."""
+
+    def __init__(self, path: Path) -> None:
+        self.__dict__['path'] = str(path)
+        self.__dict__['library'] = ctypes.CDLL(str(path))
+
+    def __getattr__(self, name: str) -> int:
+        return ctypes.c_int.in_dll(self.library, f'double_{name}').value
+
+    def __setattr__(self, name: str, value: int) -> None:
+        ctypes.c_int.in_dll(self.library, f'double_{name}').value = value
+
+    def reset(self) -> None:
+        self.library.double_reset()
+
+    def is_hanging(self) -> bool:
+        return bool(self.library.double_is_hanging())
+
+    def end_hang(self) -> None:
+        self.library.double_end_hang()
+
+    def used_sub_devices(self) -> list[int]:
+        return list((ctypes.c_int * 4).in_dll(self.library, 'double_used_sub_devices'))
+
+    def first_misuse(self) -> str:
+        return bytes((ctypes.c_char * 512).in_dll(self.library, 'double_first_misuse')).split(b'\0')[0].decode()
+
+
+def model_file(folder: Path, width: int, height: int, **settings: float) -> Path:
+    """A file that the double takes for a compiled model."""
+    path = folder / 'model.json'
+    path.write_text(json.dumps({'height': height, 'width': width, **settings}), encoding='utf-8')
+    return path
+
+
+def model(
+    folder: Path, width: int = 64, height: int = 64, *, resize: str = 'letterbox', tensors: Sequence[TensorSpec] = (), **settings: float
+) -> ModelManifest:
+    """A manifest with its model file."""
+    path = model_file(folder, width, height, **settings)
+    return ModelManifest(
+        name='blobs', path=folder / 'model.yaml', engine='axruntime', file=path,
+        input=ModelInput(width, height, False, 0.0, 1.0, resize, 114), head=HeadSpec('yolov8', len(CLASSES)), classes=CLASSES,
+        score_threshold=0.5, nms_threshold=0.5, max_detections=100, tensors=tuple(tensors),
+    )  # fmt: skip
+
+
+def tensor_spec(width: int, height: int, scale: float = 1 / 255, zero_point: int = -128) -> QuantisedTensorSpec:
+    """What the double's models take."""
+    return QuantisedTensorSpec(width, height, 3, scale, zero_point, ((1, 1), (1, 15), (0, 1)))
+
+
+def paint(luma: NDArray[np.uint8], chroma: NDArray[np.uint8], colour: str, left: int, top: int, right: int, bottom: int) -> None:
+    """A rectangle at even pixels."""
+    y, u, v = COLOURS[colour]
+    luma[top:bottom, left:right] = y
+    chroma[top // 2 : bottom // 2, left // 2 : right // 2] = u, v
+
+
+def numbered(number: int) -> Callable[[NDArray[np.uint8], NDArray[np.uint8]], None]:
+    """Fills a frame of 64 x 64 with its number: cell k of the finest grid is red if bit k is set."""
+
+    def fill(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
+        luma[:16], chroma[:8] = COLOURS['black'][0], COLOURS['black'][1:]
+        for bit in range(10):
+            if number >> bit & 1:
+                row, column = divmod(bit, 8)
+                luma[8 * row : 8 * row + 8, 8 * column : 8 * column + 8] = COLOURS['red'][0]
+                chroma[4 * row : 4 * row + 4, 4 * column : 4 * column + 4] = COLOURS['red'][1:]
+
+    return fill
+
+
+def number_in(outputs: Sequence[RawTensor]) -> int:
+    red = outputs[1].values[0, :2, :, 0].reshape(-1)[:10] > outputs[1].zero_point
+    return int((red * (1 << np.arange(10))).sum())
+
+
+def detect(tensor: NDArray[np.int8], spec: QuantisedTensorSpec) -> list[RawTensor]:
+    """What the double's model yields, from the same tensor, before it is quantised: for each stride DFL logits and class logits."""
+    (above, _), (left, _), (before, _) = spec.padding
+    raw = tensor[above : above + spec.height, left : left + spec.width, before : before + 3]
+    real = (raw.astype(np.float64) - spec.zero_point) * spec.scale
+    excess = np.stack([real[..., c] - np.maximum(real[..., (c + 1) % 3], real[..., (c + 2) % 3]) for c in range(3)], axis=-1)
+    outputs = []
+    for stride in STRIDES:
+        rows, columns = spec.height // stride, spec.width // stride
+        means = excess.reshape(rows, stride, columns, stride, 3).mean((1, 3))
+        logits = 8.0 * (2 * means - 1)
+        bins = np.full((rows, columns, 4, 16), -8.0)
+        for row in range(rows):
+            for column in range(columns):
+                y, x = row * stride + stride // 2, column * stride + stride // 2
+                inside = excess[..., int(np.argmax(excess[y, x]))] > 0.5
+                ways = (inside[y, :x][::-1], inside[:y, x][::-1], inside[y, x:], inside[y:, x])
+                for side, way in enumerate(ways):
+                    steps = min(len(way) if way.all() else int(np.argmin(way)), 15 * stride)
+                    _write_bins(bins[row, column, side], steps / stride)
+        outputs.append(RawTensor(bins.reshape(1, rows, columns, 64).astype(np.float32), layout='nhwc', name=f'box_{stride}'))
+        outputs.append(RawTensor(logits[np.newaxis].astype(np.float32), layout='nhwc', name=f'scores_{stride}'))
+    return outputs
+
+
+def _write_bins(bins: NDArray[Any], distance: float) -> None:
+    lower = int(distance)
+    for place, part in ((lower, 1 - (distance - lower)), (lower + 1, distance - lower)):
+        if part > 0:
+            bins[place] = max(-8.0, np.log(part))

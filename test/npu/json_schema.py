@@ -1,0 +1,73 @@
+"""JSON Schema, draft 2020-12: the keywords that ``model.schema.json`` uses, written from the specification alone.
+
+A schema with any other keyword is refused, so that none is passed over. NaN and infinity are no JSON, and fit no schema of a number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+ANNOTATIONS = {'$schema', '$defs', 'title', 'description', 'default'}
+
+
+def _is(value: Any, kind: str) -> bool:
+    if kind in ('number', 'integer'):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            return False
+        return kind == 'number' or value == int(value)
+    return isinstance(value, {'object': dict, 'array': list, 'string': str, 'boolean': bool, 'null': type(None)}[kind])
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
+def conforms(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any] | None = None) -> bool:
+    """Whether *value* is what *schema* says.
+
+    :raises NotImplementedError: a keyword that isn't known here.
+    """
+    root = schema if root is None else root
+    return all(_keyword(name, operand, value, schema, root) for name, operand in schema.items())
+
+
+def _keyword(name: str, operand: Any, value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> bool:
+    number, text, array, table = _is(value, 'number'), isinstance(value, str), isinstance(value, list), isinstance(value, dict)
+    match name:
+        case 'type':
+            return _is(value, operand)
+        case 'enum':
+            return any(_equal(value, option) for option in operand)
+        case 'minimum':
+            return not number or value >= operand
+        case 'maximum':
+            return not number or value <= operand
+        case 'exclusiveMinimum':
+            return not number or value > operand
+        case 'minLength':
+            return not text or len(value) >= operand
+        case 'minItems':
+            return not array or len(value) >= operand
+        case 'maxItems':
+            return not array or len(value) <= operand
+        case 'items':
+            return not array or all(conforms(item, operand, root) for item in value)
+        case 'required':
+            return not table or all(key in value for key in operand)
+        case 'properties':
+            return not table or all(conforms(value[key], rule, root) for key, rule in operand.items() if key in value)
+        case 'additionalProperties':
+            others = set(value) - set(schema.get('properties', ())) if table else ()
+            return all(conforms(value[key], operand, root) for key in others) if operand is not False else not others
+        case 'anyOf':
+            return any(conforms(value, option, root) for option in operand)
+        case '$ref':
+            target: Any = root
+            for step in operand.removeprefix('#/').split('/'):
+                target = target[step]
+            return conforms(value, target, root)
+    if name in ANNOTATIONS:
+        return True
+    raise NotImplementedError(f"keyword '{name}'")

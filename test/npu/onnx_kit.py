@@ -1,0 +1,41 @@
+"""The smallest ONNX models: outputs are the input itself. Encoded by hand after ``onnx.proto`` (ONNX 1.14, IR version 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+FLOAT, UINT8, INT8, INT64, FLOAT16, DOUBLE = 1, 2, 3, 7, 10, 11
+Axis = int | str
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*encoded, number])
+
+
+def _field(number: int, value: int | str | bytes) -> bytes:
+    if isinstance(value, int):
+        return _varint(number << 3) + _varint(value)
+    payload = value.encode() if isinstance(value, str) else value
+    return _varint(number << 3 | 2) + _varint(len(payload)) + payload
+
+
+def _value(name: str, kind: int, shape: Sequence[Axis]) -> bytes:
+    axes = b''.join(_field(1, _field(1 if isinstance(axis, int) else 2, axis)) for axis in shape)
+    return _field(1, name) + _field(2, _field(1, _field(1, kind) + _field(2, axes)))
+
+
+def identity(shape: Sequence[Axis], kind: int, *, output_kind: int | None = None, inputs: int = 1) -> bytes:
+    """Input ``x`` (and ``x1`` …), output ``y``: the same values, or with *output_kind* the same values in that type."""
+    if output_kind is None:
+        node = _field(1, 'x') + _field(2, 'y') + _field(4, 'Identity')
+    else:
+        attribute = _field(1, 'to') + _field(3, output_kind) + _field(20, 2)
+        node = _field(1, 'x') + _field(2, 'y') + _field(4, 'Cast') + _field(5, attribute)
+    names = ['x', *(f'x{index}' for index in range(1, inputs))]
+    values = b''.join(_field(11, _value(name, kind, shape)) for name in names)
+    graph = _field(1, node) + _field(2, 'identity') + values + _field(12, _value('y', output_kind or kind, shape))
+    return _field(1, 8) + _field(7, graph) + _field(8, _field(2, 13))

@@ -1,0 +1,251 @@
+"""A scheduler with an accelerator that does exactly, and only when, what a test says."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.frame import Frame
+from zc_perception.frame_queue import FrameQueue
+from zc_perception.memory.fence import EventFence
+from zc_perception.memory.pool import BufferPool, SlotState
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.npu.accelerator import Capabilities, ImportHandle
+from zc_perception.npu.manifest import ModelManifest
+from zc_perception.npu.scheduler import InFlight, Scheduler
+
+MakePool = Callable[..., BufferPool]
+MakeFrame = Callable[..., Frame]
+LONG_S, SHORT_S = 10.0, 0.05
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10.0
+    while not condition():
+        assert time.monotonic() < deadline, 'it did not happen within 10 s'
+        time.sleep(0.002)
+
+
+class ScriptedFence(EventFence):
+    """Raises what it was signalled with, as a driver's fence does."""
+
+    def check(self) -> None:
+        if self._error is not None and self.wait(0.0):
+            raise self._error
+        super().check()
+
+
+class ScriptedJob:
+    """A job whose fence the test signals; ``ends`` says how it was ended."""
+
+    def __init__(self, sequence: int) -> None:
+        self.sequence = sequence
+        self.fence = ScriptedFence()
+        self.letterbox = Letterbox.fit(64, 48, 64, 48)
+        self.ends: list[str] = []
+        self.output_error: Exception | None = None
+        self.abandon_error: Exception | None = None
+
+    @property
+    def closed(self) -> bool:
+        return self.ends == ['closed']
+
+    def outputs(self) -> list[Any]:
+        assert self.ends == []
+        if self.output_error is not None:
+            raise self.output_error
+        return []
+
+    def abandon(self) -> ScriptedFence:
+        if self.abandon_error is not None:
+            raise self.abandon_error
+        self.ends.append('abandoned')
+        return self.fence
+
+    def close(self) -> None:
+        self.ends.append('closed')
+        self.fence.close()
+
+
+class ScriptedAccelerator:
+    """Takes jobs; finishes at once the frames in ``instant``, else none; raises what is in the lists of errors."""
+
+    def __init__(self, max_in_flight: int = 8, *, may_hang: bool = True) -> None:
+        self.max_in_flight, self.may_hang = max_in_flight, may_hang
+        self.jobs: list[ScriptedJob] = []
+        self.import_errors: list[Exception] = []
+        self.submit_errors: list[Exception] = []
+        self.release_errors: list[Exception] = []
+        self.tidy_errors: list[Exception] = []
+        self.trial_errors: list[Exception] = []
+        self.instant: set[int] = set()
+        self.instant_all = False
+        self.imports = 0
+        self.trial_imports = 0
+        self.releases = 0
+        self.tidied: list[int] = []
+        self.trials: list[int] = []
+        self.undone: list[int] = []
+        self.closed = 0
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities('scripted', 'test', copy_free=True, max_in_flight=self.max_in_flight, may_hang=self.may_hang)
+
+    def constraints(self) -> BufferConstraints:
+        return BufferConstraints('scripted')
+
+    def load(self, manifest: ModelManifest) -> None:
+        pass
+
+    def notices(self) -> tuple[str, ...]:
+        return ()
+
+    def facts(self) -> dict[str, object]:
+        return {}
+
+    def _alive(self) -> None:
+        assert not self.closed, 'a closed accelerator is not used'
+
+    def trial_import(self, layout: Any, buffers: Any) -> Callable[[], None] | None:
+        self._alive()
+        if self.trial_errors:
+            raise self.trial_errors.pop()
+        self.trials.append(threading.get_ident())
+        return lambda: self.undone.append(threading.get_ident())
+
+    def import_frame(self, frame: Frame) -> ImportHandle:
+        self._alive()
+        if self.import_errors:
+            raise self.import_errors.pop()
+        self.imports += 1
+        return ImportHandle(self.imports)
+
+    def submit(self, handle: ImportHandle, frame: Frame) -> ScriptedJob:
+        self._alive()
+        if self.submit_errors:
+            raise self.submit_errors.pop()
+        job = ScriptedJob(frame.data.sequence)
+        if self.instant_all or frame.data.sequence in self.instant:
+            job.fence.signal()
+        self.jobs.append(job)
+        return job
+
+    def release(self, handle: ImportHandle) -> None:
+        self._alive()
+        self.releases += 1
+        if self.release_errors:
+            raise self.release_errors.pop()
+
+    def tidy(self) -> None:
+        self._alive()
+        self.tidied.append(threading.get_ident())
+        if self.tidy_errors:
+            raise self.tidy_errors.pop()
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def finish(self, index: int, error: Exception | None = None) -> None:
+        eventually(lambda: len(self.jobs) > index)
+        self.jobs[index].fence.signal(error)
+
+
+class Factory:
+    """Opens scripted accelerators anew, after the refusals in ``errors``."""
+
+    def __init__(self, *errors: Exception, make: Callable[[], ScriptedAccelerator] = ScriptedAccelerator) -> None:
+        self.errors = list(errors)
+        self.made: list[ScriptedAccelerator] = []
+        self.calls: list[float] = []
+        self.gate: threading.Event | None = None
+        self.entered = threading.Event()
+        self._make = make
+
+    def __call__(self) -> ScriptedAccelerator:
+        self.calls.append(time.monotonic())
+        self.entered.set()
+        if self.gate is not None:
+            assert self.gate.wait(30.0)
+        if self.errors:
+            raise self.errors.pop(0)
+        self.made.append(self._make())
+        return self.made[-1]
+
+
+class Bench:
+    """A running scheduler with what came out of it."""
+
+    def __init__(self, pool: BufferPool, make_frame: MakeFrame, accelerator: ScriptedAccelerator, **options: Any) -> None:
+        self.pool, self.accelerator = pool, accelerator
+        self._make_frame = make_frame
+        self.queue = FrameQueue(options.pop('depth', None))
+        self.results: list[int] = []
+        self.errors: list[tuple[int, Exception]] = []
+        self.on_result: Callable[[InFlight], None] = lambda entry: None
+        options = {'in_flight': 4, 'timeout_s': LONG_S, **options}
+        self.reopen: Factory | None = options.get('reopen')
+        self.scheduler = Scheduler(accelerator, self.queue, self._result, self._error, **options)
+        self.scheduler.start()
+
+    def _result(self, entry: InFlight) -> None:
+        assert not entry.frame.released, 'the frame ends after the callback'
+        entry.job.outputs()
+        self.on_result(entry)
+        self.results.append(entry.frame.data.sequence)
+
+    def _error(self, frame: Frame, error: Exception) -> None:
+        assert not frame.released
+        self.errors.append((frame.data.sequence, error))
+
+    def feed(self, *sequences: int) -> None:
+        for sequence in sequences:
+            self.queue.put(self._make_frame(self.pool, sequence=sequence))
+
+    @property
+    def lost(self) -> list[int]:
+        return [sequence for sequence, _ in self.errors]
+
+    @property
+    def jobs(self) -> list[ScriptedJob]:
+        """Of every accelerator that there was."""
+        return [job for accelerator in self.accelerators for job in accelerator.jobs]
+
+    @property
+    def accelerators(self) -> list[ScriptedAccelerator]:
+        return [self.accelerator, *(self.reopen.made if self.reopen is not None else ())]
+
+    def all_free(self) -> bool:
+        self.pool.collect()
+        return set(self.pool.statistics().states) == {SlotState.FREE}
+
+    def stop(self) -> None:
+        self.scheduler.stop()
+        self.queue.close()
+
+    def end(self) -> None:
+        """Stop, with every job done, and see that the thread is gone."""
+        stopper = threading.Thread(target=self.stop)
+        stopper.start()
+        stopping = True
+        while stopping:  # more may be submitted until it has stopped
+            stopping = stopper.is_alive()
+            for job in self.jobs:
+                job.fence.signal()
+            stopper.join(0.002)
+        assert not self.scheduler._thread.is_alive()
+
+
+def check_balance(bench: Bench) -> None:
+    """Once everything has ended: each frame and each job ended exactly once, and the figures add up."""
+    figures = bench.scheduler.statistics()
+    refused = figures.refused_disabled + figures.refused_recovering + figures.refused_device
+    assert figures.taken == refused + figures.submitted
+    assert figures.submitted == figures.completed + figures.timed_out + figures.failed and figures.in_flight == 0
+    assert figures.completed == len(bench.results)
+    assert figures.timed_out + figures.failed + figures.refused_device == len(bench.errors)
+    assert len(bench.jobs) == figures.submitted
+    for job in bench.jobs:
+        assert len(job.ends) == 1, f'job of frame {job.sequence} was ended by {job.ends}'

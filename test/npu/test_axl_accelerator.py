@@ -1,0 +1,236 @@
+"""The axl accelerator as a whole, on cards that only count: what it says of itself, and what it does when the card fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from npu.card_kit import CountingCard, counting_accelerator
+from npu.host_tree import Host
+
+from zc_perception.errors import AcceleratorError, DeviceLostError
+from zc_perception.frame import Frame
+from zc_perception.npu.axl import AxlAccelerator
+from zc_perception.npu.axl_errors import AxlGoneError
+from zc_perception.pixel.fourcc import NV12
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+MakeFrame = Callable[..., Frame]
+Opened = tuple[AxlAccelerator, CountingCard]
+GOOD_LINK = {'current_link_speed': '8.0 GT/s PCIe', 'current_link_width': '4'}
+
+
+@pytest.fixture
+def make_opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Opened]]:
+    made: list[AxlAccelerator] = []
+
+    def make(**options: Any) -> Opened:
+        accelerator, card = counting_accelerator(monkeypatch, **options)
+        made.append(accelerator)
+        return accelerator, card
+
+    yield make
+    for accelerator in made:
+        accelerator.close()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+# What it says of itself.
+
+
+def test_a_good_card_needs_no_notice(make_opened: Callable[..., Opened], host: Host) -> None:
+    node = host.add_card(**GOOD_LINK)
+    accelerator, _ = make_opened(device='', tree=host.tree)
+    assert list(accelerator.notices()) == []
+    facts = accelerator.facts()
+    assert {name: facts[name] for name in ('device', 'pci_address', 'pcie_link', 'driver_level', 'max_in_flight', 'result_heap')} == {
+        'device': node, 'pci_address': '0000:01:00.0', 'pcie_link': '8 GT/s x4', 'driver_level': 2, 'max_in_flight': 4,
+        'result_heap': 'memfd',
+    }  # fmt: skip
+    assert (facts['imports'], facts['import_cache'], facts['release_errors'], facts['last_release_error']) == (0, '0 of 64', 0, '')
+
+
+def test_a_slow_or_unreadable_link_is_a_notice_and_seen_as_it_is_now(make_opened: Callable[..., Opened], host: Host) -> None:
+    host.add_card(**{**GOOD_LINK, 'current_link_width': '1'})
+    accelerator, _ = make_opened(device='', tree=host.tree)
+    assert ['runs at 8 GT/s x1' in notice for notice in accelerator.notices()] == [True]
+    host.write(host.tree.pci('0000:01:00.0'), current_link_width='4')
+    assert list(accelerator.notices()) == [] and accelerator.facts()['pcie_link'] == '8 GT/s x4'
+    (host.tree.pci('0000:01:00.0') / 'current_link_speed').unlink()
+    assert ["can't be read" in notice for notice in accelerator.notices()] == [True]
+    assert str(accelerator.facts()['pcie_link']).startswith('unknown')
+
+
+def test_a_second_card_is_worth_a_notice_where_none_was_named(make_opened: Callable[..., Opened], host: Host) -> None:
+    host.add_card(**GOOD_LINK)
+    host.add_card('0004:01:00.0', 'metis-4:1:0', port='0000:00:1d.0', **GOOD_LINK)
+    accelerator, _ = make_opened(device='', tree=host.tree)
+    (notice,) = accelerator.notices()
+    assert 'there are 2 Metis cards' in notice and "'accelerator_device'" in notice and '0004:01:00.0' in notice
+    named, _ = make_opened(device='04:01:00.0', tree=host.tree)
+    assert list(named.notices()) == [] and named.capabilities().device.endswith('metis-4:1:0')
+
+
+def test_an_older_driver_is_a_notice(make_opened: Callable[..., Opened], host: Host) -> None:
+    host.add_card(**GOOD_LINK)
+    accelerator, _ = make_opened(device='', tree=host.tree, level=1)
+    (notice,) = accelerator.notices()
+    assert 'only ioctls 64 to 66' in notice and 'tight LINEAR' in notice
+
+
+def test_a_cache_that_was_too_small_is_a_notice(
+    make_opened: Callable[..., Opened], make_pool: Any, make_frame: MakeFrame, host: Host
+) -> None:
+    host.add_card(**GOOD_LINK)
+    accelerator, _ = make_opened(device='', tree=host.tree)
+    cache: Any = accelerator._cache
+    cache.limit = 2
+    pool = make_pool(slots=3)
+    for _ in range(2):
+        held = [make_frame(pool) for _ in range(3)]
+        for frame in held:
+            accelerator.release(accelerator.import_frame(frame))
+        for frame in held:
+            frame.release()
+    (notice,) = accelerator.notices()
+    assert 'more buffers are in use than the import cache held' in notice and 'it holds 3 now' in notice and "'slots'" in notice
+
+
+def test_a_driver_without_our_ioctls_names_them_and_the_way_out(host: Host) -> None:
+    """A node that answers ENOTTY to everything, as the shipped driver does to ours."""
+    node = host.add_card(**GOOD_LINK)
+    with pytest.raises(AcceleratorError) as refused:
+        AxlAccelerator(tree=host.tree)
+    text = str(refused.value)
+    assert f'the driver of {node} has no import and submit ioctls (ENOTTY)' in text
+    assert 'accelerator: axruntime' in text and 'cpu' in text and "'axl_ioctls'" in text and '\n' not in text
+
+
+def test_no_card_is_said_before_anything_is_opened(host: Host) -> None:
+    with pytest.raises(AcceleratorError, match='no Metis card'):
+        AxlAccelerator(tree=host.tree)
+
+
+# Imports and jobs.
+
+
+def test_an_import_is_not_released_under_a_job_that_was_given_up(make_opened: Callable[..., Opened], make_frame: MakeFrame) -> None:
+    """The pipeline releases the import when it gives the job up, and the device may still be reading."""
+    accelerator, card = make_opened(import_cache=False)
+    frame = make_frame()
+    handle = accelerator.import_frame(frame)
+    job = accelerator.submit(handle, frame)
+    fence = job.abandon()
+    accelerator.release(handle)
+    accelerator.tidy()
+    assert card.held == {handle.number}
+    card.jobs[0].signal()
+    accelerator.tidy()
+    assert card.held == set()
+    fence.close()
+
+
+@pytest.mark.parametrize('cached', [True, False])
+def test_an_import_ends_with_its_last_job(make_opened: Callable[..., Opened], make_frame: MakeFrame, make_pool: Any, cached: bool) -> None:
+    accelerator, card = make_opened(import_cache=cached)
+    pool = make_pool()
+    frame = make_frame(pool)
+    handle = accelerator.import_frame(frame)
+    jobs = [accelerator.submit(handle, frame) for _ in range(2)]
+    frame.release()
+    pool.close()  # the camera is gone
+    accelerator.release(handle)
+    accelerator.tidy()
+    assert card.held == {1}
+    for fence, job in zip(card.jobs, jobs, strict=True):
+        assert card.held == {1}
+        fence.signal()
+        job.close()
+    assert card.held == set()
+
+
+def test_a_submit_that_is_refused_holds_nothing(
+    make_opened: Callable[..., Opened], make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accelerator, card = make_opened(import_cache=False, in_flight=1)
+    frame = make_frame()
+
+    def refuse(*_: object) -> None:
+        raise AcceleratorError('EBUSY')
+
+    for _ in range(3):
+        handle = accelerator.import_frame(frame)
+        with monkeypatch.context() as patch:
+            patch.setattr(card, 'submit2', refuse)
+            with pytest.raises(AcceleratorError, match='EBUSY'):
+                accelerator.submit(handle, frame)
+        accelerator.release(handle)
+    assert card.held == set() and accelerator.facts()['jobs'] == 0
+
+
+def test_an_import_that_fails_is_not_counted(
+    make_opened: Callable[..., Opened], make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for cached in (True, False):
+        accelerator, card = make_opened(import_cache=cached)
+
+        def refuse(*_: object) -> int:
+            raise AcceleratorError('EINVAL')
+
+        with monkeypatch.context() as patch:
+            patch.setattr(card, 'import_planes', refuse)
+            with pytest.raises(AcceleratorError, match='EINVAL'):
+                accelerator.import_frame(make_frame())
+        assert accelerator.imports == 0
+
+
+def test_level_1_imports_tight_images_and_says_why_not_others(
+    make_opened: Callable[..., Opened], make_pool: Any, make_frame: MakeFrame
+) -> None:
+    accelerator, card = make_opened(level=1)
+    tight = {'stride_align': 1, 'offset_align': 1}
+    for layout, good in ((tight, True), ({'stride_align': 256}, False), ({**tight, 'buffer_per_plane': True}, False)):
+        frame = make_frame(make_pool(fourcc=NV12, layout=layout))
+        if good:
+            assert accelerator.import_frame(frame).number in card.held
+        else:
+            with pytest.raises(AcceleratorError, match='imports only tight LINEAR images in one buffer, not NV12') as refused:
+                accelerator.import_frame(frame)
+            assert 'stride alignment' in str(refused.value)
+
+
+# A card that goes away.
+
+
+def test_an_accelerator_closes_without_a_word_when_its_card_is_gone(make_opened: Callable[..., Opened], make_frame: MakeFrame) -> None:
+    accelerator, card = make_opened()
+    frame = make_frame()
+    job = accelerator.submit(accelerator.import_frame(frame), frame)
+    idle = make_frame()
+    accelerator.import_frame(idle)
+    card.release_error = AxlGoneError('release_import', 19)
+    card.jobs[0].signal(DeviceLostError('ENODEV'))
+    with pytest.raises(AcceleratorError, match='ENODEV'):
+        job.outputs()
+    job.close()
+    frame.release()
+    accelerator.tidy()
+    accelerator.close()
+    assert accelerator.facts()['release_errors'] == 0
+    card.release_error = None
+
+
+def test_an_accelerator_opened_anew_knows_no_import_of_the_old_one(make_opened: Callable[..., Opened], make_frame: MakeFrame) -> None:
+    first, _ = make_opened()
+    frame = make_frame()
+    first.import_frame(frame)
+    first.close()
+    second, card = make_opened()
+    assert second.facts()['epoch'] != first.facts()['epoch']
+    assert (second.import_frame(frame).number, second.imports, card.made) == (1, 1, 1)

@@ -1,0 +1,342 @@
+"""Results of jobs: views of the device's own memory, read between the brackets of the CPU's access, from buffers that come back."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from npu.card_kit import MANIFEST, CountingCard, counting_accelerator
+
+from zc_perception.errors import AcceleratorError, AllocationError
+from zc_perception.frame import Frame
+from zc_perception.memory import heaps
+from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.npu import axl_job
+from zc_perception.npu.axl import AxlAccelerator
+from zc_perception.npu.axl_job import AxlJob, tensor_view
+from zc_perception.npu.manifest import TensorSpec
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+MakeFrame = Callable[..., Frame]
+Opened = tuple[AxlAccelerator, CountingCard]
+SPECS = (
+    TensorSpec('boxes', 'int16', (2, 3), 8, (0.5, 1.0, 2.0), 3, 'nhwc', ((1, 0), (0, 2))),
+    TensorSpec('plain', 'uint8', (4,), 64, (1.0,), 0),
+)
+
+
+@pytest.fixture
+def make_opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Opened]]:
+    made: list[AxlAccelerator] = []
+
+    def make(**options: Any) -> Opened:
+        options.setdefault('manifest', replace(MANIFEST, tensors=SPECS))
+        accelerator, card = counting_accelerator(monkeypatch, **options)
+        made.append(accelerator)
+        return accelerator, card
+
+    yield make
+    for accelerator in made:
+        accelerator.close()
+
+
+@pytest.fixture
+def opened(make_opened: Callable[..., Opened]) -> Opened:
+    return make_opened()
+
+
+class Access:
+    """Records the CPU's accesses."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.events: list[tuple[str, int]] = []
+        for name in ('begin', 'end'):
+            monkeypatch.setattr(DmaBuf, f'{name}_cpu_access', self._recorder(name))
+
+    def _recorder(self, name: str) -> Callable[..., None]:
+        def record(buffer: DmaBuf, access: CpuAccess, timeout_s: float = 0.0) -> None:
+            assert access == CpuAccess.READ
+            self.events.append((name, buffer.identity.inode))
+
+        return record
+
+
+def run(accelerator: AxlAccelerator, frame: Frame, content: bytes = b'') -> AxlJob:
+    """A job that has ended, and wrote this."""
+    job = accelerator.submit(accelerator.import_frame(frame), frame)
+    fence: Any = job.fence
+    job._result.buffer.memory(write=True)[: len(content)] = content
+    fence.signal()
+    return job
+
+
+def test_outputs_are_the_result_s_memory_without_its_padding(opened: Opened, make_frame: MakeFrame) -> None:
+    accelerator, _ = opened
+    written = np.arange(15, dtype=np.int16).reshape(3, 5)
+    job = run(accelerator, make_frame(), b'\0' * 8 + written.tobytes() + b'\0' * 26 + bytes([7, 8, 9, 10]))
+    boxes, plain = job.outputs()
+    assert boxes.values.tolist() == [[5, 6, 7], [10, 11, 12]] and plain.values.tolist() == [7, 8, 9, 10]
+    assert (boxes.name, boxes.layout, boxes.zero_point, boxes.values.dtype) == ('boxes', 'nhwc', 3, np.int16)
+    assert isinstance(boxes.scale, np.ndarray) and boxes.scale.tolist() == [0.5, 1.0, 2.0] and plain.scale == 1.0
+    assert boxes.real().tolist() == [[1.0, 3.0, 8.0], [3.5, 8.0, 18.0]]
+    job._result.buffer.memory(write=True)[64] = 200
+    assert plain.values[0] == 200, 'a view: what the device writes shows'
+    with pytest.raises(ValueError, match='read-only'):
+        plain.values[0] = 1
+    job.close()
+
+
+def test_views_and_mappings_are_made_once_for_each_buffer(make_opened: Callable[..., Opened], make_frame: MakeFrame) -> None:
+    accelerator, _ = make_opened(in_flight=1)
+    frame = make_frame()
+    seen = set()
+    for _ in range(5):
+        job = run(accelerator, frame)
+        seen.add(id(job.outputs()))
+        job.close()
+    assert len(seen) == 1, 'the steady state allocates nothing'
+
+
+def test_the_cpu_s_access_lasts_from_outputs_to_close(opened: Opened, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+    accelerator, _ = opened
+    access = Access(monkeypatch)
+    job = run(accelerator, make_frame())
+    assert access.events == [], 'nothing before the result is wanted'
+    inode = job._result.buffer.identity.inode
+    job.outputs()
+    job.outputs()
+    job.result_bytes(0, 4)
+    assert access.events == [('begin', inode)]
+    job.close()
+    job.close()
+    assert access.events == [('begin', inode), ('end', inode)]
+
+
+def test_a_job_that_is_given_up_after_a_look_ends_its_access(
+    opened: Opened, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accelerator, _ = opened
+    access = Access(monkeypatch)
+    job = run(accelerator, make_frame())
+    job.outputs()
+    job.abandon().close()
+    assert [name for name, _ in access.events] == ['begin', 'end']
+
+
+def test_a_result_that_nobody_wants_is_not_touched(opened: Opened, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+    access = Access(monkeypatch)
+    job = run(opened[0], make_frame())
+    job.close()
+    assert access.events == []
+
+
+@pytest.mark.parametrize('state', ['pending', 'failed', 'closed'])
+def test_there_is_no_result_without_success(opened: Opened, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+    accelerator, card = opened
+    access = Access(monkeypatch)
+    frame = make_frame()
+    job = accelerator.submit(accelerator.import_frame(frame), frame)
+    if state == 'failed':
+        card.jobs[0].signal(AcceleratorError('the card says no'))
+    if state == 'closed':
+        card.jobs[0].signal()
+        job.close()
+    words = {'pending': 'not signalled', 'failed': 'the card says no', 'closed': 'the job was closed'}[state]
+    for look in (job.outputs, lambda: job.result_bytes(0, 1)):
+        with pytest.raises(AcceleratorError, match=words):
+            look()
+    assert access.events == []
+    card.jobs[0].signal()
+    job.close()
+
+
+def test_closing_twice_or_after_giving_up_gives_back_once(make_opened: Callable[..., Opened], make_frame: MakeFrame) -> None:
+    accelerator, card = make_opened(in_flight=2)
+    frame = make_frame()
+    job = run(accelerator, frame)
+    job.close()
+    job.close()
+    late = run(accelerator, frame)
+    fence = late.abandon()
+    late.close()
+    late.abandon()
+    fence.close()
+    jobs = [run(accelerator, frame) for _ in range(2)]
+    assert jobs[0]._result is not jobs[1]._result, 'one buffer for two jobs'
+    with pytest.raises(AcceleratorError, match='all 2 result buffers are in use, 0 of them by jobs that were given up'):
+        accelerator.submit(accelerator.import_frame(frame), frame)
+    for each in jobs:
+        each.close()
+    assert len(card.jobs) == 4
+
+
+def test_a_job_that_was_given_up_keeps_its_buffer_until_its_fence(make_opened: Callable[..., Opened], make_frame: MakeFrame) -> None:
+    accelerator, card = make_opened(in_flight=1)
+    frame = make_frame()
+    job = accelerator.submit(accelerator.import_frame(frame), frame)
+    fence = job.abandon()
+    assert not fence.wait(0.0)
+    for _ in range(3):
+        with pytest.raises(AcceleratorError, match='1 of them by jobs that were given up'):
+            accelerator.submit(accelerator.import_frame(frame), frame)
+    assert accelerator.facts()['jobs_given_up'] == 1
+    card.jobs[0].signal()
+    accelerator.tidy()
+    assert accelerator.facts()['jobs_given_up'] == 0 and accelerator.facts()['jobs'] == 0
+    fence.close()
+    run(accelerator, frame).close()
+
+
+def test_views_that_outlive_the_accelerator_cost_nobody_anything(make_opened: Callable[..., Opened], make_frame: MakeFrame) -> None:
+    accelerator, _ = make_opened()
+    job = run(accelerator, make_frame())
+    kept = job.outputs()[1].values
+    job.close()
+    accelerator.close()
+    assert kept.tolist() == [0, 0, 0, 0], 'the memory is still there'
+    del kept, job
+    gc.collect()  # and goes with them: no_fd_leak looks
+
+
+def test_jobs_may_outlive_the_accelerator(make_opened: Callable[..., Opened], make_frame: MakeFrame) -> None:
+    accelerator, card = make_opened()
+    frame = make_frame()
+    first, second = (accelerator.submit(accelerator.import_frame(frame), frame) for _ in range(2))
+    accelerator.close()
+    accelerator.close()
+    for fence in card.jobs:
+        fence.signal(AcceleratorError('ECANCELED'))
+    first.close()
+    second.abandon().close()
+    assert card.held == set()
+
+
+def test_a_larger_model_has_larger_results(opened: Opened, make_frame: MakeFrame) -> None:
+    accelerator, card = opened
+    frame = make_frame()
+    busy = accelerator.submit(accelerator.import_frame(frame), frame)
+    larger = replace(MANIFEST, tensors=(TensorSpec('large', 'int8', (100_000,), 0, (1.0,), 0),))
+    with pytest.raises(AcceleratorError, match='1 jobs are in flight'):
+        accelerator.load(larger)
+    card.jobs[0].signal()
+    busy.close()
+    accelerator.load(larger)
+    job = run(accelerator, frame, bytes(range(100)) * 1000)
+    assert job.outputs()[0].values[-3:].tolist() == [97, 98, 99]
+    job.close()
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_cutting_padding_away_is_what_numpy_s_pad_undoes(data: st.DataObject) -> None:
+    shape = tuple(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4)))
+    padding = tuple(data.draw(st.tuples(st.integers(0, 3), st.integers(0, 3))) for _ in shape)
+    dtype = data.draw(st.sampled_from(['int8', 'uint8', 'int16', 'int32', 'float32']))
+    values = np.arange(np.prod(shape), dtype=dtype).reshape(shape)
+    offset = data.draw(st.integers(0, 4)) * 4
+    memory = b'\xee' * offset + np.pad(values, padding, constant_values=99).tobytes() + b'\xee' * 5
+    spec = TensorSpec('t', dtype, shape, offset, (1.0,), 0, '', padding if data.draw(st.booleans()) or np.any(padding) else ())
+    view = tensor_view(memoryview(memory), spec).values
+    assert view.dtype == np.dtype(dtype) and np.array_equal(view, values)
+    assert not view.flags.owndata
+    assert axl_job.result_size([spec]) == len(memory) - 5
+
+
+# Where results come from.
+
+
+class FakeHeap:
+    """Has room for some bytes."""
+
+    def __init__(self, name: str, room: int) -> None:
+        self.name = name
+        self.closed = True
+        self._room = room
+
+    def allocate(self, size: int) -> DmaBuf:
+        self._room -= size
+        if self._room < 0:
+            raise AllocationError(f'{self.name} could not allocate {size} bytes: no room')
+        return SealedMemfd().allocate(size)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Machine:
+    """Heaps by name."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **room: int) -> None:
+        self.heaps = [FakeHeap(f'dma_heap/{name.replace("_", ",")}', size) for name, size in room.items()]
+        monkeypatch.setattr(heaps, '_open_named', self._open)
+        monkeypatch.setattr(heaps, '_cma_heaps', lambda: ['dma_heap/linux,cma'])
+
+    def _open(self, name: str) -> FakeHeap:
+        for heap in self.heaps:
+            if heap.name == name:
+                heap.closed = False
+                return heap
+        raise FileNotFoundError(2, 'No such file or directory')
+
+
+@pytest.mark.parametrize(
+    ('room', 'heap', 'words'),
+    [
+        ({'linux_cma': 1 << 20, 'system': 1 << 20}, 'dma_heap/linux,cma', None),
+        ({'system': 1 << 20}, 'dma_heap/system', 'there is none in /dev/dma_heap'),
+        ({'linux_cma': 0, 'system': 1 << 20}, 'dma_heap/system', 'could not allocate 1 bytes'),
+        ({'linux_cma': 20_000, 'system': 1 << 20}, 'dma_heap/system', 'could not allocate 10000 bytes'),  # a page, but not all results
+    ],
+)
+def test_results_come_from_cma_or_else_from_the_system_heap_which_is_said(
+    monkeypatch: pytest.MonkeyPatch, room: dict[str, int], heap: str, words: str | None
+) -> None:
+    machine = Machine(monkeypatch, **room)
+    chosen, buffers, notice = axl_job.open_result_heap(10_000, 4)
+    assert chosen.name == heap and len(buffers) == 4
+    if words is None:
+        assert notice == ''
+    else:
+        assert words in notice and heap in notice and 'IOMMU' in notice and 'CONFIG_DMABUF_HEAPS_CMA' in notice
+    assert [each.name for each in machine.heaps if not each.closed] == [heap], 'others are closed'
+    for buffer in buffers:
+        buffer.close()
+
+
+@pytest.mark.parametrize('room', [{}, {'linux_cma': 20_000, 'system': 20_000}, {'system': 20_000}])
+def test_no_room_anywhere_is_an_error_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, room: dict[str, int]) -> None:
+    machine = Machine(monkeypatch, **room)
+    with pytest.raises(AllocationError):
+        axl_job.open_result_heap(10_000, 4)
+    assert all(heap.closed for heap in machine.heaps)
+
+
+def test_the_accelerator_says_once_where_results_come_from(monkeypatch: pytest.MonkeyPatch, make_opened: Callable[..., Opened]) -> None:
+    open_result_heap = axl_job.open_result_heap
+    accelerator, _ = make_opened()
+    Machine(monkeypatch, system=1 << 20)
+    monkeypatch.setattr(axl_job, 'open_result_heap', open_result_heap)
+    accelerator.load(MANIFEST)
+    assert [notice for notice in accelerator.notices() if 'result buffers come from dma_heap/system' in notice]
+    assert accelerator.facts()['result_heap'] == 'dma_heap/system'
+    Machine(monkeypatch)
+    with pytest.raises(AcceleratorError, match='no heap for result buffers'):
+        accelerator.load(MANIFEST)
+
+
+def test_fences_that_are_given_up_are_watched_by_a_duplicate(opened: Opened, make_frame: MakeFrame) -> None:
+    accelerator, card = opened
+    frame = make_frame()
+    job = accelerator.submit(accelerator.import_frame(frame), frame)
+    fence = job.abandon()
+    assert fence is card.jobs[0], "the job's own, for the lease"
+    fence.close()
+    accelerator.tidy()
+    assert accelerator.facts()['jobs_given_up'] == 1

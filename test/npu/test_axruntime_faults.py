@@ -1,0 +1,379 @@
+"""The axruntime accelerator when runs fail, the runtime hangs, jobs are given up and it is closed in the middle."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from npu.axruntime_kit import Double, build_double, model, number_in, numbered
+
+from zc_perception.errors import AcceleratorError, ConfigError, DeviceLostError
+from zc_perception.frame import Frame
+from zc_perception.memory.fence import EventFence
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import BufferPool, SlotState
+from zc_perception.npu import axruntime
+from zc_perception.npu.axruntime import AxRuntimeAccelerator
+from zc_perception.npu.axruntime_abi import Result
+from zc_perception.npu.axruntime_input import FrameToTensor
+from zc_perception.npu.axruntime_job import AxRuntimeJob
+from zc_perception.npu.axruntime_tensors import InputSlot
+from zc_perception.npu.axruntime_worker import AxRuntimeWorker
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+MakePool = Callable[..., BufferPool]
+MakeFrame = Callable[..., Frame]
+Open = Callable[..., AxRuntimeAccelerator]
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope='module')
+def built(tmp_path_factory: pytest.TempPathFactory) -> Double:
+    return Double(build_double(tmp_path_factory.mktemp('axruntime') / 'libaxruntime.so'))
+
+
+@pytest.fixture
+def double(built: Double) -> Iterator[Double]:
+    built.reset()
+    yield built
+    assert (built.misuses, built.first_misuse()) == (0, '')
+    assert (built.live_objects, built.used_sub_devices()) == (0, [0, 0, 0, 0])
+
+
+@pytest.fixture
+def open_accelerator(double: Double) -> Iterator[Open]:
+    opened: list[AxRuntimeAccelerator] = []
+
+    def open_it(**options: object) -> AxRuntimeAccelerator:
+        defaults = {'library': double.path, 'tensor_heap': SealedMemfd(), 'flush_after_s': 0.005, 'timeout_s': WAIT_S}
+        opened.append(AxRuntimeAccelerator(CopyLedger(), **{**defaults, **options}))
+        return opened[-1]
+
+    yield open_it
+    for accelerator in opened:
+        accelerator.close()
+
+
+def start(accelerator: AxRuntimeAccelerator, frame: Frame) -> AxRuntimeJob:
+    return accelerator.submit(accelerator.import_frame(frame), frame)
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait for another thread's work; only a failure takes long."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def all_free(pool: BufferPool) -> bool:
+    pool.collect()
+    return set(pool.statistics().states) == {SlotState.FREE}
+
+
+def fail_runs(double: Double, after: int, count: int, code: Result = Result.RUNTIME_ERROR) -> None:
+    double.fail_from, double.fail_count, double.fail_code = double.runs + after, count, int(code)
+
+
+@pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
+def test_a_failed_run_costs_its_frame_and_mixes_nothing_up(
+    double_buffer: bool, double: Double, open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame, tmp_path: Path
+) -> None:
+    """Fails now and then, the frames come in bursts, some are given up: whatever does come out is the frame's own."""
+    accelerator = open_accelerator(double_buffer=double_buffer, flush_after_s=0.001)
+    accelerator.load(model(tmp_path))
+    limit = accelerator.capabilities().max_in_flight
+    pool = make_pool(64, 64, slots=limit)
+    random = np.random.default_rng(3)
+    right = failed = 0
+    for burst in range(60):
+        if burst % 4 == 1:
+            fail_runs(double, int(random.integers(1, 4)), 1)
+        numbers = range(burst * 10, burst * 10 + int(random.integers(1, limit + 1)))
+        frames = [make_frame(pool, sequence=n, fill=numbered(n)) for n in numbers]
+        jobs = [start(accelerator, frame) for frame in frames]
+        for frame, job in zip(frames, jobs, strict=True):
+            if random.random() < 0.1:
+                frame.release(job.abandon())
+                continue
+            assert job.fence.wait(WAIT_S)
+            try:
+                assert number_in(job.outputs()) == frame.data.sequence
+                right += 1
+            except AcceleratorError as error:
+                assert 'injected into run' in str(error) and not isinstance(error, DeviceLostError)
+                failed += 1
+            job.close()
+            frame.release()
+        eventually(lambda: all_free(pool) and accelerator._open_jobs == 0)
+    assert right > 60 and failed >= 5
+    assert (int(str(accelerator.facts()['reloads'])) > 0) == double_buffer, 'nobody knows what an instance with results inside answers next'
+
+
+@pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
+@pytest.mark.parametrize(('code', 'count', 'words'), [
+    (Result.CONNECTION_ERROR, 1, r'injected into run \d+ \(CONNECTION_ERROR\); check that .axdevice. lists'),
+    (Result.RUNTIME_ERROR, 100, r'3 runs failed in a row: .*RUNTIME_ERROR'),
+])  # fmt: skip
+def test_a_lost_device_fails_all_jobs_and_stays_lost(
+    code: Result, count: int, words: str, double_buffer: bool,
+    double: Double, open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame, tmp_path: Path,
+) -> None:  # fmt: skip
+    accelerator = open_accelerator(double_buffer=double_buffer)
+    accelerator.load(model(tmp_path))
+    pool = make_pool(64, 64, slots=4)
+    fail_runs(double, 1, count, code)
+    lost = None
+    for number in range(4):
+        frame = make_frame(pool, sequence=number, fill=numbered(number))
+        try:
+            job = start(accelerator, frame)
+        except DeviceLostError as error:
+            lost = error
+            frame.release()
+            break
+        assert job.fence.wait(WAIT_S)
+        with pytest.raises(AcceleratorError) as caught:
+            job.fence.check()
+        lost = caught.value
+        with pytest.raises(type(lost)):
+            job.outputs()
+        job.close()
+        frame.release()
+    assert isinstance(lost, DeviceLostError)
+    with pytest.raises(DeviceLostError, match=words):
+        start(accelerator, make_frame(pool))
+    accelerator.close()
+    double.fail_count = 0
+    again = open_accelerator()
+    again.load(model(tmp_path))
+    job = start(again, make_frame(pool, fill=numbered(99)))
+    assert job.fence.wait(WAIT_S) and number_in(job.outputs()) == 99
+    job.close()
+
+
+def test_a_device_that_takes_no_new_instance_is_lost(double: Double, open_accelerator: Open, make_frame: MakeFrame, tmp_path: Path) -> None:
+    accelerator = open_accelerator(double_buffer=True)
+    accelerator.load(model(tmp_path))
+    fail_runs(double, 1, 1)
+    double.refuse_double_buffer = 1
+    frame = make_frame(width=64, height=64)
+    job = start(accelerator, frame)
+    assert job.fence.wait(WAIT_S)
+    with pytest.raises(DeviceLostError, match=r'injected into run .*loading the model anew failed as well: .*no memory for double'):
+        job.outputs()
+    job.close()
+
+
+@pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
+def test_a_run_that_never_returns_is_told_and_left_behind(
+    double_buffer: bool, double: Double, open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(axruntime, '_CLOSE_TIMEOUT_S', 0.05)
+    accelerator = open_accelerator(double_buffer=double_buffer, timeout_s=0.01)
+    accelerator.load(model(tmp_path))
+    pool = make_pool(64, 64, slots=3)
+    double.hang_at = double.runs + 1
+    first, second, third = (make_frame(pool, fill=numbered(n)) for n in range(3))
+    jobs = [start(accelerator, first), start(accelerator, second)]
+    eventually(double.is_hanging)
+    assert not any(job.fence.wait(0.0) for job in jobs)
+    eventually(lambda: accelerator._worker is not None and accelerator._worker.silent_s() > 0.02)
+    with pytest.raises(DeviceLostError, match=r'libaxruntime has not answered for .*metis-0:1:0.*restart the node'):
+        start(accelerator, third)
+    third.release()
+    first.release(jobs[0].abandon())
+    second.release(jobs[1].abandon())
+    eventually(lambda: all_free(pool))
+    with pytest.warns(RuntimeWarning, match=r'did not return from a call within 0\.05 s.*stays in use until this process ends'):
+        accelerator.close()
+    accelerator.close()
+    assert double.live_objects == 4, 'context, model, connection and instance: it may still write'
+    double.end_hang()
+    eventually(lambda: double.live_objects == 0)
+    eventually(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith('axruntime')])
+
+
+def test_a_call_that_returns_at_the_last_moment_leaves_nothing_behind(
+    double: Double, open_accelerator: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    original = AxRuntimeWorker.stop
+    monkeypatch.setattr(AxRuntimeWorker, 'stop', lambda worker, timeout_s: original(worker, timeout_s) and False)
+    accelerator = open_accelerator()
+    accelerator.load(model(tmp_path))
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        accelerator.close()
+    assert double.live_objects == 0
+
+
+def test_a_runtime_that_hangs_while_loading_is_lost(
+    double: Double, open_accelerator: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(axruntime, '_CLOSE_TIMEOUT_S', 0.05)
+    monkeypatch.setattr(axruntime, '_LOAD_TIMEOUT_S', 0.05)
+    accelerator = open_accelerator()
+    double.hang_at = 1
+    with pytest.raises(DeviceLostError, match=r'did not load the model within 0\.05 s'):
+        accelerator.load(model(tmp_path))
+    with pytest.raises(DeviceLostError, match='does not give the model before back; restart the node'):
+        accelerator.load(model(tmp_path))
+    with pytest.warns(RuntimeWarning):
+        accelerator.close()
+    double.end_hang()
+    eventually(lambda: double.live_objects == 0)
+
+
+class HeldWriter:
+    """Keeps the conversion thread within a frame until it is told to go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.inside, self.go_on = threading.Event(), threading.Event()
+        self.written: list[int] = []
+        original = FrameToTensor.write
+
+        def write(writer: FrameToTensor, frame: Frame, slot: InputSlot) -> None:
+            self.inside.set()
+            assert self.go_on.wait(WAIT_S)
+            self.written.append(frame.data.sequence)
+            original(writer, frame, slot)
+
+        monkeypatch.setattr(FrameToTensor, 'write', write)
+
+
+def test_a_job_that_is_given_up_frees_its_frame_as_soon_as_nobody_reads_it(
+    double: Double, open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    held = HeldWriter(monkeypatch)
+    accelerator = open_accelerator(double_buffer=True)
+    accelerator.load(model(tmp_path))
+    trial_runs = double.runs
+    pool = make_pool(64, 64, slots=3)
+    converting, waiting = (make_frame(pool, sequence=n, fill=numbered(n)) for n in (1, 2))
+    jobs = [start(accelerator, converting), start(accelerator, waiting)]
+    assert held.inside.wait(WAIT_S)
+    fences = [job.abandon() for job in jobs]
+    assert [fence.wait(0.0) for fence in fences] == [False, True], 'one is being read, the other will not be'
+    converting.release(fences[0])
+    waiting.release(fences[1])
+    last = make_frame(pool, sequence=3, fill=numbered(3))
+    job = start(accelerator, last)
+    held.go_on.set()
+    assert job.fence.wait(WAIT_S) and number_in(job.outputs()) == 3
+    job.close()
+    last.release()
+    eventually(lambda: all_free(pool))
+    assert held.written == [1, 3] and double.runs - trial_runs == 3, 'frame 3 and two calls to push it out'
+
+
+def test_jobs_beyond_what_it_takes_are_refused_until_one_is_closed(
+    open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame, tmp_path: Path
+) -> None:
+    accelerator = open_accelerator()
+    accelerator.load(model(tmp_path))
+    pool = make_pool(64, 64, slots=3)
+    frames = [make_frame(pool, fill=numbered(n)) for n in range(3)]
+    jobs = [start(accelerator, frame) for frame in frames[:2]]
+    with pytest.raises(AcceleratorError, match='2 jobs are open, accelerator axruntime takes 2'):
+        start(accelerator, frames[2])
+    assert all(job.fence.wait(WAIT_S) for job in jobs)
+    jobs[0].close()
+    third = start(accelerator, frames[2])
+    assert third.fence.wait(WAIT_S) and number_in(third.outputs()) == 2
+    assert number_in(jobs[1].outputs()) == 1, 'a result stays until its job is closed'
+    third.close()
+    jobs[1].close()
+    jobs[1].close()
+    with pytest.raises(AcceleratorError):
+        jobs[1].outputs()
+
+
+@pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
+def test_closing_in_the_middle_lets_submitted_jobs_end(
+    double_buffer: bool, open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame, tmp_path: Path
+) -> None:
+    accelerator = open_accelerator(double_buffer=double_buffer, flush_after_s=WAIT_S)
+    accelerator.load(model(tmp_path))
+    pool = make_pool(64, 64, slots=2)
+    frames = [make_frame(pool, fill=numbered(n)) for n in (7, 8)]
+    jobs = [start(accelerator, frame) for frame in frames]
+    accelerator.close()
+    assert [number_in(job.outputs()) for job in jobs] == [7, 8], 'and results outlive the accelerator until their jobs are closed'
+    with pytest.raises(AcceleratorError, match='no model loaded'):
+        start(accelerator, frames[0])
+    with pytest.raises(AcceleratorError, match='was closed; open it anew'):
+        accelerator.load(model(tmp_path))
+    for job, frame in zip(jobs, frames, strict=True):
+        job.close()
+        frame.release()
+
+
+def test_a_view_that_was_kept_is_memory_that_was_kept(open_accelerator: Open, make_frame: MakeFrame, tmp_path: Path) -> None:
+    accelerator = open_accelerator()
+    accelerator.load(model(tmp_path))
+    job = start(accelerator, make_frame(width=64, height=64, fill=numbered(1023)))
+    assert job.fence.wait(WAIT_S)
+    kept = job.outputs()
+    accelerator.close()
+    job.close()
+    assert number_in(kept) == 1023
+    del kept
+    gc.collect()
+
+
+def test_a_model_takes_the_place_of_another(double: Double, open_accelerator: Open, make_frame: MakeFrame, tmp_path: Path) -> None:
+    accelerator = open_accelerator(double_buffer=True)
+    (tmp_path / 'other').mkdir()
+    accelerator.load(model(tmp_path))
+    accelerator.load(model(tmp_path / 'other', 96, 64))
+    assert double.live_objects == 4
+    frame = make_frame(width=96, height=64)
+    job = start(accelerator, frame)
+    assert job.fence.wait(WAIT_S) and job.outputs()[0].values.shape == (1, 8, 12, 64)
+    job.close()
+
+
+def test_a_model_that_was_refused_leaves_room_for_another(
+    double: Double, open_accelerator: Open, make_frame: MakeFrame, tmp_path: Path
+) -> None:
+    accelerator = open_accelerator()
+    double.no_toolchain = 1
+    with pytest.raises(AcceleratorError, match='riscv64-unknown-elf-gcc'):
+        accelerator.load(model(tmp_path))
+    eventually(lambda: double.live_objects == 1)
+    (tmp_path / 'model.json').write_text('nothing')
+    with pytest.raises(ConfigError, match='is no compiled model'):
+        accelerator.load(model(tmp_path, 63, 63))
+    double.no_toolchain = 0
+    accelerator.load(model(tmp_path))
+    job = start(accelerator, make_frame(width=64, height=64, fill=numbered(3)))
+    assert job.fence.wait(WAIT_S) and number_in(job.outputs()) == 3
+    job.close()
+
+
+def test_a_frame_whose_fence_fails_costs_that_frame(
+    open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame, tmp_path: Path
+) -> None:
+    accelerator = open_accelerator()
+    accelerator.load(model(tmp_path))
+    pool = make_pool(64, 64, slots=2)
+    fence = EventFence()
+    fence.signal(RuntimeError('the sensor lost its link'))
+    bad, good = make_frame(pool, acquire_fence=fence), make_frame(pool, fill=numbered(4))
+    jobs = [start(accelerator, bad), start(accelerator, good)]
+    assert all(job.fence.wait(WAIT_S) for job in jobs)
+    with pytest.raises(AcceleratorError, match=r'could not become a tensor: .*the sensor lost its link'):
+        jobs[0].outputs()
+    assert number_in(jobs[1].outputs()) == 4
+    for job in jobs:
+        job.close()
+    bad.release()
+    fence.close()

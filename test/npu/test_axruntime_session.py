@@ -1,0 +1,276 @@
+"""The Voyager runtime's objects against a double of its library: made, used and destroyed in order, and errors that say what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from npu.axruntime_kit import Double, build_double, model_file
+
+from zc_perception.errors import AcceleratorError, ConfigError, DeviceLostError
+from zc_perception.npu import axruntime_library
+from zc_perception.npu.axruntime_abi import Argument, Result
+from zc_perception.npu.axruntime_library import RuntimeLibrary, candidates
+from zc_perception.npu.axruntime_session import InstanceOptions, OpenModel, RuntimeSession
+from zc_perception.npu.axruntime_tensors import InputSlot, OutputSlot, Tensor
+
+OPTIONS = InstanceOptions(aipu_cores=1, num_sub_devices=1, input_dmabuf=False, output_dmabuf=False, double_buffer=False)
+
+
+@pytest.fixture(scope='module')
+def built(tmp_path_factory: pytest.TempPathFactory) -> Double:
+    return Double(build_double(tmp_path_factory.mktemp('axruntime') / 'libaxruntime.so'))
+
+
+@pytest.fixture
+def double(built: Double) -> Iterator[Double]:
+    """The double; at the end everything that was made of it is destroyed, and nothing was misused."""
+    built.reset()
+    yield built
+    assert (built.misuses, built.first_misuse()) == (0, '')
+    assert (built.live_objects, built.used_sub_devices()) == (0, [0, 0, 0, 0])
+
+
+@pytest.fixture
+def session(double: Double) -> Iterator[RuntimeSession]:
+    session = RuntimeSession(double.path)
+    yield session
+    session.close()
+
+
+def test_a_device_is_described(session: RuntimeSession) -> None:
+    assert [device.name for device in session.devices] == ['metis-0:1:0', 'metis-1:3:0']
+    facts = dict(session.facts())
+    del facts['runtime']
+    assert facts == {
+        'runtime_api': '1.6.0', 'device': 'metis-0:1:0', 'board': 'metis_omega_m2', 'firmware': 'v1.6.0-double', 'sub_devices': 4,
+    }  # fmt: skip
+
+
+def test_a_later_release_lists_its_devices_at_another_distance(tmp_path: Path) -> None:
+    later = Double(build_double(tmp_path / 'libaxruntime_later.so', '-DLATER_RELEASE'))
+    later.reset()
+    session = RuntimeSession(later.path, 'metis-1:3:0')
+    model = session.open_model(model_file(tmp_path, 64, 64), 1)
+    assert (session.device.board, later.used_sub_devices()) == ('metis_omega_pcie', [0, 1, 0, 0])
+    assert model.load_instance(OPTIONS)
+    session.close()
+    assert (later.live_objects, later.misuses) == (0, 0)
+
+
+def test_the_second_device_is_connected_by_its_name(double: Double, tmp_path: Path) -> None:
+    session = RuntimeSession(double.path, 'metis-1:3:0')
+    session.open_model(model_file(tmp_path, 64, 64), 1)
+    assert double.used_sub_devices() == [0, 1, 0, 0]
+    session.close()
+
+
+def test_a_device_that_is_not_there_is_answered_with_those_that_are(double: Double) -> None:
+    with pytest.raises(AcceleratorError, match=r"find device 'metis-0:9:0', found metis-0:1:0, metis-1:3:0; set accelerator_device"):
+        RuntimeSession(double.path, 'metis-0:9:0')
+
+
+def test_no_device_names_the_tools(double: Double) -> None:
+    double.devices = 0
+    with pytest.raises(AcceleratorError, match=r"no Metis device \(no devices found\): see 'axdevice'.*accelerator: cpu"):
+        RuntimeSession(double.path)
+
+
+def test_no_library_names_the_sdk_and_the_cpu() -> None:
+    with pytest.raises(AcceleratorError, match=r'needs libmissing\.so: .*install the Voyager SDK.*accelerator: cpu'):
+        RuntimeSession('libmissing.so')
+
+
+def test_a_library_of_something_else_is_refused() -> None:
+    with pytest.raises(AcceleratorError, match=r'libc\.so\.6 is no axruntime library: .*axr_create_context'):
+        RuntimeSession('libc.so.6')
+
+
+def test_the_library_is_looked_for_where_installers_put_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for release in ('1.2.5-1', '1.10.0-1', '1.6.0-1'):
+        folder = tmp_path / f'runtime-{release}' / 'lib'
+        folder.mkdir(parents=True)
+        (folder / 'libaxruntime.so').touch()
+    monkeypatch.setattr(axruntime_library, 'INSTALLED', str(tmp_path / 'runtime-*/lib/libaxruntime.so'))
+    monkeypatch.setenv('AXELERA_RUNTIME_DIR', '/sdk')
+    found = candidates()
+    assert found[:2] == ['libaxruntime.so', '/sdk/lib/libaxruntime.so']
+    assert [re.findall(r'runtime-([\d.]+)', path)[0] for path in found[2:]] == ['1.10.0', '1.6.0', '1.2.5'], 'the newest first'
+    assert candidates('/mine/libaxruntime.so') == ['/mine/libaxruntime.so']
+    monkeypatch.delenv('AXELERA_RUNTIME_DIR')
+    assert len(candidates()) == 4
+
+
+def test_the_first_library_that_loads_is_taken(monkeypatch: pytest.MonkeyPatch, double: Double) -> None:
+    monkeypatch.setattr(axruntime_library, 'candidates', lambda library: ['libmissing.so', double.path])
+    assert RuntimeLibrary().path == double.path
+
+
+def test_a_device_that_another_process_has_is_named_with_who_and_what_next(double: Double, session: RuntimeSession, tmp_path: Path) -> None:
+    double.foreign_sub_devices = 4
+    with pytest.raises(AcceleratorError) as caught:
+        session.open_model(model_file(tmp_path, 64, 64), 1)
+    message = str(caught.value)
+    assert "device 'metis-0:1:0' can't be connected (1 sub-devices): 4 of 4 sub-devices are in use (DEVICE_IN_USE)" in message
+    assert 'exclusive to one process' in message and "'fuser -v /dev/metis*'" in message
+    assert message.endswith('use another device: metis-1:3:0')
+    assert double.live_objects == 1, 'the model is gone again, the context stays'
+
+
+def test_two_sessions_share_a_device_as_far_as_it_goes(double: Double, session: RuntimeSession, tmp_path: Path) -> None:
+    session.open_model(model_file(tmp_path, 64, 64), 3)
+    other = RuntimeSession(double.path)
+    with pytest.raises(AcceleratorError, match='3 of 4 sub-devices are in use'):
+        other.open_model(model_file(tmp_path, 64, 64), 2)
+    other.open_model(model_file(tmp_path, 64, 64), 1)
+    assert double.used_sub_devices()[0] == 4
+    other.close()
+    assert double.used_sub_devices()[0] == 3
+
+
+def test_a_file_that_is_no_model_is_named(session: RuntimeSession, tmp_path: Path) -> None:
+    (tmp_path / 'model.json').write_text('{}')
+    with pytest.raises(ConfigError, match=r"model '.*model\.json' can't be loaded: .* is no compiled model \(VALUE_ERROR\)"):
+        session.open_model(tmp_path / 'model.json', 1)
+
+
+def test_another_struct_layout_is_refused(double: Double, session: RuntimeSession, tmp_path: Path) -> None:
+    double.wrong_tensor_size = 8
+    with pytest.raises(AcceleratorError, match=r'input 0 has 21128 bytes, its shape says 21120: .*another struct layout'):
+        session.open_model(model_file(tmp_path, 64, 64), 1)
+
+
+def test_a_model_tells_its_tensors_and_what_the_host_has_to_do(session: RuntimeSession, tmp_path: Path) -> None:
+    model = session.open_model(model_file(tmp_path, 64, 96), 1)
+    tensors = [Tensor.from_info(info) for info in (*model.inputs, *model.outputs)]
+    assert (tensors[0].name, tensors[0].shape, tensors[0].inner_shape) == ('images', (1, 98, 80, 4), (1, 96, 64, 3))
+    assert [(t.name, t.shape, t.inner_shape, t.zero_point) for t in tensors[1:3]] == [
+        ('box_8', (1, 12, 9, 64), (1, 12, 8, 64), 100), ('scores_8', (1, 12, 8, 64), (1, 12, 8, 3), -20),
+    ]  # fmt: skip
+    assert model.properties == {'input_tensor_layout': 'NHWC', 'postamble_graph': 'postprocess_graph.onnx'}
+
+
+@pytest.mark.parametrize(
+    ('prepare', 'options', 'kind', 'words'),
+    [
+        ({'no_toolchain': 1}, {}, AcceleratorError, 'kernel_function.*riscv64-unknown-elf-gcc is on PATH'),
+        ({}, {'aipu_cores': 7}, ConfigError, r'with aipu_cores=7, num_sub_devices=1.*VALUE_ERROR'),
+        ({}, {'num_sub_devices': 2}, ConfigError, 'the batch is 1'),
+        ({'refuse_double_buffer': 1}, {'double_buffer': True}, AcceleratorError, 'double_buffer=1: no memory for double buffering'),
+        ({'refuse_output_dmabuf': 1}, {'output_dmabuf': True}, ConfigError, r'not MMIO \(NOT_IMPLEMENTED\); .*update the Voyager SDK'),
+    ],
+)
+def test_an_instance_that_cannot_be_says_why(
+    prepare: dict[str, int], options: dict[str, int], kind: type[Exception], words: str,
+    double: Double, session: RuntimeSession, tmp_path: Path,
+) -> None:  # fmt: skip
+    for name, value in prepare.items():
+        setattr(double, name, value)
+    model = session.open_model(model_file(tmp_path, 64, 64), 1)
+    with pytest.raises(kind, match=words):
+        model.load_instance(InstanceOptions(**{**vars(OPTIONS), **options}))
+    assert double.live_objects == 3, 'context, model and connection: the set of properties is gone'
+
+
+def slots(model: OpenModel) -> tuple[InputSlot, OutputSlot]:
+    return InputSlot(Tensor.from_info(model.inputs[0]), None), OutputSlot([Tensor.from_info(info) for info in model.outputs], (), None)
+
+
+@pytest.mark.parametrize(
+    ('code', 'kind'),
+    [
+        (Result.RUNTIME_ERROR, AcceleratorError),
+        (Result.INTERNAL_ERROR, AcceleratorError),
+        (Result.CONNECTION_ERROR, DeviceLostError),
+        (Result.DEVICE_IN_USE, DeviceLostError),
+        (Result.INCOMPATIBLE_DEVICE, DeviceLostError),
+    ],
+)
+def test_a_run_that_fails_tells_a_job_s_error_from_a_lost_device(
+    code: Result, kind: type[Exception], double: Double, session: RuntimeSession, tmp_path: Path
+) -> None:
+    model = session.open_model(model_file(tmp_path, 64, 64), 1)
+    instance = model.load_instance(OPTIONS)
+    inputs, outputs = slots(model)
+    double.fail_from, double.fail_count, double.fail_code = 1, 1, int(code)
+    with pytest.raises(AcceleratorError, match=rf'could not run the model: injected into run 1 \({code.name}\)') as caught:
+        instance.run(inputs.arguments, outputs.arguments)
+    assert type(caught.value) is kind
+    instance.run(inputs.arguments, outputs.arguments)
+    assert double.runs == 2
+
+
+def _offset(argument: Argument) -> None:
+    argument.offset = 64
+
+
+def _size(argument: Argument) -> None:
+    argument.size += 1
+
+
+def _both(argument: Argument) -> None:
+    argument.fd = 5
+
+
+def _neither(argument: Argument) -> None:
+    argument.ptr = None
+
+
+@pytest.mark.parametrize(
+    ('change', 'words'), [(_offset, 'offset 64 is not supported'), (_size, 'expected 21120'), (_both, 'pointer'), (_neither, 'pointer')]
+)
+def test_the_double_is_as_strict_as_the_documentation(
+    change: Callable[[Argument], None], words: str, session: RuntimeSession, tmp_path: Path
+) -> None:
+    model = session.open_model(model_file(tmp_path, 64, 64), 1)
+    instance = model.load_instance(OPTIONS)
+    inputs, outputs = slots(model)
+    change(inputs.arguments[0])
+    with pytest.raises(AcceleratorError, match=words):
+        instance.run(inputs.arguments, outputs.arguments)
+
+
+def test_a_new_model_takes_the_place_of_the_old_one(double: Double, session: RuntimeSession, tmp_path: Path) -> None:
+    first = session.open_model(model_file(tmp_path, 64, 64), 1)
+    first.load_instance(OPTIONS)
+    first.load_instance(OPTIONS)
+    assert (double.instances, double.live_objects) == (2, 4), 'the instance before is destroyed'
+    session.open_model(model_file(tmp_path, 96, 64), 1)
+    assert (double.used_sub_devices()[0], double.live_objects) == (1, 3)
+
+
+def test_closing_twice_destroys_once(double: Double, tmp_path: Path) -> None:
+    session = RuntimeSession(double.path)
+    model = session.open_model(model_file(tmp_path, 64, 64), 1)
+    instance = model.load_instance(OPTIONS)
+    session.close()
+    model.close()
+    instance.close()
+    session.close()
+    with pytest.raises(ValueError, match='closed'):
+        instance.run((Argument * 1)(), (Argument * 6)())
+
+
+def test_the_double_notices_misuse(built: Double, tmp_path: Path) -> None:
+    """What the tests above rely on."""
+    built.reset()
+    session = RuntimeSession(built.path)
+    model = session.open_model(model_file(tmp_path, 64, 64), 1)
+    instance = model.load_instance(OPTIONS)
+    handle = instance.handle
+    model._connection.close()
+    assert built.first_misuse() == 'axr_destroy of a connection before its instance'
+    instance.close()
+    session.library.call.axr_destroy(handle)
+    assert built.misuses == 2
+    session.close()
+    session.library.call.axr_num_model_inputs(handle)
+    assert built.misuses == 3
+
+
+def test_texts_of_the_library_become_one_line(double: Double, session: RuntimeSession, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        session.open_model(tmp_path / 'a\nb.json', 1)
+    assert '\n' not in str(caught.value).split(': ', 1)[1]

@@ -1,0 +1,179 @@
+"""Weights with other inputs than float NCHW, on the cpu: models that hand their input back show what they were given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from npu.onnx_kit import DOUBLE, FLOAT, FLOAT16, INT8, INT64, UINT8, identity
+from numpy.typing import NDArray
+
+from zc_perception.errors import AcceleratorError, ConfigError
+from zc_perception.frame import Frame
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.npu.cpu import CpuAccelerator
+from zc_perception.npu.manifest import load_manifest
+from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+MakeFrame = Callable[..., Frame]
+WIDTH, HEIGHT = 64, 48
+WAIT_S = 60.0
+FULL = Colorimetry(Matrix.BT709, Range.FULL)
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _engines_have_opened_what_they_keep_open() -> None:
+    accelerator = CpuAccelerator(CopyLedger(), 1)
+    accelerator.load(load_manifest('road'))
+    accelerator.close()
+
+
+@pytest.fixture
+def accelerator() -> Iterator[CpuAccelerator]:
+    accelerator = CpuAccelerator(CopyLedger(), threads=1)
+    yield accelerator
+    accelerator.close()
+
+
+def loaded(accelerator: CpuAccelerator, folder: Path, weights: bytes, *, outputs: Any = None, **network: Any) -> CpuAccelerator:
+    (folder / 'model.onnx').write_bytes(weights)
+    values: dict[str, Any] = {
+        'file': 'model.onnx', 'input': {'width': WIDTH, 'height': HEIGHT, **network}, 'head': 'boxes', 'classes': ['a'],
+    }  # fmt: skip
+    if outputs is not None:
+        values['outputs'] = outputs
+    (folder / 'model.yaml').write_text(yaml.safe_dump(values), encoding='utf-8')
+    accelerator.load(load_manifest(str(folder)))
+    return accelerator
+
+
+def seen(accelerator: CpuAccelerator, make_frame: MakeFrame) -> Any:
+    def fill(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
+        random = np.random.default_rng(3)
+        luma[:], chroma[:] = random.integers(0, 256, luma.shape), random.integers(0, 256, chroma.shape)
+
+    frame = make_frame(width=WIDTH, height=HEIGHT, fill=fill)
+    job = accelerator.submit(accelerator.import_frame(frame), frame)
+    assert job.fence.wait(WAIT_S)
+    (output,) = job.outputs()
+    job.close()
+    frame.release()
+    return output
+
+
+def reference(folder: Path, make_frame: MakeFrame) -> NDArray[np.float32]:
+    """What a float NCHW model is given, 0..1."""
+    accelerator = loaded(CpuAccelerator(CopyLedger(), 1), folder, identity([1, 3, HEIGHT, WIDTH], FLOAT))
+    values: NDArray[np.float32] = seen(accelerator, make_frame).values
+    accelerator.close()
+    assert values.shape == (1, 3, HEIGHT, WIDTH) and values.min() == 0.0 and values.max() == 1.0
+    return values
+
+
+@pytest.mark.parametrize(
+    ('layout', 'shape'), [('nchw', [1, 3, HEIGHT, WIDTH]), ('nhwc', [1, HEIGHT, WIDTH, 3]), ('nchw', ['N', 3, 'H', 'W'])]
+)
+@pytest.mark.parametrize(
+    ('dtype', 'kind', 'scale', 'zero_point'),
+    [('uint8', UINT8, 1 / 255, 0), ('int8', INT8, 1 / 255, -128), ('int8', INT8, 1 / 200, -128), ('float32', FLOAT, 1.0, 0)],
+)
+def test_the_input_is_given_in_its_own_type_and_layout(
+    accelerator: CpuAccelerator, tmp_path: Path, make_frame: MakeFrame,
+    layout: str, shape: list[Any], dtype: str, kind: int, scale: float, zero_point: int,
+) -> None:  # fmt: skip
+    expected: NDArray[Any] = reference(tmp_path, make_frame)
+    if dtype != 'float32':
+        limits = np.iinfo(dtype)
+        expected = np.clip(np.rint(expected.astype(np.float64) / scale) + zero_point, limits.min, limits.max).astype(dtype)
+    expected = expected if layout == 'nchw' else expected.transpose(0, 2, 3, 1)
+    network = {'layout': layout, 'dtype': dtype, 'scale': scale, 'zero_point': zero_point}
+    output = seen(loaded(accelerator, tmp_path, identity(shape, kind), **network), make_frame)
+    assert output.values.dtype == expected.dtype and output.values.shape == expected.shape
+    assert np.abs(output.values.astype(int) - expected.astype(int)).max() == 0 or dtype == 'float32'
+    assert (output.values == expected).mean() > 0.999
+
+
+def test_colours_are_those_of_the_frame(accelerator: CpuAccelerator, tmp_path: Path) -> None:
+    """The same samples mean other colours in another matrix and range, and a camera may change both."""
+    engine = loaded(accelerator, tmp_path, identity([1, 3, HEIGHT, WIDTH], FLOAT))._engine
+    assert engine is not None
+    luma, chroma = np.full((HEIGHT, WIDTH), 16, np.uint8), np.full((HEIGHT // 2, WIDTH // 2, 2), 128, np.uint8)
+    seen_values = [engine.run(luma, chroma, colours)[0].values.copy() for colours in (BT601_LIMITED, FULL, BT601_LIMITED)]
+    assert [float(values.max()) for values in seen_values] == pytest.approx([0.0, 16 / 255, 0.0], abs=0.004)
+
+
+def test_quantised_outputs_have_the_manifest_s_scale(accelerator: CpuAccelerator, tmp_path: Path, make_frame: MakeFrame) -> None:
+    outputs = [{'name': 'y', 'scale': 0.25, 'zero_point': -3, 'layout': 'nhwc'}]
+    weights = identity([1, HEIGHT, WIDTH, 3], INT8)
+    network = {'layout': 'nhwc', 'dtype': 'int8', 'scale': 1 / 255, 'zero_point': -128}
+    output = seen(loaded(accelerator, tmp_path, weights, outputs=outputs, **network), make_frame)
+    assert (output.scale, output.zero_point, output.layout, output.name) == (0.25, -3, 'nhwc', 'y')
+    assert output.real()[0, 0, 0, 0] == (int(output.values[0, 0, 0, 0]) + 3) * 0.25
+
+
+@pytest.mark.parametrize('kind', [INT64, FLOAT16, DOUBLE])
+def test_outputs_of_other_types_become_float32(accelerator: CpuAccelerator, tmp_path: Path, make_frame: MakeFrame, kind: int) -> None:
+    weights = identity([1, 3, HEIGHT, WIDTH], FLOAT, output_kind=kind)
+    assert seen(loaded(accelerator, tmp_path, weights, range=[0, 255]), make_frame).values.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ('weights', 'options', 'message'),
+    [
+        (
+            identity([1, 3, HEIGHT, WIDTH], UINT8),
+            {},
+            r"key 'input\.dtype' is float32, the file's input is tensor\(uint8\); set input\.dtype: uint8",
+        ),
+        (identity([1, 3, HEIGHT, WIDTH], FLOAT16), {}, r'tensor\(float16\); export the model with one of float32, uint8, int8'),
+        (identity([1, HEIGHT, WIDTH, 3], FLOAT), {}, r"input is 64x48, the file's is \[1, 48, 64, 3\] \(it must be N, C, H, W\)"),
+        (identity([1, 3, HEIGHT, WIDTH], FLOAT), {'layout': 'nhwc'}, r'\(it must be N, H, W, C\)'),
+        (identity([2, 3, HEIGHT, WIDTH], FLOAT), {}, r"the file's is \[2, 3, 48, 64\]"),
+        (identity([3, HEIGHT, WIDTH], FLOAT), {}, r"the file's is \[3, 48, 64\]"),
+        (identity([1, 3, HEIGHT, WIDTH], FLOAT, inputs=2), {}, r'has 2 inputs \(x, x1\); it needs one'),
+        (identity([1, 3, HEIGHT, WIDTH], FLOAT), {'outputs': [{'name': 'z'}]}, r"key 'outputs\[0\]\.name' is 'z', .* it has y"),
+    ],
+    ids=['uint8', 'float16', 'nhwc', 'nchw', 'batch', 'axes', 'inputs', 'output'],
+)
+def test_weights_that_contradict_the_manifest_are_refused(
+    accelerator: CpuAccelerator, tmp_path: Path, weights: bytes, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        loaded(accelerator, tmp_path, weights, **options)
+    assert '\n' not in str(caught.value)
+
+
+def test_a_job_that_was_given_up_before_it_began_is_not_run(accelerator: CpuAccelerator, tmp_path: Path, make_frame: MakeFrame) -> None:
+    """Else a model that is too slow would run ever older frames."""
+    runs: list[int] = []
+    loaded(accelerator, tmp_path, identity([1, 3, HEIGHT, WIDTH], FLOAT))
+    engine, frame = accelerator._engine, make_frame(width=WIDTH, height=HEIGHT)
+    assert engine is not None
+    run = engine.run
+    jobs: list[Any] = []
+
+    def slow(*planes: Any) -> Any:
+        runs.append(1)
+        if len(runs) == 1:
+            jobs[1].abandon()
+        return run(*planes)
+
+    engine.run = slow  # type: ignore[method-assign]
+    hold = accelerator._jobs
+    accelerator._jobs = type(hold)()  # the worker waits in the first one; it sees both jobs at once
+    jobs.extend(accelerator.submit(accelerator.import_frame(frame), frame) for _ in range(2))
+    for _ in range(2):
+        hold.put(accelerator._jobs.get())
+    accelerator._jobs = hold
+    assert all(job.fence.wait(WAIT_S) for job in jobs)
+    assert len(runs) == 1
+    jobs[0].outputs()
+    with pytest.raises(AcceleratorError, match='the job was given up'):
+        jobs[1].outputs()
+    for job in jobs:
+        job.close()

@@ -1,0 +1,136 @@
+"""Whatever happens in whatever order: every frame ends once, results keep the frames' order, nothing stays behind."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from npu.scheduler_kit import Bench, Factory, MakeFrame, MakePool, ScriptedAccelerator, check_balance, eventually
+
+from zc_perception.errors import AcceleratorError, DeviceLostError
+from zc_perception.npu import recovering_device, scheduler
+
+FRAMES = 14
+EVENTS = ('frame', 'frame', 'frame', 'frame', 'done', 'done', 'done', 'failed', 'lost', 'outputs lost', 'import refused', 'submit refused',
+          'import lost', 'submit lost', 'reopen refused', 'callback', 'disabled', 'trial')  # fmt: skip
+
+
+class Chaos:
+    """Does to a scheduler what hypothesis says, while its thread runs as it likes."""
+
+    def __init__(self, bench: Bench, seed: int) -> None:
+        self.bench = bench
+        self.fed = 0
+        self.random = random.Random(seed)
+        self.callback_errors = 0
+        bench.on_result = self.on_result
+
+    def on_result(self, entry: object) -> None:
+        if self.callback_errors:
+            self.callback_errors -= 1
+            raise ValueError('callback')
+
+    @property
+    def device(self) -> ScriptedAccelerator:
+        return self.bench.accelerators[-1]
+
+    def signal(self, error: Exception | None) -> None:
+        open_jobs = [job for job in self.device.jobs if not job.ends]
+        if open_jobs:
+            self.random.choice(open_jobs).fence.signal(error)
+
+    def do(self, event: str, enabled: list[bool]) -> None:
+        lost, refused, device = DeviceLostError('gone'), AcceleratorError('refused'), self.device
+        if event == 'frame':
+            if self.fed < FRAMES:
+                self.bench.feed(self.fed)
+                self.fed += 1
+        elif event == 'done':
+            self.signal(None)
+        elif event == 'failed':
+            self.signal(refused)
+        elif event == 'lost':
+            self.signal(lost)
+        elif event == 'outputs lost':
+            for job in device.jobs[-1:]:
+                job.output_error = lost
+        elif event.startswith('import'):
+            device.import_errors.append(lost if 'lost' in event else refused)
+        elif event.startswith('submit'):
+            device.submit_errors.append(lost if 'lost' in event else refused)
+        elif event == 'reopen refused':
+            assert self.bench.reopen is not None
+            self.bench.reopen.errors.append(refused)
+        elif event == 'callback':
+            self.callback_errors += 1
+        elif event == 'disabled':
+            enabled[0] = not enabled[0]
+        else:
+            undo = self.bench.scheduler.trial_import(None, ())
+            if undo is not None:
+                undo()
+
+
+def finish_all(bench: Bench) -> bool:
+    """Whether every frame is through; ends what is open."""
+    for job in bench.jobs:
+        if not job.ends:
+            job.fence.signal()
+    return len(bench.queue) == 0 and bench.scheduler.in_flight == 0
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    events=st.lists(st.sampled_from(EVENTS), max_size=50),
+    in_flight=st.integers(1, 4),
+    depth=st.sampled_from([1, None]),
+    timeout_s=st.sampled_from([0.004, 10.0]),
+    calm=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_every_frame_ends_once_and_nothing_is_left(
+    make_pool: MakePool,
+    make_frame: MakeFrame,
+    monkeypatch: pytest.MonkeyPatch,
+    events: list[str],
+    in_flight: int,
+    depth: int | None,
+    timeout_s: float,
+    calm: bool,
+    seed: int,
+) -> None:
+    monkeypatch.setattr(scheduler, '_IDLE_POLL_S', 0.01)
+    monkeypatch.setattr(recovering_device, 'FIRST_DELAY_S', 0.0005)
+    monkeypatch.setattr(recovering_device, 'LONGEST_DELAY_S', 0.002)
+    threads = threading.active_count()
+    enabled = [True]
+    pool = make_pool(slots=FRAMES + 1, width=16, height=16)
+    bench = Bench(
+        pool, make_frame, ScriptedAccelerator(), depth=depth, in_flight=in_flight, timeout_s=timeout_s, reopen=Factory(),
+        accept=lambda: enabled[0],
+    )  # fmt: skip
+    chaos = Chaos(bench, seed)
+    try:
+        for event in events:
+            chaos.do(event, enabled)
+            if calm:
+                eventually(lambda: bench.scheduler.state.recovering or not bench.queue or bench.scheduler.in_flight >= in_flight)
+        if calm:
+            eventually(lambda: finish_all(bench))
+    finally:
+        bench.end()
+    eventually(lambda: threading.active_count() == threads)
+    figures = bench.scheduler.statistics()
+    check_balance(bench)
+    if calm:
+        assert figures.taken + figures.dropped == chaos.fed, 'no frame was forgotten'
+    assert figures.taken + figures.dropped <= chaos.fed, 'what was not taken has been released with the queue'
+    assert bench.results == sorted(bench.results)
+    assert len({*bench.results, *bench.lost}) == len(bench.results) + len(bench.lost), 'no frame has two ends'
+    assert [accelerator.closed for accelerator in bench.accelerators[:-1]] == [1] * (len(bench.accelerators) - 1)
+    assert figures.losses >= figures.recovered == len(bench.accelerators) - 1
+    eventually(bench.all_free)
+    pool.close()

@@ -1,0 +1,290 @@
+"""A device that is lost, in every place where it can be, and comes back."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from npu.scheduler_kit import LONG_S, SHORT_S, Bench, Factory, ScriptedAccelerator, check_balance, eventually
+
+from zc_perception.errors import AcceleratorError, DeviceLostError
+from zc_perception.memory.pool import SlotState
+from zc_perception.npu import recovering_device
+from zc_perception.npu.axl_errors import axl_error
+from zc_perception.npu.recovering_device import back_off_s
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovering_device, 'FIRST_DELAY_S', 0.005)
+
+
+def lose_at(bench: Bench, step: str) -> None:
+    """Lose the device at *step*, with frames 0 and 1 on it; frame 2 is the third."""
+    accelerator, gone = bench.accelerator, DeviceLostError('the card is gone')
+    bench.feed(0, 1)
+    eventually(lambda: len(accelerator.jobs) == 2)
+    if step in ('import', 'submit'):
+        (accelerator.import_errors if step == 'import' else accelerator.submit_errors).append(gone)
+        bench.feed(2)
+    elif step == 'fence':
+        accelerator.finish(0, gone)
+    elif step == 'wrapped fence':
+        try:
+            raise AcceleratorError(f'the job failed: {gone}') from gone
+        except AcceleratorError as error:
+            accelerator.finish(0, error)
+    elif step == 'outputs':
+        accelerator.jobs[0].output_error = gone
+        accelerator.finish(0)
+    elif step == 'release':
+        accelerator.release_errors.append(gone)
+        accelerator.finish(0)
+    else:
+        raise AssertionError(step)
+
+
+@pytest.mark.parametrize('step', ['import', 'submit', 'fence', 'wrapped fence', 'outputs', 'release'])
+def test_a_lost_device_costs_what_is_in_flight_and_comes_back(start: Callable[..., Bench], step: str) -> None:
+    bench = start(in_flight=4, reopen=Factory())
+    lose_at(bench, step)
+    eventually(lambda: bench.scheduler.statistics().recovered == 1)
+    first, (second,) = bench.accelerator, bench.reopen.made
+    assert first.closed == 1 and second.closed == 0 and bench.scheduler.accelerator is second
+    expected = {'import': [2, 0, 1], 'submit': [2, 0, 1], 'release': [1]}.get(step, [0, 1])
+    assert bench.lost == expected and bench.results == ([0] if step == 'release' else [])
+    assert all('the card is gone' in str(error) for _, error in bench.errors if isinstance(error, DeviceLostError))
+    for job in first.jobs:
+        job.fence.signal()
+    bench.feed(3)
+    second.finish(0)
+    eventually(lambda: bench.results[-1:] == [3])
+    eventually(bench.all_free)
+    figures = bench.scheduler.statistics()
+    assert (figures.losses, figures.recovered, figures.imports) == (1, 1, first.imports + 1)
+    check_balance(bench)
+
+
+def test_slots_of_lost_jobs_wait_until_the_device_has_let_go(start: Callable[..., Bench]) -> None:
+    bench = start(in_flight=2, reopen=Factory())
+    lose_at(bench, 'fence')
+    eventually(lambda: len(bench.errors) == 2)
+    bench.pool.collect()
+    # The fence of frame 0 has signalled its error; nobody knows yet of frame 1.
+    assert bench.pool.statistics().states == {SlotState.WAITING: 1, SlotState.FREE: 11}
+    assert bench.pool.statistics().holders == {}
+    bench.accelerator.jobs[1].fence.signal()
+    eventually(bench.all_free)
+
+
+@pytest.mark.parametrize('step', ['tidy', 'trial import'])
+def test_a_loss_without_a_frame_is_one_too(start: Callable[..., Bench], step: str) -> None:
+    bench, gone = start(reopen=Factory()), DeviceLostError('the card is gone')
+    if step == 'tidy':
+        bench.accelerator.tidy_errors.append(gone)
+    else:
+        bench.accelerator.trial_errors.append(gone)
+        assert bench.scheduler.trial_import(None, ()) is None
+    eventually(lambda: bench.scheduler.statistics().recovered == 1)
+    assert bench.errors == [] and bench.accelerator.closed == 1
+
+
+def test_it_is_tried_again_and_again_with_a_visible_reason(start: Callable[..., Bench]) -> None:
+    bench = start(reopen=Factory(AcceleratorError('no such device'), OSError('also not')))
+    bench.reopen.gate = threading.Event()
+    lose_at(bench, 'fence')
+    assert bench.reopen.entered.wait(LONG_S)
+    state = bench.scheduler.state
+    assert state.recovering and state.attempt == 1 and state.last_error == 'the card is gone'
+    assert state.describe().startswith('recovering since 0.') and state.describe().endswith(', attempt 1, last error: the card is gone')
+    bench.reopen.gate.set()
+    eventually(lambda: bench.scheduler.statistics().recovered == 1)
+    assert len(bench.reopen.calls) == 3
+    assert not bench.scheduler.state.recovering and bench.scheduler.state.describe() == 'running'
+
+
+def test_why_the_last_attempt_failed_is_the_last_error(start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovering_device, 'LONGEST_DELAY_S', LONG_S)
+    bench = start(reopen=Factory(AcceleratorError('no such device')))
+    monkeypatch.setattr(recovering_device, 'back_off_s', lambda attempt: 0.0 if attempt == 0 else LONG_S)
+    lose_at(bench, 'fence')
+    eventually(lambda: bench.scheduler.state.last_error == 'no such device')
+    assert bench.scheduler.state.recovering and bench.scheduler.state.attempt == 1
+
+
+def test_the_delay_doubles_up_to_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovering_device, 'FIRST_DELAY_S', 0.1)
+    assert [back_off_s(attempt) for attempt in range(8)] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
+    assert back_off_s(10**9) == 5.0
+
+
+def test_a_device_that_comes_back_only_to_be_lost_is_tried_less_and_less_often(start: Callable[..., Bench]) -> None:
+    def broken() -> ScriptedAccelerator:
+        accelerator = ScriptedAccelerator()
+        accelerator.tidy_errors.append(DeviceLostError('lost again'))
+        return accelerator
+
+    bench = start(reopen=Factory(make=broken))
+    lose_at(bench, 'fence')
+    eventually(lambda: bench.scheduler.state.attempt >= 4)
+    bench.reopen._make = ScriptedAccelerator
+    eventually(lambda: not bench.scheduler.state.recovering and not bench.scheduler.accelerator.tidy_errors)
+    gaps = [later - earlier for earlier, later in zip(bench.reopen.calls[:4], bench.reopen.calls[1:4], strict=False)]
+    assert all(gap >= back_off_s(number) for number, gap in enumerate(gaps, 1)), gaps
+    assert bench.scheduler.state.attempt >= 4, 'it has not proved itself'
+    bench.feed(7)
+    bench.scheduler.accelerator.finish(0)
+    eventually(lambda: bench.results == [7])
+    eventually(lambda: bench.scheduler.state.attempt == 0)
+
+
+def test_frames_that_come_meanwhile_are_released_and_counted(start: Callable[..., Bench]) -> None:
+    bench = start(reopen=Factory(*[AcceleratorError('not yet')] * 100))
+    lose_at(bench, 'fence')
+    eventually(lambda: bench.scheduler.state.recovering)
+    bench.feed(5, 6, 7)
+    eventually(lambda: bench.scheduler.statistics().refused_recovering == 3)
+    bench.accelerator.jobs[1].fence.signal()
+    eventually(bench.all_free)
+    assert bench.lost == [0, 1]
+
+
+def test_offline_frames_wait_for_the_device(start: Callable[..., Bench]) -> None:
+    bench = start(reopen=Factory(AcceleratorError('not yet')), keep_all=True)
+    bench.reopen.gate = threading.Event()
+    lose_at(bench, 'fence')
+    assert bench.reopen.entered.wait(LONG_S)
+    bench.feed(5, 6)
+    bench.reopen.gate.set()
+    eventually(lambda: bench.scheduler.statistics().recovered == 1)
+    for index in range(2):
+        bench.reopen.made[0].finish(index)
+    eventually(lambda: bench.results == [5, 6])
+    assert bench.scheduler.statistics().refused_recovering == 0
+
+
+@pytest.mark.parametrize('whose', ['ours', 'the driver'])
+def test_timeouts_in_a_row_are_a_device_that_hangs(start: Callable[..., Bench], whose: str) -> None:
+    bench = start(in_flight=1, timeout_s=SHORT_S if whose == 'ours' else LONG_S, reopen=Factory())
+    bench.feed(0, 1, 2)
+    for index in range(3 if whose != 'ours' else 0):
+        bench.accelerator.finish(index, axl_error('submit', errno.ETIMEDOUT))
+    eventually(lambda: bench.scheduler.statistics().recovered == 1)
+    assert bench.lost == [0, 1, 2] and bench.accelerator.closed == 1
+    assert bench.scheduler.statistics().timed_out == 3
+    for job in bench.accelerator.jobs:
+        job.fence.signal()
+    eventually(bench.all_free)
+
+
+def test_a_result_in_between_shows_that_it_does_not_hang(start: Callable[..., Bench]) -> None:
+    bench = start(in_flight=1, timeout_s=SHORT_S, reopen=Factory())
+    bench.accelerator.instant |= {2, 5}
+    bench.feed(0, 1, 2, 3, 4, 5)
+    eventually(lambda: bench.results == [2, 5])
+    assert bench.lost == [0, 1, 3, 4] and bench.reopen.calls == []
+
+
+def test_a_cpu_is_slow_but_does_not_hang(start: Callable[..., Bench]) -> None:
+    bench = start(ScriptedAccelerator(may_hang=False), in_flight=1, timeout_s=SHORT_S, reopen=Factory())
+    bench.feed(0, 1, 2, 3)
+    eventually(lambda: len(bench.errors) == 4)
+    assert bench.reopen.calls == [] and bench.accelerator.closed == 0
+
+
+def test_without_a_way_to_reopen_each_frame_is_lost_by_itself(start: Callable[..., Bench]) -> None:
+    bench = start(in_flight=1)
+    bench.accelerator.import_errors.append(DeviceLostError('gone'))
+    bench.accelerator.instant.add(1)
+    bench.feed(0, 1)
+    eventually(lambda: bench.results == [1])
+    assert bench.lost == [0] and bench.accelerator.closed == 0 and not bench.scheduler.state.recovering
+
+
+def test_a_trial_import_runs_between_two_frames_on_the_scheduler_s_thread(start: Callable[..., Bench]) -> None:
+    bench = start()
+    undo = bench.scheduler.trial_import(None, ())
+    assert bench.accelerator.trials == [bench.scheduler._thread.ident]
+    undo()
+    assert bench.accelerator.undone == [bench.scheduler._thread.ident]
+    bench.accelerator.trial_errors.append(AcceleratorError('a tiled layout'))
+    with pytest.raises(AcceleratorError, match='a tiled layout'):
+        bench.scheduler.trial_import(None, ())
+    bench.scheduler.stop()
+    bench.accelerator.trials.clear()
+    bench.scheduler.trial_import(None, ())
+    assert bench.accelerator.trials == [threading.get_ident()], 'without a thread it is the caller'
+
+
+def test_the_import_of_a_device_that_was_lost_is_not_undone_on_the_next(start: Callable[..., Bench]) -> None:
+    bench = start(reopen=Factory())
+    undo = bench.scheduler.trial_import(None, ())
+    lose_at(bench, 'fence')
+    eventually(lambda: bench.scheduler.statistics().recovered == 1)
+    undo()
+    assert bench.accelerator.undone == [] and bench.reopen.made[0].undone == []
+
+
+def test_while_there_is_no_device_buffers_are_taken_unseen(start: Callable[..., Bench]) -> None:
+    bench = start(reopen=Factory())
+    bench.reopen.gate = threading.Event()
+    lose_at(bench, 'fence')
+    assert bench.reopen.entered.wait(LONG_S)
+    assert bench.scheduler.trial_import(None, ()) is None, 'at once, though the thread is opening the device'
+    bench.reopen.gate.set()
+
+
+def test_stopping_while_it_waits_to_try_again_is_immediate(start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovering_device, 'back_off_s', lambda attempt: 1000.0)
+    bench = start(reopen=Factory())
+    lose_at(bench, 'fence')
+    eventually(lambda: bench.scheduler.state.recovering)
+    assert bench.scheduler.stop() and bench.reopen.calls == []
+
+
+def test_stopping_while_the_device_is_opened_leaves_nothing_open(start: Callable[..., Bench]) -> None:
+    """The call doesn't come back in time: stop gives up on it, and the thread closes what it gets."""
+    bench = start(timeout_s=SHORT_S, reopen=Factory())
+    bench.reopen.gate = threading.Event()
+    lose_at(bench, 'fence')
+    assert bench.reopen.entered.wait(LONG_S)
+    began = time.monotonic()
+    assert not bench.scheduler.stop()
+    assert time.monotonic() - began < LONG_S
+    with pytest.raises(AcceleratorError, match='not available: the node is stopping'):
+        bench.scheduler._between_frames(lambda: None)
+    bench.reopen.gate.set()
+    bench.scheduler._thread.join(LONG_S)
+    assert not bench.scheduler._thread.is_alive() and bench.reopen.made[0].closed == 1
+    assert bench.scheduler.stop()
+
+
+@pytest.mark.parametrize('lost', [False, True])
+def test_a_loss_while_it_stops_ends_what_is_in_flight(start: Callable[..., Bench], lost: bool) -> None:
+    bench = start(in_flight=2, reopen=Factory())
+    bench.feed(0, 1)
+    eventually(lambda: len(bench.accelerator.jobs) == 2)
+    stopper = threading.Thread(target=bench.scheduler.stop)
+    stopper.start()
+    bench.accelerator.finish(0, DeviceLostError('gone') if lost else None)
+    bench.accelerator.finish(1)
+    stopper.join(LONG_S)
+    assert not stopper.is_alive()
+    assert (bench.results, bench.lost) == (([], [0, 1]) if lost else ([0, 1], []))
+    assert bench.reopen.calls == [], 'nothing is opened for a node that ends'
+    check_balance(bench)
+
+
+def test_an_accelerator_whose_end_fails_is_replaced_all_the_same(start: Callable[..., Bench]) -> None:
+    class Stubborn(ScriptedAccelerator):
+        def close(self) -> None:
+            raise OSError('no such device')
+
+    bench = start(Stubborn(), reopen=Factory())
+    lose_at(bench, 'fence')
+    eventually(lambda: bench.scheduler.statistics().recovered == 1)

@@ -1,0 +1,114 @@
+"""What the checks of the V4L2 camera share: a registry, opened cameras with consumers' constraints, the next frame."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from zc_perception.camera.v4l2 import V4l2Camera
+from zc_perception.frame import Frame
+from zc_perception.negotiation.collection import BufferCollection
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.settings import Allocation, AllocationRequest
+from zc_perception.negotiation.token import Consumer
+
+from .harness import Check
+
+CHECKS: dict[str, Check] = {}
+SIZE, RATE = (640, 360), 30.0
+PATIENCE_S = 20.0
+
+#: The instances of vivid: API and allocator of each.
+SINGLE, MULTI, SINGLE_DMA, MULTI_DMA = (f'/dev/video{number}' for number in range(4))
+VIVID = 'n_devs=4 node_types=0x1,0x1,0x1,0x1 multiplanar=1,2,1,2 allocators=0,0,1,1'
+START_OF_EXPOSURE = 1
+
+
+def check(function: Check) -> Check:
+    """Register under its own name."""
+    CHECKS[_title(function)] = function
+    return function
+
+
+def check_each(*variants: str) -> Callable[[Callable[[str], None]], Callable[[str], None]]:
+    """Register once for each variant, which is its argument."""
+
+    def register(function: Callable[[str], None]) -> Callable[[str], None]:
+        for variant in variants:
+            CHECKS[f'{_title(function)} [{variant}]'] = partial(function, variant)
+        return function
+
+    return register
+
+
+def _title(function: Callable[..., None]) -> str:
+    return function.__name__.replace('_', ' ')
+
+
+def opened(path: str, *, size: tuple[int, int] = SIZE, rate: float = RATE, **options: Any) -> V4l2Camera:
+    """A camera that is not configured."""
+    return V4l2Camera(path, *size, rate, 'cam', now_ns=time.time_ns, **options)
+
+
+def configured(camera: V4l2Camera, consumers: Sequence[BufferConstraints | Consumer] = (), slots: int = 6) -> V4l2Camera:
+    """Negotiate its buffers as a capture node does."""
+    collection = BufferCollection(camera.device, (camera.width, camera.height), heaps=[camera.heap_name], wanted_slots=slots)
+    first = collection.first_token()
+    entries = [Consumer(camera.constraints(), required=True)]
+    entries += [entry if isinstance(entry, Consumer) else Consumer(entry) for entry in consumers]
+    participants = []
+    tokens = [first, *(first.duplicate(entry.constraints.participant) for entry in entries[1:])]
+    for token, entry in zip(tokens, entries, strict=True):
+        participants.append(token.bind(entry.constraints.participant, trial_import=entry.trial_import, required=entry.required))
+        participants[-1].set_constraints(entry.constraints)
+
+    def allocate(request: AllocationRequest) -> Allocation:
+        camera.configure(request.settings())
+        return Allocation(camera.slots[0].layout, tuple(slot.buffers for slot in camera.slots))
+
+    collection.allocate(allocate, 5.0)
+    for participant in participants:
+        participant.close()
+    collection.close()
+    return camera
+
+
+@contextmanager
+def streaming(path: str, consumers: Sequence[BufferConstraints | Consumer] = (), slots: int = 6, **options: Any) -> Iterator[V4l2Camera]:
+    """A configured camera whose timestamps lie in the past, as a real one's."""
+    camera = opened(path, **options)
+    try:
+        camera.set_control('timestamp_source', START_OF_EXPOSURE)
+        yield configured(camera, consumers, slots)
+    finally:
+        camera.close()
+
+
+def next_frame(camera: V4l2Camera) -> Frame:
+    """The camera's next frame, soon."""
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        frame = camera.capture()
+        if frame is not None:
+            return frame
+    raise AssertionError(f'no frame within {PATIENCE_S} s: {camera.statistics()} {camera.pool_statistics()}')
+
+
+def settled(camera: V4l2Camera, frames: int = 3) -> Frame:
+    """A frame that was begun after now: those that were queued already pass by."""
+    for _ in range(frames):
+        next_frame(camera).release()
+    return next_frame(camera)
+
+
+def capture_until(camera: V4l2Camera, condition: Callable[[], bool], what: str) -> None:
+    """Capture and release until something holds."""
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, f'not within {PATIENCE_S} s: {what}; {camera.statistics()}'
+        frame = camera.capture()
+        if frame is not None:
+            frame.release()

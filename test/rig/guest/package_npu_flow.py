@@ -1,0 +1,339 @@
+"""Frames through the package's own scheduler and axl accelerator on a real kernel: right results, in order, whatever the card does.
+
+The card computes each result from the frame's own bytes: a result of another frame, or of pixels that came too late, is a wrong one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from zc_perception.errors import AcceleratorError, DeviceLostError
+from zc_perception.frame import Frame
+from zc_perception.frame_queue import FrameQueue
+from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.memory.heaps import open_heap
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.npu import axl_errors as errors
+from zc_perception.npu.axl import AxlAccelerator
+from zc_perception.npu.axl_device import find_devices
+from zc_perception.npu.axl_discovery import choose_card, find_cards
+from zc_perception.npu.axl_probe import Importable, probe_shipped_attach
+from zc_perception.npu.manifest import load_manifest
+from zc_perception.npu.scheduler import InFlight, Scheduler
+from zc_perception.npu.selection import AcceleratorOptions, open_accelerator
+
+from ..virtual_result import VirtualResult
+from .harness import equal, eventually, settles
+from .kernel_api import bufinfo, live, parameters, pulled
+from .package_kit import LAYOUTS, MANIFEST, accelerator, check, crcs, frames, refused
+from .package_memory_kit import PAGE, jobs_held, recorded
+
+_RESULT = ctypes.sizeof(VirtualResult)
+
+
+def _opened(**options: float) -> AxlAccelerator:
+    npu = AxlAccelerator(**options)  # type: ignore[arg-type]
+    npu.load(MANIFEST)
+    return npu
+
+
+@dataclass
+class Flow:
+    """What went in and what came out, by sequence number."""
+
+    scheduler: Scheduler
+    queue: FrameQueue
+    pixels: dict[int, list[int]] = field(default_factory=dict)
+    results: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    wrong: list[int] = field(default_factory=list)
+    losses: list[tuple[int, Exception]] = field(default_factory=list)
+
+    def put(self, frame: Frame) -> None:
+        """Note what the CPU sees in it, and queue it."""
+        self.pixels[frame.data.sequence] = crcs(frame)
+        self.queue.put(frame)
+
+    def keep(self, entry: InFlight) -> None:
+        """Compare what the device saw."""
+        job, sequence = entry.job, entry.frame.data.sequence
+        (boxes,) = job.outputs()
+        result = VirtualResult.from_buffer_copy(job.result_bytes(0, _RESULT))  # type: ignore[attr-defined]
+        if result.crcs() != self.pixels[sequence] or not np.array_equal(boxes.values, np.ctypeslib.as_array(result.boxes)):
+            self.wrong.append(sequence)
+        self.results.append(sequence)
+        self.ends.append(job.fence.timestamp_ns)  # type: ignore[attr-defined]
+
+    def lose(self, frame: Frame, error: Exception) -> None:
+        """Note the loss."""
+        self.losses.append((frame.data.sequence, error))
+
+    def wait(self, count: int) -> None:
+        """Until so many frames are through."""
+        eventually(lambda: len(self.results) + len(self.losses) >= count, f'{count} frames are through', 20)
+
+
+@contextmanager
+def flow(*, in_flight: int = 4, timeout_s: float = 20.0, **options: float) -> Iterator[Flow]:
+    """A scheduler on the card, which opens it anew should it be lost."""
+    queue = FrameQueue(None)
+    made: Flow
+    scheduler = Scheduler(
+        _opened(timeout_s=timeout_s, **options),
+        queue,
+        lambda entry: made.keep(entry),
+        lambda frame, error: made.lose(frame, error),
+        in_flight=in_flight,
+        timeout_s=timeout_s,
+        reopen=lambda: _opened(timeout_s=timeout_s, **options),
+    )
+    made = Flow(scheduler, queue)
+    scheduler.start()
+    try:
+        yield made
+    finally:
+        assert scheduler.stop(), 'the thread did not end'
+        queue.close()
+        scheduler.accelerator.close()
+    equal(made.wrong, [], 'results that are not of their frame')
+    equal(made.results, sorted(made.results), 'frame order')
+
+
+@check
+def every_result_is_of_its_own_frame_with_0_imports_a_frame_or_1() -> None:
+    for cached in (True, False):
+        with flow(import_cache=cached) as through, frames(LAYOUTS['padded stride'], slots=6) as make:
+            npu = through.scheduler.accelerator
+            for _ in range(6):
+                through.put(make())
+            through.wait(6)
+            before = npu.imports
+            for number in range(12):
+                eventually(lambda number=number: len(through.results) >= number + 4, 'slots come back', 20)
+                through.put(make())
+            through.wait(18)
+            equal(npu.imports - before, 0 if cached else 12, 'imports of 12 frames in the steady state')
+            equal((through.results, through.losses), (list(range(1, 19)), []), 'results')
+            settles(lambda: live()['imports'], len(bufinfo_attached()) if cached else 0, 'imports held')
+
+
+def bufinfo_attached() -> list[int]:
+    """Buffers that the card is attached to."""
+    return [inode for inode, info in bufinfo().items() if '0000:01:00.0' in info.attached]
+
+
+@check
+def jobs_that_overtake_each_other_come_out_in_frame_order() -> None:
+    with parameters(out_of_order=1, latency_us=15000), flow() as through, frames(LAYOUTS['tight'], slots=12) as make:
+        for _ in range(12):
+            through.put(make())
+        through.wait(12)
+        equal((through.results, through.losses), (list(range(1, 13)), []), 'results')
+        assert through.ends != sorted(through.ends), 'the jobs did end in their order'
+        assert max(b - a for a, b in zip(through.ends, sorted(through.ends), strict=True)) > 0
+
+
+@check
+def a_card_that_is_pulled_costs_its_frames_and_works_again_when_it_is_back() -> None:
+    with flow(in_flight=3) as through, frames(LAYOUTS['tight'], slots=12) as make:
+        through.put(make())
+        through.wait(1)
+        first = through.scheduler.accelerator
+        with jobs_held():
+            for _ in range(3):
+                through.put(make())
+            eventually(lambda: through.scheduler.in_flight == 3, 'three jobs in flight')
+            with pulled():
+                through.wait(4)
+                equal([type(error) for _, error in through.losses], [errors.AxlGoneError, DeviceLostError, DeviceLostError], 'losses')
+                equal([sequence for sequence, _ in through.losses], [2, 3, 4], 'lost frames, in order')
+                assert all(isinstance(error, DeviceLostError) and 'ENODEV' in str(error) for _, error in through.losses), through.losses
+                eventually(lambda: 'no Metis card' in through.scheduler.state.last_error, 'opening it anew fails, and says why', 10)
+                equal(bufinfo_attached(), [], 'attached while there is no card')
+                through.put(make())  # refused, and counted
+                eventually(lambda: through.scheduler.statistics().refused_recovering == 1, 'frames are let go meanwhile')
+        eventually(lambda: not through.scheduler.state.recovering, 'the card works again', 20)
+        for _ in range(4):
+            through.put(make())
+        through.wait(8)
+        equal(through.results, [1, 6, 7, 8, 9], 'results')
+        again = through.scheduler.accelerator
+        assert isinstance(again, AxlAccelerator) and again is not first
+        assert again.imports >= 1 and again.facts()['epoch'] != first.facts()['epoch'], 'no import survives'  # type: ignore[attr-defined]
+        equal(again.facts()['release_errors'], 0, 'release errors')
+
+
+def _ended(through: Flow) -> int:
+    return len(through.results) + through.scheduler.statistics().lost
+
+
+@check
+def a_card_that_hangs_is_opened_anew() -> None:
+    with flow(in_flight=1, timeout_s=0.2) as through, frames(LAYOUTS['tight'], slots=8) as make:
+        with parameters(hang_every=1):
+            for _ in range(3):
+                through.put(make())
+            through.wait(3)
+            eventually(lambda: through.scheduler.statistics().losses == 1, 'three timeouts in a row are a loss', 20)
+        for turn in range(4, 24):  # a machine that is busy may be late with a first result, too
+            eventually(lambda: not through.scheduler.state.recovering, 'the card works again', 20)
+            through.put(make())
+            eventually(lambda turn=turn: _ended(through) == turn, 'the frame is through', 20)
+            if through.results:
+                break
+        assert through.results and all('timed out' in str(e) or 'no result within' in str(e) for _, e in through.losses), through.losses
+
+
+@check
+def an_accelerator_ends_with_its_jobs_in_flight() -> None:
+    with frames(LAYOUTS['tight'], slots=4) as make, jobs_held():
+        npu = _opened()
+        held = [make() for _ in range(4)]
+        jobs = [npu.submit(npu.import_frame(frame), frame) for frame in held]
+        npu.close()
+        for job in jobs:
+            assert job.fence.wait(0.0), 'close() did not end the job'
+            with refused(errors.AxlCancelledError, 'ECANCELED', 'closed while the job was in flight'):
+                job.outputs()
+            job.close()
+        for frame in held:
+            frame.release()
+
+
+@check
+def what_a_job_s_fence_says_is_explained() -> None:
+    cases: list[tuple[dict[str, int], float, type[AcceleratorError], tuple[str, ...]]] = [
+        ({'fail_every': 1}, 5.0, errors.AxlIoError, ('EIO', "'model_id'")),
+        ({'hang_every': 1}, 0.05, errors.AxlTimeoutError, ('ETIMEDOUT', 'timeout 50 ms', 'back-pressured', "link can't be read", 'LnkSta')),
+    ]
+    for fault, timeout_s, kind, words in cases:
+        with parameters(**fault), accelerator(timeout_s=timeout_s) as npu, frames(LAYOUTS['tight']) as make, make() as frame:
+            job = npu.submit(npu.import_frame(frame), frame)
+            assert job.fence.wait(10.0)
+            with refused(kind, 'axl job (import 1', *words):
+                job.fence.check()
+            job.close()
+
+
+@check
+def an_import_is_not_taken_from_a_job_that_was_given_up() -> None:
+    with accelerator(import_cache=False) as npu, frames(LAYOUTS['tight']) as make:
+        with jobs_held():
+            frame = make()
+            handle = npu.import_frame(frame)
+            job = npu.submit(handle, frame)
+            frame.release(job.abandon())
+            npu.release(handle)
+            npu.tidy()
+            equal((live()['imports'], npu.facts()['jobs_given_up']), (1, 1), 'imports and jobs given up')
+        eventually(lambda: live()['jobs'] == 0, 'the job ends', 20)
+        npu.tidy()
+        equal((live()['imports'], npu.facts()['jobs_given_up']), (0, 0), 'imports and jobs given up, after the job')
+
+
+@check
+def a_result_is_mapped_once_and_read_between_syncs() -> None:
+    with accelerator() as npu, frames(LAYOUTS['tight'], slots=6) as make, recorded() as recording:
+        inodes = [result.buffer.identity.inode for result in npu._results._all]  # type: ignore[union-attr]
+        for number in range(12):
+            with make() as frame:
+                job = npu.submit(npu.import_frame(frame), frame)
+                assert job.fence.wait(10.0)
+                job.outputs()
+                job.outputs()
+                equal(recording().flags(*inodes), [1, 5] * number + [1], 'SYNCs of results, in the middle of a frame')
+                job.close()
+                npu.tidy()
+        equal(recording().flags(*inodes), [int(CpuAccess.READ), int(CpuAccess.READ) | 4] * 12, 'SYNCs of results')
+        # One buffer after the other is spare: the last that came back goes first.
+        equal(recording().mappings(*inodes), 1, 'mappings of results')
+        equal(recording().bad_closes, 0, 'descriptors closed twice')
+
+
+# Which card, and which driver.
+
+
+@check
+def the_card_is_found_by_node_name_and_pci_address() -> None:
+    (card,) = find_cards()
+    equal((card.path, card.pci_address), ('/dev/metis-0:1:0', '0000:01:00.0'), 'the card')
+    for wanted in ('', '0', 'metis-0:1:0', '0:1:0', '0000:01:00.0', '01:00.0', card.path):
+        equal(choose_card(wanted), card, f"the card that '{wanted}' means")
+    with refused(AcceleratorError, "no Metis card '02:00.0'", '/dev/metis-0:1:0 (PCI 0000:01:00.0)'):
+        choose_card('02:00.0')
+    with accelerator(device='01:00.0') as npu:
+        facts = npu.facts()
+        equal((facts['device'], facts['pci_address'], facts['driver_level']), (card.path, '0000:01:00.0', 2), 'facts')
+        # QEMU's function is no PCI Express one: unknown is said, and is not good.
+        assert str(facts['pcie_link']).startswith('unknown (0000:01:00.0 shows no PCIe link'), facts
+        assert sum("PCIe link can't be read" in notice for notice in npu.notices()) == 1, npu.notices()
+        assert sum('result buffers come from dma_heap/system' in notice for notice in npu.notices()) == 1, npu.notices()
+
+
+@check
+def the_shipped_driver_says_which_heaps_it_can_import() -> None:
+    (node,) = find_devices()
+    answers = {}
+    with parameters(shipped=1):
+        for name in ('dma_heap/system', 'udmabuf', 'memfd'):
+            heap, _ = open_heap(name)
+            buffer = heap.allocate(PAGE)
+            found = probe_shipped_attach(node, buffer)
+            answers[name] = (found.answer, found.number)
+            equal((bufinfo_attached(), live()['attachments']), ([], 0), 'attached afterwards')
+            with parameters(shipped_error=errno.ENOMEM):
+                equal(probe_shipped_attach(node, buffer).number, errno.ENOMEM, 'errno')
+            with pulled():
+                equal(probe_shipped_attach(node, buffer).answer, Importable.UNKNOWN, 'answer without a card')
+            buffer.close()
+            heap.close()
+    yes, no = (Importable.YES, 0), (Importable.NO, errno.EINVAL)
+    equal(answers, {'dma_heap/system': yes, 'udmabuf': yes, 'memfd': no}, 'answers')
+
+
+@check
+def a_driver_without_our_ioctls_makes_auto_go_on_and_says_so_in_one_line() -> None:
+    for variant in ({'shipped': 1}, {'abi_level': 0}):
+        with parameters(**variant):
+            with refused(AcceleratorError, '/dev/metis-0:1:0', 'no import and submit ioctls (ENOTTY)', 'axruntime', 'cpu'):
+                AxlAccelerator()
+            selection = open_accelerator('auto', load_manifest('hog'), AcceleratorOptions(), CopyLedger())
+            equal(selection.accelerator.capabilities().name, 'cpu', 'accelerator')
+            (why,) = [reason for reason in selection.reasons if "'axl'" in reason]
+            assert 'no import and submit ioctls (ENOTTY)' in why and '\n' not in why, why
+            selection.accelerator.close()
+            settles(lambda: [t.name for t in threading.enumerate() if t is not threading.main_thread()], [], 'threads')
+
+
+@check
+def a_signal_does_not_disturb_the_ioctls() -> None:
+    """A process whose timers fire all the time still imports, submits and releases."""
+    seen = [0]
+
+    def count(*_: object) -> None:
+        seen[0] += 1
+
+    before = signal.signal(signal.SIGALRM, count)
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        with accelerator(import_cache=False) as npu, frames(LAYOUTS['tight']) as make:
+            for _ in range(20):
+                with make() as frame:
+                    handle = npu.import_frame(frame)
+                    job = npu.submit(handle, frame)
+                    assert job.fence.wait(10.0)
+                    job.outputs()
+                    job.close()
+                    npu.release(handle)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert seen[0] > 0, 'no signal came'

@@ -1,0 +1,281 @@
+"""The Argus camera of a Jetson: ``nvarguscamerasrc`` → NVMM buffers → NvBufSurface → the dma-buf of the ISP itself.
+
+What a mapped NVMM buffer holds is no pixels but an ``NvBufSurface``, whose first image has the descriptor, the real pitch and offsets, and
+the colours (NV12 and NV12_ER differ in nothing but the range). The GstBuffer is held while a frame of it is leased: its surface is its
+pool's. Sensors' images are often block-linear: consumers that can use them get them as they are; for the others the VIC makes a linear
+image of each, in memory of ours, and that is counted.
+
+Source: NVIDIA's *Accelerated GStreamer* guide, NvBufSurface pages of the *Jetson Linux API Reference*. Tested against doubles of the
+libraries and a GStreamer source that stands in for ``nvarguscamerasrc``, not on a Jetson.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from ctypes import byref
+from fractions import Fraction
+from typing import Any
+
+from zc_perception.camera.gstreamer import GStreamerCamera
+from zc_perception.camera.gstreamer_abi import MAP_READ, GStreamer, MapInfo, load_gstreamer
+from zc_perception.camera.gstreamer_buffers import RESERVE, FrameReader, own_descriptors
+from zc_perception.camera.gstreamer_image import BorrowedMemory, FrameMemory
+from zc_perception.camera.gstreamer_pipeline import Sample
+from zc_perception.errors import AcceleratorError, AllocationError, CameraChangedError, CameraError, ConfigError, FormatError, LayoutError
+from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.nvbufsurface import NvBufSurfaceHeap, SurfaceParams
+from zc_perception.memory.nvbufsurface_reading import SurfaceReader, surface_image
+from zc_perception.memory.pool import BufferPool, Buffers, Slot
+from zc_perception.memory.vic import Vic
+from zc_perception.memory.vic_surfaces import SurfaceImage
+from zc_perception.negotiation.constraints import BufferConstraints, Placement
+from zc_perception.negotiation.settings import BufferSettings
+from zc_perception.pixel.layout import ImageLayout
+from zc_perception.pixel.modifier import LINEAR
+
+SOURCE = 'nvarguscamerasrc'
+HEAP = 'nvbufsurface'
+# Of a source's buffers, so many are kept open for the VIC; an element's pool has fewer.
+_KEPT = 32
+_INSTALL = 'it comes with JetPack (package nvidia-l4t-gstreamer), and a container needs it mounted or installed'
+
+
+class NvmmFrames:
+    """Reads frames whose only memory is an NvBufSurface."""
+
+    def __init__(self, gst: GStreamer, library: str | None = None) -> None:
+        self._gst = gst
+        try:
+            self._surfaces = SurfaceReader(library)
+        except AllocationError as error:
+            raise CameraError(str(error)) from error
+
+    def parameters(self, sample: Sample) -> SurfaceParams:
+        """The image's parameters; good while the sample is held.
+
+        :raises LayoutError: the buffer can't be mapped, or holds something else.
+        """
+        info = MapInfo()
+        if not self._gst.gst_buffer_map(sample.buffer, byref(info), MAP_READ):
+            raise LayoutError('an NVMM buffer could not be mapped, so that its NvBufSurface is not known; see the log of its element')
+        try:
+            return self._surfaces.parameters(info.data, info.size)
+        finally:
+            # The surface is the buffer's, and stays where it is: mapping only says where that is.
+            self._gst.gst_buffer_unmap(sample.buffer, byref(info))
+
+    def memory(self, sample: Sample) -> FrameMemory:
+        """Where the frame is."""
+        parameters = self.parameters(sample)
+        part = BorrowedMemory(int(parameters.bufferDesc), 0, int(parameters.dataSize))
+        return FrameMemory((part,), SurfaceReader.signature(parameters))
+
+    def layout(self, sample: Sample, memory: FrameMemory) -> tuple[ImageLayout, tuple[int, ...]]:
+        """Its layout, in the one buffer that it has."""
+        return surface_image(self.parameters(sample))[0], (0,)
+
+
+def source_description(
+    gst: GStreamer, sensor_id: int, sensor_mode: int, width: int, height: int, framerate: float, properties: Mapping[str, str]
+) -> str:
+    """The pipeline of one sensor, with the properties by the names that this release has.
+
+    :raises ConfigError: there is no such element, or no such property.
+    """
+    if not gst.has_element(SOURCE):
+        raise ConfigError(f"camera 'argus' needs GStreamer's element {SOURCE}: {_INSTALL}")
+    element = gst.gst_object_ref_sink(gst.gst_element_factory_make(SOURCE.encode(), None))
+    try:
+        wanted = {'sensor-id': str(sensor_id)} | ({'sensor-mode': str(sensor_mode)} if sensor_mode >= 0 else {})
+        words = [SOURCE]
+        for name, value in wanted.items():
+            found = next((n for n in (name, name.replace('-', '_')) if gst.has_property(element, n)), None)
+            if found is None:
+                raise ConfigError(f"{SOURCE} of this release has no property '{name}'; see gst-inspect-1.0 {SOURCE}")
+            words.append(f'{found}={value}')
+        # Where there are two kinds of NVMM buffers, the newer is the NvBufSurface.
+        if gst.has_property(element, 'bufapi-version'):
+            words.append('bufapi-version=true')
+        for name, value in properties.items():
+            if not gst.has_property(element, name):
+                raise ConfigError(f"{SOURCE} has no property '{name}' (given as {name}={value}); see gst-inspect-1.0 {SOURCE}")
+            words.append(f'{name}="{value}"')
+    finally:
+        gst.gst_object_unref(element)
+    caps = ['video/x-raw(memory:NVMM)', 'format=(string)NV12']
+    caps += [f'{name}=(int){value}' for name, value in (('width', width), ('height', height)) if value]
+    if framerate:
+        rate = Fraction(framerate).limit_denominator(1001)
+        caps.append(f'framerate=(fraction){rate.numerator}/{rate.denominator}')
+    return f'{" ".join(words)} ! {",".join(caps)}'
+
+
+class ArgusCamera(GStreamerCamera):
+    """One sensor behind Argus, or any pipeline whose frames are in NVMM memory.
+
+    :param sensor_id: which sensor; of a stereo camera the left one is even, the right one odd.
+    :param sensor_mode: index of the sensor's mode; -1: Argus chooses by size and rate.
+    :param width: 0: the mode's own.
+    :param height: likewise.
+    :param framerate: 0: the mode's own.
+    :param properties: further properties of the source, such as ``exposuretimerange``.
+    :param pipeline: instead of all of the above.
+    :param library: name or path of ``libnvbufsurface``; ``None``: the system's.
+    :param transform_library: the same of ``libnvbufsurftransform``.
+    :param base: see :class:`GStreamerCamera`.
+    :raises ConfigError: this is no Jetson, or the source doesn't know a property.
+    :raises CameraError: the sensor doesn't run, or the library's structs are others than those we know.
+    """
+
+    def __init__(
+        self,
+        sensor_id: int = 0,
+        *,
+        sensor_mode: int = -1,
+        width: int = 0,
+        height: int = 0,
+        framerate: float = 0.0,
+        properties: Mapping[str, str] | None = None,
+        pipeline: str = '',
+        library: str | None = None,
+        transform_library: str | None = None,
+        ledger: CopyLedger,
+        frame_id: str,
+        now_ns: Callable[[], int],
+        **base: Any,
+    ) -> None:
+        self._library = library
+        self._transform_library = transform_library
+        self._sensor_id = sensor_id
+        self._converted = 0
+        self._signature: Hashable = None
+        self._vic: Vic | None = None
+        self._sources: OrderedDict[BufferIdentity, DmaBuf] = OrderedDict()
+        if not pipeline:
+            pipeline = source_description(load_gstreamer(), sensor_id, sensor_mode, width, height, framerate, properties or {})
+        super().__init__(pipeline, frame_id=frame_id, now_ns=now_ns, ledger=ledger, open_heap=_no_heap, width=width, height=height, **base)
+
+    def _open_reader(self, first: Sample) -> FrameReader:
+        if not self._format.nvmm:
+            raise CameraError(f"{self._where} gives no NVMM frames but '{self._format.caps}'; use camera: gstreamer")
+        reader = NvmmFrames(self._gst, self._library)
+        _, self._colours = surface_image(reader.parameters(first))
+        return reader
+
+    def _begin(self, first: Sample) -> None:
+        super()._begin(first)
+        # The surface knows better than the caps, which have no word for the range.
+        self._colorimetry = self._colours
+        if self.copy_reason:
+            raise CameraError(f'{self._where}: {self.copy_reason}; it must be a dma-buf of nvmap, see that /dev/nvmap is there')
+
+    @property
+    def identity(self) -> str:
+        """See :class:`Camera`. A sensor is soldered: its number is what it is."""
+        return f'argus: {self._text}'
+
+    @property
+    def heap_name(self) -> str:
+        """See :class:`Camera`."""
+        return HEAP
+
+    def constraints(self) -> BufferConstraints:
+        """See :class:`Camera`. A block-linear image can be had as a linear one, for a pass of the VIC."""
+        layout, size = self._layout, (self.width, self.height)
+        formats: tuple[tuple[int, int], ...] = ((layout.fourcc, layout.modifier),)
+        costs: tuple[float, ...] = (0.0,)
+        if layout.modifier != LINEAR:
+            formats, costs = (*formats, (layout.fourcc, LINEAR)), (*costs, 1.0)
+        return BufferConstraints(
+            'argus camera',
+            formats=formats,
+            costs=costs,
+            heaps=(HEAP,),
+            slots=RESERVE,
+            min_size=size,
+            max_size=size,
+            placement=Placement.ONE_BUFFER,
+        )
+
+    def configure(self, settings: BufferSettings) -> None:
+        """See :class:`Camera`. Where a linear image was agreed on and the sensor gives none, the VIC is needed."""
+        if settings.layout.modifier == self._layout.modifier:
+            super().configure(settings)
+            return
+        try:
+            self._vic = Vic(self._transform_library, self._library)
+            heap = NvBufSurfaceHeap(self._library)
+            made: list[tuple[Buffers, ImageLayout]] = []
+            made.append(heap.allocate_image(settings.layout, self._colours))
+        except (AllocationError, FormatError) as error:
+            raise CameraError(f'{self._where} is block-linear, and no linear images can be made of it: {error}') from error
+
+        def allocate() -> Buffers:
+            return made.pop()[0] if made else heap.allocate_image(settings.layout, self._colours)[0]
+
+        self._pool = BufferPool(made[0][1], allocate, settings.slots, name='camera', reserve=min(RESERVE, settings.slots))
+
+    def _fill(self, pool: BufferPool, sample: Sample) -> tuple[Slot | None, bool]:
+        if self._vic is None:
+            return super()._fill(pool, sample)
+        slot = pool.acquire()
+        if slot is None:
+            return None, True
+        try:
+            source = SurfaceImage((self._source(sample),), self._layout, self._colours)
+            self._vic.transform(source, SurfaceImage(slot.buffers, slot.layout, self._colours))
+        except AcceleratorError as error:
+            pool.discard(slot)
+            raise CameraError(f'{self._where}: {error}') from error
+        except BaseException:
+            pool.discard(slot)
+            raise
+        self._converted += 1
+        return slot, True
+
+    def _source(self, sample: Sample) -> DmaBuf:
+        """A descriptor of our own of the sample's buffer, the same each time it comes."""
+        reader = self._reader
+        memory = reader.memory(sample)
+        assert memory is not None
+        if memory.signature != self._signature:
+            layout, _ = reader.layout(sample, memory)
+            if layout != self._layout:
+                raise CameraChangedError(f'{self._where} now gives {layout.describe()} instead of {self._layout.describe()}')
+            self._signature = memory.signature
+        identity = memory.parts[0].identity()
+        buffer = self._sources.get(identity)
+        if buffer is None:
+            (buffer,) = own_descriptors(memory, (0,), HEAP)
+            self._sources[identity] = buffer
+            if len(self._sources) > _KEPT:
+                self._sources.popitem(last=False)[1].close()
+        return buffer
+
+    def facts(self) -> dict[str, object]:
+        """For diagnostics."""
+        return {**super().facts(), 'sensor_id': self._sensor_id, 'converted_by_vic': self._converted}
+
+    def notices(self) -> Sequence[str]:
+        """Sentences worth saying once."""
+        found = list(super().notices())
+        if self._vic is not None:
+            found.append(
+                f'{self._where} gives block-linear images; as a consumer needs linear ones, the VIC makes one of each frame '
+                '(no work for the CPU, but a pass over memory)'
+            )
+        return found
+
+    def close(self) -> None:
+        """See :class:`Camera`."""
+        super().close()
+        while self._sources:
+            self._sources.popitem()[1].close()
+        if self._vic is not None:
+            self._vic.close()
+
+
+def _no_heap() -> Any:
+    raise CameraError('NVMM frames are not copied by the CPU')

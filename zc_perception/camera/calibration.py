@@ -1,0 +1,343 @@
+"""What a camera's lens does to its picture, and the YAML in which ROS's calibrators write it.
+
+Source: sensor_msgs/CameraInfo for the meaning, camera_calibration_parsers and camera_calibration's calibrator for the file. Their files
+differ: numbers such as ``0.`` or ``1e-05`` (no number to a YAML 1.1 reader), matrices over several lines, names that look like numbers,
+OpenCV's ``%YAML:1.0`` and ``!!opencv-matrix``. So every scalar is read as text, and we say what it has to be.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from zc_perception.errors import ConfigError, nearest
+
+MAX_BYTES = 1 << 20
+MAX_SIDE = 65535
+DISTORTION_COEFFICIENTS: Mapping[str, tuple[int, ...]] = {
+    'plumb_bob': (4, 5),
+    'rational_polynomial': (8, 12, 14),
+    'equidistant': (4,),
+}
+"""How many coefficients a model has. plumb_bob without k3 has 4; rational_polynomial's 12 and 14 are OpenCV's thin prism and tilt."""
+IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
+
+_MATRICES = {
+    'camera_matrix': ('k', 3, 3),
+    'distortion_coefficients': ('d', 1, 0),
+    'rectification_matrix': ('r', 3, 3),
+    'projection_matrix': ('p', 3, 4),
+}
+_REQUIRED = ('image_width', 'image_height', *_MATRICES)
+_KNOWN = (*_REQUIRED, 'camera_name', 'distortion_model', 'binning_x', 'binning_y', 'roi')
+_ROI = ('x_offset', 'y_offset', 'width', 'height')
+# As C++'s stream and YAML 1.2 read them; Python's float() also takes '1_0' and other digits than these.
+_NUMBER = re.compile(r'[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?', re.ASCII)
+_INTEGER = re.compile(r'[-+]?\d+', re.ASCII)
+_OTHER_THAN_TEXT = ('y', 'n', 'yes', 'no', 'on', 'off', 'true', 'false', 'null')
+_OPENCV_HEADER = re.compile(r'\A%YAML:1\.0\s*\n')
+
+
+@dataclass(frozen=True)
+class RegionOfInterest:
+    """The part of the full sensor that the picture shows; all zero for all of it."""
+
+    x_offset: int = 0
+    y_offset: int = 0
+    width: int = 0
+    height: int = 0
+    do_rectify: bool = False
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The values of ``sensor_msgs/CameraInfo``, without its header. Matrices are row-major tuples.
+
+    :param k: camera matrix, 3×3, pixels; ``k[0] == 0`` means uncalibrated, as in CameraInfo.
+    :param d: distortion coefficients, as many as the model has.
+    :param r: rectification matrix, 3×3.
+    :param p: projection matrix, 3×4; of a stereo pair's right camera, ``p[3]`` is -fx' times the baseline in metres.
+    :param notices: what a reader should tell its user; not part of the calibration.
+    """
+
+    width: int
+    height: int
+    camera_name: str = ''
+    distortion_model: str = 'plumb_bob'
+    d: tuple[float, ...] = ()
+    k: tuple[float, ...] = (0.0,) * 9
+    r: tuple[float, ...] = (0.0,) * 9
+    p: tuple[float, ...] = (0.0,) * 12
+    binning_x: int = 0
+    binning_y: int = 0
+    roi: RegionOfInterest = field(default_factory=RegionOfInterest)
+    notices: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the camera matrix says anything."""
+        return self.k[0] != 0.0
+
+    def fill(self, message: Any) -> None:
+        """Write everything but the header into a ``sensor_msgs/CameraInfo``, or whatever has its attributes."""
+        message.width, message.height = self.width, self.height
+        message.distortion_model = self.distortion_model
+        message.d, message.k, message.r, message.p = list(self.d), list(self.k), list(self.r), list(self.p)
+        message.binning_x, message.binning_y = self.binning_x, self.binning_y
+        for name in _ROI:
+            setattr(message.roi, name, getattr(self.roi, name))
+        message.roi.do_rectify = self.roi.do_rectify
+
+    def size_mismatch(self, width: int, height: int, source: str) -> str | None:
+        """Why this doesn't belong to pictures of that size, or ``None``. Binned and cropped pictures are smaller by what they say.
+
+        :param source: where the calibration is from.
+        """
+        whole = (self.roi.width or self.width, self.roi.height or self.height)
+        expected = whole[0] // (self.binning_x or 1), whole[1] // (self.binning_y or 1)
+        if (width, height) == expected or (width, height) == (self.width, self.height):
+            return None
+        return (
+            f"calibration '{source}' is for {self.width}x{self.height} pictures, the camera gives {width}x{height}: "
+            'camera_info is published without it; calibrate at this size, or run the camera at that one'
+        )
+
+
+def uncalibrated(width: int, height: int) -> Calibration:
+    """What ``camera_info`` says of a camera that nobody has calibrated: its size, and zeros."""
+    return Calibration(width, height, distortion_model='')
+
+
+def from_camera_info(message: Any, camera_name: str) -> Calibration:
+    """The calibration in a ``sensor_msgs/CameraInfo``, as ``set_camera_info`` gets it.
+
+    :raises ConfigError: a value that no camera has; the message names the field.
+    """
+    roi = message.roi
+    region = RegionOfInterest(int(roi.x_offset), int(roi.y_offset), int(roi.width), int(roi.height), bool(roi.do_rectify))
+    d, k, r, p = (tuple(float(value) for value in getattr(message, name)) for name in 'dkrp')
+    made = Calibration(
+        int(message.width), int(message.height), camera_name, str(message.distortion_model), d, k, r, p,
+        binning_x=int(message.binning_x), binning_y=int(message.binning_y), roi=region,
+    )  # fmt: skip
+    check_calibration(made, 'camera_info')
+    return made
+
+
+def check_calibration(calibration: Calibration, source: str) -> None:
+    """Refuse what can't be the calibration of a camera.
+
+    :raises ConfigError: names *source*, the field, its value and what is allowed.
+    """
+    for key, side in (('image_width', calibration.width), ('image_height', calibration.height)):
+        if not 1 <= side <= MAX_SIDE:
+            raise ConfigError(f"'{source}': {key} is {side}; it must be an integer from 1 to {MAX_SIDE}")
+    for key, (name, rows, columns) in _MATRICES.items():
+        values = getattr(calibration, name)
+        if columns and len(values) != rows * columns:
+            raise ConfigError(f"'{source}': {key} has {len(values)} values; it must have {rows * columns} ({rows}x{columns})")
+        for value in values:
+            if not math.isfinite(value):
+                raise ConfigError(f"'{source}': {key} has the value {value}; all must be finite numbers")
+    _check_distortion(calibration, source)
+    if calibration.k[0] < 0 or calibration.k[4] < 0:
+        raise ConfigError(f"'{source}': camera_matrix has focal lengths {calibration.k[0]:g} and {calibration.k[4]:g}; they are positive")
+
+
+def _check_distortion(calibration: Calibration, source: str) -> None:
+    model, found = calibration.distortion_model, len(calibration.d)
+    if not found and not model:
+        return  # a lens without distortion
+    if model not in DISTORTION_COEFFICIENTS:
+        known = ', '.join(DISTORTION_COEFFICIENTS)
+        raise ConfigError(f"'{source}': distortion_model is '{model}'; it must be one of {known}{nearest(model, DISTORTION_COEFFICIENTS)}")
+    allowed = DISTORTION_COEFFICIENTS[model]
+    if found and found not in allowed:
+        counts = ' or '.join(map(str, allowed))
+        raise ConfigError(f"'{source}': distortion_coefficients has {found} values; {model} has {counts}")
+
+
+def parse_calibration(text: str, source: str) -> Calibration:
+    """Read a calibration file's text.
+
+    :param source: the file's name, for messages.
+    :raises ConfigError: names file, key, value and what is allowed.
+    """
+    if len(text) > MAX_BYTES:
+        raise ConfigError(f"'{source}' has {len(text)} characters; a calibration file has at most {MAX_BYTES}")
+    try:
+        # BaseLoader makes text of every scalar and ignores tags.
+        document = yaml.load(_OPENCV_HEADER.sub('', text), Loader=yaml.BaseLoader)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise ConfigError(f"'{source}' is no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(document, dict):
+        raise ConfigError(f"'{source}' is no calibration: it has no keys; it must have {', '.join(_REQUIRED)}")
+    for key in _REQUIRED:
+        if key not in document:
+            raise ConfigError(f"'{source}': key '{key}' is missing{_looks_like(key, document)}; a calibration has {', '.join(_REQUIRED)}")
+    unknown = [str(key) for key in document if key not in _KNOWN]
+    notices = [f"'{source}': key '{key}' is unknown and ignored{nearest(key, _KNOWN)}" for key in unknown]
+    model = document.get('distortion_model')
+    if model is None:
+        notices.append(f"'{source}': key 'distortion_model' is missing; taken as plumb_bob")
+        model = 'plumb_bob'
+    matrices = {name: _matrix(document[key], key, rows, columns, source) for key, (name, rows, columns) in _MATRICES.items()}
+    made = Calibration(
+        _integer(document['image_width'], 'image_width', source, 1),
+        _integer(document['image_height'], 'image_height', source, 1),
+        _text(document.get('camera_name', ''), 'camera_name', source),
+        _text(model, 'distortion_model', source),
+        binning_x=_integer(document.get('binning_x', '0'), 'binning_x', source),
+        binning_y=_integer(document.get('binning_y', '0'), 'binning_y', source),
+        roi=_region(document.get('roi'), source),
+        notices=tuple(notices),
+        **matrices,
+    )
+    check_calibration(made, source)
+    return made
+
+
+def _looks_like(key: str, document: Mapping[Any, Any]) -> str:
+    hint = nearest(key, [str(other) for other in document if other not in _KNOWN])
+    return hint.replace('did you mean', 'is it what is called') if hint else ''
+
+
+def _shown(value: object) -> str:
+    text = ' '.join(str(value).split())
+    return f"'{text if len(text) <= 40 else text[:37] + '...'}'"
+
+
+def _text(value: object, key: str, source: str) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"'{source}': {key} is {_shown(value)}; it must be text")
+    return value
+
+
+def _integer(value: object, key: str, source: str, low: int = 0) -> int:
+    if not isinstance(value, str) or not _INTEGER.fullmatch(value) or len(value) > 9 or not low <= int(value) <= MAX_SIDE:
+        raise ConfigError(f"'{source}': {key} is {_shown(value)}; it must be an integer from {low} to {MAX_SIDE}")
+    return int(value)
+
+
+def _matrix(value: object, key: str, rows: int, columns: int, source: str) -> tuple[float, ...]:
+    if not isinstance(value, dict) or not isinstance(value.get('data'), list):
+        raise ConfigError(f"'{source}': {key} is {_shown(value)}; it must have the keys rows, cols and data, a list of numbers")
+    shape = [_integer(value.get(part), f'{key}.{part}', source) for part in ('rows', 'cols')]
+    if columns and shape != [rows, columns]:
+        raise ConfigError(f"'{source}': {key} is {shape[0]}x{shape[1]}; it must be {rows}x{columns}")
+    numbers = [_number(entry, key, source) for entry in value['data']]
+    if len(numbers) != shape[0] * shape[1]:
+        raise ConfigError(f"'{source}': {key}.data has {len(numbers)} values; {shape[0]}x{shape[1]} are {shape[0] * shape[1]}")
+    return tuple(numbers)
+
+
+def _number(value: object, key: str, source: str) -> float:
+    if not isinstance(value, str) or not _NUMBER.fullmatch(value) or not math.isfinite(float(value)):
+        raise ConfigError(f"'{source}': {key}.data has the value {_shown(value)}; all must be finite numbers")
+    return float(value)
+
+
+def _region(value: object, source: str) -> RegionOfInterest:
+    if value is None:
+        return RegionOfInterest()
+    if not isinstance(value, dict):
+        raise ConfigError(f"'{source}': roi is {_shown(value)}; it must have the keys {', '.join(_ROI)} and do_rectify")
+    rectify = str(value.get('do_rectify', 'false')).lower()
+    if rectify not in ('true', 'false', '0', '1'):
+        raise ConfigError(f"'{source}': roi.do_rectify is '{rectify}'; it must be true or false")
+    x, y, width, height = (_integer(value.get(name, '0'), f'roi.{name}', source) for name in _ROI)
+    return RegionOfInterest(x, y, width, height, rectify in ('true', '1'))
+
+
+def format_calibration(calibration: Calibration) -> str:
+    """The file's text, as camera_calibration_parsers lays it out; :func:`parse_calibration` gives the same numbers back, bit by bit."""
+    lines = [
+        f'image_width: {calibration.width}',
+        f'image_height: {calibration.height}',
+        # JSON's quotes are YAML's too, so that a name such as 0815 or "no" stays a name to every reader.
+        f'camera_name: {_quoted(calibration.camera_name)}',
+    ]
+    for key, (name, rows, columns) in _MATRICES.items():
+        values = getattr(calibration, name)
+        if key == 'distortion_coefficients':
+            lines.append(f'distortion_model: {_quoted(calibration.distortion_model)}')
+        lines += [f'{key}:', f'  rows: {rows}', f'  cols: {columns or len(values)}', f'  data: [{_numbers(values)}]']
+    if calibration.binning_x or calibration.binning_y:
+        lines += [f'binning_x: {calibration.binning_x}', f'binning_y: {calibration.binning_y}']
+    if calibration.roi != RegionOfInterest():
+        lines += ['roi:', *(f'  {name}: {getattr(calibration.roi, name)}' for name in _ROI)]
+        lines.append(f'  do_rectify: {str(calibration.roi.do_rectify).lower()}')
+    return '\n'.join(lines) + '\n'
+
+
+def _quoted(text: str) -> str:
+    if re.fullmatch(r'[A-Za-z][\w/.-]*', text, re.ASCII) and text.lower() not in (
+        'y',
+        'n',
+        'yes',
+        'no',
+        'on',
+        'off',
+        'true',
+        'false',
+        'null',
+    ):
+        return text
+    return str(yaml.safe_dump(text, default_style='"', allow_unicode=True, width=1 << 16)).strip()
+
+
+def _numbers(values: Sequence[float]) -> str:
+    """With a point or a signed exponent after one, which YAML 1.1 readers need to see a number."""
+    texts = []
+    for value in values:
+        text = repr(float(value))
+        mantissa, exponent, power = text.partition('e')
+        texts.append(mantissa + ('' if '.' in mantissa else '.0') + exponent + power)
+    return ', '.join(texts)
+
+
+@dataclass(frozen=True)
+class StereoGeometry:
+    """What a rectified pair gives depth by: focal length in pixels, baseline in metres, disparity of an infinitely far point in pixels."""
+
+    focal_length: float
+    baseline: float
+    disparity_offset: float
+
+    def depth(self, disparity: float) -> float:
+        """Metres, for a disparity (left minus right column) in pixels; infinite where there is none."""
+        difference = disparity - self.disparity_offset
+        return math.inf if difference <= 0 else self.focal_length * self.baseline / difference
+
+
+def stereo_geometry(left: Calibration, right: Calibration) -> StereoGeometry:
+    """The pair's geometry, from its rectified projections.
+
+    :raises ConfigError: not the two halves of one rectified pair; the message says why.
+    """
+    for name, calibration in (('left', left), ('right', right)):
+        if not calibration.calibrated or calibration.p[0] <= 0:
+            raise ConfigError(f"the {name} camera '{calibration.camera_name}' isn't calibrated; calibrate both together as a stereo pair")
+    if (left.width, left.height) != (right.width, right.height):
+        raise ConfigError(
+            f'the left calibration is for {left.width}x{left.height}, the right one for {right.width}x{right.height}; they must be equal'
+        )
+    # Rectified rows are the same in both: fx, fy and cy have to be.
+    for index, what in ((0, 'fx'), (5, 'fy'), (6, 'cy')):
+        if abs(left.p[index] - right.p[index]) > 1e-3 * abs(left.p[0]):
+            raise ConfigError(
+                f'projection_matrix: {what} is {left.p[index]:g} left and {right.p[index]:g} right, so the pair is not rectified together; '
+                'calibrate both cameras as a stereo pair'
+            )
+    baseline = (left.p[3] - right.p[3]) / right.p[0]
+    if baseline <= 0:
+        raise ConfigError(
+            f'projection_matrix: the baseline is {baseline:g} m; it is positive when the right camera stands right of the left one. '
+            'Are left and right exchanged?'
+        )
+    return StereoGeometry(left.p[0], baseline, left.p[2] - right.p[2])

@@ -1,0 +1,198 @@
+"""From a driver's time stamp to the ROS clock's: an offset measured for every frame, and stamps that never go backwards.
+
+An offset that is taken once, at start, is wrong from the first NTP or PTP correction on. One that is taken per frame is as good as its
+reads: a read that the scheduler interrupts is off by as long as that took, so reads are bracketed and the tightest counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+Clock = Callable[[], int]
+
+
+class CaptureClock(Enum):
+    """Which clock a driver's time stamps are of. UNKNOWN: none that we could read; the time of arrival counts."""
+
+    MONOTONIC = time.CLOCK_MONOTONIC
+    BOOTTIME = time.CLOCK_BOOTTIME
+    REALTIME = time.CLOCK_REALTIME
+    UNKNOWN = -1
+
+
+@dataclass(frozen=True)
+class ClockStatistics:
+    """What became of the stamps so far.
+
+    :param offset_ns: ROS clock minus the driver's, as last measured; 0 before, and for UNKNOWN or simulated time.
+    :param jitter_ns: how much the offset changes from frame to frame, smoothed; steps don't count.
+    :param steps: times that the ROS clock was set, forwards or backwards.
+    :param corrected: stamps that were moved so that they increase.
+    :param ahead_ns: how far the last stamp is ahead of the ROS clock's time of the picture, after that was set back; 0 otherwise.
+    :param implausible: driver's stamps that lay in the future or far in the past, so that the time of arrival was taken.
+    :param simulated: whether the ROS clock is a simulation's.
+    """
+
+    offset_ns: int = 0
+    jitter_ns: int = 0
+    steps: int = 0
+    corrected: int = 0
+    ahead_ns: int = 0
+    implausible: int = 0
+    simulated: bool = False
+
+
+@dataclass(frozen=True)
+class SystemClocks:
+    """The clocks of the machine, in nanoseconds; replaced in tests."""
+
+    monotonic: Clock = time.monotonic_ns
+    boottime: Clock = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    realtime: Clock = time.time_ns
+
+    def of(self, clock: CaptureClock) -> Clock:
+        """The one that the driver's stamps are of."""
+        return {CaptureClock.BOOTTIME: self.boottime, CaptureClock.REALTIME: self.realtime}.get(clock, self.monotonic)
+
+
+SYSTEM_CLOCKS = SystemClocks()
+
+# A pair of reads that took no longer was not interrupted.
+_TIGHT_NS = 20_000
+_MAX_READS = 6
+# Reads this wide say less about the offset than the one measured before does, unless they contradict it.
+_WIDE_NS = 200_000
+# rcutils' system time is CLOCK_REALTIME itself: a ROS clock that is further off than the reads took is a simulation's.
+_SAME_CLOCK_NS = 1_000_000
+# A change of the offset that no drift explains: beyond 1 ms, and a thousandth of the time since (NTP slews by at most 1/2000).
+_STEP_NS = 1_000_000
+_STEP_SHARE = 1000
+_FUTURE_NS = 5_000_000
+_PAST_NS = 10_000_000_000
+_SMOOTHING = 16
+
+
+class StampClock:
+    """Stamps of one camera. One thread; no locks, no allocation that grows, a few clock reads per stamp.
+
+    Stamps are strictly increasing. When the ROS clock is set back, they go on at half the camera's pace at least until the clock has
+    caught up, so that neither their order nor the intervals that trackers divide by break. When the ROS clock is a simulation's, they
+    are its time on arrival: it stands still (stamps then differ by 1 ns) and jumps back (stamps follow) as it likes.
+
+    :param ros_now_ns: the node's clock.
+    :param clocks: the machine's; for tests.
+    """
+
+    def __init__(self, ros_now_ns: Clock, clocks: SystemClocks = SYSTEM_CLOCKS) -> None:
+        self._ros_now = ros_now_ns
+        self._clocks = clocks
+        self._last_ns: int | None = None
+        self._last_ros = 0
+        self._last_captured: int | None = None
+        self._last_arrival = 0
+        self._capture_clock: CaptureClock | None = None
+        self._offset: int | None = None
+        self._simulated = False
+        self._jitter = 0
+        self._steps = 0
+        self._corrected = 0
+        self._ahead = 0
+        self._implausible = 0
+
+    def stamp(self, captured_ns: int, clock: CaptureClock) -> int:
+        """The ROS time of a picture that the driver says was taken at *captured_ns*.
+
+        :param captured_ns: in *clock*; ignored for UNKNOWN.
+        """
+        arrival = self._clocks.monotonic()
+        if clock is not self._capture_clock:
+            self._capture_clock, self._offset, self._last_captured = clock, None, None
+        device = self._clocks.of(clock)
+        lower = self._clocks.realtime()
+        ros, at, width = self._read_pair(device)
+        simulated = self._is_simulated(ros, lower)
+        if simulated and not self._simulated and self._last_ns is not None:
+            # Only a simulation's clock may take stamps back; make sure that it isn't the system's, set between two reads.
+            lower = self._clocks.realtime()
+            ros, at, width = self._read_pair(device)
+            simulated = self._is_simulated(ros, lower)
+        if simulated is not self._simulated:
+            self._simulated, self._offset = simulated, None
+            if self._last_ns is not None:
+                self._steps += 1
+                self._last_ns = None if simulated else self._last_ns
+        if simulated:
+            result = self._follow(ros)
+        else:
+            age = 0 if clock is CaptureClock.UNKNOWN else at - captured_ns
+            if not -_FUTURE_NS <= age <= _PAST_NS:
+                self._implausible += 1
+                age = 0
+            offset = self._settle(ros - at, width, arrival)
+            result = self._increase(at - age + offset, at - age, arrival)
+        self._last_ns, self._last_ros, self._last_arrival = result, ros, arrival
+        return result
+
+    def _read_pair(self, device: Clock) -> tuple[int, int, int]:
+        """The ROS clock, the device's at the same moment, and how far apart the reads around it were."""
+        best = (0, 0, -1)
+        for _ in range(_MAX_READS):
+            before = device()
+            ros = self._ros_now()
+            after = device()
+            width = after - before
+            if not 0 <= best[2] <= width:
+                best = (ros, before + width // 2, width)
+            if 0 <= width <= _TIGHT_NS:
+                break
+        # A device clock that was set between its own two reads, each time, says nothing.
+        return best if best[2] >= 0 else (ros, after, 0)
+
+    def _is_simulated(self, ros: int, realtime_before: int) -> bool:
+        return not realtime_before - _SAME_CLOCK_NS <= ros <= self._clocks.realtime() + _SAME_CLOCK_NS
+
+    def _settle(self, offset: int, width: int, arrival: int) -> int:
+        """The offset to use, of a measurement that is good to half its width."""
+        known = self._offset
+        if known is None:
+            self._offset = offset
+            return offset
+        change = abs(offset - known)
+        if width > _WIDE_NS and change <= width // 2:
+            return known
+        if change > _STEP_NS + width + (arrival - self._last_arrival) // _STEP_SHARE:
+            self._steps += 1
+        else:
+            self._jitter += (change - self._jitter) // _SMOOTHING
+        self._offset = offset
+        return offset
+
+    def _increase(self, wanted: int, captured: int, arrival: int) -> int:
+        """*wanted*, or what keeps the stamps in order at half the pace of the pictures."""
+        pace = 0 if self._last_captured is None else captured - self._last_captured
+        if self._capture_clock is CaptureClock.REALTIME:  # which may have been set in between
+            pace = min(pace, arrival - self._last_arrival)
+        self._last_captured = captured
+        least = wanted if self._last_ns is None else self._last_ns + max(1, pace // 2)
+        self._ahead = max(0, least - wanted)
+        self._corrected += least > wanted
+        return max(wanted, least)
+
+    def _follow(self, ros: int) -> int:
+        last = self._last_ns
+        self._ahead = 0
+        if last is None:
+            return ros
+        if ros < self._last_ros:
+            self._steps += 1
+            return ros
+        self._corrected += ros <= last
+        return max(ros, last + 1)
+
+    def statistics(self) -> ClockStatistics:
+        """Offset, jitter and counters; from any thread."""
+        offset = 0 if self._simulated or self._capture_clock is CaptureClock.UNKNOWN else self._offset or 0
+        return ClockStatistics(offset, self._jitter, self._steps, self._corrected, self._ahead, self._implausible, self._simulated)

@@ -1,0 +1,105 @@
+"""What can be turned on a camera: a control's name, range and value, and the check of a value that somebody wants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+from zc_perception.errors import ConfigError, nearest
+
+ControlKind = Literal['integer', 'boolean', 'menu', 'integer_menu', 'bitmask', 'button', 'string']
+"""``menu`` has texts, ``integer_menu`` numbers to choose from; a ``button`` has no value; a ``string`` can't be set here."""
+
+ControlValue = int | bool | str
+
+
+@dataclass(frozen=True)
+class ControlInfo:
+    """One control as it is now.
+
+    :param name: the driver's name in lower case with underscores, unique on its camera.
+    :param minimum: smallest value; of a bitmask 0.
+    :param maximum: largest value; of a bitmask all bits that may be set.
+    :param step: between values; drivers round.
+    :param value: the value in force; ``None`` for a button, a write-only control, and one that the driver can't read now.
+    :param menu: what each value stands for, of a menu.
+    :param read_only: the driver never lets it be set.
+    :param inactive: it has no effect while another one stands as it does: exposure time under automatic exposure.
+    :param write_only: it can be set but not read.
+    :param volatile: the device changes it by itself.
+    :param title: the driver's own name.
+    """
+
+    name: str
+    kind: ControlKind
+    minimum: int = 0
+    maximum: int = 0
+    step: int = 1
+    default: int = 0
+    value: int | None = None
+    menu: Mapping[int, str] = field(default_factory=dict)
+    read_only: bool = False
+    inactive: bool = False
+    write_only: bool = False
+    volatile: bool = False
+    title: str = ''
+
+    def allowed(self) -> str:
+        """What it takes, for messages: ``0 .. 255``, ``0 (Disabled), 1 (50 Hz)``."""
+        if self.kind == 'boolean':
+            return 'true or false'
+        if self.menu:
+            return ', '.join(f'{value} ({text})' for value, text in sorted(self.menu.items()))
+        if self.kind == 'bitmask':
+            return f'bits of {self.maximum:#x}'
+        return f'{self.minimum} .. {self.maximum}' + (f' in steps of {self.step}' if self.step > 1 else '')
+
+
+NO_CONTROLS: Mapping[str, ControlInfo] = MappingProxyType({})
+
+
+def no_such_control(camera: str, name: str, known: Mapping[str, ControlInfo]) -> ConfigError:
+    """The error for a control that *camera* doesn't have."""
+    names = ', '.join(known) or 'none'
+    return ConfigError(f"{camera} has no control '{name}'{nearest(name, known)}; it has {names}")
+
+
+def checked_value(camera: str, info: ControlInfo, value: ControlValue) -> int:
+    """*value* as the number that the driver takes. Its steps are the driver's own affair: it rounds.
+
+    :param value: an integer; ``True`` and ``False`` for a boolean; for a menu also one of its texts; anything for a button.
+    :raises ConfigError: read-only, the wrong type, or outside the range. The message names both.
+    """
+    what = f"{camera}: control '{info.name}'"
+    if info.kind == 'string':
+        raise ConfigError(f"{what} holds a text, which can't be set here; use v4l2-ctl --set-ctrl")
+    if info.read_only:
+        raise ConfigError(f"{what} is read-only; it is {info.value} and can't be set to {value!r}")
+    if info.kind == 'button':
+        return 0
+    number = _number(what, info, value)
+    if info.kind == 'bitmask':
+        good = number >= 0 and not number & ~info.maximum
+    elif info.menu:
+        good = number in info.menu
+    else:
+        good = info.minimum <= number <= info.maximum
+    if not good:
+        raise ConfigError(f"{what} can't be {value!r}; it takes {info.allowed()}")
+    return number
+
+
+def _number(what: str, info: ControlInfo, value: ControlValue) -> int:
+    if isinstance(value, str):
+        found = [number for number, text in info.menu.items() if text.casefold() == value.strip().casefold()]
+        if not found:
+            hint = nearest(value, info.menu.values())
+            raise ConfigError(f"{what} can't be {value!r}{hint}; it takes {info.allowed()}")
+        return found[0]
+    if isinstance(value, bool) and info.kind != 'boolean':
+        raise ConfigError(f"{what} can't be {value!r}, it is no switch; it takes {info.allowed()}")
+    if not isinstance(value, int):
+        raise ConfigError(f"{what} can't be {value!r}, which is not an integer; it takes {info.allowed()}")
+    return int(value)

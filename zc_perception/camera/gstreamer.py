@@ -1,0 +1,403 @@
+"""The GStreamer camera: whatever pipeline ends in our sink. Its dma-bufs are taken as they are; anything else is a copy, and booked as one.
+
+A frame's GstBuffer is held for as long as somebody has a lease on the frame, so that its element doesn't fill it again. Its buffers are
+known by what their descriptors refer to: each is one slot of the pool, however often and in whichever order they come, so that a
+device imports each of them once. GStreamer's descriptors are duplicated, never closed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from zc_perception.camera.camera import SLOT_WAIT_S, CameraStatistics
+from zc_perception.camera.clock import CaptureClock, StampClock
+from zc_perception.camera.gstreamer_abi import load_gstreamer
+from zc_perception.camera.gstreamer_buffers import RESERVE, FrameReader, SharedFrames, own_descriptors
+from zc_perception.camera.gstreamer_copy import copy_frame, frame_layout
+from zc_perception.camera.gstreamer_image import FdFrames, read_format
+from zc_perception.camera.gstreamer_pipeline import Pipeline, Reference, Sample
+from zc_perception.errors import AllocationError, CameraChangedError, CameraError, CameraLostError, ConfigError, FormatError, LayoutError
+from zc_perception.frame import Frame, Header
+from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.memory.foreign_pool import ForeignBufferPool
+from zc_perception.memory.heaps import Heap
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import BufferPool, Buffers, PoolStatistics, Slot
+from zc_perception.memory.slot import close_buffers
+from zc_perception.negotiation.constraints import BufferConstraints, Placement
+from zc_perception.negotiation.settings import BufferSettings
+from zc_perception.pixel.modifier import LINEAR, modifier_name
+
+COPY_REASON = 'gstreamer_copy'
+DEFAULT_BUFFERS = 8
+LEAST_BUFFERS, MOST_BUFFERS = 2, 32
+_WAIT_S = 0.25
+_FENCE_POLL_S = 0.005
+_ADVICE = 'use a source that gives dma-bufs, such as v4l2src io-mode=dmabuf, and no element behind it that makes new frames'
+
+
+class GStreamerCamera:
+    """Frames of a GStreamer pipeline. It is started at once, because its first frame says what all of them are.
+
+    :param pipeline: as for gst-launch-1.0, without a sink, or with an appsink of its own.
+    :param now_ns: the ROS clock.
+    :param ledger: books each frame that had to be copied.
+    :param open_heap: gives the memory that frames are copied to; called only for a pipeline that has to be copied.
+    :param width: what the pipeline has to give; 0: whatever it does.
+    :param height: likewise.
+    :param buffers: how many frames its source is asked to leave to us at the same time; 2 to 32.
+    :param require_dmabuf: refuse a pipeline that has to be copied.
+    :param assume_linear: caps of the old style with the feature ``memory:DMABuf`` mean LINEAR. You know it, they don't say it.
+    :param keep_all: a source that isn't live gives every frame, as fast as consumers take them; otherwise it keeps its own pace.
+    :param start_timeout_s: how long the first frame may take.
+    :param watchdog_s: a live source that is silent for longer is lost; 0: it may be.
+    :raises ConfigError: GStreamer isn't there, or the pipeline can't be made, or isn't what was asked for.
+    :raises CameraError: it doesn't run.
+    """
+
+    def __init__(
+        self,
+        pipeline: str,
+        *,
+        frame_id: str,
+        now_ns: Callable[[], int],
+        ledger: CopyLedger,
+        open_heap: Callable[[], Heap],
+        width: int = 0,
+        height: int = 0,
+        buffers: int = DEFAULT_BUFFERS,
+        require_dmabuf: bool = False,
+        assume_linear: bool = False,
+        keep_all: bool = False,
+        start_timeout_s: float = 10.0,
+        watchdog_s: float = 5.0,
+    ) -> None:
+        if not LEAST_BUFFERS <= buffers <= MOST_BUFFERS:
+            raise ConfigError(f'{buffers} buffers can not be asked of a pipeline; use {LEAST_BUFFERS} to {MOST_BUFFERS}')
+        self._gst = load_gstreamer()
+        self._text = pipeline.strip()
+        self._where = f"pipeline '{self._text}'"
+        self._frame_id = frame_id
+        self._now_ns = now_ns
+        self._ledger = ledger
+        self._open_heap = open_heap
+        self._assume_linear = assume_linear
+        self._require_dmabuf = require_dmabuf
+        self._keep_all = keep_all
+        self._watchdog_s = watchdog_s
+        self.clock = StampClock(now_ns)
+        self._heap: Heap | None = None
+        self._shared: SharedFrames | None = None
+        self._pool: BufferPool | None = None
+        self._early: deque[Sample] = deque()
+        self._caps = Reference(self._gst, 0)
+        self._stopped = self._playing = self._ended = False
+        self._last_number: int | None = None
+        self._sequence = -1
+        self._first_stamp_ns: int | None = None
+        self._captured = self._lost = self._bad = self._no_slot = 0
+        self.copy_reason = ''
+        """Why every frame is copied by the CPU; empty when none is."""
+        self._pipeline = Pipeline(self._gst, pipeline, buffers=buffers, keep_all=keep_all)
+        try:
+            with self._pipeline.start(start_timeout_s) as first:
+                self._begin(first)
+            if (width and width != self.width) or (height and height != self.height):
+                raise ConfigError(
+                    f'{self._where} gives {self.width}x{self.height}, parameters width and height say {width}x{height}; '
+                    'put the size into its caps, or set both parameters to 0'
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, first: Sample) -> None:
+        """What the first frame says of all."""
+        try:
+            self._caps = first.keep_caps()
+            self._format = read_format(self._gst, first.caps, assume_linear=self._assume_linear)
+            self._take(first)
+        except (FormatError, LayoutError) as error:
+            raise CameraError(f'{self._where}: {error}') from error
+        self.width, self.height = self._layout.width, self._layout.height
+        self.framerate = self._format.framerate
+        self._colorimetry = self._format.colorimetry
+
+    def _take(self, first: Sample) -> None:
+        """Take frames where they are, or find out why that can't be."""
+        self._reader = reader = self._open_reader(first)
+        memory = reader.memory(first)
+        if memory is None:
+            self._begin_copying(first, 'its frames are in system memory')
+            return
+        layout, order = reader.layout(first, memory)
+        try:
+            buffers = own_descriptors(memory, order)
+        except AllocationError as error:
+            self._begin_copying(first, str(error))
+            return
+        self._shared_heap = f'gstreamer/{buffers[0].heap.removeprefix("foreign/")}'
+        close_buffers(buffers)
+        self._layout = layout
+        self._shared = SharedFrames(self._pipeline, reader, layout, self._where, self.heap_name)
+
+    def _open_reader(self, first: Sample) -> FrameReader:
+        """What says where frames are."""
+        if self._format.nvmm:
+            raise CameraError(f"{self._where} gives NVMM frames; use camera: argus, or put 'nvvidconv ! video/x-raw' at its end")
+        return FdFrames(self._gst, self._format)
+
+    def _begin_copying(self, first: Sample, reason: str) -> None:
+        if self._require_dmabuf:
+            raise CameraError(f'{self._where} would be copied: {reason}; {_ADVICE}, or set require_dmabuf to false')
+        if self._format.modifier != LINEAR:
+            raise CameraError(f"{self._where}: {reason}, and a frame of {modifier_name(self._format.modifier)} can't be copied; {_ADVICE}")
+        self.copy_reason = reason
+        self._layout = frame_layout(self._gst, first, self._format)
+        self._heap = self._open_heap()
+
+    @property
+    def device(self) -> str:
+        """See :class:`Camera`."""
+        return self._where
+
+    @property
+    def identity(self) -> str:
+        """See :class:`Camera`. A pipeline names its device itself."""
+        return f'gstreamer: {self._text}'
+
+    @property
+    def heap_name(self) -> str:
+        """See :class:`Camera`."""
+        return self._shared_heap if self._heap is None else self._heap.name
+
+    @property
+    def ended(self) -> bool:
+        """See :class:`Camera`."""
+        return self._ended
+
+    def notices(self) -> Sequence[str]:
+        """Sentences worth saying once, and a warning in diagnostics."""
+        found = [f'{self._where}: {warning}' for warning in self._pipeline.warnings]
+        if self.copy_reason:
+            found.insert(0, f'{self._where} is copied by the CPU, frame by frame: {self.copy_reason}; {_ADVICE}')
+        if self._shared is not None and self._shared.copied_upstream:
+            found.append(
+                f'{self._where} ran out of buffers {self._shared.copied_upstream} times and copied instead; those frames were dropped: '
+                "raise parameter 'slots', or let consumers hold fewer frames"
+            )
+        return found
+
+    def facts(self) -> dict[str, object]:
+        """For diagnostics."""
+        pool = self._pool
+        return {
+            'caps': self._format.caps,
+            'live': self._pipeline.live,
+            'copying': bool(self.copy_reason),
+            'copied_upstream': 0 if self._shared is None else self._shared.copied_upstream,
+            'buffers_replaced': pool.replaced if isinstance(pool, ForeignBufferPool) else 0,
+        }
+
+    def constraints(self) -> BufferConstraints:
+        """See :class:`Camera`. Strides and offsets are the pipeline's, unless frames are copied."""
+        layout, size, heaps = self._layout, (self.width, self.height), (self.heap_name,)
+        if self._heap is not None:
+            return BufferConstraints(
+                'gstreamer camera',
+                formats=((layout.fourcc, LINEAR),),
+                heaps=heaps,
+                slots=RESERVE,
+                min_size=size,
+                max_size=size,
+                cpu_access=CpuAccess.READ | CpuAccess.WRITE,
+            )
+        placement = {1: Placement.ONE_BUFFER, len(layout.planes): Placement.BUFFER_PER_PLANE}.get(layout.num_buffers)
+        return BufferConstraints(
+            'gstreamer camera',
+            formats=((layout.fourcc, layout.modifier),),
+            heaps=heaps,
+            slots=RESERVE,
+            min_size=size,
+            max_size=size,
+            placement=None if len(layout.planes) == 1 else placement,
+        )
+
+    def configure(self, settings: BufferSettings) -> None:
+        """See :class:`Camera`. The pipeline's buffers are looked for: the slots are as many as it gives away at the same time.
+
+        :raises CameraError: it gives fewer than two, or they are not alike.
+        """
+        if self._shared is None:
+            self._pool = self._own_pool(settings)
+            return
+        self._play()
+        try:
+            self._pool, early = self._shared.pool(settings.slots, self.framerate)
+            self._early.extend(early)
+        except LayoutError as error:
+            raise CameraError(f'{self._where}: {error}') from error
+
+    def _own_pool(self, settings: BufferSettings) -> BufferPool:
+        heap = self._heap
+        assert heap is not None
+
+        def allocate() -> Buffers:
+            return tuple(heap.allocate(size) for size in settings.sizes())
+
+        return BufferPool(settings.layout, allocate, settings.slots, name='camera', reserve=min(RESERVE, settings.slots))
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """See :class:`Camera`."""
+        return () if self._pool is None else self._pool.slots
+
+    @property
+    def pool(self) -> BufferPool | None:
+        """See :class:`Camera`."""
+        return self._pool
+
+    def _play(self) -> None:
+        if not self._playing:
+            self._playing = True
+            self._pipeline.play()
+
+    def capture(self) -> Frame | None:
+        """See :class:`Camera`.
+
+        :raises CameraLostError: its device is gone, it is silent, or a live source has ended.
+        :raises CameraChangedError: frames of another size, format or layout come.
+        """
+        pool = self._pool
+        if pool is None:
+            raise CameraError('the camera is not configured')
+        if self._stopped:
+            return None
+        self._play()
+        pool.collect()
+        sample = self._early.popleft() if self._early else self._pipeline.pull(_FENCE_POLL_S if pool.waiting else _WAIT_S)
+        if sample is None:
+            self._look_why()
+            return None
+        try:
+            return self._frame(pool, sample)
+        except (FormatError, LayoutError) as error:
+            sample.close()
+            raise CameraError(f'{self._where}: {error}') from error
+        except BaseException:
+            sample.close()
+            raise
+
+    def _look_why(self) -> None:
+        """No frame came."""
+        if self._stopped:
+            return
+        if self._pipeline.ended:
+            if self._pipeline.live:
+                raise CameraLostError(f'{self._where} has ended although its source is live; see that the camera is still there')
+            self._ended = True
+        elif self._pipeline.live and 0.0 < self._watchdog_s < self._pipeline.silent_s:
+            raise CameraLostError(f'{self._where} gave no frame for {self._pipeline.silent_s:.1f} s; see the cable and the kernel log')
+
+    def _frame(self, pool: BufferPool, sample: Sample) -> Frame | None:
+        """The sample as a frame, or ``None``: dropped and counted, or with *keep_all* put off."""
+        started_ns = time.monotonic_ns()
+        if sample.caps != self._caps.address:
+            self._check_caps(sample)
+        if sample.corrupted:
+            self._bad += 1
+            self._count(sample.frame_number)
+            sample.close()
+            return None
+        slot, copied = self._fill(pool, sample)
+        if slot is None and self._keep_all and not self._pipeline.live:
+            self._early.appendleft(sample)
+            return None
+        self._count(sample.frame_number)
+        if slot is None:
+            self._no_slot += 1
+            sample.close()
+            return None
+        running_ns, captured_ns = sample.running_time_ns, self._pipeline.captured_ns(sample)
+        if copied:
+            sample.close()
+        if self._keep_all:
+            # As fast as possible there is no other time than the recording's own, so that a stamp names its frame.
+            self._first_stamp_ns = self._now_ns() if self._first_stamp_ns is None else self._first_stamp_ns
+            stamp_ns, captured_ns = self._first_stamp_ns + (running_ns or 0), None
+        else:
+            stamp_ns = self.clock.stamp(captured_ns or 0, CaptureClock.UNKNOWN if captured_ns is None else CaptureClock.MONOTONIC)
+        self._captured += 1
+        return Frame.publish_slot(
+            pool,
+            slot,
+            header=Header(stamp_ns, self._frame_id),
+            colorimetry=self._colorimetry,
+            sequence=self._sequence,
+            captured_ns=started_ns if captured_ns is None else captured_ns,
+            capture_cost_ns=time.monotonic_ns() - started_ns if copied else 0,
+        )
+
+    def _fill(self, pool: BufferPool, sample: Sample) -> tuple[Slot | None, bool]:
+        """The sample's slot, being filled, and whether it is a copy."""
+        if isinstance(pool, ForeignBufferPool) and self._shared is not None:
+            return self._shared.slot_for(pool, sample), False
+        slot = pool.acquire(wait_s=SLOT_WAIT_S if self._keep_all else 0.0)
+        if slot is not None:
+            self._copy(pool, sample, slot)
+        return slot, True
+
+    def _copy(self, pool: BufferPool, sample: Sample, slot: Slot) -> None:
+        try:
+            self._ledger.book(COPY_REASON, copy_frame(self._gst, sample, self._format, slot))
+        except BaseException:
+            pool.discard(slot)
+            raise
+
+    def _count(self, number: int | None) -> None:
+        """Frames that never came, where the source numbers them."""
+        if number is not None and self._last_number is not None and number > self._last_number:
+            self._lost += number - self._last_number - 1
+            self._sequence += number - self._last_number
+        else:
+            self._sequence += 1
+        self._last_number = number
+
+    def _check_caps(self, sample: Sample) -> None:
+        now = read_format(self._gst, sample.caps, assume_linear=self._assume_linear)
+        if not now.same_picture(self._format):
+            raise CameraChangedError(f"{self._where} now gives '{now.caps}' instead of '{self._format.caps}'; it is opened again")
+        self._caps.close()
+        self._caps = sample.keep_caps()
+
+    def statistics(self) -> CameraStatistics:
+        """See :class:`Camera`. Lost are gaps in the source's numbers: its own losses, and frames that came faster than they were taken."""
+        lost, bad, no_slot = self._lost, self._bad, self._no_slot
+        return CameraStatistics(self._captured, lost + bad + no_slot, 0, lost, bad, no_slot)
+
+    def pool_statistics(self) -> PoolStatistics | None:
+        """See :class:`Camera`."""
+        return None if self._pool is None else self._pool.statistics()
+
+    def stop(self) -> None:
+        """See :class:`Camera`."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """See :class:`Camera`."""
+        self.stop()
+        if self._shared is not None:
+            self._shared.begin_close()
+        while self._early:
+            self._early.pop().close()
+        self._caps.close()
+        if self._pool is not None:
+            self._pool.close()
+        self._pipeline.close()
+        if self._shared is not None:
+            self._shared.end_close()
+        if self._heap is not None:
+            self._heap.close()
+            self._heap = None

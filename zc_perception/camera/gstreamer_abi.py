@@ -1,0 +1,344 @@
+"""GStreamer's C interface, by ctypes: the functions and the public fields that the cameras use.
+
+Source: the headers of GStreamer 1.x, whose ABI doesn't change within the series (``test/camera/test_gstreamer_abi.py`` compares with
+what a C compiler makes of them). ctypes and not PyGObject, because everything that matters here needs the object itself: a buffer's
+reference is dropped when the last lease is, not when Python gets to it; only the sole owner of a query may answer it; and what a mapped
+NVMM buffer holds is a pointer. So any Python can use whatever GStreamer there is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from enum import IntEnum, IntFlag
+from typing import Any
+
+from zc_perception.errors import ConfigError
+
+INSTALL = 'install it: apt install libgstreamer1.0-0 libgstreamer-plugins-base1.0-0 gstreamer1.0-plugins-base gstreamer1.0-plugins-good'
+CLOCK_TIME_NONE = (1 << 64) - 1
+OFFSET_NONE = (1 << 64) - 1
+FORMAT_TIME = 3
+MAP_READ = 1
+PARSE_FATAL_ERRORS = 1
+PARSE_NO_SUCH_ELEMENT = 1
+PROBE_QUERY_DOWNSTREAM = 1 << 9
+PROBE_OK, PROBE_HANDLED = 1, 4
+QUERY_ALLOCATION = 140 << 8 | 2 | 4
+BUFFER_CORRUPTED = 1 << 8
+MAX_PLANES = 4
+
+
+class State(IntEnum):
+    """``GstState``."""
+
+    NULL = 1
+    READY = 2
+    PAUSED = 3
+    PLAYING = 4
+
+
+class StateChange(IntEnum):
+    """``GstStateChangeReturn``."""
+
+    FAILURE = 0
+    SUCCESS = 1
+    ASYNC = 2
+    NO_PREROLL = 3
+
+
+class MessageType(IntFlag):
+    """``GstMessageType``, as far as it matters here."""
+
+    EOS = 1 << 0
+    ERROR = 1 << 1
+    WARNING = 1 << 2
+    LATENCY = 1 << 19
+
+
+class ResourceError(IntEnum):
+    """``GstResourceError``, as far as it matters here."""
+
+    NOT_FOUND = 3
+    BUSY = 4
+
+
+class MiniObject(ctypes.Structure):
+    """``GstMiniObject``, the head of buffers, samples, messages and queries."""
+
+    _fields_ = (
+        ('type', c_size_t),
+        ('refcount', c_int),
+        ('lockstate', c_int),
+        ('flags', c_uint),
+        ('copy', c_void_p),
+        ('dispose', c_void_p),
+        ('free', c_void_p),
+        ('priv_uint', c_uint),
+        ('priv_pointer', c_void_p),
+    )
+
+
+class Buffer(ctypes.Structure):
+    """``GstBuffer``."""
+
+    _fields_ = (
+        ('mini_object', MiniObject),
+        ('pool', c_void_p),
+        ('pts', c_uint64),
+        ('dts', c_uint64),
+        ('duration', c_uint64),
+        ('offset', c_uint64),
+        ('offset_end', c_uint64),
+    )
+
+
+class Message(ctypes.Structure):
+    """``GstMessage`` up to its source."""
+
+    _fields_ = (('mini_object', MiniObject), ('type', c_uint), ('timestamp', c_uint64), ('src', c_void_p))
+
+
+class Query(ctypes.Structure):
+    """``GstQuery``."""
+
+    _fields_ = (('mini_object', MiniObject), ('type', c_uint))
+
+
+class PadProbeInfo(ctypes.Structure):
+    """``GstPadProbeInfo`` up to its data."""
+
+    _fields_ = (('type', c_uint), ('id', ctypes.c_ulong), ('data', c_void_p))
+
+
+class Meta(ctypes.Structure):
+    """``GstMeta``."""
+
+    _fields_ = (('flags', c_uint), ('info', c_void_p))
+
+
+class VideoMeta(ctypes.Structure):
+    """``GstVideoMeta`` up to its strides. Offsets count from the beginning of the buffer, whose memories follow each other."""
+
+    _fields_ = (
+        ('meta', Meta),
+        ('buffer', c_void_p),
+        ('flags', c_uint),
+        ('format', c_int),
+        ('id', c_int),
+        ('width', c_uint),
+        ('height', c_uint),
+        ('n_planes', c_uint),
+        ('offset', c_size_t * MAX_PLANES),
+        ('stride', c_int * MAX_PLANES),
+    )
+
+
+class VideoCropMeta(ctypes.Structure):
+    """``GstVideoCropMeta``."""
+
+    _fields_ = (('meta', Meta), ('x', c_uint), ('y', c_uint), ('width', c_uint), ('height', c_uint))
+
+
+class VideoColorimetry(ctypes.Structure):
+    """``GstVideoColorimetry``."""
+
+    _fields_ = (('range', c_int), ('matrix', c_int), ('transfer', c_int), ('primaries', c_int))
+
+
+class VideoInfo(ctypes.Structure):
+    """``GstVideoInfo``: what caps say, with GStreamer's own default strides and offsets."""
+
+    _fields_ = (
+        ('finfo', c_void_p),
+        ('interlace_mode', c_int),
+        ('flags', c_uint),
+        ('width', c_int),
+        ('height', c_int),
+        ('size', c_size_t),
+        ('views', c_int),
+        ('chroma_site', c_int),
+        ('colorimetry', VideoColorimetry),
+        ('par_n', c_int),
+        ('par_d', c_int),
+        ('fps_n', c_int),
+        ('fps_d', c_int),
+        ('offset', c_size_t * MAX_PLANES),
+        ('stride', c_int * MAX_PLANES),
+        ('reserved', c_void_p * 4),
+    )
+
+
+class MapInfo(ctypes.Structure):
+    """``GstMapInfo``."""
+
+    _fields_ = (
+        ('memory', c_void_p),
+        ('flags', c_int),
+        ('data', c_void_p),
+        ('size', c_size_t),
+        ('maxsize', c_size_t),
+        ('user_data', c_void_p * 4),
+        ('reserved', c_void_p * 4),
+    )
+
+
+class Error(ctypes.Structure):
+    """``GError``."""
+
+    _fields_ = (('domain', ctypes.c_uint32), ('code', c_int), ('message', c_char_p))
+
+
+ProbeCallback = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(PadProbeInfo), c_void_p)
+
+_ERROR = POINTER(POINTER(Error))
+_SIZES = POINTER(c_size_t)
+_P, _BOOL, _TEXT = c_void_p, c_int, c_char_p
+# A returned string that the caller must free is c_void_p here: ctypes would copy and lose it.
+_PROTOTYPES: dict[str, dict[str, tuple[object, tuple[object, ...]]]] = {
+    'libglib-2.0.so.0': {
+        'g_free': (None, (_P,)),
+        'g_error_free': (None, (POINTER(Error),)),
+        'g_quark_to_string': (_TEXT, (ctypes.c_uint32,)),
+    },
+    'libgobject-2.0.so.0': {'g_object_class_find_property': (_P, (_P, _TEXT))},
+    'libgstreamer-1.0.so.0': {
+        'gst_init_check': (_BOOL, (_P, _P, _ERROR)),
+        'gst_version': (None, (POINTER(c_uint),) * 4),
+        'gst_parse_launch_full': (_P, (_TEXT, _P, c_int, _ERROR)),
+        'gst_element_factory_find': (_P, (_TEXT,)),
+        'gst_element_factory_make': (_P, (_TEXT, _TEXT)),
+        'gst_bin_get_by_name': (_P, (_P, _TEXT)),
+        'gst_bin_recalculate_latency': (_BOOL, (_P,)),
+        'gst_element_set_state': (c_int, (_P, c_int)),
+        'gst_element_get_state': (c_int, (_P, _P, _P, c_uint64)),
+        'gst_element_get_bus': (_P, (_P,)),
+        'gst_element_get_base_time': (c_uint64, (_P,)),
+        'gst_element_get_static_pad': (_P, (_P, _TEXT)),
+        'gst_pad_add_probe': (ctypes.c_ulong, (_P, c_uint, ProbeCallback, _P, _P)),
+        'gst_pipeline_use_clock': (None, (_P, _P)),
+        'gst_system_clock_obtain': (_P, ()),
+        'gst_clock_get_time': (c_uint64, (_P,)),
+        'gst_util_set_object_arg': (None, (_P, _TEXT, _TEXT)),
+        'gst_object_get_name': (_P, (_P,)),
+        'gst_object_ref_sink': (_P, (_P,)),
+        'gst_object_unref': (None, (_P,)),
+        'gst_mini_object_ref': (_P, (_P,)),
+        'gst_mini_object_unref': (None, (_P,)),
+        'gst_bus_pop': (_P, (_P,)),
+        'gst_bus_timed_pop_filtered': (_P, (_P, c_uint64, c_uint)),
+        'gst_message_parse_error': (None, (_P, _ERROR, POINTER(c_void_p))),
+        'gst_message_parse_warning': (None, (_P, _ERROR, POINTER(c_void_p))),
+        'gst_sample_get_buffer': (_P, (_P,)),
+        'gst_sample_get_caps': (_P, (_P,)),
+        'gst_sample_get_segment': (_P, (_P,)),
+        'gst_segment_to_running_time': (c_uint64, (_P, c_int, c_uint64)),
+        'gst_caps_to_string': (_P, (_P,)),
+        'gst_query_type_get_name': (_TEXT, (c_uint,)),
+        'gst_query_parse_allocation': (None, (_P, POINTER(c_void_p), POINTER(c_int))),
+        'gst_query_add_allocation_pool': (None, (_P, _P, c_uint, c_uint, c_uint)),
+        'gst_query_add_allocation_meta': (None, (_P, c_size_t, _P)),
+        'gst_buffer_n_memory': (c_uint, (_P,)),
+        'gst_buffer_peek_memory': (_P, (_P, c_uint)),
+        'gst_buffer_find_memory': (_BOOL, (_P, c_size_t, c_size_t, POINTER(c_uint), POINTER(c_uint), _SIZES)),
+        'gst_buffer_get_meta': (_P, (_P, c_size_t)),
+        'gst_buffer_map': (_BOOL, (_P, POINTER(MapInfo), c_int)),
+        'gst_buffer_unmap': (None, (_P, POINTER(MapInfo))),
+        'gst_memory_get_sizes': (c_size_t, (_P, _SIZES, _SIZES)),
+        'gst_memory_map': (_BOOL, (_P, POINTER(MapInfo), c_int)),
+        'gst_memory_unmap': (None, (_P, POINTER(MapInfo))),
+    },
+    'libgstapp-1.0.so.0': {
+        'gst_app_sink_try_pull_sample': (_P, (_P, c_uint64)),
+        'gst_app_sink_try_pull_preroll': (_P, (_P, c_uint64)),
+        'gst_app_sink_is_eos': (_BOOL, (_P,)),
+    },
+    'libgstallocators-1.0.so.0': {
+        'gst_is_dmabuf_memory': (_BOOL, (_P,)),
+        'gst_dmabuf_memory_get_fd': (c_int, (_P,)),
+        'gst_is_fd_memory': (_BOOL, (_P,)),
+        'gst_fd_memory_get_fd': (c_int, (_P,)),
+    },
+    'libgstvideo-1.0.so.0': {
+        'gst_video_info_from_caps': (_BOOL, (POINTER(VideoInfo), _P)),
+        'gst_video_meta_api_get_type': (c_size_t, ()),
+        'gst_video_crop_meta_api_get_type': (c_size_t, ()),
+    },
+}  # fmt: skip
+
+
+class GStreamer:
+    """The loaded libraries: a function of C's is an attribute, by its own name.
+
+    :raises ConfigError: a library or function is missing, or GStreamer can't be initialised.
+    """
+
+    def __init__(self) -> None:
+        for library, functions in _PROTOTYPES.items():
+            try:
+                loaded = ctypes.CDLL(library)
+                for name, (result, arguments) in functions.items():
+                    function = getattr(loaded, name)
+                    function.restype, function.argtypes = result, arguments
+                    setattr(self, name, function)
+            except (OSError, AttributeError) as error:
+                raise ConfigError(f'this camera needs GStreamer 1.16 or newer: {error}; {INSTALL}') from error
+        failure = POINTER(Error)()
+        if not self.gst_init_check(None, None, ctypes.byref(failure)):
+            raise ConfigError(f'GStreamer could not be initialised: {self.take_error(failure)[0]}')
+        numbers = [c_uint() for _ in range(4)]
+        self.gst_version(*map(ctypes.byref, numbers))
+        self.version = (numbers[0].value, numbers[1].value)
+        if self.gst_query_type_get_name(QUERY_ALLOCATION) != b'allocation':
+            raise ConfigError(f'GStreamer {self.version[0]}.{self.version[1]} numbers its queries differently; use a 1.x release')
+        self.video_meta_type: int = self.gst_video_meta_api_get_type()
+        self.crop_meta_type: int = self.gst_video_crop_meta_api_get_type()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        raise AttributeError(f'{name} is not among the functions of GStreamer that are used here')
+
+    def take_text(self, address: int | None) -> str:
+        """The string at *address*, which is freed."""
+        if not address:
+            return ''
+        try:
+            return (ctypes.cast(address, c_char_p).value or b'').decode('utf-8', 'replace')
+        finally:
+            self.g_free(address)
+
+    def take_error(self, error: ctypes._Pointer[Error]) -> tuple[str, str, int]:
+        """Message, domain and code of a GError, which is freed."""
+        if not error:
+            return 'no reason was given', '', 0
+        try:
+            domain = self.g_quark_to_string(error[0].domain) or b''
+            return (error[0].message or b'').decode('utf-8', 'replace').strip(), domain.decode(), int(error[0].code)
+        finally:
+            self.g_error_free(error)
+
+    def has_property(self, element: int, name: str) -> bool:
+        """Whether an object has the property: their names differ between releases."""
+        return bool(self.g_object_class_find_property(c_void_p.from_address(element).value, name.encode()))
+
+    def set_property(self, element: int, name: str, value: object) -> None:
+        """Set a property from its text, as gst-launch does. One that isn't there is GStreamer's own warning."""
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        self.gst_util_set_object_arg(element, name.encode(), text.encode())
+
+    def has_element(self, name: str) -> bool:
+        """Whether a plugin has this element."""
+        factory = self.gst_element_factory_find(name.encode())
+        if factory:
+            self.gst_object_unref(factory)
+        return bool(factory)
+
+
+@functools.cache
+def load_gstreamer() -> GStreamer:
+    """The process's one :class:`GStreamer`.
+
+    :raises ConfigError: see there; the next call tries again.
+    """
+    return GStreamer()

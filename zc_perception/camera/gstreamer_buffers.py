@@ -1,0 +1,185 @@
+"""Frames that lie in a pipeline's own buffers: which they are, who holds them, and when GStreamer may have them back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Sequence
+from typing import Protocol
+
+from zc_perception.camera.gstreamer_image import FrameMemory
+from zc_perception.camera.gstreamer_pipeline import Pipeline, Sample
+from zc_perception.errors import CameraChangedError, CameraError
+from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
+from zc_perception.memory.foreign_pool import ForeignBufferPool
+from zc_perception.memory.pool import Buffers, Slot
+from zc_perception.memory.slot import close_buffers
+from zc_perception.pixel.layout import ImageLayout
+
+# One frame is being handed over while the next one comes.
+RESERVE = 2
+# Buffers that a source has queued itself, or that come by later, beyond those found at first.
+MORE = 8
+# No new buffer for so long, and for so many frame periods: its source has no more.
+_IDLE_S, _IDLE_FRAMES, _MAX_IDLE_S = 0.3, 4, 1.5
+_MAX_SIGNATURES = 64
+
+
+class FrameReader(Protocol):
+    """Says where the frames of one stream are."""
+
+    def memory(self, sample: Sample) -> FrameMemory | None:
+        """The frame's shareable memory; ``None``: it has none."""
+
+    def layout(self, sample: Sample, memory: FrameMemory) -> tuple[ImageLayout, tuple[int, ...]]:
+        """Its layout, and of each of the layout's buffers the first of the memory's parts that is in it."""
+
+
+def own_descriptors(memory: FrameMemory, order: Sequence[int], heap: str | None = None) -> Buffers:
+    """Descriptors of our own of a frame's buffers.
+
+    :param order: the memory's parts that are meant.
+    :param heap: the allocator's name where it is known.
+    :raises AllocationError: one is neither a dma-buf nor memory that can't change its size.
+    """
+    made: list[DmaBuf] = []
+    try:
+        for index in order:
+            made.append(DmaBuf.from_fd(memory.parts[index].duplicate(), heap=heap))
+    except BaseException:
+        close_buffers(made)
+        raise
+    return tuple(made)
+
+
+class SharedFrames:
+    """Turns samples into slots of a pool over the pipeline's buffers, and holds each sample while its slot is in use.
+
+    :param layout: that of every frame; others are refused.
+    :param where: the pipeline, for messages.
+    :param heap: the name of whoever allocated the buffers.
+    """
+
+    def __init__(self, pipeline: Pipeline, reader: FrameReader, layout: ImageLayout, where: str, heap: str) -> None:
+        self._pipeline = pipeline
+        self._reader = reader
+        self._layout = layout
+        self._where = where
+        self._heap = heap
+        self._orders: dict[Hashable, tuple[int, ...]] = {}
+        self._held: dict[int, Sample] = {}
+        self._parked: list[Sample] = []
+        self._closing = False
+        self.copied_upstream = 0
+
+    def pool(self, wanted: int, framerate: float) -> tuple[ForeignBufferPool, list[Sample]]:
+        """Hold frames back until the source has no more buffers, or there are *wanted*, and make a pool of them.
+
+        :returns: the pool, and the frames that were held: those of a file are its first; a live camera's are old by now, and gone.
+        :raises CameraError: there are fewer than two, or they are not alike.
+        """
+        known: list[Buffers] = []
+        samples: list[Sample] = []
+        try:
+            try:
+                self._discover(wanted, framerate, known, samples)
+            except CameraChangedError as error:
+                raise CameraError(f'{self._where}: its frames are not alike: {error}') from error
+            if len(known) < RESERVE and not self._pipeline.ended:
+                raise CameraError(
+                    f'{self._where} gives {len(known)} buffers before it wants them back, {RESERVE} are needed; let its source have more: '
+                    "parameter 'slots', and an element's own queue-size, num-buffers or the like"
+                )
+            reserve = min(RESERVE, len(known))
+            own, known = known, []  # the pool's, whatever becomes of it
+            pool = ForeignBufferPool(self._layout, own, name='camera', on_free=self.let_go, reserve=reserve, most=len(own) + MORE)
+        except BaseException:
+            for buffers in known:
+                close_buffers(buffers)
+            for sample in samples:
+                sample.close()
+            raise
+        pool.add_retire_listener(self._slot_ended)
+        if not self._pipeline.live:
+            return pool, samples
+        for sample in samples:
+            sample.close()
+        return pool, []
+
+    def _discover(self, wanted: int, framerate: float, known: list[Buffers], samples: list[Sample]) -> None:
+        idle = max(_IDLE_S, min(_MAX_IDLE_S, _IDLE_FRAMES / framerate)) if framerate else _MAX_IDLE_S
+        seen: set[tuple[BufferIdentity, ...]] = set()
+        since = time.monotonic()
+        while len(known) < wanted and time.monotonic() - since < idle and not self._pipeline.ended:
+            sample = self._pipeline.pull(idle)
+            if sample is None:
+                continue
+            samples.append(sample)
+            memory = self._reader.memory(sample)
+            if memory is None:
+                break  # it has run out of buffers, and begun to copy
+            order = self._order(sample, memory)
+            identities = tuple(memory.parts[i].identity() for i in order)
+            if identities not in seen:
+                seen.add(identities)
+                known.append(own_descriptors(memory, order, self._heap))
+                since = time.monotonic()
+
+    def _order(self, sample: Sample, memory: FrameMemory) -> tuple[int, ...]:
+        """Which of the frame's memories are the layout's buffers; worked out once for all frames that are alike."""
+        order = self._orders.get(memory.signature)
+        if order is None:
+            layout, order = self._reader.layout(sample, memory)
+            if layout != self._layout:
+                raise CameraChangedError(
+                    f'{self._where} now gives {layout.describe()}, agreed on was {self._layout.describe()}; it is opened again'
+                )
+            if len(self._orders) >= _MAX_SIGNATURES:
+                self._orders.clear()
+            self._orders[memory.signature] = order
+        return order
+
+    def slot_for(self, pool: ForeignBufferPool, sample: Sample) -> Slot | None:
+        """The sample's slot, being filled, which holds the sample from here on. ``None``: there is no place for it.
+
+        :raises CameraChangedError: its planes lie elsewhere than everybody was told.
+        :raises LayoutError: its buffers are partly another frame's.
+        """
+        memory = self._reader.memory(sample)
+        if memory is None:
+            # Consumers hold all of its source's buffers, and that made a copy without a word.
+            self.copied_upstream += 1
+            return None
+        order = self._order(sample, memory)
+        slot = pool.slot_of(tuple(memory.parts[i].identity() for i in order))
+        if slot is None:
+            slot = pool.adopt(own_descriptors(memory, order, self._heap))
+        if slot is not None:
+            slot = pool.acquire(slot.index)
+        if slot is not None:
+            self._held[slot.buffer_uid] = sample
+        return slot
+
+    def let_go(self, slot: Slot) -> None:
+        """Nobody has the slot any more: GStreamer may fill its buffers again. Called by whoever dropped the last lease."""
+        sample = self._held.pop(slot.buffer_uid, None)
+        if sample is not None:
+            sample.close()
+
+    def _slot_ended(self, slot: Slot) -> None:
+        """Of a retired slot a device may still read: its sample stays until the pipeline is gone."""
+        sample = self._held.pop(slot.buffer_uid, None)
+        if sample is None:
+            return
+        if self._closing:
+            sample.close()
+        else:
+            self._parked.append(sample)
+
+    def begin_close(self) -> None:
+        """The camera is being closed: from now on a slot that ends gives its sample back at once."""
+        self._closing = True
+
+    def end_close(self) -> None:
+        """The pipeline is gone."""
+        while self._parked:
+            self._parked.pop().close()

@@ -1,0 +1,290 @@
+"""What a GStreamer sample is: its format, the dma-bufs behind it, and where its planes lie in them.
+
+Whether a frame is a dma-buf is its memories' to say, never the caps': plain ``video/x-raw`` may flow in dma-bufs, and does wherever the
+layout is LINEAR.
+
+Source: GStreamer's *DMA buffers* design, *GstVideoMeta*, *GstVideoCropMeta*, *GstFdMemory* and *GstDmaBufMemory* documentation.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from collections.abc import Hashable, Sequence
+from ctypes import byref, c_size_t, c_uint
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from zc_perception.camera.gstreamer_abi import MAX_PLANES, GStreamer, VideoCropMeta, VideoInfo, VideoMeta
+from zc_perception.camera.gstreamer_pipeline import Sample
+from zc_perception.errors import FormatError, LayoutError
+from zc_perception.memory.dmabuf import BufferIdentity
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.pixel.caps import DMABUF_FEATURE, DmaBufCaps
+from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer, from_gstreamer_colorimetry
+from zc_perception.pixel.format_names import DMA_DRM
+from zc_perception.pixel.fourcc import fourcc_name, pixel_format
+from zc_perception.pixel.layout import ImageLayout, PlaneLayout, compute_layout
+from zc_perception.pixel.modifier import INVALID, LINEAR
+
+NVMM_FEATURE = 'memory:NVMM'
+_HEAD = re.compile(r'\s*video/x-raw\s*(?:\(([^)]*)\))?')
+_SD_LINES = 576
+_RGB = Colorimetry(Matrix.RGB, Range.FULL, Transfer.SRGB)
+
+
+@dataclass(frozen=True)
+class StreamFormat:
+    """What the caps say of every frame.
+
+    :param modifier: INVALID where they don't say: caps with the feature ``memory:DMABuf`` before GStreamer 1.24.
+    :param framerate: frames per second; 0 where it varies or isn't known.
+    :param nvmm: frames are NvBufSurfaces.
+    :param offsets: each plane's default offset, where no GstVideoMeta says more.
+    :param strides: likewise.
+    """
+
+    width: int
+    height: int
+    fourcc: int
+    modifier: int
+    framerate: float
+    colorimetry: Colorimetry
+    nvmm: bool
+    caps: str
+    offsets: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+
+    def same_picture(self, other: StreamFormat) -> bool:
+        """Whether frames of both are alike in all that a consumer agreed to."""
+        return replace(self, framerate=0.0, caps='') == replace(other, framerate=0.0, caps='')
+
+
+def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> StreamFormat:
+    """What the caps at an address say.
+
+    :param assume_linear: caps of the old style, ``video/x-raw(memory:DMABuf), format=NV12``, mean LINEAR; otherwise nobody told us.
+    :raises FormatError: no raw video, in memory that nobody can share, interlaced in fields, or a format without a DRM fourcc.
+    """
+    text = gst.take_text(gst.gst_caps_to_string(caps))
+    head = _HEAD.match(text)
+    if head is None:
+        raise FormatError(f"caps '{text}' are no raw video; put a decoder or parser before the sink")
+    features = [feature.strip() for feature in (head[1] or '').split(',') if feature.strip()]
+    memory = [feature for feature in features if feature.startswith('memory:')]
+    nvmm, dmabuf = NVMM_FEATURE in memory, DMABUF_FEATURE in memory
+    if foreign := [name for name in memory if name not in (NVMM_FEATURE, DMABUF_FEATURE, 'memory:SystemMemory')]:
+        raise FormatError(f"caps '{text}': {foreign[0]} is nothing that another device can import; put an element before the sink that "
+                          f'makes video/x-raw({DMABUF_FEATURE}) of it')  # fmt: skip
+    old_style = dmabuf and DMA_DRM not in text
+    parsed = DmaBufCaps.parse(text if dmabuf and not old_style else 'video/x-raw' + text[head.end() :])
+    others = dict(parsed.others)
+    if others.get('interlace-mode') in ('alternate', 'fields'):
+        raise FormatError(f"caps '{text}': each frame is one field of two; put a deinterlace element before the sink")
+    fourcc, modifier = parsed.format
+    width, height = parsed.width, parsed.height
+    if not isinstance(width, int) or not isinstance(height, int):
+        raise FormatError(f"caps '{text}' have no size")
+    info = VideoInfo()
+    known = modifier == LINEAR and bool(gst.gst_video_info_from_caps(byref(info), caps)) and info.stride[0] > 0
+    rate = parsed.framerate
+    return StreamFormat(
+        width,
+        height,
+        fourcc,
+        INVALID if old_style and not assume_linear else modifier,
+        float(rate) if isinstance(rate, Fraction) else 0.0,
+        _colorimetry(others.get('colorimetry'), height) if pixel_format(fourcc).is_yuv else _RGB,
+        nvmm,
+        text,
+        tuple(info.offset) if known else (),
+        tuple(info.stride) if known else (),
+    )
+
+
+def _colorimetry(value: object, height: int) -> Colorimetry:
+    """GStreamer's own default where the caps don't say, and for what has no name here: a camera of unknown colours is still a camera."""
+    if isinstance(value, str):
+        try:
+            return from_gstreamer_colorimetry(value)
+        except FormatError:
+            full = value.startswith('1:')
+            return Colorimetry(Matrix.BT601 if height <= _SD_LINES else Matrix.BT709, Range.FULL if full else Range.LIMITED)
+    return Colorimetry(Matrix.BT601 if height <= _SD_LINES else Matrix.BT709, Range.LIMITED)
+
+
+class BorrowedMemory:
+    """A descriptor that belongs to somebody else, for as long as its sample is held. It is never closed here, only duplicated.
+
+    :param offset: where the frame's part of it begins.
+    :param size: bytes of that part.
+    """
+
+    __slots__ = ('_number', 'offset', 'size')
+
+    def __init__(self, number: int, offset: int, size: int) -> None:
+        self._number = number
+        self.offset = offset
+        self.size = size
+
+    def identity(self) -> BufferIdentity:
+        """What it refers to. The number alone says nothing: it is another buffer's as soon as its owner has closed it."""
+        status = os.fstat(self._number)
+        return BufferIdentity(status.st_dev, status.st_ino)
+
+    def duplicate(self) -> OwnedFd:
+        """A descriptor of our own."""
+        return OwnedFd.duplicate(self._number)
+
+
+@dataclass(frozen=True)
+class FrameMemory:
+    """A frame in shareable memory.
+
+    :param parts: its memories, in the order of the frame.
+    :param signature: equal for two frames whose planes lie at the same places of such parts.
+    """
+
+    parts: tuple[BorrowedMemory, ...]
+    signature: Hashable
+
+
+class FdFrames:
+    """Reads frames whose memories have descriptors: dma-bufs, and files that stand in for them.
+
+    :param what: the stream's format.
+    """
+
+    def __init__(self, gst: GStreamer, what: StreamFormat) -> None:
+        self._gst = gst
+        self._what = what
+
+    def memory(self, sample: Sample) -> FrameMemory | None:
+        """Where a frame is; ``None`` when one of its memories has no descriptor. Costs the same whatever the size."""
+        gst, buffer = self._gst, sample.buffer
+        offset, capacity = c_size_t(), c_size_t()
+        parts = []
+        for index in range(gst.gst_buffer_n_memory(buffer)):
+            memory = gst.gst_buffer_peek_memory(buffer, index)
+            if gst.gst_is_dmabuf_memory(memory):
+                number = gst.gst_dmabuf_memory_get_fd(memory)
+            elif gst.gst_is_fd_memory(memory):
+                number = gst.gst_fd_memory_get_fd(memory)
+            else:
+                return None
+            size = gst.gst_memory_get_sizes(memory, byref(offset), byref(capacity))
+            parts.append(BorrowedMemory(number, offset.value, size))
+        if not parts:
+            return None
+        meta, crop = gst.gst_buffer_get_meta(buffer, gst.video_meta_type), gst.gst_buffer_get_meta(buffer, gst.crop_meta_type)
+        signature = (
+            tuple((part.offset, part.size) for part in parts),
+            _bytes(meta, VideoMeta.n_planes.offset, VideoMeta.stride.offset + VideoMeta.stride.size) if meta else None,
+            _bytes(crop, VideoCropMeta.x.offset, ctypes.sizeof(VideoCropMeta)) if crop else None,
+        )
+        return FrameMemory(tuple(parts), signature)
+
+    def layout(self, sample: Sample, memory: FrameMemory) -> tuple[ImageLayout, tuple[int, ...]]:
+        """Where the frame's planes lie, and of each of the layout's buffers the first of the *memory*'s parts that is in it.
+
+        :raises LayoutError: the planes don't lie in the memories.
+        :raises FormatError: the crop rectangle isn't on whole samples.
+        """
+        identities = [part.identity() for part in memory.parts]
+        # Planes may be memories of their own in one dma-buf.
+        first = [identities.index(identity) for identity in identities]
+        extents = [(first[i], part.offset, part.size) for i, part in enumerate(memory.parts)]
+        return number_buffers(place_image(self._gst, sample.buffer, self._what, extents))
+
+
+def number_buffers(layout: ImageLayout) -> tuple[ImageLayout, tuple[int, ...]]:
+    """The layout with its buffers numbered from 0 in the order of the planes, and what their numbers were."""
+    order = tuple(dict.fromkeys(plane.buffer for plane in layout.planes))
+    planes = tuple(replace(plane, buffer=order.index(plane.buffer)) for plane in layout.planes)
+    return replace(layout, planes=planes), order
+
+
+def place_image(gst: GStreamer, buffer: int, what: StreamFormat, extents: Sequence[tuple[int, int, int]]) -> ImageLayout:
+    """Where a frame's planes lie, with its crop rectangle applied.
+
+    :param extents: of each of the buffer's memories: what it is part of, where it begins in there, and its size in bytes.
+    :raises LayoutError: the planes don't lie in the memories.
+    :raises FormatError: the crop rectangle isn't on whole samples.
+    """
+    places = [(extents[memory], inside, stride) for memory, inside, stride in plane_places(gst, buffer, what)]
+    starts = [(whole, begin + inside) for (whole, begin, _), inside, _ in places]
+    planes = []
+    for index, ((whole, begin, size), _, stride) in enumerate(places):
+        start = starts[index][1]
+        end = min([begin + size, *(other for same, other in starts if same == whole and other > start)])
+        planes.append(PlaneLayout(whole, start, stride, _plane_size(what, index, stride, end - start)))
+    layout = ImageLayout(what.width, what.height, what.fourcc, what.modifier, tuple(planes))
+    crop = gst.gst_buffer_get_meta(buffer, gst.crop_meta_type)
+    return layout if not crop else cropped(layout, VideoCropMeta.from_address(crop))
+
+
+def plane_places(gst: GStreamer, buffer: int, what: StreamFormat) -> list[tuple[int, int, int]]:
+    """Of each plane: which of the buffer's memories, where in it, and its stride. As GStreamer's own mapping finds them.
+
+    :raises LayoutError: a plane begins outside of the memories, or nobody says where.
+    """
+    meta = gst.gst_buffer_get_meta(buffer, gst.video_meta_type)
+    if meta:
+        video = VideoMeta.from_address(meta)
+        count = min(video.n_planes, MAX_PLANES)
+        offsets, strides = tuple(video.offset)[:count], tuple(video.stride)[:count]
+    elif what.offsets:
+        offsets, strides = what.offsets, what.strides
+    elif what.modifier == LINEAR:
+        default = compute_layout(what.fourcc, what.width, what.height, stride_align=4, offset_align=1, height_align=2)
+        offsets, strides = tuple(p.offset for p in default.planes), tuple(p.stride for p in default.planes)
+    else:
+        raise LayoutError(f"frames with caps '{what.caps}' have no GstVideoMeta, so that nobody says where their planes lie")
+    places = []
+    index, length, skip = c_uint(), c_uint(), c_size_t()
+    for plane, (offset, stride) in enumerate(zip(offsets, strides, strict=True)):
+        if stride == 0:
+            break  # GstVideoInfo has four of each, whatever the format needs
+        if stride < 0 or not gst.gst_buffer_find_memory(buffer, offset, 1, byref(index), byref(length), byref(skip)):
+            raise LayoutError(f'plane {plane}: offset {offset} with stride {stride} is not in the frame; see the element before the sink')
+        places.append((index.value, skip.value, stride))
+    return places
+
+
+def _plane_size(what: StreamFormat, index: int, stride: int, available: int) -> int:
+    """Of a LINEAR plane its rows, the last of which may be cut short; what a tiled plane needs only its vendor knows."""
+    planes = pixel_format(what.fourcc).planes
+    if what.modifier != LINEAR or index >= len(planes):
+        return max(1, available)
+    return max(1, min(stride * planes[index].rows(what.height), available))
+
+
+def cropped(layout: ImageLayout, crop: VideoCropMeta) -> ImageLayout:
+    """The part of an image that is to be seen, in the same memory.
+
+    :raises FormatError: the rectangle isn't on whole samples, isn't in the image, or the image isn't LINEAR.
+    """
+    whole = (crop.x, crop.y, crop.width, crop.height)
+    if whole == (0, 0, layout.width, layout.height):
+        return layout
+    fmt = layout.format
+    where = f'crop {crop.width}x{crop.height}+{crop.x}+{crop.y} of {fourcc_name(layout.fourcc)} {layout.width}x{layout.height}'
+    if layout.modifier != LINEAR:
+        raise FormatError(f'{where}: only a LINEAR image can be cropped without a copy; put an element before the sink that crops')
+    if crop.x + crop.width > layout.width or crop.y + crop.height > layout.height or not crop.width or not crop.height:
+        raise FormatError(f'{where} is not inside of the image')
+    if any(value % fmt.horizontal for value in (crop.x, crop.width)) or any(value % fmt.vertical for value in (crop.y, crop.height)):
+        raise FormatError(f'{where}: use multiples of {fmt.horizontal} and {fmt.vertical}, chroma has one sample for so many pixels')
+    planes = []
+    for index, plane in enumerate(layout.planes):
+        element = fmt.planes[index]
+        skipped = element.rows(crop.y) * plane.stride if crop.y else 0
+        skipped += element.row_bytes(crop.x) if crop.x else 0
+        size = plane.stride * (element.rows(crop.height) - 1) + element.row_bytes(crop.width)
+        planes.append(PlaneLayout(plane.buffer, plane.offset + skipped, plane.stride, min(size, plane.size - skipped)))
+    return ImageLayout(crop.width, crop.height, layout.fourcc, layout.modifier, tuple(planes))
+
+
+def _bytes(address: int, start: int, end: int) -> bytes:
+    return ctypes.string_at(address + start, end - start)

@@ -1,0 +1,369 @@
+"""A GStreamer pipeline that ends in our sink: building it, starting it, pulling samples out of it, and what its bus says.
+
+No GLib main loop and no callbacks per frame: the camera's own thread pulls with a bounded wait. The sink keeps the newest frame, so that
+a slow consumer never holds the pipeline up.
+
+Source: GStreamer's *appsink*, *GstBus*, *GstElement* states and ALLOCATION query documentation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import re
+import time
+from ctypes import byref, c_int, c_void_p
+from typing import TypeVar
+
+from zc_perception.camera.gstreamer_abi import (
+    BUFFER_CORRUPTED,
+    CLOCK_TIME_NONE,
+    FORMAT_TIME,
+    INSTALL,
+    OFFSET_NONE,
+    PARSE_FATAL_ERRORS,
+    PARSE_NO_SUCH_ELEMENT,
+    PROBE_HANDLED,
+    PROBE_OK,
+    PROBE_QUERY_DOWNSTREAM,
+    QUERY_ALLOCATION,
+    Buffer,
+    Error,
+    GStreamer,
+    Message,
+    MessageType,
+    PadProbeInfo,
+    ProbeCallback,
+    Query,
+    ResourceError,
+    State,
+    StateChange,
+    VideoInfo,
+)
+from zc_perception.errors import CameraBusyError, CameraError, CameraLostError, ConfigError
+
+SINK = 'zc_sink'
+_SLICE_S = 0.1
+_SAME_CLOCK_NS = 5_000_000
+_LAST_ELEMENT = re.compile(r'!\s*appsink\b([^!]*)$')
+_NAME = re.compile(r'\bname\s*=\s*"?([\w.-]+)"?')
+_MAX_WARNINGS = 8
+_R = TypeVar('_R', bound='Reference')
+
+
+class Reference:
+    """One reference to one of GStreamer's counted objects, dropped once.
+
+    :param address: whose reference passes here; 0 for none.
+    """
+
+    __slots__ = ('_gst', 'address')
+
+    def __init__(self, gst: GStreamer, address: int) -> None:
+        self._gst = gst
+        self.address = address
+
+    def close(self) -> None:
+        """Drop it. Idempotent, from any thread."""
+        address, self.address = self.address, 0
+        if address:
+            self._gst.gst_mini_object_unref(address)
+
+    def __enter__(self: _R) -> _R:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # The interpreter may be going away.
+        with contextlib.suppress(AttributeError, TypeError):
+            self.close()
+
+
+class Sample(Reference):
+    """One frame with everything around it, and the reference that keeps its memory from being filled again."""
+
+    __slots__ = ('buffer',)
+
+    def __init__(self, gst: GStreamer, address: int) -> None:
+        super().__init__(gst, address)
+        self.buffer: int = gst.gst_sample_get_buffer(address) or 0
+
+    @property
+    def caps(self) -> int:
+        """The caps' address, good while the sample is; another one may say the same."""
+        return int(self._gst.gst_sample_get_caps(self.address) or 0)
+
+    def keep_caps(self) -> Reference:
+        """The caps, for longer than the sample: while somebody has them no others come to lie at their address."""
+        return Reference(self._gst, self._gst.gst_mini_object_ref(self.caps))
+
+    @property
+    def frame_number(self) -> int | None:
+        """The buffer's offset: for raw video its source's number of the frame, where that numbers them one by one."""
+        buffer = Buffer.from_address(self.buffer)
+        return None if buffer.offset == OFFSET_NONE or buffer.offset_end != buffer.offset + 1 else int(buffer.offset)
+
+    @property
+    def corrupted(self) -> bool:
+        """Whether its source marked it: V4L2's error flag."""
+        return bool(Buffer.from_address(self.buffer).mini_object.flags & BUFFER_CORRUPTED)
+
+    @property
+    def running_time_ns(self) -> int | None:
+        """Its time stamp, counted from the pipeline's base time; ``None`` without one."""
+        pts = Buffer.from_address(self.buffer).pts
+        segment = self._gst.gst_sample_get_segment(self.address)
+        if pts == CLOCK_TIME_NONE or not segment:
+            return None
+        running = self._gst.gst_segment_to_running_time(segment, FORMAT_TIME, pts)
+        return None if running == CLOCK_TIME_NONE else int(running)
+
+
+def complete(description: str) -> tuple[str, str]:
+    """*description* with our sink at its end, and the sink's name.
+
+    It may end in an ``appsink`` of its own, with or without a name, or in any other element, behind which ours is put.
+
+    :raises ConfigError: there is nothing in it, or it ends with a link.
+    """
+    text = description.strip()
+    if not text:
+        raise ConfigError(
+            "parameter 'pipeline' is empty; set it to what you would give gst-launch-1.0, such as 'v4l2src io-mode=dmabuf ! "
+            "video/x-raw,format=NV12'"
+        )
+    if text.endswith('!'):
+        raise ConfigError(f"pipeline '{description}' ends with a '!'; leave the last one out, the sink is put behind it")
+    found = _LAST_ELEMENT.search(text)
+    if found is None:
+        return f'{text} ! appsink name={SINK}', SINK
+    named = _NAME.search(found[1])
+    return (text, named[1]) if named else (f'{text} name={SINK}', SINK)
+
+
+class Pipeline:
+    """One pipeline. :meth:`start`, :meth:`pull` and :meth:`close` belong to one thread.
+
+    :param description: as for gst-launch-1.0; see :func:`complete`.
+    :param buffers: how many the sink asks upstream for on top of what that needs itself.
+    :param keep_all: a source that isn't live waits until each frame was taken; otherwise frames come at the pace of their time stamps.
+    :raises ConfigError: the description can't be understood, or an element is missing.
+    """
+
+    def __init__(self, gst: GStreamer, description: str, *, buffers: int, keep_all: bool = False) -> None:
+        self._gst = gst
+        self._buffers = buffers
+        self._keep_all = keep_all
+        self.live = False
+        self.warnings: list[str] = []
+        self._last_sample = time.monotonic()
+        self._pulls = 0
+        self._had_sample = False
+        text, sink = complete(description)
+        self.description = text
+        failure = ctypes.POINTER(Error)()
+        pipeline = gst.gst_parse_launch_full(text.encode(), None, PARSE_FATAL_ERRORS, byref(failure))
+        if failure or not pipeline:
+            if pipeline:
+                gst.gst_object_unref(gst.gst_object_ref_sink(pipeline))
+            self._refuse(failure)
+        # The reference is floating until it is taken.
+        self._pipeline: int = gst.gst_object_ref_sink(pipeline)
+        self._sink: int = gst.gst_bin_get_by_name(self._pipeline, sink.encode()) or 0
+        self._bus: int = gst.gst_element_get_bus(self._pipeline)
+        if not self._sink or not gst.has_property(self._sink, 'max-buffers'):
+            self.close()
+            raise ConfigError(
+                f"pipeline '{description}': '{sink}' is not an appsink; leave the sink out, it is put behind the last element"
+            )
+        # Kept here: GStreamer calls it from its own threads for as long as the pad lives.
+        self._probe = ProbeCallback(self._answer)
+        self._prepare()
+
+    def _refuse(self, failure: ctypes._Pointer[Error]) -> None:
+        message, domain, code = self._gst.take_error(failure)
+        advice = 'try it with gst-launch-1.0 first'
+        if 'parse' in domain and code == PARSE_NO_SUCH_ELEMENT:
+            advice = f'gst-inspect-1.0 lists what there is; {INSTALL}'
+        raise ConfigError(f"pipeline '{self.description}': {message}; {advice}")
+
+    def _prepare(self) -> None:
+        gst, sink = self._gst, self._sink
+        # Neither the last sample nor the first is to be kept by the sink: each would be one buffer less for the source.
+        for name, value in (('enable-last-sample', False), ('qos', False), ('emit-signals', False), ('max-buffers', 1), ('drop', False)):
+            gst.set_property(sink, name, value)
+        pad = gst.gst_element_get_static_pad(sink, b'sink')
+        gst.gst_pad_add_probe(pad, PROBE_QUERY_DOWNSTREAM, self._probe, None, None)
+        gst.gst_object_unref(pad)
+        clock = gst.gst_system_clock_obtain()
+        gst.gst_pipeline_use_clock(self._pipeline, clock)
+        self.clock_is_monotonic = abs(gst.gst_clock_get_time(clock) - time.monotonic_ns()) < _SAME_CLOCK_NS
+        gst.gst_object_unref(clock)
+
+    def _answer(self, _pad: int, info: ctypes._Pointer[PadProbeInfo], _data: int) -> int:
+        """Say for the sink, which says nothing itself, that strides may be the source's own and that several buffers stay with us.
+
+        Without the first a V4L2 source copies every frame whose rows are padded; without the second it has too few buffers, and copies
+        whenever we hold some: both into system memory, without a word.
+        """
+        query = info[0].data
+        if not query or Query.from_address(query).type != QUERY_ALLOCATION:
+            return PROBE_OK
+        gst, caps, need_pool, video = self._gst, c_void_p(), c_int(), VideoInfo()
+        gst.gst_query_parse_allocation(query, byref(caps), byref(need_pool))
+        known = caps.value and gst.gst_video_info_from_caps(byref(video), caps)
+        gst.gst_query_add_allocation_meta(query, gst.video_meta_type, None)
+        gst.gst_query_add_allocation_meta(query, gst.crop_meta_type, None)
+        gst.gst_query_add_allocation_pool(query, None, video.size if known else 0, self._buffers, 0)
+        return PROBE_HANDLED
+
+    def start(self, timeout_s: float) -> Sample:
+        """Start it and wait for the first frame, which says what all of them are. A source that isn't live still stands still then.
+
+        :raises CameraError: an element failed, the stream ended at once, or no frame came within *timeout_s*.
+        """
+        deadline = time.monotonic() + timeout_s
+        change = self._set_state(State.PAUSED)
+        self.live = change == StateChange.NO_PREROLL
+        if self.live:
+            # A live picture is late by what is waited for.
+            self._gst.set_property(self._sink, 'sync', False)
+            self._gst.set_property(self._sink, 'drop', True)
+            self._set_state(State.PLAYING)
+        else:
+            self._gst.set_property(self._sink, 'sync', not self._keep_all)
+            self._gst.set_property(self._sink, 'drop', not self._keep_all)
+        take = self._gst.gst_app_sink_try_pull_sample if self.live else self._gst.gst_app_sink_try_pull_preroll
+        while True:
+            sample = self._taken(take(self._sink, round(_SLICE_S * 1e9)))
+            if sample is not None:
+                return sample
+            self.check()
+            if self.ended:
+                raise CameraError(f"pipeline '{self.description}' ended before its first frame; try it with gst-launch-1.0 first")
+            if time.monotonic() >= deadline:
+                raise CameraLostError(
+                    f"pipeline '{self.description}' gave no frame within {timeout_s:g} s; try it with gst-launch-1.0, and see that its "
+                    'source is there and that nothing in it waits'
+                )
+
+    def play(self) -> None:
+        """Go on behind the first frame, where :meth:`start` waits for that."""
+        self._last_sample = time.monotonic()
+        if not self.live:
+            self._set_state(State.PLAYING)
+
+    def pull(self, timeout_s: float) -> Sample | None:
+        """The next frame, or ``None`` within *timeout_s*.
+
+        :raises CameraError: an element failed meanwhile.
+        """
+        sample = self._taken(self._gst.gst_app_sink_try_pull_sample(self._sink, round(timeout_s * 1e9)))
+        self._pulls += 1
+        # What only warns mustn't pile up on the bus.
+        if sample is None or self._pulls % 32 == 0:
+            try:
+                self.check()
+            except BaseException:
+                if sample is not None:
+                    sample.close()
+                raise
+        return sample
+
+    def _taken(self, address: int | None) -> Sample | None:
+        if not address:
+            return None
+        self._last_sample = time.monotonic()
+        self._had_sample = True
+        return Sample(self._gst, address)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last frame was taken and no other will come."""
+        return bool(self._gst.gst_app_sink_is_eos(self._sink))
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the last frame."""
+        return time.monotonic() - self._last_sample
+
+    def captured_ns(self, sample: Sample) -> int | None:
+        """CLOCK_MONOTONIC of the moment that the sample's source says it was taken, ``None``: it doesn't say, or not in that clock."""
+        running = sample.running_time_ns if self.clock_is_monotonic else None
+        return None if running is None else int(self._gst.gst_element_get_base_time(self._pipeline)) + running
+
+    def _set_state(self, state: State) -> StateChange:
+        change = StateChange(self._gst.gst_element_set_state(self._pipeline, state))
+        if change == StateChange.FAILURE:
+            self.check()
+            raise CameraError(
+                f"pipeline '{self.description}' can't go to {state.name}; run it with GST_DEBUG=3 to see which element refuses"
+            )
+        return change
+
+    def check(self) -> None:
+        """Read everything that the bus has.
+
+        :raises CameraError: an element reported an error: CameraBusyError, CameraLostError for whatever else its device said.
+        """
+        while message := self._gst.gst_bus_pop(self._bus):
+            try:
+                kind = Message.from_address(message).type
+                if kind == MessageType.ERROR:
+                    raise self._error(message)
+                if kind == MessageType.WARNING:
+                    self._warn(message)
+                elif kind == MessageType.LATENCY:
+                    self._gst.gst_bin_recalculate_latency(self._pipeline)
+            finally:
+                self._gst.gst_mini_object_unref(message)
+
+    def _error(self, message: int) -> CameraError:
+        text, debug, domain, code = self._parse(message, error=True)
+        where = f"pipeline '{self.description}': {text}"
+        if 'not-negotiated' in debug:
+            return CameraError(
+                f'{where} (not-negotiated): what one element makes the next can not take; check the caps with gst-launch-1.0 -v'
+            )
+        if 'resource' not in domain:
+            return CameraError(f'{where}{self._reason(debug)}; try it with gst-launch-1.0')
+        if code == ResourceError.BUSY:
+            return CameraBusyError(f'{where}; end the other program that uses it')
+        if code == ResourceError.NOT_FOUND or self._had_sample:
+            return CameraLostError(f'{where}{self._reason(debug)}; plug it in, or see the kernel log')
+        return CameraError(f'{where}{self._reason(debug)}; see that the device is there and may be used')
+
+    def _warn(self, message: int) -> None:
+        text, debug, _, _ = self._parse(message, error=False)
+        sentence = f'{text}{self._reason(debug)}'
+        if sentence not in self.warnings and len(self.warnings) < _MAX_WARNINGS:
+            self.warnings.append(sentence)
+
+    @staticmethod
+    def _reason(debug: str) -> str:
+        """The debug text's own words: its first line is a place in GStreamer's source."""
+        _, _, words = debug.partition('\n')
+        words = ' '.join(words.split())
+        return f' ({words})' if words else ''
+
+    def _parse(self, message: int, *, error: bool) -> tuple[str, str, str, int]:
+        failure, debug = ctypes.POINTER(Error)(), c_void_p()
+        parse = self._gst.gst_message_parse_error if error else self._gst.gst_message_parse_warning
+        parse(message, byref(failure), byref(debug))
+        text, domain, code = self._gst.take_error(failure)
+        source = Message.from_address(message).src
+        name = self._gst.take_text(self._gst.gst_object_get_name(source)) if source else 'pipeline'
+        return f'{name}: {text}', self._gst.take_text(debug.value), domain, code
+
+    def close(self) -> None:
+        """Stop and free it. Frames that were pulled stay as they are. Idempotent."""
+        pipeline, self._pipeline = self._pipeline, 0
+        if not pipeline:
+            return
+        self._gst.gst_element_set_state(pipeline, State.NULL)
+        for thing in (self._sink, self._bus, pipeline):
+            if thing:
+                self._gst.gst_object_unref(thing)
+        self._sink = self._bus = 0

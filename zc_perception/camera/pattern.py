@@ -1,0 +1,136 @@
+"""Test patterns: a picture that says which frame it is and when it was drawn, and colour bars with known levels.
+
+The counter's picture is a grid of 16×8 cells, black or white, read row by row from the top left, the most significant bit first: 8 bits
+marker (0xA5), 8 bits of the seed, 32 bits frame counter, 64 bits time code (the header's stamp, ns), 16 bits CRC-16/CCITT of the 14 bytes
+before. The bits are turned over in every other cell, as on a chess board, so that no counter makes a picture of one level. Cells are as
+large as the picture allows: what is read survives scaling, JPEG, another range and a good deal of noise, or is refused by its checksum.
+"""
+
+from __future__ import annotations
+
+import binascii
+import struct
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range
+
+PATTERNS = ('road', 'bars', 'counter')
+"""What the synthetic camera can show; the road is :mod:`~zc_perception.camera.scene`'s."""
+MIN_SIDE = 64
+MAX_COUNTER = (1 << 32) - 1
+
+_COLUMNS, _ROWS = 16, 8
+_MARKER = 0xA5
+_FIELDS = struct.Struct('>BBIq')
+_BLACK, _WHITE, _NEUTRAL = 16, 235, 128
+_CHESS = (np.add.outer(np.arange(_ROWS), np.arange(_COLUMNS)) % 2).astype(np.uint8)
+# Each cell is measured in its middle, away from what scaling and JPEG do to its edges.
+_SAMPLES = 8
+_MARGIN = 2
+_MIN_CONTRAST = 32
+
+# ITU-R BT.601-7 and BT.709-6: the weights of red and blue in luma.
+_WEIGHTS = {Matrix.BT601: (0.299, 0.114), Matrix.BT709: (0.2126, 0.0722), Matrix.BT2020: (0.2627, 0.0593)}
+BAR_COLOURS = {
+    'white': (1, 1, 1), 'yellow': (1, 1, 0), 'cyan': (0, 1, 1), 'green': (0, 1, 0),
+    'magenta': (1, 0, 1), 'red': (1, 0, 0), 'blue': (0, 0, 1), 'black': (0, 0, 0),
+}  # fmt: skip
+"""From left to right; R, G and B as shares of the amplitude."""
+_GREYS = 8
+_BARS_HEIGHT = 0.75
+
+
+class TimeCode(NamedTuple):
+    """What a counter's picture says."""
+
+    seed: int
+    counter: int
+    stamp_ns: int
+
+
+def check_pattern_size(width: int, height: int) -> None:
+    """Refuse sizes that a pattern can't have.
+
+    :raises ValueError: odd, or smaller than 64.
+    """
+    for name, side in (('width', width), ('height', height)):
+        if side < MIN_SIDE or side % 2:
+            raise ValueError(f'{name} of a pattern must be even and at least {MIN_SIDE}, got {side}')
+
+
+def draw_counter(code: TimeCode, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
+    """Fill the planes with a counter's picture. The counter's upper bits, beyond 32, and the seed's beyond 8 are left out."""
+    fields = _FIELDS.pack(_MARKER, code.seed & 0xFF, code.counter & MAX_COUNTER, code.stamp_ns)
+    content = fields + struct.pack('>H', binascii.crc_hqx(fields, 0xFFFF))
+    bits = np.unpackbits(np.frombuffer(content, np.uint8)).reshape(_ROWS, _COLUMNS) ^ _CHESS
+    cells = np.where(bits, _WHITE, _BLACK).astype(np.uint8)
+    cv2.resize(cells, (luma.shape[1], luma.shape[0]), dst=luma, interpolation=cv2.INTER_NEAREST)
+    chroma[:] = _NEUTRAL
+
+
+def read_counter(luma: NDArray[np.uint8]) -> TimeCode | None:
+    """What the picture says, from its luma or any grey version of the whole picture, of any size; ``None``: it can't be read.
+
+    :param luma: (height, width).
+    """
+    if luma.ndim != 2 or luma.shape[0] < _ROWS or luma.shape[1] < _COLUMNS:
+        return None
+    small = cv2.resize(luma, (_COLUMNS * _SAMPLES, _ROWS * _SAMPLES), interpolation=cv2.INTER_AREA)
+    cells = small.reshape(_ROWS, _SAMPLES, _COLUMNS, _SAMPLES)[:, _MARGIN:-_MARGIN, :, _MARGIN:-_MARGIN].mean(axis=(1, 3))
+    low, high = float(cells.min()), float(cells.max())
+    if high - low < _MIN_CONTRAST:
+        return None
+    content = np.packbits((cells > (low + high) / 2).astype(np.uint8) ^ _CHESS).tobytes()
+    marker, seed, counter, stamp_ns = _FIELDS.unpack_from(content)
+    if marker != _MARKER or struct.unpack_from('>H', content, _FIELDS.size)[0] != binascii.crc_hqx(content[: _FIELDS.size], 0xFFFF):
+        return None
+    return TimeCode(seed, counter, stamp_ns)
+
+
+def sample_levels(red: float, green: float, blue: float, colorimetry: Colorimetry) -> tuple[int, int, int]:
+    """Y, U and V of a colour, as 8-bit samples.
+
+    :param red: R', 0 to 1; likewise the others.
+    :raises ValueError: RGB has no such samples.
+    """
+    if colorimetry.matrix not in _WEIGHTS:
+        raise ValueError(f'colour bars need one of {", ".join(m.value for m in _WEIGHTS)}, got {colorimetry.matrix.value}')
+    of_red, of_blue = _WEIGHTS[colorimetry.matrix]
+    luma = of_red * red + (1 - of_red - of_blue) * green + of_blue * blue
+    u, v = (blue - luma) / (2 * (1 - of_blue)), (red - luma) / (2 * (1 - of_red))
+    if colorimetry.range is Range.FULL:
+        levels = (255 * luma, 128 + 255 * u, 128 + 255 * v)
+    else:
+        levels = (16 + 219 * luma, 128 + 224 * u, 128 + 224 * v)
+    y, cb, cr = (min(255, max(0, round(level))) for level in levels)
+    return y, cb, cr
+
+
+class ColourBars:
+    """75 % bars in the upper three quarters, in the order of :data:`BAR_COLOURS`, and eight greys from black to white below.
+
+    :raises ValueError: a size that a pattern can't have, or a colorimetry without samples for it.
+    """
+
+    def __init__(self, width: int, height: int, colorimetry: Colorimetry, amplitude: float = 0.75) -> None:
+        check_pattern_size(width, height)
+        self._luma = np.empty((height, width), np.uint8)
+        self._chroma = np.empty((height // 2, width // 2, 2), np.uint8)
+        bars = [tuple(amplitude * share for share in colour) for colour in BAR_COLOURS.values()]
+        greys = [(step / (_GREYS - 1),) * 3 for step in range(_GREYS)]
+        split = int(height * _BARS_HEIGHT) & ~1
+        for colours, top, bottom in ((bars, 0, split), (greys, split, height)):
+            for index, (red, green, blue) in enumerate(colours):
+                left, right = (int(width * place / len(colours)) & ~1 for place in (index, index + 1))
+                y, u, v = sample_levels(red, green, blue, colorimetry)
+                self._luma[top:bottom, left:right] = y
+                self._chroma[top // 2 : bottom // 2, left // 2 : right // 2] = u, v
+
+    def draw(self, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
+        """Fill the planes."""
+        np.copyto(luma, self._luma)
+        np.copyto(chroma, self._chroma)

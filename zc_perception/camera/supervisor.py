@@ -1,0 +1,229 @@
+"""Keeps one camera going: opens it, runs it on a thread of its own, and brings it back when it was unplugged, busy, silent or changed.
+
+Without ROS: the owner says how the camera is opened and what becomes of it and of its frames.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from zc_perception.camera.camera import Camera
+from zc_perception.errors import AllocationError, CameraChangedError, CameraError, CameraLostError, NegotiationError, ZcError
+from zc_perception.frame import Frame
+
+FIRST_RETRY_S = 0.5
+LAST_RETRY_S = 10.0
+# A camera that runs so long before it fails is as good as new.
+_HEALTHY_S = 10.0
+
+
+class CameraState(Enum):
+    """Where a camera is in its life."""
+
+    CLOSED = 'closed'
+    STREAMING = 'streaming'
+    LOST = 'lost'
+    ENDED = 'ended'
+    FAILED = 'failed'
+
+
+@dataclass(frozen=True)
+class CameraCondition:
+    """For diagnostics.
+
+    :param reason: why it isn't streaming; empty while it is.
+    :param attempts: attempts to bring it back since it was lost.
+    :param losses: how often it was lost since start.
+    :param retry_s: until the next attempt, in seconds.
+    """
+
+    state: CameraState
+    reason: str = ''
+    attempts: int = 0
+    losses: int = 0
+    retry_s: float = 0.0
+
+
+class CameraSupervisor:
+    """One camera, one thread.
+
+    What fails in opening, agreeing on buffers or capturing costs time, never the thread: the camera is closed, and opened again after a
+    pause that doubles up to :data:`LAST_RETRY_S`. :class:`CameraChangedError` opens it again at once. Only the same device counts
+    (:attr:`Camera.identity`): what is at its place now may be somebody else's camera. Any other error ends the thread with state FAILED.
+
+    :param open_camera: opens it; gets the identity that is wanted, empty for the first time.
+    :param prepare: makes an opened camera ready to capture: agrees on buffers, tells the links. On the supervisor's thread, or on that
+        which calls :meth:`prepare_now`.
+    :param deliver: gets each frame, of which it takes no lease.
+    :param on_condition: gets each change of the condition; must not block.
+    :param wait_s: before the first frame.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        open_camera: Callable[[str], Camera],
+        prepare: Callable[[Camera], None],
+        deliver: Callable[[Frame], None],
+        on_condition: Callable[[CameraCondition], None] = lambda condition: None,
+        *,
+        wait_s: float = 0.0,
+        first_retry_s: float = FIRST_RETRY_S,
+    ) -> None:
+        self._open_camera = open_camera
+        self._prepare = prepare
+        self._deliver = deliver
+        self._on_condition = on_condition
+        self._wait_s = wait_s
+        self._first_retry_s = first_retry_s
+        self._camera: Camera | None = None
+        self._prepared = False
+        self._identity = ''
+        self._losses = 0
+        self._attempts = 0
+        self._condition = CameraCondition(CameraState.CLOSED)
+        self._retry_at = 0.0
+        self._streaming_since = 0.0
+        self._stop = threading.Event()
+        # Guards which camera is the current one, not what it does: stop() comes from another thread while the camera is replaced.
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def camera(self) -> Camera | None:
+        """The one that is open."""
+        return self._camera
+
+    @property
+    def condition(self) -> CameraCondition:
+        """How it is."""
+        condition = self._condition
+        if condition.state is not CameraState.LOST:
+            return condition
+        remaining = max(0.0, self._retry_at - time.monotonic())
+        return CameraCondition(condition.state, condition.reason, self._attempts, self._losses, remaining)
+
+    @property
+    def finished(self) -> bool:
+        """Whether no frame will come any more."""
+        return self._condition.state in (CameraState.ENDED, CameraState.FAILED)
+
+    @property
+    def started(self) -> bool:
+        """Whether the thread was started."""
+        return self._thread.ident is not None
+
+    def open_now(self) -> None:
+        """Open the camera in the calling thread, before :meth:`start`. One that is not there yet, or busy, is waited for later.
+
+        :raises ConfigError: it can't be what the parameters ask for, however long one waits.
+        """
+        try:
+            self._open()
+        except CameraError as error:
+            self._lose(error)
+
+    def prepare_now(self) -> None:
+        """Prepare an opened camera in the calling thread, before :meth:`start`, so that errors reach the caller."""
+        if self._camera is not None and not self._prepared:
+            self._prepare(self._camera)
+            self._prepared = True
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 1.5) -> None:
+        """End the thread and close the camera. Idempotent."""
+        self._stop.set()
+        with self._lock:
+            if self._camera is not None:
+                self._camera.stop()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        # One that is still busy closes it itself when it comes back.
+        if not self._thread.is_alive():
+            self._close()
+
+    def _run(self) -> None:
+        self._stop.wait(self._wait_s)
+        try:
+            while not self._stop.is_set() and not self.finished:
+                self._live()
+        except Exception as error:
+            # Whatever it was, the owner lives on and says so: a thread that only ended would look like the end of a file.
+            text = str(error) if isinstance(error, ZcError) else f'{type(error).__name__}: {error}'
+            self._become(CameraCondition(CameraState.FAILED, text, losses=self._losses))
+        finally:
+            if self._stop.is_set():
+                self._close()
+
+    def _live(self) -> None:
+        """From opening to loss or end."""
+        try:
+            if self._camera is None:
+                self._stop.wait(max(0.0, self._retry_at - time.monotonic()))
+                if self._stop.is_set():
+                    return
+                self._attempts += 1
+                self._open()
+            self.prepare_now()
+            self._streaming_since = time.monotonic()
+            self._capture()
+        except CameraChangedError as error:
+            self._close()
+            # At once, but a source that changes all the time must not take all the time.
+            self._retry_at = self._streaming_since + self._first_retry_s
+            self._become(CameraCondition(CameraState.LOST, str(error), losses=self._losses))
+        except (CameraError, NegotiationError, AllocationError) as error:
+            self._lose(error)
+
+    def _capture(self) -> None:
+        camera = self._camera
+        while camera is not None and not self._stop.is_set():
+            if camera.ended:
+                self._become(CameraCondition(CameraState.ENDED, losses=self._losses))
+                return
+            frame = camera.capture()
+            if frame is None:
+                continue
+            with frame:
+                if self._condition.state is not CameraState.STREAMING:
+                    self._become(CameraCondition(CameraState.STREAMING, losses=self._losses))
+                self._deliver(frame)
+
+    def _open(self) -> None:
+        camera = self._open_camera(self._identity)
+        if self._identity and camera.identity != self._identity:
+            other = camera.identity
+            camera.close()
+            raise CameraLostError(f"another camera ('{other}') is where '{self._identity}' was; plug that in again, or restart the node")
+        self._identity = camera.identity
+        with self._lock:
+            self._camera, self._prepared = camera, False
+            if self._stop.is_set():
+                camera.stop()
+
+    def _lose(self, error: ZcError) -> None:
+        self._close()
+        if self._condition.state is CameraState.STREAMING:
+            self._losses += 1
+            if time.monotonic() - self._streaming_since > _HEALTHY_S:
+                self._attempts = 0
+        pause = min(LAST_RETRY_S, self._first_retry_s * 2.0 ** min(self._attempts, 16))
+        self._retry_at = time.monotonic() + pause
+        self._become(CameraCondition(CameraState.LOST, str(error), self._attempts, self._losses, pause))
+
+    def _become(self, condition: CameraCondition) -> None:
+        self._condition = condition
+        self._on_condition(condition)
+
+    def _close(self) -> None:
+        with self._lock:
+            camera, self._camera = self._camera, None
+        if camera is not None:
+            camera.close()

@@ -1,0 +1,212 @@
+"""What a V4L2 driver offers and where it puts the pixels: pure values over the driver's answers.
+
+Sources: the kernel's *Image Formats* (planar formats: how strides and offsets of the chroma planes follow from the first plane's, one
+buffer for all planes or one for each) and *Single- and multi-planar APIs* (``data_offset``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from zc_perception.errors import FormatError, LayoutError
+from zc_perception.negotiation.constraints import Format, Placement, Size, size_text
+from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, V4l2Colorimetry, from_v4l2_colorimetry
+from zc_perception.pixel.format_names import V4l2Format, from_v4l2
+from zc_perception.pixel.fourcc import NV12, fourcc_code, fourcc_name, pixel_format
+from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout
+from zc_perception.pixel.modifier import LINEAR
+
+# The best first: what consumers take as it is, then what takes the least work to make it so. All others follow.
+_PREFERRED = tuple(map(fourcc_code, ('NV12', 'YUYV', 'UYVY', 'NV16', 'NV21', 'YU12', 'NV24')))
+
+
+@dataclass(frozen=True)
+class DriverPlane:
+    """One memory buffer of a frame as the driver wants it: bytes per row of its first plane, bytes in all."""
+
+    stride: int
+    size: int
+
+
+@dataclass(frozen=True)
+class DriverFormat:
+    """A format as G_FMT, S_FMT and TRY_FMT answer, of either API.
+
+    :param fourcc: V4L2's.
+    :param planes: one for each memory buffer.
+    :param colours: the driver's colour fields.
+    """
+
+    width: int
+    height: int
+    fourcc: int
+    planes: tuple[DriverPlane, ...]
+    colours: V4l2Colorimetry
+
+    @property
+    def size(self) -> Size:
+        """Width and height."""
+        return self.width, self.height
+
+    @property
+    def colorimetry(self) -> Colorimetry:
+        """What the driver says of its colours; BT.601 where it says nothing, or something that has no name here, with its range.
+
+        A camera whose colours are unknown is still a camera.
+        """
+        rgb = not pixel_format(from_v4l2(self.fourcc).fourcc).is_yuv
+        try:
+            return from_v4l2_colorimetry(self.colours, rgb=rgb)
+        except FormatError:
+            full = self.colours.quantization == 1 or (rgb and self.colours.quantization == 0)
+            return Colorimetry(Matrix.RGB if rgb else Matrix.BT601, Range.FULL if full else Range.LIMITED)
+
+
+def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> ImageLayout:
+    """Where the planes lie.
+
+    Planes in one buffer follow each other without a gap, the later ones' strides in proportion to the first one's; planes in buffers of
+    their own begin at *data_offsets*. A tiled format in one buffer is taken only where nothing is padded: what V4L2 doesn't say is where
+    its chroma begins otherwise.
+
+    :param data_offsets: per buffer, where the driver begins; all 0 by default.
+    :raises FormatError: the V4L2 format has no counterpart here.
+    :raises LayoutError: the driver's numbers can't hold such an image. The message names the plane.
+    """
+    known = from_v4l2(driver.fourcc)
+    fmt = pixel_format(known.fourcc)
+    offsets = tuple(data_offsets) or (0,) * len(driver.planes)
+    name = fourcc_name(driver.fourcc)
+    wanted = len(fmt.planes) if known.multiplanar else 1
+    if len(driver.planes) != wanted or len(offsets) != wanted:
+        raise LayoutError(f'V4L2 format {name} has {wanted} buffers for each image, the driver says {len(driver.planes)}')
+    planes: list[PlaneLayout] = []
+    place = offsets[0]
+    for index, plane in enumerate(fmt.planes):
+        buffer = index if known.multiplanar else 0
+        stride = driver.planes[buffer].stride
+        if not known.multiplanar:
+            first = fmt.planes[0]
+            numerator, denominator = plane.element_bytes * first.horizontal, first.element_bytes * plane.horizontal
+            stride, rest = divmod(stride * numerator, denominator)
+            if rest:
+                raise LayoutError(f'plane {index}: bytesperline {driver.planes[0].stride} of {name} leaves it no whole stride')
+        else:
+            place = offsets[index]
+        size = stride * plane.rows(driver.height)
+        if known.modifier != LINEAR and known.multiplanar:
+            size = driver.planes[buffer].size - place
+        planes.append(PlaneLayout(buffer, place, stride, size))
+        place += size
+    if known.modifier != LINEAR and not known.multiplanar and place != driver.planes[0].size:
+        raise LayoutError(
+            f'V4L2 format {name} is tiled and padded to {driver.planes[0].size} bytes; where its chroma begins is not told, '
+            'use a size that needs no padding, or an untiled format'
+        )
+    layout = ImageLayout(driver.width, driver.height, known.fourcc, known.modifier, tuple(planes))
+    validate_layout(layout, [plane.size for plane in driver.planes])
+    return layout
+
+
+def least_bytes(layout: ImageLayout) -> tuple[int, ...]:
+    """Per buffer, where its last significant byte ends: a frame with fewer is incomplete. The last row needn't be padded."""
+    ends = [0] * layout.num_buffers
+    for index, plane in enumerate(layout.planes):
+        end = plane.offset + plane.size
+        if layout.modifier == LINEAR:
+            element = layout.format.planes[index]
+            end = plane.offset + plane.stride * (element.rows(layout.height) - 1) + element.row_bytes(layout.width)
+        ends[plane.buffer] = max(ends[plane.buffer], end)
+    return tuple(ends)
+
+
+@dataclass(frozen=True)
+class FormatOffer:
+    """A format that the device has, with V4L2's fourcc for each way of placing its planes."""
+
+    fourcc: int
+    modifier: int
+    one_buffer: int | None = None
+    per_plane: int | None = None
+
+    @property
+    def format(self) -> Format:
+        """The pair (fourcc, modifier)."""
+        return self.fourcc, self.modifier
+
+    @property
+    def codes(self) -> tuple[int, ...]:
+        """V4L2's fourccs, one buffer first."""
+        return tuple(code for code in (self.one_buffer, self.per_plane) if code is not None)
+
+    def code(self, placement: Placement | None) -> int | None:
+        """V4L2's fourcc for *placement*; the first one where nobody cares."""
+        if placement is None or len(pixel_format(self.fourcc).planes) == 1:
+            return self.codes[0]
+        return self.one_buffer if placement is Placement.ONE_BUFFER else self.per_plane
+
+
+def format_offers(codes: Iterable[int]) -> tuple[tuple[FormatOffer, ...], dict[str, str]]:
+    """The usable ones of a device's V4L2 fourccs, the best first, and why each of the others isn't, by its name."""
+    found: dict[Format, dict[bool, int]] = {}
+    refused: dict[str, str] = {}
+    for code in codes:
+        try:
+            known: V4l2Format = from_v4l2(code)
+        except FormatError as error:
+            refused[fourcc_name(code)] = str(error)
+            continue
+        found.setdefault((known.fourcc, known.modifier), {})[known.multiplanar] = code
+    offers = [FormatOffer(*pair, by.get(False), by.get(True)) for pair, by in found.items()]
+    return tuple(sorted(offers, key=_rank)), refused
+
+
+def _rank(offer: FormatOffer) -> tuple[bool, int]:
+    place = _PREFERRED.index(offer.fourcc) if offer.fourcc in _PREFERRED else len(_PREFERRED)
+    return offer.modifier != LINEAR and offer.fourcc != NV12, place * 2 + (offer.modifier != LINEAR)
+
+
+def one_placement(offers: Sequence[FormatOffer]) -> tuple[Placement | None, tuple[FormatOffer, ...]]:
+    """The placement to state, and the formats that all have it.
+
+    Constraints have one placement for all formats, so that of the best format counts: ``None`` where it can do both. Formats with one
+    plane go with either.
+    """
+    best = next((offer for offer in offers if len(pixel_format(offer.fourcc).planes) > 1), None)
+    if best is None:
+        return None, tuple(offers)
+    both = len(best.codes) == 2
+    placement = None if both else Placement.ONE_BUFFER if best.per_plane is None else Placement.BUFFER_PER_PLANE
+    wanted = tuple(Placement) if placement is None else (placement,)
+    return placement, tuple(offer for offer in offers if all(offer.code(place) is not None for place in wanted))
+
+
+@dataclass(frozen=True)
+class SizeRange:
+    """Sizes that a format has: one (no steps), or all from least to most by the steps."""
+
+    least: Size
+    most: Size
+    step: Size = (0, 0)
+
+    def __str__(self) -> str:
+        if self.least == self.most:
+            return size_text(self.least)
+        steps = '' if self.step in ((0, 0), (1, 1)) else f' by {self.step[0]} and {self.step[1]}'
+        return f'{size_text(self.least)} to {size_text(self.most)}{steps}'
+
+
+@dataclass(frozen=True)
+class RateRange:
+    """Frames per second that a size has: one, or all between two."""
+
+    least: float
+    most: float
+
+    def __str__(self) -> str:
+        return f'{self.most:g}' if self.least == self.most else f'{self.least:g} to {self.most:g}'
+
+    def holds(self, rate: float) -> bool:
+        """Whether *rate* is one of them, within a hundredth: 29.97 is 30."""
+        return self.least * 0.99 <= rate <= self.most * 1.01

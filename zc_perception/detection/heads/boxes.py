@@ -1,0 +1,61 @@
+"""Models that yield boxes: a table of corners, score and class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.detection.detections import Detections
+from zc_perception.detection.heads.candidates import Candidates, detections, in_source
+from zc_perception.detection.heads.corners import CornerUnit, check_corners
+from zc_perception.detection.heads.levels import all_described, readable
+from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.errors import AcceleratorError
+
+
+class Boxes:
+    """One output n x 6 or 1 x n x 6: x0, y0, x1, y1, score, class; rows without an area are empty places of a fixed-size table.
+
+    So HOG in source pixels, and networks that suppress themselves (YOLOv10, YOLO26, DETR exports) with ``coordinates: input``.
+    """
+
+    def __init__(self, spec: HeadSpec) -> None:
+        check_corners(spec)
+        self._spec = spec
+        self._unit = CornerUnit(spec, 'source')
+
+    @np.errstate(all='ignore')
+    def decode(self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits) -> Detections:
+        """See ``Head``."""
+        outputs = readable(self._spec.kind, outputs)
+        values = outputs[0].values if len(outputs) == 1 else None
+        if values is not None and values.ndim == 3 and values.shape[0] == 1:
+            values = values[0]
+        if values is None or values.ndim != 2 or values.shape[1] != 6:
+            raise AcceleratorError(f'head {self._spec.kind}: {all_described(outputs)}: expected one output nx6 or 1xnx6')
+        rows = outputs[0].read(values)
+        corners, box = self._unit.corners(rows[:, :4].T, box)
+        chosen = ready_made(corners, rows[:, 4], rows[:, 5], self._spec.num_classes, limits.score)
+        if not self._spec.suppressed:
+            return detections(chosen, box, limits, self._spec.class_agnostic)
+        return best_first(chosen, box, limits.count)
+
+
+def ready_made(
+    corners: NDArray[np.float32], scores: NDArray[np.float32], classes: NDArray[np.float32], num_classes: int, score: float
+) -> Candidates:
+    """Those rows of a table that are boxes of a class that exists and reach the score."""
+    fine = (scores >= np.float32(score)) & (scores < np.inf) & (classes >= 0) & (classes < num_classes) & np.isfinite(corners).all(axis=0)
+    fine &= (corners[2:] > corners[:2]).all(axis=0)
+    return Candidates(corners[:, fine], np.minimum(scores[fine], np.float32(1)), classes[fine].astype(np.intp))
+
+
+def best_first(chosen: Candidates, box: Letterbox, count: int) -> Detections:
+    """The best of boxes that the model has suppressed already."""
+    order = np.argsort(-chosen.scores, kind='stable')
+    found = in_source(Candidates(chosen.corners[:, order], chosen.scores[order], chosen.classes[order]), box)
+    return Detections(found.boxes[:count], found.scores[:count], found.classes[:count])

@@ -1,0 +1,59 @@
+"""From what a head found to detections: suppression, then the letterbox's inverse for what is left."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.detection.detections import Detections
+from zc_perception.detection.heads.spec import DecodeLimits
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.nms import keep
+
+
+class Candidates(NamedTuple):
+    """What reaches the score: corners (4, n) x0, y0, x1, y1 in input pixels, scores (n), classes (n)."""
+
+    corners: NDArray[np.float32]
+    scores: NDArray[np.float32]
+    classes: NDArray[np.intp]
+
+
+NONE = Candidates(np.zeros((4, 0), np.float32), np.zeros(0, np.float32), np.zeros(0, np.intp))
+
+
+def from_centres(centres: NDArray[np.float32], sizes: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(4, n) corners of boxes whose centres and sizes are (2, n)."""
+    half = sizes * np.float32(0.5)
+    return np.concatenate((centres - half, centres + half))
+
+
+def detections(candidates: Candidates, box: Letterbox, limits: DecodeLimits, class_agnostic: bool) -> Detections:
+    """What stays of candidates after suppression, in source pixels, best first; of equal scores the one that stands first.
+
+    Suppression is done on the boxes as the network gives them, in input pixels and not yet clipped, as it was when its precision was
+    measured. Boxes that are no numbers, that have no area or lie wholly outside the picture are no candidates.
+    """
+    corners, scores, classes = candidates
+    if not len(scores):
+        return Detections.empty()
+    sizes = corners[2:] - corners[:2]
+    start = np.array([[box.left], [box.top]], np.float32)
+    end = np.array([[box.left + box.width], [box.top + box.height]], np.float32)
+    # Comparisons with NaN are false, and the area of an endless box isn't finite.
+    fine = ((sizes > 0) & (corners[2:] > start) & (corners[:2] < end)).all(axis=0) & (sizes[0] * sizes[1] < np.inf)
+    if not fine.all():
+        corners, scores, classes = corners[:, fine], scores[fine], classes[fine]
+    order = keep(corners, scores, None if class_agnostic else classes, limits.iou, limits.count)
+    return in_source(Candidates(corners.take(order, axis=1), scores[order], classes[order]), box)
+
+
+def in_source(chosen: Candidates, box: Letterbox) -> Detections:
+    """Candidates as detections in source pixels, clipped; those of which nothing is left are dropped."""
+    boxes = box.to_source(chosen.corners.T)
+    area = (boxes[:, 2:] > boxes[:, :2]).all(axis=1)
+    if area.all():
+        return Detections(boxes, chosen.scores, chosen.classes)
+    return Detections(boxes[area], chosen.scores[area], chosen.classes[area])

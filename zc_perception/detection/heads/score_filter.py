@@ -1,0 +1,146 @@
+"""Finds the cells whose best class reaches a score, without looking at more than one number of most of them."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.detection.heads.scores import Values, activated, raw_threshold
+from zc_perception.detection.raw_tensor import RawTensor
+
+_WORD = 64
+
+
+class Found(NamedTuple):
+    """Cells in ascending order (flat index), the best class of each and its score."""
+
+    cells: NDArray[np.intp]
+    classes: NDArray[np.intp]
+    scores: NDArray[np.float32]
+
+
+NOTHING = Found(np.zeros(0, np.intp), np.zeros(0, np.intp), np.zeros(0, np.float32))
+
+
+class ScoreFilter(Protocol):
+    """One tensor's classes. What is no finite number is no score; of equal ones the first class is the best. One thread."""
+
+    def find(self, values: Values, score: float) -> Found:
+        """:param values: (cells, classes) or (rows, columns, classes), arranged as those that the filter was made for."""
+
+
+def make_score_filter(tensor: RawTensor, values: Values, sigmoid: bool) -> ScoreFilter:
+    """The quickest filter for the way the values lie in memory.
+
+    :param tensor: with one scale for all.
+    :param values: (cells, classes) or (rows, columns, classes), a view of some of the tensor's values.
+    """
+    strides = [abs(stride) for stride in values.strides]
+    if strides[-1] > max(strides[:-1]):
+        return ChannelMajorFilter(tensor, sigmoid)
+    return CellMajorFilter(tensor, values, sigmoid)
+
+
+class Threshold:
+    """The raw threshold of the score that was asked for last."""
+
+    def __init__(self, tensor: RawTensor, sigmoid: bool) -> None:
+        self._tensor, self._sigmoid = tensor, sigmoid
+        self._score = math.nan
+        self._raw: Values = np.zeros(())
+
+    def raw(self, score: float) -> Values:
+        if score != self._score:
+            self._score, self._raw = score, raw_threshold(self._tensor, score, self._sigmoid)
+        return self._raw
+
+
+def _settle(best: NDArray[np.float32], cells: NDArray[np.intp], classes: NDArray[np.intp], score: float, sigmoid: bool) -> Found:
+    """Those whose probability, in float arithmetic, is at the score: the last word on what the raw threshold let through."""
+    scores = activated(best, sigmoid)
+    enough = (scores >= np.float32(score)) & (np.abs(best) < np.inf)
+    if enough.all():
+        return Found(cells, classes, scores)
+    return Found(cells[enough], classes[enough], scores[enough])
+
+
+class ChannelMajorFilter:
+    """All cells of a class lie side by side: one maximum over the classes."""
+
+    def __init__(self, tensor: RawTensor, sigmoid: bool) -> None:
+        self._tensor, self._sigmoid = tensor, sigmoid
+        self._threshold = Threshold(tensor, sigmoid)
+        # A NaN is passed over.
+        self._larger: np.ufunc = np.maximum if tensor.quantised else np.fmax
+
+    def find(self, values: Values, score: float) -> Found:
+        if not score <= 1 or values.size == 0:
+            return NOTHING
+        rows = np.moveaxis(values, -1, 0).reshape(values.shape[-1], -1)
+        best: Values = self._larger.reduce(rows, axis=0)
+        cells = (best >= self._threshold.raw(score)).nonzero()[0]
+        if not len(cells):
+            return NOTHING
+        best = best[cells]
+        # The first class that holds the maximum: unlike the argmax of the numbers this never stops at a NaN.
+        classes = (rows[:, cells] == best).argmax(axis=0)
+        if not self._tensor.quantised and not best.max() < np.inf:
+            best, classes = _finite_best(rows, cells, best, classes)
+        return _settle(self._tensor.read(best), cells, classes, score, self._sigmoid)
+
+
+def _finite_best(
+    rows: Values, cells: NDArray[np.intp], best: Values, classes: NDArray[np.intp]
+) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
+    """Best class where an infinite one hid it."""
+    hidden = np.flatnonzero(best == np.inf)
+    columns = rows[:, cells[hidden]]
+    columns = np.where(np.abs(columns) < np.inf, columns, -np.inf)
+    best[hidden], classes[hidden] = columns.max(axis=0), columns.argmax(axis=0)
+    return best, classes
+
+
+class CellMajorFilter:
+    """All classes of a cell lie side by side: one comparison each, then the answers 64 at a time."""
+
+    def __init__(self, tensor: RawTensor, values: Values, sigmoid: bool) -> None:
+        self._tensor, self._sigmoid = tensor, sigmoid
+        self._threshold = Threshold(tensor, sigmoid)
+        self._answers = np.zeros(-(-values.size // _WORD) * _WORD, bool)
+        self._mask = self._answers[: values.size].reshape(values.shape)
+        self._words = self._answers.reshape(-1, _WORD)
+
+    def find(self, values: Values, score: float) -> Found:
+        if not score <= 1 or values.size == 0:
+            return NOTHING
+        np.greater_equal(values, self._threshold.raw(score), out=self._mask)
+        words = (np.packbits(self._answers).view(np.uint64) != 0).nonzero()[0]
+        if not len(words):
+            return NOTHING
+        places = self._words.take(words, axis=0).reshape(-1).nonzero()[0]
+        hits = words.take(places >> 6) * _WORD + (places & (_WORD - 1))
+        count = values.shape[-1]
+        cells = hits // count
+        classes = hits - cells * count
+        if len(values.shape) == 3:
+            rows = cells // values.shape[1]
+            raw = values[rows, cells - rows * values.shape[1], classes]
+        else:
+            raw = values[cells, classes]
+        best = self._tensor.read(raw)
+        if not (cells[1:] != cells[:-1]).all():
+            cells, classes, best = _best_of_each(cells, classes, best)
+        return _settle(best, cells, classes, score, self._sigmoid)
+
+
+def _best_of_each(
+    cells: NDArray[np.intp], classes: NDArray[np.intp], values: NDArray[np.float32]
+) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
+    """Of several classes of a cell the one with the highest number, the first of equal ones."""
+    order = np.lexsort((-np.where(np.abs(values) < np.inf, values, -np.inf), cells))
+    ordered = cells[order]
+    first = order[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
+    return cells[first], classes[first], values[first]

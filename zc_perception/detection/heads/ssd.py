@@ -1,0 +1,176 @@
+"""SSD and what follows its pattern: scores of all classes and a box for each prior."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.detection.detections import Detections
+from zc_perception.detection.heads.boxes import best_first, ready_made
+from zc_perception.detection.heads.candidates import Candidates, detections, from_centres
+from zc_perception.detection.heads.corners import CornerUnit, check_corners, x_first
+from zc_perception.detection.heads.grid import check_strides, grids_for, input_size
+from zc_perception.detection.heads.levels import ReadyFor, all_described, readable
+from zc_perception.detection.heads.score_filter import NOTHING, Found, make_score_filter
+from zc_perception.detection.heads.scores import Values, real_threshold
+from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.errors import AcceleratorError, ConfigError
+
+# Wider than the rounding of a difference of two logits.
+_SLACK = 1e-3
+
+
+class Ssd:
+    """Two outputs, scores (N x classes, with the background if there is one) and boxes (N x 4), or one finished table: n x 7 (image,
+    label, score, corners), or TensorFlow Lite's four (corners, classes, scores, count).
+
+    With priors the boxes are deltas: centre = prior centre + v · variance · prior size, size = prior size · exp(v · variance). Each prior
+    counts for its best class.
+    """
+
+    def __init__(self, spec: HeadSpec) -> None:
+        check_corners(spec)
+        if spec.anchors:
+            check_strides(spec, has_grids=True)
+        if spec.anchors and spec.priors:
+            raise ConfigError('head.anchors and head.priors: give one of them, priors are made from anchors')
+        if spec.anchors and len(spec.anchors) != len(spec.strides):
+            raise ConfigError(f'head.anchors has {len(spec.anchors)} levels, head.strides {len(spec.strides)}: must be as many')
+        if spec.coordinates and (spec.anchors or spec.priors):
+            raise ConfigError('head.coordinates belongs to decoded boxes: leave it away with head.priors or head.anchors')
+        if spec.background not in (-1, 0, spec.num_classes):
+            raise ConfigError(f'head.background is {spec.background}: must be 0 (first), {spec.num_classes} (last) or -1 (none)')
+        if spec.softmax and spec.sigmoid:
+            raise ConfigError('head.softmax and head.sigmoid: scores are logits of one of them')
+        if not all(0 < variance < math.inf for variance in spec.variances):
+            raise ConfigError(f'head.variances is {list(spec.variances)}: both must be above 0')
+        if any(not all(map(math.isfinite, prior)) or min(prior[2:]) <= 0 for prior in spec.priors):
+            raise ConfigError('head.priors: every prior is cx, cy, w, h, with a size above 0')
+        self._spec = spec
+        self._ready: ReadyFor[_PerPrior] = ReadyFor(lambda outputs, box: _PerPrior(spec, outputs, box))
+        self._unit = CornerUnit(spec, 'relative')
+
+    @np.errstate(all='ignore')
+    def decode(self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits) -> Detections:
+        """See ``Head``."""
+        outputs = readable(self._spec.kind, outputs)
+        table = self._table(outputs)
+        if table is not None:
+            corners, box = self._unit.corners(table[:4], box)
+            return best_first(ready_made(corners, table[4], table[5], self._spec.num_classes, limits.score), box, limits.count)
+        reader = self._ready.reader(outputs, box)
+        found, boxes = reader.find(outputs, limits.score)
+        if reader.priors is None:
+            corners, box = self._unit.corners(boxes, box)
+        else:
+            corners = self._from_priors(boxes, reader.priors.take(found.cells, axis=1))
+        return detections(Candidates(corners, found.scores, found.classes), box, limits, self._spec.class_agnostic)
+
+    def _from_priors(self, deltas: NDArray[np.float32], priors: NDArray[np.float32]) -> NDArray[np.float32]:
+        deltas = x_first(self._spec, deltas)
+        place, size = (np.float32(variance) for variance in self._spec.variances)
+        return from_centres(priors[:2] + deltas[:2] * place * priors[2:], priors[2:] * np.exp(deltas[2:] * size))
+
+    def _table(self, outputs: Sequence[RawTensor]) -> NDArray[np.float32] | None:
+        """(6, n) corners, score, class of a finished table, if the outputs are one."""
+        shapes = [output.values.shape for output in outputs]
+        if len(outputs) == 1 and shapes[0][-1:] == (7,):
+            rows = outputs[0].real().reshape(-1, 7)
+            label = rows[:, 1] - (self._spec.background == 0)
+            # The first row of negative image number ends what was found.
+            end = np.flatnonzero(rows[:, 0] < 0)
+            count = int(end[0]) if len(end) else len(rows)
+            return np.concatenate((rows[:count, 3:7].T, rows[None, :count, 2], label[None, :count]))
+        if (
+            len(outputs) == 4
+            and outputs[3].values.size == 1
+            and shapes[0][-1:] == (4,)
+            and outputs[1].values.size == outputs[2].values.size
+        ):
+            corners, classes, scores, count_of = (output.real() for output in outputs)
+            corners = corners.reshape(-1, 4)
+            if len(corners) == scores.size:
+                number = float(count_of.reshape(-1)[0])
+                count = int(min(max(number, 0), scores.size)) if number == number else 0
+                return np.concatenate((corners[:count].T, scores.reshape(1, -1)[:, :count], classes.reshape(1, -1)[:, :count]))
+        return None
+
+
+class _PerPrior:
+    """:param priors: (4, N) centre and size in input pixels; ``None``: boxes are decoded already."""
+
+    def __init__(self, spec: HeadSpec, outputs: Sequence[RawTensor], box: Letterbox) -> None:
+        self._spec = spec
+        self.priors = _priors(spec, box)
+        self._width = spec.num_classes + (spec.background >= 0)
+        self._box_output = self._which(outputs)
+        tensor = outputs[1 - self._box_output]
+        self._filter = make_score_filter(tensor, self._foreground(self._scores(tensor)), spec.sigmoid is True)
+
+    def _which(self, outputs: Sequence[RawTensor]) -> int:
+        """The number of the boxes' output; where both fit, boxes come first."""
+        for number in (0, 1) if len(outputs) == 2 else ():
+            boxes, scores = outputs[number].values, outputs[1 - number].values
+            count = boxes.size // 4 if self.priors is None else self.priors.shape[1]
+            # (1, N, 4), (1, N, 1, 4), and (1, 4 N) where the number of priors is known.
+            shaped = self.priors is not None or (boxes.shape[-1:] == (4,) and scores.shape[-1:] == (self._width,))
+            if shaped and (boxes.size, scores.size) == (4 * count, self._width * count):
+                return number
+        count_text = 'N' if self.priors is None else str(self.priors.shape[1])
+        background = ' and the background' if self._spec.background >= 0 else ''
+        raise AcceleratorError(
+            f'head {self._spec.kind}: {all_described(outputs)}: expected boxes 1x{count_text}x4 and scores 1x{count_text}x{self._width} '
+            f'({self._spec.num_classes} classes{background}), or one table nx7, or the four outputs of TFLite_Detection_PostProcess'
+        )
+
+    def _scores(self, tensor: RawTensor) -> Values:
+        return tensor.values.reshape(-1, self._width)
+
+    def _foreground(self, scores: Values) -> Values:
+        return scores[:, 1:] if self._spec.background == 0 else scores[:, : self._spec.num_classes]
+
+    def find(self, outputs: Sequence[RawTensor], score: float) -> tuple[Found, NDArray[np.float32]]:
+        """What reaches the score, and the four numbers (4, n) of each."""
+        tensor, boxes = outputs[1 - self._box_output], outputs[self._box_output]
+        scores = self._scores(tensor)
+        found = self._soft(tensor.read(scores), score) if self._spec.softmax else self._filter.find(self._foreground(scores), score)
+        return found, boxes.read(boxes.values.reshape(-1, 4)[found.cells]).T
+
+    def _soft(self, logits: NDArray[np.float32], score: float) -> Found:
+        if not score <= 1:
+            return NOTHING
+        cells = np.arange(len(logits))
+        if self._spec.background >= 0:
+            # A class can only have the score p if its logit is log(p / (1 − p)) above the background's.
+            least = logits[:, [self._spec.background]] + np.float32(real_threshold(score, True) - _SLACK)
+            cells = np.flatnonzero((self._foreground(logits) >= least).any(axis=1))
+        rows = logits[cells]
+        shares = np.exp(rows - rows.max(axis=1, keepdims=True, initial=-np.inf))
+        shares /= shares.sum(axis=1, keepdims=True)
+        foreground = self._foreground(shares)
+        best = foreground.argmax(axis=1)
+        scores = foreground[np.arange(len(cells)), best]
+        fine = scores >= np.float32(score)
+        return Found(cells[fine], best[fine], scores[fine])
+
+
+def _priors(spec: HeadSpec, box: Letterbox) -> NDArray[np.float32] | None:
+    size = np.array([input_size(spec, box)], np.float32).T
+    if spec.priors:
+        priors: NDArray[np.float32] = (np.array(spec.priors, np.float64).T * np.concatenate((size, size))).astype(np.float32)
+        return priors
+    if not spec.anchors:
+        return None
+    grids = grids_for(spec, box)
+    levels = []
+    for level, anchors in enumerate(spec.anchors):
+        cells = slice(grids.starts[level], grids.starts[level + 1])
+        centres = (grids.corners[:, cells] + np.float32(0.5)) * grids.strides[cells]
+        sizes = np.tile(np.array(anchors, np.float32).T, centres.shape[1])
+        levels.append(np.concatenate((np.repeat(centres, len(anchors), axis=1), sizes)))
+    return np.concatenate(levels, axis=1)

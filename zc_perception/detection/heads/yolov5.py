@@ -1,0 +1,120 @@
+"""YOLOv5 and v7: several anchors per cell, objectness, classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from zc_perception.detection.detections import Detections
+from zc_perception.detection.heads.candidates import NONE, Candidates, detections, from_centres
+from zc_perception.detection.heads.grid import Grids, check_strides, grids_for
+from zc_perception.detection.heads.levels import Part, ReadyFor, all_described, arrange, readable, without_batch
+from zc_perception.detection.heads.object_rows import ObjectRows
+from zc_perception.detection.heads.objectness import ObjectFilter
+from zc_perception.detection.heads.scores import Values, sigmoid
+from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.errors import AcceleratorError, ConfigError
+
+
+class YoloV5:
+    """Raw levels, with channels anchor by anchor: x, y, w, h, objectness, classes (H x W x A·(5 + C), A·(5 + C) x H x W or
+    A x H x W x (5 + C)); or one decoded tensor 1 x N x (5 + C): centre, size in input pixels, objectness, classes.
+
+    Centre (2s − ½ + cell) · stride, size (2s)² · anchor, with the sigmoids s. Where the device has applied the sigmoid to scores, it has
+    to the boxes.
+    """
+
+    def __init__(self, spec: HeadSpec) -> None:
+        check_strides(spec, has_grids=bool(spec.anchors))
+        counts = {len(level) for level in spec.anchors}
+        if spec.anchors and (len(spec.anchors) != len(spec.strides) or len(counts) != 1 or counts == {0}):
+            raise ConfigError(
+                f'head.anchors has {[len(level) for level in spec.anchors]} anchors: expected for each of the {len(spec.strides)} strides '
+                f'{list(spec.strides)} the same number of (width, height)'
+            )
+        if any(not 0 < side < float('inf') for level in spec.anchors for anchor in level for side in anchor):
+            raise ConfigError('head.anchors: every width and height must be a number of pixels above 0')
+        self._spec = spec
+        self._ready: ReadyFor[_Decoded | _Levels] = ReadyFor(self._read)
+
+    @np.errstate(all='ignore')
+    def decode(self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits) -> Detections:
+        """See ``Head``."""
+        outputs = readable(self._spec.kind, outputs)
+        candidates = self._ready.reader(outputs, box).candidates(outputs, limits.score)
+        return detections(candidates, box, limits, self._spec.class_agnostic)
+
+    def _read(self, outputs: Sequence[RawTensor], box: Letterbox) -> _Decoded | _Levels:
+        if len(outputs) == 1 and outputs[0].values.ndim <= 3:
+            return _Decoded(self._spec, outputs[0])
+        if not self._spec.anchors:
+            raise AcceleratorError(f'head {self._spec.kind}: the model has {len(outputs)} raw levels, but the manifest no head.anchors')
+        return _Levels(self._spec, outputs, grids_for(self._spec, box))
+
+
+class _Decoded:
+    def __init__(self, spec: HeadSpec, tensor: RawTensor) -> None:
+        self._rows = ObjectRows(spec.kind, tensor, spec.num_classes, spec.sigmoid is True)
+
+    def candidates(self, outputs: Sequence[RawTensor], score: float) -> Candidates:
+        found, boxes = self._rows.find(outputs[0], score)
+        return Candidates(from_centres(boxes[:2], boxes[2:]), found.scores, found.classes)
+
+
+class _Levels:
+    def __init__(self, spec: HeadSpec, outputs: Sequence[RawTensor], grids: Grids) -> None:
+        self._spec, self._grids = spec, grids
+        self._sigmoid = spec.sigmoid is not False
+        self._anchors = [np.array(level, np.float32).T for level in spec.anchors]
+        count, width = len(spec.anchors[0]), 5 + spec.num_classes
+        self._split = (count, width)
+        self._anchors_first = all(without_batch(output.values).ndim == 4 for output in outputs)
+        if self._anchors_first:
+            self._parts = self._of_four_axes(outputs)
+        else:
+            self._parts = [level['anchor'] for level in arrange(spec.kind, outputs, grids.shapes, {'anchor': count * width})]
+        self._filters = [ObjectFilter(outputs[part.output], outputs[part.output], self._sigmoid) for part in self._parts]
+
+    def _of_four_axes(self, outputs: Sequence[RawTensor]) -> list[Part]:
+        """Anchor, row, column, channel."""
+        count, width = self._split
+        shapes = [(count, *shape, width) for shape in self._grids.shapes]
+        found = [without_batch(output.values).shape for output in outputs]
+        if sorted(found) != sorted(shapes):
+            wanted = ', '.join('x'.join(map(str, shape)) for shape in shapes)
+            raise AcceleratorError(f'head {self._spec.kind}: {all_described(outputs)}: expected anchor x row x column x channel: {wanted}')
+        return [Part(found.index(shape), False) for shape in shapes]
+
+    def _view(self, level: int, outputs: Sequence[RawTensor]) -> Values:
+        """(rows, columns, anchors, channels)."""
+        part = self._parts[level]
+        view: Values
+        if self._anchors_first:
+            view = without_batch(outputs[part.output].values).transpose(1, 2, 0, 3)
+        else:
+            view = part.view(outputs)
+            view = view.reshape(*view.shape[:2], *self._split)
+        return view
+
+    def candidates(self, outputs: Sequence[RawTensor], score: float) -> Candidates:
+        corners, scores, classes = [], [], []
+        for level, part in enumerate(self._parts):
+            view = self._view(level, outputs)
+            found = self._filters[level].find(view[..., 4], view[..., 5:], score)
+            if len(found.cells):
+                cells, anchors = np.divmod(found.cells, self._split[0])
+                rows, columns = np.divmod(cells, view.shape[1])
+                boxes = outputs[part.output].read(view[rows, columns, anchors, :4]).T
+                share = sigmoid(boxes) if self._sigmoid else boxes
+                place = self._grids.corners.take(cells + self._grids.starts[level], axis=1)
+                centres = (share[:2] * np.float32(2) - np.float32(0.5) + place) * np.float32(self._spec.strides[level])
+                sizes = np.square(share[2:] * np.float32(2)) * self._anchors[level].take(anchors, axis=1)
+                corners.append(from_centres(centres, sizes))
+                scores.append(found.scores)
+                classes.append(found.classes)
+        if not corners:
+            return NONE
+        return Candidates(np.concatenate(corners, axis=1), np.concatenate(scores), np.concatenate(classes))

@@ -1,0 +1,102 @@
+"""YOLOv8 and v11: class scores without objectness; each side's distance from the cell's centre as a distribution (DFL)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.detection.detections import Detections
+from zc_perception.detection.heads.candidates import NONE, Candidates, detections, from_centres
+from zc_perception.detection.heads.dfl import Distances
+from zc_perception.detection.heads.grid import Grids, check_strides, grids_for
+from zc_perception.detection.heads.levels import ReadyFor, all_described, arrange, readable
+from zc_perception.detection.heads.score_filter import make_score_filter
+from zc_perception.detection.heads.scores import Values
+from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.errors import AcceleratorError, ConfigError
+
+
+class YoloV8:
+    """Both exports: one tensor of decoded boxes, 1 x (4 + classes) x N or 1 x N x (4 + classes): centre and size in input pixels, scores;
+    or the raw levels, boxes and classes apart or in one tensor for each grid, in any order.
+
+    Only what reaches the score is dequantised, and only its boxes are computed.
+    """
+
+    def __init__(self, spec: HeadSpec) -> None:
+        check_strides(spec, has_grids=False)
+        if spec.reg_max < 1:
+            raise ConfigError(f'head.reg_max is {spec.reg_max}: must be at least 1')
+        self._spec = spec
+        self._ready: ReadyFor[_Decoded | _Levels] = ReadyFor(self._read)
+
+    @np.errstate(all='ignore')
+    def decode(self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits) -> Detections:
+        """See ``Head``."""
+        outputs = readable(self._spec.kind, outputs)
+        candidates = self._ready.reader(outputs, box).candidates(outputs, limits.score)
+        return detections(candidates, box, limits, self._spec.class_agnostic)
+
+    def _read(self, outputs: Sequence[RawTensor], box: Letterbox) -> _Decoded | _Levels:
+        if len(outputs) == 1 and outputs[0].values.ndim <= 3:
+            return _Decoded(self._spec, outputs[0])
+        return _Levels(self._spec, outputs, grids_for(self._spec, box))
+
+
+class _Decoded:
+    def __init__(self, spec: HeadSpec, tensor: RawTensor) -> None:
+        channels = 4 + spec.num_classes
+        shape = tensor.values.shape
+        if len(shape) == 3 and shape[0] == 1:
+            shape = shape[1:]
+        if len(shape) != 2 or channels not in shape:
+            raise AcceleratorError(
+                f'head {spec.kind}: {all_described([tensor])}: expected 1x{channels}xN or 1xNx{channels} (4 + {spec.num_classes} classes), '
+                'or the raw levels'
+            )
+        self._channels_first = shape[0] == channels
+        self._filter = make_score_filter(tensor, self._rows(tensor.values)[:, 4:], spec.sigmoid is True)
+
+    def _rows(self, values: Values) -> Values:
+        rows = values[0] if values.ndim == 3 else values
+        return rows.T if self._channels_first else rows
+
+    def candidates(self, outputs: Sequence[RawTensor], score: float) -> Candidates:
+        rows = self._rows(outputs[0].values)
+        cells, classes, scores = self._filter.find(rows[:, 4:], score)
+        boxes = outputs[0].read(rows.T[:4].take(cells, axis=1) if self._channels_first else rows[cells, :4].T)
+        return Candidates(from_centres(boxes[:2], boxes[2:]), scores, classes)
+
+
+class _Levels:
+    def __init__(self, spec: HeadSpec, outputs: Sequence[RawTensor], grids: Grids) -> None:
+        self._grids = grids
+        self._distances = Distances(spec.reg_max)
+        arranged = arrange(spec.kind, outputs, grids.shapes, {'box': 4 * spec.reg_max, 'class': spec.num_classes})
+        self._boxes = [level['box'] for level in arranged]
+        self._classes = [level['class'] for level in arranged]
+        self._filters = [make_score_filter(outputs[part.output], part.view(outputs), spec.sigmoid is not False) for part in self._classes]
+
+    def candidates(self, outputs: Sequence[RawTensor], score: float) -> Candidates:
+        cells, classes, scores, logits = [], [], [], []
+        for level, found in enumerate(f.find(p.view(outputs), score) for f, p in zip(self._filters, self._classes, strict=True)):
+            if len(found.cells):
+                part = self._boxes[level]
+                rows, columns = np.divmod(found.cells, self._grids.shapes[level][1])
+                logits.append(outputs[part.output].read(part.view(outputs)[rows, columns]))
+                cells.append(found.cells + self._grids.starts[level])
+                classes.append(found.classes)
+                scores.append(found.scores)
+        if not cells:
+            return NONE
+        distances = self._distances.expected(np.concatenate(logits))
+        return Candidates(self._corners(np.concatenate(cells), distances), np.concatenate(scores), np.concatenate(classes))
+
+    def _corners(self, cells: NDArray[np.intp], distances: NDArray[np.float32]) -> NDArray[np.float32]:
+        centres = self._grids.corners.take(cells, axis=1) + np.float32(0.5)
+        corners: NDArray[np.float32] = np.concatenate((centres - distances[:2], centres + distances[2:])) * self._grids.strides[cells]
+        return corners

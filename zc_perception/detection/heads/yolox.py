@@ -1,0 +1,83 @@
+"""YOLOX: one prediction per cell without anchors, objectness, classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.detection.detections import Detections
+from zc_perception.detection.heads.candidates import NONE, Candidates, detections, from_centres
+from zc_perception.detection.heads.grid import Grids, check_strides, grids_for
+from zc_perception.detection.heads.levels import ReadyFor, arrange, readable
+from zc_perception.detection.heads.object_rows import ObjectRows
+from zc_perception.detection.heads.objectness import ObjectFilter
+from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
+
+
+class YoloX:
+    """One tensor 1 x N x (5 + C) with all levels' cells, finest first: box, objectness, classes; or the raw levels, with these three in
+    one tensor for each grid or apart.
+
+    Centre (v + cell) · stride, size exp(v) · stride. Usually the network itself applies the sigmoid to objectness and classes.
+    """
+
+    def __init__(self, spec: HeadSpec) -> None:
+        check_strides(spec, has_grids=True)
+        self._spec = spec
+        self._ready: ReadyFor[_Rows | _Levels] = ReadyFor(self._read)
+
+    @np.errstate(all='ignore')
+    def decode(self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits) -> Detections:
+        """See ``Head``."""
+        outputs = readable(self._spec.kind, outputs)
+        candidates = self._ready.reader(outputs, box).candidates(outputs, limits.score)
+        return detections(candidates, box, limits, self._spec.class_agnostic)
+
+    def _read(self, outputs: Sequence[RawTensor], box: Letterbox) -> _Rows | _Levels:
+        grids = grids_for(self._spec, box)
+        if len(outputs) == 1 and outputs[0].values.ndim <= 3:
+            return _Rows(self._spec, outputs[0], grids)
+        return _Levels(self._spec, outputs, grids)
+
+
+def _corners(grids: Grids, cells: NDArray[np.intp], boxes: NDArray[np.float32]) -> NDArray[np.float32]:
+    strides = grids.strides[cells]
+    return from_centres((boxes[:2] + grids.corners.take(cells, axis=1)) * strides, np.exp(boxes[2:]) * strides)
+
+
+class _Rows:
+    def __init__(self, spec: HeadSpec, tensor: RawTensor, grids: Grids) -> None:
+        self._grids = grids
+        self._rows = ObjectRows(spec.kind, tensor, spec.num_classes, spec.sigmoid is True, grids.count)
+
+    def candidates(self, outputs: Sequence[RawTensor], score: float) -> Candidates:
+        found, boxes = self._rows.find(outputs[0], score)
+        return Candidates(_corners(self._grids, found.cells, boxes), found.scores, found.classes)
+
+
+class _Levels:
+    def __init__(self, spec: HeadSpec, outputs: Sequence[RawTensor], grids: Grids) -> None:
+        self._grids = grids
+        self._parts = arrange(spec.kind, outputs, grids.shapes, {'box': 4, 'objectness': 1, 'class': spec.num_classes})
+        self._filters = [
+            ObjectFilter(outputs[level['objectness'].output], outputs[level['class'].output], spec.sigmoid is True) for level in self._parts
+        ]
+
+    def candidates(self, outputs: Sequence[RawTensor], score: float) -> Candidates:
+        cells, boxes, scores, classes = [], [], [], []
+        for level, parts in enumerate(self._parts):
+            found = self._filters[level].find(parts['objectness'].view(outputs)[..., 0], parts['class'].view(outputs), score)
+            if len(found.cells):
+                rows, columns = np.divmod(found.cells, self._grids.shapes[level][1])
+                boxes.append(outputs[parts['box'].output].read(parts['box'].view(outputs)[rows, columns]).T)
+                cells.append(found.cells + self._grids.starts[level])
+                scores.append(found.scores)
+                classes.append(found.classes)
+        if not cells:
+            return NONE
+        corners = _corners(self._grids, np.concatenate(cells), np.concatenate(boxes, axis=1))
+        return Candidates(corners, np.concatenate(scores), np.concatenate(classes))

@@ -1,0 +1,133 @@
+"""A pool over buffers that somebody else allocates, hands out in an order of their own, and may replace at any time.
+
+A GStreamer element's buffers are like that: how many there are shows only as they come by. A buffer is known again by what its
+descriptors refer to, so that one buffer is one slot for as long as it lives, and devices keep their imports of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from zc_perception.errors import AllocationError, LayoutError
+from zc_perception.memory.dmabuf import BufferIdentity
+from zc_perception.memory.pool import BufferPool
+from zc_perception.memory.slot import Buffers, Slot, SlotState, close_buffers
+from zc_perception.memory.slot_source import MAX_SLOTS
+from zc_perception.pixel.layout import ImageLayout
+
+Identities = tuple[BufferIdentity, ...]
+
+
+def identities_of(buffers: Buffers) -> Identities:
+    """What the buffers of one frame are, whoever holds descriptors of them."""
+    return tuple(buffer.identity for buffer in buffers)
+
+
+class ForeignBufferPool(BufferPool):
+    """Slots over *known* buffers. One that was not known gets a slot of its own, and once there are *most*, the place of another's.
+
+    That is the free slot that was unused for the longest time: a source that makes new buffers for ever doesn't pin them all. One thread, the producer's, calls :meth:`slot_of` and :meth:`adopt`; everything else is as in :class:`BufferPool`. A slot that is
+    retired stays empty until a new buffer takes its place: there is nobody to ask for one.
+
+    :param layout: that of every frame.
+    :param known: the buffers of the frames that are known already, one slot for each; owned from here on.
+    :param name: the producer's name, for messages.
+    :param on_free: gets each slot that becomes free: what keeps the buffer from its owner is let go.
+    :param reserve: slots that no quota may promise.
+    :param most: how many slots there may be, up to 64; as many as are known, at least.
+    :raises ConfigError: none or more than 64 buffers.
+    :raises LayoutError: the layout doesn't fit, or two frames share a buffer.
+    """
+
+    def __init__(
+        self,
+        layout: ImageLayout,
+        known: Sequence[Buffers],
+        *,
+        name: str,
+        on_free: Callable[[Slot], None],
+        reserve: int = 0,
+        most: int = MAX_SLOTS,
+    ) -> None:
+        waiting = list(known)
+
+        def allocate() -> Buffers:
+            if not waiting:
+                raise AllocationError(f'the buffers of {name} are not ours to allocate; a retired one is replaced by the next new one')
+            return waiting.pop(0)
+
+        try:
+            super().__init__(layout, allocate, len(waiting), name=name, on_free=on_free, reserve=reserve)
+        except BaseException:
+            for buffers in waiting:
+                close_buffers(buffers)
+            raise
+        self._slots_by_identity = {identities_of(slot.buffers): slot for slot in self.slots}
+        self._most = min(max(most, len(known)), MAX_SLOTS)
+        self.adopted = self.replaced = 0
+
+    def slot_of(self, identities: Identities) -> Slot | None:
+        """The slot whose buffers these are; ``None`` for buffers that aren't known, any more or yet."""
+        slot = self._slots_by_identity.get(identities)
+        if slot is not None and slot.state is SlotState.RETIRED:
+            del self._slots_by_identity[identities]
+            return None
+        return slot
+
+    def adopt(self, buffers: Buffers) -> Slot | None:
+        """A slot for a frame's *buffers*, which weren't known. Acquire it next.
+
+        :param buffers: owned from here on, and closed when there is no place or this raises.
+        :returns: ``None`` (counted as exhausted) while every slot is in use and there may be no more.
+        :raises LayoutError: the layout doesn't fit them, or one of them is part of another slot.
+        """
+        fresh, ended = None, None
+        try:
+            with self._lock:
+                self._check_apart(buffers)
+                index, ended = self._place()
+                if index is None:
+                    self._exhausted += 1
+                else:
+                    fresh = self._source.next(self._source.layout, lambda: buffers).slot(index)
+                    self._put(fresh, ended)
+        except LayoutError:
+            close_buffers(buffers)
+            raise
+        if fresh is None:
+            close_buffers(buffers)
+            return None
+        if ended is not None:
+            self._slots_by_identity.pop(identities_of(ended.buffers), None)
+            self._events.ended((ended,))
+        self._slots_by_identity[identities_of(fresh.buffers)] = fresh
+        return fresh
+
+    def _check_apart(self, buffers: Buffers) -> None:
+        """Lock held."""
+        ours = set(identities_of(buffers))
+        for slot in self._table.in_use:
+            if ours & {*identities_of(slot.buffers)}:
+                raise LayoutError(f'a new frame of {self.name} is partly in the buffers of {slot!r}; frames must not share buffers')
+
+    def _place(self) -> tuple[int | None, Slot | None]:
+        """Lock held. Where a new slot may go, and which one ends for it."""
+        slots, missing = self._table.slots, self._table.missing
+        if self._table.closed:
+            return None, None
+        if missing:
+            return min(missing), None
+        if len(slots) < self._most:
+            return len(slots), None
+        ended = min((slot for slot in slots if slot.state is SlotState.FREE), key=lambda slot: slot.since, default=None)
+        return (None, None) if ended is None else (ended.index, ended)
+
+    def _put(self, fresh: Slot, ended: Slot | None) -> None:
+        """Lock held."""
+        self.adopted += 1
+        if ended is not None:
+            ended.state = SlotState.RETIRED
+            self.replaced += 1
+        if fresh.index == len(self._table.slots):
+            self._table.slots.append(fresh)
+        self._table.replace(fresh)

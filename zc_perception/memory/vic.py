@@ -1,0 +1,235 @@
+"""The video image compositor (VIC) of a Jetson: crops, scales, converts colours and layouts between NvBufSurface images, without the CPU.
+
+Camera and decoder images are often block-linear, and their memory is slow to read for a CPU; one pass of the VIC makes a small linear one
+of them.
+
+Source: NvBufSurfTransform pages of the *Jetson Linux API Reference* (R35.3.1, R35.6). Tested against a double of the library
+(``test/doubles/nvbufsurftransform.c``), not on a Jetson.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.errors import AcceleratorError, AllocationError
+from zc_perception.memory.nvbufsurface import NvBufSurfaceHeap, OwnedSurface, Surface
+from zc_perception.memory.vic_abi import (
+    MAP_READ,
+    TAG_VIDEO_CONVERT,
+    MappedSurfaceParams,
+    SurfacePointer,
+    TransformCompute,
+    TransformConfigParams,
+    TransformError,
+    TransformFilter,
+    TransformFlag,
+    TransformParams,
+    TransformRect,
+)
+from zc_perception.memory.vic_surfaces import SurfaceCache, SurfaceImage
+from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry
+from zc_perception.pixel.fourcc import fourcc_name
+from zc_perception.pixel.layout import ImageLayout, compute_layout
+
+TRANSFORM_LIBRARY = 'libnvbufsurftransform.so'
+_ADVICE = {
+    TransformError.ROI_ERROR: 'a rectangle lies outside its image',
+    TransformError.INVALID_PARAMS: 'the parameters are not what this release expects',
+    TransformError.EXECUTION_ERROR: 'the VIC failed, see dmesg',
+    TransformError.UNSUPPORTED: 'the VIC cannot convert between these formats or sizes (it scales by 1/16 to 16)',
+}
+
+
+class Rect(NamedTuple):
+    """Part of an image, in its pixels."""
+
+    left: int
+    top: int
+    width: int
+    height: int
+
+
+class VicImage:
+    """A linear image that the VIC writes and the CPU reads, in memory of its own. Made by :meth:`Vic.allocate`.
+
+    The library maps it once; :meth:`reading` only makes the CPU's view current.
+    """
+
+    def __init__(self, library: ctypes.CDLL, owner: OwnedSurface, layout: ImageLayout) -> None:
+        self.layout = layout
+        self._library = library
+        self._owner = owner
+        self._mapped = 0
+        self._views: list[NDArray[np.uint8]] = []
+        try:
+            for index in range(len(layout.planes)):
+                self._map(index)
+        except BaseException:
+            self.close()
+            raise
+
+    def _map(self, index: int) -> None:
+        pointer = self._owner.pointer
+        if self._library.NvBufSurfaceMap(pointer, 0, index, MAP_READ) != 0:
+            raise AllocationError(f'libnvbufsurface could not map plane {index} of the image for the VIC; see the kernel log for nvmap')
+        self._mapped = index + 1
+        address = ctypes.cast(pointer[0].surfaceList, ctypes.POINTER(MappedSurfaceParams))[0].mappedAddr.addr[index]
+        if not address:
+            raise AllocationError(f'libnvbufsurface mapped plane {index} nowhere; this release may have another struct layout')
+        _, shape, sample, _, strides = self.layout.arrays[index]
+        memory = memoryview((ctypes.c_uint8 * self.layout.planes[index].size).from_address(address)).cast('B')
+        view: NDArray[Any] = np.ndarray(shape, sample, memory, 0, strides)
+        view.flags.writeable = False
+        self._views.append(view)
+
+    @property
+    def pointer(self) -> ctypes._Pointer[Surface]:
+        """The library's object.
+
+        :raises ValueError: after close.
+        """
+        return self._owner.pointer
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[list[NDArray[np.uint8]]]:
+        """The planes as the VIC left them, (rows, columns, components), read-only. They are overwritten by the next transform.
+
+        :raises AcceleratorError: the library can't make them visible.
+        """
+        for index in range(self._mapped):
+            # One plane after the other: all at once (-1) is reported broken on some releases.
+            if self._library.NvBufSurfaceSyncForCpu(self.pointer, 0, index) != 0:
+                raise AcceleratorError(f'libnvbufsurface could not synchronise plane {index} for the CPU; see the kernel log for nvmap')
+        yield self._views
+
+    def close(self) -> None:
+        """Unmap and destroy it; views of it must not be used any more. A second call does nothing."""
+        self._views = []
+        with contextlib.suppress(ValueError):
+            for index in range(self._mapped):
+                self._library.NvBufSurfaceUnMap(self.pointer, 0, index)
+        self._mapped = 0
+        self._owner.close()
+
+
+class Vic:
+    """Transforms images. One thread at a time.
+
+    :param library: name or path of ``libnvbufsurftransform``; ``None``: the system's.
+    :param surface_library: the same of ``libnvbufsurface``.
+    :raises AllocationError: this machine has none of them: it is no Jetson.
+    """
+
+    def __init__(self, library: str | None = None, surface_library: str | None = None) -> None:
+        self._heap = NvBufSurfaceHeap(surface_library)
+        self._surfaces = SurfaceCache(surface_library)
+        name = library or TRANSFORM_LIBRARY
+        try:
+            self._library = ctypes.CDLL(name)
+            self._transform = self._library.NvBufSurfTransform
+            self._configure = self._library.NvBufSurfTransformSetSessionParams
+        except (OSError, AttributeError) as error:
+            raise AllocationError(f'the VIC needs {name} of JetPack: {error}') from error
+        self._transform.argtypes = [SurfacePointer, SurfacePointer, ctypes.POINTER(TransformParams)]
+        self._configure.argtypes = [ctypes.POINTER(TransformConfigParams)]
+        for function, arguments in (
+            ('NvBufSurfaceMap', [SurfacePointer, ctypes.c_int, ctypes.c_int, ctypes.c_int]),
+            ('NvBufSurfaceUnMap', [SurfacePointer, ctypes.c_int, ctypes.c_int]),
+            ('NvBufSurfaceSyncForCpu', [SurfacePointer, ctypes.c_int, ctypes.c_int]),
+        ):
+            try:
+                getattr(self._surfaces.library, function).argtypes = arguments
+            except AttributeError as error:
+                raise AllocationError(f'libnvbufsurface lacks {function}: {error}') from error
+        # A session's parameters belong to the thread that sets them.
+        self._sessions = threading.local()
+
+    def allocate(self, width: int, height: int, fourcc: int, colorimetry: Colorimetry = BT601_LIMITED) -> VicImage:
+        """An image for the VIC to write and the CPU to read.
+
+        :param colorimetry: of a Y'CbCr format; others have none.
+        :raises AllocationError: no memory, or the library lays it out in a way that isn't understood.
+        :raises FormatError: NvBufSurface doesn't have the format.
+        """
+        owner, layout = self._heap.allocate_surface(compute_layout(fourcc, width, height), colorimetry, TAG_VIDEO_CONVERT)
+        return VicImage(self._surfaces.library, owner, layout)
+
+    def transform(self, source: SurfaceImage, destination: SurfaceImage | VicImage, *, crop: Rect | None = None) -> None:
+        """Make *destination* of *source*: scaled to its size, in its format and layout. Blocking, but not the other Python threads.
+
+        Neither of them may be in use by a device; wait for their fences before.
+
+        :param crop: the part of *source* that is taken; ``None``: all of it.
+        :raises ValueError: *crop* isn't within the image, or not at even places of a format with subsampled chroma.
+        :raises AcceleratorError: a buffer isn't NvBufSurface memory, or the VIC can't.
+        :raises FormatError: NvBufSurface doesn't have a format.
+        """
+        part = crop or Rect(0, 0, source.layout.width, source.layout.height)
+        check_crop(part, source.layout)
+        whole = Rect(0, 0, destination.layout.width, destination.layout.height)
+        self._begin_session()
+        source_rect, destination_rect = (TransformRect(rect.top, rect.left, rect.width, rect.height) for rect in (part, whole))
+        parameters = TransformParams(
+            transform_flag=TransformFlag.CROP_SRC | TransformFlag.CROP_DST | TransformFlag.FILTER,
+            transform_filter=TransformFilter.BILINEAR,
+            src_rect=ctypes.pointer(source_rect),
+            dst_rect=ctypes.pointer(destination_rect),
+        )
+        target = destination.pointer if isinstance(destination, VicImage) else self._surfaces.surface(destination)
+        status = self._transform(self._surfaces.surface(source), target, ctypes.byref(parameters))
+        if status != TransformError.SUCCESS:
+            raise AcceleratorError(
+                f'the VIC could not make {_describe(destination.layout)} of {_describe(source.layout)} (status {status}): '
+                f'{_ADVICE.get(status, "see dmesg")}'
+            )
+
+    def _begin_session(self) -> None:
+        if getattr(self._sessions, 'set', False):
+            return
+        status = self._configure(ctypes.byref(TransformConfigParams(compute_mode=TransformCompute.VIC)))
+        if status != TransformError.SUCCESS:
+            raise AcceleratorError(f"libnvbufsurftransform has no VIC here (status {status}): {_ADVICE.get(status, 'see dmesg')}")
+        self._sessions.set = True
+
+    @property
+    def known_buffers(self) -> int:
+        """Buffers that the library keeps objects for."""
+        return len(self._surfaces)
+
+    def tidy(self) -> None:
+        """Let go of buffers whose owners have given them up."""
+        self._surfaces.tidy()
+
+    def close(self) -> None:
+        """Let go of all buffers; images that were allocated live on. A second call does nothing."""
+        self._surfaces.close()
+
+
+def _describe(layout: ImageLayout) -> str:
+    return f'{fourcc_name(layout.fourcc)} {layout.width}x{layout.height}'
+
+
+def check_crop(part: Rect, layout: ImageLayout) -> None:
+    """Whether the VIC can take *part* of an image.
+
+    :raises ValueError: it can't; says what is allowed.
+    """
+    right, bottom = part.left + part.width, part.top + part.height
+    if min(part) < 0 or right > layout.width or bottom > layout.height or right == part.left or bottom == part.top:
+        raise ValueError(f'crop {tuple(part)} (left, top, width, height) must lie within {layout.width}x{layout.height}')
+    image = layout.format
+    for name, value, step in (
+        ('left', part.left, image.horizontal),
+        ('width', part.width, image.horizontal),
+        ('top', part.top, image.vertical),
+        ('height', part.height, image.vertical),
+    ):
+        if value % step:
+            raise ValueError(f'crop {name} is {value}; {fourcc_name(layout.fourcc)} can be cropped at multiples of {step}')

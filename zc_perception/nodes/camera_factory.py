@@ -1,0 +1,154 @@
+"""From parameters to a camera."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from zc_perception.camera.camera import Camera
+from zc_perception.camera.gstreamer import GStreamerCamera
+from zc_perception.camera.pattern import PATTERNS
+from zc_perception.camera.replay import STAMPS, ReplayCamera
+from zc_perception.camera.synthetic import DEFAULT_FRAMERATE, DEFAULT_SIZE, SyntheticCamera
+from zc_perception.camera.v4l2 import V4l2Camera
+from zc_perception.camera.v4l2_identity import find_device
+from zc_perception.errors import ConfigError
+from zc_perception.memory.heaps import Heap, open_heap
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.nodes.parameters import ParameterSpec
+
+CAMERAS = ('synthetic', 'replay', 'v4l2', 'gstreamer', 'argus', 'libcamera')
+CAMERA_SPECS = (
+    ParameterSpec('camera', 'synthetic', 'Kind of camera.', choices=CAMERAS),
+    ParameterSpec('width', 0, "Picture width; 0: the camera's own (synthetic: 640).", 'px', 0, 8192),
+    ParameterSpec('height', 0, "Picture height; 0: the camera's own (synthetic: 360).", 'px', 0, 8192),
+    ParameterSpec('framerate', 0.0, "Frames per second; 0: the camera's own (synthetic: 30).", 'Hz', 0.0, 1000.0),
+    ParameterSpec('frame_id', 'camera_optical_frame', 'frame_id of every header.'),
+    ParameterSpec('seed', 0, 'synthetic: which scene.', '', 0, 2**31 - 1),
+    ParameterSpec('palette', 'all', "synthetic: objects' colours.", choices=('all', 'train', 'held_out')),
+    ParameterSpec('pattern', 'road', 'synthetic: the road scene, colour bars, or a frame counter that can be read.', choices=PATTERNS),
+    ParameterSpec('device', '/dev/video0', 'v4l2: device node.'),
+    ParameterSpec('pixel_format', 'auto', "v4l2: the driver's fourcc such as NV12, NM12, YUYV; auto: what suits all, NV12 first."),
+    ParameterSpec('memory', 'auto', "v4l2: export the driver's buffers, or import our heap's.", choices=('auto', 'export', 'import')),
+    ParameterSpec('silent', 0.0, 'A camera is lost that long without a frame; 0: 2 s or 10 frames, the longer.', 's', 0.0, 3600.0),
+    ParameterSpec('video', '', 'replay: path of a video, a folder of pictures, a .nv12 file, a recording.'),
+    ParameterSpec('loop', True, 'replay: start again at the end.'),
+    ParameterSpec('keep_all', False, 'replay: every frame exactly once, as fast as consumers take them; overrides loop.'),
+    ParameterSpec('replay_topic', '', 'replay: topic of a rosbag2 recording; empty: the only one with pictures.'),
+    ParameterSpec('replay_rate', 1.0, 'replay: how much faster than recorded.', '', 0.01, 100.0),
+    ParameterSpec('replay_start', 0.0, 'replay: leave out so much at the beginning.', 's', 0.0, 1e6),
+    ParameterSpec('stamps', 'now', "replay: stamps of now, or the recording's.", choices=STAMPS),
+    ParameterSpec('pipeline', '', 'gstreamer: what gst-launch-1.0 takes, up to our sink.'),
+    ParameterSpec('require_dmabuf', False, 'gstreamer: refuse a pipeline whose frames would be copied.'),
+    ParameterSpec('heap', 'auto', 'Where buffers come from: auto, dma_heap/NAME, udmabuf, memfd.'),
+)  # fmt: skip
+
+
+@dataclass
+class CameraFactory:
+    """Opens the camera that the parameters describe, as often as it takes.
+
+    :param parameters: values of :data:`CAMERA_SPECS`.
+    :param now_ns: the ROS clock.
+    :param ledger: books what the CPU does to pixels.
+    :param heap_reasons: why the heap is the one that it is, of the last opening.
+    """
+
+    parameters: Mapping[str, Any]
+    now_ns: Callable[[], int]
+    ledger: CopyLedger
+    heap_reasons: list[str] = field(default_factory=list)
+
+    def open(self, identity: str) -> Camera:
+        """Open it.
+
+        :param identity: that of the camera which was lost, to look for where it is now; empty: whatever the parameters name.
+        :raises ConfigError: the parameters don't go together.
+        :raises CameraError: it can't be opened now.
+        """
+        parameters = self.parameters
+        kind = parameters['camera']
+        if parameters['keep_all'] and kind != 'replay':
+            raise ConfigError(f"parameter 'keep_all' is true, but camera '{kind}' never ends; use it with camera: replay")
+        if kind == 'v4l2':
+            return self._v4l2(identity)
+        if kind == 'gstreamer':
+            return self._gstreamer()
+        heap = self._open_heap()
+        try:
+            return self._replay(heap) if kind == 'replay' else self._synthetic(heap)
+        except ValueError as error:
+            heap.close()
+            raise ConfigError(str(error)) from error
+        except BaseException:
+            heap.close()
+            raise
+
+    def _open_heap(self) -> Heap:
+        heap, self.heap_reasons = open_heap(self.parameters['heap'])
+        return heap
+
+    def _drawn(self, heap: Heap) -> dict[str, Any]:
+        return {'frame_id': self.parameters['frame_id'], 'heap': heap, 'now_ns': self.now_ns, 'ledger': self.ledger}
+
+    def _v4l2(self, identity: str) -> Camera:
+        parameters = self.parameters
+        # A camera that was plugged in again may have another node.
+        path = (find_device(identity) if identity else None) or parameters['device']
+        return V4l2Camera(
+            path,
+            parameters['width'],
+            parameters['height'],
+            parameters['framerate'],
+            parameters['frame_id'],
+            now_ns=self.now_ns,
+            memory=parameters['memory'],
+            heap=parameters['heap'],
+            pixel_format=parameters['pixel_format'],
+            silent_s=parameters['silent'],
+        )
+
+    def _gstreamer(self) -> Camera:
+        parameters = self.parameters
+        if not parameters['pipeline'].strip():
+            raise ConfigError("parameter 'pipeline' is empty; camera gstreamer needs one: 'v4l2src device=/dev/video0 io-mode=dmabuf'")
+        return GStreamerCamera(
+            parameters['pipeline'],
+            frame_id=parameters['frame_id'],
+            now_ns=self.now_ns,
+            ledger=self.ledger,
+            open_heap=self._open_heap,
+            width=parameters['width'],
+            height=parameters['height'],
+            require_dmabuf=parameters['require_dmabuf'],
+            watchdog_s=parameters['silent'] or 5.0,
+        )
+
+    def _replay(self, heap: Heap) -> Camera:
+        parameters = self.parameters
+        return ReplayCamera(
+            parameters['video'],
+            width=parameters['width'],
+            height=parameters['height'],
+            framerate=parameters['framerate'],
+            loop=parameters['loop'],
+            keep_all=parameters['keep_all'],
+            topic=parameters['replay_topic'],
+            rate=parameters['replay_rate'],
+            start_s=parameters['replay_start'],
+            stamps=parameters['stamps'],
+            **self._drawn(heap),
+        )
+
+    def _synthetic(self, heap: Heap) -> Camera:
+        parameters = self.parameters
+        return SyntheticCamera(
+            parameters['width'] or DEFAULT_SIZE[0],
+            parameters['height'] or DEFAULT_SIZE[1],
+            parameters['framerate'] or DEFAULT_FRAMERATE,
+            seed=parameters['seed'],
+            palette=parameters['palette'],
+            pattern=parameters['pattern'],
+            **self._drawn(heap),
+        )

@@ -1,0 +1,95 @@
+"""``camera_info`` beside the picture, and the service ``set_camera_info``."""
+
+from __future__ import annotations
+
+import threading
+
+from ament_index_python.packages import PackageNotFoundError, get_package_share_directory
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from sensor_msgs.msg import CameraInfo
+from sensor_msgs.srv import SetCameraInfo
+
+from zc_perception.camera.calibration import from_camera_info
+from zc_perception.camera.calibration_file import CameraInfoStore, camera_name_of
+from zc_perception.errors import ConfigError
+from zc_perception.frame import Header
+from zc_perception.link.image_conversion import stamp_to_message
+from zc_perception.nodes.parameters import NodeParameters, ParameterSpec
+from zc_perception.observe.diagnostics import Level, Status
+
+CAMERA_INFO_SPECS = (
+    ParameterSpec('camera_name', '', "Name in calibrations and their files; empty: the node's, with its namespace."),
+    ParameterSpec('camera_info_url', '', 'file:// or package:// with ${NAME} and ${ROS_HOME}; empty: file://${ROS_HOME}/camera_info/${NAME}.yaml'),
+)  # fmt: skip
+
+
+def _package_folder(name: str) -> str:
+    try:
+        return str(get_package_share_directory(name))
+    except PackageNotFoundError as error:
+        raise LookupError(name) from error
+
+
+class CameraInfoPublisher:
+    """Publishes the calibration with each frame's own header, while somebody listens.
+
+    :raises ConfigError: the URL or the file can't be used.
+    """
+
+    def __init__(self, node: Node, parameters: NodeParameters) -> None:
+        self._node = node
+        own_name = f'{node.get_namespace().strip("/")}_{node.get_name()}'.strip('_')
+        self._store = CameraInfoStore(
+            parameters['camera_info_url'],
+            camera_name_of(parameters['camera_name'] or own_name),
+            (0, 0),
+            package_folder=_package_folder,
+        )
+        self._lock = threading.Lock()
+        self._message = CameraInfo()
+        self._said: set[str] = set()
+        self._publisher = node.create_publisher(CameraInfo, 'camera_info', QoSProfile(depth=5))
+        self._service = node.create_service(SetCameraInfo, 'set_camera_info', self._on_set)
+
+    def resize(self, width: int, height: int) -> None:
+        """The camera gives pictures of this size from now on."""
+        with self._lock:
+            self._store.resize(width, height)
+            self._update()
+        for notice in self._store.notices:
+            if notice not in self._said:
+                self._said.add(notice)
+                self._node.get_logger().warning(notice)
+
+    def _update(self) -> None:
+        message = CameraInfo()
+        self._store.current.fill(message)
+        self._message = message
+
+    def publish(self, header: Header) -> None:
+        """For the frame with that header."""
+        if self._publisher.get_subscription_count():
+            with self._lock:
+                stamp_to_message(header, self._message)
+                self._publisher.publish(self._message)
+
+    def _on_set(self, request: SetCameraInfo.Request, response: SetCameraInfo.Response) -> SetCameraInfo.Response:
+        try:
+            with self._lock:
+                self._store.replace(from_camera_info(request.camera_info, self._store.camera_name))
+                self._update()
+        except ConfigError as error:
+            response.success, response.status_message = False, str(error)
+            return response
+        response.success, response.status_message = True, f"written to '{self._store.path}'"
+        return response
+
+    def status(self) -> Status:
+        """For diagnostics."""
+        with self._lock:
+            notices, calibrated = self._store.notices, self._store.current.calibrated
+        values = {'file': str(self._store.path), 'camera_name': self._store.camera_name, 'calibrated': calibrated}
+        # Many use no calibration: that is no fault, a wrong one is.
+        wrong = bool(notices) and self._store.calibration.calibrated
+        return Status('calibration', Level.WARN if wrong else Level.OK, '; '.join(notices) or 'calibrated', values)

@@ -1,0 +1,167 @@
+"""``zc_record``: writes a camera's frames to disk, bit by bit, without slowing the camera down."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import rclpy
+from rclpy.qos import QoSProfile
+
+from zc_perception.camera.recording import SUFFIX
+from zc_perception.camera.recording_writer import RAW_SUFFIX, FrameRecorder, RecorderStatistics
+from zc_perception.errors import ConfigError, FrameReleasedError
+from zc_perception.frame import Frame
+from zc_perception.link.rungs import ROS_MESSAGE
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.nodes.frame_links import SUBSCRIPTION_SPECS, subscribe_frames, subscription_status
+from zc_perception.nodes.parameters import ParameterSpec
+from zc_perception.nodes.perception_node import PerceptionNode
+from zc_perception.nodes.process import EXIT_FAILURE, refuse_unknown_parameters, run_program
+from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
+
+_WAIT_S = 0.1
+# Copied at once and released: one frame in work, one behind it.
+_HELD = 2
+_SPECS = (
+    ParameterSpec('path', '', f'The file: {SUFFIX} keeps frames with all that belongs to them, {RAW_SUFFIX} only the pixels of NV12.'),
+    ParameterSpec('overwrite', False, 'Whether files that are there may be replaced.'),
+    ParameterSpec('buffer', 256, 'Memory for frames that wait for the disk.', 'MiB', 1, 65536),
+    ParameterSpec('max_frames', 0, 'End after so many frames; 0: never.', '', 0, 2**31 - 1),
+    ParameterSpec('max_duration', 0.0, 'End so long after the first frame; 0: never.', 's', 0.0, 1e6),
+    *SUBSCRIPTION_SPECS,
+)  # fmt: skip
+
+
+class RecorderNode(PerceptionNode):
+    """Subscribes to ``image_raw`` (type-adapted) and records it.
+
+    :param on_finished: called once, on the recorder's thread, when it has all frames that it was to record, or the disk has failed.
+    :raises ConfigError: a path that can't be written.
+    """
+
+    SPECS = _SPECS
+
+    def __init__(self, *, ledger: CopyLedger | None = None, on_finished: Callable[[], None] | None = None, **node_options: Any) -> None:
+        super().__init__('recorder', **node_options)
+        self.ledger = ledger or CopyLedger()
+        self._on_finished = on_finished
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._taken = 0
+        self._first_s: float | None = None
+        self._finished = False
+        path = self.parameters['path']
+        if not path:
+            raise ConfigError(f"parameter 'path' is empty; set it to the file to write, ending in {SUFFIX} or {RAW_SUFFIX}")
+        self.recorder = FrameRecorder(
+            path, ledger=self.ledger, buffer_bytes=self.parameters['buffer'] << 20, overwrite=self.parameters['overwrite']
+        )  # fmt: skip
+        try:
+            self.subscription = subscribe_frames(self, self.parameters, self.ledger, QoSProfile(depth=4), held=_HELD)
+            self._diagnostics = DiagnosticsPublisher(self, self.collect_diagnostics)
+        except BaseException:
+            self.recorder.close()
+            raise
+
+    def start(self) -> None:
+        """See :class:`PerceptionNode`."""
+        self.subscription.update_rung()
+        self._thread = threading.Thread(target=self._run, name='recorder input', daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set() and not self._finished:
+            frame = self.subscription.queue.get(_WAIT_S)
+            if frame is not None:
+                self._record(frame)
+            if self._all_there():
+                self._finished = True
+        if self._finished and self._on_finished is not None:
+            self._on_finished()
+
+    def _record(self, frame: Frame) -> None:
+        try:
+            with frame:
+                kept = self.recorder.put(frame)
+        except FrameReleasedError as error:  # its publisher died in between
+            self.get_logger().warning(str(error), throttle_duration_sec=5.0)
+            return
+        if self._first_s is None:
+            self._first_s = time.monotonic()
+        self._taken += kept
+        if not kept:
+            self.get_logger().warning(f'frame {frame.data.sequence} was left out: {self._reason()}', throttle_duration_sec=5.0)
+
+    def _reason(self) -> str:
+        return self.recorder.statistics().failure or "the disk is too slow; raise 'buffer', or record fewer pixels"
+
+    def _all_there(self) -> bool:
+        frames, duration = self.parameters['max_frames'], self.parameters['max_duration']
+        late = duration > 0 and self._first_s is not None and time.monotonic() - self._first_s >= duration
+        return late or (frames > 0 and self._taken >= frames) or self.recorder.failed
+
+    @property
+    def finished(self) -> bool:
+        """See :class:`PerceptionNode`."""
+        return self._finished
+
+    def collect_diagnostics(self) -> list[Status]:
+        """What was written and lost, and by which link."""
+        return [self._recording_status(self.recorder.statistics()), subscription_status(self.subscription)]
+
+    def _recording_status(self, statistics: RecorderStatistics) -> Status:
+        values = {
+            'recorded': statistics.recorded,
+            'dropped_disk_too_slow': statistics.dropped,
+            'refused': statistics.refused,
+            'waiting': statistics.waiting,
+            'bytes': statistics.bytes,
+            'files': ', '.join(statistics.files),
+        }
+        if self.recorder.failed:
+            return Status('recording', Level.ERROR, statistics.failure, values)
+        if statistics.refused or statistics.dropped:
+            return Status('recording', Level.WARN, f'frames were left out: {self._reason()}', values)
+        if self.subscription.statistics().rung == ROS_MESSAGE:
+            text = 'frames come as messages, converted: the recording is not what the camera gave; record on its host'
+            return Status('recording', Level.WARN, text, values)
+        return Status('recording', Level.OK, 'finished' if self._finished else 'recording', values)
+
+    def stop(self) -> None:
+        """See :class:`PerceptionNode`. What was copied is written, however long the disk takes."""
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=1.5)
+        self.subscription.destroy()
+        self.recorder.close()
+        done = self.recorder.statistics()
+        self.get_logger().info(
+            f'{done.recorded} frames in {", ".join(done.files) or "no file"}, {done.dropped} left out for the disk, {done.refused} refused'
+        )
+
+
+def zc_record() -> int:
+    """``zc_record``: until SIGINT, ``max_frames`` or ``max_duration``; 1 when the disk failed."""
+    nodes: list[RecorderNode] = []
+
+    def build(context: rclpy.Context) -> Sequence[PerceptionNode]:
+        # The program waits for a signal; it is told to end by the same one.
+        node = RecorderNode(context=context, on_finished=lambda: os.kill(os.getpid(), signal.SIGINT))
+        nodes.append(node)
+        try:
+            refuse_unknown_parameters([node], [])
+        except BaseException:
+            node.stop()
+            node.destroy_node()
+            raise
+        return [node]
+
+    code = run_program('zc_record', build)
+    return code or (EXIT_FAILURE if nodes and nodes[0].recorder.failed else 0)

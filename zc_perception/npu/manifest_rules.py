@@ -1,0 +1,232 @@
+"""Rules for values of a manifest. Each both checks a value and says the same as a JSON schema (draft 2020-12)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zc_perception.errors import ConfigError, nearest
+
+Schema = dict[str, Any]
+_SHOWN_CHARACTERS = 120
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value stands, for messages: ``variants[1].outputs[0].scale``."""
+
+    path: Path
+    key: str = ''
+
+    def at(self, name: str) -> Place:
+        """The value of a key."""
+        return Place(self.path, f'{self.key}.{name}' if self.key else name)
+
+    def item(self, index: int) -> Place:
+        """One item of a list."""
+        return Place(self.path, f'{self.key}[{index}]')
+
+    def refuse(self, value: object, allowed: str) -> ConfigError:
+        """The error for a value that isn't allowed; ``None``: it is missing."""
+        shown = repr(value)
+        if len(shown) > _SHOWN_CHARACTERS:
+            shown = f'{shown[:_SHOWN_CHARACTERS]}…'
+        shown = 'missing' if value is None else shown
+        return ConfigError(f"{self.path}: key '{self.key}' is {shown}; it must be {allowed}")
+
+
+class Rule:
+    """What a value must be.
+
+    :param words: it, in words that follow "it must be".
+    """
+
+    words: str
+
+    def check(self, value: Any, place: Place) -> None:
+        """:raises ConfigError: not so; names the key."""
+        raise NotImplementedError
+
+    def schema(self) -> Schema:
+        """The same for other programs."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Leaf(Rule):
+    """A value without keys of its own."""
+
+    words: str
+    accepts: Callable[[Any], bool]
+    json: Schema
+
+    def check(self, value: Any, place: Place) -> None:
+        """See :class:`Rule`."""
+        if value is None or not self.accepts(value):
+            raise place.refuse(value, self.words)
+
+    def schema(self) -> Schema:
+        """See :class:`Rule`."""
+        return dict(self.json)
+
+
+def number(low: float = -math.inf, high: float = math.inf, *, above: float = -math.inf) -> Leaf:
+    """A finite number, an integer too."""
+    words = 'a finite number'
+    schema: Schema = {'type': 'number'}
+    if math.isfinite(low):
+        words, schema = f'a number from {low} to {high}', {'type': 'number', 'minimum': low, 'maximum': high}
+    elif math.isfinite(above):
+        words, schema = f'a number above {above:g}', {'type': 'number', 'exclusiveMinimum': above}
+    return Leaf(words, lambda v: type(v) in (int, float) and math.isfinite(v) and above < v and low <= v <= high, schema)
+
+
+def integer(low: int, high: int) -> Leaf:
+    """A whole number, written as one."""
+    return Leaf(
+        f'an integer from {low} to {high}',
+        lambda v: type(v) is int and low <= v <= high,
+        {'type': 'integer', 'minimum': low, 'maximum': high},
+    )
+
+
+def boolean() -> Leaf:
+    """True or false."""
+    return Leaf('true or false', lambda v: type(v) is bool, {'type': 'boolean'})
+
+
+def choice(*options: str) -> Leaf:
+    """One of some words."""
+    return Leaf('one of ' + ', '.join(options), lambda v: isinstance(v, str) and v in options, {'enum': list(options)})
+
+
+def text(words: str, *, empty: bool = False) -> Leaf:
+    """Any text."""
+    schema: Schema = {'type': 'string'} if empty else {'type': 'string', 'minLength': 1}
+    return Leaf(words, lambda v: isinstance(v, str) and (empty or v != ''), schema)
+
+
+def array(words: str, item: Leaf, least: int = 0, most: int | None = None) -> Leaf:
+    """A list of leaves."""
+
+    def accepts(value: Any) -> bool:
+        good = isinstance(value, list) and len(value) >= least and (most is None or len(value) <= most)
+        return good and all(item.accepts(v) for v in value)
+
+    schema: Schema = {'type': 'array', 'items': item.schema()}
+    if least:
+        schema['minItems'] = least
+    if most is not None:
+        schema['maxItems'] = most
+    return Leaf(words, accepts, schema)
+
+
+def either(first: Leaf, second: Leaf, words: str) -> Leaf:
+    """One of two leaves."""
+    return Leaf(words, lambda v: first.accepts(v) or second.accepts(v), {'anyOf': [first.schema(), second.schema()]})
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of a table, with what editors show of it."""
+
+    rule: Rule
+    description: str
+    default: Any = None
+
+
+@dataclass(frozen=True)
+class Table(Rule):
+    """A mapping with known keys.
+
+    :param keys: each may be left out, but for:
+    :param needed: keys that must be there.
+    :param sets: at least one of these sets of keys must be there, the first ones preferred in messages.
+    :param elsewhere: keys that people write here but that belong to another table, and to which.
+    """
+
+    keys: Mapping[str, Key]
+    needed: tuple[str, ...] = ()
+    sets: tuple[tuple[str, ...], ...] = ()
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    words: str = 'a mapping of keys'
+
+    def check(self, value: Any, place: Place) -> None:
+        """See :class:`Rule`."""
+        if not isinstance(value, Mapping):
+            if not place.key:
+                raise ConfigError(f"{place.path}: the file must be a mapping of keys, not '{value}'")
+            raise place.refuse(value, self.words)
+        for name in value:
+            if name not in self.keys:
+                if name in self.elsewhere:
+                    raise ConfigError(f"{place.path}: key '{place.at(str(name)).key}' is unknown; it belongs to '{self.elsewhere[name]}'")
+                hint = nearest(str(name), self.keys)
+                known = ', '.join(self.keys)
+                raise ConfigError(f"{place.path}: key '{place.at(str(name)).key}' is unknown{hint}; known are {known}")
+        for name, entry in value.items():
+            self.keys[name].rule.check(entry, place.at(name))
+        for name in (*self.needed, *self._lacking(value)):
+            if name not in value:
+                raise place.at(name).refuse(None, self.keys[name].rule.words)
+
+    def _lacking(self, value: Mapping[str, Any]) -> Sequence[str]:
+        lacks = [[name for name in names if name not in value] for names in self.sets]
+        return min(lacks, key=len, default=[])
+
+    def schema(self) -> Schema:
+        """See :class:`Rule`."""
+        properties = {}
+        for name, key in self.keys.items():
+            properties[name] = {**key.rule.schema(), 'description': key.description}
+            if key.default is not None:
+                properties[name]['default'] = key.default
+        schema: Schema = {'type': 'object', 'additionalProperties': False, 'properties': properties}
+        if self.needed:
+            schema['required'] = list(self.needed)
+        if self.sets:
+            schema['anyOf'] = [{'required': list(names)} for names in self.sets]
+        return schema
+
+
+@dataclass(frozen=True)
+class TableList(Rule):
+    """A list of mappings."""
+
+    table: Table
+    words: str
+
+    def check(self, value: Any, place: Place) -> None:
+        """See :class:`Rule`."""
+        if not isinstance(value, list) or not value:
+            raise place.refuse(value, self.words)
+        for index, entry in enumerate(value):
+            self.table.check(entry, place.item(index))
+
+    def schema(self) -> Schema:
+        """See :class:`Rule`."""
+        return {'type': 'array', 'minItems': 1, 'items': self.table.schema()}
+
+
+@dataclass(frozen=True)
+class WordOrTable(Rule):
+    """A word, or a mapping that says more."""
+
+    word: Leaf
+    table: Table
+
+    @property
+    def words(self) -> str:  # type: ignore[override]
+        """See :class:`Rule`."""
+        return self.word.words
+
+    def check(self, value: Any, place: Place) -> None:
+        """See :class:`Rule`."""
+        (self.table if isinstance(value, Mapping) else self.word).check(value, place)
+
+    def schema(self) -> Schema:
+        """See :class:`Rule`."""
+        return {'anyOf': [self.word.schema(), self.table.schema()]}

@@ -1,0 +1,203 @@
+"""An accelerator that takes a set time and none of the CPU's, so that what is left is the host's own work.
+
+It does what ``axl`` does around its ioctls: imports through the cache, a fence that the kernel signals, a result that lies ready in memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import select
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.errors import AcceleratorError
+from zc_perception.frame import Frame
+from zc_perception.memory.dmabuf import DmaBuf
+from zc_perception.memory.fence import Fence, poll_fd
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.npu.accelerator import Capabilities, ImportHandle, Outputs
+from zc_perception.npu.import_cache import ImportCache, import_key
+from zc_perception.npu.manifest import ModelManifest
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.layout import ImageLayout
+from zc_perception.pixel.modifier import LINEAR
+
+_TO_DEVICE = 1
+OBJECTS = 10
+_CELLS_PER_OBJECT = 6
+
+
+def fixed_result(manifest: ModelManifest, objects: int = OBJECTS) -> NDArray[np.float32]:
+    """What the shipped model ``road`` would yield: 1 × (4 + classes) × cells, *objects* of them, each found by some cells at once.
+
+    The objects lie side by side, so that as many detections come of it.
+    """
+    random = np.random.default_rng(1)
+    width, height, classes = manifest.input.width, manifest.input.height, len(manifest.classes)
+    cells = sum((width // stride) * (height // stride) for stride in (8, 16, 32))
+    rows = np.empty((4 + classes, cells), np.float32)
+    rows[:2] = random.uniform(0, 1, (2, cells)) * np.array([[width], [height]])
+    rows[2:4] = random.uniform(8, 100, (2, cells))
+    rows[4:] = random.uniform(0, 0.05, (classes, cells))
+    places = random.choice(cells, (objects, _CELLS_PER_OBJECT), replace=False)
+    for number, place in enumerate(places):
+        rows[:4, place] = np.array([(number + 0.5) * width / objects, height / 2, 0.6 * width / objects, 60])[:, None]
+        rows[:4, place] += random.normal(0, 0.5, (4, _CELLS_PER_OBJECT))
+        rows[4 + number % classes, place] = random.uniform(0.7, 0.95, _CELLS_PER_OBJECT)
+    return rows[None]
+
+
+class _TimerSpec(ctypes.Structure):
+    """``struct itimerspec`` of 64-bit Linux."""
+
+    _fields_ = tuple((name, ctypes.c_int64) for name in ('interval_s', 'interval_ns', 'value_s', 'value_ns'))
+
+
+class TimerFence:
+    """Signals by itself some time after it was armed, and may be armed again. Made once: a driver's fence costs the host next to nothing.
+
+    Source: timerfd_create(2).
+    """
+
+    def __init__(self, delay_s: float) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._fd = OwnedFd(libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_CLOEXEC | os.O_NONBLOCK))
+        self._set = libc.timerfd_settime
+        # All zero would disarm it.
+        seconds, nanoseconds = divmod(max(1, round(delay_s * 1e9)), 1_000_000_000)
+        self._spec = ctypes.byref(_TimerSpec(0, 0, seconds, nanoseconds))
+
+    def arm(self) -> None:
+        """Signal after the delay from now on."""
+        if self._set(self._fd.fileno(), 0, self._spec, None) < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+    def fileno(self) -> int:
+        """See :class:`~zc_perception.memory.fence.Fence`."""
+        return self._fd.fileno()
+
+    def wait(self, timeout_s: float) -> bool:
+        """See :class:`~zc_perception.memory.fence.Fence`."""
+        return poll_fd(self._fd.fileno(), select.POLLIN, timeout_s)
+
+    def check(self) -> None:
+        """See :class:`~zc_perception.memory.fence.Fence`."""
+        if not self.wait(0.0):
+            raise AcceleratorError('the fence has not signalled')
+
+    def close(self) -> None:
+        """See :class:`~zc_perception.memory.fence.Fence`."""
+        self._fd.close()
+
+
+class DelayedJob:
+    """See :class:`~zc_perception.npu.accelerator.Job`. The fence goes back to *fences* when the job is closed."""
+
+    def __init__(self, fence: TimerFence, outputs: Outputs, box: Letterbox, fences: list[TimerFence]) -> None:
+        self.fence: Fence = fence
+        self.letterbox = box
+        self._timer = fence
+        self._outputs = outputs
+        self._fences = fences
+
+    def outputs(self) -> Outputs:
+        """The same for every frame."""
+        return self._outputs
+
+    def abandon(self) -> Fence:
+        """See :class:`~zc_perception.npu.accelerator.Job`."""
+        return self._timer
+
+    def close(self) -> None:
+        """See :class:`~zc_perception.npu.accelerator.Job`."""
+        self._fences.append(self._timer)
+
+
+class DelayedAccelerator:
+    """See :class:`~zc_perception.npu.accelerator.Accelerator`.
+
+    :param delay_s: from submitting to the fence's signal; jobs overlap.
+    """
+
+    def __init__(self, delay_s: float, max_in_flight: int = 4) -> None:
+        self._delay_s = delay_s
+        self._capabilities = Capabilities('delayed', f'{delay_s * 1e3:g} ms for each frame', True, max_in_flight)
+        self._handles = itertools.count(1)
+        self._fences: list[TimerFence] = []
+        self._cache = ImportCache(lambda handle: None)
+        self._outputs: Outputs = ()
+        self._box: Letterbox | None = None
+        self._input = (0, 0)
+
+    def capabilities(self) -> Capabilities:
+        """See :class:`~zc_perception.npu.accelerator.Accelerator`."""
+        return self._capabilities
+
+    def constraints(self) -> BufferConstraints:
+        """See :class:`~zc_perception.npu.accelerator.Accelerator`."""
+        return BufferConstraints('delayed accelerator', formats=((NV12, LINEAR),))
+
+    def trial_import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> Callable[[], None] | None:
+        """See :class:`~zc_perception.npu.accelerator.Accelerator`."""
+        self._import(layout, buffers)
+        return None
+
+    def load(self, manifest: ModelManifest) -> None:
+        """See :class:`~zc_perception.npu.accelerator.Accelerator`."""
+        self._input = manifest.input.width, manifest.input.height
+        self._outputs = (RawTensor(fixed_result(manifest)),)
+
+    def _import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> int:
+        return self._cache.get(import_key(1, _TO_DEVICE, layout, buffers), buffers, lambda: next(self._handles))
+
+    def import_frame(self, frame: Frame) -> ImportHandle:
+        """See :class:`~zc_perception.npu.accelerator.Accelerator`."""
+        return ImportHandle(self._import(frame.data.layout, frame.data.buffers))
+
+    def submit(self, handle: ImportHandle, frame: Frame) -> DelayedJob:
+        """See :class:`~zc_perception.npu.accelerator.Accelerator`. Sets a timer; nothing reads the frame."""
+        layout = frame.data.layout
+        if self._box is None or (self._box.source_width, self._box.source_height) != (layout.width, layout.height):
+            self._box = Letterbox.fit(layout.width, layout.height, *self._input)
+        fence = self._fences.pop() if self._fences else TimerFence(self._delay_s)
+        fence.arm()
+        return DelayedJob(fence, self._outputs, self._box, self._fences)
+
+    def release(self, handle: ImportHandle) -> None:
+        """The cache owns it."""
+
+    def notices(self) -> Sequence[str]:
+        """None."""
+        return ()
+
+    def facts(self) -> Mapping[str, object]:
+        """See :class:`~zc_perception.npu.accelerator.Accelerator`."""
+        return {'imports': self._cache.misses}
+
+    def tidy(self) -> None:
+        """See :class:`~zc_perception.npu.accelerator.Accelerator`."""
+        self._cache.forget_ended()
+
+    @property
+    def imports(self) -> int:
+        """See :class:`~zc_perception.npu.accelerator.Accelerator`."""
+        return self._cache.misses
+
+    @property
+    def trial_imports(self) -> int:
+        """The cache keeps them."""
+        return 0
+
+    def close(self) -> None:
+        """See :class:`~zc_perception.npu.accelerator.Accelerator`."""
+        self._cache.clear()
+        while self._fences:
+            self._fences.pop().close()
