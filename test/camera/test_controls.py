@@ -150,7 +150,7 @@ def test_a_driver_without_controls_and_one_whose_enumeration_never_ends() -> Non
     def stuck(argument: abi.QueryExtCtrl) -> None:
         original(argument)
         if argument.id > BASE:
-            argument.id = BASE
+            argument.id, argument.type = BASE, abi.CTRL_TYPE_INTEGER
 
     driver._query_ext_ctrl = stuck  # type: ignore[method-assign]
     assert list(V4l2Controls(V4l2Device(driver)).infos()) == ['brightness']

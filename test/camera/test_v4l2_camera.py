@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import select
@@ -157,6 +158,31 @@ def test_a_driver_that_does_not_count_loses_nothing() -> None:
         driver.script = [Frame(sequence=0)] * 5
         assert take(camera, 5) == [0, 1, 2, 3, 4]
         assert camera.statistics().dropped == 0
+
+
+def test_a_driver_that_begins_to_count_anew_loses_nothing() -> None:
+    driver = DriverDouble('NV12')
+    with streaming(driver) as camera:
+        driver.script = [Frame(sequence=100), Frame(sequence=3), Frame(sequence=5)]
+        assert take(camera, 3) == [100, 101, 103]
+        assert camera.statistics().lost == 1
+
+
+def test_a_lease_that_ends_while_the_stream_starts_anew_has_its_buffer_queued_once() -> None:
+    """The slot is free before its listener is called: both the restart and the listener find it."""
+    driver = DriverDouble('NV12')
+    with streaming(driver) as camera:
+        stream, start = camera._stream, driver._streamon
+        assert stream is not None
+
+        def late(argument: ctypes.c_int) -> None:
+            stream.queue_again(camera.slots[0])
+            start(argument)
+
+        driver._streamon = late  # type: ignore[method-assign]
+        driver.calls.clear()
+        take(camera)
+        assert driver.calls.count('QBUF') == len(camera.slots) + 1  # all, and the one that was taken
 
 
 @pytest.mark.parametrize('number', [errno.EIO, errno.EPIPE])

@@ -110,8 +110,8 @@ def _driver(name: str, *planes: DriverPlane, size: tuple[int, int] = (64, 32)) -
 
 
 def test_tiled_formats_are_taken_only_where_nothing_is_left_to_guess() -> None:
-    layout = driver_layout(_driver('MM21', DriverPlane(64, 2048), DriverPlane(64, 1024)))
-    assert layout.modifier != LINEAR and [(p.buffer, p.offset, p.size) for p in layout.planes] == [(0, 0, 2048), (1, 0, 1024)]
+    layout = driver_layout(_driver('MM21', DriverPlane(64, 2560), DriverPlane(64, 1024)))
+    assert layout.modifier != LINEAR and [(p.buffer, p.offset, p.size) for p in layout.planes] == [(0, 0, 2560), (1, 0, 1024)]
     assert driver_layout(_driver('ST12', DriverPlane(64, 3072))).planes[1].offset == 2048
     with pytest.raises(LayoutError, match='tiled and padded to 4096 bytes'):
         driver_layout(_driver('ST12', DriverPlane(64, 4096)))

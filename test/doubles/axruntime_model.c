@@ -53,7 +53,7 @@ bool read_model(struct model *model, const char *path)
 	model->classes = (int)setting(text, "classes", 3);
 	if (model->height <= 0 || model->width <= 0 || model->height % 32 || model->width % 32)
 		return false;
-	model->num_inputs = (int)setting(text, "inputs", 1);
+	model->num_inputs = (int)setting(text, "num_inputs", 1);
 	model->input = tensor("images", 0, (size_t)model->height + 2, (size_t)model->width + 16, 4, setting(text, "input_scale", 1 / 255.0),
 			      (int)setting(text, "input_zero_point", -128));
 	model->input.dims[0] = (size_t)setting(text, "batch", 1);

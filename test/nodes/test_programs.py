@@ -23,7 +23,7 @@ WRONG = {
     'odd width': (['capture__width=321'], '321'),
     'unknown choice': (
         ['capture__camera=synthetik'],
-        "'camera' is 'synthetik'; it must be one of synthetic, replay, v4l2; did you mean 'synthetic'?",
+        "'camera' is 'synthetik'; it must be one of synthetic, replay, v4l2, gstreamer, argus, libcamera; did you mean 'synthetic'?",
     ),
     'no video': (['capture__camera=replay'], "'video' is empty"),
     'missing video': (['capture__camera=replay', 'capture__video=/no/such.avi'], "video '/no/such.avi' does not exist"),
@@ -35,7 +35,6 @@ WRONG = {
     'unknown accelerator': (['inference__accelerator=gpu'], "'accelerator' is 'gpu'; it must be one of"),
     'unknown heap': (['capture__heap=dma_heep'], "heap 'dma_heep' is not known"),
     'heap that this machine lacks': (['capture__heap=dma_heap/nowhere'], "heap 'dma_heap/nowhere' can't be opened"),
-    'no such device': (['capture__camera=v4l2', 'capture__device=/dev/video77'], "camera '/dev/video77' can't be opened"),
     'no card': (['inference__accelerator=axl'], 'no Metis card: there is no /dev/metis-*'),
     'keep_all of a camera without end': (['capture__keep_all=true'], 'never ends'),
 }
@@ -57,6 +56,13 @@ def test_a_wrong_parameter_ends_with_one_clear_line(case: str, free_domain: int)
     values, message = WRONG[case]
     args = parameters(**dict(v.split('=', 1) for v in values))
     _assert_one_clear_line(_refused('perception', args, free_domain), message)
+
+
+def test_a_camera_that_is_not_there_is_waited_for(free_domain: int) -> None:
+    args = parameters(capture__camera='v4l2', capture__device='/dev/video77')
+    with Program('perception', *args, domain=free_domain).start('the camera is not there: ', *PERCEPTION_READY[:1]) as program:
+        assert "'/dev/video77'" in program.output and 'next attempt in' in program.output
+        assert program.interrupt(10) == 0, program.output
 
 
 @pytest.mark.parametrize(

@@ -280,7 +280,7 @@ def test_impossible_options_are_named(options: dict[str, object], words: str, op
     ('settings', 'words'),
     [
         ({'batch': 4}, r"compiled for 4 frames at once; deploy it again with '--aipu-cores 1'"),
-        ({'inputs': 2}, 'has 2 inputs'),
+        ({'num_inputs': 2}, 'has 2 inputs'),
         ({'width': 96}, "the manifest's input is 64x64 .*the compiled model's 96x64"),
     ],
 )

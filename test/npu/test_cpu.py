@@ -113,6 +113,18 @@ def test_a_job_needs_a_model(accelerator: CpuAccelerator, make_frame: MakeFrame)
         accelerator.submit(accelerator.import_frame(frame), frame)
 
 
+@pytest.mark.parametrize(('width', 'height'), [(128, 96), (62, 128), (2, 2)])
+def test_a_picture_smaller_than_hog_s_window_has_nobody_in_it(
+    accelerator: CpuAccelerator, make_pool: MakePool, make_frame: MakeFrame, width: int, height: int
+) -> None:
+    accelerator.load(load_manifest('hog'))
+    with make_frame(make_pool(width, height)) as frame:
+        job = accelerator.submit(accelerator.import_frame(frame), frame)
+        assert job.fence.wait(20.0)
+        assert job.outputs()[0].values.shape == (0, 6)
+        job.close()
+
+
 class ScriptedEngine:
     """Waits until it is told to go on; raises what is in ``errors``."""
 

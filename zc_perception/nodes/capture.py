@@ -21,7 +21,7 @@ from zc_perception.negotiation.settings import BufferSettings
 from zc_perception.negotiation.stand_in import SYNTAX, parse_stand_ins
 from zc_perception.negotiation.token import Consumer
 from zc_perception.nodes.camera_buffers import CameraBuffers
-from zc_perception.nodes.camera_controls import CameraControls
+from zc_perception.nodes.camera_controls import PREFIX, CameraControls
 from zc_perception.nodes.camera_factory import CAMERA_SPECS, CameraFactory
 from zc_perception.nodes.camera_info import CAMERA_INFO_SPECS, CameraInfoPublisher
 from zc_perception.nodes.capture_status import CaptureCounters, camera_status, copies_status, pool_status
@@ -57,6 +57,7 @@ class CaptureNode(PerceptionNode):
     """
 
     SPECS = _SPECS
+    PREFIXES = (PREFIX,)
 
     def __init__(
         self, *, ledger: CopyLedger | None = None, camera_factory: Callable[[str], Camera] | None = None, **node_options: Any

@@ -93,10 +93,18 @@ class NodeParameters(Mapping[str, Any]):
     """A node's declared parameters and their current values.
 
     :param on_change: called with name and new value after a run-time change was accepted.
+    :param prefixes: of parameters that the node declares later, when it knows them.
     :raises ConfigError: a start-up value isn't allowed; one sentence.
     """
 
-    def __init__(self, node: Node, specs: Sequence[ParameterSpec], on_change: Callable[[str, Any], None] | None = None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        specs: Sequence[ParameterSpec],
+        on_change: Callable[[str, Any], None] | None = None,
+        prefixes: Sequence[str] = (),
+    ) -> None:
+        self._foreign_prefixes = (*_FOREIGN_PREFIXES, *prefixes)
         self._specs = {spec.name: spec for spec in specs}
         self._values: dict[str, Any] = {}
         self._on_change = on_change
@@ -143,18 +151,18 @@ class NodeParameters(Mapping[str, Any]):
     def unclaimed(self) -> list[str]:
         """Start-up keys that this node doesn't have."""
         return [
-            name for name in self._overrides if name not in self._specs and name not in _FOREIGN and not name.startswith(_FOREIGN_PREFIXES)
+            name for name in self._overrides if name not in self._specs and name not in _FOREIGN and not name.startswith(self._foreign_prefixes)
         ]
 
     def refuse_unknown(self, known_elsewhere: Iterable[str] = ()) -> None:
         """Refuse keys that nobody has: a typing error in a YAML must not pass in silence.
 
-        :param known_elsewhere: parameters of this process's other nodes, which ``/**`` and a bare ``-p`` set here too.
+        :param known_elsewhere: parameters, and prefixes that end in a dot, of this process's other nodes, which ``/**`` and a bare ``-p`` set here too.
         :raises ConfigError: names the node, the key and the nearest known one.
         """
         elsewhere = set(known_elsewhere)
         for name in self.unclaimed():
-            if name not in elsewhere:
+            if name not in elsewhere and not any(name.startswith(prefix) for prefix in elsewhere if prefix.endswith('.')):
                 known = ', '.join(sorted(self._specs))
                 raise ConfigError(
                     f"node '{self._node_name}': parameter '{name}' is unknown{nearest(name, [*self._specs, *elsewhere])}; known are {known}"

@@ -15,11 +15,13 @@ class PerceptionNode(Node):
     """A node with declared parameters that a program starts and stops. All keyword arguments go to ``rclpy.node.Node``."""
 
     SPECS: Sequence[ParameterSpec] = ()
+    PREFIXES: Sequence[str] = ()
+    """Of parameters that are declared later, when they are known; each ends in a dot."""
 
     def __init__(self, name: str, on_change: Callable[[str, Any], None] | None = None, **node_options: Any) -> None:
         super().__init__(name, **node_options)
         try:
-            self.parameters = NodeParameters(self, self.SPECS, on_change)
+            self.parameters = NodeParameters(self, self.SPECS, on_change, self.PREFIXES)
         except BaseException:
             self.destroy_node()
             raise

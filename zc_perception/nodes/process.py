@@ -160,7 +160,7 @@ def refuse_unknown_parameters(nodes: Sequence[PerceptionNode], known: Sequence[t
 
     :raises ConfigError: a key that none has.
     """
-    elsewhere = [spec.name for kind in known for spec in kind.SPECS]
+    elsewhere = [*(spec.name for kind in known for spec in kind.SPECS), *(prefix for kind in known for prefix in kind.PREFIXES)]
     for node in nodes:
         node.parameters.refuse_unknown(elsewhere)
 

@@ -154,6 +154,10 @@ class HogEngine:
 
         The SVM's distance d > 0 has no upper bound; the score is 1 - exp(-d), so that it lies in 0..1 as subscribers expect.
         """
+        window_width, window_height = self._hog.winSize
+        if luma.shape[1] < window_width or luma.shape[0] < window_height:
+            # OpenCV ends the process over pictures that are smaller than its window.
+            return [RawTensor(np.zeros((0, 6), np.float32))]
         boxes, weights = self._hog.detectMultiScale(luma, winStride=(8, 8), scale=1.05)
         rows = np.zeros((len(boxes), 6), np.float32)
         if len(boxes):

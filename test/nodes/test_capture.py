@@ -1,0 +1,321 @@
+"""The capture node when its camera goes, changes and comes back; its calibration service and its camera's controls."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rclpy
+from nodes.programs import Program, parameters
+from rcl_interfaces.srv import DescribeParameters
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+from sensor_msgs.msg import CameraInfo
+from sensor_msgs.srv import SetCameraInfo
+from vision_msgs.msg import Detection2DArray
+
+from zc_perception.camera.controls import ControlInfo, checked_value, no_such_control
+from zc_perception.camera.synthetic import SyntheticCamera
+from zc_perception.errors import CameraChangedError, CameraLostError, ConfigError
+from zc_perception.frame import Frame
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.inference import InferenceNode
+from zc_perception.nodes.process import NodeGroup
+from zc_perception.observe.diagnostics import Level, Status
+
+WAIT_S = 30.0
+CONTROLS = {
+    'brightness': ControlInfo('brightness', 'integer', 0, 255, 5, 128, 128, title='Brightness'),
+    'horizontal_flip': ControlInfo('horizontal_flip', 'boolean', 0, 1, 1, 0, 0),
+    'power_line_frequency': ControlInfo('power_line_frequency', 'menu', 0, 2, 1, 1, 1, {0: 'Disabled', 1: '50 Hz', 2: '60 Hz'}),
+    'gain': ControlInfo('gain', 'integer', 0, 10, 1, 0, 7, read_only=True),
+}
+
+
+class Plug:
+    """A camera's socket: what is plugged in, and what the driver says next."""
+
+    def __init__(self, *sizes: tuple[int, int]) -> None:
+        self.sizes = list(sizes) or [(128, 96)]
+        self.present = True
+        self.opened: list[PluggedCamera] = []
+        self.identity = 'serial 7'
+        self.controls = dict(CONTROLS)
+
+    def __call__(self, identity: str) -> PluggedCamera:
+        if not self.present:
+            raise CameraLostError("camera '/dev/video0' can't be opened: No such device; plug it in")
+        size = self.sizes.pop(0) if len(self.sizes) > 1 else self.sizes[0]
+        self.opened.append(PluggedCamera(self, *size))
+        return self.opened[-1]
+
+    def pull(self) -> None:
+        self.present = False
+        self.opened[-1].error = CameraLostError('unplugged: ENODEV')
+
+
+class PluggedCamera(SyntheticCamera):
+    def __init__(self, plug: Plug, width: int, height: int) -> None:
+        super().__init__(
+            width, height, 60.0, 'lens', seed=1, heap=SealedMemfd(), now_ns=time.time_ns, ledger=CopyLedger()
+        )  # fmt: skip
+        self._plug = plug
+        self.error: Exception | None = None
+
+    @property
+    def identity(self) -> str:
+        return self._plug.identity
+
+    def capture(self) -> Frame | None:
+        if self.error is not None:
+            raise self.error
+        return super().capture()
+
+    def controls(self) -> Mapping[str, ControlInfo]:
+        return self._plug.controls
+
+    def set_control(self, name: str, value: Any) -> int | None:
+        info = self._plug.controls.get(name)
+        if info is None:
+            raise no_such_control(self.device, name, self._plug.controls)
+        number = checked_value(self.device, info, value)
+        number -= number % info.step
+        self._plug.controls[name] = replace(info, value=number)
+        return number
+
+
+class Bench:
+    """A capture node on a plug, spun, and another node that asks it."""
+
+    def __init__(self, domain: int, plug: Plug, *more: Callable[[rclpy.Context], Any], **values: Any) -> None:
+        self.plug = plug
+        self.context = rclpy.Context()
+        rclpy.init(context=self.context, domain_id=domain)
+        options = [Parameter(name.replace('__', '.'), value=value) for name, value in values.items()]
+        self.node = CaptureNode(camera_factory=plug, context=self.context, parameter_overrides=options)
+        self.others = [make(self.context) for make in more]
+        self.user = Node('user', context=self.context)
+        self.failed = threading.Event()
+        self.group = NodeGroup(self.context, (self.node, *self.others), self.failed.set)
+
+    def status(self, part: str) -> Status:
+        return next(status for status in self.node.collect_diagnostics() if status.part == part)
+
+    def eventually(self, condition: Callable[[], Any]) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not condition():
+            assert self.group.failure is None, self.group.failure
+            assert time.monotonic() < deadline, self.node.collect_diagnostics()
+            time.sleep(0.005)
+
+    def call(self, kind: Any, name: str, request: Any) -> Any:
+        client = self.user.create_client(kind, name)
+        assert client.wait_for_service(WAIT_S)
+        future = client.call_async(request)
+        done = threading.Event()
+        future.add_done_callback(lambda _: done.set())
+        assert done.wait(WAIT_S)
+        return future.result()
+
+
+@contextmanager
+def running(domain: int, plug: Plug, *more: Callable[[rclpy.Context], Any], **values: Any) -> Iterator[Bench]:
+    bench = Bench(domain, plug, *more, **values)
+    try:
+        with bench.group as group:
+            group.add_node(bench.user)
+            bench.node.configure([other.consumer() for other in bench.others])
+            group.start()
+            yield bench
+            assert group.failure is None
+    finally:
+        bench.user.destroy_node()
+        bench.context.try_shutdown()
+
+
+@pytest.fixture(autouse=True)
+def ros_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv('ROS_HOME', str(tmp_path))
+    return tmp_path
+
+
+def hog(context: rclpy.Context) -> InferenceNode:
+    return InferenceNode(context=context, parameter_overrides=[Parameter('model', value='hog'), Parameter('timeout', value=20.0)])
+
+
+def test_an_unplugged_camera_is_an_error_until_it_is_back_and_detections_go_on(free_domain: int) -> None:
+    plug = Plug()
+    with running(free_domain, plug, hog) as bench:
+        inference = bench.others[0]
+        bench.eventually(lambda: inference.processed >= 3)
+        first = bench.node.camera
+        plug.pull()
+        bench.eventually(lambda: bench.status('camera').level is Level.ERROR)
+        status = bench.status('camera')
+        assert 'unplugged: ENODEV' in status.message or 'plug it in' in status.message
+        bench.eventually(lambda: bench.status('camera').values['attempts'] >= 1)
+        before = inference.processed
+        plug.present = True
+        bench.eventually(lambda: inference.processed >= before + 3)
+        assert bench.node.camera is not first and first.pool_statistics() is not None
+        status = bench.status('camera')
+        assert status.level is Level.OK and status.values['openings'] == 2 and status.values['times_lost'] == 1
+        assert status.values['captured'] >= inference.processed, 'counted over both openings'
+
+
+def test_a_format_change_reconfigures_pool_links_and_imports(free_domain: int) -> None:
+    plug = Plug((128, 96), (192, 128))
+    with running(free_domain, plug, hog) as bench:
+        inference = bench.others[0]
+        sizes = []
+        inference.observers.append(lambda entry, found: sizes.append((entry.frame.data.width, entry.frame.data.height)))
+        info = []
+        bench.user.create_subscription(CameraInfo, 'camera_info', lambda m: info.append((m.width, m.height)), 5)
+        bench.eventually(lambda: len(sizes) >= 3 and info)
+        plug.opened[-1].error = CameraChangedError('the source is 192x128 now')
+        bench.eventually(lambda: (192, 128) in sizes and (192, 128) in info)
+        assert sizes == sorted(sizes), 'none of the old size after the first of the new'
+        assert bench.status('camera').values['times_lost'] == 0
+        assert '192x128' in str(bench.status('negotiation').values['settings'])
+
+
+def test_another_process_gets_the_new_format_without_a_copy(free_domain: int) -> None:
+    plug = Plug((320, 192), (384, 256))
+    detections = []
+    with (
+        running(free_domain, plug) as bench,
+        Program('inference_node', *parameters(inference__copy_free='required'), domain=free_domain).start('link is shared_memory') as program,
+    ):
+        bench.user.create_subscription(Detection2DArray, 'detections', lambda message: detections.append(message.header.stamp), 10)
+        bench.eventually(lambda: len(detections) >= 3)
+        plug.opened[-1].error = CameraChangedError('the source is 384x256 now')
+        bench.eventually(lambda: len(plug.opened) == 2)
+        before = len(detections)
+        bench.eventually(lambda: len(detections) >= before + 5)
+        assert 'ros_message' not in program.output
+        assert bench.node.ledger.entries().get('convert') is None
+        assert program.interrupt(10) == 0
+
+
+def test_another_camera_in_its_place_is_not_taken_for_it(free_domain: int) -> None:
+    plug = Plug()
+    with running(free_domain, plug) as bench:
+        bench.eventually(lambda: bench.status('camera').level is Level.OK)
+        plug.identity = 'serial 8'
+        plug.opened[-1].error = CameraLostError('unplugged')
+        bench.eventually(lambda: "another camera ('serial 8')" in bench.status('camera').message)
+        plug.identity = 'serial 7'
+        bench.eventually(lambda: bench.status('camera').level is Level.OK)
+
+
+def test_a_camera_that_is_not_there_at_the_start_comes_later(free_domain: int) -> None:
+    plug = Plug()
+    plug.present = False
+    with running(free_domain, plug, hog) as bench:
+        assert bench.status('camera').level is Level.ERROR
+        with pytest.raises(CameraLostError, match='no camera is open: .*plug it in'):
+            _ = bench.node.camera
+        plug.present = True
+        bench.eventually(lambda: bench.others[0].processed >= 1)
+
+
+def calibrated(width: int, height: int) -> CameraInfo:
+    info = CameraInfo(width=width, height=height, distortion_model='plumb_bob')
+    info.d = [0.1, -0.2, 0.001, 0.002, 0.0]
+    info.k = [100.0, 0.0, 64.0, 0.0, 101.0, 48.0, 0.0, 0.0, 1.0]
+    info.r = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
+    info.p = [100.0, 0.0, 64.0, 0.0, 0.0, 101.0, 48.0, 0.0, 0.0, 0.0, 1.0, 0.0]
+    return info
+
+
+def test_a_calibration_that_is_set_is_kept_and_published_with_each_frame(free_domain: int, ros_home: Path) -> None:
+    with running(free_domain, Plug(), camera_name='front') as bench:
+        infos: list[CameraInfo] = []
+        bench.user.create_subscription(CameraInfo, 'camera_info', infos.append, 5)
+        bench.eventually(lambda: infos)
+        assert not infos[0].k.any() and (infos[0].width, infos[0].height) == (128, 96), 'uncalibrated, but of the right size'
+        assert 'not calibrated' in bench.status('calibration').message
+        done = bench.call(SetCameraInfo, 'set_camera_info', SetCameraInfo.Request(camera_info=calibrated(128, 96)))
+        assert done.success and 'front.yaml' in done.status_message
+        bench.eventually(lambda: infos[-1].k[0] == 100.0)
+        assert infos[-1].header.frame_id == 'lens' and infos[-1].header.stamp.sec > 0
+        assert bench.status('calibration').values['calibrated'] is True
+    assert (ros_home / 'camera_info' / 'front.yaml').is_file()
+    with running(free_domain, Plug(), camera_name='front') as bench:
+        infos = []
+        bench.user.create_subscription(CameraInfo, 'camera_info', infos.append, 5)
+        bench.eventually(lambda: infos)
+        assert list(infos[0].k) == list(calibrated(128, 96).k) and list(infos[0].d) == list(calibrated(128, 96).d)
+
+
+def test_a_calibration_of_another_size_is_named_and_not_published(free_domain: int) -> None:
+    with running(free_domain, Plug()) as bench:
+        infos: list[CameraInfo] = []
+        bench.user.create_subscription(CameraInfo, 'camera_info', infos.append, 5)
+        done = bench.call(SetCameraInfo, 'set_camera_info', SetCameraInfo.Request(camera_info=calibrated(640, 480)))
+        assert done.success
+        status = bench.status('calibration')
+        assert status.level is Level.WARN and '640x480' in status.message and '128x96' in status.message
+        count = len(infos)
+        bench.eventually(lambda: len(infos) > count + 2)
+        assert not infos[-1].k.any()
+
+
+def test_what_is_no_calibration_is_refused_by_the_service(free_domain: int) -> None:
+    with running(free_domain, Plug()) as bench:
+        bad = calibrated(128, 96)
+        bad.d = [0.1]
+        done = bench.call(SetCameraInfo, 'set_camera_info', SetCameraInfo.Request(camera_info=bad))
+        assert not done.success and done.status_message
+        assert bench.status('calibration').values['calibrated'] is False
+
+
+def test_controls_are_parameters_with_the_driver_s_ranges(free_domain: int) -> None:
+    plug = Plug()
+    with running(free_domain, plug, controls__brightness=200) as bench:
+        node = bench.node
+        assert plug.controls['brightness'].value == 200 and node.get_parameter('controls.brightness').value == 200
+        assert node.get_parameter('controls.horizontal_flip').value is False
+        described = bench.call(
+            DescribeParameters, '/capture/describe_parameters', DescribeParameters.Request(names=['controls.brightness', 'controls.gain'])
+        ).descriptors
+        (limits,) = described[0].integer_range
+        assert (limits.from_value, limits.to_value) == (0, 255) and described[1].read_only
+        assert node.set_parameters([Parameter('controls.horizontal_flip', value=True)])[0].successful
+        assert plug.controls['horizontal_flip'].value == 1
+        assert node.set_parameters([Parameter('controls.power_line_frequency', value=2)])[0].successful
+        refused = node.set_parameters([Parameter('controls.power_line_frequency', value=9)])[0]
+        assert not refused.successful and '0 (Disabled), 1 (50 Hz), 2 (60 Hz)' in refused.reason
+        assert not node.set_parameters([Parameter('controls.brightness', value=256)])[0].successful
+        assert node.set_parameters([Parameter('controls.brightness', value=123)])[0].successful
+        bench.eventually(lambda: node.get_parameter('controls.brightness').value == 120)
+        assert plug.controls['brightness'].value == 120, 'the driver rounds, and the parameter shows it'
+
+
+def test_controls_are_set_again_when_the_camera_is_back(free_domain: int) -> None:
+    plug = Plug()
+    with running(free_domain, plug) as bench:
+        assert bench.node.set_parameters([Parameter('controls.brightness', value=50)])[0].successful
+        plug.pull()
+        bench.eventually(lambda: bench.status('camera').level is Level.ERROR)
+        refused = bench.node.set_parameters([Parameter('controls.brightness', value=60)])[0]
+        assert not refused.successful and 'the camera is not there' in refused.reason
+        plug.controls = dict(CONTROLS)
+        plug.present = True
+        bench.eventually(lambda: len(plug.opened) == 2 and plug.controls['brightness'].value == 50)
+
+
+def test_a_control_that_the_camera_lacks_ends_the_start(free_domain: int) -> None:
+    with (
+        pytest.raises(ConfigError, match="has no control 'brightnes'; did you mean 'brightness'"),
+        running(free_domain, Plug(), controls__brightnes=5),
+    ):
+        raise AssertionError('never reached')
