@@ -119,15 +119,15 @@ def test_a_leased_frame_outlives_its_camera_and_its_surface() -> None:
     frame.release()
 
 
-def test_block_linear_is_nothing_that_anybody_told_us_and_no_picture_for_the_cpu() -> None:
+@pytest.mark.parametrize('formats', [((NV12, INVALID),), ((NV12, LINEAR), (NV12, INVALID))])
+def test_a_block_linear_image_stays_what_it_is_for_whoever_can_take_it(formats: tuple[tuple[int, int], ...]) -> None:
     camera = opened(BLOCK_LINEAR)
     try:
         own = camera.constraints()
         assert own.formats == ((NV12, INVALID), (NV12, LINEAR))
-        taker = BufferConstraints('npu', formats=((NV12, INVALID),), heaps=('nvbufsurface',), slots=2)
-        settings = agree([own, taker], (camera.width, camera.height), heaps=[heap_offer('nvbufsurface')]).settings()
-        assert settings.implicit
-        camera.configure(settings)
+        taker = BufferConstraints('npu', formats=formats, heaps=('nvbufsurface',), slots=2)
+        request = agree([own, taker], (camera.width, camera.height), heaps=[heap_offer('nvbufsurface')], wanted_slots=4)
+        camera.configure_request(request)
         with next_frame(camera) as frame:
             assert frame.data.modifier == INVALID and frame.data.planes[1].offset == 0x10000
         assert camera.facts()['converted_by_vic'] == 0 and not camera.notices()

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
-import select
 
 import pytest
-from camera.v4l2_double import Control, DriverDouble, Frame, opened, streaming
+from camera.v4l2_double import Control, DriverDouble, Frame, opened, streaming, take
 
 from zc_perception.camera import v4l2_abi as abi
 from zc_perception.camera import v4l2_control_abi as cabi
-from zc_perception.camera.v4l2 import V4l2Camera
-from zc_perception.camera.v4l2_stream import MAX_RESTARTS
-from zc_perception.errors import CameraBusyError, CameraChangedError, CameraError, CameraLostError, ConfigError
-from zc_perception.memory.pool import SlotState
+from zc_perception.errors import CameraBusyError, CameraError, ConfigError
 from zc_perception.negotiation.collection import negotiate
 from zc_perception.negotiation.constraints import BufferConstraints, Placement
 from zc_perception.pixel.fourcc import NV12, fourcc_code
@@ -26,19 +21,6 @@ def open_buffers() -> list[str]:
     """Descriptors of frames' memory. Other threads' own come and go."""
     links = (os.readlink(entry.path) for entry in os.scandir('/proc/self/fd') if os.path.islink(entry.path))
     return sorted(link for link in links if 'memfd' in link)
-
-
-def take(camera: V4l2Camera, count: int = 1) -> list[int]:
-    """Sequence numbers of the next frames."""
-    found: list[int] = []
-    for _ in range(20 * count):
-        frame = camera.capture()
-        if frame is not None:
-            found.append(frame.data.sequence)
-            frame.release()
-        if len(found) == count:
-            break
-    return found
 
 
 @pytest.mark.parametrize(
@@ -79,7 +61,7 @@ def test_auto_falls_to_import_and_says_why() -> None:
     driver = DriverDouble('NV12', memory=abi.BUF_CAP_SUPPORTS_DMABUF)
     with streaming(driver, heap='memfd') as camera:
         assert camera.memory == 'import'
-        assert any('REQBUFS' in note for note in camera.notes)
+        assert any('REQBUFS' in note for note in camera.notices())
         assert take(camera, 3) == [0, 1, 2]
     driver = DriverDouble('NV12')
     driver.fail('EXPBUF', errno.ENOTTY)
@@ -105,137 +87,7 @@ def test_exports_can_only_be_read_where_the_driver_has_that_and_else_it_is_said(
     with streaming(driver) as camera:
         assert camera.memory == 'export'
         assert {buffer.writable for slot in camera.slots for buffer in slot.buffers} == {not readable}
-        assert any('trusted' in note for note in camera.notes) is not readable
-
-
-@pytest.mark.parametrize(
-    ('bad', 'expected'),
-    [
-        (Frame(flags=abi.BUF_FLAG_ERROR), 'error flag'),
-        (Frame(used=640 * 360 * 3 // 2 - 1), 'a byte too few'),
-        (Frame(used=0), 'empty'),
-    ],
-)
-def test_bad_frames_are_counted_and_their_buffers_queued_again(bad: Frame, expected: str) -> None:
-    driver = DriverDouble('NV12')
-    with streaming(driver) as camera:
-        driver.script = [Frame(), bad]
-        assert take(camera, 3) == [0, 2, 3], expected
-        assert (camera.statistics().bad, camera.statistics().lost, camera.statistics().dropped) == (1, 0, 1)
-        assert len(driver.queued) + len(driver.waiting) == len(camera.slots)
-
-
-def test_gaps_are_lost_frames_unless_consumers_held_all_slots() -> None:
-    driver = DriverDouble('NV12')
-    with streaming(driver, slots=4) as camera:
-        driver.script = [Frame(), Frame(sequence=5)]
-        assert take(camera, 2) == [0, 5]
-        assert (camera.statistics().lost, camera.statistics().no_slot) == (4, 0)
-        held = [frame for frame in (camera.capture() for _ in camera.slots) if frame is not None]
-        assert len(held) == len(camera.slots) and camera.capture() is None
-        for frame in held:
-            frame.release()
-        driver.script = [Frame(sequence=20)]
-        assert take(camera) == [20]
-        assert (camera.statistics().lost, camera.statistics().no_slot, camera.statistics().dropped) == (4, 10, 14)
-
-
-def test_sequences_go_on_over_32_bits_and_over_a_restart() -> None:
-    driver = DriverDouble('NV12')
-    with streaming(driver) as camera:
-        driver.script = [Frame(sequence=0xFFFFFFFE), Frame(), Frame(), Frame(sequence=3)]
-        top = 1 << 32
-        assert take(camera, 4) == [top - 2, top - 1, top, top + 3]
-        assert camera.statistics().lost == 2
-        driver.broken = True
-        assert take(camera, 2) == [top + 4, top + 5]
-        assert camera.restarts == 1 and camera.statistics().lost == 2
-
-
-def test_a_driver_that_does_not_count_loses_nothing() -> None:
-    driver = DriverDouble('NV12')
-    with streaming(driver) as camera:
-        driver.script = [Frame(sequence=0)] * 5
-        assert take(camera, 5) == [0, 1, 2, 3, 4]
-        assert camera.statistics().dropped == 0
-
-
-def test_a_driver_that_begins_to_count_anew_loses_nothing() -> None:
-    driver = DriverDouble('NV12')
-    with streaming(driver) as camera:
-        driver.script = [Frame(sequence=100), Frame(sequence=3), Frame(sequence=5)]
-        assert take(camera, 3) == [100, 101, 103]
-        assert camera.statistics().lost == 1
-
-
-def test_a_lease_that_ends_while_the_stream_starts_anew_has_its_buffer_queued_once() -> None:
-    """The slot is free before its listener is called: both the restart and the listener find it."""
-    driver = DriverDouble('NV12')
-    with streaming(driver) as camera:
-        stream, start = camera._stream, driver._streamon
-        assert stream is not None
-
-        def late(argument: ctypes.c_int) -> None:
-            stream.queue_again(camera.slots[0])
-            start(argument)
-
-        driver._streamon = late  # type: ignore[method-assign]
-        driver.calls.clear()
-        take(camera)
-        assert driver.calls.count('QBUF') == len(camera.slots) + 1  # all, and the one that was taken
-
-
-@pytest.mark.parametrize('number', [errno.EIO, errno.EPIPE])
-def test_a_broken_stream_is_started_anew_a_bounded_number_of_times(number: int) -> None:
-    driver = DriverDouble('NV12')
-    with streaming(driver) as camera:
-        take(camera)
-        driver.fail('DQBUF', *[number] * MAX_RESTARTS)
-        assert len(take(camera)) == 1 and camera.restarts == MAX_RESTARTS
-        driver.fail('DQBUF', number)
-        with pytest.raises(CameraLostError, match='did not help'):
-            take(camera, 5)
-
-
-def test_frames_without_trouble_make_up_for_restarts() -> None:
-    driver = DriverDouble('NV12')
-    with streaming(driver) as camera:
-        for _ in range(3):
-            driver.fail('DQBUF', *[errno.EIO] * MAX_RESTARTS)
-            take(camera, 40)
-        assert camera.restarts == 3 * MAX_RESTARTS
-
-
-def test_frames_that_are_leased_over_a_restart_are_queued_when_they_come_back() -> None:
-    driver = DriverDouble('NV12')
-    with streaming(driver) as camera:
-        held = camera.capture()
-        assert held is not None
-        index = next(slot.index for slot in camera.slots if slot.state is SlotState.LEASED)
-        driver.broken = True
-        assert len(take(camera, 2)) == 2
-        assert index not in driver.queued
-        held.release()
-        assert index in driver.queued
-
-
-@pytest.mark.parametrize('where', ['DQBUF', 'QBUF', 'STREAMON'])
-def test_an_unplugged_camera_is_lost(where: str) -> None:
-    driver = DriverDouble('NV12')
-    with streaming(driver) as camera:
-        if where != 'STREAMON':
-            take(camera)
-        driver.fail(where, *[errno.ENODEV] * 9)
-        with pytest.raises(CameraLostError, match='unplugged'):
-            take(camera, 9)
-
-
-def test_an_error_of_poll_without_a_frame_is_a_broken_stream() -> None:
-    driver = DriverDouble('NV12')
-    with streaming(driver) as camera:
-        take(camera)
-        driver.streaming = False  # another process took the stream away; DQBUF has nothing to say
-        assert len(take(camera)) == 1 and camera.restarts == 1
+        assert any('trusted' in note for note in camera.notices()) is not readable
 
 
 @pytest.mark.parametrize('where', ['S_FMT', 'REQBUFS', 'STREAMON'])
@@ -251,88 +103,6 @@ def test_a_camera_of_somebody_else_is_busy(where: str) -> None:
         driver.fail(where, errno.EBUSY)
         with pytest.raises(CameraBusyError, match='another program uses it'):
             camera.capture()
-
-
-def test_a_pipeline_that_does_not_fit_is_no_matter_of_trying_again() -> None:
-    driver = DriverDouble('NV12')
-    with streaming(driver) as camera:
-        driver.fail('STREAMON', errno.EPIPE)
-        with pytest.raises(CameraError, match='media-ctl') as raised:
-            camera.capture()
-        assert not isinstance(raised.value, CameraLostError) and camera.restarts == 0
-        assert not driver.queued
-
-
-def test_a_silent_camera_is_started_anew_once() -> None:
-    driver = DriverDouble('NV12')
-    with streaming(driver) as camera:
-        take(camera)
-        start, driver.silent = driver.now, True
-        while camera.restarts == 0:
-            assert camera.capture() is None
-        assert 2.0 <= driver.now - start < 2.6
-        with pytest.raises(CameraLostError, match='silent'):
-            while True:
-                camera.capture()
-        assert driver.now - start < 5.2 and camera.restarts == 1
-
-
-def test_a_frame_after_the_restart_ends_the_silence() -> None:
-    driver = DriverDouble('NV12')
-    with streaming(driver, silent_s=1.0) as camera:
-        for _ in range(3):
-            driver.silent = True
-            restarts = camera.restarts
-            while camera.restarts == restarts:
-                assert camera.capture() is None
-            driver.silent = False
-            assert len(take(camera)) == 1
-
-
-def test_a_slow_camera_is_not_silent() -> None:
-    driver = DriverDouble('NV12')
-    with streaming(driver, framerate=1.0) as camera:
-        take(camera)
-        driver.silent, start = True, driver.now
-        while driver.now - start < 9.5:
-            camera.capture()
-        assert camera.framerate == 1.0 and camera.restarts == 0
-        while driver.now - start < 10.5:
-            camera.capture()
-        assert camera.restarts == 1
-
-
-def test_a_camera_whose_slots_are_all_held_is_not_silent() -> None:
-    driver = DriverDouble('NV12')
-    with streaming(driver, silent_s=1.0) as camera:
-        held = [camera.capture() for _ in camera.slots]
-        start = driver.now
-        while driver.now - start < 5.0:
-            assert camera.capture() is None
-        assert camera.restarts == 0
-        for frame in held:
-            assert frame is not None
-            frame.release()
-
-
-def test_a_source_change_is_an_error_of_its_own() -> None:
-    driver = DriverDouble('NV12')
-    with streaming(driver) as camera:
-        take(camera)
-        driver.events = [0]
-        assert len(take(camera)) == 1  # an event about something else
-        driver.events = [0, cabi.EVENT_SRC_CH_RESOLUTION]
-        with pytest.raises(CameraChangedError, match='negotiate anew'):
-            take(camera, 3)
-
-
-def test_a_buffer_that_is_refused_is_tried_once_more() -> None:
-    driver = DriverDouble('NV12')
-    with streaming(driver) as camera:
-        take(camera)
-        driver.fail('QBUF', errno.EINVAL)
-        take(camera, 3)
-        assert len(driver.queued) + len(driver.waiting) == len(camera.slots)
 
 
 def test_data_behind_a_header_is_where_the_layout_says() -> None:
@@ -372,7 +142,7 @@ def test_what_the_device_can_not_do_is_said_with_what_it_can() -> None:
 def test_a_rate_that_it_does_not_have_is_noted() -> None:
     camera = opened(DriverDouble(), framerate=60.0)
     assert camera.framerate == 30.0
-    assert '60 Hz were asked for, the driver does 30; it offers 1 to 30' in camera.notes
+    assert '60 Hz were asked for, the driver does 30; it offers 1 to 30' in camera.notices()
     camera.close()
 
 
@@ -381,6 +151,23 @@ def test_tiled_formats_carry_their_modifier() -> None:
     ((code, modifier),) = camera.constraints().formats or ()
     assert code == NV12 and modifier != LINEAR
     camera.close()
+
+
+def test_facts_for_diagnostics() -> None:
+    driver = DriverDouble('NM12', multiplanar=True)
+    with streaming(driver) as camera:
+        assert camera.facts()['timestamp source'] == 'no frame yet'
+        driver.script = [Frame(flags=abi.BUF_FLAG_TIMESTAMP_MONOTONIC | abi.BUF_FLAG_TSTAMP_SRC_SOE)]
+        take(camera)
+        driver.broken = True
+        assert camera.facts() | {'stream restarts': 0} == {
+            'memory': 'export',
+            'V4L2 format': 'NM12',
+            'timestamp source': 'start of exposure',
+            'stream restarts': 0,
+        }
+        take(camera)
+        assert (camera.facts()['timestamp source'], camera.facts()['stream restarts']) == ('arrival', 1)
 
 
 def test_zero_keeps_what_the_device_is_set_to() -> None:
@@ -418,8 +205,3 @@ def test_a_driver_that_needs_more_buffers_gets_them() -> None:
     camera = opened(driver)
     assert camera.constraints().slots == 6
     camera.close()
-
-
-def test_poll_bits_are_those_of_the_kernel() -> None:
-    """The double answers in the same bits as poll(2) does."""
-    assert (select.POLLIN, select.POLLPRI, select.POLLERR) == (1, 2, 8)

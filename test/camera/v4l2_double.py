@@ -350,3 +350,16 @@ def streaming(driver: DriverDouble, slots: int = 5, **options: Any) -> Iterator[
         yield camera
     finally:
         camera.close()
+
+
+def take(camera: V4l2Camera, count: int = 1) -> list[int]:
+    """Sequence numbers of the next frames."""
+    found: list[int] = []
+    for _ in range(20 * count):
+        frame = camera.capture()
+        if frame is not None:
+            found.append(frame.data.sequence)
+            frame.release()
+        if len(found) == count:
+            break
+    return found

@@ -27,7 +27,7 @@ from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool, Buffers, PoolStatistics, Slot
 from zc_perception.memory.slot import close_buffers
 from zc_perception.negotiation.constraints import BufferConstraints, Placement
-from zc_perception.negotiation.settings import BufferSettings
+from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.modifier import LINEAR, modifier_name
 
 COPY_REASON = 'gstreamer_copy'
@@ -232,13 +232,23 @@ class GStreamerCamera:
         """
         if self._shared is None:
             self._pool = self._own_pool(settings)
-            return
+        else:
+            self._share(self._shared, settings.slots)
+
+    def configure_request(self, request: AllocationRequest) -> None:
+        """As :meth:`configure`, for a camera whose own layout needn't be LINEAR: it is taken wherever everybody accepts it."""
+        if self._shared is not None and self._layout.modifier in request.modifiers:
+            self._share(self._shared, request.slots)
+        else:
+            self.configure(request.settings())
+
+    def _share(self, shared: SharedFrames, slots: int) -> None:
         self._play()
         try:
-            self._pool, early = self._shared.pool(settings.slots, self.framerate)
-            self._early.extend(early)
+            self._pool, early = shared.pool(slots, self.framerate)
         except LayoutError as error:
             raise CameraError(f'{self._where}: {error}') from error
+        self._early.extend(early)
 
     def _own_pool(self, settings: BufferSettings) -> BufferPool:
         heap = self._heap

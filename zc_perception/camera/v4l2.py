@@ -101,8 +101,7 @@ class V4l2Camera:
             self._controls = V4l2Controls(self._device)
             self._reserve = max(_QUEUED, self._controls.minimum_buffers() + 1)
             self._silent_s = silent_s or max(_SILENT_S, _SILENT_FRAMES / self.framerate if self.framerate else 0.0)
-            if not self._signal.subscribe():
-                self._notes.append('the driver tells of no source changes')
+            self._signal.subscribe()
         except BaseException:
             self._close_device()
             raise
@@ -192,15 +191,23 @@ class V4l2Camera:
         assert self._memory is not None
         return self._memory.kind
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Sentences worth saying once: what was asked for and isn't so, and why."""
+    def notices(self) -> tuple[str, ...]:
+        """See :class:`Camera`."""
         return (*self._notes, *(() if self._memory is None else self._memory.notes))
 
     @property
     def timestamp_source(self) -> str:
         """What the driver's timestamps are: ``start of exposure``, ``end of frame``, ``arrival``; empty before the first frame."""
         return self._source
+
+    def facts(self) -> Mapping[str, object]:
+        """See :class:`Camera`."""
+        return {
+            'memory': self.memory,
+            'V4L2 format': fourcc_name(self._driver.fourcc),
+            'timestamp source': self._source or 'no frame yet',
+            'stream restarts': self.restarts,
+        }
 
     @property
     def ended(self) -> bool:

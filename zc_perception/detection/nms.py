@@ -12,10 +12,18 @@ from zc_perception.detection.detections import Detections
 
 # Candidates that are looked at in one go, best first: with a low score threshold there are thousands, few of which are ever needed.
 _CHUNK = 2048
-# Below so many boxes, or with more of them for each class that is present, OpenCV alone is quicker than a round in numpy.
-_FEW = 128
-_BOXES_PER_CLASS = 24
-_CLASS_BITS, _INDEX_BITS = 11, 20
+# With fewer boxes OpenCV alone is quicker.
+_FEW = 192
+_ROUNDS = 3
+# A round that leaves out less than a quarter of the boxes is the last.
+_LITTLE = 4
+# Below this OpenCV counts two boxes as the same object, wherever they are.
+_NO_SIZE = 1e-7
+_INDEX_BITS = 31
+_TABLE = 1 << 13
+# Squares for each pixel, halved since centres come doubled, by half the exponent of an area. A box's side is 1 to 2 squares.
+_PER_PIXEL = 0.5 / 2.0 ** (np.arange(128) - 63.0)
+_TURNS = (0.0, 0.5, 0.21)
 
 
 def keep(
@@ -40,70 +48,123 @@ def keep(
     boxes[2:4] = corners[2:] - corners[:2]
     np.multiply(boxes[2], boxes[3], out=boxes[4])
     threshold = np.float32(iou_threshold)
+    if count <= _FEW and boxes[2:4].min() >= _NO_SIZE and scores.min() > 0:  # OpenCV takes only what is above zero
+        return _opencv(boxes, scores, classes, threshold)[:limit]
+    order = _best_first(scores)
+    boxes = boxes.take(order, axis=1)
+    if classes is not None:
+        classes = classes.take(order)
     if count <= _CHUNK:
-        return _keep(boxes, scores, classes, threshold)[:limit]
-    order = np.argsort(-scores, kind='stable')
+        return order[_keep(boxes, classes, threshold)[:limit]]
     kept = order[:0]
     for start in range(0, count, _CHUNK):
         # What is kept so far doesn't suppress each other, so going through it again changes nothing but what comes behind.
-        some = np.concatenate((kept, order[start : start + _CHUNK]))
-        kept = some[_keep(boxes.take(some, axis=1), scores[some], None if classes is None else classes[some], threshold)]
+        some = np.concatenate((kept, np.arange(start, min(start + _CHUNK, count))))
+        kept = some[_keep(boxes.take(some, axis=1), None if classes is None else classes[some], threshold)]
         if len(kept) >= limit:
             break
-    return kept[:limit]
+    return order[kept[:limit]]
 
 
-def _keep(
-    boxes: NDArray[np.float64], scores: NDArray[np.float32], classes: NDArray[np.intp] | None, threshold: np.float32
-) -> NDArray[np.intp]:
-    """:param boxes: (5, n) x, y, width, height, area."""
-    if classes is None:
-        return _opencv(boxes, scores, classes, threshold)
-    if boxes[2:4].min() < 1e-7:
-        # OpenCV counts boxes of no size as the same object, wherever they have been moved to.
-        own = [np.flatnonzero(classes == number) for number in np.unique(classes)]
-        return _best_first([some[_opencv(boxes[:, some], scores[some], None, threshold)] for some in own], scores)
-    if not _worth_rounds(classes):
-        return _opencv(boxes, scores, classes, threshold)
-    place = _by_class_and_score(scores, classes)
-    boxes, classes = boxes.take(place, axis=1), classes[place]
-    kept: list[NDArray[np.intp]] = []
-    while _worth_rounds(classes):
-        first = np.concatenate(([True], classes[1:] != classes[:-1]))
-        # The best of each class stays for certain: all that it suppresses go at once.
-        best = boxes.take(first.nonzero()[0].take(first.cumsum() - 1), axis=1)
-        alive = _overlaps(boxes, best) <= threshold
-        alive[first] = False
-        kept.append(place[first])
-        left = alive.nonzero()[0]
-        boxes, classes, place = boxes.take(left, axis=1), classes[left], place[left]
-    if len(place):
-        kept.append(place[_opencv(boxes, scores[place], classes, threshold)])
-    return _best_first(kept, scores)
-
-
-def _best_first(kept: list[NDArray[np.intp]], scores: NDArray[np.float32]) -> NDArray[np.intp]:
-    indices = np.concatenate(kept)
-    indices.sort()
-    return indices[np.argsort(-scores[indices], kind='stable')]
-
-
-def _by_class_and_score(scores: NDArray[np.float32], classes: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Order by class, falling score, index."""
-    if int(classes.max()) >= 1 << _CLASS_BITS or len(scores) >= 1 << _INDEX_BITS:
-        return np.lexsort((-scores, classes))
-    # Sorting one number each is several times quicker: class, falling score (a float's bits order as the float), index.
-    bits = (scores + np.float32(0)).view(np.int32).astype(np.int64)
-    bits = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    keys = (classes << (32 + _INDEX_BITS)) | ((0x7FFFFFFF - bits) << _INDEX_BITS) | np.arange(len(scores))
+def _best_first(scores: NDArray[np.float32]) -> NDArray[np.intp]:
+    """Sorting one number each is several times quicker than sorting indices: falling score (a float's bits order as the float), index."""
+    bits = (scores + np.float32(0)).view(np.int32)
+    keys = (~(bits ^ ((bits >> 31) & 0x7FFFFFFF))).astype(np.int64)
+    keys <<= _INDEX_BITS
+    keys |= np.arange(len(scores))
     keys.sort()
-    order: NDArray[np.intp] = keys & ((1 << _INDEX_BITS) - 1)
+    keys &= (1 << _INDEX_BITS) - 1
+    order: NDArray[np.intp] = keys.astype(np.intp, copy=False)
     return order
 
 
-def _worth_rounds(classes: NDArray[np.intp]) -> bool:
-    count = len(classes)
-    return count > _FEW and bool(np.count_nonzero(np.bincount(classes)) * _BOXES_PER_CLASS >= count)
+def _keep(boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, threshold: np.float32) -> NDArray[np.intp]:
+    """Places of those that stay, in ascending order.
+
+    What stays is the one set in which no box suppresses another and out of which each is suppressed by a better one that is in it. So
+    boxes may be left out by any guess, as long as the box that suppresses each proves to stay.
+
+    :param boxes: (5, n) x, y, width, height, area, best first.
+    """
+    count = boxes.shape[1]
+    if boxes[2:4].min() < _NO_SIZE:
+        return _class_by_class(boxes, classes, threshold)
+    suppressors = np.arange(count)
+    left, rest, kinds = suppressors.copy(), boxes, classes
+    for turn in range(_ROUNDS):
+        if len(left) <= _FEW:
+            break
+        leaders = _leaders(rest, kinds, turn)
+        out = _overlaps(rest, rest.take(leaders, axis=1)) > threshold
+        out &= leaders < np.arange(len(left))
+        if kinds is not None:
+            out &= kinds == kinds.take(leaders)
+        gone = out.nonzero()[0]
+        suppressors[left[gone]] = left[leaders[gone]]
+        stay = (~out).nonzero()[0]
+        left, rest = left[stay], rest.take(stay, axis=1)
+        kinds = None if kinds is None else kinds[stay]
+        if len(gone) < len(stay) // _LITTLE:
+            break
+    while True:
+        kept = left[_opencv(rest, None, kinds, threshold)]
+        proven = np.zeros(count, bool)
+        proven[kept] = True
+        proven = proven.take(suppressors)
+        proven[left] = True
+        if proven.all():
+            return kept
+        left = np.sort(np.concatenate((left, (~proven).nonzero()[0])))
+        rest = boxes.take(left, axis=1)
+        kinds = None if classes is None else classes[left]
+
+
+@np.errstate(over='ignore', invalid='ignore')
+def _leaders(boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, turn: int) -> NDArray[np.intp]:
+    """For each box one that may well suppress it: the best whose centre lies in the same square of a grid as wide as the boxes are.
+
+    Two grids one after the other, or the boxes around an object at a line would have several. Squares are told apart by a hash.
+
+    :param turn: each has finer grids, at other places.
+    """
+    count = boxes.shape[1]
+    doubled = boxes[:2] * 2
+    doubled += boxes[2:4]
+    octaves = boxes[4].astype(np.float32).view(np.int32)
+    first = _best_in_squares(doubled, octaves, classes, np.arange(count), _TURNS[turn])
+    some = (first == np.arange(count)).nonzero()[0]
+    second = np.empty(count, np.intp)
+    second[some] = _best_in_squares(
+        doubled.take(some, axis=1), octaves[some] - (1 << 23), None if classes is None else classes[some], some, _TURNS[turn] + 1 / 3
+    )
+    return second.take(first)
+
+
+def _best_in_squares(
+    doubled: NDArray[np.float64], areas: NDArray[np.int32], classes: NDArray[np.intp] | None, places: NDArray[np.intp], shift: float
+) -> NDArray[np.intp]:
+    octaves = areas >> 24
+    squares = doubled * _PER_PIXEL.take(octaves, mode='clip')
+    squares += shift + 1000
+    cells = squares.astype(np.int64)
+    keys = cells[0]
+    keys += cells[1] * 97
+    keys += octaves * 3571
+    if classes is not None:
+        keys += classes * 1031
+    keys &= _TABLE - 1
+    table = np.empty(_TABLE, np.intp)
+    # Of several to one place the last stays.
+    table[keys[::-1]] = places[::-1]
+    return table.take(keys)
+
+
+def _class_by_class(boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, threshold: np.float32) -> NDArray[np.intp]:
+    """OpenCV counts boxes of no size as the same object, wherever they have been moved to."""
+    if classes is None:
+        return _opencv(boxes, None, None, threshold)
+    own = [np.flatnonzero(classes == number) for number in np.unique(classes)]
+    return np.sort(np.concatenate([some[_opencv(boxes[:, some], None, None, threshold)] for some in own]))
 
 
 def _overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -120,20 +181,18 @@ def _overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.floa
 
 
 def _opencv(
-    boxes: NDArray[np.float64], scores: NDArray[np.float32], classes: NDArray[np.intp] | None, threshold: np.float32
+    boxes: NDArray[np.float64], scores: NDArray[np.float32] | None, classes: NDArray[np.intp] | None, threshold: np.float32
 ) -> NDArray[np.intp]:
+    """:param scores: above zero; ``None``: the boxes come best first."""
+    x, y, width, height = boxes[:4]
     if classes is not None:
         # Moved apart by class; from zero, or one that reaches left of the picture would meet another class.
-        left = boxes[0].min()
-        step = (boxes[0] + boxes[2]).max() - left + 1.0
-        boxes = boxes.copy()
-        boxes[0] += classes * step - left
-    if scores.min() <= 0:  # OpenCV takes only what is above zero: ranks do as well
-        ranks = np.empty(len(scores), np.intp)
-        ranks[np.argsort(-scores, kind='stable')] = np.arange(len(scores), 0, -1)
-        scores = ranks.astype(np.float32)
+        left = x.min()
+        x = x + (classes * ((x + width).max() - left + 1.0) - left)
+    if scores is None:
+        scores = np.arange(len(x), 0, -1, np.float32)
     # A list of tuples is read quicker than an array, which OpenCV takes number by number.
-    rectangles = list(zip(*boxes[:4].tolist(), strict=True))
+    rectangles = list(zip(x.tolist(), y.tolist(), width.tolist(), height.tolist(), strict=True))
     opencv: Any = cv2.dnn.NMSBoxes
     found = opencv(rectangles, scores, 0.0, float(threshold))
     return np.asarray(found, np.intp).reshape(-1)

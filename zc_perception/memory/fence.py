@@ -137,18 +137,18 @@ class _TimerSpec(ctypes.Structure):
 
 
 _TFD_TIMER_ABSTIME = 1
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _timer(deadline_ns: int) -> OwnedFd:
     """A timerfd (os.timerfd_create is Python 3.13's) that turns readable at *deadline_ns* of CLOCK_MONOTONIC, and stays so."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    number = libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_CLOEXEC | os.O_NONBLOCK)
+    number = _libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_CLOEXEC | os.O_NONBLOCK)
     if number < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     timer = OwnedFd(number)
     # All zero would disarm it.
     seconds, nanoseconds = divmod(max(1, deadline_ns), 1_000_000_000)
-    if libc.timerfd_settime(timer.fileno(), _TFD_TIMER_ABSTIME, ctypes.byref(_TimerSpec(0, 0, seconds, nanoseconds)), None) < 0:
+    if _libc.timerfd_settime(timer.fileno(), _TFD_TIMER_ABSTIME, ctypes.byref(_TimerSpec(0, 0, seconds, nanoseconds)), None) < 0:
         error = OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         timer.close()
         raise error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -65,13 +66,14 @@ class CaptureNode(PerceptionNode):
         super().__init__('capture', **node_options)
         self.ledger = ledger or CopyLedger()
         self.latencies = StageLatencies()
+        self._node_clock = self.get_clock()
         self.buffers: CameraBuffers | None = None
         self._participants: Sequence[BufferConstraints | Consumer] = ()
         self._settings: BufferSettings | None = None
         self._counters = CaptureCounters()
         self._check_frame_id(self.parameters['frame_id'])
         self._stand_ins = parse_stand_ins(self.parameters['participants'])
-        self._factory = CameraFactory(self.parameters, self._now_ns, self.ledger)
+        self._factory = CameraFactory(self.parameters, self.now_ns, self.ledger)
         self._open = camera_factory or self._factory.open
         self.supervisor = CameraSupervisor(
             'camera', self._open_camera, self._prepare, self._publish, self._on_condition, wait_s=self._delay()
@@ -106,8 +108,10 @@ class CaptureNode(PerceptionNode):
         quality = self.parameters['jpeg_quality']
         return [ExtraMessage(CompressedImage, '/compressed', FrameToJpeg(quality, self.ledger))] if quality else []
 
-    def _now_ns(self) -> int:
-        return int(self.get_clock().now().nanoseconds)
+    def now_ns(self) -> int:
+        """The ROS clock, in ns. Unless a simulation drives it, that is the system's, which is read in a tenth of the time."""
+        clock = self._node_clock
+        return int(clock.now().nanoseconds) if clock.ros_time_is_active else time.time_ns()
 
     @property
     def camera(self) -> Camera:

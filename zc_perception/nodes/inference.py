@@ -20,7 +20,7 @@ from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.token import Consumer
 from zc_perception.nodes.frame_links import SUBSCRIPTION_SPECS, subscribe_frames, subscription_status
-from zc_perception.nodes.messages import DetectionsWriter, label_message
+from zc_perception.nodes.messages import detections_writer, label_message
 from zc_perception.nodes.parameters import ParameterSpec
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.npu.accelerator import Accelerator
@@ -97,7 +97,7 @@ class InferenceNode(PerceptionNode):
         self.manifest, self._accelerator_reasons = selected.manifest, selected.reasons
         try:
             self._head = make_head(self.manifest.head)
-            self._writer = DetectionsWriter(len(self.manifest.classes))
+            self._to_message = detections_writer(len(self.manifest.classes))
             self._publisher = self.create_publisher(Detection2DArray, 'detections', QoSProfile(depth=10))
             latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
             self._label_publisher = self.create_publisher(LabelInfo, 'label_info', latched)
@@ -220,7 +220,7 @@ class InferenceNode(PerceptionNode):
         limits = DecodeLimits(self.score_threshold, self._own('nms_threshold', self.manifest.nms_threshold), maximum)
         found = self._head.decode(entry.job.outputs(), entry.job.letterbox, limits)
         decoded_ns = time.monotonic_ns()
-        self._publisher.publish(self._writer.write(data.header, found))
+        self._publisher.publish(self._to_message(data.header, found))
         published_ns = time.monotonic_ns()
         self.processed += 1
         self.detected += len(found)

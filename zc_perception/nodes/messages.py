@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from vision_msgs.msg import Detection2D, Detection2DArray, LabelInfo, ObjectHypothesisWithPose, VisionClass
 
 from zc_perception.detection.detections import Detections
 from zc_perception.frame import Header
+from zc_perception.nodes.detections_cdr import DetectionsCdr, cdr_is_understood
 
 
 class DetectionsWriter:
@@ -46,6 +47,16 @@ class DetectionsWriter:
             hypothesis.score = score
         message.detections = self._spare[: len(detections)]
         return message
+
+
+def detections_writer(num_classes: int) -> Callable[[Header, Detections], Detection2DArray | bytes]:
+    """What makes of a frame's detections what ``Publisher.publish`` takes: serialised bytes where the middleware understands them as they
+    are meant, else a message, valid until the next call.
+
+    :param num_classes: how many class ids there are.
+    """
+    fallback = DetectionsWriter(num_classes).write
+    return DetectionsCdr(num_classes).write if cdr_is_understood(fallback) else fallback
 
 
 def label_message(classes: Sequence[str], threshold: float) -> LabelInfo:

@@ -106,7 +106,7 @@ def a_driver_that_exports_nothing_is_given_our_memory() -> None:
     camera.close()
     with streaming(SINGLE) as camera:
         equal((camera.memory, camera.heap_name), ('import', 'dma_heap/system'), 'memory')
-        assert any('REQBUFS' in note for note in camera.notes), camera.notes
+        assert any('REQBUFS' in note for note in camera.notices()), camera.notices()
         next_frame(camera).release()
     camera = opened(SINGLE)
     camera.set_control('inject_vidioc_reqbufs_error', 0)

@@ -137,9 +137,13 @@ int axl_fence_reserve(struct dma_fence *fence, struct dma_buf *dmabuf, enum dma_
 /* axl_job.c */
 
 u32 axl_max_in_flight(void);
-struct workqueue_struct *axl_job_queue(struct axl_file *file);
 long axl_ioctl_submit(struct axl_file *file, void __user *up);
 long axl_ioctl_submit2(struct axl_file *file, void __user *up);
+
+/* axl_queue.c */
+
+struct workqueue_struct *axl_queue_new(struct axl_file *file);
+u32 axl_queue_latency(const struct axl_file *file, u64 seqno);
 
 /* axl_shipped.c */
 

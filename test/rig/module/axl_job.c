@@ -12,10 +12,6 @@
 
 #define AXL_HOLD_US	1000	/* between looks at whether a held job may go on */
 
-static uint latency_us = 2000;
-module_param(latency_us, uint, 0644);
-MODULE_PARM_DESC(latency_us, "what a job takes before it reads its pixels");
-
 static uint max_in_flight = 4;
 module_param(max_in_flight, uint, 0644);
 MODULE_PARM_DESC(max_in_flight, "jobs that an open file may have queued at a time");
@@ -23,12 +19,6 @@ MODULE_PARM_DESC(max_in_flight, "jobs that an open file may have queued at a tim
 static uint default_timeout_us = USEC_PER_SEC;
 module_param(default_timeout_us, uint, 0644);
 MODULE_PARM_DESC(default_timeout_us, "for jobs submitted with a timeout of 0");
-
-static bool out_of_order;
-module_param(out_of_order, bool, 0644);
-MODULE_PARM_DESC(out_of_order, "jobs of files opened while it is set run side by side, the first of four the longest");
-
-#define AXL_CORES	4
 
 static bool reservation_fences = true;
 module_param(reservation_fences, bool, 0644);
@@ -64,22 +54,6 @@ struct axl_request {
 u32 axl_max_in_flight(void)
 {
 	return max_in_flight;
-}
-
-/* The queue of a file that is being opened. WQ_MEM_RECLAIM: others wait for our fences, who must not wait for memory. */
-struct workqueue_struct *axl_job_queue(struct axl_file *file)
-{
-	file->out_of_order = READ_ONCE(out_of_order);
-	if (file->out_of_order)
-		return alloc_workqueue("metis", WQ_UNBOUND | WQ_MEM_RECLAIM, AXL_CORES);
-	return alloc_ordered_workqueue("metis", WQ_MEM_RECLAIM);
-}
-
-static u32 axl_job_latency(const struct axl_file *file, u64 seqno)
-{
-	u32 latency = READ_ONCE(latency_us);
-
-	return file->out_of_order ? latency * (AXL_CORES - (u32)(seqno - 1) % AXL_CORES) : latency;
 }
 
 static void axl_in_fence_signalled(struct dma_fence *fence, struct dma_fence_cb *cb)
@@ -349,7 +323,7 @@ static int axl_job_commit(struct axl_job *job)
 	 */
 	ret = axl_job_reserve(job);
 	job->error = ret;
-	job->latency_us = axl_job_latency(file, fence->seqno);
+	job->latency_us = axl_queue_latency(file, fence->seqno);
 	job->faults = axl_faults_of(fence->seqno);
 	file->seqno++;
 	trace_axl_submit(job->import->handle, fence->context, fence->seqno, job->model_id);

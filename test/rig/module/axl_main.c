@@ -106,7 +106,7 @@ static int axl_open(struct inode *inode, struct file *filp)
 
 	if (!file)
 		return -ENOMEM;
-	file->queue = axl_job_queue(file);
+	file->queue = axl_queue_new(file);
 	if (!file->queue) {
 		kfree(file);
 		return -ENOMEM;

@@ -13,7 +13,7 @@ from zc_perception.verify.bench.pipeline_bars import PIPELINE_BARS
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--seconds', type=float, default=3.0, help='of each series, and the same again at rest (default: 3)')
-    parser.add_argument('--delay-ms', type=float, default=10.0, help='how long the accelerator takes for a frame (default: 10)')
+    parser.add_argument('--delay-ms', type=float, default=2.0, help='how long the accelerator takes for a frame (default: 2)')
 
 
 def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:

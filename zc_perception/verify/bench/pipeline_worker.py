@@ -1,6 +1,6 @@
 """A process of the pipeline benchmark: ``python -m zc_perception.verify.bench.pipeline_worker ROLE TOPIC CAMERAS …``.
 
-``pipeline TOPIC CAMERAS WIDTH HEIGHT HZ DELAY_MS`` runs a capture and an inference node for each camera, all in this process, as
+``pipeline TOPIC CAMERAS WIDTH HEIGHT HZ DELAY_MS`` (0 Hz: unthrottled) runs a capture and an inference node for each camera, all in this process, as
 ``perception`` does; ``reader TOPIC CAMERAS`` subscribes to all their detections, as somebody's own node does.
 Reads a command per line from standard input, JSON, and answers with a line of JSON.
 
@@ -41,12 +41,13 @@ from zc_perception.detection.detections import Detections
 from zc_perception.errors import ZcError
 from zc_perception.link.endpoints import IN_PROCESS
 from zc_perception.memory.ledger import CopyLedger
+from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.process import ExecutorThread, NodeGroup, ros_context
 from zc_perception.npu.scheduler import InFlight
 from zc_perception.verify.bench.commands import answer, commands
 from zc_perception.verify.bench.delayed_accelerator import DelayedAccelerator
-from zc_perception.verify.bench.prefilled_camera import PrefilledCapture
+from zc_perception.verify.bench.prefilled_camera import PrefilledCamera
 
 MODEL = 'road'
 _DRAIN_S = 5.0
@@ -60,11 +61,13 @@ class Graph:
         self, context: rclpy.Context, topic: str, ledger: CopyLedger, size: tuple[int, int], rate_hz: float, delay_s: float
     ) -> None:
         common: dict[str, Any] = {'context': context, 'namespace': topic, 'ledger': ledger}
-        camera = {'width': size[0], 'height': size[1], 'framerate': rate_hz}
         self._delay_ns = round(delay_s * 1e9)
         self.latencies_us: list[float] = []
         self.spent_ns: list[int] = []
-        self.capture = PrefilledCapture(parameter_overrides=[Parameter(k, value=v) for k, v in camera.items()], **common)
+        self.camera = PrefilledCamera(
+            *size, rate_hz or 1.0, 'camera_optical', now_ns=lambda: self.capture.now_ns(), ledger=ledger, unthrottled=not rate_hz
+        )
+        self.capture = CaptureNode(camera_factory=lambda identity: self.camera, **common)
         try:
             values = {'model': MODEL, 'in_flight': _IN_FLIGHT}
             overrides = [Parameter(k, value=v) for k, v in values.items()]
@@ -77,12 +80,13 @@ class Graph:
 
     def _published(self, entry: InFlight, found: Detections) -> None:
         self.spent_ns.append(time.process_time_ns())
+        self.camera.go_on()
         self.latencies_us.append((time.monotonic_ns() - entry.frame.data.captured_ns - self._delay_ns) / 1e3)
 
     @property
     def due(self) -> int:
         """Frames that the camera had, with or without a slot."""
-        statistics = self.capture.camera.statistics()
+        statistics = self.camera.statistics()
         return statistics.captured + statistics.dropped
 
 
@@ -93,7 +97,7 @@ class Pipelines:
         self._graphs = graphs
 
     def describe(self) -> dict[str, Any]:
-        heap = self._graphs[0].capture.camera.heap_name
+        heap = self._graphs[0].camera.heap_name
         return {'rmw': get_rmw_implementation_identifier(), 'buffers': heap, 'model': MODEL}
 
     def matched(self) -> dict[str, Any]:
@@ -118,10 +122,10 @@ class Pipelines:
             graph.latencies_us, graph.spent_ns = [], []
         began_s, began_ns = time.monotonic(), time.process_time_ns()
         for graph in self._graphs:
-            graph.capture.running.set()
+            graph.camera.running.set()
         time.sleep(seconds)
         for graph in self._graphs:
-            graph.capture.running.clear()
+            graph.camera.running.clear()
         deadline = time.monotonic() + _DRAIN_S
         # A frame that was captured is published, refused or lost; only then the series is over.
         quiet = 0

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import threading
 import time
 from typing import Any
 
 import numpy as np
 
-from zc_perception.camera.camera import SLOT_WAIT_S, Camera, DrawnCamera
+from zc_perception.camera.camera import SLOT_WAIT_S, DrawnCamera
 from zc_perception.errors import CameraError
 from zc_perception.frame import Frame
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.negotiation.settings import BufferSettings
-from zc_perception.nodes.capture import CaptureNode
 
 _GREY = 128
 
 
 class PrefilledCamera(DrawnCamera):
-    """Delivers at a steady pace while :attr:`running` is set; a frame without a free slot is lost and counted."""
+    """Delivers while :attr:`running` is set; a frame without a free slot is lost and counted.
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    :param unthrottled: instead of at a steady pace, each frame comes when :meth:`go_on` is called.
+    """
+
+    def __init__(self, *arguments: Any, unthrottled: bool = False, **options: Any) -> None:
+        super().__init__(*arguments, heap=SealedMemfd(), **options)
         self.running = threading.Event()
+        self._turns: queue.SimpleQueue[None] | None = queue.SimpleQueue() if unthrottled else None
+
+    def go_on(self) -> None:
+        """The next frame may come. Any thread; does nothing when there is a pace."""
+        if self._turns is not None:
+            self._turns.put(None)
 
     def configure(self, settings: BufferSettings) -> None:
         """See :class:`~zc_perception.camera.camera.Camera`. The only time that a pixel is written."""
@@ -44,8 +54,7 @@ class PrefilledCamera(DrawnCamera):
             self._next_time = 0.0
             self.running.wait(SLOT_WAIT_S)
             return None
-        if not self._wait_for_turn():
-            return None
+        self._wait_for_turn()
         began_ns = time.monotonic_ns()
         slot = self._pool.acquire()
         if slot is None:
@@ -65,20 +74,23 @@ class PrefilledCamera(DrawnCamera):
         self._captured += 1
         return frame
 
-
-class PrefilledCapture(CaptureNode):
-    """A capture node of the same parameters with such a camera."""
-
-    def _open_camera(self, identity: str) -> Camera:
-        values = self.parameters
-        size = values['width'], values['height'], values['framerate']
-        camera = PrefilledCamera(*size, values['frame_id'], heap=SealedMemfd(), now_ns=self._now_ns, ledger=self.ledger)
-        self._counters.begin(camera)
-        return camera
-
-    @property
-    def running(self) -> threading.Event:
-        """Set: frames come."""
-        camera = self.camera
-        assert isinstance(camera, PrefilledCamera)
-        return camera.running
+    def _wait_for_turn(self) -> bool:
+        """One system call, as the wait for a driver is; not to be woken by :meth:`stop`, which then waits for a period at most."""
+        if self._turns is None:
+            now = time.monotonic()
+            period = 1.0 / self.framerate
+            if now - self._next_time > period:
+                self._late += self._next_time > 0.0
+                self._next_time = now
+            time.sleep(max(0.0, self._next_time - now))
+            self._next_time += period
+        elif self._next_time:
+            # Should a frame get lost, the next one comes all the same.
+            with contextlib.suppress(queue.Empty):
+                self._turns.get(timeout=SLOT_WAIT_S)
+        else:
+            self._next_time = 1.0
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self._turns.get_nowait()
+        return True

@@ -1,0 +1,391 @@
+"""The libcamera camera: a pipeline handler's own dma-bufs, each a slot, and its request queued again when its last lease is dropped.
+
+Source: libcamera's documentation and Python bindings. ``SensorTimestamp`` is CLOCK_BOOTTIME. Tested against a module of our own with the
+documented interface of two generations of the bindings, not with libcamera itself: it needs a Raspberry Pi or the like.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from zc_perception.camera.camera import CameraStatistics
+from zc_perception.camera.clock import CaptureClock, StampClock
+from zc_perception.camera.libcamera_bindings import PlaneFd, Requests, checked, error_of, import_libcamera, planes_of
+from zc_perception.errors import AllocationError, CameraError, CameraLostError, ConfigError, LayoutError
+from zc_perception.frame import Frame, Header
+from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
+from zc_perception.memory.pool import BufferPool, Buffers, PoolStatistics, Slot
+from zc_perception.memory.slot import close_buffers
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.settings import BufferSettings
+from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range
+from zc_perception.pixel.fourcc import NV12, pixel_format
+from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout
+from zc_perception.pixel.modifier import LINEAR
+
+# What a pipeline handler needs queued, and one frame that is being handed over.
+_QUEUED = 3
+_WAIT_S = 0.25
+_FENCE_POLL_S = 0.005
+_MATRICES = {'rec601': Matrix.BT601, 'rec709': Matrix.BT709, 'rec2020': Matrix.BT2020}
+
+
+class LibcameraCamera:
+    """NV12 frames of one camera of libcamera.
+
+    :param camera: its id or a part of it, or its number; empty: the first.
+    :param width: 0: the handler's own choice.
+    :param height: likewise.
+    :param framerate: frames per second; 0: its own.
+    :param now_ns: the ROS clock.
+    :param buffers: how many to ask for; 3 to 32.
+    :param watchdog_s: silent for longer, it is lost; 0: it may be.
+    :raises ConfigError: no bindings, no such camera, or it has no NV12 of that size.
+    :raises CameraError: it can't be had.
+    """
+
+    def __init__(
+        self,
+        camera: str = '',
+        *,
+        width: int = 0,
+        height: int = 0,
+        framerate: float = 0.0,
+        frame_id: str,
+        now_ns: Callable[[], int],
+        buffers: int = 6,
+        watchdog_s: float = 5.0,
+    ) -> None:
+        if not _QUEUED <= buffers <= 32:
+            raise ConfigError(f'{buffers} buffers can not be asked of libcamera; use {_QUEUED} to 32')
+        self._module = import_libcamera()
+        self._requests = Requests.shared(self._module)
+        self._frame_id = frame_id
+        self.clock = StampClock(now_ns)
+        self._watchdog_s = watchdog_s
+        self._pool: BufferPool | None = None
+        self._by_slot: list[Any] = []
+        self._queue_lock = threading.Lock()
+        self._queue_error: CameraError | None = None
+        self._streaming = self._stopped = self._acquired = self._closed = False
+        self._last_sequence: int | None = None
+        self._last_frame = time.monotonic()
+        self._captured = self._lost = self._bad = 0
+        self._wanted_rate = framerate
+        self.framerate = framerate
+        self._box = self._requests.open()
+        try:
+            self._camera = self._find(camera)
+            self._call('acquire the camera', self._camera.acquire)
+            self._acquired = True
+            self._configure_stream(width, height, buffers)
+            self._allocator = self._module.FrameBufferAllocator(self._camera)
+            self._call('allocate its buffers', lambda: self._allocator.allocate(self._stream))
+            self._buffers = list(self._allocator.buffers(self._stream))
+            self._layout, self._colorimetry = self._describe()
+        except BaseException:
+            self.close()
+            raise
+
+    def _call(self, what: str, call: Callable[[], Any]) -> Any:
+        try:
+            return checked(what, call())
+        except (OSError, RuntimeError, ValueError) as error:
+            raise error_of(what, error) from error
+
+    def _find(self, wanted: str) -> Any:
+        cameras = list(self._requests.manager.cameras)
+        names = [camera.id for camera in cameras]
+        if not cameras:
+            raise CameraError('libcamera found no camera; see that it is plugged in, and what cam -l says')
+        if not wanted:
+            return cameras[0]
+        if wanted.isdigit() and int(wanted) < len(cameras):
+            return cameras[int(wanted)]
+        found = [camera for camera in cameras if wanted == camera.id] or [camera for camera in cameras if wanted in camera.id]
+        if len(found) != 1:
+            raise CameraError(f"libcamera has {len(found)} cameras '{wanted}'; there are {', '.join(names)}: name one, or its number")
+        return found[0]
+
+    def _configure_stream(self, width: int, height: int, buffers: int) -> None:
+        module = self._module
+        roles = module.StreamRole
+        role = getattr(roles, 'VideoRecording', None) or roles.Viewfinder
+        configuration = self._camera.generate_configuration([role])
+        stream = configuration.at(0)
+        stream.pixel_format = module.PixelFormat('NV12')
+        if width and height:
+            stream.size = module.Size(width, height)
+        stream.buffer_count = buffers
+        configuration.validate()
+        name, size = str(stream.pixel_format), stream.size
+        if name != 'NV12':
+            raise ConfigError(f"camera '{self._camera.id}' has no NV12 stream but {name}; use camera: gstreamer with libcamerasrc")
+        if width and height and (size.width, size.height) != (width, height):
+            raise ConfigError(
+                f"camera '{self._camera.id}' can't do {width}x{height}; the nearest is {size.width}x{size.height}: set width and height"
+            )
+        self._call('configure the stream', lambda: self._camera.configure(configuration))
+        self._stream = stream.stream
+        self._configuration = stream
+        self.width, self.height = int(stream.size.width), int(stream.size.height)
+
+    def _describe(self) -> tuple[ImageLayout, Colorimetry]:
+        """The layout of every buffer, which must all be alike."""
+        if len(self._buffers) < _QUEUED:
+            raise CameraError(f"camera '{self._camera.id}' gave {len(self._buffers)} buffers; at least {_QUEUED} are needed")
+        layouts = {self._layout_of(planes_of(buffer)) for buffer in self._buffers}
+        if len(layouts) != 1:
+            raise CameraError(f"camera '{self._camera.id}': its buffers are not alike; report the camera and libcamera's version")
+        text = str(self._configuration.color_space).lower()
+        matrix = next((matrix for name, matrix in _MATRICES.items() if name in text), Matrix.BT601)
+        full = 'full' in text or 'jpeg' in text or 'sycc' in text
+        return layouts.pop(), Colorimetry(matrix, Range.FULL if full else Range.LIMITED)
+
+    def _layout_of(self, planes: list[PlaneFd]) -> ImageLayout:
+        stride = int(self._configuration.stride)
+        identities = [_identity(plane) for plane in planes]
+        shapes = pixel_format(NV12).planes
+        if len(planes) == 1:
+            # All in one: chroma follows luma.
+            luma = stride * self.height
+            places = [(0, planes[0].offset, luma), (0, planes[0].offset + luma, planes[0].length - luma)]
+        else:
+            order = list(dict.fromkeys(identities))
+            places = [(order.index(i), plane.offset, plane.length) for i, plane in zip(identities, planes, strict=True)]
+        if len(places) != len(shapes):
+            raise CameraError(f"camera '{self._camera.id}' gives NV12 in {len(places)} planes; there must be 1 or 2")
+        layout = ImageLayout(
+            self.width, self.height, NV12, LINEAR, tuple(PlaneLayout(b, o, stride, min(s, stride * p.rows(self.height)))
+                                                         for (b, o, s), p in zip(places, shapes, strict=True))
+        )  # fmt: skip
+        return layout
+
+    @property
+    def device(self) -> str:
+        """See :class:`Camera`."""
+        return f'libcamera {self._camera.id}'
+
+    @property
+    def identity(self) -> str:
+        """See :class:`Camera`. libcamera's ids are places on buses and sensors' names: the same after a reboot."""
+        return f'libcamera: {self._camera.id}'
+
+    @property
+    def heap_name(self) -> str:
+        """See :class:`Camera`."""
+        return 'libcamera'
+
+    @property
+    def ended(self) -> bool:
+        """See :class:`Camera`."""
+        return False
+
+    def constraints(self) -> BufferConstraints:
+        """See :class:`Camera`. Its pipeline handler decides stride and offsets."""
+        size = (self.width, self.height)
+        return BufferConstraints(
+            'libcamera camera',
+            formats=((NV12, LINEAR),),
+            heaps=(self.heap_name,),
+            slots=_QUEUED,
+            min_size=size,
+            max_size=size,
+        )
+
+    def configure(self, settings: BufferSettings) -> None:
+        """See :class:`Camera`. The buffers are there already; of the settings nothing counts."""
+        waiting = list(self._buffers)
+
+        def take() -> Buffers:
+            if not waiting:
+                raise AllocationError(f"camera '{self._camera.id}': a libcamera buffer can't be replaced while streaming")
+            return self._adopt(planes_of(waiting.pop(0)))
+
+        try:
+            self._pool = BufferPool(
+                self._layout, take, len(self._buffers), name='camera', on_free=self._queue_again, reserve=min(_QUEUED, len(self._buffers))
+            )
+        except (AllocationError, LayoutError) as error:
+            raise CameraError(f"camera '{self._camera.id}': {error}") from error
+        self._by_slot = [self._request(index, buffer) for index, buffer in enumerate(self._buffers)]
+
+    def _adopt(self, planes: list[PlaneFd]) -> Buffers:
+        made: dict[BufferIdentity, DmaBuf] = {}
+        try:
+            for plane in planes:
+                identity = _identity(plane)
+                if identity not in made:
+                    made[identity] = DmaBuf.from_fd(plane.duplicate(), heap=self.heap_name)
+            buffers = tuple(made.values())
+            validate_layout(self._layout, [buffer.size for buffer in buffers])
+        except BaseException:
+            close_buffers(list(made.values()))
+            raise
+        return buffers
+
+    def _request(self, index: int, buffer: Any) -> Any:
+        request = self._camera.create_request(self._box.cookie | index)
+        if request is None:
+            raise CameraError(f"camera '{self._camera.id}': libcamera made no request; release the camera elsewhere and try again")
+        self._call('add a buffer to a request', lambda: request.add_buffer(self._stream, buffer))
+        return request
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """See :class:`Camera`."""
+        return () if self._pool is None else self._pool.slots
+
+    @property
+    def pool(self) -> BufferPool | None:
+        """See :class:`Camera`."""
+        return self._pool
+
+    def _queue_again(self, slot: Slot) -> None:
+        """Called by whoever drops the last lease: a failure is the camera's, not the consumer's."""
+        with self._queue_lock:
+            if not self._streaming:
+                return
+            try:
+                request = self._by_slot[slot.index]
+                request.reuse()
+                self._call('queue a request', lambda: self._camera.queue_request(request))
+            except CameraError as error:
+                self._queue_error = error
+
+    def _start(self) -> None:
+        self._call('start the camera', lambda: self._camera.start(self._controls()))
+        self._streaming = True
+        self._last_frame = time.monotonic()
+        for request in self._by_slot:
+            self._call('queue a request', lambda request=request: self._camera.queue_request(request))
+
+    def _controls(self) -> Mapping[Any, Any]:
+        limits = getattr(getattr(self._module, 'controls', None), 'FrameDurationLimits', None)
+        if not self._wanted_rate or limits is None:
+            return {}
+        period_us = round(1e6 / self._wanted_rate)
+        return {limits: (period_us, period_us)}
+
+    def capture(self) -> Frame | None:
+        """See :class:`Camera`.
+
+        :raises CameraLostError: it is gone or silent.
+        """
+        pool = self._pool
+        if pool is None:
+            raise CameraError('the camera is not configured')
+        if self._stopped:
+            return None
+        if self._queue_error is not None:
+            raise self._queue_error
+        if not self._streaming:
+            self._start()
+        pool.collect()
+        request = self._requests.wait(self._box, _FENCE_POLL_S if pool.waiting else _WAIT_S)
+        if self._stopped:
+            return None
+        if request is None:
+            silent = time.monotonic() - self._last_frame
+            if 0.0 < self._watchdog_s < silent and pool.statistics().states:
+                raise CameraLostError(f"camera '{self._camera.id}' gave no frame for {silent:.1f} s; see its cable and libcamera's log")
+            return None
+        self._last_frame = time.monotonic()
+        return self._frame(pool, request)
+
+    def _frame(self, pool: BufferPool, request: Any) -> Frame | None:
+        slot = pool.acquire(request.cookie & 0xFFFF)
+        if slot is None:
+            raise CameraError(f"camera '{self._camera.id}': request {request.cookie & 0xFFFF} came back although it was not queued")
+        self._count(int(request.sequence))
+        buffer = self._buffers[slot.index]
+        if request.status != self._module.Request.Status.Complete or _bad(self._module, buffer):
+            self._bad += 1
+            if request.status != self._module.Request.Status.Complete and not self._stopped:
+                # Cancelled although nobody stopped it: the camera is gone. The slot stays out of the queue.
+                with self._queue_lock:
+                    self._streaming = False
+                pool.discard(slot)
+                raise CameraLostError(
+                    f"camera '{self._camera.id}': libcamera cancelled its requests; plug it in again, or see the kernel log"
+                )
+            pool.discard(slot)
+            return None
+        captured_boot_ns = _timestamp(self._module, request, buffer)
+        self._captured += 1
+        clock = CaptureClock.UNKNOWN if captured_boot_ns is None else CaptureClock.BOOTTIME
+        stamp_ns = self.clock.stamp(captured_boot_ns or 0, clock)
+        now = time.monotonic_ns()
+        age = 0 if captured_boot_ns is None else max(0, time.clock_gettime_ns(time.CLOCK_BOOTTIME) - captured_boot_ns)
+        return Frame.publish_slot(
+            pool,
+            slot,
+            header=Header(stamp_ns, self._frame_id),
+            colorimetry=self._colorimetry,
+            sequence=int(request.sequence),
+            captured_ns=now - age,
+        )
+
+    def _count(self, sequence: int) -> None:
+        if self._last_sequence is not None:
+            self._lost += max(0, sequence - self._last_sequence - 1)
+        self._last_sequence = sequence
+
+    def statistics(self) -> CameraStatistics:
+        """See :class:`Camera`."""
+        return CameraStatistics(self._captured, self._lost + self._bad, 0, self._lost, self._bad, 0)
+
+    def pool_statistics(self) -> PoolStatistics | None:
+        """See :class:`Camera`."""
+        return None if self._pool is None else self._pool.statistics()
+
+    def stop(self) -> None:
+        """See :class:`Camera`."""
+        self._stopped = True
+        self._box.ring()
+
+    def close(self) -> None:
+        """See :class:`Camera`. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self.stop()
+        with self._queue_lock:
+            was_streaming, self._streaming = self._streaming, False
+        if was_streaming:
+            with contextlib.suppress(CameraError):  # an unplugged camera has stopped already
+                self._call('stop the camera', self._camera.stop)
+        if self._pool is not None:
+            self._pool.close()
+        self._by_slot = []
+        if self._acquired:
+            with contextlib.suppress(CameraError):
+                self._call('release the camera', self._camera.release)
+        self._requests.close(self._box)
+
+
+def _identity(plane: PlaneFd) -> BufferIdentity:
+    status = os.fstat(plane.number)
+    return BufferIdentity(status.st_dev, status.st_ino)
+
+
+def _bad(module: Any, buffer: Any) -> bool:
+    """Whether the buffer's own metadata says that its data is no good."""
+    status = getattr(getattr(buffer, 'metadata', None), 'status', None)
+    statuses = getattr(getattr(module, 'FrameMetadata', None), 'Status', None)
+    return status is not None and statuses is not None and status != statuses.Success
+
+
+def _timestamp(module: Any, request: Any, buffer: Any) -> int | None:
+    """CLOCK_BOOTTIME nanoseconds of the exposure; ``None``: the handler doesn't say."""
+    control = getattr(getattr(module, 'controls', None), 'SensorTimestamp', None)
+    metadata = request.metadata
+    if control is not None and control in metadata:
+        return int(metadata[control])
+    stamp = int(getattr(getattr(buffer, 'metadata', None), 'timestamp', 0) or 0)
+    return stamp or None
