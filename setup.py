@@ -10,7 +10,7 @@ setup(
     name=NAME,
     version='0.1.0',
     packages=find_packages(include=[NAME, NAME + '.*']),
-    package_data={NAME: ['py.typed', 'models/*/*', 'models/*.json', 'link/WIRE.md', 'npu/VOYAGER.md', 'verify/bench/*.json']},
+    package_data={NAME: ['py.typed', 'models/*/*', 'models/*.json', 'link/WIRE.md', 'npu/axruntime/VOYAGER.md', 'verify/bench/*.json']},
     data_files=[
         ('share/ament_index/resource_index/packages', ['resource/' + NAME]),
         ('share/' + NAME, ['package.xml']),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from zc_perception.camera import v4l2
+from zc_perception.camera.v4l2 import camera as v4l2
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
 from zc_perception.link.image_conversion import ImageToFrame

@@ -15,7 +15,7 @@ from rosbags.rosbag2 import Writer as BagWriter
 from rosbags.typesys import Stores, get_typestore
 
 from zc_perception.camera.camera import DrawnCamera
-from zc_perception.camera.replay import ReplayCamera
+from zc_perception.camera.replay.camera import ReplayCamera
 from zc_perception.frame import Frame
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger

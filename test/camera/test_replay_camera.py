@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import pytest
 
-from zc_perception.camera.replay import ReplayCamera
+from zc_perception.camera.replay.camera import ReplayCamera
 from zc_perception.errors import CameraError, ConfigError, LayoutError
 from zc_perception.frame import Frame
 from zc_perception.memory.heaps import SealedMemfd

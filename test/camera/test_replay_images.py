@@ -14,8 +14,8 @@ from camera.replay_kit import NOW_NS, nv12_rows, played, random_planes, replay
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zc_perception.camera.replay_images import natural_key
-from zc_perception.camera.replay_raw import RawGeometry, format_sidecar, parse_sidecar
+from zc_perception.camera.replay.images import natural_key
+from zc_perception.camera.replay.raw import RawGeometry, format_sidecar, parse_sidecar
 from zc_perception.errors import CameraError, ConfigError
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 

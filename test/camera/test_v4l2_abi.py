@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zc_perception.camera import v4l2_abi as abi
-from zc_perception.camera import v4l2_control_abi as control_abi
+from zc_perception.camera.v4l2 import abi, control_abi
 
 STRUCTS = {
     'v4l2_capability': abi.Capability,

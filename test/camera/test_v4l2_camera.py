@@ -8,8 +8,8 @@ import os
 import pytest
 from camera.v4l2_double import Control, DriverDouble, Frame, opened, streaming, take
 
-from zc_perception.camera import v4l2_abi as abi
-from zc_perception.camera import v4l2_control_abi as cabi
+from zc_perception.camera.v4l2 import abi
+from zc_perception.camera.v4l2 import control_abi as cabi
 from zc_perception.errors import CameraBusyError, CameraError, ConfigError
 from zc_perception.negotiation.collection import negotiate
 from zc_perception.negotiation.constraints import BufferConstraints, Placement

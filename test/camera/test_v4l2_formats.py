@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zc_perception.camera.v4l2_formats import (
+from zc_perception.camera.v4l2.formats import (
     DriverFormat,
     DriverPlane,
     FormatOffer,

@@ -9,9 +9,9 @@ import select
 import pytest
 from camera.v4l2_double import DriverDouble, Frame, streaming, take
 
-from zc_perception.camera import v4l2_abi as abi
-from zc_perception.camera import v4l2_control_abi as cabi
-from zc_perception.camera.v4l2_stream import MAX_RESTARTS
+from zc_perception.camera.v4l2 import abi
+from zc_perception.camera.v4l2 import control_abi as cabi
+from zc_perception.camera.v4l2.stream import MAX_RESTARTS
 from zc_perception.errors import CameraChangedError, CameraError, CameraLostError
 from zc_perception.memory.pool import SlotState
 

@@ -1,6 +1,6 @@
 """A V4L2 driver in Python, written from the kernel's documentation: videobuf2's queues, formats of both APIs, controls, events.
 
-It stands at :class:`~zc_perception.camera.v4l2_file.DeviceFile`, below which everything is the kernel's. What it does is checked against
+It stands at :class:`~zc_perception.camera.v4l2.file.DeviceFile`, below which everything is the kernel's. What it does is checked against
 vivid by ``test/rig/guest/camera_*.py``, which ask the same of a real driver. Time passes in :meth:`DriverDouble.poll` alone.
 """
 
@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from zc_perception.camera import v4l2_abi as abi
-from zc_perception.camera import v4l2_control_abi as cabi
-from zc_perception.camera.v4l2 import V4l2Camera
-from zc_perception.camera.v4l2_device import V4l2Device
+from zc_perception.camera.v4l2 import abi
+from zc_perception.camera.v4l2 import control_abi as cabi
+from zc_perception.camera.v4l2.camera import V4l2Camera
+from zc_perception.camera.v4l2.device import V4l2Device
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.negotiation.collection import negotiate
 from zc_perception.negotiation.constraints import BufferConstraints

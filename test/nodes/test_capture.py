@@ -189,10 +189,11 @@ def test_a_format_change_reconfigures_pool_links_and_imports(free_domain: int) -
 
 def test_another_process_gets_the_new_format_without_a_copy(free_domain: int) -> None:
     plug = Plug((320, 192), (384, 256))
+    required = parameters(inference__copy_free='required')
     detections = []
     with (
         running(free_domain, plug) as bench,
-        Program('inference_node', *parameters(inference__copy_free='required'), domain=free_domain).start('link is shared_memory') as program,
+        Program('inference_node', *required, domain=free_domain).start('link is shared_memory') as program,
     ):
         bench.user.create_subscription(Detection2DArray, 'detections', lambda message: detections.append(message.header.stamp), 10)
         bench.eventually(lambda: len(detections) >= 3)
@@ -221,7 +222,7 @@ def test_a_camera_that_is_not_there_at_the_start_comes_later(free_domain: int) -
     plug.present = False
     with running(free_domain, plug, hog) as bench:
         assert bench.status('camera').level is Level.ERROR
-        with pytest.raises(CameraLostError, match='no camera is open: .*plug it in'):
+        with pytest.raises(CameraLostError, match=r'no camera is open: .*plug it in'):
             _ = bench.node.camera
         plug.present = True
         bench.eventually(lambda: bench.others[0].processed >= 1)

@@ -11,9 +11,10 @@ from zc_perception.detection.heads.spec import HeadSpec
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import EventFence, Fence
 from zc_perception.memory.heaps import Heap, SealedMemfd
-from zc_perception.npu import axl, axl_job
-from zc_perception.npu.axl_device import AxlCapabilities
-from zc_perception.npu.axl_job import allocate_results
+from zc_perception.npu.axl import accelerator as axl
+from zc_perception.npu.axl import job as axl_job
+from zc_perception.npu.axl.device import AxlCapabilities
+from zc_perception.npu.axl.job import allocate_results
 from zc_perception.npu.manifest import ModelInput, ModelManifest, TensorSpec
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR

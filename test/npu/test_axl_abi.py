@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from zc_perception.npu import axl_abi as abi
+from zc_perception.npu.axl import abi
 
 HEADER = Path(__file__).resolve().parents[1] / 'rig/module/axl_ioctl.h'
 

@@ -12,8 +12,8 @@ from npu.host_tree import Host
 
 from zc_perception.errors import AcceleratorError, DeviceLostError
 from zc_perception.frame import Frame
-from zc_perception.npu.axl import AxlAccelerator
-from zc_perception.npu.axl_errors import AxlGoneError
+from zc_perception.npu.axl.accelerator import AxlAccelerator
+from zc_perception.npu.axl.errors import AxlGoneError
 from zc_perception.pixel.fourcc import NV12
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')

@@ -11,9 +11,10 @@ import pytest
 
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
-from zc_perception.npu import axl_abi, axl_device
-from zc_perception.npu.axl_abi import ImportFlags
-from zc_perception.npu.axl_device import AxlDevice
+from zc_perception.npu.axl import abi as axl_abi
+from zc_perception.npu.axl import device as axl_device
+from zc_perception.npu.axl.abi import ImportFlags
+from zc_perception.npu.axl.device import AxlDevice
 from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, compute_layout
 from zc_perception.pixel.modifier import LINEAR

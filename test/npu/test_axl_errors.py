@@ -17,11 +17,12 @@ from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import SyncFile, SyncFileInfo
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.npu import axl_abi, axl_device
-from zc_perception.npu import axl_errors as errors
-from zc_perception.npu.axl_abi import ImportFlags
-from zc_perception.npu.axl_device import AxlDevice
-from zc_perception.npu.axl_fence import JobFence
+from zc_perception.npu.axl import abi as axl_abi
+from zc_perception.npu.axl import device as axl_device
+from zc_perception.npu.axl import errors
+from zc_perception.npu.axl.abi import ImportFlags
+from zc_perception.npu.axl.device import AxlDevice
+from zc_perception.npu.axl.fence import JobFence
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 

@@ -12,7 +12,7 @@ from npu.card_kit import CountingCard, counting_accelerator
 from zc_perception.errors import AcceleratorError
 from zc_perception.frame import Frame
 from zc_perception.memory.fence import EventFence, SyncFile
-from zc_perception.npu.axl import AxlAccelerator, AxlJob
+from zc_perception.npu.axl.accelerator import AxlAccelerator, AxlJob
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakeFrame = Callable[..., Frame]

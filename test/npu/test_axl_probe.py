@@ -15,8 +15,8 @@ from npu.host_tree import Host
 
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
-from zc_perception.npu import axl_probe
-from zc_perception.npu.axl_probe import Importable, probe_shipped_attach
+from zc_perception.npu.axl import probe as axl_probe
+from zc_perception.npu.axl.probe import Importable, probe_shipped_attach
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 

@@ -18,9 +18,9 @@ from zc_perception.frame import Frame
 from zc_perception.memory import heaps
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
-from zc_perception.npu import axl_job
-from zc_perception.npu.axl import AxlAccelerator
-from zc_perception.npu.axl_job import AxlJob, tensor_view
+from zc_perception.npu.axl import job as axl_job
+from zc_perception.npu.axl.accelerator import AxlAccelerator
+from zc_perception.npu.axl.job import AxlJob, tensor_view
 from zc_perception.npu.manifest import TensorSpec
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')

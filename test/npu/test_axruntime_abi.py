@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from doubles.c_layout import Layout, c_layout, differences, python_layout
 
-from zc_perception.npu import axruntime_abi as abi
-from zc_perception.npu.axruntime_session import device_stride
+from zc_perception.npu.axruntime import abi
+from zc_perception.npu.axruntime.session import device_stride
 
 DOUBLES = Path(__file__).resolve().parents[1] / 'doubles'
 HEADER = DOUBLES / 'axruntime.h'

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zc_perception.errors import AcceleratorError
-from zc_perception.npu.axruntime_calls import LATE_CALLS, RuntimeCalls
+from zc_perception.npu.axruntime.calls import LATE_CALLS, RuntimeCalls
 
 
 class Slot:

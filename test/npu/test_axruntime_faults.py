@@ -19,13 +19,13 @@ from zc_perception.memory.fence import EventFence
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool, SlotState
-from zc_perception.npu import axruntime
-from zc_perception.npu.axruntime import AxRuntimeAccelerator
-from zc_perception.npu.axruntime_abi import Result
-from zc_perception.npu.axruntime_input import FrameToTensor
-from zc_perception.npu.axruntime_job import AxRuntimeJob
-from zc_perception.npu.axruntime_tensors import InputSlot
-from zc_perception.npu.axruntime_worker import AxRuntimeWorker
+from zc_perception.npu.axruntime import accelerator as axruntime
+from zc_perception.npu.axruntime.abi import Result
+from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
+from zc_perception.npu.axruntime.input import FrameToTensor
+from zc_perception.npu.axruntime.job import AxRuntimeJob
+from zc_perception.npu.axruntime.tensors import InputSlot
+from zc_perception.npu.axruntime.worker import AxRuntimeWorker
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakePool = Callable[..., BufferPool]

@@ -10,11 +10,11 @@ import pytest
 from npu.axruntime_kit import Double, build_double, model_file
 
 from zc_perception.errors import AcceleratorError, ConfigError, DeviceLostError
-from zc_perception.npu import axruntime_library
-from zc_perception.npu.axruntime_abi import Argument, Result
-from zc_perception.npu.axruntime_library import RuntimeLibrary, candidates
-from zc_perception.npu.axruntime_session import InstanceOptions, OpenModel, RuntimeSession
-from zc_perception.npu.axruntime_tensors import InputSlot, OutputSlot, Tensor
+from zc_perception.npu.axruntime import library as axruntime_library
+from zc_perception.npu.axruntime.abi import Argument, Result
+from zc_perception.npu.axruntime.library import RuntimeLibrary, candidates
+from zc_perception.npu.axruntime.session import InstanceOptions, OpenModel, RuntimeSession
+from zc_perception.npu.axruntime.tensors import InputSlot, OutputSlot, Tensor
 
 OPTIONS = InstanceOptions(aipu_cores=1, num_sub_devices=1, input_dmabuf=False, output_dmabuf=False, double_buffer=False)
 

@@ -20,8 +20,8 @@ from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.memory.nvbufsurface import NvBufSurfaceHeap
 from zc_perception.memory.pool import BufferPool
 from zc_perception.memory.vic import Vic
-from zc_perception.npu.axruntime import AxRuntimeAccelerator
-from zc_perception.npu.axruntime_job import AxRuntimeJob
+from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
+from zc_perception.npu.axruntime.job import AxRuntimeJob
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout

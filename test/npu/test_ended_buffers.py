@@ -17,7 +17,7 @@ from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import EventFence
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.pool import BufferPool
-from zc_perception.npu.axl import AxlAccelerator
+from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.npu.import_cache import ImportCache, import_key
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout

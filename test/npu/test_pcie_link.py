@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from npu.host_tree import Host
 
-from zc_perception.npu.axl_discovery import HostTree
+from zc_perception.npu.axl.discovery import HostTree
 from zc_perception.npu.pcie_link import LinkRate, PcieLink, read_link
 
 ADDRESS = '0000:01:00.0'

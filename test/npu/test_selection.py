@@ -12,8 +12,9 @@ import yaml
 
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.npu import axl_errors, selection
-from zc_perception.npu.axl_device import AxlDevice, find_devices
+from zc_perception.npu import selection
+from zc_perception.npu.axl import errors as axl_errors
+from zc_perception.npu.axl.device import AxlDevice, find_devices
 from zc_perception.npu.manifest import ModelManifest, load_manifest
 from zc_perception.npu.selection import AcceleratorOptions, open_accelerator, parse_ioctl_numbers
 
@@ -108,7 +109,7 @@ class Opened:
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Opened:
     opened = Opened()
-    monkeypatch.setitem(sys.modules, 'zc_perception.npu.axruntime', SimpleNamespace(AxRuntimeAccelerator=opened))
+    monkeypatch.setitem(sys.modules, 'zc_perception.npu.axruntime.accelerator', SimpleNamespace(AxRuntimeAccelerator=opened))
     return opened
 
 

@@ -12,8 +12,8 @@ from zc_perception.frame import Frame
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool
 from zc_perception.negotiation.constraints import Placement
-from zc_perception.npu import axl
-from zc_perception.npu.axl_device import AxlCapabilities
+from zc_perception.npu.axl import accelerator as axl
+from zc_perception.npu.axl.device import AxlCapabilities
 from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR

@@ -26,7 +26,7 @@ from zc_perception.memory.heaps import Heap
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool, Buffers, PoolStatistics, Slot
 from zc_perception.memory.slot import close_buffers
-from zc_perception.negotiation.constraints import BufferConstraints, Placement
+from zc_perception.negotiation.constraints import NO_CPU, BufferConstraints, Placement
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.modifier import LINEAR, modifier_name
 
@@ -98,8 +98,7 @@ class GStreamerCamera:
         self._sequence = -1
         self._first_stamp_ns: int | None = None
         self._captured = self._lost = self._bad = self._no_slot = 0
-        self.copy_reason = ''
-        """Why every frame is copied by the CPU; empty when none is."""
+        self.copy_reason = ''  # why every frame is copied by the CPU
         self._pipeline = Pipeline(self._gst, pipeline, buffers=buffers, keep_all=keep_all)
         try:
             with self._pipeline.start(start_timeout_s) as first:
@@ -192,41 +191,29 @@ class GStreamerCamera:
 
     def facts(self) -> dict[str, object]:
         """For diagnostics."""
-        pool = self._pool
-        return {
-            'caps': self._format.caps,
-            'live': self._pipeline.live,
-            'copying': bool(self.copy_reason),
-            'copied_upstream': 0 if self._shared is None else self._shared.copied_upstream,
-            'buffers_replaced': pool.replaced if isinstance(pool, ForeignBufferPool) else 0,
-        }
+        copied_upstream = 0 if self._shared is None else self._shared.copied_upstream
+        replaced = self._pool.replaced if isinstance(self._pool, ForeignBufferPool) else 0
+        facts = {'caps': self._format.caps, 'live': self._pipeline.live, 'copying': bool(self.copy_reason)}
+        return {**facts, 'copied_upstream': copied_upstream, 'buffers_replaced': replaced}
 
     def constraints(self) -> BufferConstraints:
         """See :class:`Camera`. Strides and offsets are the pipeline's, unless frames are copied."""
-        layout, size, heaps = self._layout, (self.width, self.height), (self.heap_name,)
-        if self._heap is not None:
-            return BufferConstraints(
-                'gstreamer camera',
-                formats=((layout.fourcc, LINEAR),),
-                heaps=heaps,
-                slots=RESERVE,
-                min_size=size,
-                max_size=size,
-                cpu_access=CpuAccess.READ | CpuAccess.WRITE,
-            )
+        layout, size = self._layout, (self.width, self.height)
+        copied = self._heap is not None
         placement = {1: Placement.ONE_BUFFER, len(layout.planes): Placement.BUFFER_PER_PLANE}.get(layout.num_buffers)
         return BufferConstraints(
             'gstreamer camera',
             formats=((layout.fourcc, layout.modifier),),
-            heaps=heaps,
+            heaps=(self.heap_name,),
             slots=RESERVE,
             min_size=size,
             max_size=size,
-            placement=None if len(layout.planes) == 1 else placement,
+            placement=None if copied or len(layout.planes) == 1 else placement,
+            cpu_access=CpuAccess.READ | CpuAccess.WRITE if copied else NO_CPU,
         )
 
     def configure(self, settings: BufferSettings) -> None:
-        """See :class:`Camera`. The pipeline's buffers are looked for: the slots are as many as it gives away at the same time.
+        """See :class:`Camera`. The slots are as many as the pipeline gives away at the same time.
 
         :raises CameraError: it gives fewer than two, or they are not alike.
         """

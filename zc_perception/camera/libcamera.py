@@ -11,11 +11,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from zc_perception.camera.camera import CameraStatistics
 from zc_perception.camera.clock import CaptureClock, StampClock
-from zc_perception.camera.libcamera_bindings import PlaneFd, Requests, checked, error_of, import_libcamera, planes_of
+from zc_perception.camera.libcamera_bindings import PlaneFd, Requests, checked, error_of, import_libcamera, named, planes_of
 from zc_perception.errors import AllocationError, CameraError, CameraLostError, ConfigError, LayoutError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
@@ -32,7 +33,7 @@ from zc_perception.pixel.modifier import LINEAR
 _QUEUED = 3
 _WAIT_S = 0.25
 _FENCE_POLL_S = 0.005
-_MATRICES = {'rec601': Matrix.BT601, 'rec709': Matrix.BT709, 'rec2020': Matrix.BT2020}
+_MATRICES = {'Rec601': Matrix.BT601, 'Rec709': Matrix.BT709, 'Rec2020': Matrix.BT2020}
 
 
 class LibcameraCamera:
@@ -142,10 +143,7 @@ class LibcameraCamera:
         layouts = {self._layout_of(planes_of(buffer)) for buffer in self._buffers}
         if len(layouts) != 1:
             raise CameraError(f"camera '{self._camera.id}': its buffers are not alike; report the camera and libcamera's version")
-        text = str(self._configuration.color_space).lower()
-        matrix = next((matrix for name, matrix in _MATRICES.items() if name in text), Matrix.BT601)
-        full = 'full' in text or 'jpeg' in text or 'sycc' in text
-        return layouts.pop(), Colorimetry(matrix, Range.FULL if full else Range.LIMITED)
+        return layouts.pop(), _colorimetry(self._configuration.color_space)
 
     def _layout_of(self, planes: list[PlaneFd]) -> ImageLayout:
         stride = int(self._configuration.stride)
@@ -263,14 +261,14 @@ class LibcameraCamera:
         self._streaming = True
         self._last_frame = time.monotonic()
         for request in self._by_slot:
-            self._call('queue a request', lambda request=request: self._camera.queue_request(request))
+            self._call('queue a request', partial(self._camera.queue_request, request))
 
     def _controls(self) -> Mapping[Any, Any]:
-        limits = getattr(getattr(self._module, 'controls', None), 'FrameDurationLimits', None)
-        if not self._wanted_rate or limits is None:
+        limits = named(self._camera.controls, 'FrameDurationLimits') if self._wanted_rate else None
+        if limits is None:
             return {}
         period_us = round(1e6 / self._wanted_rate)
-        return {limits: (period_us, period_us)}
+        return {limits[0]: (period_us, period_us)}
 
     def capture(self) -> Frame | None:
         """See :class:`Camera`.
@@ -292,7 +290,7 @@ class LibcameraCamera:
             return None
         if request is None:
             silent = time.monotonic() - self._last_frame
-            if 0.0 < self._watchdog_s < silent and pool.statistics().states:
+            if 0.0 < self._watchdog_s < silent:
                 raise CameraLostError(f"camera '{self._camera.id}' gave no frame for {silent:.1f} s; see its cable and libcamera's log")
             return None
         self._last_frame = time.monotonic()
@@ -316,7 +314,7 @@ class LibcameraCamera:
                 )
             pool.discard(slot)
             return None
-        captured_boot_ns = _timestamp(self._module, request, buffer)
+        captured_boot_ns = _timestamp(request, buffer)
         self._captured += 1
         clock = CaptureClock.UNKNOWN if captured_boot_ns is None else CaptureClock.BOOTTIME
         stamp_ns = self.clock.stamp(captured_boot_ns or 0, clock)
@@ -362,7 +360,7 @@ class LibcameraCamera:
                 self._call('stop the camera', self._camera.stop)
         if self._pool is not None:
             self._pool.close()
-        self._by_slot = []
+        self._by_slot, self._buffers, self._allocator = [], [], None
         if self._acquired:
             with contextlib.suppress(CameraError):
                 self._call('release the camera', self._camera.release)
@@ -381,11 +379,16 @@ def _bad(module: Any, buffer: Any) -> bool:
     return status is not None and statuses is not None and status != statuses.Success
 
 
-def _timestamp(module: Any, request: Any, buffer: Any) -> int | None:
+def _timestamp(request: Any, buffer: Any) -> int | None:
     """CLOCK_BOOTTIME nanoseconds of the exposure; ``None``: the handler doesn't say."""
-    control = getattr(getattr(module, 'controls', None), 'SensorTimestamp', None)
-    metadata = request.metadata
-    if control is not None and control in metadata:
-        return int(metadata[control])
-    stamp = int(getattr(getattr(buffer, 'metadata', None), 'timestamp', 0) or 0)
-    return stamp or None
+    found = named(request.metadata, 'SensorTimestamp')
+    if found is not None:
+        return int(found[1])
+    return int(getattr(getattr(buffer, 'metadata', None), 'timestamp', 0) or 0) or None
+
+
+def _colorimetry(space: Any) -> Colorimetry:
+    """A stream's colours; BT.601 limited where it doesn't say."""
+    encoding, span = str(getattr(space, 'ycbcrEncoding', '')), str(getattr(space, 'range', ''))
+    matrix = next((matrix for name, matrix in _MATRICES.items() if encoding.endswith(name)), Matrix.BT601)
+    return Colorimetry(matrix, Range.FULL if span.endswith('Full') else Range.LIMITED)

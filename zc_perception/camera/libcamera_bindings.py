@@ -1,7 +1,8 @@
 """libcamera's Python module, whichever generation is installed, and its requests dealt out to the cameras of this process.
 
 The module has one manager for all cameras, with one descriptor that says that something is complete. Planes are objects in newer
-bindings, and indexed methods of the buffer in older ones; calls that fail raise in newer ones and return a negative number in older ones.
+bindings, and indexed methods of the buffer in older ones; calls that fail raise a RuntimeError with strerror's words in newer ones, and
+return a negative number in older ones. Controls are looked up by name: two objects may stand for the same one.
 
 Source: ``src/py/libcamera`` of libcamera, and its *pycamera* examples. Tested against a module of our own that has the documented
 interface of both generations (``test/doubles/libcamera_module.py``), not with libcamera itself.
@@ -10,11 +11,13 @@ interface of both generations (``test/doubles/libcamera_module.py``), not with l
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 import select
 import threading
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,7 +25,6 @@ from zc_perception.errors import CameraBusyError, CameraError, ConfigError
 from zc_perception.memory.owned_fd import OwnedFd
 
 _INSTALL = 'install it: apt install python3-libcamera, or build libcamera with -Dpycamera=enabled'
-_BUSY, _GONE = 16, 19
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,15 @@ def checked(what: str, result: Any) -> Any:
 
 def error_of(what: str, error: BaseException) -> CameraError:
     """The camera's error for one of the module's."""
-    number = error.errno if isinstance(error, OSError) else None
     text = f'libcamera could not {what}: {error}'
-    if number == _BUSY:
+    if os.strerror(errno.EBUSY) in str(error):
         return CameraBusyError(f'{text}; end the other program that uses the camera')
     return CameraError(f'{text}; try it with the program cam of libcamera-tools, and see its log (LIBCAMERA_LOG_LEVELS=*:DEBUG)')
+
+
+def named(controls: Mapping[Any, Any], name: str) -> tuple[Any, Any] | None:
+    """The control of that name and its value, or ``None``."""
+    return next(((control, value) for control, value in controls.items() if getattr(control, 'name', control) == name), None)
 
 
 def import_libcamera() -> Any:
@@ -79,6 +85,10 @@ def import_libcamera() -> Any:
         raise ConfigError(f"camera 'libcamera' needs its Python bindings: {error}; {_INSTALL}") from error
     if not hasattr(module, 'CameraManager'):
         raise ConfigError(f"the module 'libcamera' at {getattr(module, '__file__', '?')} is something else; {_INSTALL}")
+    if not hasattr(module.CameraManager, 'get_ready_requests'):
+        raise ConfigError(
+            "the module 'libcamera' is from before the middle of 2022, when its names were others; install libcamera 0.0.1 or newer"
+        )
     return module
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.camera.recording import SUFFIX, RecordingFormat, frame_head, index_of, preamble, tight_layout
-from zc_perception.camera.replay_raw import SIDECAR, RawGeometry, format_sidecar
+from zc_perception.camera.replay.raw import SIDECAR, RawGeometry, format_sidecar
 from zc_perception.errors import ConfigError, ZcError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.ledger import CopyLedger

@@ -21,8 +21,8 @@ _LITTLE = 4
 _NO_SIZE = 1e-7
 _INDEX_BITS = 31
 _TABLE = 1 << 13
-# Squares for each pixel, halved since centres come doubled, by half the exponent of an area. A box's side is 1 to 2 squares.
-_PER_PIXEL = 0.5 / 2.0 ** (np.arange(128) - 63.0)
+# Squares for each half pixel, by half the exponent of an area: a box is 1.5 to 3 squares wide.
+_PER_HALF_PIXEL = 0.75 / 2.0 ** (np.arange(128) - 63.0)
 _TURNS = (0.0, 0.5, 0.21)
 
 
@@ -106,7 +106,18 @@ def _keep(boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, threshol
         kinds = None if kinds is None else kinds[stay]
         if len(gone) < len(stay) // _LITTLE:
             break
+    # A box that suppressed others may have been left out later: what suppresses it is asked about them too.
+    last = suppressors.take(suppressors).take(suppressors)
+    moved = (last != suppressors).nonzero()[0]
+    unsure = moved[:0]
+    if len(moved):
+        still = _overlaps(boxes.take(moved, axis=1), boxes.take(last[moved], axis=1)) > threshold
+        suppressors[moved[still]] = last[moved[still]]
+        unsure = moved[~still]
     while True:
+        if len(unsure):
+            left = np.sort(np.concatenate((left, unsure)))
+            rest, kinds = boxes.take(left, axis=1), None if classes is None else classes[left]
         kept = left[_opencv(rest, None, kinds, threshold)]
         proven = np.zeros(count, bool)
         proven[kept] = True
@@ -114,9 +125,7 @@ def _keep(boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, threshol
         proven[left] = True
         if proven.all():
             return kept
-        left = np.sort(np.concatenate((left, (~proven).nonzero()[0])))
-        rest = boxes.take(left, axis=1)
-        kinds = None if classes is None else classes[left]
+        unsure = (~proven).nonzero()[0]
 
 
 @np.errstate(over='ignore', invalid='ignore')
@@ -144,7 +153,7 @@ def _best_in_squares(
     doubled: NDArray[np.float64], areas: NDArray[np.int32], classes: NDArray[np.intp] | None, places: NDArray[np.intp], shift: float
 ) -> NDArray[np.intp]:
     octaves = areas >> 24
-    squares = doubled * _PER_PIXEL.take(octaves, mode='clip')
+    squares = doubled * _PER_HALF_PIXEL.take(octaves, mode='clip')
     squares += shift + 1000
     cells = squares.astype(np.int64)
     keys = cells[0]

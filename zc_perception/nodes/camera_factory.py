@@ -9,10 +9,10 @@ from typing import Any
 from zc_perception.camera.camera import Camera
 from zc_perception.camera.gstreamer import GStreamerCamera
 from zc_perception.camera.pattern import PATTERNS
-from zc_perception.camera.replay import STAMPS, ReplayCamera
+from zc_perception.camera.replay.camera import STAMPS, ReplayCamera
 from zc_perception.camera.synthetic import DEFAULT_FRAMERATE, DEFAULT_SIZE, SyntheticCamera
-from zc_perception.camera.v4l2 import V4l2Camera
-from zc_perception.camera.v4l2_identity import find_device
+from zc_perception.camera.v4l2.camera import V4l2Camera
+from zc_perception.camera.v4l2.identity import find_device
 from zc_perception.errors import ConfigError
 from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.ledger import CopyLedger

@@ -161,8 +161,9 @@ class NodeParameters(Mapping[str, Any]):
         :raises ConfigError: names the node, the key and the nearest known one.
         """
         elsewhere = set(known_elsewhere)
+        prefixes = tuple(prefix for prefix in elsewhere if prefix.endswith('.'))
         for name in self.unclaimed():
-            if name not in elsewhere and not any(name.startswith(prefix) for prefix in elsewhere if prefix.endswith('.')):
+            if name not in elsewhere and not name.startswith(prefixes):
                 known = ', '.join(sorted(self._specs))
                 raise ConfigError(
                     f"node '{self._node_name}': parameter '{name}' is unknown{nearest(name, [*self._specs, *elsewhere])}; known are {known}"

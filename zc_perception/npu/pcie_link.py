@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from zc_perception.npu.axl_discovery import HOST, HostTree
+from zc_perception.npu.axl.discovery import HOST, HostTree
 
 NEEDED_GTS = 8.0
 NEEDED_WIDTH = 4

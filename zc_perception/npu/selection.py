@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from zc_perception.errors import AcceleratorError, ConfigError, nearest
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.npu import axl_abi
 from zc_perception.npu.accelerator import Accelerator
-from zc_perception.npu.axl import AxlAccelerator
+from zc_perception.npu.axl import abi as axl_abi
+from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.npu.manifest import ModelManifest
 
@@ -95,7 +95,7 @@ def _open(name: str, options: AcceleratorOptions, ledger: CopyLedger) -> Acceler
         )
     if name == 'axruntime':
         # Only where it is wanted: it looks for the vendor's library.
-        from zc_perception.npu.axruntime import AxRuntimeAccelerator
+        from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
 
         return AxRuntimeAccelerator(
             ledger,

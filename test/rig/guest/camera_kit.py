@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from zc_perception.camera.v4l2 import V4l2Camera
+from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.frame import Frame
 from zc_perception.negotiation.collection import BufferCollection
 from zc_perception.negotiation.constraints import BufferConstraints

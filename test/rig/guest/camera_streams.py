@@ -9,7 +9,7 @@ from zc_perception.errors import CameraError
 from zc_perception.frame import Frame
 from zc_perception.memory.pool import SlotState
 from zc_perception.negotiation.constraints import BufferConstraints, Placement
-from zc_perception.npu.axl import AxlAccelerator
+from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.pixel.format_names import from_v4l2
 from zc_perception.pixel.modifier import LINEAR
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from zc_perception.npu import axl_abi as abi
+from zc_perception.npu.axl import abi
 
 from ..virtual_result import PlanePixels, expected_boxes, expected_crcs, fourcc
 from .harness import check, equal, raises

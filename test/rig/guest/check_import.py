@@ -8,7 +8,7 @@ import mmap
 import os
 import struct
 
-from zc_perception.npu import axl_abi as abi
+from zc_perception.npu.axl import abi
 
 from ..virtual_result import FORMATS, fourcc
 from .harness import check, equal, expect_nothing_left, raises

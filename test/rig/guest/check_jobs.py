@@ -7,7 +7,7 @@ import errno
 import os
 import time
 
-from zc_perception.npu import axl_abi as abi
+from zc_perception.npu.axl import abi
 
 from .harness import check, equal, expect_nothing_left, raises
 from .kernel_api import bufinfo, heap_buffer, is_readable, live, parameters, trace_events, tracing

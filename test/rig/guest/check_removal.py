@@ -7,7 +7,7 @@ import os
 import threading
 from pathlib import Path
 
-from zc_perception.npu import axl_abi as abi
+from zc_perception.npu.axl import abi
 
 from .harness import check, equal, eventually, expect_nothing_left, raises
 from .kernel_api import LatePage, bufinfo, heap_buffer, is_readable, live, parameters, pulled, replug, unbound

@@ -7,7 +7,7 @@ import errno
 import fcntl
 import os
 
-from zc_perception.npu import axl_abi as abi
+from zc_perception.npu.axl import abi
 
 from .harness import check, equal, raises
 from .kernel_api import bufinfo, heap_buffer, is_readable, merge_fences, parameters, udmabuf_buffer

@@ -33,7 +33,7 @@ from zc_perception.detection.detections import Detections  # noqa: E402
 from zc_perception.frame import FrameData  # noqa: E402
 from zc_perception.nodes.perception import PerceptionGraph  # noqa: E402
 from zc_perception.nodes.process import NodeGroup  # noqa: E402
-from zc_perception.npu.axl import AxlJob  # noqa: E402
+from zc_perception.npu.axl.accelerator import AxlJob  # noqa: E402
 from zc_perception.npu.scheduler import InFlight  # noqa: E402
 
 WIDTH, HEIGHT, FRAMERATE = 640, 360, 30.0

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from zc_perception.npu import axl_abi as abi
+from zc_perception.npu.axl import abi
 
 from ..virtual_result import FORMATS, PlanePixels, VirtualResult, expected_boxes, expected_crcs, fourcc
 from .kernel_api import Buffer, FenceInfo, fence_info, heap_buffer, libc, wait_fence

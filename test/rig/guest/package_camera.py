@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from zc_perception.camera.v4l2 import V4l2Camera
+from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.errors import CameraError
 from zc_perception.frame import Frame
 from zc_perception.memory.pool import SlotState

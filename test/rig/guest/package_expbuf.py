@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from zc_perception.errors import AllocationError
 from zc_perception.memory.descriptor_kind import is_dmabuf
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
-from zc_perception.npu.axl_abi import ImportFlags
-from zc_perception.npu.axl_errors import AxlAccessError
+from zc_perception.npu.axl.abi import ImportFlags
+from zc_perception.npu.axl.errors import AxlAccessError
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 

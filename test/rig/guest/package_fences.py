@@ -17,7 +17,7 @@ from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.fence import DeadlineFence, Fence, FenceInfo, SyncFile
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.quarantine import quarantine_fence
-from zc_perception.npu.axl_device import AxlDevice
+from zc_perception.npu.axl.device import AxlDevice
 
 from .harness import equal
 from .kernel_api import SYNC_READ, SYNC_WRITE, fence_info, is_readable, parameters

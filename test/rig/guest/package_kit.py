@@ -18,7 +18,7 @@ import numpy as np
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.pool import BufferPool
-from zc_perception.npu.axl import AxlAccelerator
+from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.npu.manifest import load_manifest
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12

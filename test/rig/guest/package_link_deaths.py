@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from zc_perception.camera.v4l2 import V4l2Camera
+from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.dmabuf import DmaBuf

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from zc_perception.camera.v4l2 import V4l2Camera
+from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.pool import BufferPool, Slot

@@ -23,7 +23,7 @@ from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.pool import BufferPool
-from zc_perception.npu.axl_device import AxlDevice, find_devices
+from zc_perception.npu.axl.device import AxlDevice, find_devices
 
 from .package_kit import crcs
 from .package_memory_kit import LAYOUT, Child, allocate, maps_lines, publish, start

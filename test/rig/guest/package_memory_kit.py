@@ -26,8 +26,8 @@ from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, Slot
-from zc_perception.npu.axl_abi import ImportFlags
-from zc_perception.npu.axl_device import AxlDevice, find_devices
+from zc_perception.npu.axl.abi import ImportFlags
+from zc_perception.npu.axl.device import AxlDevice, find_devices
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.layout import ImageLayout
 

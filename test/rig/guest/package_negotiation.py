@@ -17,7 +17,7 @@ from zc_perception.negotiation.references import ReferenceKind
 from zc_perception.negotiation.roster import Verdict
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
 from zc_perception.negotiation.token import Participant
-from zc_perception.npu.axl import AxlAccelerator
+from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.modifier import LINEAR

@@ -11,10 +11,10 @@ from zc_perception.frame_queue import FrameQueue
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.memory.heaps import SealedMemfd, open_heap
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.npu import axl_errors as errors
-from zc_perception.npu.axl import AxlAccelerator, AxlJob
-from zc_perception.npu.axl_abi import ImportFlags
-from zc_perception.npu.axl_device import AxlDevice, find_devices
+from zc_perception.npu.axl import errors
+from zc_perception.npu.axl.abi import ImportFlags
+from zc_perception.npu.axl.accelerator import AxlAccelerator, AxlJob
+from zc_perception.npu.axl.device import AxlDevice, find_devices
 from zc_perception.npu.scheduler import InFlight, Scheduler
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout, compute_layout

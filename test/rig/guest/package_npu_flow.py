@@ -21,11 +21,11 @@ from zc_perception.frame_queue import FrameQueue
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.npu import axl_errors as errors
-from zc_perception.npu.axl import AxlAccelerator
-from zc_perception.npu.axl_device import find_devices
-from zc_perception.npu.axl_discovery import choose_card, find_cards
-from zc_perception.npu.axl_probe import Importable, probe_shipped_attach
+from zc_perception.npu.axl import errors
+from zc_perception.npu.axl.accelerator import AxlAccelerator
+from zc_perception.npu.axl.device import find_devices
+from zc_perception.npu.axl.discovery import choose_card, find_cards
+from zc_perception.npu.axl.probe import Importable, probe_shipped_attach
 from zc_perception.npu.manifest import load_manifest
 from zc_perception.npu.scheduler import InFlight, Scheduler
 from zc_perception.npu.selection import AcceleratorOptions, open_accelerator

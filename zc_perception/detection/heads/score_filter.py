@@ -85,11 +85,20 @@ class ChannelMajorFilter:
         if not len(cells):
             return NOTHING
         best = best[cells]
-        # The first class that holds the maximum: unlike the argmax of the numbers this never stops at a NaN.
-        classes = (rows[:, cells] == best).argmax(axis=0)
+        classes = _first_that_hold(rows[:, cells], best)
         if not self._tensor.quantised and not best.max() < np.inf:
             best, classes = _finite_best(rows, cells, best, classes)
         return _settle(self._tensor.read(best), cells, classes, score, self._sigmoid)
+
+
+def _first_that_hold(rows: Values, best: Values) -> NDArray[np.intp]:
+    """The first row that holds the column's maximum: unlike the argmax of the numbers this never stops at a NaN, and is quicker."""
+    places = (rows == best).reshape(-1).nonzero()[0][::-1]
+    found = places // len(best)
+    holding = np.empty(len(best), np.intp)
+    # Of several to one place the last stays: from behind, the first row.
+    holding[places - found * len(best)] = found
+    return holding
 
 
 def _finite_best(

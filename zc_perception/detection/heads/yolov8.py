@@ -82,18 +82,18 @@ class _Levels:
         self._filters = [make_score_filter(outputs[part.output], part.view(outputs), spec.sigmoid is not False) for part in self._classes]
 
     def candidates(self, outputs: Sequence[RawTensor], score: float) -> Candidates:
-        cells, classes, scores, logits = [], [], [], []
+        cells, classes, scores, sides = [], [], [], []
         for level, found in enumerate(f.find(p.view(outputs), score) for f, p in zip(self._filters, self._classes, strict=True)):
             if len(found.cells):
                 part = self._boxes[level]
                 rows, columns = np.divmod(found.cells, self._grids.shapes[level][1])
-                logits.append(outputs[part.output].read(part.view(outputs)[rows, columns]))
+                sides.append((outputs[part.output], part.view(outputs)[rows, columns]))
                 cells.append(found.cells + self._grids.starts[level])
                 classes.append(found.classes)
                 scores.append(found.scores)
         if not cells:
             return NONE
-        distances = self._distances.expected(np.concatenate(logits))
+        distances = self._distances.expected(sides)
         return Candidates(self._corners(np.concatenate(cells), distances), np.concatenate(scores), np.concatenate(classes))
 
     def _corners(self, cells: NDArray[np.intp], distances: NDArray[np.float32]) -> NDArray[np.float32]:

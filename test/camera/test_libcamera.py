@@ -1,0 +1,236 @@
+"""The libcamera camera against a module of our own with the documented interface of two generations of the bindings."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from doubles.libcamera_module import Camera, Named, free_module, make_module
+
+from zc_perception.camera.libcamera import LibcameraCamera
+from zc_perception.errors import CameraBusyError, CameraError, CameraLostError, ConfigError
+from zc_perception.frame import Frame
+from zc_perception.memory.pool import SlotState
+from zc_perception.negotiation.collection import negotiate
+from zc_perception.pixel.colorimetry import Matrix, Range
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+
+
+@pytest.fixture(params=['new', 'old'])
+def module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, no_fd_leak: None) -> Iterator[Any]:
+    made = make_module(request.param)
+    made.manager.cameras.append(Camera(made, '/base/soc/i2c0mux/i2c@1/imx708@1a'))
+    monkeypatch.setitem(sys.modules, 'libcamera', made)
+    yield made
+    free_module(made)
+
+
+@pytest.fixture
+def open_camera(module: Any) -> Iterator[Callable[..., LibcameraCamera]]:
+    cameras: list[LibcameraCamera] = []
+
+    def opened(camera: str = '', *, configured: bool = True, **options: Any) -> LibcameraCamera:
+        made = LibcameraCamera(camera, frame_id='cam', now_ns=time.time_ns, **options)
+        cameras.append(made)
+        if configured:
+            made.configure(negotiate([made.constraints()], made.width, made.height, heap='libcamera'))
+        return made
+
+    yield opened
+    for camera in cameras:
+        camera.close()
+
+
+def until(look: Callable[[], Any], what: str) -> Any:
+    end = time.monotonic() + 20.0
+    while time.monotonic() < end:
+        if found := look():
+            return found
+    raise AssertionError(f'not within 20 s: {what}')
+
+
+def next_frame(camera: LibcameraCamera) -> Frame:
+    frame: Frame = until(camera.capture, 'a frame')
+    return frame
+
+
+def shown(frame: Frame) -> int:
+    with frame.map() as (luma, chroma):
+        number = int(luma[0, 0])
+        assert (luma == number).all() and (chroma == (number + 1) % 256).all(), 'another frame was written over it'
+        return number
+
+
+@pytest.mark.parametrize(('memories', 'places'), [('shared', [(0, 0), (0, 384 * 46)]), ('split', [(0, 0), (1, 0)])])
+def test_frames_are_the_camera_s_own_buffers(
+    memories: str, places: list[tuple[int, int]], module: Any, open_camera: Callable[..., LibcameraCamera]
+) -> None:
+    module.manager.cameras[0] = Camera(module, 'imx708', memories=memories)
+    camera = open_camera(width=322, height=46, framerate=50.0)
+    layout = camera.pool.layout
+    assert [(p.buffer, p.offset) for p in layout.planes] == places and {p.stride for p in layout.planes} == {384}
+    seen = set()
+    for number in range(15):
+        with next_frame(camera) as frame:
+            assert shown(frame) == number == frame.data.sequence
+            seen.add(frame.data.buffer_uid)
+            assert (frame.data.colorimetry.matrix, frame.data.colorimetry.range) == (Matrix.BT709, Range.FULL)
+    assert 1 < len(seen) <= 6 == len(camera.slots)
+    assert module.manager.cameras[0].started_with == {'FrameDurationLimits': (20000, 20000)}
+    assert camera.statistics().captured == 15 and camera.statistics().dropped == 0
+
+
+def test_a_buffer_is_not_filled_while_somebody_has_it(open_camera: Callable[..., LibcameraCamera]) -> None:
+    camera = open_camera(buffers=4)
+    held = [next_frame(camera) for _ in range(2)]
+    before = [shown(frame) for frame in held]
+    for _ in range(12):
+        next_frame(camera).release()
+    assert [shown(frame) for frame in held] == before
+    for frame in held:
+        frame.release()
+    assert SlotState.LEASED not in camera.pool_statistics().states
+
+
+def test_stamps_are_of_boottime(module: Any, open_camera: Callable[..., LibcameraCamera]) -> None:
+    camera, stamps = open_camera(), []
+    for _ in range(8):
+        with next_frame(camera) as frame:
+            stamps.append(frame.header.stamp_ns)
+            assert 0 <= time.time_ns() - frame.header.stamp_ns < 2_000_000_000
+            assert abs((time.time_ns() - frame.header.stamp_ns) - (time.monotonic_ns() - frame.data.captured_ns)) < 5_000_000
+    assert stamps == sorted(set(stamps)) and camera.clock.statistics().implausible == 0
+    module.manager.cameras[0].stamps = False
+    with next_frame(camera) as frame:
+        assert abs(time.time_ns() - frame.header.stamp_ns) < 2_000_000_000
+
+
+def test_frames_that_are_marked_bad_are_counted_and_queued_again(module: Any, open_camera: Callable[..., LibcameraCamera]) -> None:
+    module.manager.cameras[0].bad = {3, 4}
+    camera = open_camera(buffers=3)
+    numbers = []
+    while len(numbers) < 8:
+        with next_frame(camera) as frame:
+            numbers.append(frame.data.sequence)
+    assert numbers == [0, 1, 2, 5, 6, 7, 8, 9]
+    assert (camera.statistics().bad, camera.statistics().lost, camera.statistics().dropped) == (2, 0, 2)
+
+
+def test_an_unplugged_camera_is_lost(module: Any, open_camera: Callable[..., LibcameraCamera]) -> None:
+    camera = open_camera()
+    kept = next_frame(camera)
+    module.manager.cameras[0].silent.set()
+    module.manager.cameras[0].unplug()
+    with pytest.raises(CameraLostError, match='cancelled its requests'):
+        until(lambda: _drained(camera), 'the loss')
+    camera.close()
+    shown(kept)
+    kept.release()
+
+
+def _drained(camera: LibcameraCamera) -> None:
+    frame = camera.capture()
+    if frame is not None:
+        frame.release()
+
+
+def test_a_silent_camera_is_lost(module: Any, open_camera: Callable[..., LibcameraCamera]) -> None:
+    camera = open_camera(watchdog_s=0.05)
+    next_frame(camera).release()
+    module.manager.cameras[0].silent.set()
+    with pytest.raises(CameraLostError, match='gave no frame for'):
+        until(lambda: _drained(camera), 'the loss')
+
+
+def test_each_camera_gets_its_own_requests_in_its_own_thread(module: Any, open_camera: Callable[..., LibcameraCamera]) -> None:
+    module.manager.cameras.append(Camera(module, 'imx219', largest=(64, 48)))
+    cameras = [open_camera('imx708'), open_camera('imx219')]
+    found: dict[int, list[int]] = {0: [], 1: []}
+
+    def run(index: int) -> None:
+        for _ in range(40):
+            with next_frame(cameras[index]) as frame:
+                assert frame.data.width == cameras[index].width
+                found[index].append(shown(frame))
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert found == {0: list(range(40)), 1: list(range(40))}
+
+
+def test_stopping_ends_a_wait(module: Any, open_camera: Callable[..., LibcameraCamera]) -> None:
+    camera = open_camera()
+    next_frame(camera).release()
+    module.manager.cameras[0].silent.set()
+    thread = threading.Thread(target=lambda: until(lambda: camera._stopped or _drained(camera), 'the stop'))
+    thread.start()
+    camera.stop()
+    thread.join(10)
+    assert not thread.is_alive() and camera.capture() is None
+
+
+def test_a_busy_camera_says_so(module: Any, open_camera: Callable[..., LibcameraCamera]) -> None:
+    module.manager.cameras[0].busy = True
+    with pytest.raises(CameraBusyError, match=r'acquire the camera: .*busy; end the other program'):
+        open_camera()
+    module.manager.cameras[0].busy = False
+    first = open_camera()
+    with pytest.raises(CameraBusyError):
+        open_camera()
+    first.close()
+    assert not module.manager.cameras[0].acquired
+    open_camera()
+
+
+@pytest.mark.parametrize(
+    ('change', 'options', 'kind', 'words'),
+    [
+        (lambda m: m.manager.cameras.clear(), {}, CameraError, 'found no camera'),
+        (lambda m: None, {'camera': 'ov5647'}, CameraError, "has 0 cameras 'ov5647'; there are /base/soc/i2c0mux/i2c@1/imx708@1a"),
+        (lambda m: m.manager.cameras.append(Camera(m, 'imx708 b')), {'camera': 'imx708'}, CameraError, 'has 2 cameras'),
+        (lambda m: None, {'width': 1280, 'height': 720}, ConfigError, r"can't do 1280x720; the nearest is 640x480"),
+        (lambda m: setattr(m.manager.cameras[0], 'formats', ['YUYV']), {}, ConfigError, 'has no NV12 stream but YUYV'),
+        (lambda m: None, {'buffers': 2}, ConfigError, '3 to 32'),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_said(
+    change: Callable[[Any], None], options: dict[str, Any], kind: type[Exception], words: str, module: Any,
+    open_camera: Callable[..., LibcameraCamera],
+) -> None:  # fmt: skip
+    change(module)
+    with pytest.raises(kind, match=words):
+        open_camera(**options)
+    assert not any(camera.acquired for camera in module.manager.cameras)
+
+
+def test_a_camera_may_be_named_by_its_number_and_knows_itself_again(module: Any, open_camera: Callable[..., LibcameraCamera]) -> None:
+    module.manager.cameras.append(Camera(module, 'imx219'))
+    camera = open_camera('1')
+    assert camera.identity == 'libcamera: imx219' and camera.device == 'libcamera imx219'
+
+
+def test_colours_that_nobody_names_are_bt601(module: Any, open_camera: Callable[..., LibcameraCamera]) -> None:
+    module.manager.cameras[0].color_space = None
+    with next_frame(open_camera()) as frame:
+        assert (frame.data.colorimetry.matrix, frame.data.colorimetry.range) == (Matrix.BT601, Range.LIMITED)
+
+
+def test_without_bindings_the_advice_is_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, 'libcamera', None)
+    with pytest.raises(ConfigError, match=r'needs its Python bindings: .*python3-libcamera'):
+        LibcameraCamera(frame_id='', now_ns=time.time_ns)
+    monkeypatch.setitem(sys.modules, 'libcamera', ModuleType('libcamera'))
+    with pytest.raises(ConfigError, match='is something else'):
+        LibcameraCamera(frame_id='', now_ns=time.time_ns)
+    monkeypatch.setitem(sys.modules, 'libcamera', SimpleNamespace(CameraManager=Named))
+    with pytest.raises(ConfigError, match='from before the middle of 2022'):
+        LibcameraCamera(frame_id='', now_ns=time.time_ns)

@@ -1,0 +1,269 @@
+"""A stand-in for libcamera's Python module, with the interface that its bindings document: a camera thread completes queued requests.
+
+Two generations: planes as objects and calls that raise (``new``), planes by indexed methods and calls that return negative numbers
+(``old``). As there, failing calls raise RuntimeError with strerror's words, metadata are keyed by control objects, of which each reading
+makes fresh ones, and the manager's descriptor is one for all cameras.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from enum import Enum
+from types import SimpleNamespace
+from typing import Any
+
+from zc_perception.memory.heaps import SealedMemfd
+
+
+class ControlId:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class Status(Enum):
+    Pending = 0
+    Complete = 1
+    Cancelled = 2
+
+
+class FrameStatus(Enum):
+    Success = 0
+    Error = 1
+    Cancelled = 2
+
+
+class Named:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __str__(self) -> str:
+        return self._name
+
+
+class Size:
+    def __init__(self, width: int, height: int) -> None:
+        self.width, self.height = width, height
+
+
+class Manager:
+    def __init__(self) -> None:
+        self.event_fd = os.eventfd(0, os.EFD_CLOEXEC)
+        self.cameras: list[Camera] = []
+        self._done: queue.SimpleQueue[Request] = queue.SimpleQueue()
+
+    def complete(self, request: Request) -> None:
+        self._done.put(request)
+        os.eventfd_write(self.event_fd, 1)
+
+    def get_ready_requests(self) -> list[Request]:
+        os.eventfd_read(self.event_fd)  # blocks where there is nothing to read, as older bindings do
+        found = []
+        while not self._done.empty():
+            found.append(self._done.get())
+        return found
+
+
+class Buffer:
+    def __init__(self, memories: list[Any], planes: list[tuple[int, int, int]], generation: str) -> None:
+        self.memories = memories
+        self._planes = planes
+        self.metadata = SimpleNamespace(status=FrameStatus.Success, timestamp=0)
+        if generation == 'new':
+            self.planes = [SimpleNamespace(fd=memories[m].fileno(), offset=o, length=n) for m, o, n in planes]
+        else:
+            self.num_planes = len(planes)
+            self.fd: Callable[[int], int] = lambda i: memories[planes[i][0]].fileno()
+            self.offset: Callable[[int], int] = lambda i: planes[i][1]
+            self.length: Callable[[int], int] = lambda i: planes[i][2]
+
+    def paint(self, number: int) -> None:
+        for index, (memory, offset, length) in enumerate(self._planes):
+            self.memories[memory].mapping()[offset : offset + length] = bytes([(number + index) % 256]) * length
+
+
+class Request:
+    def __init__(self, cookie: int) -> None:
+        self.cookie = cookie
+        self.status = Status.Pending
+        self.sequence = 0
+        self.buffers: dict[object, Buffer] = {}
+        self.stamp = 0
+        self.queued = False
+
+    def add_buffer(self, stream: object, buffer: Buffer) -> int:
+        self.buffers[stream] = buffer
+        return 0
+
+    def reuse(self) -> None:
+        assert not self.queued, 'a request that is queued must not be reused'
+        self.status = Status.Pending
+
+    @property
+    def metadata(self) -> dict[ControlId, int]:
+        return {ControlId('ExposureTime'): 1000, ControlId('SensorTimestamp'): self.stamp} if self.stamp else {}
+
+
+class Camera:
+    """*memories*: how planes lie: ``shared`` (one dma-buf), ``split``."""
+
+    def __init__(self, module: Any, name: str, *, memories: str = 'shared', largest: tuple[int, int] = (640, 480)) -> None:
+        self.id = name
+        self._module = module
+        self._memories = memories
+        self._largest = largest
+        self.acquired = self.running = False
+        self.busy = False
+        self.formats = ['NV12']
+        self.color_space: Any = SimpleNamespace(ycbcrEncoding=Named('YcbcrEncoding.Rec709'), range=Named('Range.Full'))
+        self.stamps = True
+        self.bad: set[int] = set()
+        self.silent = threading.Event()
+        self.controls = {ControlId('FrameDurationLimits'): None}
+        self.started_with: dict[str, object] = {}
+        self._queue: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._sequence = 0
+        self._thread: threading.Thread | None = None
+
+    def _result(self, number: int = 0) -> int | None:
+        if not number:
+            return 0 if self._module.generation == 'old' else None
+        if self._module.generation == 'old':
+            return -number
+        raise RuntimeError(f'Failed: {os.strerror(number)}')
+
+    def acquire(self) -> int | None:
+        if self.busy or self.acquired:
+            return self._result(errno.EBUSY)
+        self.acquired = True
+        return self._result()
+
+    def release(self) -> int | None:
+        if self.running:
+            return self._result(errno.EACCES)
+        self.acquired = False
+        return self._result()
+
+    def generate_configuration(self, roles: list[object]) -> Any:
+        assert len(roles) == 1
+        stream = SimpleNamespace(
+            size=Size(320, 240), pixel_format=Named('XR24'), stride=0, buffer_count=4, color_space=None, stream=object()
+        )
+
+        def validate() -> str:
+            if str(stream.pixel_format) not in self.formats:
+                stream.pixel_format = Named(self.formats[0])
+            stream.size = Size(min(stream.size.width, self._largest[0]), min(stream.size.height, self._largest[1]))
+            stream.stride = -(-stream.size.width // 64) * 64
+            stream.color_space = self.color_space
+            return 'Adjusted'
+
+        return SimpleNamespace(at=lambda index: stream, validate=validate)
+
+    def configure(self, configuration: Any) -> int | None:
+        self.configured = configuration.at(0)
+        return self._result()
+
+    def create_request(self, cookie: int = 0) -> Request:
+        return Request(cookie)
+
+    def start(self, controls: dict[Any, object] | None = None) -> int | None:
+        self.started_with = {control.name: value for control, value in (controls or {}).items()}
+        self.running = True
+        self._thread = threading.Thread(target=self._run, name=f'libcamera {self.id}', daemon=True)
+        self._thread.start()
+        return self._result()
+
+    def queue_request(self, request: Request) -> int | None:
+        if not self.running:
+            return self._result(errno.EACCES)
+        request.queued = True
+        self._queue.put(request)
+        return self._result()
+
+    def _run(self) -> None:
+        while (request := self._queue.get()) is not None:
+            time.sleep(0.002)
+            while self.silent.is_set() and self.running:
+                time.sleep(0.001)
+            if not self.running:
+                self._finish(request, Status.Cancelled)
+                break
+            (buffer,) = request.buffers.values()
+            buffer.paint(self._sequence)
+            buffer.metadata.status = FrameStatus.Error if self._sequence in self.bad else FrameStatus.Success
+            request.sequence = self._sequence
+            request.stamp = time.clock_gettime_ns(time.CLOCK_BOOTTIME) if self.stamps else 0
+            self._sequence += 1
+            self._finish(request, Status.Complete)
+
+    def _finish(self, request: Request, status: Status) -> None:
+        request.status, request.queued = status, False
+        self._module.manager.complete(request)
+
+    def stop(self) -> int | None:
+        self.running = False
+        self._queue.put(None)
+        if self._thread is not None:
+            self._thread.join()
+        return self._result()
+
+    def unplug(self) -> None:
+        """Everything that is queued comes back as cancelled."""
+        self.running = False
+        self._queue.put(None)
+
+
+class Allocator:
+    def __init__(self, camera: Camera) -> None:
+        self._camera = camera
+        self._buffers: list[Buffer] = []
+
+    def allocate(self, stream: object) -> int:
+        configured, heap = self._camera.configured, SealedMemfd()
+        luma = configured.stride * configured.size.height
+        for _ in range(configured.buffer_count):
+            if self._camera._memories == 'split':
+                memories, planes = [heap.allocate(luma), heap.allocate(luma // 2)], [(0, 0, luma), (1, 0, luma // 2)]
+            else:
+                memories, planes = [heap.allocate(luma + luma // 2)], [(0, 0, luma), (0, luma, luma // 2)]
+            self._buffers.append(Buffer(memories, planes, self._camera._module.generation))
+        self._camera._module.allocated.append(self)
+        return len(self._buffers)
+
+    def buffers(self, stream: object) -> list[Buffer]:
+        return self._buffers
+
+    def free(self) -> None:
+        for buffer in self._buffers:
+            for memory in buffer.memories:
+                memory.close()
+
+
+def make_module(generation: str) -> Any:
+    """A module; its ``manager.cameras`` is filled by the test, and :func:`free_module` ends it."""
+    manager = Manager()
+
+    class CameraManager:
+        get_ready_requests = Manager.get_ready_requests
+
+        @staticmethod
+        def singleton() -> Manager:
+            return manager
+
+    return SimpleNamespace(
+        generation=generation, manager=manager, allocated=[], CameraManager=CameraManager, FrameBufferAllocator=Allocator,
+        PixelFormat=Named, Size=Size, StreamRole=SimpleNamespace(VideoRecording='video', Viewfinder='viewfinder'),
+        Request=SimpleNamespace(Status=Status), FrameMetadata=SimpleNamespace(Status=FrameStatus),
+    )  # fmt: skip
+
+
+def free_module(module: Any) -> None:
+    """Close everything that it opened."""
+    for allocator in module.allocated:
+        allocator.free()
+    os.close(module.manager.event_fd)

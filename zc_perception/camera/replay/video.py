@@ -1,0 +1,91 @@
+"""Video files, by OpenCV."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.camera.replay.pixels import PlaneWriter
+from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment, even
+from zc_perception.errors import CameraError, ConfigError
+
+
+def open_video(path: str) -> cv2.VideoCapture:
+    """Open *path* and check that it has frames.
+
+    :raises ConfigError: not a video that this OpenCV can decode.
+    """
+    capture = cv2.VideoCapture(path)
+    if not capture.isOpened() or capture.get(cv2.CAP_PROP_FRAME_WIDTH) < 2 or capture.get(cv2.CAP_PROP_FRAME_HEIGHT) < 2:
+        capture.release()
+        raise ConfigError(f"video '{path}' can't be decoded by this OpenCV; convert it, for example to MJPEG in AVI")
+    return capture
+
+
+class VideoSource(FrameSource):
+    """A file's frames at its nominal rate, converted to BT.601 limited NV12. An odd last column or row is cut off.
+
+    :param path: the file.
+    :param width: of the frames; 0 for the file's own. Other sizes are scaled.
+    :param height: likewise.
+    :raises ConfigError: the file can't be used.
+    :raises LayoutError: an odd width or height.
+    """
+
+    def __init__(self, path: str, width: int = 0, height: int = 0) -> None:
+        self._capture = open_video(path)
+        own = even(int(self._capture.get(cv2.CAP_PROP_FRAME_WIDTH))), even(int(self._capture.get(cv2.CAP_PROP_FRAME_HEIGHT)))
+        framerate = float(self._capture.get(cv2.CAP_PROP_FPS)) or DEFAULT_FRAMERATE
+        super().__init__(path, width or own[0], height or own[1], framerate)
+        try:
+            self._writer = PlaneWriter(self.width, self.height)
+        except BaseException:
+            self._capture.release()
+            raise
+        self._bgr: NDArray[np.uint8] | None = None
+        self._number = -1
+
+    def advance(self) -> Moment | None:
+        """See :class:`FrameSource`."""
+        if not self._capture.grab():
+            return None
+        self._number += 1
+        return Moment(round(self._number * 1e9 / self.framerate))
+
+    def read(self, planes: Sequence[NDArray[Any]]) -> bool:
+        """See :class:`FrameSource`."""
+        good, picture = self._capture.retrieve(self._bgr)
+        if not good or picture is None:
+            return False
+        self._bgr = np.asarray(picture, np.uint8)
+        self._writer.write_bgr(self._bgr, planes)
+        return True
+
+    def restart(self) -> None:
+        """See :class:`FrameSource`. By opening it again: not every container can seek to its exact first frame."""
+        self._capture.release()
+        try:
+            self._capture = open_video(self.name)
+        except ConfigError as error:
+            raise CameraError(str(error)) from error
+        self._number = -1
+
+    def close(self) -> None:
+        """See :class:`FrameSource`."""
+        self._capture.release()
+
+
+def check_file(path: str) -> None:
+    """Refuse what isn't there.
+
+    :raises ConfigError: no path, or no such file or folder.
+    """
+    if not path:
+        raise ConfigError("parameter 'video' is empty; set it to the path of a video file or another recording (camera is 'replay')")
+    if not os.path.exists(path):
+        raise ConfigError(f"video '{path}' does not exist; set parameter 'video' to the path of a video file or another recording")

@@ -1,0 +1,330 @@
+"""V4L2's structs and ioctl numbers for formats, buffers and streaming. Pure ABI, no I/O.
+
+Source: ``include/uapi/linux/videodev2.h``, 64-bit. ``test/camera/test_v4l2_abi.py`` has a C compiler compare the two. Controls, events
+and inputs are in :mod:`~zc_perception.camera.v4l2.control_abi`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+CAP_VIDEO_CAPTURE = 0x00000001
+CAP_VIDEO_CAPTURE_MPLANE = 0x00001000
+CAP_STREAMING = 0x04000000
+CAP_META_CAPTURE = 0x00800000
+CAP_DEVICE_CAPS = 0x80000000
+BUF_TYPE_VIDEO_CAPTURE = 1
+BUF_TYPE_VIDEO_CAPTURE_MPLANE = 9
+FIELD_NONE = 1
+MEMORY_MMAP = 1
+MEMORY_DMABUF = 4
+BUF_CAP_SUPPORTS_MMAP = 1 << 0
+BUF_CAP_SUPPORTS_DMABUF = 1 << 2
+BUF_FLAG_ERROR = 0x0040
+BUF_FLAG_LAST = 0x00100000
+BUF_FLAG_TIMESTAMP_MASK = 0xE000
+BUF_FLAG_TIMESTAMP_MONOTONIC = 0x2000
+BUF_FLAG_TSTAMP_SRC_MASK = 0x00070000
+BUF_FLAG_TSTAMP_SRC_SOE = 0x00010000
+CAP_TIMEPERFRAME = 0x1000
+QUANTIZATION_FULL_RANGE = 1
+FMT_FLAG_COMPRESSED = 0x0001
+FRMSIZE_TYPE_DISCRETE = 1
+FRMSIZE_TYPE_CONTINUOUS = 2
+FRMSIZE_TYPE_STEPWISE = 3
+FRMIVAL_TYPE_DISCRETE = 1
+FRMIVAL_TYPE_CONTINUOUS = 2
+FRMIVAL_TYPE_STEPWISE = 3
+MAX_PLANES = 8
+
+
+class Timeval(ctypes.Structure):
+    """``struct timeval`` of a 64-bit kernel."""
+
+    _fields_ = (('tv_sec', ctypes.c_int64), ('tv_usec', ctypes.c_int64))
+
+
+class Capability(ctypes.Structure):
+    """``struct v4l2_capability``."""
+
+    _fields_ = (
+        ('driver', ctypes.c_char * 16),
+        ('card', ctypes.c_char * 32),
+        ('bus_info', ctypes.c_char * 32),
+        ('version', ctypes.c_uint32),
+        ('capabilities', ctypes.c_uint32),
+        ('device_caps', ctypes.c_uint32),
+        ('reserved', ctypes.c_uint32 * 3),
+    )
+
+
+class PixFormat(ctypes.Structure):
+    """``struct v4l2_pix_format``; ``ycbcr_enc`` stands in a union with ``hsv_enc``."""
+
+    _fields_ = (
+        ('width', ctypes.c_uint32),
+        ('height', ctypes.c_uint32),
+        ('pixelformat', ctypes.c_uint32),
+        ('field', ctypes.c_uint32),
+        ('bytesperline', ctypes.c_uint32),
+        ('sizeimage', ctypes.c_uint32),
+        ('colorspace', ctypes.c_uint32),
+        ('priv', ctypes.c_uint32),
+        ('flags', ctypes.c_uint32),
+        ('ycbcr_enc', ctypes.c_uint32),
+        ('quantization', ctypes.c_uint32),
+        ('xfer_func', ctypes.c_uint32),
+    )
+
+
+class PlanePixFormat(ctypes.Structure):
+    """``struct v4l2_plane_pix_format``, which is packed."""
+
+    _pack_ = 1
+    _layout_ = 'ms'
+    _fields_ = (('sizeimage', ctypes.c_uint32), ('bytesperline', ctypes.c_uint32), ('reserved', ctypes.c_uint16 * 6))
+
+
+class PixFormatMplane(ctypes.Structure):
+    """``struct v4l2_pix_format_mplane``, which is packed; ``num_planes`` are memory buffers, NV12 has one."""
+
+    _pack_ = 1
+    _layout_ = 'ms'
+    _fields_ = (
+        ('width', ctypes.c_uint32),
+        ('height', ctypes.c_uint32),
+        ('pixelformat', ctypes.c_uint32),
+        ('field', ctypes.c_uint32),
+        ('colorspace', ctypes.c_uint32),
+        ('plane_fmt', PlanePixFormat * MAX_PLANES),
+        ('num_planes', ctypes.c_uint8),
+        ('flags', ctypes.c_uint8),
+        ('ycbcr_enc', ctypes.c_uint8),
+        ('quantization', ctypes.c_uint8),
+        ('xfer_func', ctypes.c_uint8),
+        ('reserved', ctypes.c_uint8 * 7),
+    )
+
+
+class _FormatUnion(ctypes.Union):
+    # The pointer gives the union the alignment that v4l2_window has.
+    _fields_ = (
+        ('pix', PixFormat),
+        ('pix_mp', PixFormatMplane),
+        ('raw_data', ctypes.c_uint8 * 200),
+        ('_align', ctypes.c_void_p),
+    )
+
+
+class Format(ctypes.Structure):
+    """``struct v4l2_format``."""
+
+    _fields_ = (('type', ctypes.c_uint32), ('fmt', _FormatUnion))
+
+
+class FmtDesc(ctypes.Structure):
+    """``struct v4l2_fmtdesc``."""
+
+    _fields_ = (
+        ('index', ctypes.c_uint32),
+        ('type', ctypes.c_uint32),
+        ('flags', ctypes.c_uint32),
+        ('description', ctypes.c_char * 32),
+        ('pixelformat', ctypes.c_uint32),
+        ('mbus_code', ctypes.c_uint32),
+        ('reserved', ctypes.c_uint32 * 3),
+    )
+
+
+class Fract(ctypes.Structure):
+    """``struct v4l2_fract``."""
+
+    _fields_ = (('numerator', ctypes.c_uint32), ('denominator', ctypes.c_uint32))
+
+
+class FrameSizeDiscrete(ctypes.Structure):
+    """``struct v4l2_frmsize_discrete``."""
+
+    _fields_ = (('width', ctypes.c_uint32), ('height', ctypes.c_uint32))
+
+
+class FrameSizeStepwise(ctypes.Structure):
+    """``struct v4l2_frmsize_stepwise``."""
+
+    _fields_ = (
+        ('min_width', ctypes.c_uint32),
+        ('max_width', ctypes.c_uint32),
+        ('step_width', ctypes.c_uint32),
+        ('min_height', ctypes.c_uint32),
+        ('max_height', ctypes.c_uint32),
+        ('step_height', ctypes.c_uint32),
+    )
+
+
+class _FrameSizeUnion(ctypes.Union):
+    _fields_ = (('discrete', FrameSizeDiscrete), ('stepwise', FrameSizeStepwise))
+
+
+class FrameSizeEnum(ctypes.Structure):
+    """``struct v4l2_frmsizeenum``."""
+
+    _anonymous_ = ('_size',)
+    _fields_ = (
+        ('index', ctypes.c_uint32),
+        ('pixel_format', ctypes.c_uint32),
+        ('type', ctypes.c_uint32),
+        ('_size', _FrameSizeUnion),
+        ('reserved', ctypes.c_uint32 * 2),
+    )
+
+
+class FrameIntervalStepwise(ctypes.Structure):
+    """``struct v4l2_frmival_stepwise``."""
+
+    _fields_ = (('min', Fract), ('max', Fract), ('step', Fract))
+
+
+class _FrameIntervalUnion(ctypes.Union):
+    _fields_ = (('discrete', Fract), ('stepwise', FrameIntervalStepwise))
+
+
+class FrameIntervalEnum(ctypes.Structure):
+    """``struct v4l2_frmivalenum``."""
+
+    _anonymous_ = ('_interval',)
+    _fields_ = (
+        ('index', ctypes.c_uint32),
+        ('pixel_format', ctypes.c_uint32),
+        ('width', ctypes.c_uint32),
+        ('height', ctypes.c_uint32),
+        ('type', ctypes.c_uint32),
+        ('_interval', _FrameIntervalUnion),
+        ('reserved', ctypes.c_uint32 * 2),
+    )
+
+
+class CaptureParm(ctypes.Structure):
+    """``struct v4l2_captureparm``."""
+
+    _fields_ = (
+        ('capability', ctypes.c_uint32),
+        ('capturemode', ctypes.c_uint32),
+        ('timeperframe', Fract),
+        ('extendedmode', ctypes.c_uint32),
+        ('readbuffers', ctypes.c_uint32),
+        ('reserved', ctypes.c_uint32 * 4),
+    )
+
+
+class _ParmUnion(ctypes.Union):
+    _fields_ = (('capture', CaptureParm), ('raw_data', ctypes.c_uint8 * 200))
+
+
+class StreamParm(ctypes.Structure):
+    """``struct v4l2_streamparm``."""
+
+    _fields_ = (('type', ctypes.c_uint32), ('parm', _ParmUnion))
+
+
+class RequestBuffers(ctypes.Structure):
+    """``struct v4l2_requestbuffers``."""
+
+    _fields_ = (
+        ('count', ctypes.c_uint32),
+        ('type', ctypes.c_uint32),
+        ('memory', ctypes.c_uint32),
+        ('capabilities', ctypes.c_uint32),
+        ('flags', ctypes.c_uint8),
+        ('reserved', ctypes.c_uint8 * 3),
+    )
+
+
+class Timecode(ctypes.Structure):
+    """``struct v4l2_timecode``."""
+
+    _fields_ = (
+        ('type', ctypes.c_uint32),
+        ('flags', ctypes.c_uint32),
+        ('frames', ctypes.c_uint8),
+        ('seconds', ctypes.c_uint8),
+        ('minutes', ctypes.c_uint8),
+        ('hours', ctypes.c_uint8),
+        ('userbits', ctypes.c_uint8 * 4),
+    )
+
+
+class _PlaneUnion(ctypes.Union):
+    _fields_ = (('mem_offset', ctypes.c_uint32), ('userptr', ctypes.c_ulong), ('fd', ctypes.c_int32))
+
+
+class Plane(ctypes.Structure):
+    """``struct v4l2_plane``; ``bytesused`` counts from the buffer's start, ``data_offset`` included."""
+
+    _fields_ = (
+        ('bytesused', ctypes.c_uint32),
+        ('length', ctypes.c_uint32),
+        ('m', _PlaneUnion),
+        ('data_offset', ctypes.c_uint32),
+        ('reserved', ctypes.c_uint32 * 11),
+    )
+
+
+class _BufferUnion(ctypes.Union):
+    _fields_ = (('offset', ctypes.c_uint32), ('userptr', ctypes.c_ulong), ('planes', ctypes.c_void_p), ('fd', ctypes.c_int32))
+
+
+class Buffer(ctypes.Structure):
+    """``struct v4l2_buffer``."""
+
+    _fields_ = (
+        ('index', ctypes.c_uint32),
+        ('type', ctypes.c_uint32),
+        ('bytesused', ctypes.c_uint32),
+        ('flags', ctypes.c_uint32),
+        ('field', ctypes.c_uint32),
+        ('timestamp', Timeval),
+        ('timecode', Timecode),
+        ('sequence', ctypes.c_uint32),
+        ('memory', ctypes.c_uint32),
+        ('m', _BufferUnion),
+        ('length', ctypes.c_uint32),
+        ('reserved2', ctypes.c_uint32),
+        ('request_fd', ctypes.c_int32),
+    )
+
+
+class ExportBuffer(ctypes.Structure):
+    """``struct v4l2_exportbuffer``."""
+
+    _fields_ = (
+        ('type', ctypes.c_uint32),
+        ('index', ctypes.c_uint32),
+        ('plane', ctypes.c_uint32),
+        ('flags', ctypes.c_uint32),
+        ('fd', ctypes.c_int32),
+        ('reserved', ctypes.c_uint32 * 11),
+    )
+
+
+def request(direction: int, number: int, argument: type[ctypes.Structure | ctypes.c_int | ctypes.c_uint64]) -> int:
+    """The number of ``_IOC(direction, 'V', number, argument)``."""
+    return direction << 30 | ctypes.sizeof(argument) << 16 | ord('V') << 8 | number
+
+
+WRITE, READ = 1, 2
+VIDIOC_QUERYCAP = request(READ, 0, Capability)
+VIDIOC_ENUM_FMT = request(READ | WRITE, 2, FmtDesc)
+VIDIOC_G_FMT = request(READ | WRITE, 4, Format)
+VIDIOC_S_FMT = request(READ | WRITE, 5, Format)
+VIDIOC_REQBUFS = request(READ | WRITE, 8, RequestBuffers)
+VIDIOC_QUERYBUF = request(READ | WRITE, 9, Buffer)
+VIDIOC_QBUF = request(READ | WRITE, 15, Buffer)
+VIDIOC_EXPBUF = request(READ | WRITE, 16, ExportBuffer)
+VIDIOC_DQBUF = request(READ | WRITE, 17, Buffer)
+VIDIOC_STREAMON = request(WRITE, 18, ctypes.c_int)
+VIDIOC_STREAMOFF = request(WRITE, 19, ctypes.c_int)
+VIDIOC_G_PARM = request(READ | WRITE, 21, StreamParm)
+VIDIOC_S_PARM = request(READ | WRITE, 22, StreamParm)
+VIDIOC_TRY_FMT = request(READ | WRITE, 64, Format)
+VIDIOC_ENUM_FRAMESIZES = request(READ | WRITE, 74, FrameSizeEnum)
+VIDIOC_ENUM_FRAMEINTERVALS = request(READ | WRITE, 75, FrameIntervalEnum)

@@ -1,0 +1,337 @@
+"""An open V4L2 capture device: one method per ioctl, errors with the next step, no policy. Single- and multi-planar API alike."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import glob
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from zc_perception.camera.v4l2 import abi
+from zc_perception.camera.v4l2.file import Argument, DeviceFile, OpenFile, V4l2Error, call, explained
+from zc_perception.camera.v4l2.formats import DriverFormat, DriverPlane, RateRange, SizeRange
+from zc_perception.errors import CameraBusyError, CameraError
+from zc_perception.memory.dmabuf import DmaBuf
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.pixel.colorimetry import V4l2Colorimetry
+from zc_perception.pixel.fourcc import fourcc_name
+
+# A driver whose enumeration never ends is cut off here.
+_MOST_ENTRIES = 256
+# Whole pictures: progressive, and both fields interleaved in one.
+_WHOLE_FIELDS = {abi.FIELD_NONE: 'progressive', 4: 'interlaced', 8: 'interlaced', 9: 'interlaced'}
+
+
+@dataclass(frozen=True)
+class Dequeued:
+    """A buffer that the driver has filled.
+
+    :param stamp_ns: the driver's timestamp.
+    :param monotonic: whether that is CLOCK_MONOTONIC.
+    :param error: the driver says that the data is bad.
+    :param start_of_exposure: whether the timestamp is that of the exposure's beginning; else of the frame's end.
+    :param used: per memory buffer, where the data ends; counted from the buffer's start.
+    :param data_offsets: per memory buffer, where it begins.
+    """
+
+    index: int
+    sequence: int
+    stamp_ns: int
+    monotonic: bool
+    error: bool
+    start_of_exposure: bool
+    used: tuple[int, ...]
+    data_offsets: tuple[int, ...]
+
+
+class V4l2Device:
+    """A streaming capture device.
+
+    :param file: owned from here on, and closed when this raises.
+    :raises CameraError: not a streaming capture device.
+    """
+
+    def __init__(self, file: DeviceFile) -> None:
+        self.file = file
+        self.path = file.path
+        capability = abi.Capability()
+        try:
+            self.call('QUERYCAP', abi.VIDIOC_QUERYCAP, capability)
+            self.driver = capability.driver.decode(errors='replace')
+            self.card = capability.card.decode(errors='replace')
+            self.bus_info = capability.bus_info.decode(errors='replace')
+            flags = capability.device_caps if capability.capabilities & abi.CAP_DEVICE_CAPS else capability.capabilities
+            if not flags & (abi.CAP_VIDEO_CAPTURE | abi.CAP_VIDEO_CAPTURE_MPLANE) or not flags & abi.CAP_STREAMING:
+                what = 'carries metadata' if flags & abi.CAP_META_CAPTURE else f'is no streaming capture device (capabilities {flags:#x})'
+                raise CameraError(f"'{file.path}' ({self.card}) {what}; devices found: {devices_text()}; set parameter 'device'")
+        except BaseException:
+            file.close()
+            raise
+        self.multiplanar = bool(flags & abi.CAP_VIDEO_CAPTURE_MPLANE)
+        self.type = abi.BUF_TYPE_VIDEO_CAPTURE_MPLANE if self.multiplanar else abi.BUF_TYPE_VIDEO_CAPTURE
+
+    @classmethod
+    def open(cls, path: str) -> V4l2Device:
+        """Open a device node.
+
+        :raises CameraBusyError: another program has it for itself.
+        :raises CameraError: no such device, no permission, or not a streaming capture device. The message lists what is there.
+        """
+        try:
+            file = OpenFile(path)
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                raise explained(path, 'open', error) from error
+            hint = "; add the user to group 'video'" if error.errno in (errno.EACCES, errno.EPERM) else ''
+            raise CameraError(
+                f"camera '{path}' can't be opened: {error.strerror}{hint}; devices found: {devices_text()}; set parameter 'device'"
+            ) from error
+        return cls(file)
+
+    def call(self, name: str, request: int, argument: Argument) -> None:
+        """One ioctl; see :func:`~zc_perception.camera.v4l2.file.call`."""
+        call(self.file, name, request, argument)
+
+    def poll(self, wake: OwnedFd, timeout_ms: int) -> int:
+        """Wait for a frame or an event: POLL* bits, 0 for none."""
+        return self.file.poll(wake, timeout_ms)
+
+    def _entries(self, name: str, request: int, argument: ctypes.Structure) -> Iterator[None]:
+        """One step for each entry of an enumeration, which is then in *argument*."""
+        for index in range(_MOST_ENTRIES):
+            argument.index = index
+            try:
+                self.call(name, request, argument)
+            except V4l2Error as error:
+                if error.number in (errno.EINVAL, errno.ENOTTY, errno.ENODATA):
+                    return
+                raise
+            yield
+
+    def fourccs(self) -> list[int]:
+        """V4L2's fourccs of all formats, in the driver's order."""
+        argument = abi.FmtDesc(type=self.type)
+        return list(dict.fromkeys(int(argument.pixelformat) for _ in self._entries('ENUM_FMT', abi.VIDIOC_ENUM_FMT, argument)))
+
+    def frame_sizes(self, fourcc: int) -> list[SizeRange]:
+        """The sizes of a format; none where the driver doesn't say."""
+        argument, found = abi.FrameSizeEnum(pixel_format=fourcc), []
+        for _ in self._entries('ENUM_FRAMESIZES', abi.VIDIOC_ENUM_FRAMESIZES, argument):
+            if argument.type == abi.FRMSIZE_TYPE_DISCRETE:
+                size = (int(argument.discrete.width), int(argument.discrete.height))
+                found.append(SizeRange(size, size))
+                continue
+            steps = argument.stepwise
+            found.append(
+                SizeRange(
+                    (int(steps.min_width), int(steps.min_height)),
+                    (int(steps.max_width), int(steps.max_height)),
+                    (int(steps.step_width), int(steps.step_height)),
+                )
+            )
+            break  # one entry says it all
+        return found
+
+    def frame_rates(self, fourcc: int, width: int, height: int) -> list[RateRange]:
+        """The frames per second of a format in a size; none where the driver doesn't say."""
+        argument, found = abi.FrameIntervalEnum(pixel_format=fourcc, width=width, height=height), []
+        for _ in self._entries('ENUM_FRAMEINTERVALS', abi.VIDIOC_ENUM_FRAMEINTERVALS, argument):
+            if argument.type == abi.FRMIVAL_TYPE_DISCRETE:
+                found.append(RateRange(*[_rate(argument.discrete)] * 2))
+                continue
+            # The longest interval is the lowest rate.
+            found.append(RateRange(_rate(argument.stepwise.max), _rate(argument.stepwise.min)))
+            break
+        return found
+
+    def get_format(self) -> DriverFormat:
+        """The format in force."""
+        argument = abi.Format(type=self.type)
+        self.call('G_FMT', abi.VIDIOC_G_FMT, argument)
+        return self._read(argument)
+
+    def try_format(self, fourcc: int, width: int, height: int) -> DriverFormat:
+        """What :meth:`set_format` would set; nothing changes."""
+        argument = self._format(fourcc, width, height, ())
+        self.call('TRY_FMT', abi.VIDIOC_TRY_FMT, argument)
+        return self._read(argument)
+
+    def set_format(self, fourcc: int, width: int, height: int, strides: Sequence[int] = ()) -> DriverFormat:
+        """Ask for a format; what the driver really set is returned.
+
+        :param strides: per memory buffer, bytes per row that are wanted; the driver may have its own mind.
+        :raises CameraBusyError: another program streams from it.
+        :raises CameraError: it can't do that pixel format, or delivers single fields.
+        """
+        argument = self._format(fourcc, width, height, strides)
+        self.call('S_FMT', abi.VIDIOC_S_FMT, argument)
+        answer = self._read(argument)
+        if answer.fourcc != fourcc:
+            raise CameraError(
+                f"'{self.path}' ({self.card}) has no {fourcc_name(fourcc)}, it offers {fourcc_name(answer.fourcc)} instead; "
+                "set parameter 'format'"
+            )
+        field = int(argument.fmt.pix_mp.field)  # at the same place in both
+        if field not in _WHOLE_FIELDS:
+            raise CameraError(
+                f"'{self.path}' ({self.card}) delivers single fields (field {field}), not pictures; put a deinterlacer before it"
+            )
+        return answer
+
+    def _format(self, fourcc: int, width: int, height: int, strides: Sequence[int]) -> abi.Format:
+        argument = abi.Format(type=self.type)
+        pix = argument.fmt.pix_mp if self.multiplanar else argument.fmt.pix
+        pix.width, pix.height, pix.pixelformat, pix.field = width, height, fourcc, abi.FIELD_NONE
+        if self.multiplanar:
+            pix.num_planes = len(strides)
+            for plane, stride in zip(pix.plane_fmt, strides, strict=False):
+                plane.bytesperline = stride
+        elif strides:
+            pix.bytesperline = strides[0]
+        return argument
+
+    def _read(self, argument: abi.Format) -> DriverFormat:
+        if self.multiplanar:
+            pix = argument.fmt.pix_mp
+            count = min(int(pix.num_planes), abi.MAX_PLANES)
+            planes = tuple(DriverPlane(int(p.bytesperline), int(p.sizeimage)) for p in pix.plane_fmt[:count])
+        else:
+            pix = argument.fmt.pix
+            planes = (DriverPlane(int(pix.bytesperline), int(pix.sizeimage)),)
+        colours = V4l2Colorimetry(int(pix.colorspace), int(pix.ycbcr_enc), int(pix.quantization), int(pix.xfer_func))
+        return DriverFormat(int(pix.width), int(pix.height), int(pix.pixelformat), planes, colours)
+
+    def set_framerate(self, framerate: float) -> float:
+        """Ask for frames per second; what the driver really set, 0 if it doesn't say or has no choice to offer."""
+        argument = abi.StreamParm(type=self.type)
+        period = argument.parm.capture.timeperframe
+        period.numerator, period.denominator = 1000, round(framerate * 1000)
+        return self._rate_of('S_PARM', abi.VIDIOC_S_PARM, argument)
+
+    def get_framerate(self) -> float:
+        """Frames per second in force, 0 if the driver doesn't say."""
+        return self._rate_of('G_PARM', abi.VIDIOC_G_PARM, abi.StreamParm(type=self.type))
+
+    def _rate_of(self, name: str, request: int, argument: abi.StreamParm) -> float:
+        try:
+            self.call(name, request, argument)
+        except V4l2Error:
+            return 0.0
+        return _rate(argument.parm.capture.timeperframe)
+
+    def request_buffers(self, count: int, memory: int) -> tuple[int, int]:
+        """Make *count* buffers (0: free them); how many the driver made, and its BUF_CAP_* bits (0 before Linux 4.20)."""
+        argument = abi.RequestBuffers(count=count, type=self.type, memory=memory)
+        self.call('REQBUFS', abi.VIDIOC_REQBUFS, argument)
+        return int(argument.count), int(argument.capabilities)
+
+    def export_buffer(self, index: int, plane: int, access: int) -> OwnedFd:
+        """A dma-buf of one memory buffer. Call once for each: a second call makes another dma-buf with another inode.
+
+        :param access: O_RDONLY or O_RDWR.
+        """
+        argument = abi.ExportBuffer(type=self.type, index=index, plane=plane, flags=access | os.O_CLOEXEC)
+        self.call('EXPBUF', abi.VIDIOC_EXPBUF, argument)
+        return OwnedFd(argument.fd)
+
+    def query_offsets(self, index: int, count: int) -> tuple[int, ...]:
+        """Where the data of a queued buffer begins, per memory buffer."""
+        planes = (abi.Plane * abi.MAX_PLANES)()
+        argument = self._buffer(index, abi.MEMORY_MMAP, planes)
+        self.call('QUERYBUF', abi.VIDIOC_QUERYBUF, argument)
+        return tuple(int(plane.data_offset) if self.multiplanar else 0 for plane in planes[:count])
+
+    def _buffer(self, index: int, memory: int, planes: ctypes.Array[abi.Plane]) -> abi.Buffer:
+        argument = abi.Buffer(index=index, type=self.type, memory=memory)
+        if self.multiplanar:
+            argument.m.planes = ctypes.addressof(planes)
+            argument.length = len(planes)
+        return argument
+
+    def queue(self, index: int, memory: int, buffers: Sequence[DmaBuf]) -> None:
+        """Hand buffer *index* to the driver to fill.
+
+        :param buffers: its memory; with MEMORY_DMABUF the driver gets their descriptors.
+        """
+        planes = (abi.Plane * len(buffers))()
+        argument = self._buffer(index, memory, planes)
+        if memory == abi.MEMORY_DMABUF:
+            for plane, buffer in zip(planes, buffers, strict=True):
+                plane.m.fd, plane.length = buffer.fileno(), buffer.size
+            if not self.multiplanar:
+                argument.m.fd, argument.length = buffers[0].fileno(), buffers[0].size
+        self.call('QBUF', abi.VIDIOC_QBUF, argument)
+
+    def dequeue(self, memory: int, count: int) -> Dequeued | None:
+        """The next filled buffer of *count* memory buffers, or ``None`` when there is none yet. Never blocks.
+
+        :raises CameraLostError: the device is gone.
+        :raises V4l2Error: the stream has to be started anew: EIO, EPIPE.
+        """
+        planes = (abi.Plane * count)()
+        argument = self._buffer(0, memory, planes)
+        try:
+            self.file.ioctl(abi.VIDIOC_DQBUF, argument)
+        except OSError as error:
+            if error.errno == errno.EAGAIN:
+                return None
+            raise explained(self.path, 'VIDIOC_DQBUF', error) from error
+        flags = int(argument.flags)
+        if self.multiplanar:
+            used, offsets = tuple(int(p.bytesused) for p in planes), tuple(int(p.data_offset) for p in planes)
+        else:
+            used, offsets = (int(argument.bytesused),), (0,)
+        return Dequeued(
+            int(argument.index),
+            int(argument.sequence),
+            argument.timestamp.tv_sec * 1_000_000_000 + argument.timestamp.tv_usec * 1000,
+            flags & abi.BUF_FLAG_TIMESTAMP_MASK == abi.BUF_FLAG_TIMESTAMP_MONOTONIC,
+            bool(flags & abi.BUF_FLAG_ERROR),
+            flags & abi.BUF_FLAG_TSTAMP_SRC_MASK == abi.BUF_FLAG_TSTAMP_SRC_SOE,
+            used,
+            offsets,
+        )
+
+    def stream(self, on: bool) -> None:
+        """Start or stop; stopping takes every queued buffer back, also where the stream never started."""
+        name, request = ('STREAMON', abi.VIDIOC_STREAMON) if on else ('STREAMOFF', abi.VIDIOC_STREAMOFF)
+        self.call(name, request, ctypes.c_int(self.type))
+
+    def close(self) -> None:
+        """Close it; exported buffers live on."""
+        self.file.close()
+
+
+def _rate(period: abi.Fract) -> float:
+    return period.denominator / period.numerator if period.numerator else 0.0
+
+
+def capture_devices(opener: Callable[[str], DeviceFile] = OpenFile) -> list[tuple[str, str]]:
+    """Path and card of every capture device that can be opened; an empty card where one can't be asked."""
+    found = []
+    for path in sorted(glob.glob('/dev/video*'), key=lambda p: (len(p), p)):
+        try:
+            file = opener(path)
+        except OSError:
+            found.append((path, ''))
+            continue
+        capability = abi.Capability()
+        try:
+            call(file, 'QUERYCAP', abi.VIDIOC_QUERYCAP, capability)
+            flags = capability.device_caps if capability.capabilities & abi.CAP_DEVICE_CAPS else capability.capabilities
+            if flags & (abi.CAP_VIDEO_CAPTURE | abi.CAP_VIDEO_CAPTURE_MPLANE):
+                found.append((path, capability.card.decode(errors='replace')))
+        except CameraBusyError:
+            found.append((path, ''))
+        except CameraError:
+            continue
+        finally:
+            file.close()
+    return found
+
+
+def devices_text() -> str:
+    """What :func:`capture_devices` finds, for messages."""
+    return ', '.join(f'{path} ({card})' if card else path for path, card in capture_devices()) or 'none'

@@ -1,0 +1,248 @@
+"""Whose memory a V4L2 camera's frames are in: the driver's, exported once per buffer, or a heap's, imported by the driver.
+
+Sources: the kernel's *Streaming I/O (Memory Mapping)*, *Streaming I/O (DMA buffer importing)*, *VIDIOC_EXPBUF*.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+from zc_perception.camera.v4l2 import abi
+from zc_perception.camera.v4l2.device import V4l2Device
+from zc_perception.camera.v4l2.file import V4l2Error
+from zc_perception.camera.v4l2.formats import DriverFormat
+from zc_perception.errors import AllocationError, CameraBusyError, CameraError, CameraLostError, ConfigError
+from zc_perception.memory.dmabuf import BufferKind, DmaBuf
+from zc_perception.memory.heaps import Heap, HeapUse, heap_order, open_heap
+from zc_perception.memory.slot import Buffers, close_buffers
+
+MODES = ('auto', 'export', 'import')
+# VIDEO_MAX_FRAME of kernels before 6.8; asking for more is an error on some.
+_MOST_BUFFERS = 32
+# One frame's pages may be contiguous by chance.
+_TRIALS = 4
+
+
+class FrameMemory(Protocol):
+    """Makes the buffers of a camera's frames, and knows how they are queued."""
+
+    kind: str
+    memory: int
+    notes: list[str]
+
+    @property
+    def heap_name(self) -> str:
+        """Where the buffers come from, for negotiation and diagnostics."""
+
+    def allocate(self, count: int, driver: DriverFormat) -> int:
+        """Make the buffers of *count* frames; how many there are."""
+
+    def take(self) -> Buffers:
+        """The next frame's buffers: the pool's allocator.
+
+        :raises AllocationError: there are no more.
+        """
+
+    def begin_trial(self) -> None:
+        """Have at least frame 0 queued, so that the driver tells where its data begins. Stopping the stream takes it back."""
+
+    def close(self) -> None:
+        """Give back what was not taken."""
+
+
+class ExportedMemory:
+    """The driver's own buffers: no copy, no memory of ours, and whoever gets one can only read it."""
+
+    kind = 'export'
+    memory = abi.MEMORY_MMAP
+
+    def __init__(self, device: V4l2Device) -> None:
+        self._device = device
+        self._access = os.O_RDONLY
+        self._made: list[Buffers] = []
+        self.notes: list[str] = []
+        made, _ = device.request_buffers(1, self.memory)
+        try:
+            if not made:
+                raise CameraError(f"'{device.path}': the driver made no buffer")
+            close_buffers([self._export(0, 0)])
+        finally:
+            device.request_buffers(0, self.memory)
+
+    @property
+    def heap_name(self) -> str:
+        """See :class:`FrameMemory`."""
+        return f'v4l2/{self._device.driver}'
+
+    def _export(self, index: int, plane: int) -> DmaBuf:
+        try:
+            fd = self._device.export_buffer(index, plane, self._access)
+        except V4l2Error as error:
+            if error.number not in (errno.EINVAL, errno.EACCES) or self._access == os.O_RDWR:
+                raise
+            fd = self._device.export_buffer(index, plane, os.O_RDWR)
+            self._access = os.O_RDWR
+            self.notes.append('the driver exports its buffers for writing only: processes that get frames are trusted not to change them')
+        return DmaBuf(fd, BufferKind.DMABUF, self.heap_name)
+
+    def allocate(self, count: int, driver: DriverFormat) -> int:
+        """See :class:`FrameMemory`."""
+        made, _ = self._device.request_buffers(min(count, _MOST_BUFFERS), self.memory)
+        for index in range(min(made, _MOST_BUFFERS)):
+            planes: list[DmaBuf] = []
+            try:
+                planes.extend(self._export(index, plane) for plane in range(len(driver.planes)))
+            finally:
+                self._made.append(tuple(planes))
+        return len(self._made)
+
+    def begin_trial(self) -> None:
+        """See :class:`FrameMemory`."""
+        self._device.queue(0, self.memory, self._made[0])
+
+    def take(self) -> Buffers:
+        """See :class:`FrameMemory`."""
+        if not self._made:
+            # The pool goes on with the others: REQBUFS can't add a buffer while streaming.
+            raise AllocationError(f"'{self._device.path}': a V4L2 buffer can't be replaced while streaming")
+        return self._made.pop(0)
+
+    def close(self) -> None:
+        """See :class:`FrameMemory`."""
+        while self._made:
+            close_buffers(self._made.pop())
+
+
+class ImportedMemory:
+    """Buffers of a heap, which the driver imports. One that has to be given up can be replaced while streaming.
+
+    :param heap: owned from here on, and closed when this raises.
+    :raises CameraError: the driver can't take its buffers.
+    """
+
+    kind = 'import'
+    memory = abi.MEMORY_DMABUF
+
+    def __init__(self, device: V4l2Device, heap: Heap, driver: DriverFormat) -> None:
+        self._device = device
+        self._heap = heap
+        self._sizes = tuple(plane.size for plane in driver.planes)
+        self._made: list[Buffers] = []
+        self._closed = False
+        self.notes: list[str] = []
+        try:
+            self._try(driver)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def heap_name(self) -> str:
+        """See :class:`FrameMemory`."""
+        return self._heap.name
+
+    def _try(self, driver: DriverFormat) -> None:
+        """Let the driver import some frames: only that tells whether scattered pages suit it."""
+        made, capabilities = self._device.request_buffers(_TRIALS, self.memory)
+        try:
+            if not made or (capabilities and not capabilities & abi.BUF_CAP_SUPPORTS_DMABUF):
+                raise CameraError(f"'{self._device.path}': the driver imports no dma-bufs")
+            self._import(made)
+        finally:
+            # Takes what is queued back as well.
+            self._device.request_buffers(0, self.memory)
+            self._close_made()
+
+    def _import(self, count: int) -> None:
+        """Allocate and queue that many frames."""
+        for index in range(min(count, _MOST_BUFFERS)):
+            self._made.append(self._frame())
+            self._device.queue(index, self.memory, self._made[-1])
+
+    def _close_made(self) -> None:
+        while self._made:
+            close_buffers(self._made.pop())
+
+    def _frame(self) -> Buffers:
+        buffers: list[DmaBuf] = []
+        try:
+            for size in self._sizes:
+                buffers.append(self._heap.allocate(size))
+        except BaseException:
+            close_buffers(buffers)
+            raise
+        return tuple(buffers)
+
+    def allocate(self, count: int, driver: DriverFormat) -> int:
+        """See :class:`FrameMemory`."""
+        self._sizes = tuple(plane.size for plane in driver.planes)
+        made, _ = self._device.request_buffers(min(count, _MOST_BUFFERS), self.memory)
+        self._import(made)
+        return len(self._made)
+
+    def begin_trial(self) -> None:
+        """See :class:`FrameMemory`. All of them are: another one may be scattered where the first wasn't."""
+
+    def take(self) -> Buffers:
+        """See :class:`FrameMemory`."""
+        if self._closed:
+            raise AllocationError(f"'{self._device.path}' is closed")
+        return self._made.pop(0) if self._made else self._frame()
+
+    def close(self) -> None:
+        """See :class:`FrameMemory`."""
+        if not self._closed:
+            self._closed = True
+            self._close_made()
+            self._heap.close()
+
+
+def frame_memory(device: V4l2Device, mode: str, heap: str, driver: DriverFormat) -> FrameMemory:
+    """The memory that works: tried with one buffer each, now that nobody waits for frames.
+
+    :param mode: ``export``, ``import``, or ``auto``: export, and import where that isn't possible; the notes say why.
+    :param heap: for import: ``auto`` or a heap's name.
+    :raises ConfigError: no such mode, or no such heap.
+    :raises CameraBusyError: another program streams.
+    :raises CameraError: neither works; the message says why for each.
+    """
+    if mode not in MODES:
+        raise ConfigError(f"parameter 'memory' is '{mode}'; it can be {', '.join(MODES)}")
+    if mode == 'import':
+        return _imported(device, heap, driver)
+    try:
+        return ExportedMemory(device)
+    except (CameraBusyError, CameraLostError):
+        raise
+    except CameraError as error:
+        if mode == 'export':
+            raise CameraError(f"{error}; its buffers can't be exported, try memory: import") from error
+        reason = f'its own buffers are not used: {error}'
+        try:
+            memory = _imported(device, heap, driver)
+        except (CameraBusyError, CameraLostError):
+            raise
+        except CameraError as other:
+            raise CameraError(f'{reason}; {other}') from other
+        memory.notes.insert(0, reason)
+        return memory
+
+
+def _imported(device: V4l2Device, heap: str, driver: DriverFormat) -> ImportedMemory:
+    """The first heap whose buffers the driver imports. A memfd is none that any device could use."""
+    reasons: list[str] = []
+    names: Sequence[str] = [heap] if heap != 'auto' else [name for name in heap_order(HeapUse.CAMERA) if name != 'memfd']
+    for name in names:
+        try:
+            memory = ImportedMemory(device, open_heap(name)[0], driver)
+        except (CameraBusyError, CameraLostError):
+            raise
+        except (CameraError, AllocationError) as error:
+            reasons.append(f'{name}: {error}')
+            continue
+        memory.notes += reasons
+        return memory
+    raise CameraError(f"'{device.path}' ({device.card}) imports buffers of no heap: {'; '.join(reasons)}; try memory: export")

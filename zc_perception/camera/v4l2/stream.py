@@ -1,0 +1,226 @@
+"""A V4L2 stream while it runs: what is queued, what is missing, and what to do when the driver stops delivering.
+
+Sources: the kernel's *VIDIOC_QBUF, VIDIOC_DQBUF*, *VIDIOC_STREAMON*, *V4L2 poll()*.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import select
+import threading
+import time
+from collections.abc import Callable
+
+from zc_perception.camera.v4l2.device import Dequeued, V4l2Device
+from zc_perception.camera.v4l2.file import V4l2Error
+from zc_perception.camera.v4l2.signal import V4l2Signal
+from zc_perception.errors import CameraChangedError, CameraError, CameraLostError
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.memory.pool import BufferPool, Slot, SlotState
+
+WAIT_MS = 250
+FENCE_POLL_MS = 5
+MAX_RESTARTS = 3
+# So many good frames after a restart, and the next failure is a new one.
+_HEALTHY_FRAMES = 30
+# Starting the stream anew helps here: the driver gave up on it (EIO), ended it (EPIPE), or stopped it by itself (EINVAL).
+_RESTART_HELPS = (errno.EIO, errno.EPIPE, errno.EINVAL, errno.ETIMEDOUT, errno.EPROTO)
+
+
+class V4l2Stream:
+    """Buffers on their way to the driver and back. :meth:`queue_again` may come from any thread, all else from the camera's.
+
+    :param memory: MEMORY_MMAP or MEMORY_DMABUF.
+    :param buffers: memory buffers for each frame.
+    :param needed: how many the driver must have queued to go on; with fewer its silence is not its fault.
+    :param silent_s: without a frame for so long the stream is started anew, once, and then given up.
+    """
+
+    def __init__(
+        self,
+        device: V4l2Device,
+        signal: V4l2Signal,
+        *,
+        memory: int,
+        buffers: int,
+        needed: int,
+        silent_s: float,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._device = device
+        self._signal = signal
+        self._memory = memory
+        self._buffers = buffers
+        self._needed = max(1, needed)
+        self._silent_s = silent_s
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._queued: set[int] = set()
+        self._refused: dict[int, Slot] = {}
+        self._streaming = False
+        self._heard = 0.0
+        self._silences = 0
+        self._failures = 0
+        self._good = 0
+        self._last: int | None = None
+        self._starved = False
+        self.sequence = -1
+        self.lost = self.no_slot = self.restarts = 0
+
+    def queue_again(self, slot: Slot) -> None:
+        """Called by whoever drops the last lease: a failure is the camera's, not the consumer's."""
+        with self._lock:
+            if self._streaming and slot.index not in self._queued:
+                self._queue(slot)
+
+    def _queue(self, slot: Slot) -> None:
+        """Lock held. What the driver refuses is tried once more by the camera's thread."""
+        try:
+            self._device.queue(slot.index, self._memory, slot.buffers)
+        except (CameraError, ValueError):  # ValueError: closed meanwhile
+            self._refused[slot.index] = slot
+        else:
+            self._queued.add(slot.index)
+
+    def next(self, pool: BufferPool, wake: OwnedFd) -> Dequeued | None:
+        """The next filled buffer, whose slot the caller acquires; ``None`` when there was none within a bounded wait.
+
+        :raises CameraLostError: unplugged, silent, or starting anew didn't help.
+        :raises CameraChangedError: the source has another format.
+        :raises CameraBusyError: another program streams.
+        :raises CameraError: the driver refuses to stream.
+        """
+        try:
+            if not self._streaming:
+                self._start(pool)
+            if self._refused:
+                self._try_again()
+            events = self._device.poll(wake, FENCE_POLL_MS if pool.waiting else WAIT_MS)
+            if events & select.POLLPRI and not events & select.POLLHUP and self._signal.source_changed():
+                self._change(pool)
+                return None
+            filled = self._device.dequeue(self._memory, self._buffers) if events else None
+        except V4l2Error as error:
+            if error.number not in _RESTART_HELPS:
+                raise
+            self._fail(pool, str(error))
+            return None
+        if filled is None:
+            if events & select.POLLERR:
+                self._fail(pool, f"'{self._device.path}': the driver reports an error and has no frame")
+            else:
+                self._listen(pool)
+            return None
+        self._note(filled)
+        return filled
+
+    def _start(self, pool: BufferPool) -> None:
+        with self._lock:
+            self._queued.clear()
+            self._refused.clear()
+            for slot in pool.slots:
+                if slot.state is SlotState.FREE:
+                    self._queue(slot)
+            self._streaming = True
+        try:
+            self._try_again()
+            self._device.stream(True)
+        except BaseException as error:
+            self._halt()
+            if isinstance(error, V4l2Error) and error.number == errno.EPIPE:  # here it says that the pipeline is set up wrongly
+                raise CameraError(str(error)) from error
+            raise
+        self._last = None
+        self._heard = self._monotonic()
+
+    def _try_again(self) -> None:
+        with self._lock:
+            refused, self._refused = self._refused, {}
+            for slot in refused.values():
+                # One that was replaced meanwhile has another one in its place, which was queued by itself.
+                if slot.state is SlotState.FREE and slot.index not in self._queued:
+                    self._device.queue(slot.index, self._memory, slot.buffers)
+                    self._queued.add(slot.index)
+
+    def _halt(self) -> None:
+        """Take all buffers back from the driver."""
+        with self._lock:
+            self._streaming = False
+            self._queued.clear()
+            self._device.stream(False)
+
+    def _restart(self, pool: BufferPool) -> None:
+        self.restarts += 1
+        self._good = 0
+        self._halt()
+        self._start(pool)
+
+    def _fail(self, pool: BufferPool, reason: str) -> None:
+        """The stream broke off."""
+        while True:
+            self._failures += 1
+            if self._failures > MAX_RESTARTS:
+                raise CameraLostError(f'{reason}; starting the stream anew {MAX_RESTARTS} times did not help: plug the camera in again')
+            try:
+                self._restart(pool)
+                return
+            except V4l2Error as error:
+                if error.number not in _RESTART_HELPS:
+                    raise
+                reason = str(error)
+
+    def _change(self, pool: BufferPool) -> None:
+        """Drivers tell of a source that changed and of one that was only away for a moment by the same event."""
+        now = self._signal.changed()
+        if now is not None:
+            raise CameraChangedError(f"'{self._device.path}': its source changed to {now}; open it again and negotiate anew")
+        self._fail(pool, f"'{self._device.path}': its source was interrupted")
+
+    def _listen(self, pool: BufferPool) -> None:
+        """No frame this time."""
+        now = self._monotonic()
+        if len(self._queued) < self._needed:
+            self._heard = now
+        if now - self._heard < self._silent_s:
+            return
+        self._silences += 1
+        if self._silences > 1:
+            raise CameraLostError(
+                f"'{self._device.path}' is silent: no frame for {self._silent_s:g} s, nor after its stream was started anew; look at its "
+                'cable and power'
+            )
+        self._restart(pool)
+
+    def _note(self, filled: Dequeued) -> None:
+        """Sequence numbers go on over a restart of the stream and over 32 bits; what is missing in between is counted."""
+        step = 1
+        if self._last is not None:
+            step = (filled.sequence - self._last) & 0xFFFFFFFF
+            if step == 0 or step >> 31:  # the driver began anew, or doesn't count
+                step = 1
+            if self._starved:
+                self.no_slot += step - 1
+            else:
+                self.lost += step - 1
+        elif self.sequence < 0:
+            step = filled.sequence + 1
+        self.sequence += step
+        self._last = filled.sequence
+        with self._lock:
+            self._queued.discard(filled.index)
+            self._starved = len(self._queued) < self._needed
+        self._heard = self._monotonic()
+        self._silences = 0
+        self._good += 1
+        if self._good >= _HEALTHY_FRAMES:
+            self._failures = 0
+
+    def close(self) -> None:
+        """Stop. Frames that are leased stay readable."""
+        with self._lock:
+            was, self._streaming = self._streaming, False
+            self._queued.clear()
+        if was:
+            with contextlib.suppress(CameraError):  # an unplugged device has stopped already
+                self._device.stream(False)

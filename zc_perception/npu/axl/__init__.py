@@ -1,0 +1,1 @@
+"""The Metis driver's import and submit ioctls: the card reads the camera's own buffer."""

@@ -1,0 +1,188 @@
+"""An open ``/dev/metis-*``: one method per ioctl, errors as exceptions, nothing cached."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from zc_perception.errors import AcceleratorError
+from zc_perception.memory.dmabuf import DmaBuf
+from zc_perception.memory.fence import SyncFile
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.npu.axl import abi as axl_abi
+from zc_perception.npu.axl.abi import ImportFlags
+from zc_perception.npu.axl.discovery import HOST, HostTree, card_at, card_is_gone, find_cards, found_cards
+from zc_perception.npu.axl.errors import JOB, AxlError, AxlHandleError, AxlTimeoutError, AxlUnsupportedError, axl_error, open_error
+from zc_perception.npu.axl.fence import JobFence
+from zc_perception.npu.pcie_link import PcieLink, read_link
+from zc_perception.pixel.layout import ImageLayout
+
+_FORMATS = 64
+_MAX_FORMATS = 4096
+_ATTEMPTS = 100
+
+
+@dataclass(frozen=True)
+class AxlCapabilities:
+    """What QUERY says; for a driver of the first generation what its ioctls imply.
+
+    :param level: 0 no import ioctls at all, 1 only 64–66 (tight LINEAR images in one buffer), 2 all.
+    :param formats: (fourcc, modifier) pairs; empty for level 1, which doesn't tell.
+    """
+
+    level: int
+    max_in_flight: int
+    stride_align: int
+    offset_align: int
+    formats: tuple[tuple[int, int], ...]
+
+
+def find_devices() -> list[str]:
+    """Device nodes of Metis cards, in the order of their PCI addresses."""
+    return [card.path for card in find_cards()]
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number > 0 and number & (number - 1) == 0
+
+
+class AxlDevice:
+    """One open file of the driver. Handles belong to it and end with it.
+
+    :param path: the device node.
+    :param numbers: ioctl numbers by name, for a driver that uses others than the pinned ones.
+    :raises AcceleratorError: the node can't be opened; :class:`DeviceLostError` while the card's link is down.
+    """
+
+    def __init__(self, path: str, numbers: Mapping[str, int] | None = None, *, tree: HostTree = HOST) -> None:
+        self.path = path
+        self.card = card_at(path, tree)
+        self._tree = tree
+        self._requests = axl_abi.requests(numbers)
+        try:
+            self._fd = OwnedFd.open(path, os.O_RDWR)
+        except OSError as error:
+            raise open_error(path, error, found_cards(tree)) from error
+
+    def _ioctl(self, name: str, argument: ctypes.Structure | ctypes.c_uint32, detail: str = '') -> None:
+        number = 0
+        for _ in range(_ATTEMPTS):
+            try:
+                fcntl.ioctl(self._fd.fileno(), getattr(self._requests, name), argument)
+                return
+            except InterruptedError as error:  # a signal came, and its handler ran: nothing was done
+                number = error.errno or 0
+            except OSError as error:
+                raise self._error(name, error.errno or 0, detail) from error
+        raise self._error(name, number, detail)
+
+    def _error(self, request: str, number: int, detail: str) -> AxlError:
+        return axl_error(request, number, detail, gone=number == errno.EIO and card_is_gone(self.card, self._tree))
+
+    def _job_error(self, handle: int, timeout_us: int, number: int) -> AxlError:
+        error = self._error(JOB, number, f'import {handle}')
+        if isinstance(error, AxlTimeoutError):
+            link = self.link()
+            more = link.diagnosis() or f'its PCIe link is good now ({link})'
+            return axl_error(JOB, number, f'import {handle}, timeout {timeout_us / 1000:g} ms', more=more)
+        return error
+
+    def link(self) -> PcieLink:
+        """The card's PCIe link as it is now."""
+        return read_link(self.card.pci_address, self._tree)
+
+    def query(self) -> AxlCapabilities:
+        """QUERY, or what can be told without it.
+
+        :raises AcceleratorError: the driver's answer makes no sense.
+        """
+        try:
+            query, table = self._query(_FORMATS)
+            if query.num_formats > _FORMATS:
+                query, table = self._query(min(query.num_formats, _MAX_FORMATS))
+        except AxlUnsupportedError:
+            return AxlCapabilities(1 if self._has_first_generation() else 0, 1, 1, 1, ())
+        if query.max_in_flight < 1 or not _is_power_of_two(query.stride_align) or not _is_power_of_two(query.offset_align):
+            raise AcceleratorError(
+                f'the driver of {self.path} answers QUERY with max_in_flight {query.max_in_flight}, stride_align {query.stride_align}, '
+                f"offset_align {query.offset_align}, of which the first must be at least 1 and the others powers of two; check 'axl_ioctls'"
+            )
+        formats = tuple((f.fourcc, f.modifier) for f in table[: query.num_formats])
+        return AxlCapabilities(2, query.max_in_flight, query.stride_align, query.offset_align, formats)
+
+    def _query(self, room: int) -> tuple[axl_abi.AxlQuery, ctypes.Array[axl_abi.AxlFormat]]:
+        table = (axl_abi.AxlFormat * room)()
+        query = axl_abi.AxlQuery(struct_size=ctypes.sizeof(axl_abi.AxlQuery), num_formats=room, formats_ptr=ctypes.addressof(table))
+        self._ioctl('query', query)
+        return query, table
+
+    def _has_first_generation(self) -> bool:
+        """A release of no handle answers ENOENT where the ioctl exists, and changes nothing."""
+        try:
+            self.release_import(0)
+        except AxlHandleError:
+            return True
+        except AxlUnsupportedError:
+            return False
+        return True
+
+    def import_fd(self, buffer: DmaBuf, width: int, height: int, fourcc: int, flags: ImportFlags) -> int:
+        """IMPORT_FD: a tight LINEAR image in one buffer. The handle."""
+        argument = axl_abi.AxlImportFd(fd=buffer.fileno(), width=width, height=height, pixfmt=fourcc, flags=int(flags))
+        self._ioctl('import_fd', argument, repr(buffer))
+        return int(argument.handle)
+
+    def import_planes(self, layout: ImageLayout, buffers: Sequence[DmaBuf], flags: ImportFlags) -> int:
+        """IMPORT_PLANES: any layout. The handle."""
+        argument = axl_abi.AxlImportPlanes(
+            struct_size=ctypes.sizeof(axl_abi.AxlImportPlanes),
+            flags=int(flags),
+            width=layout.width,
+            height=layout.height,
+            fourcc=layout.fourcc,
+            num_planes=len(layout.planes),
+            modifier=layout.modifier,
+        )
+        for target, plane in zip(argument.planes, layout.planes, strict=False):
+            target.fd, target.stride = buffers[plane.buffer].fileno(), plane.stride
+            target.offset, target.size = plane.offset, plane.size
+        self._ioctl('import_planes', argument, layout.describe())
+        return int(argument.handle)
+
+    def submit(self, handle: int, result: DmaBuf, model_id: int, timeout_us: int) -> SyncFile:
+        """SUBMIT: the job's fence."""
+        argument = axl_abi.AxlSubmit(input_handle=handle, result_fd=result.fileno(), model_id=model_id, timeout_us=timeout_us)
+        self._ioctl('submit', argument, f'import {handle}')
+        return self._fence(argument.fence_fd, handle, timeout_us)
+
+    def submit2(self, handle: int, result: DmaBuf, model_id: int, timeout_us: int, in_fence: SyncFile | None) -> SyncFile:
+        """SUBMIT2: like :meth:`submit`, after *in_fence*, which stays the caller's."""
+        argument = axl_abi.AxlSubmit2(
+            struct_size=ctypes.sizeof(axl_abi.AxlSubmit2),
+            input_handle=handle,
+            model_id=model_id,
+            timeout_us=timeout_us,
+            in_fence_fd=axl_abi.NO_FENCE if in_fence is None else in_fence.fileno(),
+            result_fd=result.fileno(),
+        )
+        self._ioctl('submit2', argument, f'import {handle}')
+        return self._fence(argument.fence_fd, handle, timeout_us)
+
+    def _fence(self, fd: int, handle: int, timeout_us: int) -> JobFence:
+        return JobFence(OwnedFd(fd), partial(self._job_error, handle, timeout_us))
+
+    def release_import(self, handle: int) -> None:
+        """RELEASE_IMPORT. A job that still runs keeps the buffer attached until its fence.
+
+        :raises AxlHandleError: no such handle in this open file.
+        """
+        self._ioctl('release_import', ctypes.c_uint32(handle), f'import {handle}')
+
+    def close(self) -> None:
+        """Close it; the driver ends its jobs and releases every handle."""
+        self._fd.close()

@@ -1,0 +1,1 @@
+"""Axelera's Voyager runtime, by its C interface."""

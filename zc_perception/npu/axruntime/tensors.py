@@ -1,0 +1,242 @@
+"""The runtime's tensors: what they are, and the memory that they live in.
+
+An argument's offset must be 0, so that each tensor has a buffer of its own: a dma-buf where there is a dma-heap, host memory elsewhere.
+
+Source: Voyager SDK, *API Reference* of ``axruntime.h`` (``axrArgument``, ``axrTensorInfo``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import mmap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.detection.quantised_tensor import QuantisedTensorSpec
+from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.errors import ConfigError
+from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
+from zc_perception.memory.heaps import Heap
+from zc_perception.npu.axruntime.abi import Argument, TensorDataType, TensorInfo
+from zc_perception.npu.manifest import ModelInput, TensorSpec
+
+_DTYPES = {
+    (TensorDataType.SIGNED, 8): np.int8,
+    (TensorDataType.UNSIGNED, 8): np.uint8,
+    (TensorDataType.SIGNED, 16): np.int16,
+    (TensorDataType.SIGNED, 32): np.int32,
+    (TensorDataType.FLOAT, 32): np.float32,
+}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output as the runtime has it: ``shape`` with padding, and how much of each axis is padding (before, after)."""
+
+    name: str
+    shape: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    dtype: np.dtype[Any]
+    scale: float
+    zero_point: int
+
+    @classmethod
+    def from_info(cls, info: TensorInfo) -> Tensor:
+        """Read what the library gave.
+
+        :raises ConfigError: an element type or padding that can't be.
+        """
+        name = info.name.decode(errors='replace')
+        shape = tuple(info.dims[: info.ndims])
+        padding = tuple((before, after) for before, after in info.padding[: info.ndims])
+        dtype = _DTYPES.get((info.type, info.bits))
+        if dtype is None:
+            known = 'int8, uint8, int16, int32, float32'
+            raise ConfigError(f"tensor '{name}' has {info.bits}-bit elements of type {info.type}; {known} can be read")
+        if any(before + after >= size for size, (before, after) in zip(shape, padding, strict=True)):
+            raise ConfigError(f"tensor '{name}' of shape {shape} is all padding: {padding}")
+        return cls(name, shape, padding, np.dtype(dtype), info.scale, info.zero_point)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size in memory, padding included."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def inner_shape(self) -> tuple[int, ...]:
+        """Shape without padding."""
+        return tuple(size - before - after for size, (before, after) in zip(self.shape, self.padding, strict=True))
+
+    def inside(self, values: NDArray[Any]) -> NDArray[Any]:
+        """The part of *values*, which has :attr:`shape`, that isn't padding. No copy."""
+        return values[tuple(slice(before, size - after) for size, (before, after) in zip(self.shape, self.padding, strict=True))]
+
+
+def quantised_spec(tensor: Tensor, model: ModelInput) -> QuantisedTensorSpec:
+    """How frames become *tensor*: sizes, padding and quantisation are the runtime's, colours and letterbox the manifest's.
+
+    :raises ConfigError: the tensor isn't one int8 NHWC picture, or of another size than the manifest says.
+    """
+    if len(tensor.shape) != 4 or tensor.dtype != np.int8 or tensor.inner_shape[3] not in (3, 4):
+        raise ConfigError(f"input '{tensor.name}' is {tensor.dtype} {tensor.inner_shape}; a frame can become int8 1 x H x W x 3 or 4")
+    batch, height, width, channels = tensor.inner_shape
+    if batch != 1 or tensor.shape[0] != 1:
+        raise ConfigError(f"the model is compiled for {batch} frames at once; deploy it again with '--aipu-cores 1' (one frame per run)")
+    if model.resize == 'none' or (model.width, model.height) != (width, height):
+        asked = f'{model.width}x{model.height} (resize: {model.resize})'
+        raise ConfigError(f"the manifest's input is {asked}, the compiled model's {width}x{height}")
+    return QuantisedTensorSpec(
+        width=width,
+        height=height,
+        channels=channels,
+        scale=tensor.scale,
+        zero_point=tensor.zero_point,
+        padding=(tensor.padding[1], tensor.padding[2], tensor.padding[3]),
+        low=model.low,
+        high=model.high,
+        bgr=model.bgr,
+        pad=model.pad,
+    )
+
+
+class TensorBuffer:
+    """One tensor's memory.
+
+    :param heap: where it comes from; ``None``: host memory, whole pages.
+    :raises AllocationError: the heap has none.
+    """
+
+    def __init__(self, tensor: Tensor, heap: Heap | None) -> None:
+        self._buffer: DmaBuf | None = None
+        self._pages: mmap.mmap | None = None
+        if heap is not None:
+            self._buffer = heap.allocate(tensor.num_bytes)
+            self._buffer.set_name('zc_perception tensor')
+            memory: memoryview | mmap.mmap = self._buffer.memory(write=True)
+        else:
+            memory = self._pages = mmap.mmap(-1, tensor.num_bytes)
+        self.values: NDArray[Any] = np.frombuffer(memory, tensor.dtype, math.prod(tensor.shape)).reshape(tensor.shape)
+        self._size = tensor.num_bytes
+
+    def argument(self) -> Argument:
+        """As the runtime takes it."""
+        if self._buffer is not None:
+            return Argument(ptr=None, fd=self._buffer.fileno(), offset=0, size=self._size)
+        return Argument(ptr=self.values.ctypes.data, fd=-1, offset=0, size=self._size)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[NDArray[Any]]:
+        """The whole tensor, padding included, between DMA_BUF_IOCTL_SYNC start and end.
+
+        :raises AcceleratorError: a device doesn't finish with it.
+        """
+        if self._buffer is None:
+            yield self.values
+            return
+        self._buffer.begin_cpu_access(CpuAccess.WRITE)
+        try:
+            yield self.values
+        finally:
+            self._buffer.end_cpu_access(CpuAccess.WRITE)
+
+    def begin_reading(self) -> None:
+        """The CPU is about to read: DMA_BUF_IOCTL_SYNC start.
+
+        :raises AcceleratorError: a device doesn't finish with it.
+        """
+        if self._buffer is not None:
+            self._buffer.begin_cpu_access(CpuAccess.READ)
+
+    def end_reading(self) -> None:
+        """The CPU has read."""
+        if self._buffer is not None:
+            self._buffer.end_cpu_access(CpuAccess.READ)
+
+    def close(self) -> None:
+        """Give it back. Memory under a view that somebody kept ends with that view."""
+        del self.values
+        with contextlib.suppress(BufferError):
+            if self._buffer is not None:
+                self._buffer.close()
+            if self._pages is not None:
+                self._pages.close()
+
+
+class InputSlot:
+    """The memory of one frame's tensor. ``prepared`` names who wrote its constant parts."""
+
+    def __init__(self, tensor: Tensor, heap: Heap | None) -> None:
+        self.buffer = TensorBuffer(tensor, heap)
+        self.arguments = (Argument * 1)(self.buffer.argument())
+        self.prepared: object = None
+        # Calls that may still read it, and whoever fills it.
+        self.users = 0
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.buffer.close()
+
+
+class OutputSlot:
+    """The memory of one frame's results, and views of it as heads take them, made once."""
+
+    def __init__(self, tensors: Sequence[Tensor], named: Sequence[TensorSpec], heap: Heap | None) -> None:
+        self._buffers: list[TensorBuffer] = []
+        try:
+            for tensor in tensors:
+                self._buffers.append(TensorBuffer(tensor, heap))
+        except BaseException:
+            self.close()
+            raise
+        self.arguments = (Argument * len(tensors))(*(buffer.argument() for buffer in self._buffers))
+        self.raw = tuple(
+            _raw(tensor, buffer.values, named[index] if named else None)
+            for index, (tensor, buffer) in enumerate(zip(tensors, self._buffers, strict=True))
+        )
+
+    def begin_reading(self) -> None:
+        """See :class:`TensorBuffer`; all of them or none."""
+        with contextlib.ExitStack() as undo:
+            for buffer in self._buffers:
+                buffer.begin_reading()
+                undo.callback(buffer.end_reading)
+            undo.pop_all()
+
+    def end_reading(self) -> None:
+        """See :class:`TensorBuffer`."""
+        for buffer in self._buffers:
+            buffer.end_reading()
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.raw = ()
+        for buffer in self._buffers:
+            buffer.close()
+
+
+def _raw(tensor: Tensor, values: NDArray[Any], named: TensorSpec | None) -> RawTensor:
+    layout = 'nhwc' if len(tensor.shape) == 4 else ''
+    if named is None:
+        return RawTensor(tensor.inside(values), tensor.scale, tensor.zero_point, layout, tensor.name)
+    scale: float | NDArray[np.float32] = named.scale[0] if len(named.scale) == 1 else np.array(named.scale, np.float32)
+    return RawTensor(tensor.inside(values), scale, named.zero_point, named.layout or layout, named.name)
+
+
+def check_outputs(tensors: Sequence[Tensor], named: Sequence[TensorSpec]) -> None:
+    """Whether the manifest's outputs, if it names any, are the runtime's, in the same order.
+
+    :raises ConfigError: another number, shape or element type.
+    """
+    if not named:
+        return
+    real = [(tensor.name, tensor.inner_shape, str(tensor.dtype)) for tensor in tensors]
+    if [(spec.shape, spec.dtype) for spec in named] != [(shape, dtype) for _, shape, dtype in real]:
+        raise ConfigError(
+            f"the manifest's outputs are {[(spec.name, spec.shape, spec.dtype) for spec in named]}, the compiled model's {real}; "
+            "correct them, or leave the key 'outputs' out: the runtime knows"
+        )
