@@ -23,6 +23,8 @@ def start(context: LaunchContext) -> list[Node]:
     camera = LaunchConfiguration('camera').perform(context)
     chosen = [] if camera == FROM_FILE else [{'camera': camera}]
     video = LaunchConfiguration('video').perform(context)
+    cameras = LaunchConfiguration('cameras').perform(context).replace(',', ' ').split()
+    names = ['--cameras', *cameras] if cameras else []
     chosen += [{'video': os.path.expanduser(video)}] if video else []
     return [
         Node(
@@ -30,7 +32,7 @@ def start(context: LaunchContext) -> list[Node]:
             executable='perception',
             namespace=LaunchConfiguration('namespace'),
             parameters=[parameters, *chosen],
-            arguments=['--ros-args', '--log-level', LaunchConfiguration('log_level')],
+            arguments=[*names, '--ros-args', '--log-level', LaunchConfiguration('log_level')],
             output='screen',
         )
     ]
@@ -48,11 +50,16 @@ def generate_launch_description() -> LaunchDescription:
             DeclareLaunchArgument(
                 'camera',
                 default_value=FROM_FILE,
-                choices=[FROM_FILE, 'synthetic', 'replay', 'v4l2'],
+                choices=[FROM_FILE, 'synthetic', 'replay', 'v4l2', 'gstreamer', 'argus', 'libcamera'],
                 description='Kind of camera; from_file: as the parameter file says.',
             ),
             DeclareLaunchArgument(
                 'video', default_value='', description='Video file for camera:=replay; empty: as the parameter file says.'
+            ),
+            DeclareLaunchArgument(
+                'cameras',
+                default_value='',
+                description='Several cameras in this process, such as front,rear: each has its nodes in the namespace of its name.',
             ),
             DeclareLaunchArgument('namespace', default_value='', description='Namespace of all nodes and topics, such as front.'),
             DeclareLaunchArgument(

@@ -13,6 +13,7 @@ from camera.gstreamer_kit import CAPS, SIZE, TIGHT, configure, inodes, next_fram
 from zc_perception.camera.gstreamer import GStreamerCamera
 from zc_perception.errors import CameraError, ConfigError
 from zc_perception.memory.dmabuf import BufferKind
+from zc_perception.memory.fence import EventFence
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import SlotState
@@ -142,6 +143,22 @@ def test_what_a_consumer_holds_is_not_written_again() -> None:
 def _came_again(camera: GStreamerCamera, wanted: tuple[int, ...]) -> bool:
     with next_frame(camera) as frame:
         return inodes(frame) == wanted
+
+
+def test_what_a_hung_device_may_still_read_is_not_written_again() -> None:
+    with streaming(f'zcframes live=1 buffers=6 {TIGHT}', slots=6) as opened:
+        camera = opened.camera
+        camera.pool._release_timeout_s = 0.0
+        frame = next_frame(camera)
+        buffer, number = frame.data.buffers[0].dup(), shown(frame)[0]
+        retired, fence = inodes(frame), EventFence()
+        frame.release(fence)
+        for _ in range(20):
+            with next_frame(camera) as other:
+                assert inodes(other) != retired
+        assert camera.pool_statistics().retired == 1
+        assert os.pread(buffer.fileno(), 4608, 0) == bytes([number]) * 4608
+        buffer.close()
 
 
 def test_a_leased_frame_outlives_its_camera() -> None:

@@ -23,9 +23,10 @@ def main() -> None:
     parser.add_argument('--until-detections', type=int, default=sys.maxsize, help='end when so many arrays came')
     parser.add_argument('--until-silent', type=float, default=0.0, help='end when no detections came for so long after the first')
     parser.add_argument('--until-eof', action='store_true', help='end when stdin is closed')
+    parser.add_argument('--namespace', default='')
     options = parser.parse_args()
     rclpy.init()
-    node = rclpy.create_node('plain_subscriber')
+    node = rclpy.create_node('plain_subscriber', namespace=options.namespace)
     seen = {'detections': [], 'camera_info': [], 'labels': {}, 'images': 0, 'image': None}
     last = [0.0]
 

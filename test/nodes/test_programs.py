@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from nodes.programs import BIN, PERCEPTION_READY, Program, environment, parameters
+from nodes.programs import BIN, PERCEPTION_READY, PlainSubscriber, Program, environment, parameters
 
 MODEL_WITH_BAD_KEY = 'name: x\nfile: model.onnx\nhead: yolov8\nclasses: [a]\nscore_treshold: 0.5\n'
 NOT_A_MODEL = 'name: x\nfile: weights.onnx\nhead: yolov8\nclasses: [a]\ninput: {width: 64, height: 64}\n'
@@ -58,6 +58,19 @@ def test_a_wrong_parameter_ends_with_one_clear_line(case: str, free_domain: int)
     _assert_one_clear_line(_refused('perception', args, free_domain), message)
 
 
+def test_several_cameras_run_in_one_process_each_with_its_own_parameters(tmp_path: Path, free_domain: int) -> None:
+    yaml = tmp_path / 'cameras.yaml'
+    sections = ('/**/capture', '{width: 128, height: 128}'), ('/front/capture', '{frame_id: nose}'), ('/**/inference', '{model: hog}')
+    yaml.write_text(''.join(f'{name}:\n  ros__parameters: {values}\n' for name, values in sections))
+    args = ['--cameras', 'front', 'truck/rear', '--ros-args', '--params-file', str(yaml)]
+    with Program('perception', *args, domain=free_domain).start('[front.capture]: ready', '[truck.rear.inference]: ready') as program:
+        for namespace in ('front', 'truck/rear'):
+            seen = PlainSubscriber(['30', '--until-detections', '3', '--namespace', namespace], domain=free_domain).result()
+            assert len(seen['detections']) >= 3
+            assert {each['frame_id'] for each in seen['detections']} == {'nose' if namespace == 'front' else 'camera_optical_frame'}
+        assert program.interrupt(10) == 0, program.output
+
+
 def test_a_camera_that_is_not_there_is_waited_for(free_domain: int) -> None:
     args = parameters(capture__camera='v4l2', capture__device='/dev/video77')
     with Program('perception', *args, domain=free_domain).start('the camera is not there: ', *PERCEPTION_READY[:1]) as program:
@@ -70,6 +83,10 @@ def test_a_camera_that_is_not_there_is_waited_for(free_domain: int) -> None:
     [
         ('perception', ['--ros-args', '--params-file', '/no/such.yaml'], '/no/such.yaml'),
         ('perception', ['--fps', '3'], "argument '--fps' is unknown"),
+        ('perception', ['--cameras'], 'argument --cameras: expected at least one argument'),
+        ('perception', ['--cameras', 'front', 'front'], "'front' is there twice"),
+        ('perception', ['--cameras', '4x'], "'4x' can't be a namespace"),
+        ('perception', ['--cameras', 'front', '--ros-args', '-r', '__ns:=/truck'], "name the cameras 'truck/front'"),
         ('capture_node', ['--ros-args', '-p', 'hight:=360'], "'hight' is unknown; did you mean 'height'?"),
         ('inference_node', ['--ros-args', '-p', 'treshold:=0.5'], "'treshold' is unknown"),
         ('overlay_node', ['--ros-args', '-p', 'scale:=7.0'], "'scale' is 7.0; it must be a number from 0.1 to 1"),

@@ -156,7 +156,7 @@ class SharedFrames:
         if slot is not None:
             slot = pool.acquire(slot.index)
         if slot is not None:
-            sample.close()
+            self._held[slot.buffer_uid] = sample
         return slot
 
     def let_go(self, slot: Slot) -> None:

@@ -29,6 +29,7 @@ CAMERA_SPECS = (
     ParameterSpec('palette', 'all', "synthetic: objects' colours.", choices=('all', 'train', 'held_out')),
     ParameterSpec('pattern', 'road', 'synthetic: the road scene, colour bars, or a frame counter that can be read.', choices=PATTERNS),
     ParameterSpec('device', '/dev/video0', 'v4l2: device node.'),
+    ParameterSpec('input', -1, "v4l2: which of the device's inputs; -1 leaves it.", '', -1, 63),
     ParameterSpec('pixel_format', 'auto', "v4l2: the driver's fourcc such as NV12, NM12, YUYV; auto: what suits all, NV12 first."),
     ParameterSpec('memory', 'auto', "v4l2: export the driver's buffers, or import our heap's.", choices=('auto', 'export', 'import')),
     ParameterSpec('silent', 0.0, 'A camera is lost that long without a frame; 0: 2 s or 10 frames, the longer.', 's', 0.0, 3600.0),
@@ -106,6 +107,7 @@ class CameraFactory:
             memory=parameters['memory'],
             heap=parameters['heap'],
             pixel_format=parameters['pixel_format'],
+            input=None if parameters['input'] < 0 else parameters['input'],
             silent_s=parameters['silent'],
         )
 

@@ -9,13 +9,13 @@ import rclpy
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
-from zc_perception.nodes.perception import PerceptionGraph
+from zc_perception.nodes.perception import perception_nodes
 from zc_perception.nodes.perception_node import PerceptionNode
-from zc_perception.nodes.process import refuse_unknown_parameters, run_program
+from zc_perception.nodes.process import OptionParser, refuse_unknown_parameters, run_program
 
 
-def _single(kind: type[PerceptionNode]) -> Callable[[rclpy.Context], Sequence[PerceptionNode]]:
-    def build(context: rclpy.Context) -> Sequence[PerceptionNode]:
+def _single(kind: type[PerceptionNode]) -> Callable[[rclpy.Context, object], Sequence[PerceptionNode]]:
+    def build(context: rclpy.Context, options: object) -> Sequence[PerceptionNode]:
         node = kind(context=context)  # type: ignore[call-arg]
         try:
             refuse_unknown_parameters([node], [])
@@ -45,4 +45,6 @@ def overlay_node() -> int:
 
 def perception() -> int:
     """``perception``."""
-    return run_program('perception', lambda context: PerceptionGraph(context).nodes)
+    parser = OptionParser(prog='perception', description='Capture, inference and overlay in one process, for one camera or several.')
+    parser.add_argument('--cameras', nargs='+', default=[], metavar='NAME', help="one set of nodes for each, in the namespace of its name")
+    return run_program('perception', lambda context, options: perception_nodes(context, options.cameras), parser=parser)

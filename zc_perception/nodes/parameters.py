@@ -150,14 +150,14 @@ class NodeParameters(Mapping[str, Any]):
 
     def unclaimed(self) -> list[str]:
         """Start-up keys that this node doesn't have."""
-        return [
-            name for name in self._overrides if name not in self._specs and name not in _FOREIGN and not name.startswith(self._foreign_prefixes)
-        ]
+        foreign = self._foreign_prefixes
+        return [name for name in self._overrides if name not in self._specs and name not in _FOREIGN and not name.startswith(foreign)]
 
     def refuse_unknown(self, known_elsewhere: Iterable[str] = ()) -> None:
         """Refuse keys that nobody has: a typing error in a YAML must not pass in silence.
 
-        :param known_elsewhere: parameters, and prefixes that end in a dot, of this process's other nodes, which ``/**`` and a bare ``-p`` set here too.
+        :param known_elsewhere: parameters, and prefixes that end in a dot, of this process's other nodes, which ``/**`` and a bare ``-p``
+            set here too.
         :raises ConfigError: names the node, the key and the nearest known one.
         """
         elsewhere = set(known_elsewhere)

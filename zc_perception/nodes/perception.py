@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import rclpy
 from rclpy.parameter import Parameter
 
+from zc_perception.errors import ConfigError
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
@@ -15,19 +17,22 @@ from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.nodes.process import refuse_unknown_parameters
 
+_CAMERA_NAME = re.compile(r'[A-Za-z][A-Za-z0-9_]*(/[A-Za-z][A-Za-z0-9_]*)*')
 NODES: tuple[type[PerceptionNode], ...] = (CaptureNode, InferenceNode, OverlayNode)
 Overrides = Mapping[str, Mapping[str, Any]]
 
 
 class PerceptionGraph:
-    """The three nodes, wired: capture allocates what the accelerator can import.
+    """The three nodes of one camera, wired: capture allocates what the accelerator can import.
 
     :param overrides: start-up parameters by node name (``capture``, ``inference``, ``overlay``), besides those of the command line.
+    :param camera: the camera's name, which is its nodes' namespace; empty for the only one.
     :raises ZcError: a parameter, file or model can't be used; nothing stays behind.
     """
 
-    def __init__(self, context: rclpy.Context, overrides: Overrides | None = None) -> None:
+    def __init__(self, context: rclpy.Context, overrides: Overrides | None = None, camera: str = '') -> None:
         self.ledger = CopyLedger()
+        self._namespace = f'/{camera}' if camera else ''
         self._nodes: list[PerceptionNode] = []
         try:
             self.capture = self._make(CaptureNode, 'capture', context, overrides)
@@ -47,8 +52,14 @@ class PerceptionGraph:
 
     def _make(self, kind: Any, name: str, context: rclpy.Context, overrides: Overrides | None) -> Any:
         values = (overrides or {}).get(name, {})
-        node = kind(ledger=self.ledger, context=context, parameter_overrides=[Parameter(k, value=v) for k, v in values.items()])
+        options: dict[str, Any] = {'namespace': self._namespace} if self._namespace else {}
+        node = kind(ledger=self.ledger, context=context, parameter_overrides=[Parameter(k, value=v) for k, v in values.items()], **options)
         self._nodes.append(node)
+        if self._namespace and node.get_namespace() != self._namespace:
+            raise ConfigError(
+                f"--cameras and a namespace for all nodes (__ns:={node.get_namespace()}) can't go together; "
+                f"name the cameras '{node.get_namespace().strip('/')}{self._namespace}' and so on instead"
+            )
         return node
 
     @property
@@ -60,3 +71,26 @@ class PerceptionGraph:
     def drained(self) -> bool:
         """Whether the camera has ended and everything it produced has been through."""
         return bool(self.capture.finished and self.inference.idle)
+
+
+def perception_nodes(context: rclpy.Context, cameras: Sequence[str]) -> Sequence[PerceptionNode]:
+    """The nodes of several cameras in one process, each camera in the namespace of its name, or those of the only one.
+
+    :raises ConfigError: a name that can't be a namespace, or is there twice.
+    :raises ZcError: see :class:`PerceptionGraph`; nothing stays behind.
+    """
+    for camera in cameras:
+        if not _CAMERA_NAME.fullmatch(camera):
+            raise ConfigError(f"--cameras: '{camera}' can't be a namespace; use letters, digits and underscores, such as front_left")
+        if cameras.count(camera) > 1:
+            raise ConfigError(f"--cameras: '{camera}' is there twice; each camera needs a name of its own")
+    nodes: list[PerceptionNode] = []
+    try:
+        for camera in cameras or ('',):
+            nodes += PerceptionGraph(context, camera=camera).nodes
+    except BaseException:
+        for node in nodes:
+            node.stop()
+            node.destroy_node()
+        raise
+    return nodes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import select
@@ -11,6 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
+from typing import Any, NoReturn
 
 import rclpy
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
@@ -165,13 +167,27 @@ def refuse_unknown_parameters(nodes: Sequence[PerceptionNode], known: Sequence[t
         node.parameters.refuse_unknown(elsewhere)
 
 
-def _refuse_leftover(argv: list[str]) -> None:
+class OptionParser(argparse.ArgumentParser):
+    """A program's own options, beside ROS's; what it can't read is a ConfigError like everything else."""
+
+    def error(self, message: str) -> NoReturn:
+        """See argparse.
+
+        :raises ConfigError: always.
+        """
+        raise ConfigError(f'{message}; see --help')
+
+
+def _options(argv: list[str], parser: OptionParser | None) -> argparse.Namespace:
+    """:raises ConfigError: an argument that nobody knows."""
     try:
-        leftover = remove_ros_args(argv)[1:]
+        own = remove_ros_args(argv)[1:]
     except Exception as error:  # rclpy has several classes of its own for this
         raise ConfigError(f'ROS arguments: {" ".join(str(error).split())}') from error
+    options, leftover = (argparse.Namespace(), own) if parser is None else parser.parse_known_args(own)
     if leftover:
         raise ConfigError(f"argument '{leftover[0]}' is unknown; set parameters by --ros-args -p NAME:=VALUE or --params-file FILE")
+    return options
 
 
 def _checked(nodes: Sequence[PerceptionNode], argv: Sequence[str]) -> Sequence[PerceptionNode]:
@@ -186,16 +202,22 @@ def _checked(nodes: Sequence[PerceptionNode], argv: Sequence[str]) -> Sequence[P
     return nodes
 
 
-def run_program(program: str, build: Callable[[rclpy.Context], Sequence[PerceptionNode]], args: Sequence[str] | None = None) -> int:
+def run_program(
+    program: str,
+    build: Callable[[rclpy.Context, Any], Sequence[PerceptionNode]],
+    args: Sequence[str] | None = None,
+    parser: OptionParser | None = None,
+) -> int:
     """Run until a signal; the exit code.
 
+    :param build: makes the nodes, from the context and the options that *parser* has read.
     0 after SIGINT or SIGTERM, :data:`EXIT_USAGE` with one line on stderr for anything the user can mend, 1 for a bug.
     """
     argv = list(sys.argv if args is None else [program, *args])
     with StopRequest() as stop:
         try:
-            _refuse_leftover(argv)
-            with ros_context(argv[1:]) as context, NodeGroup(context, _checked(build(context), argv), stop.set) as group:
+            options = _options(argv, parser)
+            with ros_context(argv[1:]) as context, NodeGroup(context, _checked(build(context, options), argv), stop.set) as group:
                 group.start()
                 for node in group.nodes:
                     node.get_logger().info('ready')

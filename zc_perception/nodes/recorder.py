@@ -151,7 +151,7 @@ def zc_record() -> int:
     """``zc_record``: until SIGINT, ``max_frames`` or ``max_duration``; 1 when the disk failed."""
     nodes: list[RecorderNode] = []
 
-    def build(context: rclpy.Context) -> Sequence[PerceptionNode]:
+    def build(context: rclpy.Context, options: object) -> Sequence[PerceptionNode]:
         # The program waits for a signal; it is told to end by the same one.
         node = RecorderNode(context=context, on_finished=lambda: os.kill(os.getpid(), signal.SIGINT))
         nodes.append(node)

@@ -12,6 +12,8 @@ from zc_perception.detection.heads.scores import Values, activated, raw_threshol
 from zc_perception.detection.raw_tensor import RawTensor
 
 _WORD = 64
+# Cells from which on it is quicker to compare every number than to look for the class of each cell with a high maximum.
+_MANY = 600
 
 
 class Found(NamedTuple):
@@ -67,11 +69,33 @@ def _settle(best: NDArray[np.float32], cells: NDArray[np.intp], classes: NDArray
     return Found(cells[enough], classes[enough], scores[enough])
 
 
-class ChannelMajorFilter:
-    """All cells of a class lie side by side: one maximum over the classes."""
+class _Comparison:
+    """One comparison for each number, then the answers 64 at a time."""
 
-    def __init__(self, tensor: RawTensor, sigmoid: bool) -> None:
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        size = math.prod(shape)
+        self._answers = np.zeros(-(-size // _WORD) * _WORD, bool)
+        self._mask = self._answers[:size].reshape(shape)
+        self._words = self._answers.reshape(-1, _WORD)
+
+    def places(self, values: Values, least: Values) -> NDArray[np.intp]:
+        """Flat indices, ascending, of the numbers that are not below *least*."""
+        np.greater_equal(values, least, out=self._mask)
+        words = (np.packbits(self._answers).view(np.uint64) != 0).nonzero()[0]
+        inside = self._words.take(words, axis=0).reshape(-1).nonzero()[0]
+        return words.take(inside >> 6) * _WORD + (inside & (_WORD - 1))
+
+
+class ChannelMajorFilter:
+    """All cells of a class lie side by side: one maximum over the classes, or, where the last frame had many candidates, comparisons.
+
+    :param many: cells from which on they are many; both ways find the same.
+    """
+
+    def __init__(self, tensor: RawTensor, sigmoid: bool, many: int = _MANY) -> None:
         self._tensor, self._sigmoid = tensor, sigmoid
+        self._many, self._last = many, 0
+        self._comparison: _Comparison | None = None
         self._threshold = Threshold(tensor, sigmoid)
         # A NaN is passed over.
         self._larger: np.ufunc = np.maximum if tensor.quantised else np.fmax
@@ -80,25 +104,41 @@ class ChannelMajorFilter:
         if not score <= 1 or values.size == 0:
             return NOTHING
         rows = np.moveaxis(values, -1, 0).reshape(values.shape[-1], -1)
+        found = self._compared(rows, score) if self._many <= self._last < rows.shape[1] // 2 else self._highest(rows, score)
+        self._last = len(found.cells)
+        return found
+
+    def _compared(self, rows: Values, score: float) -> Found:
+        if self._comparison is None:
+            self._comparison = _Comparison(rows.shape)
+        places = self._comparison.places(rows, self._threshold.raw(score))
+        if not len(places):
+            return NOTHING
+        count, cells_each = rows.shape
+        if len(places) > cells_each:
+            return self._highest(rows, score)
+        classes = places // cells_each
+        places -= classes * cells_each
+        order = places * count + classes
+        order.sort()
+        cells = order // count
+        classes = order - cells * count
+        best = self._tensor.read(rows[classes, cells])
+        if not (cells[1:] != cells[:-1]).all():
+            cells, classes, best = _best_of_each(cells, classes, best)
+        return _settle(best, cells, classes, score, self._sigmoid)
+
+    def _highest(self, rows: Values, score: float) -> Found:
         best: Values = self._larger.reduce(rows, axis=0)
         cells = (best >= self._threshold.raw(score)).nonzero()[0]
         if not len(cells):
             return NOTHING
         best = best[cells]
-        classes = _first_that_hold(rows[:, cells], best)
+        # The first class that holds the maximum: unlike the argmax of the numbers this never stops at a NaN.
+        classes = (rows[:, cells] == best).argmax(axis=0)
         if not self._tensor.quantised and not best.max() < np.inf:
             best, classes = _finite_best(rows, cells, best, classes)
         return _settle(self._tensor.read(best), cells, classes, score, self._sigmoid)
-
-
-def _first_that_hold(rows: Values, best: Values) -> NDArray[np.intp]:
-    """The first row that holds the column's maximum: unlike the argmax of the numbers this never stops at a NaN, and is quicker."""
-    places = (rows == best).reshape(-1).nonzero()[0][::-1]
-    found = places // len(best)
-    holding = np.empty(len(best), np.intp)
-    # Of several to one place the last stays: from behind, the first row.
-    holding[places - found * len(best)] = found
-    return holding
 
 
 def _finite_best(
@@ -118,20 +158,17 @@ class CellMajorFilter:
     def __init__(self, tensor: RawTensor, values: Values, sigmoid: bool) -> None:
         self._tensor, self._sigmoid = tensor, sigmoid
         self._threshold = Threshold(tensor, sigmoid)
-        self._answers = np.zeros(-(-values.size // _WORD) * _WORD, bool)
-        self._mask = self._answers[: values.size].reshape(values.shape)
-        self._words = self._answers.reshape(-1, _WORD)
+        self._comparison = _Comparison(values.shape)
 
     def find(self, values: Values, score: float) -> Found:
         if not score <= 1 or values.size == 0:
             return NOTHING
-        np.greater_equal(values, self._threshold.raw(score), out=self._mask)
-        words = (np.packbits(self._answers).view(np.uint64) != 0).nonzero()[0]
-        if not len(words):
+        hits = self._comparison.places(values, self._threshold.raw(score))
+        if not len(hits):
             return NOTHING
-        places = self._words.take(words, axis=0).reshape(-1).nonzero()[0]
-        hits = words.take(places >> 6) * _WORD + (places & (_WORD - 1))
         count = values.shape[-1]
+        if len(hits) * count > values.size:
+            return self._of_all(values.reshape(-1, count), score)
         cells = hits // count
         classes = hits - cells * count
         if len(values.shape) == 3:
@@ -143,6 +180,15 @@ class CellMajorFilter:
         if not (cells[1:] != cells[:-1]).all():
             cells, classes, best = _best_of_each(cells, classes, best)
         return _settle(best, cells, classes, score, self._sigmoid)
+
+
+    def _of_all(self, rows: Values, score: float) -> Found:
+        """Where nearly everything reaches the score."""
+        numbers = rows if self._tensor.quantised else np.where(np.abs(rows) < np.inf, rows, -np.inf)
+        classes = numbers.argmax(axis=1)
+        best = numbers[np.arange(len(numbers)), classes]
+        cells = (best >= self._threshold.raw(score)).nonzero()[0]
+        return _settle(self._tensor.read(best[cells]), cells, classes[cells], score, self._sigmoid)
 
 
 def _best_of_each(

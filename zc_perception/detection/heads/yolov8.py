@@ -86,8 +86,7 @@ class _Levels:
         for level, found in enumerate(f.find(p.view(outputs), score) for f, p in zip(self._filters, self._classes, strict=True)):
             if len(found.cells):
                 part = self._boxes[level]
-                rows, columns = np.divmod(found.cells, self._grids.shapes[level][1])
-                sides.append((outputs[part.output], part.view(outputs)[rows, columns]))
+                sides.append((outputs[part.output], _of_cells(part.view(outputs), found.cells)))
                 cells.append(found.cells + self._grids.starts[level])
                 classes.append(found.classes)
                 scores.append(found.scores)
@@ -100,3 +99,12 @@ class _Levels:
         centres = self._grids.corners.take(cells, axis=1) + np.float32(0.5)
         corners: NDArray[np.float32] = np.concatenate((centres - distances[:2], centres + distances[2:])) * self._grids.strides[cells]
         return corners
+
+
+def _of_cells(values: Values, cells: NDArray[np.intp]) -> Values:
+    """:param values: (rows, columns, channels)."""
+    columns, channels = values.shape[1:]
+    if values.flags.c_contiguous:
+        return values.reshape(-1, channels).take(cells, axis=0)
+    rows = cells // columns
+    return values[rows, cells - rows * columns]
