@@ -68,6 +68,65 @@ def test_thousands_of_candidates_in_pieces_keep_the_same(classes: int, limit: in
     assert kept.tolist() == opencv(boxes, scores, numbers, 0.45)[:limit]
 
 
+def crowd(random: np.random.Generator, *, objects: int, each: int, classes: int, spread: float) -> Case:
+    """As a network yields them: many boxes around each object, of one class and hardly different; objects side by side and one on another.
+
+    Scores are such that OpenCV's float32 has room for 1 more.
+    """
+    sizes = np.exp(random.normal(3.5, 0.8, (objects, 2)))
+    centres = random.uniform(-20, 660, (objects, 2))
+    own = np.repeat(np.arange(objects), each)
+    middles = centres[own] + random.normal(0, spread, (len(own), 2)) * sizes[own]
+    spans = sizes[own] * np.exp(random.normal(0, spread, (len(own), 2)))
+    boxes = np.concatenate([middles - spans / 2, middles + spans / 2], axis=1).astype(np.float32)
+    scores = (np.round(random.uniform(0.1, 1, len(own)) * 4096) / 4096).astype(np.float32)
+    shuffled = random.permutation(len(own))
+    return boxes[shuffled], scores[shuffled], random.integers(0, classes, objects)[own][shuffled].astype(np.intp)
+
+
+@pytest.mark.parametrize('threshold', [0.0, 0.1, 0.45, 0.7, 0.95, 1.0])
+@pytest.mark.parametrize('classes', [1, 3, 80])
+def test_crowds_keep_the_same(classes: int, threshold: float) -> None:
+    random = np.random.default_rng(classes)
+    for objects, each in ((30, 60), (100, 18), (300, 6), (1, 900)):
+        for spread in (0.02, 0.08, 0.3):
+            boxes, scores, numbers = crowd(random, objects=objects, each=each, classes=classes, spread=spread)
+            for groups in (numbers, None):
+                kept = keep(np.ascontiguousarray(boxes.T), scores, groups, threshold, 10**6)
+                assert kept.tolist() == opencv(boxes, scores, groups, threshold), (objects, spread, groups is None)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 80), st.integers(7, 30), st.sampled_from([1, 2, 10]), st.floats(0.0, 0.4), st.floats(0.0, 1.0))
+def test_any_crowd_keeps_the_same(seed: int, objects: int, each: int, classes: int, spread: float, threshold: float) -> None:
+    boxes, scores, numbers = crowd(np.random.default_rng(seed), objects=objects, each=each, classes=classes, spread=spread)
+    kept = keep(np.ascontiguousarray(boxes.T), scores, numbers, threshold, 10**6)
+    assert kept.tolist() == opencv(boxes, scores, numbers, threshold)
+
+
+@pytest.mark.parametrize('step', [0.02, 0.1, 0.2, 0.35, 0.5])
+@pytest.mark.parametrize('turned', [False, True])
+def test_a_box_that_a_suppressed_one_would_suppress_stays(step: float, turned: bool) -> None:
+    """Chains in which each overlaps the next, best first: what is left out for one that doesn't stay itself comes back."""
+    count = 600
+    places = (np.arange(count) % 300) * step * 40
+    boxes = np.stack([places, np.zeros(count), places + 40, np.full(count, 40.0)]).astype(np.float32)
+    boxes[[1, 3]] += (np.arange(count) // 300 * 100).astype(np.float32)
+    if turned:
+        boxes = np.ascontiguousarray(boxes[[1, 0, 3, 2]])
+    scores = (1 - np.arange(count) / 4096).astype(np.float32)
+    for classes in (None, np.arange(count) // 300):
+        assert keep(boxes, scores, classes, 0.45, 1000).tolist() == opencv(boxes.T, scores, classes, 0.45)
+
+
+@pytest.mark.filterwarnings('error')
+@pytest.mark.parametrize('scale', [1e-4, 1e-2, 1e3, 1e15])
+def test_units_do_not_matter(scale: float) -> None:
+    boxes, scores, classes = crowd(np.random.default_rng(9), objects=60, each=15, classes=5, spread=0.1)
+    boxes *= np.float32(scale)
+    for groups in (classes, None):
+        assert keep(np.ascontiguousarray(boxes.T), scores, groups, 0.45, 10**6).tolist() == opencv(boxes, scores, groups, 0.45)
+
+
 def brute_force(boxes: NDArray[np.float32], scores: NDArray[np.float32], classes: NDArray[np.intp]) -> tuple[list[int], float]:
     """Indices kept, best first, and how near any comparison came to the threshold."""
     overlaps = box_iou(boxes, boxes)

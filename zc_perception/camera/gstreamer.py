@@ -3,6 +3,9 @@
 A frame's GstBuffer is held for as long as somebody has a lease on the frame, so that its element doesn't fill it again. Its buffers are
 known by what their descriptors refer to: each is one slot of the pool, however often and in whichever order they come, so that a
 device imports each of them once. GStreamer's descriptors are duplicated, never closed.
+
+``v4l2src`` of 1.22 and 1.24 leaks a descriptor of the device each time that it has streamed (with any sink): a camera that was unplugged
+may come back under another number. Name it by ``/dev/v4l/by-id``, or use camera: v4l2.
 """
 
 from __future__ import annotations
@@ -191,10 +194,9 @@ class GStreamerCamera:
 
     def facts(self) -> dict[str, object]:
         """For diagnostics."""
-        copied_upstream = 0 if self._shared is None else self._shared.copied_upstream
+        copied = 0 if self._shared is None else self._shared.copied_upstream
         replaced = self._pool.replaced if isinstance(self._pool, ForeignBufferPool) else 0
-        facts = {'caps': self._format.caps, 'live': self._pipeline.live, 'copying': bool(self.copy_reason)}
-        return {**facts, 'copied_upstream': copied_upstream, 'buffers_replaced': replaced}
+        return {'caps': self._format.caps, 'live': self._pipeline.live, 'copied_upstream': copied, 'buffers_replaced': replaced}
 
     def constraints(self) -> BufferConstraints:
         """See :class:`Camera`. Strides and offsets are the pipeline's, unless frames are copied."""
@@ -213,10 +215,7 @@ class GStreamerCamera:
         )
 
     def configure(self, settings: BufferSettings) -> None:
-        """See :class:`Camera`. The slots are as many as the pipeline gives away at the same time.
-
-        :raises CameraError: it gives fewer than two, or they are not alike.
-        """
+        """See :class:`Camera`. As many slots as the pipeline gives away at a time; fewer than two, or unlike ones, are a CameraError."""
         if self._shared is None:
             self._pool = self._own_pool(settings)
         else:

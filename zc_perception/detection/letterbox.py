@@ -65,6 +65,12 @@ class Letterbox:
         return inside
 
     @cached_property
+    def picture(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """First and last corner (2, 1) of the resized source inside the network's input, in pixels."""
+        start = np.array([[self.left], [self.top]], np.float32)
+        return start, start + np.array([[self.width], [self.height]], np.float32)
+
+    @cached_property
     def _axes(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         pairs = (self.left, self.top), (self.source_width, self.source_height), (self.width, self.height)
         offset, source, size = (np.array(pair * 2, np.float64) for pair in pairs)

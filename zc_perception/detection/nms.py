@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import cv2
@@ -13,7 +15,7 @@ from zc_perception.detection.detections import Detections
 # Candidates that are looked at in one go, best first: with a low score threshold there are thousands, few of which are ever needed.
 _CHUNK = 2048
 # With fewer boxes OpenCV alone is quicker.
-_FEW = 192
+_FEW = 400
 _ROUNDS = 3
 # A round that leaves out less than a quarter of the boxes is the last.
 _LITTLE = 4
@@ -43,15 +45,14 @@ def keep(
     count = len(scores)
     if count == 0:
         return np.zeros(0, np.intp)
-    boxes = np.empty((5, count))
-    boxes[:4] = corners
-    boxes[2:4] = corners[2:] - corners[:2]
-    np.multiply(boxes[2], boxes[3], out=boxes[4])
+    sizes = corners[2:] - corners[:2]
     threshold = np.float32(iou_threshold)
-    if count <= _FEW and boxes[2:4].min() >= _NO_SIZE and scores.min() > 0:  # OpenCV takes only what is above zero
-        return _opencv(boxes, scores, classes, threshold)[:limit]
+    if count <= _FEW and sizes.min() >= _NO_SIZE and scores.min() > 0:  # OpenCV takes only what is above zero
+        return _opencv((corners[0], corners[1], sizes[0], sizes[1]), scores, classes, threshold)[:limit]
     order = _best_first(scores)
-    boxes = boxes.take(order, axis=1)
+    boxes = np.empty((5, count))
+    boxes[:2], boxes[2:4] = corners[:2].take(order, axis=1), sizes.take(order, axis=1)
+    np.multiply(boxes[2], boxes[3], out=boxes[4])
     if classes is not None:
         classes = classes.take(order)
     if count <= _CHUNK:
@@ -118,7 +119,7 @@ def _keep(boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, threshol
         if len(unsure):
             left = np.sort(np.concatenate((left, unsure)))
             rest, kinds = boxes.take(left, axis=1), None if classes is None else classes[left]
-        kept = left[_opencv(rest, None, kinds, threshold)]
+        kept: NDArray[np.intp] = left[_opencv(rest, None, kinds, threshold)]
         proven = np.zeros(count, bool)
         proven[kept] = True
         proven = proven.take(suppressors)
@@ -146,7 +147,7 @@ def _leaders(boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, turn:
     second[some] = _best_in_squares(
         doubled.take(some, axis=1), octaves[some] - (1 << 23), None if classes is None else classes[some], some, _TURNS[turn] + 1 / 3
     )
-    return second.take(first)
+    return np.asarray(second.take(first))
 
 
 def _best_in_squares(
@@ -165,7 +166,7 @@ def _best_in_squares(
     table = np.empty(_TABLE, np.intp)
     # Of several to one place the last stays.
     table[keys[::-1]] = places[::-1]
-    return table.take(keys)
+    return np.asarray(table.take(keys))
 
 
 def _class_by_class(boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, threshold: np.float32) -> NDArray[np.intp]:
@@ -190,16 +191,21 @@ def _overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.floa
 
 
 def _opencv(
-    boxes: NDArray[np.float64], scores: NDArray[np.float32] | None, classes: NDArray[np.intp] | None, threshold: np.float32
+    boxes: Sequence[NDArray[np.floating]] | NDArray[np.float64],
+    scores: NDArray[np.float32] | None,
+    classes: NDArray[np.intp] | None,
+    threshold: np.float32,
 ) -> NDArray[np.intp]:
-    """:param scores: above zero; ``None``: the boxes come best first."""
-    x, y, width, height = boxes[:4]
+    """:param boxes: x, y, width, height (n).
+    :param scores: above zero; ``None``: the boxes come best first.
+    """
+    x, y, width, height = boxes[0], boxes[1], boxes[2], boxes[3]
     if classes is not None:
-        # Moved apart by class; from zero, or one that reaches left of the picture would meet another class.
-        left = x.min()
-        x = x + (classes * ((x + width).max() - left + 1.0) - left)
+        # Moved apart by class, by more than all boxes together are wide; by a power of two, so that pixels are not rounded.
+        wide = float(x.max()) - float(x.min()) + float(width.max())
+        x = x + classes * math.ldexp(1.0, math.frexp(wide + 1.0)[1])
     if scores is None:
-        scores = np.arange(len(x), 0, -1, np.float32)
+        scores = np.arange(len(x), 0, -1, dtype=np.float32)
     # A list of tuples is read quicker than an array, which OpenCV takes number by number.
     rectangles = list(zip(x.tolist(), y.tolist(), width.tolist(), height.tolist(), strict=True))
     opencv: Any = cv2.dnn.NMSBoxes

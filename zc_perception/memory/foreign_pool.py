@@ -26,8 +26,9 @@ def identities_of(buffers: Buffers) -> Identities:
 class ForeignBufferPool(BufferPool):
     """Slots over *known* buffers. One that was not known gets a slot of its own, and once there are *most*, the place of another's.
 
-    That is the free slot that was unused for the longest time: a source that makes new buffers for ever doesn't pin them all. One thread, the producer's, calls :meth:`slot_of` and :meth:`adopt`; everything else is as in :class:`BufferPool`. A slot that is
-    retired stays empty until a new buffer takes its place: there is nobody to ask for one.
+    That is the free slot that was unused for the longest time: a source that makes new buffers for ever doesn't pin them all. One thread,
+    the producer's, calls :meth:`slot_of` and :meth:`adopt`; everything else is as in :class:`BufferPool`. A slot that is retired stays
+    empty until a new buffer takes its place: there is nobody to ask for one.
 
     :param layout: that of every frame.
     :param known: the buffers of the frames that are known already, one slot for each; owned from here on.

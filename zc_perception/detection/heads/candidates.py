@@ -40,11 +40,13 @@ def detections(candidates: Candidates, box: Letterbox, limits: DecodeLimits, cla
     if not len(scores):
         return Detections.empty()
     sizes = corners[2:] - corners[:2]
-    start = np.array([[box.left], [box.top]], np.float32)
-    end = np.array([[box.left + box.width], [box.top + box.height]], np.float32)
+    start, end = box.picture
     # Comparisons with NaN are false, and the area of an endless box isn't finite.
-    fine = ((sizes > 0) & (corners[2:] > start) & (corners[:2] < end)).all(axis=0) & (sizes[0] * sizes[1] < np.inf)
-    if not fine.all():
+    inside = (sizes > 0) & (corners[2:] > start)
+    inside &= corners[:2] < end
+    inside[0] &= sizes[0] * sizes[1] < np.inf
+    if not inside.all():
+        fine = inside[0] & inside[1]
         corners, scores, classes = corners[:, fine], scores[fine], classes[fine]
     order = keep(corners, scores, None if class_agnostic else classes, limits.iou, limits.count)
     return in_source(Candidates(corners.take(order, axis=1), scores[order], classes[order]), box)
@@ -53,7 +55,8 @@ def detections(candidates: Candidates, box: Letterbox, limits: DecodeLimits, cla
 def in_source(chosen: Candidates, box: Letterbox) -> Detections:
     """Candidates as detections in source pixels, clipped; those of which nothing is left are dropped."""
     boxes = box.to_source(chosen.corners.T)
-    area = (boxes[:, 2:] > boxes[:, :2]).all(axis=1)
-    if area.all():
+    ahead = boxes[:, 2:] > boxes[:, :2]
+    if ahead.all():
         return Detections(boxes, chosen.scores, chosen.classes)
+    area = ahead.all(axis=1)
     return Detections(boxes[area], chosen.scores[area], chosen.classes[area])

@@ -39,7 +39,8 @@ class Distances:
         :param parts: tensors, each with some of its values, (…, 4 * bins); n together.
         """
         if self._bins == 1:
-            return np.concatenate([tensor.read(values) for tensor, values in parts]).T
+            sides: NDArray[np.float32] = np.concatenate([tensor.read(values) for tensor, values in parts]).T
+            return sides
         powers = np.empty((sum(len(values) for _, values in parts), self.channels), np.float32)
         start = 0
         for tensor, values in parts:

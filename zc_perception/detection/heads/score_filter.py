@@ -83,7 +83,8 @@ class _Comparison:
         np.greater_equal(values, least, out=self._mask)
         words = (np.packbits(self._answers).view(np.uint64) != 0).nonzero()[0]
         inside = self._words.take(words, axis=0).reshape(-1).nonzero()[0]
-        return words.take(inside >> 6) * _WORD + (inside & (_WORD - 1))
+        places: NDArray[np.intp] = words.take(inside >> 6) * _WORD + (inside & (_WORD - 1))
+        return places
 
 
 class ChannelMajorFilter:
@@ -103,7 +104,7 @@ class ChannelMajorFilter:
     def find(self, values: Values, score: float) -> Found:
         if not score <= 1 or values.size == 0:
             return NOTHING
-        rows = np.moveaxis(values, -1, 0).reshape(values.shape[-1], -1)
+        rows = values.T if values.ndim == 2 else np.moveaxis(values, -1, 0).reshape(values.shape[-1], -1)
         found = self._compared(rows, score) if self._many <= self._last < rows.shape[1] // 2 else self._highest(rows, score)
         self._last = len(found.cells)
         return found
@@ -129,7 +130,7 @@ class ChannelMajorFilter:
         return _settle(best, cells, classes, score, self._sigmoid)
 
     def _highest(self, rows: Values, score: float) -> Found:
-        best: Values = self._larger.reduce(rows, axis=0)
+        best: Values = rows[0] if len(rows) == 1 else self._larger.reduce(rows, axis=0)
         cells = (best >= self._threshold.raw(score)).nonzero()[0]
         if not len(cells):
             return NOTHING
@@ -180,7 +181,6 @@ class CellMajorFilter:
         if not (cells[1:] != cells[:-1]).all():
             cells, classes, best = _best_of_each(cells, classes, best)
         return _settle(best, cells, classes, score, self._sigmoid)
-
 
     def _of_all(self, rows: Values, score: float) -> Found:
         """Where nearly everything reaches the score."""

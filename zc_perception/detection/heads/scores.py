@@ -15,7 +15,8 @@ Values = NDArray[Any]
 _MARGIN = 2.0**-20
 # Far below it float32 loses its relative precision.
 _TINY = 1e-30
-_STEPS = 64
+# All values of 8 bits, whose threshold is exact.
+_STEPS = 255
 
 
 def sigmoid(logits: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -105,6 +105,6 @@ def _of_cells(values: Values, cells: NDArray[np.intp]) -> Values:
     """:param values: (rows, columns, channels)."""
     columns, channels = values.shape[1:]
     if values.flags.c_contiguous:
-        return values.reshape(-1, channels).take(cells, axis=0)
+        return np.asarray(values.reshape(-1, channels).take(cells, axis=0))
     rows = cells // columns
-    return values[rows, cells - rows * columns]
+    return np.asarray(values[rows, cells - rows * columns])
