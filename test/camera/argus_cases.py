@@ -128,7 +128,7 @@ def test_a_block_linear_image_stays_what_it_is_for_whoever_can_take_it(formats: 
         assert own.formats == ((NV12, INVALID), (NV12, LINEAR))
         taker = BufferConstraints('npu', formats=formats, heaps=('nvbufsurface',), slots=2)
         request = agree([own, taker], (camera.width, camera.height), heaps=[heap_offer('nvbufsurface')], wanted_slots=4)
-        camera.configure_request(request)
+        camera.allocate(request)
         with next_frame(camera) as frame:
             assert frame.data.modifier == INVALID and frame.data.planes[1].offset == 0x10000
         assert camera.facts()['converted_by_vic'] == 0 and not camera.notices()

@@ -10,7 +10,7 @@ import time
 import pytest
 from camera.gstreamer_kit import CAPS, SIZE, TIGHT, configure, inodes, next_frame, open_camera, shown, streaming, until
 
-from zc_perception.camera.gstreamer import GStreamerCamera
+from zc_perception.camera.gstreamer.camera import GStreamerCamera
 from zc_perception.errors import CameraError, ConfigError
 from zc_perception.memory.dmabuf import BufferKind
 from zc_perception.memory.fence import EventFence

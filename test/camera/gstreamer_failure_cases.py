@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from camera.gstreamer_kit import CAPS, TIGHT, configure, next_frame, open_camera, streaming, until
 
-from zc_perception.camera.gstreamer import GStreamerCamera
+from zc_perception.camera.gstreamer.camera import GStreamerCamera
 from zc_perception.errors import CameraChangedError, CameraError, CameraLostError, ConfigError
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zc_perception.camera.camera import Camera
-from zc_perception.camera.gstreamer import GStreamerCamera
+from zc_perception.camera.gstreamer.camera import GStreamerCamera
 from zc_perception.frame import Frame
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger

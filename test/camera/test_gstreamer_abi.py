@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from camera.gstreamer_process import gstreamer
 
-from zc_perception.camera import gstreamer_abi as abi
+from zc_perception.camera.gstreamer import abi
 
 STRUCTS = {
     'GstMiniObject': (abi.MiniObject, {}),

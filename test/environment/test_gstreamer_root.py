@@ -113,7 +113,7 @@ def test_the_real_one_runs_without_any_gstreamer_of_the_machine() -> None:
             raise
         pytest.skip(f"no GStreamer for tests here: {error}")
     program = (
-        "from zc_perception.camera.gstreamer_abi import load_gstreamer; g = load_gstreamer();"
+        "from zc_perception.camera.gstreamer.abi import load_gstreamer; g = load_gstreamer();"
         "print(g.version[0], all(map(g.has_element, ('appsink', 'v4l2src', 'videotestsrc', 'videoconvert', 'queue'))), g.has_element('x'));"
         "print({line.split()[-1].rpartition('/')[0] for line in open('/proc/self/maps') if 'libgst' in line or 'libglib' in line})"
     )

@@ -28,7 +28,7 @@ def gstreamer_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
     environment = gstreamer().environment()
     for folder in (HERE, PACKAGE):
         compileall.compile_dir(folder, quiet=2)
-    register = 'from zc_perception.camera.gstreamer_abi import load_gstreamer; assert load_gstreamer().has_element("v4l2src")'
+    register = 'from zc_perception.camera.gstreamer.abi import load_gstreamer; assert load_gstreamer().has_element("v4l2src")'
     subprocess.run([sys.executable, '-c', register], env=with_environment(environment), cwd=PACKAGE.parent, check=True)
     out = tmp_path_factory.mktemp('gstreamer')
     command = [sys.executable, str(HERE / 'guest' / 'gstreamer_checks.py')]

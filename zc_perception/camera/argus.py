@@ -17,11 +17,11 @@ from ctypes import byref
 from fractions import Fraction
 from typing import Any
 
-from zc_perception.camera.gstreamer import GStreamerCamera
-from zc_perception.camera.gstreamer_abi import MAP_READ, GStreamer, MapInfo, load_gstreamer
-from zc_perception.camera.gstreamer_buffers import RESERVE, FrameReader, own_descriptors
-from zc_perception.camera.gstreamer_image import BorrowedMemory, FrameMemory
-from zc_perception.camera.gstreamer_pipeline import Sample
+from zc_perception.camera.gstreamer.abi import MAP_READ, GStreamer, MapInfo, load_gstreamer
+from zc_perception.camera.gstreamer.buffers import RESERVE, FrameReader, own_descriptors
+from zc_perception.camera.gstreamer.camera import GStreamerCamera
+from zc_perception.camera.gstreamer.image import BorrowedMemory, FrameMemory
+from zc_perception.camera.gstreamer.pipeline import Sample
 from zc_perception.errors import AcceleratorError, AllocationError, CameraChangedError, CameraError, ConfigError, FormatError, LayoutError
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
 from zc_perception.memory.ledger import CopyLedger

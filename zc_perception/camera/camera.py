@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.camera.clock import CaptureClock, StampClock
-from zc_perception.camera.controls import NO_CONTROLS, ControlInfo, ControlValue, no_such_control
+from zc_perception.camera.controls import ControlInfo, ControlValue, WithoutControls
 from zc_perception.errors import CameraError
 from zc_perception.frame import Frame, Header
 from zc_perception.mapping import map_buffers
@@ -21,7 +21,7 @@ from zc_perception.memory.heaps import Heap
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.negotiation.settings import BufferSettings
+from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
@@ -97,6 +97,9 @@ class Camera(Protocol):
     def configure(self, settings: BufferSettings) -> None:
         """Allocate everything; no frame yet."""
 
+    def allocate(self, request: AllocationRequest) -> None:
+        """As :meth:`configure`, for what a negotiation asks for: the camera chooses among the modifiers that everybody accepts."""
+
     @property
     def slots(self) -> tuple[Slot, ...]:
         """Its slots, for trial imports before the first frame; none before :meth:`configure`."""
@@ -124,7 +127,7 @@ class Camera(Protocol):
         """Free everything; leased frames stay readable until released."""
 
 
-class DrawnCamera:
+class DrawnCamera(WithoutControls):
     """A camera whose frames the CPU writes, straight into the pool's slots, at a steady pace.
 
     :param heap: where the slots come from; owned from here on.
@@ -197,14 +200,6 @@ class DrawnCamera:
         """See :class:`Camera`."""
         return False
 
-    def controls(self) -> Mapping[str, ControlInfo]:
-        """See :class:`Camera`. None."""
-        return NO_CONTROLS
-
-    def set_control(self, name: str, value: ControlValue) -> int | None:
-        """See :class:`Camera`."""
-        raise no_such_control(self.device, name, NO_CONTROLS)
-
     def constraints(self) -> BufferConstraints:
         """See :class:`Camera`. One slot is being filled while another is being published."""
         size = (self.width, self.height)
@@ -228,6 +223,10 @@ class DrawnCamera:
 
         reserve = min(self.constraints().slots, settings.slots)
         self._pool = BufferPool(layout, allocate, settings.slots, name='camera', reserve=reserve)
+
+    def allocate(self, request: AllocationRequest) -> None:
+        """See :class:`Camera`."""
+        self.configure(request.settings())
 
     @property
     def slots(self) -> tuple[Slot, ...]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from zc_perception.camera.camera import CameraStatistics
 from zc_perception.camera.clock import CaptureClock, StampClock
+from zc_perception.camera.controls import WithoutControls
 from zc_perception.camera.libcamera_bindings import PlaneFd, Requests, checked, error_of, import_libcamera, named, planes_of
 from zc_perception.errors import AllocationError, CameraError, CameraLostError, ConfigError, LayoutError
 from zc_perception.frame import Frame, Header
@@ -23,7 +24,7 @@ from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
 from zc_perception.memory.pool import BufferPool, Buffers, PoolStatistics, Slot
 from zc_perception.memory.slot import close_buffers
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.negotiation.settings import BufferSettings
+from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import NV12, pixel_format
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout
@@ -36,7 +37,7 @@ _FENCE_POLL_S = 0.005
 _MATRICES = {'Rec601': Matrix.BT601, 'Rec709': Matrix.BT709, 'Rec2020': Matrix.BT2020}
 
 
-class LibcameraCamera:
+class LibcameraCamera(WithoutControls):
     """NV12 frames of one camera of libcamera.
 
     :param camera: its id or a part of it, or its number; empty: the first.
@@ -212,6 +213,10 @@ class LibcameraCamera:
         except (AllocationError, LayoutError) as error:
             raise CameraError(f"camera '{self._camera.id}': {error}") from error
         self._by_slot = [self._request(index, buffer) for index, buffer in enumerate(self._buffers)]
+
+    def allocate(self, request: AllocationRequest) -> None:
+        """See :class:`Camera`."""
+        self.configure(request.settings())
 
     def _adopt(self, planes: list[PlaneFd]) -> Buffers:
         made: dict[BufferIdentity, DmaBuf] = {}

@@ -107,6 +107,8 @@ def _keep(boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, threshol
         kinds = None if kinds is None else kinds[stay]
         if len(gone) < len(stay) // _LITTLE:
             break
+    if len(left) > count // 2:
+        return _opencv(boxes, None, classes, threshold)  # too few guesses were right to make up for those that have to be taken back
     # A box that suppressed others may have been left out later: what suppresses it is asked about them too.
     last = suppressors.take(suppressors).take(suppressors)
     moved = (last != suppressors).nonzero()[0]

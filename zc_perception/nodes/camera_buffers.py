@@ -62,7 +62,7 @@ class CameraBuffers:
         participant.set_constraints(constraints)
 
     def _allocate(self, request: AllocationRequest) -> Allocation:
-        self._camera.configure(request.settings())
+        self._camera.allocate(request)
         slots = self._camera.slots
         return Allocation(slots[0].layout, tuple(slot.buffers for slot in slots))
 

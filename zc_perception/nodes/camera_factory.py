@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from zc_perception.camera.argus import ArgusCamera
 from zc_perception.camera.camera import Camera
-from zc_perception.camera.gstreamer import GStreamerCamera
+from zc_perception.camera.gstreamer.camera import GStreamerCamera
+from zc_perception.camera.libcamera import LibcameraCamera
 from zc_perception.camera.pattern import PATTERNS
 from zc_perception.camera.replay.camera import STAMPS, ReplayCamera
 from zc_perception.camera.synthetic import DEFAULT_FRAMERATE, DEFAULT_SIZE, SyntheticCamera
@@ -18,6 +20,8 @@ from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.parameters import ParameterSpec
 
+# Of pipelines, which may take long to start.
+_SILENT_S = 5.0
 CAMERAS = ('synthetic', 'replay', 'v4l2', 'gstreamer', 'argus', 'libcamera')
 CAMERA_SPECS = (
     ParameterSpec('camera', 'synthetic', 'Kind of camera.', choices=CAMERAS),
@@ -40,7 +44,12 @@ CAMERA_SPECS = (
     ParameterSpec('replay_rate', 1.0, 'replay: how much faster than recorded.', '', 0.01, 100.0),
     ParameterSpec('replay_start', 0.0, 'replay: leave out so much at the beginning.', 's', 0.0, 1e6),
     ParameterSpec('stamps', 'now', "replay: stamps of now, or the recording's.", choices=STAMPS),
-    ParameterSpec('pipeline', '', 'gstreamer: what gst-launch-1.0 takes, up to our sink.'),
+    ParameterSpec('pipeline', '', 'gstreamer, argus: what gst-launch-1.0 takes, up to our sink; argus makes its own where it is empty.'),
+    ParameterSpec('pipeline_buffers', 8, 'gstreamer, argus, libcamera: buffers that the pipeline shall have.', '', 3, 32),
+    ParameterSpec('assume_linear', False, "gstreamer: take old memory:DMABuf caps, which don't say the layout, for LINEAR."),
+    ParameterSpec('sensor_id', 0, 'argus: which sensor.', '', 0, 63),
+    ParameterSpec('sensor_mode', -1, "argus: which of the sensor's modes; -1: Argus chooses.", '', -1, 63),
+    ParameterSpec('libcamera_id', '', "libcamera: a camera's id, a part of it, or its number; empty: the only one."),
     ParameterSpec('require_dmabuf', False, 'gstreamer: refuse a pipeline whose frames would be copied.'),
     ParameterSpec('heap', 'auto', 'Where buffers come from: auto, dma_heap/NAME, udmabuf, memfd.'),
 )  # fmt: skip
@@ -74,8 +83,8 @@ class CameraFactory:
             raise ConfigError(f"parameter 'keep_all' is true, but camera '{kind}' never ends; use it with camera: replay")
         if kind == 'v4l2':
             return self._v4l2(identity)
-        if kind == 'gstreamer':
-            return self._gstreamer()
+        if kind in ('gstreamer', 'argus', 'libcamera'):
+            return {'gstreamer': self._gstreamer, 'argus': self._argus, 'libcamera': self._libcamera}[kind]()
         heap = self._open_heap()
         try:
             return self._replay(heap) if kind == 'replay' else self._synthetic(heap)
@@ -123,8 +132,39 @@ class CameraFactory:
             open_heap=self._open_heap,
             width=parameters['width'],
             height=parameters['height'],
+            buffers=parameters['pipeline_buffers'],
             require_dmabuf=parameters['require_dmabuf'],
-            watchdog_s=parameters['silent'] or 5.0,
+            assume_linear=parameters['assume_linear'],
+            watchdog_s=parameters['silent'] or _SILENT_S,
+        )
+
+    def _argus(self) -> Camera:
+        parameters = self.parameters
+        return ArgusCamera(
+            parameters['sensor_id'],
+            sensor_mode=parameters['sensor_mode'],
+            width=parameters['width'],
+            height=parameters['height'],
+            framerate=parameters['framerate'],
+            pipeline=parameters['pipeline'],
+            frame_id=parameters['frame_id'],
+            now_ns=self.now_ns,
+            ledger=self.ledger,
+            buffers=parameters['pipeline_buffers'],
+            watchdog_s=parameters['silent'] or _SILENT_S,
+        )
+
+    def _libcamera(self) -> Camera:
+        parameters = self.parameters
+        return LibcameraCamera(
+            parameters['libcamera_id'],
+            width=parameters['width'],
+            height=parameters['height'],
+            framerate=parameters['framerate'],
+            frame_id=parameters['frame_id'],
+            now_ns=self.now_ns,
+            buffers=max(3, min(32, parameters['pipeline_buffers'])),
+            watchdog_s=parameters['silent'] or _SILENT_S,
         )
 
     def _replay(self, heap: Heap) -> Camera:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from zc_perception.camera.gstreamer import GStreamerCamera
+from zc_perception.camera.gstreamer.camera import GStreamerCamera
 from zc_perception.errors import CameraError, CameraLostError
 from zc_perception.frame import Frame
 from zc_perception.memory.heaps import open_heap

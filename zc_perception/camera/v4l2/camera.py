@@ -22,7 +22,7 @@ from zc_perception.frame import Frame, Header
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot
 from zc_perception.negotiation.constraints import BufferConstraints, Size, size_text
-from zc_perception.negotiation.settings import BufferSettings
+from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.fourcc import fourcc_name
 from zc_perception.pixel.layout import ImageLayout
 
@@ -259,6 +259,10 @@ class V4l2Camera:
         self._pool = BufferPool(
             layout, self._memory.take, made, name='camera', on_free=self._stream.queue_again, reserve=min(made, self._reserve)
         )
+
+    def allocate(self, request: AllocationRequest) -> None:
+        """See :class:`Camera`."""
+        self.configure(request.settings())
 
     def _agreed_format(self, settings: BufferSettings) -> DriverFormat:
         offer = next((offer for offer in self._offers if offer.format == settings.format), None)

@@ -1,7 +1,7 @@
 """A process of the pipeline benchmark: ``python -m zc_perception.verify.bench.pipeline_worker ROLE TOPIC CAMERAS …``.
 
-``pipeline TOPIC CAMERAS WIDTH HEIGHT HZ DELAY_MS`` (0 Hz: unthrottled) runs a capture and an inference node for each camera, all in this process, as
-``perception`` does; ``reader TOPIC CAMERAS`` subscribes to all their detections, as somebody's own node does.
+``pipeline TOPIC CAMERAS WIDTH HEIGHT HZ DELAY_MS`` (0 Hz: unthrottled) runs a capture and an inference node for each camera, all in this
+process, as ``perception`` does; ``reader TOPIC CAMERAS`` subscribes to all their detections, as somebody's own node does.
 Reads a command per line from standard input, JSON, and answers with a line of JSON.
 
 ========  =============  =======================================================================================================

@@ -15,7 +15,7 @@ import time
 from ctypes import byref, c_int, c_void_p
 from typing import TypeVar
 
-from zc_perception.camera.gstreamer_abi import (
+from zc_perception.camera.gstreamer.abi import (
     BUFFER_CORRUPTED,
     CLOCK_TIME_NONE,
     FORMAT_TIME,

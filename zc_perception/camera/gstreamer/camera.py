@@ -16,11 +16,12 @@ from collections.abc import Callable, Sequence
 
 from zc_perception.camera.camera import SLOT_WAIT_S, CameraStatistics
 from zc_perception.camera.clock import CaptureClock, StampClock
-from zc_perception.camera.gstreamer_abi import load_gstreamer
-from zc_perception.camera.gstreamer_buffers import RESERVE, FrameReader, SharedFrames, own_descriptors
-from zc_perception.camera.gstreamer_copy import copy_frame, frame_layout
-from zc_perception.camera.gstreamer_image import FdFrames, read_format
-from zc_perception.camera.gstreamer_pipeline import Pipeline, Reference, Sample
+from zc_perception.camera.controls import WithoutControls
+from zc_perception.camera.gstreamer.abi import load_gstreamer
+from zc_perception.camera.gstreamer.buffers import RESERVE, FrameReader, SharedFrames, own_descriptors
+from zc_perception.camera.gstreamer.copy import copy_frame, frame_layout
+from zc_perception.camera.gstreamer.image import FdFrames, read_format
+from zc_perception.camera.gstreamer.pipeline import Pipeline, Reference, Sample
 from zc_perception.errors import AllocationError, CameraChangedError, CameraError, CameraLostError, ConfigError, FormatError, LayoutError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import CpuAccess
@@ -41,7 +42,7 @@ _FENCE_POLL_S = 0.005
 _ADVICE = 'use a source that gives dma-bufs, such as v4l2src io-mode=dmabuf, and no element behind it that makes new frames'
 
 
-class GStreamerCamera:
+class GStreamerCamera(WithoutControls):
     """Frames of a GStreamer pipeline. It is started at once, because its first frame says what all of them are.
 
     :param pipeline: as for gst-launch-1.0, without a sink, or with an appsink of its own.
@@ -221,7 +222,7 @@ class GStreamerCamera:
         else:
             self._share(self._shared, settings.slots)
 
-    def configure_request(self, request: AllocationRequest) -> None:
+    def allocate(self, request: AllocationRequest) -> None:
         """As :meth:`configure`, for a camera whose own layout needn't be LINEAR: it is taken wherever everybody accepts it."""
         if self._shared is not None and self._layout.modifier in request.modifiers:
             self._share(self._shared, request.slots)

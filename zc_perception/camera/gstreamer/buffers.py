@@ -6,8 +6,8 @@ import time
 from collections.abc import Hashable, Sequence
 from typing import Protocol
 
-from zc_perception.camera.gstreamer_image import FrameMemory
-from zc_perception.camera.gstreamer_pipeline import Pipeline, Sample
+from zc_perception.camera.gstreamer.image import FrameMemory
+from zc_perception.camera.gstreamer.pipeline import Pipeline, Sample
 from zc_perception.errors import CameraChangedError, CameraError
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
 from zc_perception.memory.foreign_pool import ForeignBufferPool

@@ -16,8 +16,8 @@ from ctypes import byref, c_size_t, c_uint
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from zc_perception.camera.gstreamer_abi import MAX_PLANES, GStreamer, VideoCropMeta, VideoInfo, VideoMeta
-from zc_perception.camera.gstreamer_pipeline import Sample
+from zc_perception.camera.gstreamer.abi import MAX_PLANES, GStreamer, VideoCropMeta, VideoInfo, VideoMeta
+from zc_perception.camera.gstreamer.pipeline import Sample
 from zc_perception.errors import FormatError, LayoutError
 from zc_perception.memory.dmabuf import BufferIdentity
 from zc_perception.memory.owned_fd import OwnedFd

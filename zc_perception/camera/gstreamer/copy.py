@@ -7,9 +7,9 @@ from ctypes import byref
 
 import numpy as np
 
-from zc_perception.camera.gstreamer_abi import MAP_READ, GStreamer, MapInfo
-from zc_perception.camera.gstreamer_image import StreamFormat, place_image
-from zc_perception.camera.gstreamer_pipeline import Sample
+from zc_perception.camera.gstreamer.abi import MAP_READ, GStreamer, MapInfo
+from zc_perception.camera.gstreamer.image import StreamFormat, place_image
+from zc_perception.camera.gstreamer.pipeline import Sample
 from zc_perception.errors import CameraError
 from zc_perception.mapping import map_buffers
 from zc_perception.memory.dmabuf import CpuAccess

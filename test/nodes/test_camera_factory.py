@@ -1,0 +1,73 @@
+"""From parameters to cameras: each class gets what it takes."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from unittest.mock import create_autospec
+
+import pytest
+
+from zc_perception.camera.synthetic import SyntheticCamera
+from zc_perception.errors import AllocationError, ConfigError
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.nodes import camera_factory
+from zc_perception.nodes.camera_factory import CAMERA_SPECS, CAMERAS, CameraFactory
+
+CLASSES = {
+    'replay': 'ReplayCamera',
+    'v4l2': 'V4l2Camera',
+    'gstreamer': 'GStreamerCamera',
+    'argus': 'ArgusCamera',
+    'libcamera': 'LibcameraCamera',
+}
+
+
+def factory(**values: Any) -> CameraFactory:
+    return CameraFactory({**{spec.name: spec.default for spec in CAMERA_SPECS}, **values}, time.time_ns, CopyLedger())
+
+
+@pytest.mark.parametrize('kind', CLASSES)
+def test_each_kind_of_camera_gets_arguments_that_it_takes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    double = create_autospec(getattr(camera_factory, CLASSES[kind]))
+    monkeypatch.setattr(camera_factory, CLASSES[kind], double)
+    made = factory(camera=kind, heap='memfd', width=640, height=480, framerate=15.0, frame_id='lens', pipeline='videotestsrc').open('')
+    assert made is double.return_value
+    arguments = [*double.call_args.args, *double.call_args.kwargs.values()]
+    assert 'lens' in arguments and 640 in arguments and 480 in arguments
+
+
+def test_every_kind_is_covered() -> None:
+    assert {*CLASSES, 'synthetic'} == set(CAMERAS)
+
+
+def test_a_lost_v4l2_camera_is_looked_for_where_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    double = create_autospec(camera_factory.V4l2Camera)
+    monkeypatch.setattr(camera_factory, 'V4l2Camera', double)
+    monkeypatch.setattr(camera_factory, 'find_device', lambda identity: '/dev/video5' if identity == 'usb 7' else None)
+    for identity, path in (('', '/dev/video0'), ('usb 7', '/dev/video5'), ('usb 8', '/dev/video0')):
+        factory(camera='v4l2').open(identity)
+        assert double.call_args.args[0] == path
+
+
+@pytest.mark.parametrize(
+    ('values', 'message'),
+    [
+        ({'camera': 'gstreamer'}, "'pipeline' is empty"),
+        ({'keep_all': True}, 'never ends'),
+        ({'camera': 'replay'}, "'video' is empty"),
+        ({'pattern': 'bars', 'width': 321}, '321'),
+    ],
+)
+def test_parameters_that_do_not_go_together_are_named(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        factory(heap='memfd', **values).open('')
+
+
+def test_a_heap_that_is_not_there_is_an_error_and_its_reasons_are_kept() -> None:
+    with pytest.raises(AllocationError):
+        factory(heap='dma_heap/nowhere').open('')
+    made = factory(heap='memfd', width=64, height=64)
+    camera = made.open('')
+    assert isinstance(camera, SyntheticCamera)
+    camera.close()

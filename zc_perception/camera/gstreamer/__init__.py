@@ -1,0 +1,1 @@
+"""Any GStreamer pipeline as a camera."""
