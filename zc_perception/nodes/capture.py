@@ -109,7 +109,7 @@ class CaptureNode(PerceptionNode):
         return [ExtraMessage(CompressedImage, '/compressed', FrameToJpeg(quality, self.ledger))] if quality else []
 
     def now_ns(self) -> int:
-        """The ROS clock, in ns. Unless a simulation drives it, that is the system's, which is read in a tenth of the time."""
+        """The ROS clock, in ns. Unless a simulation drives it, that is the system's, which costs less to read."""
         clock = self._node_clock
         return int(clock.now().nanoseconds) if clock.ros_time_is_active else time.time_ns()
 

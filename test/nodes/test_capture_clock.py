@@ -1,0 +1,29 @@
+"""The capture node's clock is the node's ROS clock, whoever drives it."""
+
+from __future__ import annotations
+
+import time
+
+from rclpy.parameter import Parameter
+from rclpy.time import Time
+
+from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.process import ros_context
+
+
+def test_the_system_s_time_until_a_simulation_drives_the_clock_and_after_it(free_domain: int) -> None:
+    with ros_context([]) as context:
+        node = CaptureNode(context=context, parameter_overrides=[Parameter('shared_memory', value=False)])
+        try:
+            before = time.time_ns()
+            assert before <= node.now_ns() <= time.time_ns()
+            node.set_parameters([Parameter('use_sim_time', value=True)])
+            clock = node.get_clock()
+            for simulated_ns in (5_000_000_000, 7_000_000_001):
+                clock.set_ros_time_override(Time(nanoseconds=simulated_ns, clock_type=clock.clock_type))
+                assert node.now_ns() == simulated_ns == clock.now().nanoseconds
+            node.set_parameters([Parameter('use_sim_time', value=False)])
+            assert node.now_ns() >= before
+        finally:
+            node.stop()
+            node.destroy_node()
