@@ -25,6 +25,7 @@ def start(context: LaunchContext) -> list[Node]:
     video = LaunchConfiguration('video').perform(context)
     cameras = LaunchConfiguration('cameras').perform(context).replace(',', ' ').split()
     names = ['--cameras', *cameras] if cameras else []
+    names += ['--stereo'] if LaunchConfiguration('stereo').perform(context) == 'true' else []
     chosen += [{'video': os.path.expanduser(video)}] if video else []
     return [
         Node(
@@ -60,6 +61,12 @@ def generate_launch_description() -> LaunchDescription:
                 'cameras',
                 default_value='',
                 description='Several cameras in this process, such as front,rear: each has its nodes in the namespace of its name.',
+            ),
+            DeclareLaunchArgument(
+                'stereo',
+                default_value='false',
+                choices=['true', 'false'],
+                description='Two cameras whose frames are pairs, with their nodes in the namespaces left and right; not with cameras.',
             ),
             DeclareLaunchArgument('namespace', default_value='', description='Namespace of all nodes and topics, such as front.'),
             DeclareLaunchArgument(

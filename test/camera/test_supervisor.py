@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from zc_perception.camera.camera import CameraStatistics
 from zc_perception.camera.supervisor import CameraCondition, CameraState, CameraSupervisor
 from zc_perception.errors import CameraChangedError, CameraError, CameraLostError, ConfigError, NegotiationError
 
@@ -41,6 +42,7 @@ class ScriptedCamera:
         self._stopped = threading.Event()
         self.leased = 0
         self.closed = 0
+        self.captured = 0
 
     @property
     def ended(self) -> bool:
@@ -55,6 +57,9 @@ class ScriptedCamera:
         if isinstance(item, BaseException):
             raise item
         return None if item is None else CountedFrame(item, self)
+
+    def statistics(self) -> CameraStatistics:
+        return CameraStatistics(self.captured, 0, 0)
 
     def stop(self) -> None:
         self._stopped.set()

@@ -6,6 +6,7 @@ import ctypes
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -107,22 +108,26 @@ def _kind(field_type: Any, names: Mapping[Any, str]) -> str:
     return 'signed' if field_type(-1).value < 0 else 'unsigned'
 
 
-def differences(theirs: Layout, ours: Layout, beginnings: Mapping[str, Sequence[str]] | None = None) -> list[str]:
+@dataclass(frozen=True)
+class Rest:
+    """What a struct goes on with where the package only knows its beginning: fields as in :data:`Layout`, and the whole struct's size."""
+
+    sizeof: int
+    fields: list[list[Any]]
+
+
+def differences(theirs: Layout, ours: Layout, rests: Mapping[str, Rest] | None = None) -> list[str]:
     """One line for each difference.
 
-    :param beginnings: structs of which the package only knows the beginning, and the names of the fields that it leaves out.
+    :param rests: of the structs of which the package only knows the beginning.
     """
     found = []
     for part in ('structs', 'enums'):
         for name in sorted(set(theirs[part]) | set(ours[part])):
             there, here = theirs[part].get(name), ours[part].get(name)
-            rest = (beginnings or {}).get(name)
-            if part == 'structs' and rest is not None and there and here:
-                known = len(here['fields'])
-                left_out = [field[0] for field in there['fields'][known:]]
-                there, here = there['fields'][:known], here['fields']
-                if not set(left_out) <= set(rest):
-                    found.append(f'{name} goes on with {left_out}, not with {rest}')
+            rest = (rests or {}).get(name)
+            if part == 'structs' and rest is not None and here:
+                here = {'sizeof': rest.sizeof, 'fields': [*here['fields'], *rest.fields]}
             if there != here:
                 found.append(f'{name}: C {there}, Python {here}')
     return found

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -237,6 +238,8 @@ def test_the_node_ends_while_its_device_is_lost(free_domain: int, pool: BufferPo
         ({'axl_ioctls': ['sumbit=70']}, "parameter 'axl_ioctls' has 'sumbit=70'"),
         ({'aipu_cores': 5}, "parameter 'aipu_cores' is 5; it must be an integer from 0 to 4"),
         ({'output_dmabuf': 'maybe'}, "parameter 'output_dmabuf' is 'maybe'; it must be one of auto, true, false"),
+        ({'score_threshold': -0.5}, "parameter 'score_threshold' is -0.5; it must be a number from 0 to 1, or -1"),
+        ({'nms_threshold': -0.01}, "parameter 'nms_threshold' is -0.01; it must be a number from 0 to 1 (IoU), or -1"),
         ({'double_buffer': 'yes'}, "parameter 'double_buffer' is 'yes'; it must be a boolean"),
         ({'accelerator': 'axel'}, "parameter 'accelerator' is 'axel'; it must be one of auto, axl, axruntime, cpu"),
         ({'accelerator': 'axruntime'}, "model 'road' (engine onnx) can't run on axruntime"),
@@ -249,6 +252,24 @@ def test_wrong_parameters_are_one_sentence(free_domain: int, parameters: dict[st
         with pytest.raises(ConfigError) as refused:
             InferenceNode(context=context, parameter_overrides=[Parameter(name, value=value) for name, value in parameters.items()])
         assert message in str(refused.value) and '\n' not in str(refused.value)
+    finally:
+        context.try_shutdown()
+
+
+@pytest.mark.parametrize('from_file', [True, False])
+def test_what_yaml_takes_for_booleans_and_numbers_reaches_the_accelerator(free_domain: int, tmp_path: Path, from_file: bool) -> None:
+    lines = ['model: hog', 'output_dmabuf: false', 'accelerator_device: 0', 'score_threshold: -1']
+    file = tmp_path / 'parameters.yaml'
+    file.write_text('/**:\n  ros__parameters:\n' + ''.join(f'    {line}\n' for line in lines), encoding='utf-8')
+    single = [part for line in lines for part in ('-p', line.replace(': ', ':='))]
+    context = rclpy.Context()
+    rclpy.init(args=['--ros-args', *(['--params-file', str(file)] if from_file else single)], context=context, domain_id=free_domain)
+    try:
+        node = InferenceNode(context=context, accelerator_factory=Devices())
+        options = node._accelerator_options()
+        assert (options.output_dmabuf, options.device, node.score_threshold) == ('false', '0', 0.0)
+        node.stop()
+        node.destroy_node()
     finally:
         context.try_shutdown()
 

@@ -20,6 +20,10 @@ SPECS = (
     ParameterSpec('mode', 'fast', 'A mode.', choices=('fast', 'slow'), dynamic=True),
     ParameterSpec('active', True, 'A switch.', dynamic=True),
     ParameterSpec('names', [], 'Names.'),
+    ParameterSpec('share', -1.0, 'A share.', '', 0.0, 1.0, -1.0, dynamic=True),
+    ParameterSpec('way', 'auto', 'A way.', choices=('auto', 'true', 'false')),
+    ParameterSpec('device', '', 'A device.', whole_numbers=True),
+    ParameterSpec('title', '', 'A title.'),
 )
 
 
@@ -38,7 +42,8 @@ def _node(context: rclpy.Context, **overrides: Any) -> Node:
 def test_defaults_overrides_and_integers_for_numbers(context: rclpy.Context) -> None:
     node = _node(context, rate=25, mode='slow')
     parameters = NodeParameters(node, SPECS)
-    assert dict(parameters) == {'rate': 25.0, 'count': 3, 'mode': 'slow', 'active': True, 'names': []}
+    assert dict(parameters) == {'rate': 25.0, 'count': 3, 'mode': 'slow', 'active': True, 'names': [],
+                                'share': -1.0, 'way': 'auto', 'device': '', 'title': ''}  # fmt: skip
     assert type(parameters['rate']) is float
     assert node.get_parameter('rate').value == 25.0
     node.destroy_node()
@@ -54,6 +59,14 @@ def test_defaults_overrides_and_integers_for_numbers(context: rclpy.Context) -> 
         ({'count': 2.0}, "parameter 'count' is 2.0; it must be an integer"),
         ({'mode': 'fats'}, "parameter 'mode' is 'fats'; it must be one of fast, slow; did you mean 'fast'?"),
         ({'active': 1}, "parameter 'active' is 1; it must be a boolean"),
+        ({'share': -0.5}, "parameter 'share' is -0.5; it must be a number from 0 to 1, or -1"),
+        ({'share': -2}, "parameter 'share' is -2.0; it must be a number from 0 to 1, or -1"),
+        ({'share': 1.5}, "parameter 'share' is 1.5; it must be a number from 0 to 1, or -1"),
+        ({'way': 1}, "parameter 'way' is 1; it must be one of auto, true, false"),
+        ({'mode': True}, "parameter 'mode' is True; it must be one of fast, slow"),
+        ({'device': True}, "parameter 'device' is True; it must be a string"),
+        ({'device': 0.5}, "parameter 'device' is 0.5; it must be a string"),
+        ({'title': 5}, "parameter 'title' is 5; it must be a string"),
         ({'names': 'a'}, "parameter 'names' is 'a'; it must be a list of strings"),
         ({'names': [1, 2]}, "parameter 'names' is [1, 2]; it must be a list of strings"),
     ],
@@ -78,6 +91,49 @@ def test_lists_of_strings_come_from_files_empty_ones_too(text: str, value: list[
     assert shown.type_ is Parameter.Type.STRING_ARRAY and shown.value == (value or ['']), 'never an array of bytes'
     node.destroy_node()
     opened.try_shutdown()
+
+
+@pytest.mark.parametrize('from_file', [True, False])
+@pytest.mark.parametrize(
+    ('name', 'text', 'value'),
+    [
+        ('way', 'true', 'true'),
+        ('way', 'false', 'false'),
+        ('way', '"true"', 'true'),
+        ('way', 'off', 'false'),
+        ('way', 'auto', 'auto'),
+        ('device', '0', '0'),
+        ('device', '"12"', '12'),
+        ('device', '/dev/metis-0:1:0', '/dev/metis-0:1:0'),
+        ('device', '0000:01:00.0', '0000:01:00.0'),
+    ],
+)
+def test_a_string_is_what_stands_there_without_quotes_too(
+    name: str, text: str, value: str, from_file: bool, free_domain: int, tmp_path: Path
+) -> None:
+    file = tmp_path / 'parameters.yaml'
+    file.write_text(f'/**/tested:\n  ros__parameters:\n    {name}: {text}\n', encoding='utf-8')
+    opened = rclpy.Context()
+    arguments = ['--params-file', str(file)] if from_file else ['-p', f'{name}:={text}']
+    rclpy.init(args=['--ros-args', *arguments], context=opened, domain_id=free_domain)
+    node = Node('tested', context=opened)
+    assert NodeParameters(node, SPECS)[name] == value
+    shown = node.get_parameter(name)
+    assert shown.type_ is Parameter.Type.STRING and shown.value == value
+    node.destroy_node()
+    opened.try_shutdown()
+
+
+def test_one_number_besides_the_range_may_be_set_and_none_between(context: rclpy.Context) -> None:
+    node = _node(context, share=0.5)
+    parameters = NodeParameters(node, SPECS)
+    assert node.set_parameters([Parameter('share', value=-1.0)])[0].successful and parameters['share'] == -1.0
+    refused = node.set_parameters([Parameter('share', value=-0.5)])[0]
+    assert not refused.successful and 'it must be a number from 0 to 1, or -1' in refused.reason and parameters['share'] == -1.0
+    described = node.describe_parameter('share')
+    assert (described.floating_point_range[0].from_value, described.floating_point_range[0].to_value) == (-1.0, 1.0)
+    assert described.additional_constraints == 'a number from 0 to 1, or -1'
+    node.destroy_node()
 
 
 def test_changes_go_through_the_same_check_and_reach_the_owner(context: rclpy.Context) -> None:
@@ -109,7 +165,7 @@ def test_unknown_keys_are_refused_unless_a_neighbour_has_them(context: rclpy.Con
     parameters = NodeParameters(node, SPECS)
     assert sorted(parameters.unclaimed()) == ['elsewhere', 'raet']
     with pytest.raises(
-        ConfigError, match=r"parameter 'raet' is unknown; did you mean 'rate'\?; known are active, count, mode, names, rate"
+        ConfigError, match=r"parameter 'raet' is unknown; did you mean 'rate'\?; known are active, count, device, mode, names, rate"
     ):
         parameters.refuse_unknown(['elsewhere'])
     node.destroy_node()

@@ -18,7 +18,7 @@ WRONG = {
     'wrong type': (['capture__width=wide'], "'width' is 'wide'; it must be an integer from 0 to 8192 (px)"),
     'wrong type, number for text': (['capture__frame_id=5'], "'frame_id' is 5; it must be a string"),
     'out of range': (['capture__framerate=-1.0'], "'framerate' is -1.0; it must be a number from 0 to 1000 (Hz)"),
-    'out of range, inference': (['inference__score_threshold=1.5'], "'score_threshold' is 1.5; it must be a number from -1 to 1"),
+    'out of range, inference': (['inference__score_threshold=1.5'], "'score_threshold' is 1.5; it must be a number from 0 to 1, or -1"),
     'not a number': (['capture__framerate=.nan'], "'framerate' is nan"),
     'odd width': (['capture__width=321'], '321'),
     'unknown choice': (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import combinations
 from typing import Any
 
 ANNOTATIONS = {'$schema', '$defs', 'title', 'description', 'default'}
@@ -52,6 +53,8 @@ def _keyword(name: str, operand: Any, value: Any, schema: Mapping[str, Any], roo
             return not array or len(value) >= operand
         case 'maxItems':
             return not array or len(value) <= operand
+        case 'uniqueItems':
+            return not array or not operand or not any(_equal(one, other) for one, other in combinations(value, 2))
         case 'items':
             return not array or all(conforms(item, operand, root) for item in value)
         case 'required':

@@ -53,6 +53,11 @@ class ScriptedJob:
     def closed(self) -> bool:
         return self.ends == ['closed']
 
+    @property
+    def takes_place(self) -> bool:
+        """On the device: until its owner has its result, or has given it up and the device has ended it."""
+        return not self.ends or (self.ends == ['abandoned'] and not self.fence._signalled)
+
     def outputs(self) -> list[Any]:
         assert self.ends == []
         if self.output_error is not None:
@@ -85,6 +90,7 @@ class ScriptedAccelerator:
         self.instant_all = False
         self.imports = 0
         self.trial_imports = 0
+        self.most_places = 0
         self.releases = 0
         self.tidied: list[int] = []
         self.trials: list[int] = []
@@ -127,6 +133,7 @@ class ScriptedAccelerator:
         self._alive()
         if self.submit_errors:
             raise self.submit_errors.pop()
+        self.most_places = max(self.most_places, 1 + sum(job.takes_place for job in self.jobs))
         job = ScriptedJob(frame.data.sequence)
         if self.instant_all or frame.data.sequence in self.instant:
             job.fence.signal()
@@ -247,5 +254,7 @@ def check_balance(bench: Bench) -> None:
     assert figures.completed == len(bench.results)
     assert figures.timed_out + figures.failed + figures.refused_device == len(bench.errors)
     assert len(bench.jobs) == figures.submitted
+    for accelerator in bench.accelerators:
+        assert accelerator.most_places <= accelerator.max_in_flight, 'jobs that were given up have places too'
     for job in bench.jobs:
         assert len(job.ends) == 1, f'job of frame {job.sequence} was ended by {job.ends}'

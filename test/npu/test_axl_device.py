@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from zc_perception.errors import AcceleratorError
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.npu.axl import abi as axl_abi
@@ -105,6 +108,18 @@ def test_another_layout_is_another_import(device: AxlDevice, driver: Driver, all
     assert [device.import_planes(each, buffers, ImportFlags.TO_DEVICE) for each in (layout, shifted)] == [41, 42]
     first, second = (said for _, said in driver.calls)
     assert first.planes[1].offset == second.planes[1].offset + 64
+
+
+@pytest.mark.parametrize('make', [lambda path: path.touch(), os.mkfifo])
+def test_what_is_no_device_is_not_taken_for_a_driver_without_ioctls(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    path = tmp_path / 'metis-0:1:0'
+    make(path)
+    with pytest.raises(AcceleratorError) as caught:
+        AxlDevice(str(path))
+    message = str(caught.value)
+    assert message.startswith(f"parameter 'accelerator_device' is '{path}', which is no device node; it must be a Metis card's (")
+    assert 'ENOTTY' not in message and '\n' not in message
+    assert str(path) not in [os.path.realpath(entry) for entry in Path('/proc/self/fd').iterdir()], 'while the exception still lives'
 
 
 def test_a_driver_s_own_numbers_reach_its_ioctls(driver: Driver, allocate: Callable[[ImageLayout], list[DmaBuf]]) -> None:

@@ -41,6 +41,10 @@ TABLE: dict[int, tuple[type[errors.AxlError], tuple[str, ...]]] = {
     errno.EAGAIN: (errors.AxlBusyError, ("'in_flight'",)),
     errno.ENOTTY: (errors.AxlUnsupportedError, ('no import and submit ioctls', 'accelerator: axruntime', 'cpu', "'axl_ioctls'")),
     errno.EOPNOTSUPP: (errors.AxlUnmappableError, ('IOMMU', 'dma_heap/linux,cma')),
+    errors.ENOTSUPP: (errors.AxlUnmappableError, ('IOMMU',)),
+    errno.ENOSYS: (errors.AxlUnsupportedError, ('accelerator: axruntime',)),
+    errno.ENOLINK: (errors.AxlGoneError, ('lspci -d 1f9d:',)),
+    errno.ETIME: (errors.AxlTimeoutError, ('PCIe link',)),
     errno.E2BIG: (errors.AxlTooNewError, ('driver is older', 'update')),
     errno.ENODEV: (errors.AxlGoneError, ('lspci -d 1f9d:', 'open it anew')),
     errno.ENXIO: (errors.AxlGoneError, ('lspci -d 1f9d:',)),
@@ -56,7 +60,7 @@ TABLE: dict[int, tuple[type[errors.AxlError], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize('number', TABLE, ids=lambda n: errno.errorcode[n])
+@pytest.mark.parametrize('number', TABLE, ids=lambda n: errno.errorcode.get(n, str(n)))
 def test_an_errno_has_its_exception_and_says_what_to_do(number: int) -> None:
     kind, words = TABLE[number]
     error = errors.axl_error('submit2', number, 'import 3')
@@ -144,7 +148,7 @@ CALLS: dict[str, Callable[[AxlDevice, DmaBuf], object]] = {
 }
 
 
-@pytest.mark.parametrize('number', TABLE, ids=lambda n: errno.errorcode[n])
+@pytest.mark.parametrize('number', TABLE, ids=lambda n: errno.errorcode.get(n, str(n)))
 @pytest.mark.parametrize('name', CALLS)
 def test_each_ioctl_raises_the_errno_s_exception(device: AxlDevice, driver: Driver, buffer: DmaBuf, name: str, number: int) -> None:
     driver.number = number
@@ -186,6 +190,35 @@ def test_a_query_that_makes_no_sense_is_refused(
     monkeypatch.setattr(axl_device.fcntl, 'ioctl', ioctl)
     with pytest.raises(AcceleratorError, match=f'QUERY.*{words}'):
         device.query()
+
+
+@pytest.mark.parametrize(
+    ('release', 'import_fd', 'level'),
+    [
+        (errno.ENOENT, errno.EBADF, 1),
+        (errno.EINVAL, errno.EBADF, 1),
+        (errno.EINVAL, errno.EINVAL, 0),
+        (errno.EINVAL, errno.ENOTTY, 0),
+        (errno.ENOTTY, errno.ENOTTY, 0),
+        (errno.ENOSYS, errno.ENOSYS, 0),
+    ],
+)
+@pytest.mark.parametrize('query', [errno.ENOTTY, errno.EINVAL, errno.ENOSYS])
+def test_what_a_driver_knows_is_found_out_whatever_it_answers_to_unknown_numbers(
+    device: AxlDevice, monkeypatch: pytest.MonkeyPatch, query: int, release: int, import_fd: int, level: int
+) -> None:
+    def ioctl(fd: int, request: int, argument: Any) -> int:
+        if isinstance(argument, axl_abi.AxlQuery):
+            number = query
+        elif isinstance(argument, axl_abi.AxlImportFd):
+            assert argument.fd == -1
+            number = import_fd
+        else:
+            number = release
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(axl_device.fcntl, 'ioctl', ioctl)
+    assert device.query().level == level
 
 
 @pytest.mark.parametrize('count', [1, 64, 65, 300])
@@ -245,7 +278,7 @@ def ended(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SyncFile, 'info', lambda self: SyncFileInfo('', status, ()))
 
 
-@pytest.mark.parametrize('number', TABLE, ids=lambda n: errno.errorcode[n])
+@pytest.mark.parametrize('number', TABLE, ids=lambda n: errno.errorcode.get(n, str(n)))
 @pytest.mark.parametrize('name', ['submit', 'submit2'])
 def test_a_job_s_errno_is_explained_as_an_ioctl_s(
     device: AxlDevice, driver: Driver, buffer: DmaBuf, monkeypatch: pytest.MonkeyPatch, name: str, number: int
@@ -254,7 +287,7 @@ def test_a_job_s_errno_is_explained_as_an_ioctl_s(
     ended(-number, monkeypatch)
     with pytest.raises(TABLE[number][0], match=r'axl job \(import 1') as raised:
         fence.check()
-    assert isinstance(raised.value, DeviceLostError) == (number in (errno.ENODEV, errno.ENXIO, errno.ESHUTDOWN))
+    assert isinstance(raised.value, DeviceLostError) == (number in (errno.ENODEV, errno.ENXIO, errno.ESHUTDOWN, errno.ENOLINK))
     fence.close()
 
 

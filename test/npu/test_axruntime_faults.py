@@ -177,7 +177,8 @@ def test_a_run_that_never_returns_is_told_and_left_behind(
     double_buffer: bool, double: Double, open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame,
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(axruntime, '_CLOSE_TIMEOUT_S', 0.05)
+    monkeypatch.setattr(axruntime, '_LONG_CALL_S', 0.02)
+    monkeypatch.setattr(axruntime, '_CLOSE_TIMEOUT_IN_LONG_CALL_S', 0.05)
     accelerator = open_accelerator(double_buffer=double_buffer, timeout_s=0.01)
     accelerator.load(model(tmp_path))
     pool = make_pool(64, 64, slots=3)
@@ -218,7 +219,8 @@ def test_a_call_that_returns_at_the_last_moment_leaves_nothing_behind(
 def test_a_runtime_that_hangs_while_loading_is_lost(
     double: Double, open_accelerator: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(axruntime, '_CLOSE_TIMEOUT_S', 0.05)
+    for name in ('_UNLOAD_TIMEOUT_S', '_CLOSE_TIMEOUT_S', '_CLOSE_TIMEOUT_IN_LONG_CALL_S'):
+        monkeypatch.setattr(axruntime, name, 0.05)
     monkeypatch.setattr(axruntime, '_LOAD_TIMEOUT_S', 0.05)
     accelerator = open_accelerator()
     double.hang_at = 1

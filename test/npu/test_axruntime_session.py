@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from zc_perception.errors import AcceleratorError, ConfigError, DeviceLostError
 from zc_perception.npu.axruntime import library as axruntime_library
 from zc_perception.npu.axruntime.abi import Argument, Result
 from zc_perception.npu.axruntime.library import RuntimeLibrary, candidates
-from zc_perception.npu.axruntime.session import InstanceOptions, OpenModel, RuntimeSession
+from zc_perception.npu.axruntime.session import Device, InstanceOptions, OpenModel, RuntimeSession, device_stride
 from zc_perception.npu.axruntime.tensors import InputSlot, OutputSlot, Tensor
 
 OPTIONS = InstanceOptions(aipu_cores=1, num_sub_devices=1, input_dmabuf=False, output_dmabuf=False, double_buffer=False)
@@ -65,6 +66,65 @@ def test_the_second_device_is_connected_by_its_name(double: Double, tmp_path: Pa
     session.open_model(model_file(tmp_path, 64, 64), 1)
     assert double.used_sub_devices() == [0, 1, 0, 0]
     session.close()
+
+
+@pytest.mark.parametrize(
+    ('wanted', 'name'),
+    [
+        ('', 'metis-0:1:0'),
+        ('0', 'metis-0:1:0'),
+        ('1', 'metis-1:3:0'),
+        ('0001:03:00.0', 'metis-1:3:0'),
+        ('1:3:0.0', 'metis-1:3:0'),
+        ('01:00.0', 'metis-0:1:0'),
+        ('metis-0001:03:00', 'metis-1:3:0'),
+        ('metis-1-3-0', 'metis-1:3:0'),
+        ('1:3:0', 'metis-1:3:0'),
+        ('/dev/metis-1:3:0', 'metis-1:3:0'),
+        ('/dev/metis-1-3-0', 'metis-1:3:0'),
+    ],
+)
+def test_a_device_is_chosen_by_all_that_choose_a_card(double: Double, wanted: str, name: str) -> None:
+    session = RuntimeSession(double.path, wanted)
+    assert session.device.name == name
+    session.close()
+
+
+def test_a_link_to_a_node_is_the_node_s_device(double: Double, tmp_path: Path) -> None:
+    (tmp_path / 'npu').symlink_to('/dev/metis-1:3:0')
+    session = RuntimeSession(double.path, str(tmp_path / 'npu'))
+    assert session.device.name == 'metis-1:3:0'
+    session.close()
+
+
+def test_an_index_counts_in_the_order_of_the_addresses(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the accelerator axl does, in whatever order the library lists them; hexadecimal, as the driver names its nodes."""
+    listed = [Device(name, 1, 'board', '', 1) for name in ('odd', 'metis-0:1a:0', 'metis-0:9:0', 'metis-0:1:0')]
+    monkeypatch.setattr(RuntimeSession, '_list', lambda self: tuple(listed))
+    chosen = []
+    for wanted in ('', '0', '1', '2', '3', '0000:1a:00.0', 'odd'):
+        session = RuntimeSession(double.path, wanted)
+        chosen.append(session.device.name)
+        session.close()
+    assert chosen == ['odd', 'metis-0:1:0', 'metis-0:9:0', 'metis-0:1a:0', 'odd', 'metis-0:1a:0', 'odd']
+
+
+@pytest.mark.parametrize(
+    'wanted', ['2', '9999', '0002:03:00.0', '01:00.1', '/dev/metis-0:9:0', '/dev/null', '/', 'metis', '-1', 'x' * 5000, '/' + 'x' * 5000]
+)
+def test_what_names_no_device_is_answered_with_those_there_are(double: Double, wanted: str) -> None:
+    with pytest.raises(AcceleratorError) as caught:
+        RuntimeSession(double.path, wanted)
+    message = str(caught.value)
+    assert message.startswith(f"could not find device '{wanted}', found metis-0:1:0, metis-1:3:0; set accelerator_device to one of them")
+    assert 'an index below 2, or leave it empty' in message
+
+
+@pytest.mark.parametrize('name', [b'metis-0:1a:0', b'metis-0:1:0', b'metis-a:FF:1f'])
+def test_names_in_hexadecimal_tell_the_distance_too(name: bytes) -> None:
+    memory = ctypes.create_string_buffer(8192)
+    memory[544 : 544 + len(name)] = name
+    assert device_stride(ctypes.addressof(memory), 2) == 544
 
 
 def test_a_device_that_is_not_there_is_answered_with_those_that_are(double: Double) -> None:

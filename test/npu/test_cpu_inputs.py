@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.frame import Frame
 from zc_perception.memory.ledger import CopyLedger
+from zc_perception.npu import cpu
 from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.npu.manifest import load_manifest
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
@@ -31,6 +32,12 @@ def _engines_have_opened_what_they_keep_open() -> None:
     accelerator = CpuAccelerator(CopyLedger(), 1)
     accelerator.load(load_manifest('road'))
     accelerator.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None reads a picture."""
+    monkeypatch.setattr(cpu, 'check_head', lambda manifest, outputs: None)
 
 
 @pytest.fixture
@@ -116,6 +123,14 @@ def test_quantised_outputs_have_the_manifest_s_scale(accelerator: CpuAccelerator
     assert output.real()[0, 0, 0, 0] == (int(output.values[0, 0, 0, 0]) + 3) * 0.25
 
 
+def test_outputs_that_fit_the_file_are_taken(accelerator: CpuAccelerator, tmp_path: Path) -> None:
+    """A size that the file leaves open may be any."""
+    described = {'name': 'y', 'shape': [1, 3, HEIGHT, WIDTH], 'dtype': 'float32'}
+    loaded(accelerator, tmp_path, identity([1, 3, HEIGHT, WIDTH], FLOAT), outputs=[described])
+    loaded(accelerator, tmp_path, identity(['N', 3, 'H', 'W'], FLOAT), outputs=[described])
+    loaded(accelerator, tmp_path, identity([1, 3, HEIGHT, WIDTH], FLOAT, output_kind=INT64), outputs=[described])
+
+
 @pytest.mark.parametrize('kind', [INT64, FLOAT16, DOUBLE])
 def test_outputs_of_other_types_become_float32(accelerator: CpuAccelerator, tmp_path: Path, make_frame: MakeFrame, kind: int) -> None:
     weights = identity([1, 3, HEIGHT, WIDTH], FLOAT, output_kind=kind)
@@ -136,9 +151,34 @@ def test_outputs_of_other_types_become_float32(accelerator: CpuAccelerator, tmp_
         (identity([2, 3, HEIGHT, WIDTH], FLOAT), {}, r"the file's is \[2, 3, 48, 64\]"),
         (identity([3, HEIGHT, WIDTH], FLOAT), {}, r"the file's is \[3, 48, 64\]"),
         (identity([1, 3, HEIGHT, WIDTH], FLOAT, inputs=2), {}, r'has 2 inputs \(x, x1\); it needs one'),
+        (
+            identity([1, 3, HEIGHT, WIDTH], FLOAT),
+            {'outputs': [{'name': 'y', 'shape': [1, 3, HEIGHT, WIDTH + 1]}]},
+            r"model\.yaml: key 'outputs\[0\]\.shape' is \[1, 3, 48, 65\], the file's is \[1, 3, 48, 64\]; it must be that, or left out",
+        ),
+        (
+            identity([1, 3, HEIGHT, WIDTH], FLOAT),
+            {'outputs': [{'name': 'y', 'shape': [1, 3, HEIGHT]}]},
+            r"shape' is \[1, 3, 48\], the file's is \[1, 3, 48, 64\]",
+        ),
+        (
+            identity(['N', 3, 'H', WIDTH], FLOAT),
+            {'outputs': [{'name': 'y', 'shape': [1, 3, 7, WIDTH - 1]}]},
+            r"shape' is \[1, 3, 7, 63\], the file's is \['N', 3, 'H', 64\]",
+        ),
+        (
+            identity([1, 3, HEIGHT, WIDTH], FLOAT),
+            {'outputs': [{'name': 'y', 'dtype': 'int8'}]},
+            r"key 'outputs\[0\]\.dtype' is int8, the file's is float32; it must be that, or left out",
+        ),
+        (
+            identity([1, 3, HEIGHT, WIDTH], FLOAT, output_kind=INT64),
+            {'outputs': [{'name': 'y', 'dtype': 'int32'}]},
+            r"key 'outputs\[0\]\.dtype' is int32, the file's is float32",
+        ),
         (identity([1, 3, HEIGHT, WIDTH], FLOAT), {'outputs': [{'name': 'z'}]}, r"key 'outputs\[0\]\.name' is 'z', .* it has y"),
     ],
-    ids=['uint8', 'float16', 'nhwc', 'nchw', 'batch', 'axes', 'inputs', 'output'],
+    ids=['uint8', 'float16', 'nhwc', 'nchw', 'batch', 'axes', 'inputs', 'size', 'rank', 'open', 'type', 'converted', 'output'],
 )
 def test_weights_that_contradict_the_manifest_are_refused(
     accelerator: CpuAccelerator, tmp_path: Path, weights: bytes, options: dict[str, Any], message: str

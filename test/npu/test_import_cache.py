@@ -172,7 +172,20 @@ def test_it_stays_bounded_and_goes_on_counting() -> None:
     first = cache.thrashed
     for buffer in buffers:
         _get(cache, device, buffer)
-    assert cache.thrashed == first + 6 and len(cache._evicted) <= 4
+    assert cache.thrashed == first + 6 and len(cache._evicted) <= 8 * 4
+    cache.clear()
+    for buffer in buffers:
+        buffer.close()
+
+
+def test_more_buffers_than_it_can_ever_hold_are_counted_too() -> None:
+    device = Device()
+    cache = ImportCache(device.release, limit=2, most=4)
+    buffers = _many(20)
+    for _ in range(3):
+        for buffer in buffers:
+            _get(cache, device, buffer)
+    assert cache.limit == 4 and cache.thrashed >= 20
     cache.clear()
     for buffer in buffers:
         buffer.close()

@@ -95,11 +95,12 @@ def test_an_engine_without_weights_needs_no_file_and_no_size(tmp_path: Path) -> 
         ('input.resize', 'crop', 'one of letterbox, stretch, none'),
         ('input.pad', 256, 'an integer from 0 to 255'),
         ('input.pad', 1.5, 'an integer from 0 to 255'),
-        ('input.range', [0], 'two numbers'),
-        ('input.range', 1.0, 'two numbers'),
-        ('input.range', [0, 'x'], 'two numbers'),
-        ('input.range', [False, True], 'two numbers'),
-        ('input.range', [0, float('inf')], 'two numbers'),
+        ('input.range', [0], 'two different numbers, the tensor values of samples 0 and 255'),
+        ('input.range', [1, 1.0], 'two different numbers, the tensor values of samples 0 and 255'),
+        ('input.range', 1.0, 'two different numbers'),
+        ('input.range', [0, 'x'], 'two different numbers'),
+        ('input.range', [False, True], 'two different numbers'),
+        ('input.range', [0, float('inf')], 'two different numbers'),
     ],
 )
 def test_a_wrong_value_is_refused_with_what_is_allowed(tmp_path: Path, key: str, value: Any, allowed: str) -> None:
@@ -120,12 +121,16 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(tmp_path: Path, key: str,
         ('outputs[0].shape', [], 'a list of positive sizes'),
         ('outputs[0].shape', [1, 0], 'a list of positive sizes'),
         ('outputs[0].shape', [1, 2.0], 'a list of positive sizes'),
+        ('outputs[0].shape', [1 << 29, 2, 2], 'one of 1073741824 bytes at most, padding included'),
         ('outputs[0].offset', -1, 'an integer from 0 to 1073741824'),
         ('outputs[0].scale', [1.0, 2.0, 3.0], 'a number, or 2 of them'),
-        ('outputs[0].scale', 'x', 'a number, or one for each element of the last axis'),
-        ('outputs[0].scale', [], 'a number, or one for each element of the last axis'),
-        ('outputs[0].scale', [True, 1.0], 'a number, or one for each element of the last axis'),
-        ('outputs[0].scale', float('inf'), 'a number, or one for each element of the last axis'),
+        ('outputs[0].scale', 'x', 'a number above 0, or one for each element of the last axis'),
+        ('outputs[0].scale', 0, 'a number above 0, or one for each element of the last axis'),
+        ('outputs[0].scale', -0.5, 'a number above 0, or one for each element of the last axis'),
+        ('outputs[0].scale', [1.0, 0.0], 'a number above 0, or one for each element of the last axis'),
+        ('outputs[0].scale', [], 'a number above 0, or one for each element of the last axis'),
+        ('outputs[0].scale', [True, 1.0], 'a number above 0, or one for each element of the last axis'),
+        ('outputs[0].scale', float('inf'), 'a number above 0, or one for each element of the last axis'),
         ('outputs[0].zero_point', 0.5, 'an integer from -2147483648 to 2147483647'),
         ('outputs[0].padding', [[0, 1]], 'a list with two numbers for each of the 3 axes of shape'),
         ('outputs[0].padding', [[0, 0], [0, 0], [0, -1]], 'a list with two numbers for each axis, elements before and after'),
@@ -153,6 +158,11 @@ def test_tensors_that_lie_on_each_other_are_refused(tmp_path: Path) -> None:
     assert [tensor.name for tensor in apart.tensors] == ['second', 'out'], 'in the order of the file'
 
 
+def test_a_tensor_may_have_as_many_bytes_as_a_buffer(tmp_path: Path) -> None:
+    (tensor,) = load_manifest(written(tmp_path, changed(AXL, 'outputs[0].shape', [1 << 28, 2, 2]))).tensors
+    assert tensor.num_bytes == 1 << 30
+
+
 def test_padding_is_cut_away_without_a_copy(tmp_path: Path) -> None:
     tensor = {**TENSOR, 'shape': [2, 3], 'padding': [[1, 0], [0, 2]], 'scale': 1, 'layout': 'nhwc'}
     (spec,) = load_manifest(written(tmp_path, {**AXL, 'outputs': [tensor]})).tensors
@@ -168,9 +178,21 @@ def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
         load_manifest(written(tmp_path, changed(GOOD, key, MISSING)))
 
 
-def test_an_empty_value_is_a_missing_one(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="key 'head' is missing"):
-        load_manifest(written(tmp_path, changed(GOOD, 'head', None)))
+@pytest.mark.parametrize(
+    ('key', 'allowed'),
+    [
+        ('head', f'one of {", ".join(HEADS)}'),
+        ('score_threshold', 'a number from 0.0 to 1.0, or left out for 0.25'),
+        ('input', 'a mapping of keys'),
+        ('input.pad', 'an integer from 0 to 255, or left out for 114'),
+        ('outputs[0]', 'a mapping of keys'),
+    ],
+)
+def test_an_empty_value_is_not_called_missing(tmp_path: Path, key: str, allowed: str) -> None:
+    values: Any = {**GOOD, 'outputs': [None]} if key == 'outputs[0]' else changed(GOOD, key, None)
+    with pytest.raises(ConfigError) as caught:
+        load_manifest(written(tmp_path, values))
+    assert str(caught.value) == f"{tmp_path / 'model.yaml'}: key '{key}' is empty (null); it must be {allowed}"
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,8 @@ def test_every_key_tells_what_it_is_for() -> None:
         (5.0, {'type': 'integer'}, True),
         ('a', {'minimum': 3}, True),
         ([1, 'a'], {'items': {'type': 'integer'}}, False),
+        ([1, 2, 1.0], {'uniqueItems': True}, False),
+        ([1, True], {'uniqueItems': True}, True),
         ({'a': 1}, {'properties': {'b': {}}, 'additionalProperties': False}, False),
         (2, {'anyOf': [{'exclusiveMinimum': 2}, {'maximum': 1}]}, False),
         (2, {'$ref': '#/$defs/two', '$defs': {'two': {'enum': [3]}}}, False),

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from npu.scheduler_kit import Bench, Factory, MakeFrame, MakePool, ScriptedAccelerator, check_balance, eventually
 
 from zc_perception.errors import AcceleratorError, DeviceLostError
-from zc_perception.npu import recovering_device, scheduler
+from zc_perception.npu import hang_watch, recovering_device, scheduler
 
 FRAMES = 14
 EVENTS = ('frame', 'frame', 'frame', 'frame', 'done', 'done', 'done', 'failed', 'lost', 'outputs lost', 'import refused', 'submit refused',
-          'import lost', 'submit lost', 'reopen refused', 'callback', 'disabled', 'trial')  # fmt: skip
+          'import lost', 'submit lost', 'reopen refused', 'callback', 'disabled', 'trial', 'late end')  # fmt: skip
 
 
 class Chaos:
@@ -42,6 +42,11 @@ class Chaos:
         if open_jobs:
             self.random.choice(open_jobs).fence.signal(error)
 
+    def end_late(self) -> None:
+        late = [job for job in self.device.jobs if job.ends and job.takes_place]
+        if late:
+            self.random.choice(late).fence.signal()
+
     def do(self, event: str, enabled: list[bool]) -> None:
         lost, refused, device = DeviceLostError('gone'), AcceleratorError('refused'), self.device
         if event == 'frame':
@@ -64,6 +69,8 @@ class Chaos:
         elif event == 'reopen refused':
             assert self.bench.reopen is not None
             self.bench.reopen.errors.append(refused)
+        elif event == 'late end':
+            self.end_late()
         elif event == 'callback':
             self.callback_errors += 1
         elif event == 'disabled':
@@ -77,7 +84,7 @@ class Chaos:
 def finish_all(bench: Bench) -> bool:
     """Whether every frame is through; ends what is open."""
     for job in bench.jobs:
-        if not job.ends:
+        if job.takes_place:
             job.fence.signal()
     return len(bench.queue) == 0 and bench.scheduler.in_flight == 0
 
@@ -86,6 +93,8 @@ def finish_all(bench: Bench) -> bool:
 @given(
     events=st.lists(st.sampled_from(EVENTS), max_size=50),
     in_flight=st.integers(1, 4),
+    room=st.sampled_from([1, 2, 8]),
+    keep_all=st.booleans(),
     depth=st.sampled_from([1, None]),
     timeout_s=st.sampled_from([0.004, 10.0]),
     calm=st.booleans(),
@@ -97,6 +106,8 @@ def test_every_frame_ends_once_and_nothing_is_left(
     monkeypatch: pytest.MonkeyPatch,
     events: list[str],
     in_flight: int,
+    room: int,
+    keep_all: bool,
     depth: int | None,
     timeout_s: float,
     calm: bool,
@@ -109,15 +120,15 @@ def test_every_frame_ends_once_and_nothing_is_left(
     enabled = [True]
     pool = make_pool(slots=FRAMES + 1, width=16, height=16)
     bench = Bench(
-        pool, make_frame, ScriptedAccelerator(), depth=depth, in_flight=in_flight, timeout_s=timeout_s, reopen=Factory(),
-        accept=lambda: enabled[0],
+        pool, make_frame, ScriptedAccelerator(room), depth=depth, in_flight=in_flight, timeout_s=timeout_s, keep_all=keep_all,
+        reopen=Factory(make=lambda: ScriptedAccelerator(room)), accept=lambda: enabled[0],
     )  # fmt: skip
     chaos = Chaos(bench, seed)
     try:
         for event in events:
             chaos.do(event, enabled)
             if calm:
-                eventually(lambda: bench.scheduler.state.recovering or not bench.queue or bench.scheduler.in_flight >= in_flight)
+                eventually(lambda: bench.scheduler.state.recovering or not bench.queue or bench.scheduler.in_flight >= min(in_flight, room))
         if calm:
             eventually(lambda: finish_all(bench))
     finally:
@@ -132,5 +143,57 @@ def test_every_frame_ends_once_and_nothing_is_left(
     assert len({*bench.results, *bench.lost}) == len(bench.results) + len(bench.lost), 'no frame has two ends'
     assert [accelerator.closed for accelerator in bench.accelerators[:-1]] == [1] * (len(bench.accelerators) - 1)
     assert figures.losses >= figures.recovered == len(bench.accelerators) - 1
+    eventually(bench.all_free)
+    pool.close()
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    events=st.lists(st.sampled_from(['frame', 'frame', 'frame', 'given up', 'late end', 'done']), max_size=30),
+    in_flight=st.integers(1, 4),
+    room=st.integers(1, 4),
+    depth=st.sampled_from([1, None]),
+    keep_all=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_a_device_that_is_only_late_costs_what_it_had(
+    make_pool: MakePool,
+    make_frame: MakeFrame,
+    monkeypatch: pytest.MonkeyPatch,
+    events: list[str],
+    in_flight: int,
+    room: int,
+    depth: int | None,
+    keep_all: bool,
+    seed: int,
+) -> None:
+    monkeypatch.setattr(scheduler, '_IDLE_POLL_S', 0.01)
+    monkeypatch.setattr(hang_watch, 'HANG_TIMEOUTS', 10**9)
+    pool = make_pool(slots=FRAMES + 1, width=16, height=16)
+    device = ScriptedAccelerator(room)
+    bench = Bench(pool, make_frame, device, depth=depth, in_flight=in_flight, timeout_s=0.004, keep_all=keep_all, reopen=Factory())
+    chaos = Chaos(bench, seed)
+    try:
+        for event in events:
+            if event == 'given up':
+                # With every place taken the frames wait; where there are more places than are used, those are used up first.
+                eventually(lambda: bench.scheduler.in_flight == 0)
+            else:
+                chaos.do(event, [True])
+        device.instant_all = True
+        eventually(lambda: finish_all(bench))
+    finally:
+        bench.end()
+    figures = bench.scheduler.statistics()
+    check_balance(bench)
+    assert (figures.losses, figures.refused_device, figures.refused_recovering, figures.failed) == (0, 0, 0, 0)
+    assert sorted([*bench.results, *bench.lost]) == [job.sequence for job in device.jobs], 'each that the device had, and no other'
+    assert len(device.jobs) + figures.dropped == chaos.fed
+    if depth is None:
+        assert figures.dropped == 0
+    elif chaos.fed:
+        assert device.jobs[-1].sequence == chaos.fed - 1, 'the newest was taken'
+    if keep_all and depth is None:
+        assert device.most_places <= min(in_flight, room), 'none is sent after a late one'
     eventually(bench.all_free)
     pool.close()

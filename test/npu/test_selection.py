@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from npu.axruntime_kit import Double, build_double, model_file
 
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.memory.ledger import CopyLedger
@@ -125,6 +126,26 @@ def test_auto_goes_from_a_driver_without_our_ioctls_to_the_runtime(tmp_path: Pat
     expected = {'device': '/dev/null', 'library': '/opt/lib.so', 'aipu_cores': 1, 'double_buffer': True, 'output_dmabuf': 'auto',
                 'timeout_s': 1.0}  # fmt: skip
     assert runtime.calls == [((ledger,), expected)]
+
+
+def test_a_node_whose_driver_lacks_our_ioctls_is_the_runtime_s_device_too(tmp_path: Path) -> None:
+    """The whole way with the parameter set, from ENOTTY to a model that is ready on the second device of the runtime's double."""
+    double = Double(build_double(tmp_path / 'libaxruntime.so'))
+    double.reset()
+    node = tmp_path / 'metis-1:3:0'
+    node.symlink_to('/dev/null')
+    model_file(tmp_path, 64, 64).rename(tmp_path / 'compiled.axm')
+    network = {'width': 64, 'height': 64, 'resize': 'stretch'}
+    compiled = {'file': 'compiled.axm', 'head': 'yolov8', 'classes': ['r', 'g', 'b'], 'input': network}
+    manifest = variants(tmp_path, 'axl', 'axruntime', 'opencv_hog', axruntime=compiled)
+    selected = open_accelerator('auto', manifest, AcceleratorOptions(str(node), library=double.path), CopyLedger())
+    assert (selected.accelerator.capabilities().name, selected.accelerator.capabilities().device) == ('axruntime', 'metis-1:3:0')
+    assert len(selected.reasons) == 1 and 'ENOTTY' in selected.reasons[0] and double.used_sub_devices() == [0, 1, 0, 0]
+    selected.accelerator.close()
+    again = selected.reopen()
+    assert again.capabilities().device == 'metis-1:3:0'
+    again.close()
+    assert (double.live_objects, double.misuses) == (0, 0)
 
 
 def test_auto_goes_on_when_the_runtime_is_missing_or_refuses_the_model(tmp_path: Path, runtime: Opened) -> None:

@@ -44,6 +44,7 @@ class StereoStatistics:
     :param restarts: times that a side's time went back, and what waited was given up.
     :param difference_ns: right minus left of the last pair.
     :param max_difference_ns: the largest of all pairs, without its sign.
+    :param apart_ns: between the times at which the two sides run, matched or not; ``None`` before both gave something.
     """
 
     pairs: int = 0
@@ -51,6 +52,7 @@ class StereoStatistics:
     restarts: int = 0
     difference_ns: int = 0
     max_difference_ns: int = 0
+    apart_ns: int | None = None
 
     @property
     def dropped(self) -> int:
@@ -80,6 +82,8 @@ class PairMatcher(Generic[T]):
         self._waiting: dict[Side, deque[tuple[int, T]]] = {Side.LEFT: deque(), Side.RIGHT: deque()}
         self._last: dict[Side, int | None] = {Side.LEFT: None, Side.RIGHT: None}
         self._alone = {Side.LEFT: 0, Side.RIGHT: 0}
+        # From each side's newest item to what then was the other's: the smaller one is what a tolerance would have to be.
+        self._apart: dict[Side, int] = {}
         self._pairs = self._restarts = self._difference = self._max_difference = 0
 
     def offer(self, side: Side, time_ns: int, item: T) -> tuple[T, T] | None:
@@ -92,6 +96,9 @@ class PairMatcher(Generic[T]):
             self._restarts += 1
             self.clear()
         self._last[side] = time_ns
+        newest = self._last[side.other]
+        if newest is not None:
+            self._apart[side] = abs(time_ns - newest)
         others = self._waiting[side.other]
         # What is older than this can only be waited for by something older than this.
         while others and time_ns - others[0][0] > self._tolerance:
@@ -135,14 +142,24 @@ class PairMatcher(Generic[T]):
     def clear(self) -> None:
         """Drop everything that waits, and forget the times."""
         for side in Side:
-            while self._waiting[side]:
-                self._drop(side)
-            self._last[side] = None
+            self.forget(side)
+
+    def forget(self, side: Side) -> None:
+        """As :meth:`clear`, of one side, whose source begins anew."""
+        while self._waiting[side]:
+            self._drop(side)
+        self._last[side] = None
 
     def statistics(self) -> StereoStatistics:
         """Counters; from any thread."""
         alone = tuple(self._alone.items())
-        return StereoStatistics(self._pairs, alone, self._restarts, self._difference, self._max_difference)
+        apart = min(tuple(self._apart.values()), default=None)
+        return StereoStatistics(self._pairs, alone, self._restarts, self._difference, self._max_difference, apart)
+
+
+def give_same_stamp(left: Frame, right: Frame) -> None:
+    """Give *right* the stamp of *left*, so that whoever joins the two by exact time can. Before anybody else has a lease on it."""
+    right.data = replace(right.data, header=Header(left.header.stamp_ns, right.header.frame_id))
 
 
 @dataclass(frozen=True)
@@ -224,8 +241,7 @@ class StereoCamera:
     @staticmethod
     def _joined(left: Frame, right: Frame) -> StereoPair:
         difference = right.data.captured_ns - left.data.captured_ns
-        # Nobody else has a lease on it yet, so that nobody sees its header change.
-        right.data = replace(right.data, header=Header(left.header.stamp_ns, right.header.frame_id))
+        give_same_stamp(left, right)
         return StereoPair(left, right, difference)
 
     def statistics(self) -> StereoStatistics:

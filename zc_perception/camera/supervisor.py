@@ -189,11 +189,13 @@ class CameraSupervisor:
                 self._become(CameraCondition(CameraState.ENDED, losses=self._losses))
                 return
             frame = camera.capture()
+            streaming = self._condition.state is CameraState.STREAMING
+            # One side of a stereo pair works, though nothing comes out while the other is away.
+            if not streaming and (frame is not None or camera.statistics().captured):
+                self._become(CameraCondition(CameraState.STREAMING, losses=self._losses))
             if frame is None:
                 continue
             with frame:
-                if self._condition.state is not CameraState.STREAMING:
-                    self._become(CameraCondition(CameraState.STREAMING, losses=self._losses))
                 self._deliver(frame)
 
     def _open(self) -> None:

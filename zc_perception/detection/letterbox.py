@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -60,9 +61,20 @@ class Letterbox:
         """
         offset, source, size = self._axes
         # Multiplied before it is divided: whole pixels of the source come back as whole numbers.
-        moved = (boxes - offset) * source / size
-        inside: NDArray[np.float32] = np.minimum(np.maximum(moved, 0.0), source).astype(np.float32)
-        return inside
+        moved = boxes - offset
+        moved *= source
+        moved /= size
+        np.maximum(moved, 0.0, out=moved)
+        np.minimum(moved, source, out=moved)
+        return moved.astype(np.float32)
+
+    def meets(self, low: Sequence[float], high: Sequence[float]) -> bool:
+        """Whether each of several boxes has some of the picture inside, for certain.
+
+        :param low: the least x0, y0, x1, y1 of all, in input pixels; a NaN where there is one.
+        :param high: the highest.
+        """
+        return low[2] > self.left and low[3] > self.top and high[0] < self.left + self.width and high[1] < self.top + self.height
 
     @cached_property
     def picture(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

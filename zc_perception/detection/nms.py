@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import cv2
@@ -15,12 +14,14 @@ from zc_perception.detection.detections import Detections
 # Candidates that are looked at in one go, best first: with a low score threshold there are thousands, few of which are ever needed.
 _CHUNK = 2048
 # With fewer boxes OpenCV alone is quicker.
-_FEW = 400
+FEW = 550
 _ROUNDS = 3
 # A round that leaves out less than a quarter of the boxes is the last.
 _LITTLE = 4
 # Below this OpenCV counts two boxes as the same object, wherever they are.
-_NO_SIZE = 1e-7
+NO_SIZE = 1e-7
+# Boxes are moved apart by class up to this many pixels; further apart float64 would round them, and at last lay them on each other.
+WIDE = 2.0**20
 _INDEX_BITS = 31
 _TABLE = 1 << 13
 # Squares for each half pixel, by half the exponent of an area: a box is 1.5 to 3 squares wide.
@@ -45,13 +46,14 @@ def keep(
     count = len(scores)
     if count == 0:
         return np.zeros(0, np.intp)
-    sizes = corners[2:] - corners[:2]
     threshold = np.float32(iou_threshold)
-    if count <= _FEW and sizes.min() >= _NO_SIZE and scores.min() > 0:  # OpenCV takes only what is above zero
-        return _opencv((corners[0], corners[1], sizes[0], sizes[1]), scores, classes, threshold)[:limit]
-    order = _best_first(scores)
     boxes = np.empty((5, count))
-    boxes[:2], boxes[2:4] = corners[:2].take(order, axis=1), sizes.take(order, axis=1)
+    boxes[:2] = corners[:2]
+    np.subtract(corners[2:], corners[:2], out=boxes[2:4], dtype=np.float32)
+    if count <= FEW and boxes[2:4].min() >= NO_SIZE and scores.min() > 0:  # OpenCV takes only what is above zero
+        return _few(boxes, scores, classes, threshold)[:limit]
+    order = _best_first(scores)
+    boxes = boxes.take(order, axis=1)
     np.multiply(boxes[2], boxes[3], out=boxes[4])
     if classes is not None:
         classes = classes.take(order)
@@ -88,12 +90,12 @@ def _keep(boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, threshol
     :param boxes: (5, n) x, y, width, height, area, best first.
     """
     count = boxes.shape[1]
-    if boxes[2:4].min() < _NO_SIZE:
-        return _class_by_class(boxes, classes, threshold)
+    if boxes[2:4].min() < NO_SIZE:  # OpenCV counts such boxes as the same object, wherever they have been moved to
+        return _class_by_class(boxes, _falling(count), classes, threshold)
     suppressors = np.arange(count)
     left, rest, kinds = suppressors.copy(), boxes, classes
     for turn in range(_ROUNDS):
-        if len(left) <= _FEW:
+        if len(left) <= FEW:
             break
         leaders = _leaders(rest, kinds, turn)
         out = _overlaps(rest, rest.take(leaders, axis=1)) > threshold
@@ -108,7 +110,8 @@ def _keep(boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, threshol
         if len(gone) < len(stay) // _LITTLE:
             break
     if len(left) > count // 2:
-        return _opencv(boxes, None, classes, threshold)  # too few guesses were right to make up for those that have to be taken back
+        # Too few guesses were right to make up for those that have to be taken back.
+        return _few(boxes, _falling(count), classes, threshold)
     # A box that suppressed others may have been left out later: what suppresses it is asked about them too.
     last = suppressors.take(suppressors).take(suppressors)
     moved = (last != suppressors).nonzero()[0]
@@ -121,7 +124,7 @@ def _keep(boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, threshol
         if len(unsure):
             left = np.sort(np.concatenate((left, unsure)))
             rest, kinds = boxes.take(left, axis=1), None if classes is None else classes[left]
-        kept: NDArray[np.intp] = left[_opencv(rest, None, kinds, threshold)]
+        kept: NDArray[np.intp] = left[_few(rest, _falling(len(left)), kinds, threshold)]
         proven = np.zeros(count, bool)
         proven[kept] = True
         proven = proven.take(suppressors)
@@ -171,12 +174,67 @@ def _best_in_squares(
     return np.asarray(table.take(keys))
 
 
-def _class_by_class(boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, threshold: np.float32) -> NDArray[np.intp]:
-    """OpenCV counts boxes of no size as the same object, wherever they have been moved to."""
+def _falling(count: int) -> NDArray[np.float32]:
+    """Scores of boxes that come best first."""
+    return np.arange(count, 0, -1, dtype=np.float32)
+
+
+def _few(
+    boxes: NDArray[np.float64], scores: NDArray[np.float32], classes: NDArray[np.intp] | None, threshold: np.float32
+) -> NDArray[np.intp]:
+    """Places of those that stay, best first.
+
+    :param boxes: (4 or more, n) x, y, width, height.
+    :param scores: above zero.
+    """
     if classes is None:
-        return _opencv(boxes, None, None, threshold)
-    own = [np.flatnonzero(classes == number) for number in np.unique(classes)]
-    return np.sort(np.concatenate([some[_opencv(boxes[:, some], None, None, threshold)] for some in own]))
+        return _opencv(boxes, scores, threshold)
+    places, sizes = boxes[:2], boxes[2:4]
+    wide = float(places.max()) - float(places.min()) + float(sizes.max())
+    if not wide < WIDE:
+        return _class_by_class(boxes, scores, classes, threshold)
+    return keep_few(places, sizes, scores, classes, threshold, wide)
+
+
+def keep_few(
+    places: NDArray[np.floating],
+    sizes: NDArray[np.float32] | NDArray[np.float64],
+    scores: NDArray[np.float32],
+    classes: NDArray[np.intp] | None,
+    threshold: np.float32,
+    wide: float,
+) -> NDArray[np.intp]:
+    """:func:`keep` for callers that have checked already: OpenCV alone, with boxes of different classes moved apart.
+
+    :param places: (2, n) x0, y0.
+    :param sizes: (2, n) float32 differences, at least ``NO_SIZE``.
+    :param scores: above zero.
+    :param wide: at least as wide and as high as all boxes together, below ``WIDE``.
+    """
+    if classes is not None:
+        # By a power of two, so that pixels are not rounded.
+        places = places + classes * math.ldexp(1.0, math.frexp(wide + 1.0)[1])
+    return _opencv(np.concatenate((places, sizes), dtype=np.float64), scores, threshold)
+
+
+def _class_by_class(
+    boxes: NDArray[np.float64], scores: NDArray[np.float32], classes: NDArray[np.intp] | None, threshold: np.float32
+) -> NDArray[np.intp]:
+    """As :func:`_few`, where boxes can't be moved apart."""
+    if classes is None:
+        return _opencv(boxes, scores, threshold)
+    order = _best_first(scores)
+    order = order.take(classes.take(order).argsort(kind='stable'))
+    ordered = classes.take(order)
+    ends = [*(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(order)]
+    kept, start = [], 0
+    for end in ends:
+        some = order[start:end]
+        kept.append(some if end - start == 1 else some[_opencv(boxes.take(some, axis=1), _falling(end - start), threshold)])
+        start = end
+    chosen = np.sort(np.concatenate(kept))
+    result: NDArray[np.intp] = chosen.take(_best_first(scores.take(chosen)))
+    return result
 
 
 def _overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -192,26 +250,10 @@ def _overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.floa
     return overlaps
 
 
-def _opencv(
-    boxes: Sequence[NDArray[np.floating]] | NDArray[np.float64],
-    scores: NDArray[np.float32] | None,
-    classes: NDArray[np.intp] | None,
-    threshold: np.float32,
-) -> NDArray[np.intp]:
-    """:param boxes: x, y, width, height (n).
-    :param scores: above zero; ``None``: the boxes come best first.
-    """
-    x, y, width, height = boxes[0], boxes[1], boxes[2], boxes[3]
-    if classes is not None:
-        # Moved apart by class, by more than all boxes together are wide; by a power of two, so that pixels are not rounded.
-        wide = float(x.max()) - float(x.min()) + float(width.max())
-        x = x + classes * math.ldexp(1.0, math.frexp(wide + 1.0)[1])
-    if scores is None:
-        scores = np.arange(len(x), 0, -1, dtype=np.float32)
-    # A list of tuples is read quicker than an array, which OpenCV takes number by number.
-    rectangles = list(zip(x.tolist(), y.tolist(), width.tolist(), height.tolist(), strict=True))
+def _opencv(boxes: NDArray[np.float64], scores: NDArray[np.float32], threshold: np.float32) -> NDArray[np.intp]:
+    # A list of lists is read quicker than an array, which OpenCV takes number by number.
     opencv: Any = cv2.dnn.NMSBoxes
-    found = opencv(rectangles, scores, 0.0, float(threshold))
+    found = opencv(boxes[:4].T.tolist(), scores, 0.0, float(threshold))
     return np.asarray(found, np.intp).reshape(-1)
 
 

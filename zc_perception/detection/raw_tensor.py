@@ -43,5 +43,7 @@ class RawTensor:
             plain: NDArray[np.float32] = values
             return plain
         scale = np.asarray(self.scale, np.float32)
-        real: NDArray[np.float32] = (values.astype(np.float32) - np.float32(self.zero_point)) * scale
+        real: NDArray[np.float32] = values.astype(np.float32)
+        real -= np.float32(self.zero_point)
+        real *= scale
         return real

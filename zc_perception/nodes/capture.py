@@ -29,6 +29,7 @@ from zc_perception.nodes.capture_status import CaptureCounters, camera_status, c
 from zc_perception.nodes.frame_links import PUBLISHER_SPECS, FrameServer
 from zc_perception.nodes.parameters import ParameterSpec
 from zc_perception.nodes.perception_node import PerceptionNode
+from zc_perception.nodes.stereo_side import STEREO_SPECS, StereoSide
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
 from zc_perception.observe.metrics import StageLatencies
 from zc_perception.pixel.drm_format import drm_format_string
@@ -37,6 +38,7 @@ _KEEP_ALL_DELAY_S = 1.0
 _SPECS = (
     *CAMERA_SPECS,
     *CAMERA_INFO_SPECS,
+    *STEREO_SPECS,
     ParameterSpec('start_delay', 0.0, 'Wait before the first frame, for subscribers to match; keep_all: at least 1.', 's', 0.0, 60.0),
     ParameterSpec('slots', 8, 'Buffers in the pool, or as many as participants hold together.', '', 3, 64),
     ParameterSpec('participants', [], f"Stand-ins whose constraints count so that they can join later, each '{SYNTAX}', see stand_in.py."),
@@ -54,6 +56,7 @@ class CaptureNode(PerceptionNode):
 
     :param ledger: the process's copy ledger.
     :param camera_factory: opens a camera, by the identity of the one that was lost, in place of that which the parameters describe.
+    :param stereo: which side of a pair it is; only frames with a counterpart are published then.
     :raises ConfigError: a parameter or file can't be used.
     """
 
@@ -61,7 +64,12 @@ class CaptureNode(PerceptionNode):
     PREFIXES = (PREFIX,)
 
     def __init__(
-        self, *, ledger: CopyLedger | None = None, camera_factory: Callable[[str], Camera] | None = None, **node_options: Any
+        self,
+        *,
+        ledger: CopyLedger | None = None,
+        camera_factory: Callable[[str], Camera] | None = None,
+        stereo: StereoSide | None = None,
+        **node_options: Any,
     ) -> None:
         super().__init__('capture', **node_options)
         self.ledger = ledger or CopyLedger()
@@ -75,6 +83,9 @@ class CaptureNode(PerceptionNode):
         self._stand_ins = parse_stand_ins(self.parameters['participants'])
         self._factory = CameraFactory(self.parameters, self.now_ns, self.ledger)
         self._open = camera_factory or self._factory.open
+        self._stereo = stereo
+        if stereo is not None:
+            stereo.begin(self.get_fully_qualified_name(), self.parameters)
         self.supervisor = CameraSupervisor(
             'camera', self._open_camera, self._prepare, self._publish, self._on_condition, wait_s=self._delay()
         )  # fmt: skip
@@ -126,6 +137,8 @@ class CaptureNode(PerceptionNode):
 
     def _open_camera(self, identity: str) -> Camera:
         camera = self._open(identity)
+        if self._stereo is not None:
+            camera = self._stereo.join(camera)
         self._counters.begin(camera)
         return camera
 
@@ -205,7 +218,7 @@ class CaptureNode(PerceptionNode):
         return self.supervisor.finished
 
     def collect_diagnostics(self) -> list[Status]:
-        """Camera, pool, link, copies, calibration and negotiation."""
+        """Camera, pool, link, copies, calibration, negotiation and, of a side, the pairs."""
         camera = self.supervisor.camera
         negotiation = Status('negotiation', Level.WARN, 'waits for the camera') if self.buffers is None else self.buffers.status()
         return [
@@ -215,6 +228,7 @@ class CaptureNode(PerceptionNode):
             copies_status(self.ledger),
             self._camera_info.status(),
             negotiation,
+            *([] if self._stereo is None else [self._stereo.status()]),
         ]
 
     def stop(self) -> None:

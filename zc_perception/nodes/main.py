@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Sequence
 
 import rclpy
@@ -9,7 +10,7 @@ import rclpy
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
-from zc_perception.nodes.perception import perception_nodes
+from zc_perception.nodes.perception import perception_nodes, stereo_nodes
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.nodes.process import OptionParser, refuse_unknown_parameters, run_program
 
@@ -46,5 +47,11 @@ def overlay_node() -> int:
 def perception() -> int:
     """``perception``."""
     parser = OptionParser(prog='perception', description='Capture, inference and overlay in one process, for one camera or several.')
-    parser.add_argument('--cameras', nargs='+', default=[], metavar='NAME', help="one set of nodes for each, in the namespace of its name")
-    return run_program('perception', lambda context, options: perception_nodes(context, options.cameras), parser=parser)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument('--cameras', nargs='+', default=[], metavar='NAME', help='one set of nodes for each, in the namespace of its name')
+    which.add_argument('--stereo', action='store_true', help='two cameras in namespaces left and right, whose frames are pairs')
+
+    def build(context: rclpy.Context, options: argparse.Namespace) -> Sequence[PerceptionNode]:
+        return stereo_nodes(context) if options.stereo else perception_nodes(context, options.cameras)
+
+    return run_program('perception', build, parser=parser)

@@ -31,7 +31,9 @@ class ParameterSpec:
     :param unit: for people; empty for none.
     :param low: smallest allowed number.
     :param high: largest allowed number.
-    :param choices: allowed strings.
+    :param besides: one number outside of that range that is allowed too, and means something else.
+    :param choices: allowed strings; ``true`` and ``false`` among them may be booleans, which is what YAML takes them for without quotes.
+    :param whole_numbers: whether a string may be an integer, which is what YAML takes one without quotes for.
     :param dynamic: whether it may change while the node runs; others are read-only.
     """
 
@@ -41,7 +43,9 @@ class ParameterSpec:
     unit: str = ''
     low: float | None = None
     high: float | None = None
+    besides: float | None = None
     choices: tuple[str, ...] = ()
+    whole_numbers: bool = False
     dynamic: bool = False
 
     def allowed(self) -> str:
@@ -51,7 +55,8 @@ class ParameterSpec:
             text = 'one of ' + ', '.join(self.choices)
         elif self.low is not None and self.high is not None:
             text += f' from {self.low:g} to {self.high:g}'
-        return text + (f' ({self.unit})' if self.unit else '')
+        text += f' ({self.unit})' if self.unit else ''
+        return text + (f', or {self.besides:g}' if self.besides is not None else '')
 
     def convert(self, value: Any) -> Any:
         """*value* in the parameter's type, an integer for a number included.
@@ -63,11 +68,15 @@ class ParameterSpec:
             value = float(value)
         if kind is list and (value is None or isinstance(value, Sequence)) and not isinstance(value, str):
             value = [text for text in value or () if text != '']
+        if type(value) is bool and str(value).lower() in self.choices:
+            value = str(value).lower()
+        if self.whole_numbers and type(value) is int:
+            value = str(value)
         good = type(value) is kind and (kind is not list or all(isinstance(text, str) for text in value))
         if good and self.choices:
             good = value in self.choices
         if good and self.low is not None and self.high is not None:
-            good = self.low <= value <= self.high and math.isfinite(value)
+            good = (self.low <= value <= self.high and math.isfinite(value)) or value == self.besides
         if not good:
             shown = f"'{value}'" if isinstance(value, str) else value
             hint = nearest(value, self.choices) if isinstance(value, str) else ''
@@ -82,10 +91,14 @@ class ParameterSpec:
             additional_constraints='one of: ' + ', '.join(self.choices) if self.choices else '',
         )
         if self.low is not None and self.high is not None:
+            low, high = self.low, self.high
+            if self.besides is not None:  # ROS knows one range only, and checks it too
+                text.additional_constraints = self.allowed()
+                low, high = min(low, self.besides), max(high, self.besides)
             if type(self.default) is int:
-                text.integer_range = [IntegerRange(from_value=int(self.low), to_value=int(self.high), step=0)]
+                text.integer_range = [IntegerRange(from_value=int(low), to_value=int(high), step=0)]
             else:
-                text.floating_point_range = [FloatingPointRange(from_value=float(self.low), to_value=float(self.high), step=0.0)]
+                text.floating_point_range = [FloatingPointRange(from_value=float(low), to_value=float(high), step=0.0)]
         return text
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import rclpy
 from rclpy.parameter import Parameter
 
+from zc_perception.camera.stereo import Side
 from zc_perception.errors import ConfigError
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.capture import CaptureNode
@@ -16,6 +18,7 @@ from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.nodes.process import refuse_unknown_parameters
+from zc_perception.nodes.stereo_side import StereoRig, StereoSide
 
 _CAMERA_NAME = re.compile(r'[A-Za-z][A-Za-z0-9_]*(/[A-Za-z][A-Za-z0-9_]*)*')
 NODES: tuple[type[PerceptionNode], ...] = (CaptureNode, InferenceNode, OverlayNode)
@@ -27,12 +30,16 @@ class PerceptionGraph:
 
     :param overrides: start-up parameters by node name (``capture``, ``inference``, ``overlay``), besides those of the command line.
     :param camera: the camera's name, which is its nodes' namespace; empty for the only one.
+    :param stereo: the side of a pair that it is; *camera* then is its namespace in full, whatever the command line says of namespaces.
     :raises ZcError: a parameter, file or model can't be used; nothing stays behind.
     """
 
-    def __init__(self, context: rclpy.Context, overrides: Overrides | None = None, camera: str = '') -> None:
+    def __init__(
+        self, context: rclpy.Context, overrides: Overrides | None = None, camera: str = '', stereo: StereoSide | None = None
+    ) -> None:
         self.ledger = CopyLedger()
         self._namespace = f'/{camera}' if camera else ''
+        self._stereo = stereo
         self._nodes: list[PerceptionNode] = []
         try:
             self.capture = self._make(CaptureNode, 'capture', context, overrides)
@@ -53,6 +60,10 @@ class PerceptionGraph:
     def _make(self, kind: Any, name: str, context: rclpy.Context, overrides: Overrides | None) -> Any:
         values = (overrides or {}).get(name, {})
         options: dict[str, Any] = {'namespace': self._namespace} if self._namespace else {}
+        if self._stereo is not None:
+            # A node's own arguments come before the program's.
+            options['cli_args'] = ['--ros-args', '-r', f'__ns:={self._namespace}']
+            options |= {'stereo': self._stereo} if kind is CaptureNode else {}
         node = kind(ledger=self.ledger, context=context, parameter_overrides=[Parameter(k, value=v) for k, v in values.items()], **options)
         self._nodes.append(node)
         if self._namespace and node.get_namespace() != self._namespace:
@@ -84,10 +95,35 @@ def perception_nodes(context: rclpy.Context, cameras: Sequence[str]) -> Sequence
             raise ConfigError(f"--cameras: '{camera}' can't be a namespace; use letters, digits and underscores, such as front_left")
         if cameras.count(camera) > 1:
             raise ConfigError(f"--cameras: '{camera}' is there twice; each camera needs a name of its own")
+    return _wired([partial(PerceptionGraph, context, camera=camera) for camera in cameras or ('',)])
+
+
+def stereo_nodes(context: rclpy.Context) -> Sequence[PerceptionNode]:
+    """The nodes of two cameras whose frames are pairs, in namespaces ``left`` and ``right``, below the program's own if it has one.
+
+    :raises ZcError: see :class:`PerceptionGraph`; nothing stays behind.
+    """
+    namespace = _program_namespace(context)
+    rig = StereoRig()
+    graphs = [partial(PerceptionGraph, context, camera=f'{namespace}/{side.value}'.strip('/'), stereo=rig.side(side)) for side in Side]
+    # Cameras are started last, one right after the other: those that nobody triggers are in step then.
+    return sorted(_wired(graphs), key=lambda node: not isinstance(node, CaptureNode))
+
+
+def _program_namespace(context: rclpy.Context) -> str:
+    """That which the command line gives to all nodes; only a node knows."""
+    node = rclpy.create_node('zc_stereo', context=context, start_parameter_services=False, enable_rosout=False)
+    try:
+        return str(node.get_namespace()).strip('/')
+    finally:
+        node.destroy_node()
+
+
+def _wired(graphs: Sequence[Callable[[], PerceptionGraph]]) -> Sequence[PerceptionNode]:
     nodes: list[PerceptionNode] = []
     try:
-        for camera in cameras or ('',):
-            nodes += PerceptionGraph(context, camera=camera).nodes
+        for graph in graphs:
+            nodes += graph().nodes
     except BaseException:
         for node in nodes:
             node.stop()

@@ -67,7 +67,8 @@ class Job(Protocol):
 
     def abandon(self) -> Fence:
         """Give the job up instead of closing it. The fence that is returned, and owned by the caller, signals when the device has let
-        go of the frame; the result's memory comes back to the accelerator then."""
+        go of the frame. :attr:`fence`, which may be the same one, signals when the device has ended the job: its place is free then,
+        and the result's memory the accelerator's again. Whoever waits for that has to duplicate its descriptor before."""
 
     def close(self) -> None:
         """Give the result's memory and the fence back."""

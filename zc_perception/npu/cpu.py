@@ -24,6 +24,7 @@ from zc_perception.memory.fence import EventFence
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints, Caching
 from zc_perception.npu.accelerator import Capabilities, ImportHandle, Outputs
+from zc_perception.npu.head_check import check_head
 from zc_perception.npu.manifest import ModelManifest, TensorSpec
 from zc_perception.pixel.colorimetry import Colorimetry
 from zc_perception.pixel.fourcc import NV12
@@ -32,6 +33,8 @@ from zc_perception.pixel.modifier import LINEAR
 
 _ONNX_TYPES = {'float32': 'tensor(float)', 'uint8': 'tensor(uint8)', 'int8': 'tensor(int8)'}
 _RAW_TYPES = ('int8', 'uint8', 'int16', 'int32', 'float32')
+# What heads are given of an output; those of any other type as float32.
+_GIVEN_TYPES = {**{f'tensor({name})': name for name in _RAW_TYPES}, 'tensor(float)': 'float32'}
 
 
 class Engine(Protocol):
@@ -64,7 +67,7 @@ class OnnxEngine:
             self._session = onnxruntime.InferenceSession(str(manifest.file), options, providers=['CPUExecutionProvider'])
         except Exception as error:  # onnxruntime has no common base class of its errors
             raise ConfigError(f"model file '{manifest.file}' can't be loaded: {' '.join(str(error).split())}") from error
-        self._input = manifest.input
+        self._file, self._input = manifest.file, manifest.input
         self._check_input(manifest)
         self._name = self._session.get_inputs()[0].name
         self._tensors = self._specs(manifest)
@@ -88,14 +91,37 @@ class OnnxEngine:
 
     def _specs(self, manifest: ModelManifest) -> list[TensorSpec | None]:
         """What the manifest says of each output of the file."""
-        names = [output.name for output in self._session.get_outputs()]
+        outputs = {output.name: output for output in self._session.get_outputs()}
+        names = list(outputs)
         for index, spec in enumerate(manifest.tensors):
             if spec.name not in names:
                 raise ConfigError(
                     f"{manifest.path}: key 'outputs[{index}].name' is '{spec.name}', which the file doesn't have; it has {', '.join(names)}"
                 )
+            shape, dtype = outputs[spec.name].shape or spec.shape, _GIVEN_TYPES.get(outputs[spec.name].type, 'float32')
+            open_sizes = [want if isinstance(has, str) or has is None else has for has, want in zip(shape, spec.shape, strict=False)]
+            for key, value, real, fits in (
+                ('shape', list(spec.shape), list(shape), not spec.shape or (len(shape) == len(spec.shape) and open_sizes == [*spec.shape])),
+                ('dtype', spec.dtype, dtype, spec.dtype in ('', dtype)),
+            ):
+                if not fits:
+                    raise ConfigError(
+                        f"{manifest.path}: key 'outputs[{index}].{key}' is {value}, the file's is {real}; it must be that, or left out"
+                    )
         given = {spec.name: spec for spec in manifest.tensors}
         return [given.get(name) for name in names]
+
+    def run_blank(self) -> Outputs:
+        """What the model yields for an input of zeros.
+
+        :raises ConfigError: it can't be run.
+        """
+        width, height = self._input.width, self._input.height
+        shape = (1, 3, height, width) if self._input.layout == 'nchw' else (1, height, width, 3)
+        try:
+            return self._infer(np.zeros(shape, self._input.dtype))
+        except Exception as error:  # onnxruntime has no common base class of its errors
+            raise ConfigError(f"model file '{self._file}' can't be run: {' '.join(str(error).split())}; export it anew") from error
 
     def geometry(self, width: int, height: int) -> Letterbox:
         """See :class:`Engine`."""
@@ -119,7 +145,10 @@ class OnnxEngine:
 
     def run(self, luma: NDArray[np.uint8], chroma: NDArray[np.uint8], colorimetry: Colorimetry) -> Outputs:
         """See :class:`Engine`."""
-        outputs: Sequence[NDArray[Any]] = self._session.run(None, {self._name: self._convert(luma, chroma, colorimetry)})
+        return self._infer(self._convert(luma, chroma, colorimetry))
+
+    def _infer(self, tensor: NDArray[Any]) -> Outputs:
+        outputs: Sequence[NDArray[Any]] = self._session.run(None, {self._name: tensor})
         return [_raw(values, spec) for values, spec in zip(outputs, self._tensors, strict=True)]
 
 
@@ -227,7 +256,12 @@ class CpuAccelerator:
         """See :class:`Accelerator`."""
         if manifest.engine not in ('onnx', 'opencv_hog'):
             raise ConfigError(f"model '{manifest.name}' (engine {manifest.engine}) can't run on the cpu accelerator")
-        self._engine = OnnxEngine(manifest, self._threads) if manifest.engine == 'onnx' else HogEngine()
+        if manifest.engine == 'onnx':
+            weights = OnnxEngine(manifest, self._threads)
+            check_head(manifest, weights.run_blank())
+            self._engine = weights
+        else:
+            self._engine = HogEngine()
         self._name = f'ONNX Runtime, {manifest.name}' if manifest.engine == 'onnx' else 'OpenCV HOG'
         self._closing = False
         if self._worker is None:

@@ -30,6 +30,8 @@ ENTRIES = 64
 MOST_ENTRIES = 512
 """What a cache grows to when it finds itself too small; each entry is a descriptor or more, and a range of device addresses."""
 
+_REMEMBERED = 8
+
 
 def import_key(epoch: int, direction: int, layout: ImageLayout, buffers: Sequence[DmaBuf]) -> CacheKey:
     """The key of one image."""
@@ -164,7 +166,8 @@ class ImportCache:
         for key in [key for key, entry in self._entries.items() if key != new and not self._held(entry.handle)][:over]:
             self._drop(key)
             self._evicted[key] = None
-        while len(self._evicted) > self._most:
+        # Longer than the cache can ever be, or a round of more buffers than that would not be recognised.
+        while len(self._evicted) > _REMEMBERED * self._most:
             self._evicted.popitem(last=False)
 
     def _drop(self, key: CacheKey) -> None:

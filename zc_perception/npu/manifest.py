@@ -18,10 +18,12 @@ from zc_perception.detection.heads.spec import HeadSpec
 from zc_perception.errors import ConfigError, nearest
 from zc_perception.npu.manifest_keys import INPUT, MANIFEST, OUTPUTS
 from zc_perception.npu.manifest_rules import Place
+from zc_perception.npu.manifest_yaml import parse
 from zc_perception.npu.voyager_model import read_voyager_model
 
 MODELS = Path(__file__).resolve().parent.parent / 'models'
 Values = Mapping[str, Any]
+_LARGEST_TENSOR = 1 << 30
 # They say what one engine's own file is like.
 _NEVER_SHARED = ('file', 'model_id', 'outputs')
 
@@ -187,7 +189,7 @@ class _Part:
         :raises ConfigError: there is none.
         """
         if key not in self.values:
-            raise self.place(key).refuse(None, MANIFEST.keys[key].rule.words)
+            raise self.place(key).missing(MANIFEST.keys[key].rule.words)
         return self.values[key]
 
 
@@ -243,7 +245,7 @@ def _compiled_size(part: _Part, file: Path, given: Values) -> tuple[int, int] | 
     for name, size in (('width', width), ('height', height)):
         value = given.get(name, size if inner else None)
         if value is None:
-            raise place.at(name).refuse(None, f'{INPUT.keys[name].rule.words}, as there is no manifest.json beside {file}')
+            raise place.at(name).missing(f'{INPUT.keys[name].rule.words}, as there is no manifest.json beside {file}')
         if value != size if inner else value > size:
             raise place.at(name).refuse(value, f'{"" if inner else "at most "}{size}, as {file} says')
     return (width, height) if inner else None
@@ -255,13 +257,13 @@ def _input(part: _Part, engine: str, file: Path | None) -> ModelInput:
     if values['resize'] == 'none' and engine in ('onnx', 'axruntime'):
         raise place.at('resize').refuse('none', f'one of letterbox, stretch for engine {engine}')
     if engine == 'onnx' and values['dtype'] != 'float32' and values['scale'] is None:
-        raise place.at('scale').refuse(None, f'{INPUT.keys["scale"].rule.words}, as the values are {values["dtype"]}')
+        raise place.at('scale').missing(f'{INPUT.keys["scale"].rule.words}, as the values are {values["dtype"]}')
     size = _compiled_size(part, file, given) if engine == 'axruntime' and file is not None else None
     if size is None and (values['resize'] == 'none' or (engine == 'axruntime' and file is None)):
         size = 0, 0
     for name in ('width', 'height'):
         if size is None and name not in given:
-            raise place.at(name).refuse(None, INPUT.keys[name].rule.words)
+            raise place.at(name).missing(INPUT.keys[name].rule.words)
     width, height = size or (given['width'], given['height'])
     low, high = values['range']
     return ModelInput(
@@ -282,7 +284,7 @@ def _input(part: _Part, engine: str, file: Path | None) -> ModelInput:
 def _tensor(values: Values, place: Place, engine: str) -> TensorSpec:
     for name in ('dtype', 'shape') if engine == 'axl' else ():
         if name not in values:
-            raise place.at(name).refuse(None, OUTPUTS.table.keys[name].rule.words)
+            raise place.at(name).missing(OUTPUTS.table.keys[name].rule.words)
     shape = tuple(values.get('shape', ()))
     scale, padding = values.get('scale', 1.0), values.get('padding', [])
     scales = scale if isinstance(scale, list) else [scale]
@@ -290,7 +292,7 @@ def _tensor(values: Values, place: Place, engine: str) -> TensorSpec:
         raise place.at('scale').refuse(scale, f'a number, or {shape[-1]} of them')
     if padding and len(padding) != len(shape):
         raise place.at('padding').refuse(padding, f'a list with two numbers for each of the {len(shape)} axes of shape')
-    return TensorSpec(
+    tensor = TensorSpec(
         name=values['name'],
         dtype=values.get('dtype', ''),
         shape=shape,
@@ -300,12 +302,15 @@ def _tensor(values: Values, place: Place, engine: str) -> TensorSpec:
         layout=values.get('layout', ''),
         padding=tuple((before, after) for before, after in padding),
     )
+    if engine == 'axl' and tensor.num_bytes > _LARGEST_TENSOR:
+        raise place.at('shape').refuse(values['shape'], f'one of {_LARGEST_TENSOR} bytes at most, padding included')
+    return tensor
 
 
 def _tensors(part: _Part, engine: str) -> tuple[TensorSpec, ...]:
     place = part.place('outputs')
     if engine == 'axl' and 'outputs' not in part.values:
-        raise place.refuse(None, 'a list of at least one tensor for engine axl')
+        raise place.missing('a list of at least one tensor for engine axl')
     tensors = [_tensor(values, place.item(index), engine) for index, values in enumerate(part.get('outputs') or ())]
     if engine == 'axl':
         ordered = sorted(tensors, key=lambda tensor: tensor.offset)
@@ -372,7 +377,7 @@ def load_manifest(model: str) -> ModelManifest:
     """
     path = find_manifest(model)
     try:
-        values = yaml.safe_load(path.read_text(encoding='utf-8'))
+        values = parse(path.read_text(encoding='utf-8'))
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"model manifest '{path}' can't be read: {' '.join(str(error).split())}") from error
     MANIFEST.check(values, Place(path))
@@ -385,7 +390,8 @@ def load_manifest(model: str) -> ModelManifest:
             raise Place(path).at(key).refuse(values[key], "a key of a variant, as the top level has neither 'engine' nor 'file'")
     for number, part in enumerate(parts):
         if any(part.get('engine') == other.get('engine') for other in parts[:number]):
-            raise part.own_place('engine').refuse(part.own.get('engine'), 'one that no other variant has')
+            place, words = part.own_place('engine'), 'one that no other variant has'
+            raise place.refuse(part.own['engine'], words) if 'engine' in part.own else place.missing(words)
     manifests = [_manifest(part) for part in parts]
     if all(manifest.missing for manifest in manifests):
         raise ConfigError('; '.join(manifest.missing for manifest in manifests))

@@ -27,7 +27,7 @@ SCHEMA_NAME = 'model.schema.json'
 _LARGEST_SIDE = 1 << 14
 _INT32 = (-(1 << 31), (1 << 31) - 1)
 
-_SCALE = either(number(), array('numbers', number(), 1), 'a number, or one for each element of the last axis')
+_SCALE = either(number(above=0), array('numbers', number(above=0), 1), 'a number above 0, or one for each element of the last axis')
 _PAIR = array('a pair', integer(0, _LARGEST_SIDE), 2, 2)
 _ANCHOR = array('a pair', number(above=0), 2, 2)
 _PRIOR = array('four numbers', number(), 4, 4)
@@ -40,7 +40,9 @@ INPUT = Table(
         'dtype': Key(choice('float32', 'uint8', 'int8'), 'Type of the values.', 'float32'),
         'colour': Key(choice('rgb', 'bgr'), 'Order of the channels.', 'rgb'),
         'range': Key(
-            array('two numbers, the tensor values of samples 0 and 255', number(), 2, 2), 'Real values of samples 0 and 255.', [0.0, 1.0]
+            array('two different numbers, the tensor values of samples 0 and 255', number(), 2, 2, different=True),
+            'Real values of samples 0 and 255.',
+            [0.0, 1.0],
         ),
         'scale': Key(number(above=0), 'Types other than float32: value = (raw - zero_point) * scale.'),
         'zero_point': Key(integer(*_INT32), 'Types other than float32: the raw value of 0.', 0),

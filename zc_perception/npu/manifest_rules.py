@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,15 @@ class Place:
         return Place(self.path, f'{self.key}[{index}]')
 
     def refuse(self, value: object, allowed: str) -> ConfigError:
-        """The error for a value that isn't allowed; ``None``: it is missing."""
-        shown = repr(value)
+        """The error for a value that isn't allowed; ``None``: the key has none."""
+        shown = 'empty (null)' if value is None else repr(value)
         if len(shown) > _SHOWN_CHARACTERS:
             shown = f'{shown[:_SHOWN_CHARACTERS]}…'
-        shown = 'missing' if value is None else shown
         return ConfigError(f"{self.path}: key '{self.key}' is {shown}; it must be {allowed}")
+
+    def missing(self, allowed: str) -> ConfigError:
+        """The error for a key that isn't there."""
+        return ConfigError(f"{self.path}: key '{self.key}' is missing; it must be {allowed}")
 
 
 class Rule:
@@ -66,11 +70,24 @@ class Leaf(Rule):
     def check(self, value: Any, place: Place) -> None:
         """See :class:`Rule`."""
         if value is None or not self.accepts(value):
-            raise place.refuse(value, self.words)
+            raise place.refuse(value, self.words + _unquoted(value, self.json))
 
     def schema(self) -> Schema:
         """See :class:`Rule`."""
         return dict(self.json)
+
+
+def _unquoted(value: Any, schema: Schema) -> str:
+    """What to do about something that was meant as a text, such as ``no``, and isn't one without quotes."""
+    if schema.get('type') == 'array' and isinstance(value, list):
+        return next((hint for hint in (_unquoted(entry, schema['items']) for entry in value) if hint), '')
+    if schema.get('type') != 'string':
+        return ''
+    if isinstance(value, bool):
+        return '; quote it: YAML takes yes, no, on, off, true and false for booleans'
+    if isinstance(value, (int, float)):
+        return f"; quote it ('{value}'): YAML takes it for a number"
+    return f"; quote it ('{value}'): YAML takes it for a date" if isinstance(value, date) else ''
 
 
 def number(low: float = -math.inf, high: float = math.inf, *, above: float = -math.inf) -> Leaf:
@@ -109,14 +126,19 @@ def text(words: str, *, empty: bool = False) -> Leaf:
     return Leaf(words, lambda v: isinstance(v, str) and (empty or v != ''), schema)
 
 
-def array(words: str, item: Leaf, least: int = 0, most: int | None = None) -> Leaf:
-    """A list of leaves."""
+def array(words: str, item: Leaf, least: int = 0, most: int | None = None, *, different: bool = False) -> Leaf:
+    """A list of leaves.
+
+    :param different: no two of them, which are texts or numbers then, may be equal.
+    """
 
     def accepts(value: Any) -> bool:
         good = isinstance(value, list) and len(value) >= least and (most is None or len(value) <= most)
-        return good and all(item.accepts(v) for v in value)
+        return good and all(item.accepts(v) for v in value) and not (different and len(set(value)) < len(value))
 
     schema: Schema = {'type': 'array', 'items': item.schema()}
+    if different:
+        schema['uniqueItems'] = True
     if least:
         schema['minItems'] = least
     if most is not None:
@@ -168,10 +190,13 @@ class Table(Rule):
                 known = ', '.join(self.keys)
                 raise ConfigError(f"{place.path}: key '{place.at(str(name)).key}' is unknown{hint}; known are {known}")
         for name, entry in value.items():
-            self.keys[name].rule.check(entry, place.at(name))
+            key = self.keys[name]
+            if entry is None and key.default is not None:
+                raise place.at(name).refuse(None, f'{key.rule.words}, or left out for {key.default}')
+            key.rule.check(entry, place.at(name))
         for name in (*self.needed, *self._lacking(value)):
             if name not in value:
-                raise place.at(name).refuse(None, self.keys[name].rule.words)
+                raise place.at(name).missing(self.keys[name].rule.words)
 
     def _lacking(self, value: Mapping[str, Any]) -> Sequence[str]:
         lacks = [[name for name in names if name not in value] for names in self.sets]

@@ -10,39 +10,29 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from zc_perception.errors import DeviceLostError, ZcError
 from zc_perception.frame import Frame
 from zc_perception.frame_queue import FrameQueue
 from zc_perception.memory.dmabuf import DmaBuf
-from zc_perception.memory.fence import DeadlineFence, Fence
+from zc_perception.memory.fence import Fence
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.npu.accelerator import Accelerator, ImportHandle, Job
+from zc_perception.npu.accelerator import Accelerator
+from zc_perception.npu.hang_watch import HangWatch
+from zc_perception.npu.in_flight import InFlight
+from zc_perception.npu.late_places import LatePlaces
 from zc_perception.npu.recovering_device import DeviceState, RecoveringDevice, Reopen
 from zc_perception.npu.scheduler_calls import CallQueue
 from zc_perception.npu.scheduler_statistics import SchedulerStatistics
 from zc_perception.pixel.layout import ImageLayout
 
 _IDLE_POLL_S = 0.2
-# So many frames in a row without a result: the device doesn't just have a bad frame, it hangs.
-_HANG_TIMEOUTS = 3
+_LONGEST_STOP_S = 1.0
 _CALL_MARGIN_S = 1.0
 T = TypeVar('T')
-
-
-@dataclass(slots=True, eq=False)
-class InFlight:
-    """One submitted frame. Times are CLOCK_MONOTONIC nanoseconds; ``signalled_ns`` is 0 until its fence has been seen."""
-
-    frame: Frame
-    handle: ImportHandle
-    job: Job
-    received_ns: int
-    deadline_ns: int
-    fence_fd: int = -1
-    signalled_ns: int = 0
+__all__ = ['InFlight', 'Scheduler']
 
 
 class Scheduler:
@@ -57,9 +47,10 @@ class Scheduler:
 
     :param queue: frames to run; newest wins when its depth is 1.
     :param in_flight: jobs submitted before the first is done, at most what the accelerator takes.
-    :param timeout_s: a job that takes longer is given up; its fence keeps the frame's slot from being reused.
+    :param timeout_s: a job that takes longer is given up; its fence keeps the frame's slot from being reused, and its place on the device
+        counts as taken until then.
     :param reopen: opens the accelerator with its model again; without it a lost device costs one frame after the other.
-    :param keep_all: frames wait in the queue while there is no device.
+    :param keep_all: frames wait in the queue while there is no device, or while it is late.
     :param accept: asked for each frame; those that it refuses are released unseen.
     """
 
@@ -82,15 +73,17 @@ class Scheduler:
         self._on_error = on_error
         self._accept = accept
         self._keep_all = keep_all
-        self._wanted = in_flight
+        self._wanted = max(1, in_flight)
+        self._timeout_s = timeout_s
         self._timeout_ns = round(timeout_s * 1e9)
         self._jobs: deque[InFlight] = deque()
         self._waiting: dict[int, InFlight] = {}
         self._handling = False
         self._counts = SchedulerStatistics()
         self._busy_since_ns = 0
-        self._timeouts_in_a_row = 0
+        self._hang_watch = HangWatch(timeout_s)
         self._poller = select.poll()
+        self._late = LatePlaces(self._poller)
         self._wake = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._wake_fd = self._wake.fileno()
         self._poller.register(self._wake_fd, select.POLLIN)
@@ -120,23 +113,17 @@ class Scheduler:
         """A copy of the counters. Any thread."""
         now, busy_since, device = time.monotonic_ns(), self._busy_since_ns, self._device
         return replace(
-            self._counts,
-            dropped=self._queue.dropped,
-            in_flight=len(self._jobs),
-            losses=device.losses,
-            recovered=device.recovered,
-            imports=device.imports,
-            trial_imports=device.trial_imports,
+            self._counts, dropped=self._queue.dropped, in_flight=len(self._jobs), losses=device.losses, recovered=device.recovered,
+            imports=device.imports, trial_imports=device.trial_imports, at_ns=now,
             busy_ns=self._counts.busy_ns + (now - busy_since if busy_since else 0),
-            at_ns=now,
-        )
+        )  # fmt: skip
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
     def stop(self) -> bool:
-        """Stop it: jobs in flight are waited for, at most their timeout; queued frames are released by the queue's owner. Idempotent.
+        """Stop it: jobs in flight are waited for, at most their timeout and one second; queued frames are their owner's. Idempotent.
 
         :returns: whether the thread has ended. If a call of the accelerator never returned, the accelerator can't be closed; the thread
             closes it should the call come back.
@@ -144,7 +131,7 @@ class Scheduler:
         self._stop = True
         self._awake()
         if self._thread.is_alive():
-            self._thread.join(self._timeout_ns / 1e9 + 2 * _IDLE_POLL_S)
+            self._thread.join(min(self._timeout_s, _LONGEST_STOP_S) + 2 * _IDLE_POLL_S)
         self._calls.refuse('the node is stopping')
         with self._lock:
             self._left_alone = self._thread.is_alive() and not self._ended
@@ -188,7 +175,7 @@ class Scheduler:
     def _between_frames(self, function: Callable[[], T]) -> T:
         if not self._thread.is_alive() or threading.current_thread() is self._thread:
             return function()
-        return self._calls.run(function, self._awake, self._timeout_ns / 1e9 + _CALL_MARGIN_S)
+        return self._calls.run(function, self._awake, self._timeout_s + _CALL_MARGIN_S)
 
     def _run(self) -> None:
         try:
@@ -199,15 +186,21 @@ class Scheduler:
                 if not self._jobs:
                     self._tidy()
                 self._wait(take=not self._stop)
-            while self._jobs:
-                self._wait(take=False)
+            self._await_jobs(time.monotonic_ns() + round(_LONGEST_STOP_S * 1e9))
         finally:
+            self._late.clear()
             with self._lock:
                 self._ended = True
                 if self._left_alone:
                     self._wake.close()
             if self._left_alone:
                 self._device.close()
+
+    def _await_jobs(self, until_ns: int) -> None:
+        for entry in self._jobs:
+            entry.deadline_ns = min(entry.deadline_ns, until_ns)
+        while self._jobs:
+            self._wait(take=False)
 
     def _take_frames(self) -> None:
         while True:
@@ -217,18 +210,18 @@ class Scheduler:
                     continue
                 if self._keep_all:
                     return
-            elif len(self._jobs) >= self._limit():
+            elif not self._has_room():
                 return
             self._handling = True
             frame = None if self._stop else self._queue.get()
             if frame is not None:
-                self._counts.taken += 1
                 self._take(frame)
             self._handling = False
             if frame is None:
                 return
 
     def _take(self, frame: Frame) -> None:
+        self._counts.taken += 1
         if not self._accept():
             self._counts.refused_disabled += 1
             self._release(frame)
@@ -238,8 +231,10 @@ class Scheduler:
         else:
             self._submit(frame)
 
-    def _limit(self) -> int:
-        return max(1, min(self._wanted, self._device.capabilities.max_in_flight))
+    def _has_room(self) -> bool:
+        """Jobs that were given up have places until the device ends them. Where every frame counts none follows them: it would be late."""
+        taken = len(self._jobs) + len(self._late)
+        return (taken if self._keep_all else len(self._jobs)) < self._wanted and taken < max(1, self._device.capabilities.max_in_flight)
 
     def _tidy(self) -> None:
         # Without frames nothing else would, and a camera that starts anew may need the memory of its old buffers.
@@ -252,7 +247,7 @@ class Scheduler:
         poller = self._poller
         recovering = self.state.recovering
         # A closed queue polls readable for ever.
-        take = take and not self._queue.closed and (not self._keep_all if recovering else len(self._jobs) < self._limit())
+        take = take and not self._queue.closed and (not self._keep_all if recovering else self._has_room())
         queue_fd = self._queue.fileno() if take else -1
         if queue_fd != self._queue_fd:
             if self._queue_fd >= 0:
@@ -273,8 +268,21 @@ class Scheduler:
                 self._stop_waiting(entry)
             elif fd == self._wake_fd:
                 os.eventfd_read(fd)
+            elif self._late and self._late.ended(fd):
+                self._hang_watch.full(False, now_ns)
+        if self._late:
+            self._watch_late(now_ns)
         if self._jobs:
             self._finish_signalled(now_ns)
+
+    def _watch_late(self, now_ns: int) -> None:
+        hanging = self._hang_watch.full(not self._jobs and not self._has_room(), now_ns)
+        if not hanging or self._stop or not self._device.capabilities.may_hang:
+            return
+        if self._device.replaceable:
+            self._lose(hanging)
+        else:
+            self._late.clear()  # nobody brings it back: it says of each frame itself whether it takes it
 
     def _stop_waiting(self, entry: InFlight) -> None:
         if self._waiting.pop(entry.fence_fd, None) is not None:
@@ -304,7 +312,7 @@ class Scheduler:
             self._jobs.append(entry)
             self._counts.submitted += 1
             return
-        fence = self._abandon(job) if job is not None else None
+        fence = self._late.give_up(job, self._timeout_s) if job is not None else None
         if handle is not None and not lost:
             lost = self._device.guarded(self._device.accelerator.release, handle)
         self._release(frame, fence)
@@ -332,13 +340,13 @@ class Scheduler:
         except Exception as error:
             lost = self._device.loss(error)
             if isinstance(error, TimeoutError) or getattr(error, 'errno', 0) == errno.ETIMEDOUT:
-                lost = self._late() or lost
+                lost = self._count_late(entry) or lost
             else:
                 self._counts.failed += 1
             self._report(entry.frame, error)
         else:
             self._counts.completed += 1
-            self._timeouts_in_a_row = 0
+            self._hang_watch.start()
             self._device.proved()
         closing = self._device.guarded(entry.job.close)
         releasing = self._device.guarded(self._device.accelerator.release, entry.handle)
@@ -348,21 +356,20 @@ class Scheduler:
     def _give_up(self, entry: InFlight) -> str:
         """The job may still be reading: its fence, which passes to the lease, keeps the slot from being reused."""
         self._stop_waiting(entry)
-        hanging = self._late()
-        self._report(entry.frame, TimeoutError(f'no result within {self._timeout_ns / 1e9:g} s'))
-        fence = self._abandon(entry.job)
+        hanging = self._count_late(entry)
+        why = 'no result when the node stopped' if self._stop else f'no result within {self._timeout_s:g} s'
+        self._report(entry.frame, TimeoutError(why))
+        fence = self._late.give_up(entry.job, self._timeout_s)
         lost = self._device.guarded(self._device.accelerator.release, entry.handle)
         self._release(entry.frame, fence)
         return lost or hanging
 
-    def _late(self) -> str:
+    def _count_late(self, entry: InFlight) -> str:
         """Count a job without a result in time, the driver's verdict or ours. What to say of a device that hangs, or nothing."""
         self._counts.timed_out += 1
-        self._timeouts_in_a_row += 1
-        device = self._device
-        if not device.replaceable or not device.capabilities.may_hang or self._timeouts_in_a_row < _HANG_TIMEOUTS:
-            return ''
-        return f'the device hangs: {self._timeouts_in_a_row} frames in a row had no result within {self._timeout_ns / 1e9:g} s'
+        hanging = self._hang_watch.timed_out(entry.received_ns)
+        may_lose = self._device.replaceable and self._device.capabilities.may_hang and not self._stop
+        return hanging if may_lose else ''
 
     def _lose(self, reason: str) -> None:
         """Every job in flight fails; the accelerator ends; it is due again in a while."""
@@ -371,28 +378,20 @@ class Scheduler:
             self._stop_waiting(entry)
             self._counts.failed += 1
             self._report(entry.frame, DeviceLostError(f'the device was lost with the frame in flight: {reason}'))
-            self._release(entry.frame, self._abandon(entry.job))
+            self._release(entry.frame, self._late.give_up(entry.job, self._timeout_s))
             self._jobs.popleft()
-        self._timeouts_in_a_row = 0
+        self._hang_watch.start()
+        self._late.clear()
         self._device.lose(reason)
 
     def _report(self, frame: Frame, error: Exception) -> None:
         with contextlib.suppress(Exception):  # it has been counted
             self._on_error(frame, error)
 
-    def _abandon(self, job: Job) -> Fence:
-        try:
-            return job.abandon()
-        except Exception:
-            # Nobody will tell when the device is done: after a second timeout it is, or never.
-            self._device.guarded(job.close)
-            return DeadlineFence(self._timeout_ns / 1e9)
-
-    @staticmethod
-    def _release(frame: Frame, fence: Fence | None = None) -> None:
+    def _release(self, frame: Frame, fence: Fence | None = None) -> None:
         """A view of the pixels that a callback kept costs that frame, not the thread: its finalizer takes it back, and is counted."""
         try:
             frame.release(fence)
         except (BufferError, ZcError):
             if fence is not None:
-                fence.close()
+                self._late.keep(fence)

@@ -23,7 +23,7 @@ OUTPUT_DMABUF = ('auto', 'true', 'false')
 class AcceleratorOptions:
     """What the accelerators' parameters say.
 
-    :param device: axl: the card's device node or PCI address; axruntime: the runtime's name of the device; empty for the first.
+    :param device: axl, axruntime: the card's name, device node, PCI address or index; empty for the first.
     :param import_cache: axl: keep imports.
     :param timeout_s: axl, axruntime: after which the driver gives a job up.
     :param threads: cpu: threads of ONNX Runtime.

@@ -250,6 +250,27 @@ def test_a_scale_for_each_channel_and_half_precision_are_read_too() -> None:
     assert_same(head.decode(outputs, SMALL, DecodeLimits(0.4, EVERYTHING, 1000)), expected)
 
 
+@pytest.mark.parametrize('dtype', ['int8', 'uint8', 'int16'])
+@pytest.mark.parametrize('layout', ['', 'nhwc'])
+@pytest.mark.parametrize('classes', [5, 60, 64])
+def test_a_scale_for_each_channel_gives_what_real_numbers_give(dtype: str, layout: str, classes: int) -> None:
+    """With as many classes as box channels, in one tensor or apart, all frames: to the bit."""
+    random = np.random.default_rng(classes)
+    head, plain = (make_head(HeadSpec('yolov8', classes, INPUT, STRIDES)) for _ in range(2))
+    limits = np.iinfo(dtype)
+    for _ in range(3):
+        outputs = []
+        for real in (part for pair in zip(*random_levels(random, 16, classes, 2), strict=True) for part in pair):
+            scale = random.uniform(0.05, 0.2, real.shape[-1]).astype(np.float32)
+            values = np.clip(np.round(real / scale + 7), limits.min, limits.max).astype(dtype)
+            outputs.append(RawTensor(values, scale, 7, layout))
+        whole = [RawTensor((o.values.astype(np.float32) - np.float32(7)) * np.asarray(o.scale, np.float32), layout=layout) for o in outputs]
+        result = head.decode(outputs, SMALL, DecodeLimits(0.4, 0.6, 1000))
+        expected = plain.decode(whole, SMALL, DecodeLimits(0.4, 0.6, 1000))
+        assert len(expected) > 5
+        assert [v.tolist() for v in vars(result).values()] == [v.tolist() for v in vars(expected).values()]
+
+
 @pytest.mark.parametrize('extreme', [1e4, -1e4, 88.0, -100.0])
 def test_distributions_far_from_zero_are_no_problem(extreme: float) -> None:
     random = np.random.default_rng(6)

@@ -71,8 +71,11 @@ struct axl_import_fd {
  * too, so the status has to be read.
  *
  * Errors: ENOENT no such handle in this open file; EBADF, EINVAL, EACCES
- * result_fd is not open, is no dma-buf or too small, is read-only; EBUSY
- * max_in_flight jobs are already queued, wait for a fence and try again.
+ * result_fd is not open, is no dma-buf or too small, is read-only; EINVAL the
+ * image was imported FROM_DEVICE; EOPNOTSUPP the result cannot be mapped as
+ * one range of device addresses; EBUSY max_in_flight jobs are already queued,
+ * wait for a fence and try again; EMFILE, ENFILE no descriptor for the fence;
+ * ENOMEM; ENODEV the device is gone.
  */
 struct axl_submit {
 	__u32 input_handle;	/* in */

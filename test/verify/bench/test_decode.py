@@ -64,6 +64,12 @@ def test_every_object_of_the_scene_is_found_once_by_each_peer() -> None:
     assert boxes.min() > 0 and boxes[:, 2].max() < 1920 and boxes[:, 3].max() < 1080
 
 
+def test_the_sparse_scene_has_three_candidates_for_each_object() -> None:
+    rows = decode_scenes.decoded_output(decode_scenes.make_levels(cells=3)).values[0]
+    assert np.count_nonzero(rows[4:].max(axis=0) >= decode_scenes.LIMITS.score) == pytest.approx(3 * decode_scenes.OBJECTS, abs=6)
+    assert len(decode_peers.filter_first(rows)) == decode_scenes.OBJECTS
+
+
 def test_raw_outputs_are_those_levels_without_the_padding() -> None:
     levels = decode_scenes.make_levels()
     outputs = decode_scenes.raw_outputs(levels)
@@ -132,7 +138,8 @@ def test_a_short_run_of_everything(tmp_path: Path, capsys: pytest.CaptureFixture
     for (case, variant, _), row in rows.items():
         assert row['repetitions'] == 2 and 0 < row['median_us'] <= row['p99_us'] and row['cpu_us_per_frame'] > 0
         assert set(row['ratio_to']) == {f'{case}/{v}' for c, v, _ in rows if c == case} - {f'{case}/{variant}'}
-    assert rows['yolov8_decoded', 'ours', 1920]['figures'] == {'boxes': 100.0}
+    for case in ('yolov8_decoded', 'yolov8_sparse'):
+        assert rows[case, 'ours', 1920]['figures'] == {'boxes': 100.0}
     tensor = rows['tensor', 'ours', 1920]['figures']
     assert tensor['noise_max_off_levels'] <= 1.0 and tensor['road_mean_off_levels'] < 0.2
     assert rows['tensor', 'half_chroma', 1920]['figures']['road_mean_off_levels'] > 1.0

@@ -52,7 +52,7 @@ class Distances:
         return distances
 
     def _exponentials(self, tensor: RawTensor, values: Values, out: NDArray[np.float32]) -> None:
-        if tensor.values.dtype.itemsize == 1:
+        if tensor.values.dtype.itemsize == 1 and isinstance(tensor.scale, float):
             table = self._table(tensor)
             if table is not None:
                 cv2.LUT(values.view(np.uint8), table, dst=out)

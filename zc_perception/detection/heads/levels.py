@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from zc_perception.detection.heads.scores import Values
+from zc_perception.detection.heads.spec import HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError
@@ -29,7 +30,7 @@ class ReadyFor(Generic[_Reader]):
 
     def reader(self, outputs: Sequence[RawTensor], box: Letterbox) -> _Reader:
         """The one for these outputs, which are ``readable``."""
-        shapes = [(o.values.shape, o.values.strides, o.values.dtype, o.scale, o.zero_point, o.layout) for o in outputs]
+        shapes = [(o.values.shape, o.values.strides, o.values.dtype, _scale(o), o.zero_point, o.layout) for o in outputs]
         key = (box.input_width, box.input_height, *shapes)
         if self._reader is None or key != self._key:
             self._reader = self._make(outputs, box)
@@ -37,17 +38,23 @@ class ReadyFor(Generic[_Reader]):
         return self._reader
 
 
-def readable(kind: str, outputs: Sequence[RawTensor]) -> Sequence[RawTensor]:
+def _scale(tensor: RawTensor) -> float | bytes:
+    return tensor.scale if isinstance(tensor.scale, float) else np.asarray(tensor.scale).tobytes()
+
+
+def readable(kind: str, outputs: Sequence[RawTensor], gathered: int = 0) -> Sequence[RawTensor]:
     """The outputs in types that are compared as they are and with one scale each; others, which are rare, become float32 here.
 
+    :param gathered: channels of those of which only the rows of a few cells are read, with all channels: these may keep a scale for
+        each channel, where their layout is NHWC.
     :raises AcceleratorError: a scale isn't above zero, or there isn't one for each element of the last axis.
     """
     if all(output.values.dtype in _READ_AS_IT_IS and isinstance(output.scale, float) and 0 < output.scale < math.inf for output in outputs):
         return outputs
-    return [_converted(kind, number, output) for number, output in enumerate(outputs)]
+    return [_converted(kind, number, output, gathered) for number, output in enumerate(outputs)]
 
 
-def _converted(kind: str, number: int, output: RawTensor) -> RawTensor:
+def _converted(kind: str, number: int, output: RawTensor, gathered: int) -> RawTensor:
     if not output.quantised:
         return RawTensor(output.values, layout=output.layout, name=output.name)
     scale = np.asarray(output.scale, np.float64)
@@ -56,6 +63,8 @@ def _converted(kind: str, number: int, output: RawTensor) -> RawTensor:
             f'head {kind}: {described(number, output)} and scale {output.scale}: expected a number above 0, or an array with one for '
             'each element of the last axis'
         )
+    if scale.ndim and output.layout == 'nhwc' and output.values.ndim > 2 and output.values.shape[-1] == gathered:
+        return RawTensor(output.values, scale.astype(np.float32), output.zero_point, output.layout, output.name)
     if scale.ndim or output.values.dtype not in _READ_AS_IT_IS:
         return RawTensor(output.real(), layout=output.layout, name=output.name)
     return RawTensor(output.values, float(scale), output.zero_point, output.layout, output.name)
@@ -77,6 +86,28 @@ def without_batch(values: Values) -> Values:
     while values.ndim > 3 and values.shape[0] == 1:
         values = values[0]
     return values
+
+
+def is_decoded(spec: HeadSpec, outputs: Sequence[RawTensor], box: Letterbox, channels: int, numbers: int = 0) -> bool:
+    """Whether there is one table of decoded boxes, rather than raw levels: the only level can come without a batch axis too.
+
+    :param channels: of a level in one tensor.
+    :param numbers: for each box of a table, where these mean something else than those of a level.
+    :raises AcceleratorError: it could be both.
+    """
+    if len(outputs) != 1 or outputs[0].values.ndim > 3:
+        return False
+    shape, layout = outputs[0].values.shape, outputs[0].layout
+    if len(shape) < 3 or len(spec.strides) != 1:
+        return True
+    grid = box.input_height // spec.strides[0], box.input_width // spec.strides[0]
+    fits = (layout != 'nchw' and shape == (*grid, channels)) or (layout != 'nhwc' and shape == (channels, *grid))
+    if fits and not layout and shape[0] == 1 and numbers in shape[1:]:
+        raise AcceleratorError(
+            f'head {spec.kind}: {all_described(outputs)}: this can be a raw level or a table of boxes; the manifest has to say which: '
+            'a level has a layout, or a batch axis; a table without its first axis has two'
+        )
+    return not fits
 
 
 @dataclass(frozen=True)

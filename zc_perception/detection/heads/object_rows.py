@@ -14,7 +14,7 @@ from zc_perception.errors import AcceleratorError
 
 
 class ObjectRows:
-    """1 x N x (5 + C), or 1 x (5 + C) x N.
+    """1 x N x (5 + C), or 1 x (5 + C) x N; where both are as many, the former unless the layout is ``nchw``.
 
     :param count: N, where it is known.
     :raises AcceleratorError: another shape.
@@ -30,7 +30,7 @@ class ObjectRows:
                 f'head {kind}: {all_described([tensor])}: expected 1x{boxes}x{channels} or 1x{channels}x{boxes} '
                 f'(box, objectness and {num_classes} classes), or the raw levels'
             )
-        self._channels_last = shape[1] == channels
+        self._channels_last = shape[1] == channels and (shape[0] != channels or tensor.layout != 'nchw')
         self._filter = ObjectFilter(tensor, tensor, sigmoid)
 
     def find(self, tensor: RawTensor, score: float) -> tuple[Found, NDArray[np.float32]]:

@@ -60,12 +60,18 @@ class Threshold:
         return self._raw
 
 
-def _settle(best: NDArray[np.float32], cells: NDArray[np.intp], classes: NDArray[np.intp], score: float, sigmoid: bool) -> Found:
+def _settle(
+    best: NDArray[np.float32], cells: NDArray[np.intp], classes: NDArray[np.intp], score: float, sigmoid: bool, high: float | None = None
+) -> Found:
     """Those whose probability, in float arithmetic, is at the score: the last word on what the raw threshold let through."""
-    scores = activated(best, sigmoid)
-    enough = (scores >= np.float32(score)) & (np.abs(best) < np.inf)
-    if enough.all():
+    # Two numbers tell whether all are finite; a NaN is the least and the highest.
+    if not len(best):
+        return NOTHING
+    low, high = float(best.min()), float(best.max()) if high is None else high
+    scores = best if high <= 1 and not sigmoid else activated(best, sigmoid)
+    if low > -np.inf and high < np.inf and (scores.min() if sigmoid else low) >= np.float32(score):
         return Found(cells, classes, scores)
+    enough = (scores >= np.float32(score)) & (np.abs(best) < np.inf)
     return Found(cells[enough], classes[enough], scores[enough])
 
 
@@ -98,8 +104,6 @@ class ChannelMajorFilter:
         self._many, self._last = many, 0
         self._comparison: _Comparison | None = None
         self._threshold = Threshold(tensor, sigmoid)
-        # A NaN is passed over.
-        self._larger: np.ufunc = np.maximum if tensor.quantised else np.fmax
 
     def find(self, values: Values, score: float) -> Found:
         if not score <= 1 or values.size == 0:
@@ -130,27 +134,20 @@ class ChannelMajorFilter:
         return _settle(best, cells, classes, score, self._sigmoid)
 
     def _highest(self, rows: Values, score: float) -> Found:
-        best: Values = rows[0] if len(rows) == 1 else self._larger.reduce(rows, axis=0)
-        cells = (best >= self._threshold.raw(score)).nonzero()[0]
+        best: Values = rows[0] if len(rows) == 1 else np.maximum.reduce(rows, axis=0)
+        # A NaN is not below anything; what it hides is asked for where there is one.
+        cells = (~(best < self._threshold.raw(score))).nonzero()[0]
         if not len(cells):
             return NOTHING
-        best = best[cells]
-        # The first class that holds the maximum: unlike the argmax of the numbers this never stops at a NaN.
-        classes = (rows[:, cells] == best).argmax(axis=0)
-        if not self._tensor.quantised and not best.max() < np.inf:
-            best, classes = _finite_best(rows, cells, best, classes)
-        return _settle(self._tensor.read(best), cells, classes, score, self._sigmoid)
-
-
-def _finite_best(
-    rows: Values, cells: NDArray[np.intp], best: Values, classes: NDArray[np.intp]
-) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
-    """Best class where an infinite one hid it."""
-    hidden = np.flatnonzero(best == np.inf)
-    columns = rows[:, cells[hidden]]
-    columns = np.where(np.abs(columns) < np.inf, columns, -np.inf)
-    best[hidden], classes[hidden] = columns.max(axis=0), columns.argmax(axis=0)
-    return best, classes
+        best, columns = best.take(cells), rows[:, cells]
+        if self._tensor.quantised:
+            return _settle(self._tensor.read(best), cells, columns.argmax(axis=0), score, self._sigmoid)
+        high = float(best.max())
+        if not high < np.inf:
+            columns = np.where(np.abs(columns) < np.inf, columns, -np.inf)
+            best = columns.max(axis=0)
+            high = float(best.max())
+        return _settle(best, cells, columns.argmax(axis=0), score, self._sigmoid, high)
 
 
 class CellMajorFilter:

@@ -9,7 +9,7 @@ import numpy as np
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads.candidates import NONE, Candidates, detections, from_centres
 from zc_perception.detection.heads.grid import Grids, check_strides, grids_for
-from zc_perception.detection.heads.levels import Part, ReadyFor, all_described, arrange, readable, without_batch
+from zc_perception.detection.heads.levels import Part, ReadyFor, all_described, arrange, is_decoded, readable, without_batch
 from zc_perception.detection.heads.object_rows import ObjectRows
 from zc_perception.detection.heads.objectness import ObjectFilter
 from zc_perception.detection.heads.scores import Values, sigmoid
@@ -48,7 +48,9 @@ class YoloV5:
         return detections(candidates, box, limits, self._spec.class_agnostic)
 
     def _read(self, outputs: Sequence[RawTensor], box: Letterbox) -> _Decoded | _Levels:
-        if len(outputs) == 1 and outputs[0].values.ndim <= 3:
+        numbers = 5 + self._spec.num_classes
+        anchors = len(self._spec.anchors[0]) if self._spec.anchors else 1
+        if is_decoded(self._spec, outputs, box, anchors * numbers, numbers):
             return _Decoded(self._spec, outputs[0])
         if not self._spec.anchors:
             raise AcceleratorError(f'head {self._spec.kind}: the model has {len(outputs)} raw levels, but the manifest no head.anchors')

@@ -11,7 +11,7 @@ from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads.candidates import NONE, Candidates, detections, from_centres
 from zc_perception.detection.heads.dfl import Distances
 from zc_perception.detection.heads.grid import Grids, check_strides, grids_for
-from zc_perception.detection.heads.levels import ReadyFor, all_described, arrange, readable
+from zc_perception.detection.heads.levels import ReadyFor, all_described, arrange, is_decoded, readable
 from zc_perception.detection.heads.score_filter import make_score_filter
 from zc_perception.detection.heads.scores import Values
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
@@ -22,6 +22,7 @@ from zc_perception.errors import AcceleratorError, ConfigError
 
 class YoloV8:
     """Both exports: one tensor of decoded boxes, 1 x (4 + classes) x N or 1 x N x (4 + classes): centre and size in input pixels, scores;
+    where both are as many, the former unless the layout is ``nhwc``;
     or the raw levels, boxes and classes apart or in one tensor for each grid, in any order.
 
     Only what reaches the score is dequantised, and only its boxes are computed.
@@ -32,17 +33,20 @@ class YoloV8:
         if spec.reg_max < 1:
             raise ConfigError(f'head.reg_max is {spec.reg_max}: must be at least 1')
         self._spec = spec
+        # Box channels, unless classes are as many.
+        self._gathered = 4 * spec.reg_max if spec.num_classes not in (4 * spec.reg_max, 4 * spec.reg_max - 4) else 0
         self._ready: ReadyFor[_Decoded | _Levels] = ReadyFor(self._read)
 
     @np.errstate(all='ignore')
     def decode(self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits) -> Detections:
         """See ``Head``."""
-        outputs = readable(self._spec.kind, outputs)
+        outputs = readable(self._spec.kind, outputs, self._gathered)
         candidates = self._ready.reader(outputs, box).candidates(outputs, limits.score)
         return detections(candidates, box, limits, self._spec.class_agnostic)
 
     def _read(self, outputs: Sequence[RawTensor], box: Letterbox) -> _Decoded | _Levels:
-        if len(outputs) == 1 and outputs[0].values.ndim <= 3:
+        classes = self._spec.num_classes
+        if is_decoded(self._spec, outputs, box, 4 * self._spec.reg_max + classes, 4 + classes):
             return _Decoded(self._spec, outputs[0])
         return _Levels(self._spec, outputs, grids_for(self._spec, box))
 
@@ -58,7 +62,8 @@ class _Decoded:
                 f'head {spec.kind}: {all_described([tensor])}: expected 1x{channels}xN or 1xNx{channels} (4 + {spec.num_classes} classes), '
                 'or the raw levels'
             )
-        self._channels_first = shape[0] == channels
+        # A 64 x 64 input has 84 cells, and 80 classes 84 numbers: exporters put channels first.
+        self._channels_first = shape[0] == channels and (shape[1] != channels or tensor.layout != 'nhwc')
         self._filter = make_score_filter(tensor, self._rows(tensor.values)[:, 4:], spec.sigmoid is True)
 
     def _rows(self, values: Values) -> Values:

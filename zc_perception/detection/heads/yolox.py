@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads.candidates import NONE, Candidates, detections, from_centres
 from zc_perception.detection.heads.grid import Grids, check_strides, grids_for
-from zc_perception.detection.heads.levels import ReadyFor, arrange, readable
+from zc_perception.detection.heads.levels import ReadyFor, arrange, is_decoded, readable
 from zc_perception.detection.heads.object_rows import ObjectRows
 from zc_perception.detection.heads.objectness import ObjectFilter
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
@@ -39,7 +39,7 @@ class YoloX:
 
     def _read(self, outputs: Sequence[RawTensor], box: Letterbox) -> _Rows | _Levels:
         grids = grids_for(self._spec, box)
-        if len(outputs) == 1 and outputs[0].values.ndim <= 3:
+        if is_decoded(self._spec, outputs, box, 5 + self._spec.num_classes):
             return _Rows(self._spec, outputs[0], grids)
         return _Levels(self._spec, outputs, grids)
 

@@ -20,6 +20,7 @@ from zc_perception.npu.axl.abi import ImportFlags
 from zc_perception.npu.axl.device import AxlDevice
 from zc_perception.npu.axl.discovery import HOST, HostTree, choose_card, find_cards
 from zc_perception.npu.axl.job import AxlJob, ResultBuffers
+from zc_perception.npu.head_check import blank_tensors, check_head
 from zc_perception.npu.import_cache import ImportCache, ImportsInUse, import_key
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.npu.pcie_link import read_link
@@ -29,6 +30,8 @@ from zc_perception.pixel.modifier import LINEAR
 
 _IMPORTABLE = ('dma_heap/', 'udmabuf', 'v4l2/', 'nvbufsurface')
 _epochs = itertools.count(1)
+# What parameter in_flight can ask for. Each place has a result buffer, of CMA memory where there is some, whatever a driver could queue.
+_MOST_IN_FLIGHT = 16
 
 
 def _is_tight(layout: ImageLayout, num_buffers: int) -> bool:
@@ -100,7 +103,7 @@ class AxlAccelerator:
 
     def capabilities(self) -> Capabilities:
         """See :class:`Accelerator`."""
-        return Capabilities('axl', self._card.path, copy_free=True, max_in_flight=self._axl.max_in_flight)
+        return Capabilities('axl', self._card.path, copy_free=True, max_in_flight=min(self._axl.max_in_flight, _MOST_IN_FLIGHT))
 
     def constraints(self) -> BufferConstraints:
         """See :class:`Accelerator`."""
@@ -171,6 +174,7 @@ class AxlAccelerator:
             raise ConfigError(
                 f"model '{manifest.name}' (engine {manifest.engine}) can't run on axl; use a manifest with engine: axl, or accelerator: cpu"
             )
+        check_head(manifest, blank_tensors(manifest.tensors))
         if self._results is not None:
             if self._results.busy:
                 raise AcceleratorError(
@@ -179,7 +183,8 @@ class AxlAccelerator:
             self._results.close()
             self._results = None
         try:
-            heap, buffers, self._result_notice = axl_job.open_result_heap(axl_job.result_size(manifest.tensors), self._axl.max_in_flight)
+            size = axl_job.result_size(manifest.tensors)
+            heap, buffers, self._result_notice = axl_job.open_result_heap(size, self.capabilities().max_in_flight)
         except AllocationError as error:
             raise AcceleratorError(f'no heap for result buffers: {error}') from error
         self._results = ResultBuffers(heap, buffers, manifest.tensors, self._in_use)

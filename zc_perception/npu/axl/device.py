@@ -6,6 +6,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,9 +18,20 @@ from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.npu.axl import abi as axl_abi
 from zc_perception.npu.axl.abi import ImportFlags
 from zc_perception.npu.axl.discovery import HOST, HostTree, card_at, card_is_gone, find_cards, found_cards
-from zc_perception.npu.axl.errors import JOB, AxlError, AxlHandleError, AxlTimeoutError, AxlUnsupportedError, axl_error, open_error
+from zc_perception.npu.axl.errors import (
+    JOB,
+    AxlBadFdError,
+    AxlError,
+    AxlHandleError,
+    AxlInvalidError,
+    AxlTimeoutError,
+    AxlUnsupportedError,
+    axl_error,
+    open_error,
+)
 from zc_perception.npu.axl.fence import JobFence
 from zc_perception.npu.pcie_link import PcieLink, read_link
+from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout
 
 _FORMATS = 64
@@ -56,7 +68,7 @@ class AxlDevice:
 
     :param path: the device node.
     :param numbers: ioctl numbers by name, for a driver that uses others than the pinned ones.
-    :raises AcceleratorError: the node can't be opened; :class:`DeviceLostError` while the card's link is down.
+    :raises AcceleratorError: the node can't be opened, or is no device; :class:`DeviceLostError` while the card's link is down.
     """
 
     def __init__(self, path: str, numbers: Mapping[str, int] | None = None, *, tree: HostTree = HOST) -> None:
@@ -68,6 +80,11 @@ class AxlDevice:
             self._fd = OwnedFd.open(path, os.O_RDWR)
         except OSError as error:
             raise open_error(path, error, found_cards(tree)) from error
+        if not stat.S_ISCHR(os.fstat(self._fd.fileno()).st_mode):
+            self._fd.close()
+            raise AcceleratorError(
+                f"parameter 'accelerator_device' is '{path}', which is no device node; it must be a Metis card's ({found_cards(tree)})"
+            )
 
     def _ioctl(self, name: str, argument: ctypes.Structure | ctypes.c_uint32, detail: str = '') -> None:
         number = 0
@@ -105,7 +122,8 @@ class AxlDevice:
             query, table = self._query(_FORMATS)
             if query.num_formats > _FORMATS:
                 query, table = self._query(min(query.num_formats, _MAX_FORMATS))
-        except AxlUnsupportedError:
+        except (AxlUnsupportedError, AxlInvalidError):
+            # Some drivers answer EINVAL to a number that they don't know.
             return AxlCapabilities(1 if self._has_first_generation() else 0, 1, 1, 1, ())
         if query.max_in_flight < 1 or not _is_power_of_two(query.stride_align) or not _is_power_of_two(query.offset_align):
             raise AcceleratorError(
@@ -122,13 +140,21 @@ class AxlDevice:
         return query, table
 
     def _has_first_generation(self) -> bool:
-        """A release of no handle answers ENOENT where the ioctl exists, and changes nothing."""
+        """A release of no handle answers ENOENT where the ioctl exists, and an import of no descriptor EBADF; neither changes anything."""
         try:
             self.release_import(0)
         except AxlHandleError:
             return True
         except AxlUnsupportedError:
             return False
+        except AxlInvalidError:
+            nothing = axl_abi.AxlImportFd(fd=-1, width=2, height=2, pixfmt=NV12, flags=int(ImportFlags.TO_DEVICE))
+            try:
+                self._ioctl('import_fd', nothing)
+            except AxlBadFdError:
+                return True
+            except (AxlInvalidError, AxlUnsupportedError):
+                return False
         return True
 
     def import_fd(self, buffer: DmaBuf, width: int, height: int, fourcc: int, flags: ImportFlags) -> int:

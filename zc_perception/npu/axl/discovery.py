@@ -21,7 +21,7 @@ _NODES = 'metis-*'
 _PARAMETER = "parameter 'accelerator_device'"
 _PCI_ADDRESS = re.compile(r'(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])', re.ASCII | re.IGNORECASE)
 _NAME = re.compile(r'(?:metis-)?([0-9a-f]{1,8})[:-]([0-9a-f]{1,2})[:-]([0-9a-f]{1,2})', re.ASCII | re.IGNORECASE)
-_INDEX = re.compile(r'[0-9]{1,4}', re.ASCII)
+INDEX = re.compile(r'[0-9]{1,4}', re.ASCII)
 _GONE = b'\xff\xff'
 """What a read of a PCI device's vendor gives that doesn't answer any more."""
 
@@ -59,13 +59,14 @@ class MetisCard:
     @property
     def place(self) -> Place | None:
         """From the PCI address, or else from the name; ``None`` when neither tells."""
-        return _place(self.pci_address) or _place(self.name)
+        return place_of(self.pci_address) or place_of(self.name)
 
     def __str__(self) -> str:
         return f'{self.path} (PCI {self.pci_address or "address unknown"})'
 
 
-def _place(text: str) -> Place | None:
+def place_of(text: str) -> Place | None:
+    """Where a PCI address or a device's name says that it is; ``None``: it says nothing of the kind."""
     match = _PCI_ADDRESS.fullmatch(text)
     if match is not None:
         return int(match[1] or '0', 16), int(match[2], 16), int(match[3], 16), int(match[4])
@@ -147,12 +148,12 @@ def choose_card(wanted: str, tree: HostTree = HOST) -> MetisCard:
         raise AcceleratorError(_why_none(tree))
     if not wanted:
         return cards[0]
-    if _INDEX.fullmatch(wanted):
+    if INDEX.fullmatch(wanted):
         if int(wanted) < len(cards):
             return cards[int(wanted)]
     else:
         exact = [card for card in cards if wanted.lower() in (card.name.lower(), card.pci_address.lower())]
-        place = _place(wanted)
+        place = place_of(wanted)
         for card in exact or [card for card in cards if place is not None and card.place == place]:
             return card
     raise AcceleratorError(

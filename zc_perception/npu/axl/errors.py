@@ -13,6 +13,9 @@ from zc_perception.errors import AcceleratorError, DeviceLostError
 JOB = 'job'
 """The request that a fence's error names."""
 
+ENOTSUPP = 524
+"""The kernel's own number, which some exporters let out to user space; C libraries have no name for it."""
+
 
 class AxlError(AcceleratorError):
     """An axl ioctl failed, or a job.
@@ -27,7 +30,7 @@ class AxlError(AcceleratorError):
 
     def __init__(self, request: str, number: int, detail: str = '', more: str = '') -> None:
         where = f' ({detail})' if detail else ''
-        name = errno.errorcode.get(number, str(number))
+        name = 'ENOTSUPP' if number == ENOTSUPP else errno.errorcode.get(number, str(number))
         end = f'; {more}' if more else ''
         super().__init__(f'axl {request}{where} failed with {name} ({os.strerror(number)}): {self.advice}{end}')
         self.request = request
@@ -144,17 +147,21 @@ _CLASSES: dict[int, type[AxlError]] = {
     errno.EBUSY: AxlBusyError,
     errno.EAGAIN: AxlBusyError,
     errno.ENOTTY: AxlUnsupportedError,
+    errno.ENOSYS: AxlUnsupportedError,
     errno.EOPNOTSUPP: AxlUnmappableError,
+    ENOTSUPP: AxlUnmappableError,
     errno.E2BIG: AxlTooNewError,
     errno.ENODEV: AxlGoneError,
     errno.ENXIO: AxlGoneError,
     errno.ESHUTDOWN: AxlGoneError,
+    errno.ENOLINK: AxlGoneError,
     errno.ENOMEM: AxlMemoryError,
     errno.ENOSPC: AxlMemoryError,
     errno.EMFILE: AxlDescriptorsError,
     errno.ENFILE: AxlDescriptorsError,
     errno.EFAULT: AxlFaultError,
     errno.ETIMEDOUT: AxlTimeoutError,
+    errno.ETIME: AxlTimeoutError,
     errno.EIO: AxlIoError,
     errno.ECANCELED: AxlCancelledError,
 }

@@ -22,14 +22,12 @@ from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.npu.axl.abi import IOCTL_TYPE, ioc
 from zc_perception.npu.axl.discovery import HOST, HostTree, found_cards
-from zc_perception.npu.axl.errors import open_error
+from zc_perception.npu.axl.errors import ENOTSUPP, open_error
 
 _INT = ctypes.sizeof(ctypes.c_int)
 DMA_ATTACH = ioc(3, IOCTL_TYPE, 5, _INT)
 DMA_DETACH = ioc(3, IOCTL_TYPE, 6, _INT)
 _ATTEMPTS = 10
-_ENOTSUPP = 524
-"""The kernel's own "not supported", which leaks out of some exporters."""
 
 
 class Importable(Enum):
@@ -65,7 +63,7 @@ _MEANINGS: dict[int, tuple[Importable, str]] = {
     errno.ENOMEM: (Importable.NO, f'no memory or no device addresses for the mapping; {_ADDRESSES}'),
     errno.EIO: (Importable.NO, f"the pages can't be mapped for the card; {_ADDRESSES}"),
     errno.EOPNOTSUPP: (Importable.NO, f"the exporter doesn't let this card attach; {_ADDRESSES}"),
-    _ENOTSUPP: (Importable.NO, f"the exporter doesn't let this card attach; {_ADDRESSES}"),
+    ENOTSUPP: (Importable.NO, f"the exporter doesn't let this card attach; {_ADDRESSES}"),
     errno.EACCES: (Importable.NO, 'the exporter or a security module denies it; see dmesg | grep -i denied'),
     errno.EPERM: (Importable.NO, 'the exporter or a security module denies it; see dmesg | grep -i denied'),
     errno.EBUSY: (Importable.NO, 'the exporter has the buffer for somebody else; probe with a buffer that nothing uses'),
@@ -90,7 +88,7 @@ def _call(fd: OwnedFd, request: int, descriptor: int) -> int:
 
 
 def _name(number: int) -> str:
-    return 'ENOTSUPP' if number == _ENOTSUPP else errno.errorcode.get(number, str(number))
+    return 'ENOTSUPP' if number == ENOTSUPP else errno.errorcode.get(number, str(number))
 
 
 def probe_shipped_attach(path: str, buffer: DmaBuf, *, tree: HostTree = HOST) -> AttachProbe:

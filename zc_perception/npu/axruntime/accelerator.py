@@ -25,10 +25,11 @@ from zc_perception.npu.accelerator import Capabilities, ImportHandle
 from zc_perception.npu.axruntime.calls import LATE_CALLS
 from zc_perception.npu.axruntime.input import FrameToTensor
 from zc_perception.npu.axruntime.job import AxRuntimeJob
-from zc_perception.npu.axruntime.loading import LoadedModel, LoadPlan, load_best
+from zc_perception.npu.axruntime.loading import LoadedModel, LoadPlan, load_best, why_no_heap
 from zc_perception.npu.axruntime.session import InstanceOptions, RuntimeSession
-from zc_perception.npu.axruntime.tensors import OutputSlot, Tensor, check_outputs, quantised_spec
+from zc_perception.npu.axruntime.tensors import OutputSlot, Tensor, blank_tensors, check_outputs, quantised_spec
 from zc_perception.npu.axruntime.worker import AxRuntimeWorker
+from zc_perception.npu.head_check import check_head
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout
@@ -37,7 +38,12 @@ from zc_perception.pixel.modifier import LINEAR
 TENSOR_HEAP = 'dma_heap/system'
 # The first time the runtime compiles a model's host code and loads firmware.
 _LOAD_TIMEOUT_S = 120.0
-_CLOSE_TIMEOUT_S = 5.0
+# For another model; at the end nobody waits so long.
+_UNLOAD_TIMEOUT_S = 5.0
+_CLOSE_TIMEOUT_S = 1.0
+# A call that has lasted so long already, and hasn't returned while the jobs in flight were waited for, will hardly do so now.
+_LONG_CALL_S = 0.5
+_CLOSE_TIMEOUT_IN_LONG_CALL_S = 0.5
 _JOBS = 2
 # Two inside the runtime and one that is converted or running: with fewer, no result would ever push another one out.
 _JOBS_DOUBLE_BUFFERED = LATE_CALLS + 1
@@ -114,7 +120,7 @@ class AxRuntimeAccelerator:
             self._heap, _ = open_heap(TENSOR_HEAP)
             self._heap.allocate(1).close()
         except AllocationError as error:
-            self._no_heap = str(error)
+            self._no_heap = why_no_heap(TENSOR_HEAP, error)
             if self._heap is not None:
                 self._heap.close()
                 self._heap = None
@@ -153,7 +159,7 @@ class AxRuntimeAccelerator:
             raise AcceleratorError('the axruntime accelerator was closed; open it anew')
         if manifest.engine != 'axruntime' or manifest.file is None:
             raise ConfigError(f"model '{manifest.name}' can't run on axruntime; it needs engine: axruntime and a file")
-        if not self._unload():
+        if not self._unload(_UNLOAD_TIMEOUT_S):
             self._left_behind = True
             raise DeviceLostError('libaxruntime does not give the model before back; restart the node')
         self._model_off = False
@@ -166,6 +172,7 @@ class AxRuntimeAccelerator:
             check_outputs(outputs, manifest.tensors)
             self._model_properties = model.properties
             spec = quantised_spec(tensor, manifest.input)
+            check_head(manifest, blank_tensors(outputs, manifest.tensors))
             options = InstanceOptions(
                 aipu_cores=self._aipu_cores or model.batch,
                 num_sub_devices=model.batch,
@@ -250,10 +257,10 @@ class AxRuntimeAccelerator:
         if late:
             self._give_all_back()
 
-    def _unload(self) -> bool:
-        """Whether the runtime is done with the model."""
+    def _unload(self, timeout_s: float) -> bool:
+        """Whether the runtime is done with the model within *timeout_s*."""
         worker, writer, self._worker, self._loaded = self._worker, self._writer, None, None
-        if worker is not None and not worker.stop(_CLOSE_TIMEOUT_S):
+        if worker is not None and not worker.stop(timeout_s):
             return False
         if writer is not None:
             writer.close()
@@ -271,20 +278,23 @@ class AxRuntimeAccelerator:
     def close(self) -> None:
         """See :class:`Accelerator`. Jobs that were submitted run to their end.
 
-        A call of the runtime that doesn't return within 5 s is left alone: its thread, its tensors and the connection stay, because the
-        device might still write there, and a warning says so. Should it return later, all of that is given back then.
+        A call of the runtime that doesn't return within a second, or half of one if it has lasted long already, is left alone: its
+        thread, its tensors and the connection stay, because the device might still write there, and a warning says so. Should it return
+        later, all of that is given back then.
         """
         if self._closed:
             return
         self._closed = True
-        done = self._unload() and not self._left_behind
+        long_call = self._worker is not None and self._worker.silent_s() > _LONG_CALL_S
+        timeout_s = _CLOSE_TIMEOUT_IN_LONG_CALL_S if long_call else _CLOSE_TIMEOUT_S
+        done = self._unload(timeout_s) and not self._left_behind
         with self._lock:
             # The call may have returned just now.
             done = done or self._model_off
             self._left_behind = not done
         if not done:
             warnings.warn(
-                f'libaxruntime did not return from a call within {_CLOSE_TIMEOUT_S:g} s; its thread and memory are left behind, and device '
+                f'libaxruntime did not return from a call within {timeout_s:g} s; its thread and memory are left behind, and device '
                 f'{self._session.device.name} stays in use until this process ends',
                 RuntimeWarning,
                 stacklevel=2,

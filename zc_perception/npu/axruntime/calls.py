@@ -55,6 +55,11 @@ class RuntimeCalls:
         """Whether a job waits for further calls, and its owner for it."""
         return any(call.job is not None and call.job.wanted for call in self._waiting)
 
+    @property
+    def holds_jobs(self) -> bool:
+        """Whether a job waits for further calls, be it one that was given up: it takes a place until they come."""
+        return any(call.job is not None for call in self._waiting)
+
     def run(self, job: AxRuntimeJob | None, slot: InputSlot, outputs: OutputSlot) -> Call | None:
         """One call.
 

@@ -38,6 +38,7 @@ class AxRuntimeJob:
 
     def __init__(self, frame: Frame, letterbox: Letterbox, give_back: Callable[[OutputSlot | None], None]) -> None:
         self.fence = JobFence()
+        self._let_go: EventFence | None = None
         self._letterbox = letterbox
         self._frame: Frame | None = frame
         self._give_back = give_back
@@ -65,9 +66,12 @@ class AxRuntimeJob:
             return self._frame
 
     def end_conversion(self) -> None:
-        """The frame's pixels aren't needed any more. If the job was ended meanwhile, :meth:`finish` has to follow at once."""
+        """The frame's pixels aren't needed any more."""
         with self._lock:
             self._frame, self._converting = None, False
+            let_go = self._let_go
+        if let_go is not None:
+            let_go.signal()
 
     def finish(self, slot: OutputSlot | None, error: AcceleratorError | None = None) -> None:
         """The worker is done: the result is in *slot*, or there is none because of *error*."""
@@ -79,6 +83,8 @@ class AxRuntimeJob:
         if over:
             self._give_back(slot)
         self.fence.signal(error)
+        if over:
+            self.fence.close()
 
     def outputs(self) -> Outputs:
         """See :class:`Job`."""
@@ -92,28 +98,35 @@ class AxRuntimeJob:
             self._reading = True
         return slot.raw
 
-    def abandon(self) -> JobFence:
-        """See :class:`Job`."""
-        self._end()
-        return self.fence
+    def abandon(self) -> EventFence:
+        """See :class:`Job`. The frame is free as soon as nobody reads it, the place when the worker has come to the job."""
+        let_go = EventFence()
+        self._end(let_go)
+        return let_go
 
     def close(self) -> None:
         """See :class:`Job`."""
-        self._end()
+        self._end(None)
         self.fence.close()
 
-    def _end(self) -> None:
+    def _end(self, let_go: EventFence | None) -> None:
         with self._lock:
-            if self._owner_done:
-                return
+            ended, converting = self._owner_done, self._converting
             self._owner_done = True
             over, slot = self._worker_done, self._slot
             self._slot = None
-            if not self._converting:
+            if converting:
+                self._let_go = let_go
+            else:
                 self._frame = None
-                self.fence.signal()
+        if let_go is not None and not converting:
+            let_go.signal()
+        if ended:
+            return
         if self._reading and slot is not None:
             with contextlib.suppress(ValueError):  # the accelerator was closed before
                 slot.end_reading()
         if over:
             self._give_back(slot)
+            self.fence.signal()  # the worker may be about to, and would find it closed
+            self.fence.close()

@@ -9,12 +9,24 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from zc_perception.errors import ConfigError, DeviceLostError, ZcError
+from zc_perception.errors import AcceleratorError, AllocationError, ConfigError, DeviceLostError, ZcError
 from zc_perception.memory.heaps import Heap
 from zc_perception.npu.axruntime.calls import LATE_CALLS, RuntimeCalls
 from zc_perception.npu.axruntime.session import InstanceOptions, OpenModel
 from zc_perception.npu.axruntime.tensors import InputSlot, OutputSlot, Tensor
 from zc_perception.npu.manifest import TensorSpec
+
+
+def why_no_heap(name: str, error: AllocationError) -> str:
+    """What to say of a dma-heap that can't be used: which node it is, and what it needs."""
+    node = f'/dev/{name}'
+    match error.__cause__:
+        case FileNotFoundError():
+            return f'there is no {node}; enable CONFIG_DMABUF_HEAPS_SYSTEM in the kernel, and give a container the node (--device {node})'
+        case PermissionError() as refusal:
+            rights = f'let its group read it in a udev rule and add the user to that group, and give a container the node (--device {node})'
+            return f"{node} can't be used: {refusal.strerror}; {rights}"
+    return f"{node} can't be used: {error}"
 
 
 @dataclass(frozen=True)
@@ -49,7 +61,7 @@ class LoadPlan:
         """
         if self.heap is None:
             if self.output_dmabuf == 'true':
-                raise ConfigError(f'output_dmabuf: true needs a dma-heap ({self.no_heap}); set it to auto')
+                raise ConfigError(f'output_dmabuf: true needs a dma-heap: {self.no_heap}; or set output_dmabuf to auto')
             return [(False, False)]
         return {
             'auto': [(True, True), (True, False), (False, False)],
@@ -122,6 +134,9 @@ def load_best(plan: LoadPlan) -> LoadedModel:
             raise
         except ZcError as error:
             if attempt == attempts[-1]:
+                if plan.output_dmabuf == 'true':
+                    kind = ConfigError if isinstance(error, ConfigError) else AcceleratorError
+                    raise kind(f'output_dmabuf: true does not work here; set output_dmabuf to auto ({error})') from error
                 raise
             notices.append(f'the runtime refused {refused[attempt]}, which it copies ({error})')
             continue

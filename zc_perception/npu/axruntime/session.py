@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,10 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from zc_perception.errors import AcceleratorError, ConfigError
+from zc_perception.npu.axl.discovery import INDEX, card_at, place_of
 from zc_perception.npu.axruntime.abi import Argument, BoardType, DeviceInfo, Result, TensorInfo
 from zc_perception.npu.axruntime.library import RuntimeLibrary
 
-_DEVICE_NAME = re.compile(rb'[A-Za-z][\w.]*-\d+(?::\d+)+\0')
+_DEVICE_NAME = re.compile(rb'[A-Za-z][\w.]*-[0-9A-Fa-f]+(?::[0-9A-Fa-f]+)+\0')
+_LAST = (1 << 32, 0, 0, 0)
 _SHORTEST_INFO = 536
 _LONGEST_INFO = 4096
 _MODEL_PROPERTIES = ('input_tensor_layout', 'preamble_graph', 'postamble_graph')
@@ -223,7 +226,8 @@ class RuntimeSession:
     """The library's context, and the device that was chosen.
 
     :param library: the library's path; empty: the system's.
-    :param device: a name as ``axdevice`` lists them; empty: the first.
+    :param device: a name as ``axdevice`` lists them, or what says the same to the accelerator ``axl``: the card's device node, its PCI
+        address, an index in the order of these; empty: the first that the library lists.
     :raises AcceleratorError: no library, no device, or not that one.
     """
 
@@ -256,13 +260,22 @@ class RuntimeSession:
             'or use accelerator: cpu'
         )
 
-    def _choose(self, name: str) -> Device:
-        found = [device.name for device in self.devices]
-        if name and name not in found:
+    def _choose(self, wanted: str) -> Device:
+        if not wanted:
+            return self.devices[0]
+        if INDEX.fullmatch(wanted):
+            found = sorted(self.devices, key=lambda device: place_of(device.name) or _LAST)[int(wanted) :][:1]
+        else:
+            name = os.path.basename(os.path.realpath(wanted)) if wanted.startswith('/') else wanted
+            place = (card_at(wanted).place if wanted.startswith('/') else None) or place_of(name)
+            found = [device for device in self.devices if device.name == name]
+            found = found or [device for device in self.devices if place is not None and place_of(device.name) == place]
+        if not found:
             raise AcceleratorError(
-                f"could not find device '{name}', found {', '.join(found)}; set accelerator_device to one of them, or leave it empty"
+                f"could not find device '{wanted}', found {', '.join(device.name for device in self.devices)}; set accelerator_device to "
+                f'one of them, its device node, its PCI address or an index below {len(self.devices)}, or leave it empty'
             )
-        return self.devices[found.index(name) if name else 0]
+        return found[0]
 
     def connect_failure(self, sub_devices: int) -> Exception:
         """The exception for a connection that was refused."""
@@ -309,6 +322,4 @@ class RuntimeSession:
 def _device(address: int) -> Device:
     info = DeviceInfo.from_address(address)
     board = BoardType(info.board_type).name.lower() if info.board_type in BoardType.__members__.values() else f'board {info.board_type}'
-    return Device(
-        info.name.decode(errors='replace'), info.subdevice_count, board, info.firmware_version.decode(errors='replace'), address
-    )
+    return Device(info.name.decode(errors='replace'), info.subdevice_count, board, info.firmware_version.decode(errors='replace'), address)

@@ -227,6 +227,12 @@ def _raw(tensor: Tensor, values: NDArray[Any], named: TensorSpec | None) -> RawT
     return RawTensor(tensor.inside(values), scale, named.zero_point, named.layout or layout, named.name)
 
 
+def blank_tensors(tensors: Sequence[Tensor], named: Sequence[TensorSpec]) -> tuple[RawTensor, ...]:
+    """Outputs as heads take them, of which the runtime has written nothing."""
+    specs: Sequence[TensorSpec | None] = named or [None] * len(tensors)
+    return tuple(_raw(tensor, np.zeros(tensor.shape, tensor.dtype), spec) for tensor, spec in zip(tensors, specs, strict=True))
+
+
 def check_outputs(tensors: Sequence[Tensor], named: Sequence[TensorSpec]) -> None:
     """Whether the manifest's outputs, if it names any, are the runtime's, in the same order.
 

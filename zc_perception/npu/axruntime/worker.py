@@ -164,9 +164,9 @@ class AxRuntimeWorker:
     def _work(self, calls: RuntimeCalls) -> None:
         while True:
             try:
-                item = self._ready.get(timeout=self._flush_after_s if calls.wanted else None)
+                item = self._ready.get(timeout=self._flush_after_s if calls.holds_jobs else None)
             except queue.Empty:
-                self._flush(calls)
+                self._flush(calls, given_up=True)
                 continue
             if item is None:
                 break
@@ -177,11 +177,11 @@ class AxRuntimeWorker:
             else:
                 self._call(calls, job, slot)
             del job, item
-        self._flush(calls)
+        self._flush(calls, given_up=False)
         self._fail(calls.clear(), self.lost or AcceleratorError(_CLOSED))
 
-    def _flush(self, calls: RuntimeCalls) -> None:
-        while calls.wanted and calls.last_input is not None and self._ready.empty():
+    def _flush(self, calls: RuntimeCalls, *, given_up: bool) -> None:
+        while (calls.holds_jobs if given_up else calls.wanted) and calls.last_input is not None and self._ready.empty():
             self.flush_runs += 1
             self._call(calls, None, calls.last_input)
 

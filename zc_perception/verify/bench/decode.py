@@ -90,6 +90,8 @@ def cases() -> list[Case]:
     levels = scenes.make_levels()
     decoded = scenes.decoded_output(levels)
     rows = decoded.values[0]
+    sparse = scenes.decoded_output(scenes.make_levels(cells=scenes.SPARSE))
+    few = sparse.values[0]
     tensors = []
     for size in (FULL_HD, UHD_4K):
         variants, check = tensor_case(*size)
@@ -99,6 +101,11 @@ def cases() -> list[Case]:
             'yolov8_decoded',
             [decoded],
             {'filter_first': lambda: peers.filter_first(rows), 'numpy_usual': lambda: peers.numpy_usual(rows)},
+        ),
+        _head_case(
+            'yolov8_sparse',
+            [sparse],
+            {'filter_first': lambda: peers.filter_first(few), 'numpy_usual': lambda: peers.numpy_usual(few)},
         ),
         _head_case('yolov8_dfl_int8', scenes.raw_outputs(levels), {'numpy_usual': lambda: peers.numpy_levels(levels)}),
         *tensors,

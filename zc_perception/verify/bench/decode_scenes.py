@@ -15,6 +15,8 @@ from zc_perception.detection.raw_tensor import RawTensor
 CLASSES, BINS, SIDE = 80, 16, 640
 STRIDES = (8, 16, 32)
 OBJECTS = 100
+# Cells for each object in the scene with few candidates.
+SPARSE = 3
 LIMITS = DecodeLimits(0.25, 0.45, 300)
 BOX = Letterbox.fit(1920, 1080, SIDE, SIDE)
 SPEC = HeadSpec('yolov8', CLASSES, (SIDE, SIDE), STRIDES, reg_max=BINS)
@@ -75,15 +77,18 @@ def _place_objects(random: np.random.Generator) -> list[_Object]:
     return objects
 
 
-def make_levels(seed: int = 1) -> list[Level]:
-    """Each object is found by all cells in it, best in the middle, with boxes a little apart."""
+def make_levels(seed: int = 1, cells: int | None = None) -> list[Level]:
+    """Each object is found by all cells in it, best in the middle, with boxes a little apart.
+
+    :param cells: of each object that find it at most.
+    """
     random = np.random.default_rng(seed)
     grids = [SIDE // stride for stride in STRIDES]
     distances = [random.normal(0, 0.5, (n, n, 4, BINS)) for n in grids]
     scores = [random.normal(_BACKGROUND, _SPREAD, (n, n, CLASSES)) for n in grids]
     for one in _place_objects(random):
         stride = STRIDES[one.level]
-        for rank, (row, column) in enumerate(one.cells()):
+        for rank, (row, column) in enumerate(one.cells()[:cells]):
             at = np.array([column + 0.5, row + 0.5]) * stride
             sides = np.concatenate([at - one.corners[:2], np.array(one.corners[2:]) - at]) + random.normal(0, 0.7, 4)
             scores[one.level][row, column, one.kind] = 2.5 - 0.15 * rank + random.normal(0, 0.3)

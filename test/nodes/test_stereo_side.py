@@ -1,0 +1,198 @@
+"""``perception --stereo`` as a user meets it: pairs in two namespaces with one stamp, diagnostics of both sides, one clear line else."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from nodes.programs import BIN, Program, environment
+from rclpy.executors import SingleThreadedExecutor
+from sensor_msgs.msg import CameraInfo, Image
+
+from zc_perception.camera.stereo import PairMatcher, Side, StereoStatistics
+from zc_perception.camera.stereo_sides import StereoSides
+from zc_perception.errors import ConfigError
+from zc_perception.nodes.stereo_side import StereoRig, StereoSide
+from zc_perception.observe.diagnostics import Level
+
+WAIT_S = 60.0
+READY = tuple(f'{side}.{node}]: ready' for side in ('left', 'right') for node in ('capture', 'inference', 'overlay'))
+BOTH = {'camera': 'synthetic', 'stamps': 'now', 'keep_all': False, 'stereo_tolerance': 0.005}
+
+
+def _yaml(folder: Path, **sections: str) -> str:
+    file = folder / 'stereo.yaml'
+    names = {'both': '/**/capture', 'left': '/**/left/capture', 'right': '/**/right/capture', 'inference': '/**/inference'}
+    file.write_text(''.join(f'{names[name]}:\n  ros__parameters: {{{values}}}\n' for name, values in sections.items()))
+    return str(file)
+
+
+class Listener:
+    """A plain node of another process's point of view: pictures' and camera_info's stamps by side, and diagnostics."""
+
+    def __init__(self, domain: int, prefix: str = '') -> None:
+        self.context = rclpy.Context()
+        rclpy.init(context=self.context, domain_id=domain)
+        self.node = rclpy.create_node('listener', context=self.context)
+        self.stamps: dict[str, set[int]] = {}
+        self.frame_ids: dict[str, set[str]] = {}
+        self.status: dict[str, Any] = {}
+        for side in ('left', 'right'):
+            for topic, kind in (('image_raw', Image), ('camera_info', CameraInfo)):
+                self.node.create_subscription(kind, f'{prefix}/{side}/{topic}', self._keep(f'{side}/{topic}'), 50)
+        self.node.create_subscription(DiagnosticArray, '/diagnostics', self._on_diagnostics, 50)
+        self.executor = SingleThreadedExecutor(context=self.context)
+        self.executor.add_node(self.node)
+
+    def _keep(self, name: str) -> Callable[[Any], None]:
+        stamps, frame_ids = self.stamps.setdefault(name, set()), self.frame_ids.setdefault(name, set())
+
+        def keep(message: Any) -> None:
+            stamps.add(message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec)
+            frame_ids.add(message.header.frame_id)
+
+        return keep
+
+    def _on_diagnostics(self, message: DiagnosticArray) -> None:
+        for status in message.status:
+            self.status[status.name] = (status.message, {value.key: value.value for value in status.values})
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not condition():
+            assert time.monotonic() < deadline, (self.status, {name: len(stamps) for name, stamps in self.stamps.items()})
+            self.executor.spin_once(timeout_sec=0.1)
+
+    def __enter__(self) -> Listener:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.executor.shutdown()
+        self.node.destroy_node()
+        self.context.try_shutdown()
+
+
+@pytest.mark.parametrize('prefix', ['', '/truck'])
+def test_two_cameras_give_pairs_in_two_namespaces(prefix: str, tmp_path: Path, free_domain: int) -> None:
+    # Nobody triggers synthetic cameras together: a tolerance of more than a frame's time makes pairs of any two.
+    both = 'width: 128, height: 128, framerate: 60.0, pattern: counter, stereo_tolerance: 0.02'
+    file = _yaml(tmp_path, both=both, left='seed: 1, frame_id: l', right='seed: 2, frame_id: r', inference='model: hog')
+    namespace = ['-r', f'__ns:={prefix}'] if prefix else []
+    with Program('perception', '--stereo', '--ros-args', '--params-file', file, *namespace, domain=free_domain).start(*READY) as program:
+        with Listener(free_domain, prefix) as listener:
+            names = [f'{prefix.lstrip("/") + "/" if prefix else ""}{side}/capture: stereo' for side in ('left', 'right')]
+            # Best-effort readers of big messages may miss some; camera_info is small.
+            listener.until(
+                lambda: (
+                    len(listener.stamps['left/camera_info'] & listener.stamps['right/camera_info']) >= 30
+                    and len(listener.stamps['left/image_raw'] & listener.stamps['right/image_raw']) >= 5
+                    and all(name in listener.status and int(listener.status[name][1]['pairs']) > 0 for name in names)
+                )
+            )
+        left, right = listener.stamps['left/camera_info'], listener.stamps['right/camera_info']
+        first, last = max(min(left), min(right)), min(max(left), max(right))
+        both = {stamp for stamp in left | right if first <= stamp <= last}
+        assert len(left & right) >= 0.8 * len(both), 'nothing but pairs; the middleware may lose some messages'
+        assert listener.frame_ids['left/image_raw'] == {'l'} and listener.frame_ids['right/image_raw'] == {'r'}
+        for name, side in zip(names, ('left', 'right'), strict=True):
+            values = listener.status[name][1]
+            assert {'pairs', 'unmatched_left', 'unmatched_right'} <= set(values)
+            assert values['side'] == side and values['tolerance'] == '20 ms'
+        assert program.interrupt(10) == 0, program.output
+
+
+def test_a_side_whose_partner_is_not_there_says_so(tmp_path: Path, free_domain: int) -> None:
+    file = _yaml(tmp_path, both='width: 128, height: 128', right='camera: v4l2, device: /dev/video77', inference='model: hog')
+    with Program('perception', '--stereo', '--ros-args', '--params-file', file, domain=free_domain).start(
+        '[left.capture]: ready'
+    ) as program:
+        with Listener(free_domain) as listener:
+            listener.until(lambda: int(listener.status.get('left/capture: stereo', ('', {'unmatched_left': 0}))[1]['unmatched_left']) > 5)
+        message, values = listener.status['left/capture: stereo']
+        assert 'the right camera is not open' in message and values['pairs'] == '0'
+        assert not listener.stamps['left/camera_info']
+        assert program.interrupt(10) == 0, program.output
+
+
+@pytest.mark.parametrize(
+    ('args', 'sections', 'message'),
+    [
+        (['--cameras', 'front'], {}, 'not allowed with argument'),
+        ([], {'left': 'stereo_tolerance: 0.01'}, "'/right/capture': parameter 'stereo_tolerance' is 0.01 s on one side and 0.005 s"),
+        ([], {'both': 'stereo_tolerance: 0.00001'}, "'stereo_tolerance' is 1e-05; it must be a number from 0.0001 to 1 (s)"),
+        ([], {'both': 'camera: replay, keep_all: true, video: x.avi'}, "parameter 'keep_all' is true"),
+        ([], {'right': 'camera: replay, stamps: recorded, video: x.avi'}, 'replays a recording by its own stamps'),
+    ],
+)  # fmt: skip
+def test_what_can_not_be_a_pair_ends_with_one_clear_line(
+    args: list[str], sections: dict[str, str], message: str, tmp_path: Path, free_domain: int
+) -> None:
+    command = [
+        str(BIN / 'perception'),
+        '--stereo',
+        *args,
+        '--ros-args',
+        '--params-file',
+        _yaml(tmp_path, **{'inference': 'model: hog', **sections}),
+    ]
+    done = subprocess.run(command, env=environment(free_domain), capture_output=True, text=True, timeout=60, check=False)
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if 'error' in line]
+    assert done.returncode not in (0, None) and len(lines) == 1 and message in lines[0], done
+
+
+class CountedSides:
+    """StereoSides as far as diagnostics look at it."""
+
+    def __init__(self, rule: Any) -> None:
+        self.rule = rule
+        self.there = True
+        self.matcher: PairMatcher[int] = PairMatcher(rule.tolerance_ns, 1)
+
+    def present(self, side: Side) -> bool:
+        return self.there
+
+    def statistics(self) -> StereoStatistics:
+        return self.matcher.statistics()
+
+    def offer(self, left: range, shift: int | None) -> None:
+        for moment in left:
+            self.matcher.offer(Side.LEFT, moment, 0)
+            if shift is not None:
+                self.matcher.offer(Side.RIGHT, moment + shift, 0)
+
+
+def test_diagnostics_tell_why_there_are_no_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('zc_perception.nodes.stereo_side.StereoSides', CountedSides)
+    rig = StereoRig()
+    side = rig.side(Side.LEFT)
+    side.begin('left', BOTH)
+    sides: Any = rig.sides
+    ms = 1_000_000
+
+    def look(start: int, shift: int | None) -> tuple[Level, str]:
+        sides.offer(range(start * ms, (start + 300) * ms, 33 * ms), None if shift is None else shift * ms)
+        status = side.status()
+        return status.level, status.message
+
+    assert look(0, 3) == (Level.OK, '10 pairs')
+    level, message = look(1000, 12)
+    assert level is Level.WARN and 'frames come 12.0 ms apart, the tolerance is 5 ms' in message
+    assert look(2000, 4) == (Level.OK, '20 pairs')
+    assert look(3000, None) == (Level.WARN, 'frames of the right camera do not come')
+    sides.there = False
+    level, message = look(4000, None)
+    assert level is Level.WARN and message.startswith('the right camera is not open')
+
+
+def test_the_rule_is_the_parameters() -> None:
+    rig = StereoRig()
+    StereoSide(rig, Side.LEFT).begin('left', {**BOTH, 'camera': 'replay', 'stamps': 'recorded', 'stereo_tolerance': 0.0123})
+    assert isinstance(rig.sides, StereoSides) and rig.sides.rule.tolerance_ns == 12_300_000 and rig.sides.rule.by_stamp
+    with pytest.raises(ConfigError, match="node 'right'"):
+        StereoSide(rig, Side.RIGHT).begin('right', BOTH)

@@ -1,0 +1,199 @@
+"""A runtime that is late, or never answers: what that costs frames, places and the end of the node."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from npu.axruntime_kit import Double, build_double, model, number_in, numbered
+from npu.scheduler_kit import eventually
+
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.frame import Frame
+from zc_perception.frame_queue import FrameQueue
+from zc_perception.memory.fence import Fence
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import BufferPool
+from zc_perception.npu import hang_watch, scheduler
+from zc_perception.npu.axruntime import accelerator as axruntime
+from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
+from zc_perception.npu.axruntime.job import AxRuntimeJob
+from zc_perception.npu.axruntime.tensors import OutputSlot
+from zc_perception.npu.scheduler import Scheduler
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+MakePool = Callable[..., BufferPool]
+MakeFrame = Callable[..., Frame]
+Open = Callable[..., AxRuntimeAccelerator]
+TIMEOUT_S = 0.1
+
+
+@pytest.fixture(scope='module')
+def built(tmp_path_factory: pytest.TempPathFactory) -> Double:
+    return Double(build_double(tmp_path_factory.mktemp('axruntime') / 'libaxruntime_late.so'))
+
+
+@pytest.fixture
+def double(built: Double) -> Iterator[Double]:
+    built.reset()
+    yield built
+    built.end_hang()
+    eventually(lambda: built.live_objects == 0)
+    assert built.misuses == 0, built.first_misuse()
+
+
+@pytest.fixture
+def open_accelerator(double: Double) -> Iterator[Open]:
+    opened: list[AxRuntimeAccelerator] = []
+
+    def open_it(**options: object) -> AxRuntimeAccelerator:
+        opened.append(AxRuntimeAccelerator(CopyLedger(), library=double.path, tensor_heap=SealedMemfd(), **options))  # type: ignore[arg-type]
+        return opened[-1]
+
+    yield open_it
+    double.end_hang()
+    for accelerator in opened:
+        accelerator.close()
+
+
+def readable(fd: int) -> bool:
+    return bool(select.select([fd], [], [], 0.0)[0])
+
+
+@pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
+def test_a_late_run_costs_the_frames_in_flight_and_no_other(
+    double_buffer: bool, double: Double, open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(hang_watch, 'HANG_TIMEOUTS', 10**6)
+    accelerator = open_accelerator(double_buffer=double_buffer, timeout_s=60.0)
+    accelerator.load(model(tmp_path))
+    places = accelerator.capabilities().max_in_flight
+    pool, queue = make_pool(64, 64, slots=24), FrameQueue(None)
+    results: list[tuple[int, int]] = []
+    errors: list[int] = []
+    running = Scheduler(
+        accelerator, queue, lambda entry: results.append((entry.frame.data.sequence, number_in(entry.job.outputs()))),
+        lambda frame, error: errors.append(frame.data.sequence), in_flight=places, timeout_s=TIMEOUT_S, keep_all=True,
+    )  # fmt: skip
+    double.hang_at = double.runs + 1
+    running.start()
+    try:
+        for sequence in range(20):
+            queue.put(make_frame(pool, sequence=sequence, fill=numbered(sequence)))
+        eventually(lambda: len(errors) == places and running.in_flight == 0)
+        time.sleep(2 * TIMEOUT_S)
+        assert len(errors) == places and len(queue) == 20 - places, 'the others wait'
+        double.end_hang()
+        eventually(lambda: len(results) + len(errors) == 20)
+        kept = [sequence for sequence in range(20) if sequence not in errors]
+        assert results == [(sequence, sequence) for sequence in kept]
+        assert running.statistics().refused_device == 0
+    finally:
+        double.end_hang()
+        running.stop()
+        queue.close()
+
+
+def test_a_frame_is_free_before_its_place(
+    double: Double, open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame, tmp_path: Path
+) -> None:
+    accelerator = open_accelerator(timeout_s=60.0)
+    accelerator.load(model(tmp_path))
+    pool = make_pool(64, 64, slots=3)
+    double.hang_at = double.runs + 1
+    frames = [make_frame(pool, sequence=n, fill=numbered(n)) for n in range(2)]
+    jobs = [accelerator.submit(accelerator.import_frame(frame), frame) for frame in frames]
+    eventually(double.is_hanging)
+    places = [os.dup(job.fence.fileno()) for job in jobs]
+    try:
+        fences = [job.abandon() for job in jobs]
+        eventually(lambda: all(fence.wait(0.0) for fence in fences))
+        assert not any(readable(place) for place in places)
+        double.end_hang()
+        eventually(lambda: all(readable(place) for place in places))
+        assert accelerator._open_jobs == 0
+    finally:
+        for place in places:
+            os.close(place)
+    for frame, fence in zip(frames, fences, strict=True):
+        frame.release(fence)
+    eventually(lambda: pool.collect() is None and not pool.statistics().holders)
+    jobs.clear()
+
+
+@pytest.mark.parametrize('given_up', ['inside the call', 'after it'])
+def test_a_result_inside_the_runtime_that_nobody_wants_gives_its_place_back(
+    given_up: str, double: Double, open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame, tmp_path: Path
+) -> None:
+    """With double buffering it comes out two calls later: without frames there would be none."""
+    accelerator = open_accelerator(double_buffer=True, flush_after_s=0.3 if given_up == 'after it' else 0.05, timeout_s=60.0)
+    accelerator.load(model(tmp_path))
+    frame, runs = make_frame(make_pool(64, 64, slots=1), fill=numbered(1)), double.runs
+    double.hang_at = runs + 1 if given_up == 'inside the call' else 0
+    job = accelerator.submit(accelerator.import_frame(frame), frame)
+    eventually(double.is_hanging if double.hang_at else lambda: double.runs > runs)
+    frame.release(job.abandon())
+    double.end_hang()
+    eventually(lambda: accelerator._open_jobs == 0)
+
+
+def test_a_job_that_ends_while_it_is_given_up_frees_its_place(make_frame: MakeFrame) -> None:
+    """The worker has noted its end and is about to signal, when the owner closes the fence."""
+    given_back: list[OutputSlot | None] = []
+    frame = make_frame()
+    job = AxRuntimeJob(frame, Letterbox.fit(64, 64, 64, 64), given_back.append)
+    place = os.dup(job.fence.fileno())
+    signal, fences = job.fence.signal, list[Fence]()
+
+    def late(error: BaseException | None = None) -> None:
+        job.fence.signal = signal  # type: ignore[method-assign]
+        fences.append(job.abandon())
+        signal(error)
+
+    job.fence.signal = late  # type: ignore[method-assign]
+    job.finish(None)
+    try:
+        assert readable(place) and given_back == [None]
+    finally:
+        os.close(place)
+    frame.release(fences[0])
+
+
+@pytest.mark.filterwarnings('ignore:libaxruntime did not return')
+def test_a_node_whose_runtime_hangs_ends_within_what_it_may_take(
+    double: Double, open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert scheduler._LONGEST_STOP_S + 2 * scheduler._IDLE_POLL_S + axruntime._CLOSE_TIMEOUT_IN_LONG_CALL_S < 2.0
+    assert axruntime._LONG_CALL_S + 2 * scheduler._IDLE_POLL_S + axruntime._CLOSE_TIMEOUT_S < 2.0
+    monkeypatch.setattr(scheduler, '_LONGEST_STOP_S', 0.05)
+    accelerator = open_accelerator(timeout_s=60.0)
+    accelerator.load(model(tmp_path))
+    pool, queue, errors = make_pool(64, 64, slots=4), FrameQueue(None), list[str]()
+    running = Scheduler(accelerator, queue, print, lambda frame, error: errors.append(str(error)), in_flight=2, timeout_s=60.0)
+    double.hang_at = double.runs + 1
+    running.start()
+    for sequence in range(3):
+        queue.put(make_frame(pool, sequence=sequence, fill=numbered(sequence)))
+    eventually(double.is_hanging)
+    eventually(lambda: running.in_flight == 2)
+    ended: list[bool] = []
+
+    def end() -> None:
+        ended.append(running.stop())
+        accelerator.close()
+        ended.append(True)
+
+    ender = threading.Thread(target=end)
+    ender.start()
+    ender.join(20.0)
+    assert ended == [True, True] and errors == ['no result when the node stopped'] * 2
+    queue.close()
+    double.end_hang()
+    eventually(lambda: double.live_objects == 0)

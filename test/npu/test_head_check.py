@@ -1,0 +1,135 @@
+"""A head that can't read what its model yields is refused before the first frame, on every accelerator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from npu.axruntime_kit import Double, build_double, model_file
+from npu.card_kit import MANIFEST, counting_accelerator
+from npu.onnx_kit import FLOAT, identity
+
+from zc_perception.detection.heads.spec import HeadSpec
+from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.errors import ConfigError
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.npu.axl.device import find_devices
+from zc_perception.npu.cpu import CpuAccelerator
+from zc_perception.npu.head_check import blank_tensors, check_head
+from zc_perception.npu.manifest import ModelManifest, TensorSpec, load_manifest
+from zc_perception.npu.selection import AcceleratorOptions, open_accelerator
+
+pytestmark = [
+    pytest.mark.usefixtures('no_fd_leak'),
+    pytest.mark.skipif(bool(find_devices()), reason='this machine has a Metis card; the rig covers that case'),
+]
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _engines_have_opened_what_they_keep_open() -> None:
+    accelerator = CpuAccelerator(CopyLedger(), 1)
+    accelerator.load(load_manifest('road'))
+    accelerator.close()
+
+
+@pytest.fixture(scope='module')
+def built(tmp_path_factory: pytest.TempPathFactory) -> Double:
+    return Double(build_double(tmp_path_factory.mktemp('axruntime') / 'libaxruntime.so'))
+
+
+@pytest.fixture
+def double(built: Double) -> Iterator[Double]:
+    built.reset()
+    yield built
+    assert (built.misuses, built.first_misuse(), built.live_objects) == (0, '', 0)
+
+
+def manifest_file(folder: Path, *variants: dict[str, Any], classes: list[str]) -> ModelManifest:
+    """The road detector's weights and a compiled model of three classes, with as many classes as one likes."""
+    weights = load_manifest('road').file
+    assert weights is not None
+    (folder / 'model.onnx').write_bytes(weights.read_bytes())
+    model_file(folder, 64, 64).rename(folder / 'model.axm')
+    values = {'head': 'yolov8', 'classes': classes, 'variants': list(variants)}
+    (folder / 'model.yaml').write_text(yaml.safe_dump(values), encoding='utf-8')
+    return load_manifest(str(folder))
+
+
+ONNX = {'engine': 'onnx', 'file': 'model.onnx', 'input': {'width': 640, 'height': 384}}
+RUNTIME = {'engine': 'axruntime', 'file': 'model.axm', 'input': {'width': 64, 'height': 64}}
+
+
+def test_weights_with_another_number_of_classes_are_refused_with_both_keys(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_accelerator('cpu', manifest_file(tmp_path, ONNX, classes=['a', 'b', 'c']), AcceleratorOptions(threads=1), CopyLedger())
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path / 'model.yaml'}: key 'head' is yolov8 and key 'classes' has 3 names, which does not fit")
+    assert '1x8x5040' in message and '1x7xN' in message and 'correct the one that is wrong' in message and '\n' not in message
+
+
+def test_auto_goes_on_to_a_variant_that_fits(tmp_path: Path, double: Double) -> None:
+    options = AcceleratorOptions(library=double.path, threads=1)
+    selected = open_accelerator('auto', manifest_file(tmp_path, RUNTIME, ONNX, classes=['a', 'b', 'c', 'd']), options, CopyLedger())
+    selected.accelerator.close()
+    assert selected.manifest.engine == 'onnx'
+    assert "accelerator 'axruntime' doesn't fit" in selected.reasons[1] and "key 'classes' has 4 names" in selected.reasons[1]
+    assert double.instances == 0, 'nothing was put on the device'
+
+
+@pytest.mark.parametrize('classes', [['a'], ['a', 'b', 'c', 'd', 'e']])
+def test_a_compiled_model_with_another_number_of_classes_is_refused(tmp_path: Path, double: Double, classes: list[str]) -> None:
+    with pytest.raises(ConfigError, match=rf"key 'classes' has {len(classes)} names?, which does not fit .* engine axruntime"):
+        open_accelerator(
+            'axruntime', manifest_file(tmp_path, RUNTIME, classes=classes), AcceleratorOptions(library=double.path), CopyLedger()
+        )
+    fits = manifest_file(tmp_path, RUNTIME, classes=['a', 'b', 'c'])
+    selected = open_accelerator('axruntime', fits, AcceleratorOptions(library=double.path), CopyLedger())
+    selected.accelerator.close()
+
+
+def test_no_accelerator_left_is_an_error_of_the_configuration(tmp_path: Path, double: Double) -> None:
+    manifest = manifest_file(tmp_path, RUNTIME, ONNX, classes=['a'])
+    with pytest.raises(ConfigError, match=r"^no accelerator fits: .*'axruntime'.*'classes' has 1 name, .*'cpu'.*'classes' has 1 name,"):
+        open_accelerator('auto', manifest, AcceleratorOptions(library=double.path, threads=1), CopyLedger())
+
+
+def test_a_card_s_tensors_are_checked_as_the_manifest_describes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    boxes = TensorSpec('boxes', 'int16', (64, 6), 8, (1.0, 1.0, 1.0, 1.0, 0.5, 1.0), 3)
+    good = replace(MANIFEST, head=HeadSpec('boxes', 1), tensors=(boxes,))
+    accelerator, _ = counting_accelerator(monkeypatch, manifest=good)
+    with pytest.raises(ConfigError, match=r"key 'head' is boxes and key 'classes' has 1 name, .* engine axl \(head boxes: .*64x5.*nx6"):
+        accelerator.load(replace(good, tensors=(replace(boxes, shape=(64, 5), scale=(1.0,)),)))
+    accelerator.close()
+
+
+def test_a_grid_of_the_frame_s_own_size_waits_for_the_frame() -> None:
+    check_head(MANIFEST, blank_tensors(MANIFEST.tensors))
+    sized = replace(MANIFEST, input=replace(MANIFEST.input, width=64, height=64))
+    with pytest.raises(ConfigError, match="key 'head' is yolov8"):
+        check_head(sized, blank_tensors(sized.tensors))
+
+
+@pytest.mark.parametrize('rows', [0, 1, 300])
+def test_a_table_of_any_length_fits(rows: int) -> None:
+    check_head(replace(MANIFEST, head=HeadSpec('boxes', 1)), [RawTensor(np.zeros((rows, 6), np.float32))])
+
+
+def test_weights_that_cannot_be_run_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from zc_perception.npu.cpu import OnnxEngine
+
+    def broken(self: OnnxEngine, tensor: Any) -> Any:
+        raise RuntimeError('a node\nfailed')
+
+    monkeypatch.setattr(OnnxEngine, '_infer', broken)
+    (tmp_path / 'model.onnx').write_bytes(identity([1, 3, 48, 64], FLOAT))
+    values = {'file': 'model.onnx', 'input': {'width': 64, 'height': 48}, 'head': 'boxes', 'classes': ['a']}
+    (tmp_path / 'model.yaml').write_text(yaml.safe_dump(values), encoding='utf-8')
+    accelerator = CpuAccelerator(CopyLedger(), 1)
+    with pytest.raises(ConfigError, match=r"model file '.*model\.onnx' can't be run: a node failed; export it anew"):
+        accelerator.load(load_manifest(str(tmp_path)))
+    accelerator.close()

@@ -1,0 +1,314 @@
+"""Jobs that were given up have their places until the device ends them: frames wait meanwhile, and a device that never ends them hangs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from npu.card_kit import counting_accelerator
+from npu.scheduler_kit import (
+    LONG_S,
+    SHORT_S,
+    Bench,
+    Factory,
+    MakeFrame,
+    MakePool,
+    ScriptedAccelerator,
+    check_balance,
+    eventually,
+)
+
+from zc_perception.frame import Frame
+from zc_perception.frame_queue import FrameQueue
+from zc_perception.npu import hang_watch, late_places, scheduler
+from zc_perception.npu.hang_watch import HangWatch
+from zc_perception.npu.scheduler import Scheduler
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+Start = Callable[..., Bench]
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine: late isn't hanging."""
+    monkeypatch.setattr(hang_watch, 'HANG_TIMEOUTS', 10**6)
+
+
+def given_up(bench: Bench, *sequences: int) -> None:
+    eventually(lambda: sorted(bench.lost) == sorted(sequences))
+    eventually(lambda: bench.scheduler.in_flight == 0)
+
+
+@pytest.mark.usefixtures('patient')
+@pytest.mark.parametrize('depth', [None, 1], ids=['keep all', 'newest wins'])
+@pytest.mark.parametrize('room', [1, 2])
+def test_frames_wait_while_the_device_is_only_late(start: Start, room: int, depth: int | None) -> None:
+    bench = start(ScriptedAccelerator(room), in_flight=4, timeout_s=SHORT_S, depth=depth, keep_all=depth is None, reopen=Factory())
+    first = list(range(room))
+    for sequence in first:
+        bench.feed(sequence)
+        eventually(lambda count=sequence + 1: len(bench.accelerator.jobs) == count)
+    given_up(bench, *first)
+    later = list(range(room, 10))
+    bench.feed(*later)
+    time.sleep(4 * SHORT_S)
+    assert len(bench.accelerator.jobs) == room and bench.lost == first, 'no place is free'
+    bench.accelerator.instant_all = True
+    for job in bench.accelerator.jobs:
+        job.fence.signal()
+    eventually(lambda: bench.results == (later if depth is None else [9]))
+    assert bench.lost == first and bench.scheduler.statistics().dropped == (0 if depth is None else len(later) - 1)
+    assert bench.scheduler.statistics().losses == 0
+    check_balance(bench)
+    eventually(bench.all_free)
+
+
+@pytest.mark.usefixtures('patient')
+def test_each_place_is_free_again_with_its_own_job(start: Start) -> None:
+    bench = start(ScriptedAccelerator(2), in_flight=2, timeout_s=SHORT_S, keep_all=True)
+    bench.feed(0, 1)
+    given_up(bench, 0, 1)
+    bench.accelerator.instant_all = True
+    bench.feed(2, 3, 4)
+    bench.accelerator.jobs[1].fence.signal()
+    eventually(lambda: bench.results == [2, 3, 4])
+    bench.accelerator.instant_all = False
+    bench.feed(5, 6)
+    eventually(lambda: len(bench.accelerator.jobs) == 6)
+    time.sleep(0.02)
+    assert len(bench.accelerator.jobs) == 6, 'one place is still taken'
+    assert len(bench.queue) == 1
+
+
+@pytest.mark.usefixtures('patient')
+@pytest.mark.parametrize('keep_all', [True, False])
+def test_where_every_frame_counts_none_is_sent_after_a_late_one(start: Start, keep_all: bool) -> None:
+    """A device with room for eight, of which one is to be used: it would only be late with the next as well."""
+    bench = start(in_flight=1, timeout_s=SHORT_S, keep_all=keep_all, reopen=Factory())
+    bench.accelerator.instant.add(1)
+    bench.feed(0, 1)
+    given_up(bench, 0)
+    if keep_all:
+        time.sleep(0.02)
+        assert bench.results == []
+        bench.accelerator.finish(0)
+    eventually(lambda: bench.results == [1])
+
+
+@pytest.mark.parametrize(
+    ('room', 'in_flight', 'keep_all'), [(1, 4, False), (2, 4, False), (2, 2, True), (8, 1, True), (8, 1, False), (8, 4, False)]
+)
+def test_a_device_that_never_ends_its_jobs_hangs_after_three_timeouts(start: Start, room: int, in_flight: int, keep_all: bool) -> None:
+    bench = start(ScriptedAccelerator(room), in_flight=in_flight, timeout_s=SHORT_S, keep_all=keep_all, reopen=Factory())
+    began = time.monotonic()
+    bench.feed(*range(12))
+    eventually(lambda: bench.scheduler.statistics().recovered == 1)
+    assert time.monotonic() - began > 3 * SHORT_S
+    assert bench.accelerator.closed == 1 and bench.scheduler.statistics().losses == 1
+    assert len(bench.accelerator.jobs) == len(bench.lost) == (in_flight if keep_all else min(room, 3 * in_flight))
+    if keep_all:
+        assert bench.reopen is not None
+        bench.reopen.made[0].instant_all = True
+        for index in range(in_flight):
+            bench.reopen.made[0].finish(index)
+        eventually(lambda: len(bench.results) == 12 - in_flight)
+    for job in bench.jobs:
+        job.fence.signal()
+
+
+def test_jobs_that_were_in_flight_together_are_late_together(start: Start) -> None:
+    bench = start(in_flight=4, timeout_s=SHORT_S, keep_all=True, reopen=Factory())
+    bench.feed(0, 1, 2, 3)
+    given_up(bench, 0, 1, 2, 3)
+    bench.accelerator.instant_all = True
+    for job in bench.accelerator.jobs:
+        job.fence.signal()
+    bench.feed(4)
+    eventually(lambda: bench.results == [4])
+    assert bench.scheduler.statistics().losses == 0
+
+
+@pytest.mark.parametrize('may_hang', [True, False])
+def test_without_a_way_to_reopen_the_device_itself_is_asked_again(start: Start, may_hang: bool) -> None:
+    bench = start(ScriptedAccelerator(1, may_hang=may_hang), in_flight=1, timeout_s=SHORT_S, keep_all=True)
+    bench.feed(0)
+    given_up(bench, 0)
+    bench.accelerator.instant_all = True
+    bench.feed(1)
+    if not may_hang:
+        time.sleep(4 * SHORT_S)
+        assert bench.results == [], 'a CPU comes to its end'
+        bench.accelerator.finish(0)
+    eventually(lambda: bench.results == [1])
+
+
+def test_a_lost_device_s_late_jobs_take_no_place_on_the_next(start: Start) -> None:
+    bench = start(ScriptedAccelerator(1), in_flight=1, timeout_s=SHORT_S, reopen=Factory(make=lambda: ScriptedAccelerator(1)))
+    bench.feed(0)
+    eventually(lambda: bench.scheduler.statistics().recovered == 1)
+    bench.feed(1)
+    assert bench.reopen is not None
+    bench.reopen.made[0].finish(0)
+    eventually(lambda: bench.results == [1])
+
+
+def test_a_job_that_cannot_be_given_up_takes_no_place(start: Start) -> None:
+    bench = start(ScriptedAccelerator(1), in_flight=1, timeout_s=SHORT_S)
+    bench.feed(0)
+    eventually(lambda: bool(bench.accelerator.jobs))
+    bench.accelerator.jobs[0].abandon_error = OSError(24, 'Too many open files')
+    given_up(bench, 0)
+    bench.accelerator.instant_all = True
+    bench.feed(1)
+    eventually(lambda: bench.results == [1])
+    eventually(bench.all_free)
+
+
+def test_without_a_descriptor_for_the_place_the_device_itself_is_asked(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dup(fd: int) -> int:
+        raise OSError(24, 'Too many open files')
+
+    bench = start(ScriptedAccelerator(1), in_flight=1, timeout_s=SHORT_S)
+    bench.accelerator.instant.add(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(late_places.os, 'dup', dup)
+        bench.feed(0)
+        given_up(bench, 0)
+    bench.feed(1)
+    eventually(lambda: bench.results == [1])
+
+
+@pytest.mark.usefixtures('patient')
+def test_a_frame_that_cannot_be_released_still_gives_its_place_back(start: Start) -> None:
+    bench = start(ScriptedAccelerator(1), in_flight=1, timeout_s=SHORT_S)
+    kept: list[object] = []
+
+    def look(frame: Frame, error: Exception) -> None:
+        with frame.map() as planes:
+            kept.append(planes[0])
+        bench.errors.append((frame.data.sequence, error))
+
+    bench.scheduler._on_error = look
+    bench.feed(0)
+    given_up(bench, 0)
+    bench.accelerator.instant.add(1)
+    bench.feed(1)
+    bench.accelerator.finish(0)
+    eventually(lambda: bench.results == [1])
+    kept.clear()
+    eventually(bench.all_free)
+
+
+def test_the_accelerator_of_the_real_driver_refuses_none_while_it_is_late(
+    make_pool: MakePool, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every place of an axl card has one result buffer: none would be left for a frame that came too early."""
+    monkeypatch.setattr(scheduler, '_IDLE_POLL_S', 0.01)
+    monkeypatch.setattr(hang_watch, 'HANG_TIMEOUTS', 10**6)
+    accelerator, card = counting_accelerator(monkeypatch, in_flight=2)
+    pool, queue = make_pool(slots=8), FrameQueue(None)
+    results: list[int] = []
+    errors: list[Exception] = []
+    running = Scheduler(
+        accelerator, queue, lambda entry: results.append(entry.frame.data.sequence), lambda frame, error: errors.append(error),
+        in_flight=2, timeout_s=SHORT_S, keep_all=True,
+    )  # fmt: skip
+    running.start()
+    try:
+        for sequence in range(2):
+            queue.put(make_frame(pool, sequence=sequence))
+        eventually(lambda: len(errors) == 2 and running.in_flight == 0)
+        for sequence in range(2, 6):
+            queue.put(make_frame(pool, sequence=sequence))
+        time.sleep(2 * SHORT_S)
+        assert len(card.jobs) == 2 and len(errors) == 2, 'they wait'
+        ended = 0
+        while len(results) < 4:
+            for fence in card.jobs[ended:]:
+                fence.signal()
+                ended += 1
+            time.sleep(0.002)
+        assert results == [2, 3, 4, 5] and all(isinstance(error, TimeoutError) for error in errors)
+    finally:
+        for fence in card.jobs:
+            fence.signal()
+        running.stop()
+        queue.close()
+        accelerator.close()
+
+
+def test_stopping_gives_up_after_a_second_whatever_the_timeout(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, '_LONGEST_STOP_S', 0.05)
+    bench = start(in_flight=3, timeout_s=LONG_S, reopen=Factory())
+    bench.feed(0, 1, 2)
+    eventually(lambda: len(bench.accelerator.jobs) == 3)
+    ended: list[bool] = []
+    stopper = threading.Thread(target=lambda: ended.append(bench.scheduler.stop()))
+    stopper.start()
+    stopper.join(LONG_S / 2)
+    assert ended == [True] and bench.lost == [0, 1, 2]
+    assert [str(error) for _, error in bench.errors] == ['no result when the node stopped'] * 3
+    assert bench.scheduler.statistics().losses == 0, 'whoever stops opens nothing anew'
+
+
+def test_the_longest_stop_leaves_room_for_the_end_of_the_device() -> None:
+    """What the README promises: two seconds from the signal, whatever hangs."""
+    assert scheduler._LONGEST_STOP_S + 2 * scheduler._IDLE_POLL_S < 1.5
+
+
+def test_only_late_again_and_again_is_hanging() -> None:
+    watch = HangWatch(1.0)
+    now = time.monotonic_ns()
+    assert watch.timed_out(now) == watch.timed_out(now) == '', 'together'
+    assert watch.timed_out(time.monotonic_ns()) == ''
+    assert 'hangs: 3 times in a row there was no result within 1 s' in watch.timed_out(time.monotonic_ns())
+    watch.start()
+    assert watch.timed_out(time.monotonic_ns()) == ''
+
+
+def test_having_no_place_for_two_timeouts_is_hanging() -> None:
+    watch, second = HangWatch(1.0), 1_000_000_000
+    assert [watch.full(True, second), watch.full(True, 3 * second)] == ['', '']
+    assert 'ended none of its jobs within 3 s' in watch.full(True, 3 * second + 1)
+    assert watch.full(False, 3 * second + 2) == watch.full(True, 4 * second) == watch.full(True, 6 * second) == ''
+    assert watch.full(True, 6 * second + 1)
+
+
+def test_the_next_device_starts_anew(start: Start) -> None:
+    bench = start(in_flight=1, timeout_s=SHORT_S, reopen=Factory())
+    bench.feed(0, 1, 2)
+    eventually(lambda: bench.scheduler.statistics().recovered == 1)
+    bench.feed(3)
+    given_up(bench, 0, 1, 2, 3)
+    assert bench.scheduler.statistics().losses == 1
+    for job in bench.jobs:
+        job.fence.signal()
+
+
+def test_a_place_that_comes_back_stops_the_clock(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = start(ScriptedAccelerator(1), in_flight=1, timeout_s=SHORT_S)
+    looks: list[bool] = []
+
+    def full(is_full: bool, now_ns: int) -> str:
+        looks.append(is_full)
+        return ''
+
+    monkeypatch.setattr(bench.scheduler._hang_watch, 'full', full)
+    bench.feed(0)
+    given_up(bench, 0)
+    eventually(lambda: True in looks)
+    assert all(looks)
+    bench.accelerator.finish(0)
+    eventually(lambda: not looks[-1])
+
+
+def test_what_is_given_up_by_stopping_is_no_hang_and_leaves_nothing(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hang_watch, 'HANG_TIMEOUTS', 1)
+    monkeypatch.setattr(scheduler, '_LONGEST_STOP_S', 0.05)
+    bench = start(in_flight=2, timeout_s=LONG_S, reopen=Factory())
+    bench.feed(0, 1)
+    eventually(lambda: len(bench.accelerator.jobs) == 2)
+    assert bench.scheduler.stop()
+    assert bench.lost == [0, 1] and bench.scheduler.statistics().losses == 0 and len(bench.scheduler._late) == 0

@@ -1,0 +1,101 @@
+"""What a capture node that is one side of a stereo pair has besides: the rule of its parameters, and what becomes of its frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zc_perception.camera.camera import Camera
+from zc_perception.camera.stereo import Side
+from zc_perception.camera.stereo_sides import PairingRule, SideCamera, StereoSides
+from zc_perception.errors import ConfigError
+from zc_perception.nodes.parameters import ParameterSpec
+from zc_perception.observe.diagnostics import Level, Status
+
+STEREO_SPECS = (
+    ParameterSpec('stereo_tolerance', 0.005, 'perception --stereo: so far apart two frames still are a pair.', 's', 0.0001, 1.0),
+)
+
+
+class StereoRig:
+    """The pairing of two capture nodes; how they pair, the first one's parameters say, and the second one's must say the same."""
+
+    def __init__(self) -> None:
+        self._sides: StereoSides | None = None
+
+    @property
+    def sides(self) -> StereoSides:
+        """Who pairs, once a side has begun."""
+        if self._sides is None:
+            raise ConfigError('stereo: no side has begun')
+        return self._sides
+
+    def settle(self, rule: PairingRule) -> None:
+        """A side wants to pair by *rule*.
+
+        :raises ConfigError: the other side wants something else.
+        """
+        if self._sides is None:
+            self._sides = StereoSides(rule)
+        self._sides.rule.check_same(rule)
+
+    def side(self, side: Side) -> StereoSide:
+        """For that side's capture node."""
+        return StereoSide(self, side)
+
+
+class StereoSide:
+    """One capture node's part. Made by :meth:`StereoRig.side`."""
+
+    def __init__(self, rig: StereoRig, side: Side) -> None:
+        self._rig = rig
+        self.side = side
+        self._seen = (0, 0)
+
+    def begin(self, node: str, parameters: Mapping[str, Any]) -> None:
+        """Take the pairing from a node's *parameters*.
+
+        :raises ConfigError: they don't suit a pair, or the other side's; names *node*.
+        """
+        by_stamp = parameters['camera'] == 'replay' and parameters['stamps'] == 'recorded'
+        try:
+            if parameters['keep_all']:
+                raise ConfigError("parameter 'keep_all' is true; frames become pairs by the time at which they come, set it to false")
+            self._rig.settle(PairingRule(round(parameters['stereo_tolerance'] * 1e9), by_stamp))
+        except ConfigError as error:
+            raise ConfigError(f"node '{node}': {error}") from None
+
+    def join(self, camera: Camera) -> SideCamera:
+        """The camera, of which only frames come out that have a counterpart."""
+        return self._rig.sides.join(self.side, camera)
+
+    def status(self) -> Status:
+        """Pairs and what had no counterpart, of both sides; whether pairs came since the last look."""
+        sides, other = self._rig.sides, self.side.other.value
+        found = sides.statistics()
+        alone = dict(found.alone)
+        tolerance = f'{sides.rule.tolerance_ns / 1e6:g} ms'
+        values: dict[str, object] = {
+            'side': self.side.value,
+            'pairs': found.pairs,
+            'unmatched_left': alone[Side.LEFT],
+            'unmatched_right': alone[Side.RIGHT],
+            'tolerance': tolerance,
+            'difference_ns': found.difference_ns,
+            'max_difference_ns': found.max_difference_ns,
+            'restarts': found.restarts,
+        }
+        (pairs, dropped), self._seen = self._seen, (found.pairs, found.dropped)
+        if not sides.present(self.side.other):
+            return Status('stereo', Level.WARN, f'the {other} camera is not open: no frame has a counterpart, none is published', values)
+        if found.pairs > pairs or found.dropped == dropped:
+            return Status('stereo', Level.OK, f'{found.pairs} pairs', values)
+        if found.apart_ns is None or found.apart_ns <= sides.rule.tolerance_ns:
+            return Status('stereo', Level.WARN, f'frames of the {other} camera do not come', values)
+        return Status(
+            'stereo',
+            Level.WARN,
+            f'frames come {found.apart_ns / 1e6:.1f} ms apart, the tolerance is {tolerance}: '
+            'trigger the cameras together or raise stereo_tolerance',
+            values,
+        )
