@@ -48,6 +48,10 @@ class CameraError(ZcError):
     """A camera can't be opened or stopped delivering."""
 
 
+class RecordingError(CameraError):
+    """A recording can't be played on. Opening it again would meet the same place: it has ended, whatever the rest of it holds."""
+
+
 class CameraLostError(CameraError):
     """The camera was unplugged, or stays silent beyond its watchdog. Close it; the same device (by its identity) may come back."""
 

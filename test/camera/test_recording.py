@@ -7,6 +7,7 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from zc_perception.camera.recording import RecordingReader
 from zc_perception.camera.recording_writer import FrameRecorder
+from zc_perception.camera.replay.recording import RecordingSource
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.ledger import CopyLedger
@@ -83,7 +85,7 @@ def test_what_was_recorded_is_played_bit_by_bit(fourcc: str, layout: dict[str, A
     pool = make_pool(62, 46, fourcc=fourcc_code(fourcc), layout=layout)
     kept = record(path, pool, 4)
     camera = replay(path, ledger=ledger, stamps='recorded', constraints={'stride_align': 192})
-    assert camera.notice == '' and camera.framerate == 25.0
+    assert camera.notices() == () and camera.framerate == 25.0
     found = played(camera)
     assert [(f.header, f.data.colorimetry, f.data.fourcc) for f, _ in found] == [
         (Header(START + i * PERIOD, 'lens'), BT709_FULL, fourcc_code(fourcc)) for i in range(4)
@@ -130,7 +132,7 @@ def test_a_file_that_was_cut_is_read_up_to_the_last_whole_frame(recorded: tuple[
         path.write_bytes(content[:size])
         camera = replay(path)
         whole = min(3, (size - start) // FRAME_BYTES)
-        assert f'{whole} whole frames were found' in camera.notice
+        assert f'{whole} whole frames were found' in camera.notices()[0]
         found = played(camera)
         assert len(found) == whole and all(same(planes, kept[i]) for i, (_, planes) in enumerate(found))
     for size in (start + FRAME_BYTES - 1, start):
@@ -216,6 +218,47 @@ def test_a_frame_s_head_that_was_changed_is_not_believed(recorded: tuple[Path, b
     path.write_bytes(head)
     camera = replay(path)
     assert [frame.data.sequence for frame, _ in played(camera)] == [0, 1] and camera.statistics().bad == 1
+
+
+def test_a_first_frame_whose_head_was_changed_costs_that_frame_only(recorded: tuple[Path, bytes, list[Any]]) -> None:
+    path, content, kept = recorded
+    start = struct.unpack('<Q', content[-8:])[0] - 3 * FRAME_BYTES
+    for at in (0, 5, 20, 47):
+        spoilt = bytearray(content)
+        spoilt[start + at] ^= 1
+        path.write_bytes(spoilt)
+        camera = replay(path, stamps='recorded')
+        assert camera.notice == '' and camera.framerate == 25.0
+        found = played(camera)
+        assert [frame.header.stamp_ns for frame, _ in found] == [START + PERIOD, START + 2 * PERIOD]
+        assert same(found[0][1], kept[1]) and camera.statistics().bad == 1
+
+
+def test_spoilt_frames_longer_than_the_rate_is_looked_for_do_not_move_the_others(tmp_path: Path, make_pool: MakePool) -> None:
+    path, count = tmp_path / 'a.zcr', 67
+    record(path, make_pool(8, 4), count)
+    content = bytearray(path.read_bytes())
+    size = 48 + 4 + 8 * 4 * 3 // 2
+    start = struct.unpack('<Q', content[-8:])[0] - count * size
+    for number in range(count - 2):
+        content[start + number * size + 8] ^= 1
+    path.write_bytes(content)
+    with closing(RecordingSource(str(path))) as source:
+        moments = []
+        while (moment := source.advance()) is not None:
+            moments.append(moment.time_ns)
+    assert moments == [0] * (count - 1) + [PERIOD]
+
+
+def test_a_file_without_one_sound_head_is_refused(recorded: tuple[Path, bytes, list[Any]]) -> None:
+    path, content, _ = recorded
+    spoilt = bytearray(content)
+    start = struct.unpack('<Q', content[-8:])[0] - 3 * FRAME_BYTES
+    for number in range(3):
+        spoilt[start + number * FRAME_BYTES + 8] ^= 1
+    path.write_bytes(spoilt)
+    with pytest.raises(ConfigError, match='has no whole frame'):
+        RecordingReader(path)
 
 
 def test_an_index_that_points_elsewhere_is_made_anew(recorded: tuple[Path, bytes, list[Any]]) -> None:

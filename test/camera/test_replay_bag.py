@@ -189,7 +189,7 @@ def test_the_topic_is_chosen_and_what_there_is_is_listed(kind: str, tmp_path: Pa
         r'/left/image_raw \(sensor_msgs/msg/Image, 5 messages\), /right/image_raw \(sensor_msgs/msg/Image, 2 messages\), '
         r'/thumbnail \(sensor_msgs/msg/CompressedImage, 1 messages\)'
     )
-    with pytest.raises(ConfigError, match=rf"several topics with pictures; it has {listed}; set parameter 'topic'"):
+    with pytest.raises(ConfigError, match=rf"several topics with pictures; it has {listed}; set parameter 'replay_topic'"):
         replay(path)
     with pytest.raises(ConfigError, match=rf"no topic '/left/image_row'; did you mean '/left/image_raw'\?; it has {listed}"):
         replay(path, topic='/left/image_row')
@@ -327,7 +327,7 @@ def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
 
 def test_a_topic_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / 'x.nv12').write_bytes(bytes(96))
-    with pytest.raises(ConfigError, match=r"parameter 'topic' is '/i', but '.*x\.nv12' is no rosbag2 recording"):
+    with pytest.raises(ConfigError, match=r"parameter 'replay_topic' is '/i', but '.*x\.nv12' is no rosbag2 recording"):
         replay(tmp_path / 'x.nv12', topic='/i')
 
 

@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 import pytest
 
+from zc_perception.camera.clock import StampClock
 from zc_perception.camera.replay.camera import ReplayCamera
 from zc_perception.errors import CameraError, ConfigError, LayoutError
 from zc_perception.frame import Frame
@@ -181,7 +182,7 @@ def test_the_file_s_own_pace_times_the_rate(open_camera: Callable[..., ReplayCam
 
 
 def test_stamps_of_a_live_replay_increase_although_the_clock_stands(open_camera: Callable[..., ReplayCamera]) -> None:
-    camera = open_camera(keep_all=False, framerate=1000.0)
+    camera = open_camera(keep_all=False, framerate=1000.0, clock=StampClock(lambda: NOW_NS, is_simulated=lambda: True))
     assert [frame.header.stamp_ns - NOW_NS for frame in drained(camera)] == list(range(LENGTH))
 
 

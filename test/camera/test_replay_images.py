@@ -140,7 +140,7 @@ def test_tight_raw_frames_with_their_size_from_parameters(tmp_path: Path) -> Non
     path = tmp_path / 'clip.nv12'
     frames = write_raw(path, 3, rest=17)
     camera = replay(path, width=WIDTH, height=HEIGHT, framerate=20.0, constraints={'stride_align': 96})
-    assert '17 bytes are left out' in camera.notice
+    assert '17 bytes are left out' in camera.notices()[0]
     found = played(camera)
     assert [frame.header.stamp_ns - NOW_NS for frame, _ in found] == [0, 50_000_000, 100_000_000]
     for (_, planes), expected in zip(found, frames, strict=True):
@@ -153,7 +153,7 @@ def test_padded_raw_frames_with_a_sidecar(tmp_path: Path) -> None:
     colorimetry = Colorimetry(Matrix.BT709, Range.FULL)
     (tmp_path / 'clip.nv12.yaml').write_text(format_sidecar(RawGeometry(WIDTH, HEIGHT, 80, 56, 12.5, colorimetry)))
     camera = replay(path)
-    assert (camera.width, camera.height, camera.framerate, camera.notice) == (WIDTH, HEIGHT, 12.5, '')
+    assert (camera.width, camera.height, camera.framerate, camera.notices()) == (WIDTH, HEIGHT, 12.5, ())
     found = played(camera)
     assert [frame.data.colorimetry for frame, _ in found] == [colorimetry] * 2
     for (_, planes), expected in zip(found, frames, strict=True):

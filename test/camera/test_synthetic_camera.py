@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from zc_perception.camera.clock import StampClock
 from zc_perception.camera.scene import RoadScene
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.frame import Frame
@@ -46,7 +47,9 @@ def open_camera(ledger: CopyLedger) -> Iterator[Callable[..., SyntheticCamera]]:
     cameras: list[SyntheticCamera] = []
 
     def make(*, slots: int = 4, framerate: float = FAST, seed: int = 1, stride_align: int = 1, **options: Any) -> SyntheticCamera:
-        base: dict[str, Any] = {'heap': SealedMemfd(), 'now_ns': Clock(), 'ledger': ledger}
+        now = Clock()
+        stamps = StampClock(now, is_simulated=lambda: True)
+        base: dict[str, Any] = {'heap': SealedMemfd(), 'now_ns': now, 'clock': stamps, 'ledger': ledger}
         camera = SyntheticCamera(WIDTH, HEIGHT, framerate, 'lens', seed=seed, **options, **base)
         cameras.append(camera)
         participants = [camera.constraints(), BufferConstraints('npu', stride_align=stride_align, slots=slots - 2)]

@@ -8,9 +8,11 @@ from unittest.mock import create_autospec
 
 import pytest
 
+from zc_perception.camera.clock import StampClock, SystemClocks
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.errors import AllocationError, ConfigError
 from zc_perception.memory.ledger import CopyLedger
+from zc_perception.negotiation.collection import negotiate
 from zc_perception.nodes import camera_factory
 from zc_perception.nodes.camera_factory import CAMERA_SPECS, CAMERAS, CameraFactory
 
@@ -23,18 +25,43 @@ CLASSES = {
 }
 
 
-def factory(**values: Any) -> CameraFactory:
-    return CameraFactory({**{spec.name: spec.default for spec in CAMERA_SPECS}, **values}, time.time_ns, CopyLedger())
+def factory(clock: StampClock | None = None, **values: Any) -> CameraFactory:
+    return CameraFactory({**{spec.name: spec.default for spec in CAMERA_SPECS}, **values}, time.time_ns, CopyLedger(), clock)
 
 
 @pytest.mark.parametrize('kind', CLASSES)
 def test_each_kind_of_camera_gets_arguments_that_it_takes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     double = create_autospec(getattr(camera_factory, CLASSES[kind]))
     monkeypatch.setattr(camera_factory, CLASSES[kind], double)
-    made = factory(camera=kind, heap='memfd', width=640, height=480, framerate=15.0, frame_id='lens', pipeline='videotestsrc').open('')
+    clock = StampClock(time.time_ns)
+    made = factory(clock, camera=kind, heap='memfd', width=640, height=480, framerate=15.0, frame_id='lens', pipeline='videotestsrc').open('')
     assert made is double.return_value
     arguments = [*double.call_args.args, *double.call_args.kwargs.values()]
+    assert double.call_args.kwargs['clock'] is clock
     assert 'lens' in arguments and 640 in arguments and 480 in arguments
+
+
+def test_stamps_increase_over_openings_although_the_wall_clock_was_set_back() -> None:
+    ahead = [0]
+
+    def wall() -> int:
+        return time.monotonic_ns() + 1_700_000_000_000_000_000 + ahead[0]
+
+    made = factory(StampClock(wall, SystemClocks(realtime=wall)), heap='memfd', width=64, height=64, framerate=1000.0)
+    stamps = []
+    for step in (0, -10_000_000_000, 0):
+        ahead[0] += step
+        camera = made.open('')
+        try:
+            camera.configure(negotiate([camera.constraints()], 64, 64, heap='memfd'))
+            for _ in range(3):
+                frame = camera.capture()
+                assert frame is not None
+                stamps.append(frame.header.stamp_ns)
+                frame.release()
+        finally:
+            camera.close()
+    assert len(stamps) == 9 and stamps == sorted(set(stamps))
 
 
 def test_every_kind_is_covered() -> None:

@@ -132,6 +132,7 @@ class DrawnCamera(WithoutControls):
 
     :param heap: where the slots come from; owned from here on.
     :param now_ns: the ROS clock.
+    :param clock: that of the camera's openings before, so that stamps go on increasing; ``None``: a new one.
     :param ledger: books each frame that was written.
     :param live: a live camera drops a frame when no slot is free; another one waits.
     """
@@ -151,6 +152,7 @@ class DrawnCamera(WithoutControls):
         now_ns: Callable[[], int],
         ledger: CopyLedger,
         live: bool = True,
+        clock: StampClock | None = None,
     ) -> None:
         self.width = width
         self.height = height
@@ -158,7 +160,7 @@ class DrawnCamera(WithoutControls):
         self._frame_id = frame_id
         self._heap = heap
         self._now_ns = now_ns
-        self.clock = StampClock(now_ns)
+        self.clock = StampClock(now_ns) if clock is None else clock.reopened()
         self._ledger = ledger
         self._live = live
         self._pool: BufferPool | None = None

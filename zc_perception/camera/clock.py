@@ -65,8 +65,6 @@ _TIGHT_NS = 20_000
 _MAX_READS = 6
 # Reads this wide say less about the offset than the one measured before does, unless they contradict it.
 _WIDE_NS = 200_000
-# rcutils' system time is CLOCK_REALTIME itself: a ROS clock that is further off than the reads took is a simulation's.
-_SAME_CLOCK_NS = 1_000_000
 # A change of the offset that no drift explains: beyond 1 ms, and a thousandth of the time since (NTP slews by at most 1/2000).
 _STEP_NS = 1_000_000
 _STEP_SHARE = 1000
@@ -76,19 +74,24 @@ _SMOOTHING = 16
 
 
 class StampClock:
-    """Stamps of one camera. One thread; no locks, no allocation that grows, a few clock reads per stamp.
+    """Stamps of one camera, however often it is opened. One thread at a time; no locks, no allocation that grows, a few clock reads per
+    stamp.
 
     Stamps are strictly increasing. When the ROS clock is set back, they go on at half the camera's pace at least until the clock has
     caught up, so that neither their order nor the intervals that trackers divide by break. When the ROS clock is a simulation's, they
-    are its time on arrival: it stands still (stamps then differ by 1 ns) and jumps back (stamps follow) as it likes.
+    are its time on arrival: it stands still (stamps then differ by 1 ns) and jumps back (stamps follow) as it likes. When a simulation
+    begins or ends, stamps begin anew with the other time.
 
-    :param ros_now_ns: the node's clock.
+    :param ros_now_ns: the node's clock. Unless a simulation drives it, that is CLOCK_REALTIME, as rcutils' system time is.
     :param clocks: the machine's; for tests.
+    :param is_simulated: whether a simulation drives the ROS clock now: a node's ``get_clock().ros_time_is_active``. That can't be told
+        from its time: a recording may be played at the time of day.
     """
 
-    def __init__(self, ros_now_ns: Clock, clocks: SystemClocks = SYSTEM_CLOCKS) -> None:
+    def __init__(self, ros_now_ns: Clock, clocks: SystemClocks = SYSTEM_CLOCKS, *, is_simulated: Callable[[], bool] = lambda: False) -> None:
         self._ros_now = ros_now_ns
         self._clocks = clocks
+        self._is_simulated = is_simulated
         self._last_ns: int | None = None
         self._last_ros = 0
         self._last_captured: int | None = None
@@ -102,6 +105,11 @@ class StampClock:
         self._ahead = 0
         self._implausible = 0
 
+    def reopened(self) -> StampClock:
+        """This clock, for a camera that is opened (again): what was measured of the driver's clock is void, the order of stamps is not."""
+        self._capture_clock = self._offset = self._last_captured = None
+        return self
+
     def stamp(self, captured_ns: int, clock: CaptureClock) -> int:
         """The ROS time of a picture that the driver says was taken at *captured_ns*.
 
@@ -111,20 +119,17 @@ class StampClock:
         if clock is not self._capture_clock:
             self._capture_clock, self._offset, self._last_captured = clock, None, None
         device = self._clocks.of(clock)
-        lower = self._clocks.realtime()
-        ros, at, width = self._read_pair(device)
-        simulated = self._is_simulated(ros, lower)
-        if simulated and not self._simulated and self._last_ns is not None:
-            # Only a simulation's clock may take stamps back; make sure that it isn't the system's, set between two reads.
-            lower = self._clocks.realtime()
-            ros, at, width = self._read_pair(device)
-            simulated = self._is_simulated(ros, lower)
+        simulated = self._is_simulated()
+        ros, at, width = self._read(device, simulated)
+        if self._is_simulated() is not simulated:  # it began or ended while the clocks were read, which may thus be of two times
+            simulated = not simulated
+            ros, at, width = self._read(device, simulated)
         if simulated is not self._simulated:
             self._simulated, self._offset = simulated, None
-            if self._last_ns is not None:
-                self._steps += 1
-                self._last_ns = None if simulated else self._last_ns
+            self._steps += self._last_ns is not None
+            self._last_ns = None
         if simulated:
+            self._last_captured = None
             result = self._follow(ros)
         else:
             age = 0 if clock is CaptureClock.UNKNOWN else at - captured_ns
@@ -135,6 +140,15 @@ class StampClock:
             result = self._increase(at - age + offset, at - age, arrival)
         self._last_ns, self._last_ros, self._last_arrival = result, ros, arrival
         return result
+
+    def _read(self, device: Clock, simulated: bool) -> tuple[int, int, int]:
+        """As :meth:`_read_pair`, by as few reads as it takes."""
+        if simulated:
+            return self._ros_now(), 0, 0
+        if self._capture_clock is CaptureClock.REALTIME:
+            at = device()
+            return at, at, 0  # the ROS clock is the device's: a measured offset would be nothing but noise
+        return self._read_pair(device)
 
     def _read_pair(self, device: Clock) -> tuple[int, int, int]:
         """The ROS clock, the device's at the same moment, and how far apart the reads around it were."""
@@ -150,9 +164,6 @@ class StampClock:
                 break
         # A device clock that was set between its own two reads, each time, says nothing.
         return best if best[2] >= 0 else (ros, after, 0)
-
-    def _is_simulated(self, ros: int, realtime_before: int) -> bool:
-        return not realtime_before - _SAME_CLOCK_NS <= ros <= self._clocks.realtime() + _SAME_CLOCK_NS
 
     def _settle(self, offset: int, width: int, arrival: int) -> int:
         """The offset to use, of a measurement that is good to half its width."""

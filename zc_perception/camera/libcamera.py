@@ -32,8 +32,7 @@ from zc_perception.pixel.modifier import LINEAR
 
 # What a pipeline handler needs queued, and one frame that is being handed over.
 _QUEUED = 3
-_WAIT_S = 0.25
-_FENCE_POLL_S = 0.005
+_WAIT_S, _FENCE_POLL_S = 0.25, 0.005
 _MATRICES = {'Rec601': Matrix.BT601, 'Rec709': Matrix.BT709, 'Rec2020': Matrix.BT2020}
 
 
@@ -45,6 +44,7 @@ class LibcameraCamera(WithoutControls):
     :param height: likewise.
     :param framerate: frames per second; 0: its own.
     :param now_ns: the ROS clock.
+    :param clock: that of the camera's openings before, so that stamps go on increasing; ``None``: a new one.
     :param buffers: how many to ask for; 3 to 32.
     :param watchdog_s: silent for longer, it is lost; 0: it may be.
     :raises ConfigError: no bindings, no such camera, or it has no NV12 of that size.
@@ -62,13 +62,14 @@ class LibcameraCamera(WithoutControls):
         now_ns: Callable[[], int],
         buffers: int = 6,
         watchdog_s: float = 5.0,
+        clock: StampClock | None = None,
     ) -> None:
         if not _QUEUED <= buffers <= 32:
             raise ConfigError(f'{buffers} buffers can not be asked of libcamera; use {_QUEUED} to 32')
         self._module = import_libcamera()
         self._requests = Requests.shared(self._module)
         self._frame_id = frame_id
-        self.clock = StampClock(now_ns)
+        self.clock = StampClock(now_ns) if clock is None else clock.reopened()
         self._watchdog_s = watchdog_s
         self._pool: BufferPool | None = None
         self._by_slot: list[Any] = []

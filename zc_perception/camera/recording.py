@@ -204,7 +204,8 @@ class RecordingReader:
         if kind != INDEX or count * 8 != room or len(table) != room or zlib.crc32(struct.pack('<Q', count) + table) != crc:
             return None
         offsets: list[int] = np.frombuffer(table, '<u8').tolist()
-        return None if offsets and self._read_head(offsets[0]) is None else offsets
+        # One sound frame where the index has it shows that it is this file's; that others are spoilt is no reason to drop it.
+        return offsets if not offsets or any(self._read_head(offset) is not None for offset in offsets) else None
 
     def _scan(self, start: int) -> list[int]:
         """Offsets of the frames that are all there, from the file's beginning on."""

@@ -12,6 +12,7 @@ import os
 import queue
 import statistics
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,6 +35,10 @@ RAW_SUFFIX = '.nv12'
 REASON = 'record'
 DEFAULT_BUFFER_BYTES = 256 << 20
 _RATE_FROM = 512
+# Written at once, so that a slow disk is seen to go on.
+_PIECE_BYTES = 1 << 20
+STUCK_S = 1.0
+"""A disk that takes nothing for so long, in seconds, isn't waited for at the end."""
 
 
 class Output(Protocol):
@@ -81,8 +86,11 @@ class _Copy:
 class _File:
     """One file of a recording: a container, or raw NV12 with its geometry beside it."""
 
-    def __init__(self, path: Path, recording_format: RecordingFormat, open_output: Callable[[Path], Output]) -> None:
+    def __init__(
+        self, path: Path, recording_format: RecordingFormat, open_output: Callable[[Path], Output], on_written: Callable[[], None]
+    ) -> None:
         self.path = path
+        self._on_written = on_written
         self.format = recording_format
         self._raw = path.suffix == RAW_SUFFIX
         self._offsets: list[int] = []
@@ -101,7 +109,10 @@ class _File:
     def _write(self, content: Any) -> None:
         view = memoryview(content)
         while view:
-            view = view[self._output.write(view) or 0 :]
+            taken = self._output.write(view[:_PIECE_BYTES]) or 0
+            view = view[taken:]
+            if taken:
+                self._on_written()
         self._at += len(content)
 
     def add(self, copy: _Copy) -> None:
@@ -173,6 +184,9 @@ class FrameRecorder:
         self._files: list[str] = []
         self._failure = ''
         self._ended = False
+        self._given_up = False
+        self._closing = False
+        self._written = 0
         self._thread = threading.Thread(target=self._run, name='recorder', daemon=True)
         self._thread.start()
 
@@ -270,10 +284,13 @@ class FrameRecorder:
             except OSError as error:
                 self._end(error)
 
+    def _on_written(self) -> None:
+        self._written += 1
+
     def _next_file(self, recording_format: RecordingFormat) -> _File:
         number = len(self._files) + 1
         path = self._path if number == 1 else self._path.with_name(f'{self._path.stem}_{number}{self._path.suffix}')
-        file = _File(path, recording_format, self._open_output)
+        file = _File(path, recording_format, self._open_output, self._on_written)
         self._files.append(str(path))
         return file
 
@@ -285,8 +302,8 @@ class FrameRecorder:
 
     @property
     def failed(self) -> bool:
-        """Whether the recording has ended by itself."""
-        return self._ended
+        """Whether the recording has ended by itself, or couldn't be ended as it should."""
+        return self._ended or self._given_up
 
     def statistics(self) -> RecorderStatistics:
         """Counters; from any thread."""
@@ -294,11 +311,31 @@ class FrameRecorder:
             self._recorded, self._dropped, self._refused, self._waiting, self._bytes, tuple(self._files), self._failure
         )  # fmt: skip
 
-    def close(self) -> None:
-        """Write everything that was copied, and the file's end. Idempotent."""
-        if self._thread.is_alive():
+    def close(self, stuck_s: float = STUCK_S) -> bool:
+        """Write everything that was copied, and the file's end, as long as the disk goes on, however slowly. Idempotent.
+
+        :param stuck_s: a disk that takes nothing for so long is given up, and :attr:`failed`. What it has is read up to the last whole
+            frame. The thread ends when the disk lets it.
+        :returns: whether the thread has ended.
+        """
+        if not self._closing:
+            self._closing = True
             self._full.put(None)
-            self._thread.join()
+        written, since = self._written, time.monotonic()
+        while self._thread.is_alive() and not self._given_up:
+            self._thread.join(0.05)
+            if self._written != written:
+                written, since = self._written, time.monotonic()
+            elif self._thread.is_alive() and time.monotonic() - since >= stuck_s:
+                self._give_up(stuck_s)
+        return not self._thread.is_alive()
+
+    def _give_up(self, stuck_s: float) -> None:
+        with self._lock:
+            waiting = self._waiting
+        self._given_up = True
+        left = f'{waiting} frames' if waiting else "the file's end"
+        self._failure = f"'{self._path}': its disk has taken nothing for {stuck_s:g} s; {left} could not be written"
 
     def __enter__(self) -> FrameRecorder:
         return self

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from enum import Enum
 
 from zc_perception.camera.camera import Camera
-from zc_perception.errors import AllocationError, CameraChangedError, CameraError, CameraLostError, NegotiationError, ZcError
+from zc_perception.errors import (
+    AllocationError,
+    CameraChangedError,
+    CameraError,
+    CameraLostError,
+    NegotiationError,
+    RecordingError,
+    ZcError,
+)
 from zc_perception.frame import Frame
 
 FIRST_RETRY_S = 0.5
@@ -53,13 +61,15 @@ class CameraSupervisor:
 
     What fails in opening, agreeing on buffers or capturing costs time, never the thread: the camera is closed, and opened again after a
     pause that doubles up to :data:`LAST_RETRY_S`. :class:`CameraChangedError` opens it again at once. Only the same device counts
-    (:attr:`Camera.identity`): what is at its place now may be somebody else's camera. Any other error ends the thread with state FAILED.
+    (:attr:`Camera.identity`): what is at its place now may be somebody else's camera. What the system refuses (``OSError``: no more
+    descriptors) counts as a loss too. Any other error ends the thread with state FAILED.
 
     :param open_camera: opens it; gets the identity that is wanted, empty for the first time.
     :param prepare: makes an opened camera ready to capture: agrees on buffers, tells the links. On the supervisor's thread, or on that
         which calls :meth:`prepare_now`.
     :param deliver: gets each frame, of which it takes no lease.
     :param on_condition: gets each change of the condition; must not block.
+    :param before_close: is called before a camera is closed, so that nobody else uses it from then on.
     :param wait_s: before the first frame.
     """
 
@@ -71,6 +81,7 @@ class CameraSupervisor:
         deliver: Callable[[Frame], None],
         on_condition: Callable[[CameraCondition], None] = lambda condition: None,
         *,
+        before_close: Callable[[], None] = lambda: None,
         wait_s: float = 0.0,
         first_retry_s: float = FIRST_RETRY_S,
     ) -> None:
@@ -78,6 +89,7 @@ class CameraSupervisor:
         self._prepare = prepare
         self._deliver = deliver
         self._on_condition = on_condition
+        self._before_close = before_close
         self._wait_s = wait_s
         self._first_retry_s = first_retry_s
         self._camera: Camera | None = None
@@ -113,6 +125,11 @@ class CameraSupervisor:
         return self._condition.state in (CameraState.ENDED, CameraState.FAILED)
 
     @property
+    def stopping(self) -> bool:
+        """Whether :meth:`stop` was called: what takes long gives up then."""
+        return self._stop.is_set()
+
+    @property
     def started(self) -> bool:
         """Whether the thread was started."""
         return self._thread.ident is not None
@@ -124,11 +141,22 @@ class CameraSupervisor:
         """
         try:
             self._open()
-        except CameraError as error:
+        except (CameraError, OSError) as error:
             self._lose(error)
 
     def prepare_now(self) -> None:
-        """Prepare an opened camera in the calling thread, before :meth:`start`, so that errors reach the caller."""
+        """Prepare an opened camera in the calling thread, before :meth:`start`. One that goes away or is busy meanwhile is waited for.
+
+        :raises ConfigError: it isn't what the parameters ask for.
+        :raises NegotiationError: nothing suits everybody.
+        :raises AllocationError: no memory.
+        """
+        try:
+            self._prepare_open()
+        except (CameraError, OSError) as error:
+            self._lose(error)
+
+    def _prepare_open(self) -> None:
         if self._camera is not None and not self._prepared:
             self._prepare(self._camera)
             self._prepared = True
@@ -171,7 +199,7 @@ class CameraSupervisor:
                     return
                 self._attempts += 1
                 self._open()
-            self.prepare_now()
+            self._prepare_open()
             self._streaming_since = time.monotonic()
             self._capture()
         except CameraChangedError as error:
@@ -179,7 +207,9 @@ class CameraSupervisor:
             # At once, but a source that changes all the time must not take all the time.
             self._retry_at = self._streaming_since + self._first_retry_s
             self._become(CameraCondition(CameraState.LOST, str(error), losses=self._losses))
-        except (CameraError, NegotiationError, AllocationError) as error:
+        except RecordingError:  # retries are for devices: a recording would begin at its first frame again
+            raise
+        except (CameraError, NegotiationError, AllocationError, OSError) as error:
             self._lose(error)
 
     def _capture(self) -> None:
@@ -210,7 +240,7 @@ class CameraSupervisor:
             if self._stop.is_set():
                 camera.stop()
 
-    def _lose(self, error: ZcError) -> None:
+    def _lose(self, error: ZcError | OSError) -> None:
         self._close()
         if self._condition.state is CameraState.STREAMING:
             self._losses += 1
@@ -228,4 +258,5 @@ class CameraSupervisor:
         with self._lock:
             camera, self._camera = self._camera, None
         if camera is not None:
+            self._before_close()
             camera.close()

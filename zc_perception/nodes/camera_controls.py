@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rcl_interfaces.msg import IntegerRange, ParameterDescriptor, SetParametersResult
-from rclpy.exceptions import ParameterAlreadyDeclaredException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from zc_perception.camera.camera import Camera
-from zc_perception.camera.controls import ControlInfo, no_such_control
-from zc_perception.errors import CameraError, ConfigError
+from zc_perception.camera.controls import ControlInfo, checked_value, no_such_control
+from zc_perception.errors import CameraError, CameraLostError, ConfigError, ZcError
 from zc_perception.link.rclpy_compat import call_soon, parameter_overrides
+from zc_perception.observe.diagnostics import Level, Status
 
 PREFIX = 'controls.'
 _AS_PARAMETERS = ('integer', 'integer64', 'boolean', 'menu', 'integer_menu', 'bitmask')
+
+
+class _Telling(threading.local):
+    """Whether this thread tells ROS a value that the camera has already."""
+
+    on = False
 
 
 class CameraControls:
@@ -26,67 +33,146 @@ class CameraControls:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._camera: Camera | None = None
+        # Held while a control is set: detach() waits for that, so that no camera is closed under it.
+        self._using = threading.Lock()
+        self._telling = _Telling()
+        self._attached_before = False
         self._known: dict[str, ControlInfo] = {}
         self._wanted: dict[str, Any] = {
             name[len(PREFIX) :]: override.value for name, override in parameter_overrides(node).items() if name.startswith(PREFIX)
         }
         self._in_force: dict[str, Any] = {}
+        self._refused: dict[str, str] = {}
         node.add_on_set_parameters_callback(self._on_set)
 
     def attach(self, camera: Camera) -> None:
-        """Set what is wanted, then declare all.
+        """Set what is wanted, then declare all, or show what they are now. What the driver refuses is a warning.
 
-        :raises ConfigError: a control that the camera doesn't have, or a value that it doesn't take.
-        :raises CameraError: it went away meanwhile.
+        :raises ConfigError: a control that the camera doesn't have, or a value that it doesn't take; not of one that is back.
+        :raises CameraLostError: it went away meanwhile.
         """
-        controls = camera.controls()
-        for name, value in self._wanted.items():
-            if name not in controls:
-                raise no_such_control(camera.device, name, controls)
-            # Its use depends on others: exposure time does nothing under automatic exposure.
-            camera.set_control(name, value)
+        refused = _set_all(camera, self._wanted)
+        if not self._attached_before:
+            for error in refused.values():
+                if isinstance(error, ConfigError):
+                    raise error
+        self._attached_before = True
+        self._refused = {name: str(error) for name, error in refused.items()}
+        for sentence in self._refused.values():
+            self._node.get_logger().warning(sentence)
         self._known = {name: info for name, info in camera.controls().items() if info.kind in _AS_PARAMETERS}
         for name, info in self._known.items():
             if info.value is not None:
-                value = bool(info.value) if info.kind == 'boolean' else info.value
-                self._in_force[name] = value
-                with contextlib.suppress(ParameterAlreadyDeclaredException):
-                    self._node.declare_parameter(PREFIX + name, value, _descriptor(info), ignore_override=True)
-        self._camera = camera
+                self._in_force[name] = _as_value(info, info.value)
+                self._declare(name, info)
+        with self._using:
+            self._camera = camera
+
+    def _declare(self, name: str, info: ControlInfo) -> None:
+        if self._node.has_parameter(PREFIX + name):
+            self._show(name)
+            return
+        with self._tell():
+            self._node.declare_parameter(PREFIX + name, self._in_force[name], _descriptor(info), ignore_override=True)
 
     def detach(self) -> None:
-        """The camera is gone; what is set meanwhile is set when it is back."""
-        self._camera = None
+        """The camera goes. Nobody uses it from here on; until it is back, setting a control is refused."""
+        with self._using:
+            self._camera = None
 
     def _on_set(self, parameters: list[Parameter]) -> SetParametersResult:
         wanted = {p.name[len(PREFIX) :]: p.value for p in parameters if p.name.startswith(PREFIX)}
-        for name, value in wanted.items():
-            if self._in_force.get(name) == value and type(self._in_force.get(name)) is type(value):
-                continue
+        if wanted and not self._telling.on:
             try:
-                self._set(name, value)
+                with self._using:
+                    self._set(wanted)
             except (ConfigError, CameraError) as error:
                 return SetParametersResult(successful=False, reason=str(error))
         return SetParametersResult(successful=True)
 
-    def _set(self, name: str, value: Any) -> None:
+    def _set(self, wanted: Mapping[str, Any]) -> None:
+        """Set all of them, or none. Asks the driver even for a value that was set before: another program may have changed it since."""
         camera = self._camera
         if camera is None:
-            raise CameraError(f"control '{name}' can't be set: the camera is not there; see /diagnostics")
-        in_force = camera.set_control(name, value)
-        self._wanted[name] = value
-        info = self._known.get(name)
-        self._in_force[name] = bool(in_force) if info is not None and info.kind == 'boolean' else in_force
-        if self._in_force[name] != value and self._node.executor is not None:
-            # The driver has rounded: the parameter is to show what is.
-            call_soon(self._node.executor, lambda: self._show(name))
+            raise CameraError(f"control '{next(iter(wanted))}' can't be set: the camera is not there; see /diagnostics")
+        before = camera.controls()
+        for name, value in wanted.items():
+            if name not in before:
+                raise no_such_control(camera.device, name, before)
+            checked_value(camera.device, before[name], value)
+        refused = _set_all(camera, wanted)
+        if refused:
+            done = {name: before[name].value for name in wanted if name not in refused and before[name].value is not None}
+            _set_all(camera, done)
+            raise next(iter(refused.values()))
+        now = camera.controls()
+        for name, value in wanted.items():
+            self._wanted[name] = value
+            self._refused.pop(name, None)
+            found = now[name].value
+            self._in_force[name] = value if found is None else _as_value(now[name], found)
+            if self._in_force[name] != value and self._node.executor is not None:
+                # The driver has rounded: the parameter is to show what is.
+                call_soon(self._node.executor, lambda name=name: self._show(name))
 
     def _show(self, name: str) -> None:
-        self._node.set_parameters([Parameter(PREFIX + name, value=self._in_force[name])])
+        """Make the parameter say what is in force. ROS doesn't let those that are read-only change; :meth:`values` has them."""
+        if self._node.get_parameter(PREFIX + name).value == self._in_force[name]:
+            return
+        with self._tell():
+            self._node.set_parameters([Parameter(PREFIX + name, value=self._in_force[name])])
+
+    @contextlib.contextmanager
+    def _tell(self) -> Iterator[None]:
+        self._telling.on = True
+        try:
+            yield
+        finally:
+            self._telling.on = False
 
     def values(self) -> Mapping[str, Any]:
         """Values in force."""
         return dict(self._in_force)
+
+    def status(self) -> Status:
+        """For diagnostics: what is in force, and what the driver refused when the camera was opened."""
+        values: dict[str, object] = dict(sorted(self._in_force.copy().items()))
+        refused = self._refused.copy()
+        if refused:
+            return Status('controls', Level.WARN, '; '.join(refused.values()), values)
+        return Status('controls', Level.OK, f'{len(values)} controls', values)
+
+
+def _set_all(camera: Camera, wanted: Mapping[str, Any]) -> dict[str, ZcError]:
+    """Set them in whatever order the driver takes them; why it refused the others.
+
+    What one may be depends on how another stands: no exposure time under automatic exposure. Hence as often as it helps.
+
+    :raises CameraLostError: it is gone.
+    """
+    left = dict(wanted)
+    refused: dict[str, ZcError] = {}
+    while left:
+        known = camera.controls()
+        refused = {}
+        # Those that have no effect now come last: one of the others may wake them.
+        for name in sorted(left, key=lambda name: name in known and known[name].inactive):
+            try:
+                if name not in known:
+                    raise no_such_control(camera.device, name, known)
+                camera.set_control(name, left[name])
+            except CameraLostError:
+                raise
+            except (CameraError, ConfigError) as error:
+                refused[name] = error
+        if len(refused) == len(left):
+            break
+        left = {name: left[name] for name in refused}
+    return refused
+
+
+def _as_value(info: ControlInfo, number: int) -> int | bool:
+    return bool(number) if info.kind == 'boolean' else number
 
 
 def _descriptor(info: ControlInfo) -> ParameterDescriptor:

@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from zc_perception.camera.argus import ArgusCamera
+from zc_perception.camera.argus import ArgusCamera, source_description
 from zc_perception.camera.camera import Camera
+from zc_perception.camera.clock import StampClock
+from zc_perception.camera.gstreamer.abi import load_gstreamer
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
+from zc_perception.camera.gstreamer.pipeline import check_description
 from zc_perception.camera.libcamera import LibcameraCamera
 from zc_perception.camera.pattern import PATTERNS
 from zc_perception.camera.replay.camera import STAMPS, ReplayCamera
@@ -22,7 +25,10 @@ from zc_perception.nodes.parameters import ParameterSpec
 
 # Of pipelines, which may take long to start.
 _SILENT_S = 5.0
+_SILENT_FRAMES = 10
 CAMERAS = ('synthetic', 'replay', 'v4l2', 'gstreamer', 'argus', 'libcamera')
+# Their first frame may take seconds, or never come.
+_SLOW = ('gstreamer', 'argus')
 CAMERA_SPECS = (
     ParameterSpec('camera', 'synthetic', 'Kind of camera.', choices=CAMERAS),
     ParameterSpec('width', 0, "Picture width; 0: the camera's own (synthetic: 640).", 'px', 0, 8192),
@@ -36,7 +42,7 @@ CAMERA_SPECS = (
     ParameterSpec('input', -1, "v4l2: which of the device's inputs; -1 leaves it.", '', -1, 63),
     ParameterSpec('pixel_format', 'auto', "v4l2: the driver's fourcc such as NV12, NM12, YUYV; auto: what suits all, NV12 first."),
     ParameterSpec('memory', 'auto', "v4l2: export the driver's buffers, or import our heap's.", choices=('auto', 'export', 'import')),
-    ParameterSpec('silent', 0.0, 'A camera is lost that long without a frame; 0: 2 s or 10 frames, the longer.', 's', 0.0, 3600.0),
+    ParameterSpec('silent', 0.0, 'A camera is lost that long without a frame; 0: 10 frames, at least 2 s (gstreamer, argus, libcamera: 5 s).', 's', 0.0, 3600.0),
     ParameterSpec('video', '', 'replay: path of a video, a folder of pictures, a .nv12 file, a recording.'),
     ParameterSpec('loop', True, 'replay: start again at the end.'),
     ParameterSpec('keep_all', False, 'replay: every frame exactly once, as fast as consumers take them; overrides loop.'),
@@ -62,13 +68,44 @@ class CameraFactory:
     :param parameters: values of :data:`CAMERA_SPECS`.
     :param now_ns: the ROS clock.
     :param ledger: books what the CPU does to pixels.
+    :param clock: makes the stamps of all that it opens, which then increase over a loss; ``None``: each camera has its own.
+    :param stopping: whether nobody waits for a camera that is being opened.
     :param heap_reasons: why the heap is the one that it is, of the last opening.
     """
 
     parameters: Mapping[str, Any]
     now_ns: Callable[[], int]
     ledger: CopyLedger
+    clock: StampClock | None = None
+    stopping: Callable[[], bool] = lambda: False
     heap_reasons: list[str] = field(default_factory=list)
+
+    @property
+    def slow(self) -> bool:
+        """Whether opening takes so long that nobody should wait for it; :meth:`check` says meanwhile what can't be at all."""
+        return self.parameters['camera'] in _SLOW
+
+    def check(self) -> None:
+        """Look at what can be known without opening anything.
+
+        :raises ConfigError: the parameters don't go together, or name a pipeline that can't be made.
+        """
+        self._check_together()
+        parameters = self.parameters
+        pipeline = parameters['pipeline'].strip()
+        if parameters['camera'] == 'argus' and not pipeline:
+            sensor, mode = parameters['sensor_id'], parameters['sensor_mode']
+            size = (parameters['width'], parameters['height'])
+            pipeline = source_description(load_gstreamer(), sensor, mode, *size, parameters['framerate'], {})
+        if self.slow:
+            check_description(pipeline)
+
+    def _check_together(self) -> None:
+        kind = self.parameters['camera']
+        if self.parameters['keep_all'] and kind != 'replay':
+            raise ConfigError(f"parameter 'keep_all' is true, but camera '{kind}' never ends; use it with camera: replay")
+        if kind == 'gstreamer' and not self.parameters['pipeline'].strip():
+            raise ConfigError("parameter 'pipeline' is empty; camera gstreamer needs one: 'v4l2src device=/dev/video0 io-mode=dmabuf'")
 
     def open(self, identity: str) -> Camera:
         """Open it.
@@ -79,8 +116,7 @@ class CameraFactory:
         """
         parameters = self.parameters
         kind = parameters['camera']
-        if parameters['keep_all'] and kind != 'replay':
-            raise ConfigError(f"parameter 'keep_all' is true, but camera '{kind}' never ends; use it with camera: replay")
+        self._check_together()
         if kind == 'v4l2':
             return self._v4l2(identity)
         if kind in ('gstreamer', 'argus', 'libcamera'):
@@ -99,8 +135,13 @@ class CameraFactory:
         heap, self.heap_reasons = open_heap(self.parameters['heap'])
         return heap
 
+    def _silent_s(self) -> float:
+        """Of pipelines: long enough for so many frames of the rate that is asked for."""
+        silent, framerate = float(self.parameters['silent']), float(self.parameters['framerate'])
+        return silent or max(_SILENT_S, _SILENT_FRAMES / framerate if framerate else 0.0)
+
     def _drawn(self, heap: Heap) -> dict[str, Any]:
-        return {'frame_id': self.parameters['frame_id'], 'heap': heap, 'now_ns': self.now_ns, 'ledger': self.ledger}
+        return {'frame_id': self.parameters['frame_id'], 'heap': heap, 'now_ns': self.now_ns, 'clock': self.clock, 'ledger': self.ledger}
 
     def _v4l2(self, identity: str) -> Camera:
         parameters = self.parameters
@@ -113,6 +154,7 @@ class CameraFactory:
             parameters['framerate'],
             parameters['frame_id'],
             now_ns=self.now_ns,
+            clock=self.clock,
             memory=parameters['memory'],
             heap=parameters['heap'],
             pixel_format=parameters['pixel_format'],
@@ -122,20 +164,20 @@ class CameraFactory:
 
     def _gstreamer(self) -> Camera:
         parameters = self.parameters
-        if not parameters['pipeline'].strip():
-            raise ConfigError("parameter 'pipeline' is empty; camera gstreamer needs one: 'v4l2src device=/dev/video0 io-mode=dmabuf'")
         return GStreamerCamera(
             parameters['pipeline'],
             frame_id=parameters['frame_id'],
             now_ns=self.now_ns,
+            clock=self.clock,
             ledger=self.ledger,
             open_heap=self._open_heap,
             width=parameters['width'],
             height=parameters['height'],
             buffers=parameters['pipeline_buffers'],
             require_dmabuf=parameters['require_dmabuf'],
+            stopping=self.stopping,
             assume_linear=parameters['assume_linear'],
-            watchdog_s=parameters['silent'] or _SILENT_S,
+            watchdog_s=self._silent_s(),
         )
 
     def _argus(self) -> Camera:
@@ -149,9 +191,11 @@ class CameraFactory:
             pipeline=parameters['pipeline'],
             frame_id=parameters['frame_id'],
             now_ns=self.now_ns,
+            clock=self.clock,
             ledger=self.ledger,
+            stopping=self.stopping,
             buffers=parameters['pipeline_buffers'],
-            watchdog_s=parameters['silent'] or _SILENT_S,
+            watchdog_s=self._silent_s(),
         )
 
     def _libcamera(self) -> Camera:
@@ -163,8 +207,9 @@ class CameraFactory:
             framerate=parameters['framerate'],
             frame_id=parameters['frame_id'],
             now_ns=self.now_ns,
+            clock=self.clock,
             buffers=max(3, min(32, parameters['pipeline_buffers'])),
-            watchdog_s=parameters['silent'] or _SILENT_S,
+            watchdog_s=self._silent_s(),
         )
 
     def _replay(self, heap: Heap) -> Camera:

@@ -27,7 +27,7 @@ CAMERA_INFO_SPECS = (
 def _package_folder(name: str) -> str:
     try:
         return str(get_package_share_directory(name))
-    except PackageNotFoundError as error:
+    except (PackageNotFoundError, ValueError) as error:  # ValueError: no package can have such a name
         raise LookupError(name) from error
 
 

@@ -10,6 +10,7 @@ from rclpy.qos import QoSProfile
 from sensor_msgs.msg import CompressedImage
 
 from zc_perception.camera.camera import Camera
+from zc_perception.camera.clock import StampClock
 from zc_perception.camera.supervisor import CameraCondition, CameraState, CameraSupervisor
 from zc_perception.errors import CameraLostError, ConfigError, NegotiationError
 from zc_perception.frame import Frame
@@ -79,18 +80,30 @@ class CaptureNode(PerceptionNode):
         self._participants: Sequence[BufferConstraints | Consumer] = ()
         self._settings: BufferSettings | None = None
         self._counters = CaptureCounters()
+        self._said: set[str] = set()
         self._check_frame_id(self.parameters['frame_id'])
         self._stand_ins = parse_stand_ins(self.parameters['participants'])
-        self._factory = CameraFactory(self.parameters, self.now_ns, self.ledger)
+        stamps = StampClock(self.now_ns, is_simulated=lambda: self._node_clock.ros_time_is_active)
+        self._factory = CameraFactory(self.parameters, self.now_ns, self.ledger, stamps, lambda: self.supervisor.stopping)
         self._open = camera_factory or self._factory.open
         self._stereo = stereo
         if stereo is not None:
             stereo.begin(self.get_fully_qualified_name(), self.parameters)
         self.supervisor = CameraSupervisor(
-            'camera', self._open_camera, self._prepare, self._publish, self._on_condition, wait_s=self._delay()
-        )  # fmt: skip
+            'camera',
+            self._open_camera,
+            self._prepare,
+            self._publish,
+            self._on_condition,
+            before_close=self._controls_detach,
+            wait_s=self._delay(),
+        )
         try:
-            self.supervisor.open_now()
+            if self._factory.slow:
+                # The camera's thread opens it: the other cameras and a signal don't wait for its first frame.
+                self._factory.check()
+            else:
+                self.supervisor.open_now()
             adapter = frame_adapter(self.parameters['image_encoding'], self.ledger, holder=self.get_name())
             self.publisher = AdaptedPublisher(self, adapter, 'image_raw', QoSProfile(depth=1), extras=self._extras())
             self._server = FrameServer(self, self.parameters, self.publisher)
@@ -132,7 +145,9 @@ class CaptureNode(PerceptionNode):
         """
         camera = self.supervisor.camera
         if camera is None:
-            raise CameraLostError(f"node '{self.get_name()}': no camera is open: {self.supervisor.condition.reason}")
+            raise CameraLostError(
+                f"node '{self.get_name()}': no camera is open: {self.supervisor.condition.reason or 'it is not there yet'}"
+            )
         return camera
 
     def _open_camera(self, identity: str) -> Camera:
@@ -177,9 +192,15 @@ class CaptureNode(PerceptionNode):
         tried = f' ({"; ".join(reasons)})' if reasons else ''
         self.get_logger().info(f"{settings.slots} slots from heap '{camera.heap_name}'{tried}")
         self.get_logger().info(f'negotiated {self.buffers.describe()}')
-        for notice in camera.notices():
-            self.get_logger().warning(notice)
+        self._say_notices(camera)
         self._settings = settings
+
+    def _say_notices(self, camera: Camera) -> None:
+        """Each once, though the camera be opened again and again."""
+        for notice in camera.notices():
+            if notice not in self._said:
+                self._said.add(notice)
+                self.get_logger().warning(notice)
 
     def start(self) -> None:
         """Start the camera's thread."""
@@ -190,7 +211,6 @@ class CaptureNode(PerceptionNode):
     def _on_condition(self, condition: CameraCondition) -> None:
         """On the camera's thread, or that which opens it first."""
         if condition.state is CameraState.LOST:
-            self._controls_detach()
             again = f'; next attempt in {condition.retry_s:.1f} s' if condition.retry_s else ''
             self.get_logger().error(f'the camera is not there: {condition.reason}{again}')
         elif condition.state is CameraState.FAILED:
@@ -218,16 +238,20 @@ class CaptureNode(PerceptionNode):
         return self.supervisor.finished
 
     def collect_diagnostics(self) -> list[Status]:
-        """Camera, pool, link, copies, calibration, negotiation and, of a side, the pairs."""
+        """Camera, pool, link, copies, calibration, negotiation, controls and, of a side, the pairs."""
         camera = self.supervisor.camera
+        if camera is not None and self._settings is not None:
+            self._say_notices(camera)
+        paced = self.parameters['camera'] != 'replay'  # recordings have pauses, and keep_all goes as fast as its consumers
         negotiation = Status('negotiation', Level.WARN, 'waits for the camera') if self.buffers is None else self.buffers.status()
         return [
-            camera_status(camera, self.supervisor.condition, self._counters, started=self.supervisor.started),
+            camera_status(camera, self.supervisor.condition, self._counters, started=self.supervisor.started, paced=paced),
             pool_status(camera),
             self._server.status(),
             copies_status(self.ledger),
             self._camera_info.status(),
             negotiation,
+            self._controls.status(),
             *([] if self._stereo is None else [self._stereo.status()]),
         ]
 

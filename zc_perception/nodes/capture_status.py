@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 
 from zc_perception.camera.camera import Camera, CameraStatistics
 from zc_perception.camera.supervisor import CameraCondition, CameraState
@@ -11,15 +12,47 @@ from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import SlotState
 from zc_perception.observe.diagnostics import Level, Status
 
+# A rate is judged over so many frames that were due, and so long at least: a period more or less must not matter.
+_JUDGED_FRAMES = 10
+_JUDGED_S = 1.0
+# Of the target. Sensors that expose longer in the dark give half of their rate on purpose.
+_FAR_BELOW = 0.45
+
+
+@dataclass(frozen=True)
+class CaptureInterval:
+    """What came since the last look.
+
+    :param rate: good frames per second.
+    :param captured: good frames.
+    :param bad: see :class:`CameraStatistics`.
+    :param lost: likewise.
+    :param no_slot: likewise.
+    :param pace: of the target rate, over the last stretch of streaming that was long enough to judge; ``None``: none was yet.
+    """
+
+    rate: float
+    captured: int = 0
+    bad: int = 0
+    lost: int = 0
+    no_slot: int = 0
+    pace: float | None = None
+
 
 class CaptureCounters:
-    """Sums a camera's counters over its openings, and measures its rate between two looks."""
+    """Sums a camera's counters over its openings, and says what came between two looks.
 
-    def __init__(self) -> None:
+    :param monotonic: seconds.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.openings = 0
+        self._monotonic = monotonic
+        self._stretch: tuple[int, float, int] | None = None
+        self._pace: float | None = None
         self._camera: Camera | None = None
         self._before = CameraStatistics(0, 0, 0)
-        self._looked_at = (time.monotonic(), 0)
+        self._looked_at = (monotonic(), self._before)
 
     def begin(self, camera: Camera) -> None:
         """A camera was opened, maybe anew."""
@@ -34,17 +67,47 @@ class CaptureCounters:
         now = self._camera.statistics()
         return CameraStatistics(*(getattr(self._before, f.name) + getattr(now, f.name) for f in fields(CameraStatistics)))
 
-    def rate(self) -> float:
-        """Frames per second since the last call."""
+    def look(self, target: float) -> CaptureInterval:
+        """What came since the last call.
+
+        :param target: frames per second that a streaming camera should give; 0: there is none, or it doesn't stream.
+        """
         then, before = self._looked_at
-        now, captured = time.monotonic(), self.total().captured
-        self._looked_at = (now, captured)
-        return (captured - before) / max(1e-3, now - then)
+        now, total = self._monotonic(), self.total()
+        self._looked_at = (now, total)
+        self._judge(now, total.captured, target)
+        captured = total.captured - before.captured
+        return CaptureInterval(
+            captured / max(1e-3, now - then),
+            captured,
+            total.bad - before.bad,
+            total.lost - before.lost,
+            total.no_slot - before.no_slot,
+            self._pace,
+        )
+
+    def _judge(self, now: float, captured: int, target: float) -> None:
+        if target <= 0 or self._stretch is None or self._stretch[0] != self.openings:
+            self._pace = None
+            self._stretch = (self.openings, now, captured) if target > 0 else None
+            return
+        _, since, before = self._stretch
+        if now - since < max(_JUDGED_S, _JUDGED_FRAMES / target):
+            return
+        self._pace = (captured - before) / (now - since) / target
+        self._stretch = (self.openings, now, captured)
 
 
-def camera_status(camera: Camera | None, condition: CameraCondition, counters: CaptureCounters, *, started: bool) -> Status:
-    """Whether it streams, and what was lost."""
+def camera_status(
+    camera: Camera | None, condition: CameraCondition, counters: CaptureCounters, *, started: bool, paced: bool = True
+) -> Status:
+    """Whether it streams, and what was lost since the last look.
+
+    :param paced: whether it should keep its rate; else its consumers make the pace.
+    """
     statistics = counters.total()
+    streaming = condition.state is CameraState.STREAMING
+    interval = counters.look(camera.framerate if camera is not None and streaming and paced else 0.0)
     values: dict[str, object] = {
         'state': condition.state.value,
         'captured': statistics.captured,
@@ -53,7 +116,7 @@ def camera_status(camera: Camera | None, condition: CameraCondition, counters: C
         'lost_by_the_driver': statistics.lost,
         'bad': statistics.bad,
         'late': statistics.late,
-        'framerate': f'{counters.rate():.2f}',
+        'framerate': f'{interval.rate:.2f}',
         'openings': counters.openings,
         'times_lost': condition.losses,
     }
@@ -84,7 +147,33 @@ def camera_status(camera: Camera | None, condition: CameraCondition, counters: C
         return Status('camera', Level.WARN, 'not started', values)
     if condition.state is CameraState.CLOSED:
         return Status('camera', Level.WARN, 'waits for the first frame', values)
-    return Status('camera', Level.OK, 'streaming', values)
+    return Status('camera', *_verdict(interval, str(values.get('copy_reason') or '')), values)
+
+
+def _verdict(interval: CaptureInterval, copy_reason: str) -> tuple[Level, str]:
+    """Of a camera that streams.
+
+    :param copy_reason: why the CPU copies every frame; empty: it doesn't.
+    """
+    if interval.bad and not interval.captured:
+        return Level.ERROR, f'no good frame: all {interval.bad} since the last look are bad; look at its cable, power and bandwidth'
+    if interval.pace == 0:
+        return Level.ERROR, 'no frame comes; look at its cable and power, and at who holds its buffers'
+    complaints = []
+    if interval.bad:
+        complaints.append(f'{interval.bad} bad')
+    if interval.lost:
+        complaints.append(f'{interval.lost} lost by the driver')
+    if interval.no_slot:
+        complaints.append(f"{interval.no_slot} without a free slot (raise parameter 'slots', or release frames sooner)")
+    text = f'frames left out since the last look: {", ".join(complaints)}' if complaints else ''
+    if interval.pace is not None and interval.pace < _FAR_BELOW:
+        slow = f'only {100 * interval.pace:.0f} % of its framerate comes'
+        text = f'{slow}; {text}' if text else slow
+    if copy_reason:
+        text = f'{text}; ' if text else ''
+        text += f'every frame is copied by the CPU: {copy_reason}'
+    return (Level.WARN, text) if text else (Level.OK, 'streaming')
 
 
 def pool_status(camera: Camera | None) -> Status:

@@ -133,18 +133,20 @@ class RecorderNode(PerceptionNode):
         return Status('recording', Level.OK, 'finished' if self._finished else 'recording', values)
 
     def stop(self) -> None:
-        """See :class:`PerceptionNode`. What was copied is written, however long the disk takes."""
+        """See :class:`PerceptionNode`. What was copied is written as long as the disk goes on; one that is stuck is given up."""
         if self._stop.is_set():
             return
         self._stop.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=1.5)
         self.subscription.destroy()
-        self.recorder.close()
+        whole = self.recorder.close()
         done = self.recorder.statistics()
         self.get_logger().info(
             f'{done.recorded} frames in {", ".join(done.files) or "no file"}, {done.dropped} left out for the disk, {done.refused} refused'
         )
+        if not whole:
+            self.get_logger().error(done.failure)
 
 
 def zc_record() -> int:

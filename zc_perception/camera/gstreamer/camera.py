@@ -35,10 +35,8 @@ from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.modifier import LINEAR, modifier_name
 
 COPY_REASON = 'gstreamer_copy'
-DEFAULT_BUFFERS = 8
-LEAST_BUFFERS, MOST_BUFFERS = 2, 32
-_WAIT_S = 0.25
-_FENCE_POLL_S = 0.005
+DEFAULT_BUFFERS, LEAST_BUFFERS, MOST_BUFFERS = 8, 2, 32
+_WAIT_S, _FENCE_POLL_S = 0.25, 0.005
 _ADVICE = 'use a source that gives dma-bufs, such as v4l2src io-mode=dmabuf, and no element behind it that makes new frames'
 
 
@@ -47,6 +45,7 @@ class GStreamerCamera(WithoutControls):
 
     :param pipeline: as for gst-launch-1.0, without a sink, or with an appsink of its own.
     :param now_ns: the ROS clock.
+    :param clock: that of the camera's openings before, so that stamps go on increasing; ``None``: a new one.
     :param ledger: books each frame that had to be copied.
     :param open_heap: gives the memory that frames are copied to; called only for a pipeline that has to be copied.
     :param width: what the pipeline has to give; 0: whatever it does.
@@ -56,6 +55,7 @@ class GStreamerCamera(WithoutControls):
     :param assume_linear: caps of the old style with the feature ``memory:DMABuf`` mean LINEAR. You know it, they don't say it.
     :param keep_all: a source that isn't live gives every frame, as fast as consumers take them; otherwise it keeps its own pace.
     :param start_timeout_s: how long the first frame may take.
+    :param stopping: whether nobody waits for the first frame any more.
     :param watchdog_s: a live source that is silent for longer is lost; 0: it may be.
     :raises ConfigError: GStreamer isn't there, or the pipeline can't be made, or isn't what was asked for.
     :raises CameraError: it doesn't run.
@@ -76,7 +76,9 @@ class GStreamerCamera(WithoutControls):
         assume_linear: bool = False,
         keep_all: bool = False,
         start_timeout_s: float = 10.0,
+        stopping: Callable[[], bool] = lambda: False,
         watchdog_s: float = 5.0,
+        clock: StampClock | None = None,
     ) -> None:
         if not LEAST_BUFFERS <= buffers <= MOST_BUFFERS:
             raise ConfigError(f'{buffers} buffers can not be asked of a pipeline; use {LEAST_BUFFERS} to {MOST_BUFFERS}')
@@ -87,11 +89,10 @@ class GStreamerCamera(WithoutControls):
         self._now_ns = now_ns
         self._ledger = ledger
         self._open_heap = open_heap
-        self._assume_linear = assume_linear
-        self._require_dmabuf = require_dmabuf
+        self._assume_linear, self._require_dmabuf = assume_linear, require_dmabuf
         self._keep_all = keep_all
         self._watchdog_s = watchdog_s
-        self.clock = StampClock(now_ns)
+        self.clock = StampClock(now_ns) if clock is None else clock.reopened()
         self._heap: Heap | None = None
         self._shared: SharedFrames | None = None
         self._pool: BufferPool | None = None
@@ -105,7 +106,7 @@ class GStreamerCamera(WithoutControls):
         self.copy_reason = ''  # why every frame is copied by the CPU
         self._pipeline = Pipeline(self._gst, pipeline, buffers=buffers, keep_all=keep_all)
         try:
-            with self._pipeline.start(start_timeout_s) as first:
+            with self._pipeline.start(start_timeout_s, stopping) as first:
                 self._begin(first)
             if (width and width != self.width) or (height and height != self.height):
                 raise ConfigError(
@@ -125,8 +126,7 @@ class GStreamerCamera(WithoutControls):
         except (FormatError, LayoutError) as error:
             raise CameraError(f'{self._where}: {error}') from error
         self.width, self.height = self._layout.width, self._layout.height
-        self.framerate = self._format.framerate
-        self._colorimetry = self._format.colorimetry
+        self.framerate, self._colorimetry = self._format.framerate, self._format.colorimetry
 
     def _take(self, first: Sample) -> None:
         """Take frames where they are, or find out why that can't be."""
@@ -197,7 +197,13 @@ class GStreamerCamera(WithoutControls):
         """For diagnostics."""
         copied = 0 if self._shared is None else self._shared.copied_upstream
         replaced = self._pool.replaced if isinstance(self._pool, ForeignBufferPool) else 0
-        return {'caps': self._format.caps, 'live': self._pipeline.live, 'copied_upstream': copied, 'buffers_replaced': replaced}
+        return {
+            'caps': self._format.caps,
+            'live': self._pipeline.live,
+            'copy_reason': self.copy_reason,
+            'copied_upstream': copied,
+            'buffers_replaced': replaced,
+        }
 
     def constraints(self) -> BufferConstraints:
         """See :class:`Camera`. Strides and offsets are the pipeline's, unless frames are copied."""

@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import re
 import time
+from collections.abc import Callable
 from ctypes import byref, c_int, c_void_p
 from typing import TypeVar
 
@@ -39,6 +40,7 @@ from zc_perception.camera.gstreamer.abi import (
     State,
     StateChange,
     VideoInfo,
+    load_gstreamer,
 )
 from zc_perception.errors import CameraBusyError, CameraError, CameraLostError, ConfigError
 
@@ -143,6 +145,14 @@ def complete(description: str) -> tuple[str, str]:
     return (text, named[1]) if named else (f'{text} name={SINK}', SINK)
 
 
+def check_description(description: str) -> None:
+    """Whether a pipeline can be made of *description*. No device is opened.
+
+    :raises ConfigError: GStreamer isn't there, the description can't be understood, or an element is missing.
+    """
+    Pipeline(load_gstreamer(), description, buffers=1).close()
+
+
 class Pipeline:
     """One pipeline. :meth:`start`, :meth:`pull` and :meth:`close` belong to one thread.
 
@@ -219,10 +229,11 @@ class Pipeline:
         gst.gst_query_add_allocation_pool(query, None, video.size if known else 0, self._buffers, 0)
         return PROBE_HANDLED
 
-    def start(self, timeout_s: float) -> Sample:
+    def start(self, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> Sample:
         """Start it and wait for the first frame, which says what all of them are. A source that isn't live still stands still then.
 
-        :raises CameraError: an element failed, the stream ended at once, or no frame came within *timeout_s*.
+        :param stopping: whether nobody wants the frame any more.
+        :raises CameraError: an element failed, the stream ended at once, no frame came within *timeout_s*, or *stopping* said so.
         """
         deadline = time.monotonic() + timeout_s
         change = self._set_state(State.PAUSED)
@@ -241,6 +252,8 @@ class Pipeline:
             if sample is not None:
                 return sample
             self.check()
+            if stopping():
+                raise CameraLostError(f"pipeline '{self.description}' was stopped before its first frame; start the node again")
             if self.ended:
                 raise CameraError(f"pipeline '{self.description}' ended before its first frame; try it with gst-launch-1.0 first")
             if time.monotonic() >= deadline:

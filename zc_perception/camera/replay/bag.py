@@ -18,7 +18,7 @@ from zc_perception.camera.replay.cdr import CompressedPicture, read_compressed_i
 from zc_perception.camera.replay.images import decode_picture
 from zc_perception.camera.replay.pixels import PlaneWriter, RawPicture, check_picture
 from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment, even
-from zc_perception.errors import CameraError, ConfigError, FormatError, LayoutError, nearest
+from zc_perception.errors import ConfigError, FormatError, LayoutError, RecordingError, nearest
 from zc_perception.frame import Header
 
 SUFFIXES = ('.mcap', '.db3')
@@ -133,7 +133,7 @@ class BagSource(FrameSource):
         try:
             entry = next(self._messages, None)
         except Exception as error:  # as in _reader_for
-            raise CameraError(f"recording '{self.name}' can't be read on: {_first_line(error)}") from error
+            raise RecordingError(f"recording '{self.name}' can't be read on: {_first_line(error)}") from error
         return None if entry is None else (entry[1], entry[2])
 
     def advance(self) -> Moment | None:
@@ -158,7 +158,7 @@ class BagSource(FrameSource):
     def read(self, planes: Sequence[NDArray[Any]]) -> bool:
         """See :class:`FrameSource`.
 
-        :raises CameraError: a picture of another size.
+        :raises RecordingError: a picture of another size.
         """
         picture = self._picture
         try:
@@ -178,9 +178,9 @@ class BagSource(FrameSource):
 
     def _check_size(self, width: int, height: int) -> None:
         if (width, height) != self._own:
-            raise CameraError(
+            raise RecordingError(
                 f"recording '{self.name}' changes from {self._own[0]}x{self._own[1]} to {width}x{height}; "
-                "play its parts one by one: 'start' or 'start_frame' begins behind the change"
+                "play its parts one by one: parameter 'replay_start' begins behind the change"
             )
 
     def restart(self) -> None:
@@ -242,6 +242,6 @@ def _choose(topics: dict[str, Any], wanted: str, path: str) -> str:
     if len(pictures) != 1:
         what = 'several topics with pictures' if pictures else f'no topic with pictures ({" and ".join(_READERS)})'
         raise ConfigError(
-            f"recording '{path}' has {what}; {there}; set parameter 'topic'" if pictures else f"recording '{path}' has {what}; {there}"
+            f"recording '{path}' has {what}; {there}; set parameter 'replay_topic'" if pictures else f"recording '{path}' has {what}; {there}"
         )
     return pictures[0]

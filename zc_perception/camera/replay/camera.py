@@ -19,7 +19,7 @@ from zc_perception.camera.replay.raw import RawSource
 from zc_perception.camera.replay.recording import RecordingSource
 from zc_perception.camera.replay.source import FrameSource, Moment
 from zc_perception.camera.replay.video import VideoSource, check_file
-from zc_perception.errors import CameraError, ConfigError
+from zc_perception.errors import ConfigError, RecordingError
 from zc_perception.frame import Header
 from zc_perception.pixel.fourcc import pixel_format
 from zc_perception.pixel.layout import check_dimensions
@@ -49,7 +49,7 @@ def open_source(path: str, *, width: int = 0, height: int = 0, framerate: float 
     except OSError as error:
         raise ConfigError(f"'{path}' can't be read: {error.strerror}") from error
     if topic and not bag:
-        raise ConfigError(f"parameter 'topic' is '{topic}', but '{path}' is no rosbag2 recording; leave it empty")
+        raise ConfigError(f"parameter 'replay_topic' is '{topic}', but '{path}' is no rosbag2 recording; leave it empty")
     if bag:
         return BagSource(path, topic, width, height)
     if place.is_dir() or suffix in replay_images.SUFFIXES:
@@ -77,7 +77,7 @@ class ReplayCamera(DrawnCamera):
     :param start_s: leave out so many seconds.
     :param start_frame: leave out so many frames; with *start_s*, whichever is later.
     :param stamps: one of :data:`STAMPS`. Recorded stamps go on increasing when the recording loops.
-    :raises ConfigError: the recording can't be used, or has nothing at the start that was asked for.
+    :raises ConfigError: the recording can't be used or read so far, or has nothing at the start that was asked for.
     :raises LayoutError: an odd width or height.
     """
 
@@ -117,15 +117,30 @@ class ReplayCamera(DrawnCamera):
             self._recorded = stamps == 'recorded'
             self._ended = False
             self._begin()
+        except RecordingError as error:
+            source.close()
+            raise ConfigError(str(error)) from error
         except BaseException:
             source.close()
             raise
 
+    def _seek(self) -> Moment | None:
+        try:
+            return self._source.seek(*self._start)
+        except RecordingError as error:
+            raise self._ended_at(self._source.sought, error) from error
+        finally:
+            self._number = self._source.sought
+
+    def _ended_at(self, number: int, error: RecordingError) -> RecordingError:
+        self._ended = True
+        return RecordingError(f'frame {number}: {error}')
+
     def _begin(self) -> None:
-        self._moment: Moment | None = self._source.seek(*self._start)
+        self._moment: Moment | None = self._seek()
         if self._moment is None:
             frame, offset_ns = self._start
-            raise ConfigError(f"'{self._video}' ends before frame {frame} and {offset_ns / 1e9:g} s; begin earlier")
+            raise ConfigError(f"'{self._video}' ends before frame {frame} and {offset_ns / 1e9:g} s; lower parameter 'replay_start'")
         self._first_ns = self._moment.time_ns
         self._newest_ns = self._first_ns
         self._rounds_ns = 0
@@ -143,15 +158,15 @@ class ReplayCamera(DrawnCamera):
         """See :class:`Camera`."""
         return self._ended
 
-    @property
-    def notice(self) -> str:
-        """What the user should know of the recording; empty for nothing."""
-        return self._source.notice()
+    def notices(self) -> Sequence[str]:
+        """See :class:`Camera`. What is missing or damaged in the recording."""
+        notice = self._source.notice()
+        return (notice,) if notice else ()
 
     def _next(self) -> Moment | None:
         """The frame that is due: the one that still waits for a slot, or the next."""
         if self._moment is None and not self._ended:
-            self._moment = self._source.advance()
+            self._moment = self._advance()
             if self._moment is None and self._loop:
                 self._moment = self._again()
             if self._moment is None:
@@ -160,14 +175,25 @@ class ReplayCamera(DrawnCamera):
                 self._newest_ns = max(self._newest_ns, self._moment.time_ns)
         return self._moment
 
+    def _advance(self) -> Moment | None:
+        self._number += 1
+        try:
+            return self._source.advance()
+        except RecordingError as error:
+            raise self._ended_at(self._number, error) from error
+
     def _again(self) -> Moment | None:
         if not self._good_in_round:
-            raise CameraError(f"'{self._video}' has no frame that can be decoded")
+            self._ended = True
+            raise RecordingError(f"'{self._video}' has no frame that can be decoded")
         self._good_in_round = 0
         self._rounds_ns += self._newest_ns - self._first_ns + round(1e9 / self._source.framerate)
         self._newest_ns = self._first_ns
-        self._source.restart()
-        return self._source.seek(*self._start)
+        try:
+            self._source.restart()
+        except RecordingError as error:
+            raise self._ended_at(0, error) from error
+        return self._seek()
 
     def _elapsed_ns(self) -> int:
         """See :class:`DrawnCamera`."""
@@ -208,7 +234,10 @@ class ReplayCamera(DrawnCamera):
 
     def draw(self, sequence: int, planes: Sequence[NDArray[Any]]) -> bool:
         """See :class:`DrawnCamera`."""
-        good = self._source.read(planes)
+        try:
+            good = self._source.read(planes)
+        except RecordingError as error:
+            raise self._ended_at(self._number, error) from error
         self._moment = None
         if good:
             self._good_in_round += 1

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from zc_perception.camera.replay.pixels import PlaneWriter
 from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment, check_size, even
-from zc_perception.errors import CameraError, ConfigError
+from zc_perception.errors import ConfigError, RecordingError
 
 SUFFIXES = ('.png', '.jpg', '.jpeg', '.bmp', '.webp', '.tif', '.tiff', '.ppm', '.pgm', '.pnm')
 # A camera's pictures are not turned, whatever EXIF says of how the camera was held.
@@ -82,14 +82,14 @@ class ImageSource(FrameSource):
     def read(self, planes: Sequence[NDArray[Any]]) -> bool:
         """See :class:`FrameSource`.
 
-        :raises CameraError: a picture of another size; names it.
+        :raises RecordingError: a picture of another size; names it.
         """
         file = self._files[self._number]
         picture = _read_picture(file)
         if picture is None:
             return False
         if (picture.shape[1], picture.shape[0]) != self._own:
-            raise CameraError(
+            raise RecordingError(
                 f"picture '{file}' is {picture.shape[1]}x{picture.shape[0]}, '{self._files[0].name}' is {self._own[0]}x{self._own[1]}; "
                 'all pictures of a folder must have one size: scale them, or put them into folders of their own'
             )

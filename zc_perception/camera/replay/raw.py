@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from zc_perception.camera.replay.pixels import PlaneWriter
 from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment
-from zc_perception.errors import CameraError, ConfigError, LayoutError, nearest
+from zc_perception.errors import ConfigError, RecordingError, LayoutError, nearest
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import NV12, pixel_format
 from zc_perception.pixel.layout import check_dimensions
@@ -169,7 +169,7 @@ class RawSource(FrameSource):
     def read(self, planes: Sequence[NDArray[Any]]) -> bool:
         """See :class:`FrameSource`.
 
-        :raises CameraError: the file can't be read.
+        :raises RecordingError: the file can't be read.
         """
         geometry, content = self._geometry, self._content
         view, got = content.data, 0
@@ -181,7 +181,7 @@ class RawSource(FrameSource):
                     return False  # the file has been cut meanwhile
                 got += count
         except OSError as error:
-            raise CameraError(f"raw file '{self.name}' can't be read: {error.strerror}") from error
+            raise RecordingError(f"raw file '{self.name}' can't be read: {error.strerror}") from error
         width, height, stride = geometry.width, geometry.height, geometry.stride
         luma = np.ndarray((height, width), np.uint8, content, 0, (stride, 1))
         chroma = np.ndarray((height // 2, width // 2, 2), np.uint8, content, stride * geometry.rows, (stride, 2, 1))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from zc_perception.camera.recording import SUFFIX, RecordingReader
 from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment
-from zc_perception.errors import CameraError, ConfigError
+from zc_perception.errors import ConfigError, RecordingError
 
 __all__ = ['SUFFIX', 'RecordingSource']
 
@@ -48,7 +48,7 @@ class RecordingSource(FrameSource):
         middle = float(np.median(intervals)) if len(intervals) else 0.0
         if middle > 0:
             self.framerate = 1e9 / middle
-        self._first_ns = stamps[0] if stamps else 0
+        self._first_ns = stamps[0] if stamps else None
         self._last_ns = 0
 
     def advance(self) -> Moment | None:
@@ -59,9 +59,11 @@ class RecordingSource(FrameSource):
         try:
             frame = self._reader.frame(self._number)
         except OSError as error:
-            raise CameraError(f"recording '{self.name}' can't be read: {error.strerror}") from error
+            raise RecordingError(f"recording '{self.name}' can't be read: {error.strerror}") from error
         if frame is None:
             return Moment(self._last_ns)
+        if self._first_ns is None:
+            self._first_ns = frame.header.stamp_ns
         self._last_ns = frame.header.stamp_ns - self._first_ns
         return Moment(self._last_ns, frame.header)
 
@@ -70,7 +72,7 @@ class RecordingSource(FrameSource):
         try:
             found = self._reader.read_planes(self._number)
         except OSError as error:
-            raise CameraError(f"recording '{self.name}' can't be read: {error.strerror}") from error
+            raise RecordingError(f"recording '{self.name}' can't be read: {error.strerror}") from error
         if found is None:
             return False
         for source, target in zip(found, planes, strict=True):

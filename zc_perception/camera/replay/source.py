@@ -41,6 +41,7 @@ class FrameSource(ABC):
     fourcc = NV12
     colorimetry = BT601_LIMITED
     has_headers = False
+    sought = 0
 
     def __init__(self, name: str, width: int, height: int, framerate: float) -> None:
         self.name = name
@@ -52,7 +53,7 @@ class FrameSource(ABC):
     def advance(self) -> Moment | None:
         """Go to the next frame; ``None``: there is none.
 
-        :raises CameraError: the recording can't be read on.
+        :raises RecordingError: the recording can't be read on.
         """
 
     @abstractmethod
@@ -66,13 +67,15 @@ class FrameSource(ABC):
     def seek(self, frame: int, offset_ns: int) -> Moment | None:
         """From the start, go to the first frame that is number *frame* or later and *offset_ns* or more after the first one.
 
-        :raises CameraError: the recording can't be read so far.
+        :attr:`sought` is its number then; after an error, that of the frame which can't be read.
+
+        :raises RecordingError: the recording can't be read so far.
         """
-        number = 0
+        self.sought = 0
         while (moment := self.advance()) is not None:
-            if number >= frame and moment.time_ns >= offset_ns:
+            if self.sought >= frame and moment.time_ns >= offset_ns:
                 return moment
-            number += 1
+            self.sought += 1
         return None
 
     def notice(self) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from zc_perception.camera.replay.pixels import PlaneWriter
 from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment, even
-from zc_perception.errors import CameraError, ConfigError
+from zc_perception.errors import ConfigError, RecordingError
 
 
 def open_video(path: str) -> cv2.VideoCapture:
@@ -72,7 +72,7 @@ class VideoSource(FrameSource):
         try:
             self._capture = open_video(self.name)
         except ConfigError as error:
-            raise CameraError(str(error)) from error
+            raise RecordingError(str(error)) from error
         self._number = -1
 
     def close(self) -> None:

@@ -43,6 +43,7 @@ class V4l2Camera:
     :param height: likewise.
     :param framerate: 0 likewise.
     :param now_ns: the ROS clock.
+    :param clock: that of the camera's openings before, so that stamps go on increasing; ``None``: a new one.
     :param memory: ``export``: the driver's buffers; ``import``: a heap's; ``auto``: export, and import where that can't be.
     :param heap: where imported buffers come from.
     :param pixel_format: V4L2's fourcc such as ``NM12``; ``auto`` offers all that the device has, NV12 first.
@@ -68,20 +69,25 @@ class V4l2Camera:
         pixel_format: str = 'auto',
         input: int | None = None,
         silent_s: float = 0.0,
+        clock: StampClock | None = None,
         open_device: Callable[[str], V4l2Device] = V4l2Device.open,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         if not 0.0 <= silent_s < float('inf'):
             raise ConfigError(f'a camera that is silent after {silent_s} s; a number of seconds is needed, 0 for the default')
-        self._device = open_device(path)
+        self._wake = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        try:
+            self._device = open_device(path)
+        except BaseException:
+            self._wake.close()
+            raise
         self._frame_id = frame_id
-        self.clock = StampClock(now_ns)
+        self.clock = StampClock(now_ns) if clock is None else clock.reopened()
         self._monotonic = monotonic
         self._wanted_rate = framerate
         self._pool: BufferPool | None = None
         self._stream: V4l2Stream | None = None
         self._memory: FrameMemory | None = None
-        self._wake = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._stopped = False
         self._captured = 0
         self._bad = 0
@@ -326,6 +332,7 @@ class V4l2Camera:
         if filled.error or any(used < least for used, least in zip(filled.used, self._least, strict=True)):
             self._bad += 1
             pool.discard(slot)
+            stream.bad(pool)
             return None
         if filled.data_offsets != self._data_offsets:
             pool.discard(slot)
@@ -333,6 +340,7 @@ class V4l2Camera:
                 f"'{self._device.path}' ({self._device.driver}): the data begins at {filled.data_offsets}, before it was "
                 f'{self._data_offsets}; use another format'
             )
+        stream.good()
         now = time.monotonic_ns()
         hardware = filled.monotonic and now - _OLDEST_NS <= filled.stamp_ns <= now + _NEWEST_NS
         captured_ns = filled.stamp_ns if hardware else now

@@ -33,6 +33,7 @@ class DeviceFile(Protocol):
         """``ioctl(2)``; *argument* is filled in place.
 
         :raises OSError: as the driver answers.
+        :raises CameraLostError: it was closed meanwhile.
         """
 
     def poll(self, wake: OwnedFd, timeout_ms: int) -> int:
@@ -57,7 +58,11 @@ class OpenFile:
 
     def ioctl(self, request: int, argument: Argument) -> None:
         """See :class:`DeviceFile`."""
-        fcntl.ioctl(self._fd.fileno(), request, argument)
+        try:
+            number = self._fd.fileno()
+        except ValueError as error:
+            raise CameraLostError(f"'{self.path}' was closed; wait until the camera is back") from error
+        fcntl.ioctl(number, request, argument)
 
     def poll(self, wake: OwnedFd, timeout_ms: int) -> int:
         """See :class:`DeviceFile`. Registered once: it is always the same camera that waits."""

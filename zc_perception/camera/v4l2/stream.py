@@ -34,7 +34,7 @@ class V4l2Stream:
     :param memory: MEMORY_MMAP or MEMORY_DMABUF.
     :param buffers: memory buffers for each frame.
     :param needed: how many the driver must have queued to go on; with fewer its silence is not its fault.
-    :param silent_s: without a frame for so long the stream is started anew, once, and then given up.
+    :param silent_s: without a good frame (see :meth:`good`) for so long the stream is started anew, once, and then given up.
     """
 
     def __init__(
@@ -177,8 +177,23 @@ class V4l2Stream:
             raise CameraChangedError(f"'{self._device.path}': its source changed to {now}; open it again and negotiate anew")
         self._fail(pool, f"'{self._device.path}': its source was interrupted")
 
+    def good(self) -> None:
+        """The buffer that :meth:`next` gave last is a whole frame."""
+        self._heard = self._monotonic()
+        self._silences = 0
+        self._good += 1
+        if self._good >= _HEALTHY_FRAMES:
+            self._failures = 0
+
+    def bad(self, pool: BufferPool) -> None:
+        """It isn't, and its slot is free again. A camera that gives nothing else is as good as silent.
+
+        :raises CameraLostError: for too long, after a start anew, too.
+        """
+        self._listen(pool)
+
     def _listen(self, pool: BufferPool) -> None:
-        """No frame this time."""
+        """No good frame this time."""
         now = self._monotonic()
         if len(self._queued) < self._needed:
             self._heard = now
@@ -187,7 +202,7 @@ class V4l2Stream:
         self._silences += 1
         if self._silences > 1:
             raise CameraLostError(
-                f"'{self._device.path}' is silent: no frame for {self._silent_s:g} s, nor after its stream was started anew; look at its "
+                f"'{self._device.path}' is silent: no good frame for {self._silent_s:g} s, nor after its stream was started anew; look at its "
                 'cable and power'
             )
         self._restart(pool)
@@ -210,11 +225,6 @@ class V4l2Stream:
         with self._lock:
             self._queued.discard(filled.index)
             self._starved = len(self._queued) < self._needed
-        self._heard = self._monotonic()
-        self._silences = 0
-        self._good += 1
-        if self._good >= _HEALTHY_FRAMES:
-            self._failures = 0
 
     def close(self) -> None:
         """Stop. Frames that are leased stay readable."""
