@@ -105,6 +105,17 @@ def test_a_source_without_a_frame_is_given_up() -> None:
         open_camera(f'zcframes live=1 {TIGHT} ! valve drop=true', start_timeout_s=0.3)
 
 
+def test_waiting_for_the_first_frame_ends_with_the_node() -> None:
+    asked: list[int] = []
+
+    def stopping() -> bool:
+        asked.append(0)
+        return len(asked) > 1
+
+    with pytest.raises(CameraLostError, match=r'was stopped before its first frame'):
+        open_camera(f'zcframes live=1 {TIGHT} ! valve drop=true', start_timeout_s=600.0, stopping=stopping)
+
+
 def test_too_few_buffers_are_refused() -> None:
     with (
         pytest.raises(CameraError, match='gives 1 buffers before it wants them back, 2 are needed'),

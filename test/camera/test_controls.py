@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 
 import pytest
@@ -13,6 +14,7 @@ from zc_perception.camera.controls import NO_CONTROLS, ControlInfo, checked_valu
 from zc_perception.camera.v4l2 import control_abi as abi
 from zc_perception.camera.v4l2.controls import V4l2Controls, control_name
 from zc_perception.camera.v4l2.device import V4l2Device
+from zc_perception.camera.v4l2.file import OpenFile, call
 from zc_perception.errors import CameraError, CameraLostError, ConfigError
 
 INTEGER = ControlInfo('gain', 'integer', -5, 20, 5, 0, 10)
@@ -140,6 +142,13 @@ def test_what_the_driver_refuses_is_said() -> None:
     driver.fail('S_EXT_CTRLS', errno.ENODEV)
     with pytest.raises(CameraLostError, match='unplugged'):
         controls.set('brightness', 1)
+
+
+def test_a_device_that_was_closed_is_lost() -> None:
+    file = OpenFile('/dev/null')
+    file.close()
+    with pytest.raises(CameraLostError, match=r"'/dev/null' was closed"):
+        call(file, 'QUERYCAP', 0, ctypes.c_int(0))
 
 
 def test_a_driver_without_controls_and_one_whose_enumeration_never_ends() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import pytest
 
 from zc_perception.camera.camera import CameraStatistics
 from zc_perception.camera.supervisor import CameraCondition, CameraState, CameraSupervisor
-from zc_perception.errors import CameraChangedError, CameraError, CameraLostError, ConfigError, NegotiationError
+from zc_perception.errors import CameraBusyError, CameraChangedError, CameraError, CameraLostError, ConfigError, NegotiationError
 
 WAIT_S = 20.0
 
@@ -78,10 +79,17 @@ class Bench:
         self.wanted: list[str] = []
         self.prepared: list[Any] = []
         self.prepare_errors: list[Exception | None] = []
+        self.closed_before: list[list[int]] = []
         self.frames: queue.Queue[int] = queue.Queue()
         self.conditions: queue.Queue[CameraCondition] = queue.Queue()
         self.supervisor = CameraSupervisor(
-            'camera under test', self._open, self._prepare, self._deliver, self.conditions.put, first_retry_s=0.001
+            'camera under test',
+            self._open,
+            self._prepare,
+            self._deliver,
+            self.conditions.put,
+            before_close=lambda: self.closed_before.append([camera.closed for camera in self.cameras]),
+            first_retry_s=0.001,
         )
 
     def _open(self, identity: str) -> Any:
@@ -206,6 +214,43 @@ def test_before_the_start_errors_of_preparing_reach_the_caller(bench_of: Callabl
     bench.supervisor.open_now()
     with pytest.raises(NegotiationError):
         bench.supervisor.prepare_now()
+
+
+@pytest.mark.parametrize(
+    'error', [CameraBusyError('another program has it'), CameraLostError('unplugged'), OSError(errno.EMFILE, 'Too many open files')]
+)
+def test_a_camera_that_fails_while_it_is_prepared_first_is_waited_for(bench_of: Callable[..., Bench], error: Exception) -> None:
+    first, second = ScriptedCamera('a', [1]), ScriptedCamera('a', [2])
+    bench = bench_of(first, second)
+    bench.prepare_errors = [error]
+    bench.supervisor.open_now()
+    bench.supervisor.prepare_now()
+    condition = bench.supervisor.condition
+    assert condition.state is CameraState.LOST and condition.reason == str(error) and condition.losses == 0
+    assert first.closed == 1 and bench.supervisor.camera is None
+    bench.supervisor.start()
+    bench.expect(2)
+
+
+def test_no_more_descriptors_is_a_loss_when_it_opens_and_when_it_captures(bench_of: Callable[..., Bench]) -> None:
+    full = OSError(errno.EMFILE, 'Too many open files')
+    bench = bench_of(full, ScriptedCamera('a', [1, full]), full, ScriptedCamera('a', [2]))
+    bench.supervisor.open_now()
+    assert bench.supervisor.condition.state is CameraState.LOST
+    bench.supervisor.start()
+    bench.expect(1, 2)
+    assert bench.until(CameraState.LOST).reason == str(full)
+    assert bench.cameras[0].closed == 1
+
+
+def test_who_else_uses_the_camera_lets_go_before_it_is_closed(bench_of: Callable[..., Bench]) -> None:
+    bench = bench_of(ScriptedCamera('a', [1, CameraLostError('unplugged')]), ScriptedCamera('a', [2]))
+    bench.supervisor.open_now()
+    bench.supervisor.start()
+    bench.expect(1, 2)
+    bench.supervisor.stop()
+    bench.supervisor.stop()
+    assert bench.closed_before == [[0, 0], [1, 0]], 'once for each, while it was open'
 
 
 @pytest.mark.parametrize('error', [ValueError('a defect'), ConfigError('the file went away')])

@@ -85,8 +85,7 @@ class GStreamerCamera(WithoutControls):
         self._gst = load_gstreamer()
         self._text = pipeline.strip()
         self._where = f"pipeline '{self._text}'"
-        self._frame_id = frame_id
-        self._now_ns = now_ns
+        self._frame_id, self._now_ns = frame_id, now_ns
         self._ledger = ledger
         self._open_heap = open_heap
         self._assume_linear, self._require_dmabuf = assume_linear, require_dmabuf
@@ -197,13 +196,8 @@ class GStreamerCamera(WithoutControls):
         """For diagnostics."""
         copied = 0 if self._shared is None else self._shared.copied_upstream
         replaced = self._pool.replaced if isinstance(self._pool, ForeignBufferPool) else 0
-        return {
-            'caps': self._format.caps,
-            'live': self._pipeline.live,
-            'copy_reason': self.copy_reason,
-            'copied_upstream': copied,
-            'buffers_replaced': replaced,
-        }
+        facts: dict[str, object] = {'caps': self._format.caps, 'live': self._pipeline.live, 'copy_reason': self.copy_reason}
+        return {**facts, 'copied_upstream': copied, 'buffers_replaced': replaced}
 
     def constraints(self) -> BufferConstraints:
         """See :class:`Camera`. Strides and offsets are the pipeline's, unless frames are copied."""
