@@ -10,6 +10,7 @@ import time
 import pytest
 from camera.gstreamer_kit import CAPS, SIZE, TIGHT, configure, inodes, next_frame, open_camera, shown, streaming, until
 
+from zc_perception.camera.clock import StampClock
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
 from zc_perception.errors import CameraError, ConfigError
 from zc_perception.memory.dmabuf import BufferKind
@@ -268,7 +269,9 @@ def test_a_slow_consumer_gets_the_newest_frame_and_never_holds_the_source_up() -
 
 
 def test_stamps_are_the_source_s_time_on_the_ros_clock() -> None:
-    with streaming(f'zcframes live=1 {TIGHT}') as opened:
+    clock = StampClock(time.time_ns)
+    with streaming(f'zcframes live=1 {TIGHT}', clock=clock) as opened:
+        assert opened.camera.clock is clock
         stamps = []
         for _ in range(10):
             asked = time.monotonic_ns()

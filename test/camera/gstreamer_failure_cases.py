@@ -6,6 +6,7 @@ import pytest
 from camera.gstreamer_kit import CAPS, TIGHT, configure, next_frame, open_camera, streaming, until
 
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
+from zc_perception.camera.gstreamer.pipeline import check_description
 from zc_perception.errors import CameraChangedError, CameraError, CameraLostError, ConfigError
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -103,6 +104,13 @@ def test_what_cannot_be_is_said_in_one_sentence(pipeline: str, kind: type[Except
 def test_a_source_without_a_frame_is_given_up() -> None:
     with pytest.raises(CameraLostError, match=r'gave no frame within 0.3 s'):
         open_camera(f'zcframes live=1 {TIGHT} ! valve drop=true', start_timeout_s=0.3)
+
+
+def test_a_description_is_checked_without_starting_it() -> None:
+    # A source that can't run at all: its frames are too small.
+    check_description(f'zcframes frame-size=1 caps-text={CAPS}')
+    with pytest.raises(ConfigError, match='zcnothing'):
+        check_description('zcnothing')
 
 
 def test_waiting_for_the_first_frame_ends_with_the_node() -> None:

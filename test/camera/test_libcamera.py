@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from doubles.libcamera_module import Camera, Named, free_module, make_module
 
+from zc_perception.camera.clock import StampClock
 from zc_perception.camera.libcamera import LibcameraCamera
 from zc_perception.errors import CameraBusyError, CameraError, CameraLostError, ConfigError
 from zc_perception.frame import Frame
@@ -234,3 +235,8 @@ def test_without_bindings_the_advice_is_to_install_them(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, 'libcamera', SimpleNamespace(CameraManager=Named))
     with pytest.raises(ConfigError, match='from before the middle of 2022'):
         LibcameraCamera(frame_id='', now_ns=time.time_ns)
+
+
+def test_it_goes_on_with_the_stamps_of_its_opening_before(open_camera: Callable[..., LibcameraCamera]) -> None:
+    clock = StampClock(time.time_ns)
+    assert open_camera(clock=clock).clock is clock

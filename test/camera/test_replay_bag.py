@@ -25,7 +25,7 @@ from camera.replay_kit import (
     write_mcap,
 )
 
-from zc_perception.errors import CameraError, ConfigError
+from zc_perception.errors import ConfigError, RecordingError
 from zc_perception.memory.ledger import CopyLedger
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -243,7 +243,9 @@ def test_a_change_of_size_ends_it_with_both_sizes(tmp_path: Path) -> None:
     other = random_planes(32, 32)
     entries = [*nv12_entries(), ('/camera/image_raw', stamp(9), image(stamp(9), nv12_rows(*other), 'nv12', 32, 32))]
     camera = replay(write_bag(tmp_path / 'bag', entries))
-    with pytest.raises(CameraError, match='changes from 64x48 to 32x32; play its parts'):
+    with pytest.raises(
+        RecordingError, match=r"frame \d+: recording .* changes from 64x48 to 32x32; play its parts one by one: parameter 'replay_start'"
+    ):
         played(camera)
     assert camera.statistics().captured == FRAMES
 
@@ -265,7 +267,7 @@ def test_it_begins_where_it_is_told_to(start: dict[str, Any], first: int, tmp_pa
 
 
 def test_a_start_behind_the_end_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match='ends before frame 0 and 9 s; begin earlier'):
+    with pytest.raises(ConfigError, match="ends before frame 0 and 9 s; lower parameter 'replay_start'"):
         replay(write_bag(tmp_path / 'bag', nv12_entries()), start_s=9.0)
 
 
@@ -293,7 +295,7 @@ def test_a_recording_that_was_cut_is_an_error_or_plays_what_there_is(kind: str, 
     path.write_bytes(content[: int(len(content) * part)])
     try:
         found = played(replay(path))
-    except (ConfigError, CameraError) as error:
+    except (ConfigError, RecordingError) as error:
         assert str(path) in str(error) and len(str(error)) < 600
     else:
         assert all(np.array_equal(planes[0], PLANES[i][0]) for i, (_, planes) in enumerate(found))
@@ -304,7 +306,7 @@ def test_a_damaged_chunk_in_the_middle_ends_it_with_a_clear_error(tmp_path: Path
     content = bytearray(path.read_bytes())
     content[len(content) // 3 : len(content) // 3 + 64] = bytes(64)
     path.write_bytes(content)
-    with pytest.raises((ConfigError, CameraError), match='mcap'):
+    with pytest.raises((ConfigError, RecordingError), match='mcap'):
         played(replay(path))
 
 

@@ -14,7 +14,9 @@ import pytest
 
 from zc_perception.camera.clock import StampClock
 from zc_perception.camera.replay.camera import ReplayCamera
-from zc_perception.errors import CameraError, ConfigError, LayoutError
+from zc_perception.camera.replay.images import ImageSource
+from zc_perception.camera.supervisor import CameraCondition, CameraState, CameraSupervisor
+from zc_perception.errors import CameraError, ConfigError, LayoutError, RecordingError
 from zc_perception.frame import Frame
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
@@ -287,3 +289,54 @@ def test_capturing_needs_a_configuration(video: str, ledger: CopyLedger) -> None
         camera.capture()
     assert camera.pool_statistics() is None
     camera.close()
+
+
+def write_folder(folder: Path, *sizes: int) -> str:
+    for number, size in enumerate(sizes):
+        cv2.imwrite(str(folder / f'{number}.png'), np.full((size, size, 3), 10 + STEP * number, np.uint8))
+    return str(folder)
+
+
+def test_a_recording_that_fails_in_the_middle_ends_there(open_camera: Callable[..., ReplayCamera], tmp_path: Path) -> None:
+    """Opened again it would begin at its first frame, again and again."""
+    path, opened, delivered = write_folder(tmp_path, 64, 64, 64, 32, 64), [], []
+    conditions: list[CameraCondition] = []
+    done = threading.Event()
+
+    def look(condition: CameraCondition) -> None:
+        conditions.append(condition)
+        if condition.state in (CameraState.FAILED, CameraState.LOST):
+            done.set()
+
+    def open_it(identity: str) -> ReplayCamera:
+        opened.append(open_camera(path))
+        return opened[-1]
+
+    supervisor = CameraSupervisor(
+        'replay', open_it, lambda camera: None, lambda f: delivered.append(index_of(f)), look, first_retry_s=0.001
+    )
+    supervisor.open_now()
+    supervisor.start()
+    assert done.wait(20.0)
+    supervisor.stop()
+    assert supervisor.finished and conditions[-1].state is CameraState.FAILED
+    assert conditions[-1].reason.startswith('frame 3: picture ') and '3.png' in conditions[-1].reason
+    assert delivered == [0, 1, 2] and len(opened) == 1
+
+
+def test_the_frame_is_named_by_its_place_in_the_recording(open_camera: Callable[..., ReplayCamera], tmp_path: Path) -> None:
+    camera = open_camera(write_folder(tmp_path, 64, 64, 64, 64, 32), start_frame=2)
+    with pytest.raises(RecordingError, match=r"frame 4: picture '.*4\.png'"):
+        drained(camera)
+    assert camera.statistics().captured == 2 and camera.ended
+
+
+def test_a_recording_that_can_not_be_read_up_to_its_start_is_no_matter_of_waiting(
+    open_camera: Callable[..., ReplayCamera], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: ImageSource) -> None:
+        raise RecordingError('the disk has gone')
+
+    monkeypatch.setattr(ImageSource, 'advance', fail)
+    with pytest.raises(ConfigError, match='frame 0: the disk has gone'):
+        open_camera(write_folder(tmp_path, 64))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from zc_perception.camera.replay.images import natural_key
 from zc_perception.camera.replay.raw import RawGeometry, format_sidecar, parse_sidecar
-from zc_perception.errors import CameraError, ConfigError
+from zc_perception.errors import ConfigError, RecordingError
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -80,7 +80,9 @@ def test_another_size_in_the_folder_is_named(tmp_path: Path) -> None:
     write_picture(tmp_path / '1.png', 10)
     write_picture(tmp_path / '2.png', 20, 32, 32)
     camera = replay(tmp_path)
-    with pytest.raises(CameraError, match=r"picture '.*2\.png' is 32x32, '1\.png' is 64x48; all pictures of a folder must have one size"):
+    with pytest.raises(
+        RecordingError, match=r"frame 1: picture '.*2\.png' is 32x32, '1\.png' is 64x48; all pictures of a folder must have one size"
+    ):
         played(camera)
 
 
@@ -102,7 +104,7 @@ def test_a_folder_of_damaged_pictures_does_not_loop_for_ever(tmp_path: Path) -> 
     frame.release()
     for file in tmp_path.iterdir():
         file.write_bytes(b'nothing')
-    with pytest.raises(CameraError, match='has no frame that can be decoded'):
+    with pytest.raises(RecordingError, match='has no frame that can be decoded'):
         for _ in range(20):
             assert camera.capture() is None
     camera.close()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 
 import pytest
 from camera.v4l2_double import Control, DriverDouble, Frame, opened, streaming, take
 
+from zc_perception.camera.clock import StampClock
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2 import control_abi as cabi
 from zc_perception.errors import CameraBusyError, CameraError, ConfigError
@@ -205,3 +207,9 @@ def test_a_driver_that_needs_more_buffers_gets_them() -> None:
     camera = opened(driver)
     assert camera.constraints().slots == 6
     camera.close()
+
+
+def test_it_goes_on_with_the_stamps_of_its_opening_before() -> None:
+    clock = StampClock(time.time_ns)
+    with streaming(DriverDouble('NV12'), clock=clock) as camera:
+        assert camera.clock is clock

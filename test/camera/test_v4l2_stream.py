@@ -13,6 +13,7 @@ from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2 import control_abi as cabi
 from zc_perception.camera.v4l2.stream import MAX_RESTARTS
 from zc_perception.errors import CameraChangedError, CameraError, CameraLostError
+from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import SlotState
 
 
@@ -168,6 +169,39 @@ def test_a_silent_camera_is_started_anew_once() -> None:
             while True:
                 camera.capture()
         assert driver.now - start < 5.2 and camera.restarts == 1
+
+
+class PacedDriver(DriverDouble):
+    """Whose frames take their time."""
+
+    def poll(self, wake: OwnedFd, timeout_ms: int) -> int:
+        self.now += 1 / 30
+        return super().poll(wake, timeout_ms)
+
+
+@pytest.mark.parametrize('bad', [Frame(flags=abi.BUF_FLAG_ERROR), Frame(used=100)])
+def test_a_camera_that_gives_bad_frames_alone_is_as_good_as_silent(bad: Frame) -> None:
+    driver = PacedDriver('NV12')
+    with streaming(driver) as camera:
+        take(camera)
+        start, driver.script = driver.now, [bad] * 10_000
+        while camera.restarts == 0:
+            assert camera.capture() is None
+        assert 2.0 <= driver.now - start < 2.6
+        assert len(driver.queued) + len(driver.waiting) == len(camera.slots)
+        with pytest.raises(CameraLostError, match='no good frame for 2 s'):
+            while True:
+                camera.capture()
+        assert driver.now - start < 5.2 and camera.restarts == 1 and camera.statistics().bad > 20
+
+
+def test_a_good_frame_among_many_bad_ones_is_enough() -> None:
+    driver = PacedDriver('NV12')
+    with streaming(driver) as camera:
+        driver.script = ([Frame(flags=abi.BUF_FLAG_ERROR)] * 10 + [Frame()]) * 30
+        start = driver.now
+        assert len(take(camera, 30)) == 30 and driver.now - start > 5.0
+        assert camera.restarts == 0 and camera.statistics().bad == 300
 
 
 def test_a_frame_after_the_restart_ends_the_silence() -> None:

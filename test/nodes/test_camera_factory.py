@@ -34,7 +34,7 @@ def test_each_kind_of_camera_gets_arguments_that_it_takes(kind: str, monkeypatch
     double = create_autospec(getattr(camera_factory, CLASSES[kind]))
     monkeypatch.setattr(camera_factory, CLASSES[kind], double)
     clock = StampClock(time.time_ns)
-    made = factory(clock, camera=kind, heap='memfd', width=640, height=480, framerate=15.0, frame_id='lens', pipeline='videotestsrc').open('')
+    made = factory(clock, camera=kind, heap='memfd', width=640, height=480, framerate=15.0, frame_id='lens', pipeline='x').open('')
     assert made is double.return_value
     arguments = [*double.call_args.args, *double.call_args.kwargs.values()]
     assert double.call_args.kwargs['clock'] is clock
@@ -48,6 +48,7 @@ def test_stamps_increase_over_openings_although_the_wall_clock_was_set_back() ->
         return time.monotonic_ns() + 1_700_000_000_000_000_000 + ahead[0]
 
     made = factory(StampClock(wall, SystemClocks(realtime=wall)), heap='memfd', width=64, height=64, framerate=1000.0)
+    made.now_ns = wall
     stamps = []
     for step in (0, -10_000_000_000, 0):
         ahead[0] += step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,10 +23,11 @@ from vision_msgs.msg import Detection2DArray
 
 from zc_perception.camera.controls import ControlInfo, checked_value, no_such_control
 from zc_perception.camera.synthetic import SyntheticCamera
-from zc_perception.errors import CameraChangedError, CameraLostError, ConfigError
+from zc_perception.errors import CameraBusyError, CameraChangedError, CameraLostError, ConfigError
 from zc_perception.frame import Frame
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
+from zc_perception.nodes import camera_factory
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.process import NodeGroup
@@ -226,6 +228,62 @@ def test_a_camera_that_is_not_there_at_the_start_comes_later(free_domain: int) -
             _ = bench.node.camera
         plug.present = True
         bench.eventually(lambda: bench.others[0].processed >= 1)
+
+
+@pytest.mark.parametrize(
+    'error', [CameraBusyError('another program has it'), CameraLostError('unplugged'), OSError(errno.EMFILE, 'Too many open files')]
+)
+def test_a_camera_that_fails_in_the_first_negotiation_is_waited_for(
+    free_domain: int, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allocate, errors = PluggedCamera.allocate, [error]
+
+    def failing(camera: PluggedCamera, request: Any) -> None:
+        if errors:
+            raise errors.pop()
+        allocate(camera, request)
+
+    monkeypatch.setattr(PluggedCamera, 'allocate', failing)
+    plug = Plug()
+    with running(free_domain, plug, hog) as bench:
+        bench.eventually(lambda: bench.others[0].processed >= 1)
+        assert len(plug.opened) == 2 and bench.status('negotiation').level is Level.OK
+
+
+def test_a_slow_camera_is_opened_on_its_own_thread_and_a_stop_does_not_wait_for_it(
+    free_domain: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening, checked = threading.Event(), []
+    threads: list[str] = []
+
+    def dead(*_: Any, stopping: Callable[[], bool], **__: Any) -> None:
+        threads.append(threading.current_thread().name)
+        opening.set()
+        while not stopping():
+            time.sleep(0.005)
+        raise CameraLostError('stopped')
+
+    monkeypatch.setattr(camera_factory, 'GStreamerCamera', dead)
+    monkeypatch.setattr(camera_factory, 'check_description', checked.append)
+    with running(free_domain, None, camera='gstreamer', pipeline='deadsrc') as bench:  # type: ignore[arg-type]
+        assert opening.wait(WAIT_S) and threads == ['camera'] and checked == ['deadsrc']
+        assert bench.status('camera').level is Level.WARN
+        with pytest.raises(CameraLostError, match='no camera is open: it is not there yet'):
+            _ = bench.node.camera
+        bench.node.supervisor.stop(timeout_s=WAIT_S)
+        assert not bench.node.supervisor._thread.is_alive()
+
+
+def test_a_pipeline_that_can_not_be_made_ends_the_start_at_once(free_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(description: str) -> None:
+        raise ConfigError(f"pipeline '{description}': no element 'deadsrc'")
+
+    monkeypatch.setattr(camera_factory, 'check_description', refuse)
+    with (
+        pytest.raises(ConfigError, match=r"node 'capture': pipeline 'deadsrc': no element"),
+        running(free_domain, None, camera='gstreamer', pipeline='deadsrc'),  # type: ignore[arg-type]
+    ):
+        raise AssertionError('never reached')
 
 
 def calibrated(width: int, height: int) -> CameraInfo:

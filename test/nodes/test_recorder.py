@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -65,6 +66,25 @@ def test_a_signal_ends_it_with_what_there_is(tmp_path: Path, free_domain: int) -
         recorder.send_signal(signal.SIGINT)
         output, _ = recorder.communicate(timeout=20)
     assert recorder.returncode == 0 and '0 frames in no file' in output
+
+
+def test_a_signal_ends_it_although_the_disk_is_stuck(tmp_path: Path, free_domain: int) -> None:
+    """A pipe that nobody reads takes nothing, for ever."""
+    path = tmp_path / 'a.zcr'
+    os.mkfifo(path)
+    camera = parameters(width=640, height=480, framerate=30.0, heap='memfd')
+    with (
+        Program('capture_node', *camera, domain=free_domain).start('[capture]: ready'),
+        record(free_domain, path=path, overwrite=True, buffer=1) as recorder,
+    ):
+        assert recorder.stdout is not None
+        for line in recorder.stdout:
+            if 'the disk is too slow' in line:  # it has frames by now
+                break
+        recorder.send_signal(signal.SIGINT)
+        output, _ = recorder.communicate(timeout=20)
+    assert recorder.returncode == 1 and 'Traceback' not in output, output
+    assert f"'{path}': its disk has taken nothing for 1 s; " in output and 'frames could not be written' in output
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,9 @@ class StampClock:
         from its time: a recording may be played at the time of day.
     """
 
-    def __init__(self, ros_now_ns: Clock, clocks: SystemClocks = SYSTEM_CLOCKS, *, is_simulated: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, ros_now_ns: Clock, clocks: SystemClocks = SYSTEM_CLOCKS, *, is_simulated: Callable[[], bool] = lambda: False
+    ) -> None:
         self._ros_now = ros_now_ns
         self._clocks = clocks
         self._is_simulated = is_simulated
@@ -129,7 +131,6 @@ class StampClock:
             self._steps += self._last_ns is not None
             self._last_ns = None
         if simulated:
-            self._last_captured = None
             result = self._follow(ros)
         else:
             age = 0 if clock is CaptureClock.UNKNOWN else at - captured_ns

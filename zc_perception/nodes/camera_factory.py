@@ -42,7 +42,7 @@ CAMERA_SPECS = (
     ParameterSpec('input', -1, "v4l2: which of the device's inputs; -1 leaves it.", '', -1, 63),
     ParameterSpec('pixel_format', 'auto', "v4l2: the driver's fourcc such as NV12, NM12, YUYV; auto: what suits all, NV12 first."),
     ParameterSpec('memory', 'auto', "v4l2: export the driver's buffers, or import our heap's.", choices=('auto', 'export', 'import')),
-    ParameterSpec('silent', 0.0, 'A camera is lost that long without a frame; 0: 10 frames, at least 2 s (gstreamer, argus, libcamera: 5 s).', 's', 0.0, 3600.0),
+    ParameterSpec('silent', 0.0, 'A camera is lost that long without a frame; 0: 10 frames, at least 2 s, pipelines 5.', 's', 0.0, 3600.0),
     ParameterSpec('video', '', 'replay: path of a video, a folder of pictures, a .nv12 file, a recording.'),
     ParameterSpec('loop', True, 'replay: start again at the end.'),
     ParameterSpec('keep_all', False, 'replay: every frame exactly once, as fast as consumers take them; overrides loop.'),

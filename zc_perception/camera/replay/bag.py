@@ -241,7 +241,6 @@ def _choose(topics: dict[str, Any], wanted: str, path: str) -> str:
         return wanted
     if len(pictures) != 1:
         what = 'several topics with pictures' if pictures else f'no topic with pictures ({" and ".join(_READERS)})'
-        raise ConfigError(
-            f"recording '{path}' has {what}; {there}; set parameter 'replay_topic'" if pictures else f"recording '{path}' has {what}; {there}"
-        )
+        advice = "; set parameter 'replay_topic'" if pictures else ''
+        raise ConfigError(f"recording '{path}' has {what}; {there}{advice}")
     return pictures[0]

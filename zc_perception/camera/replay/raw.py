@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from zc_perception.camera.replay.pixels import PlaneWriter
 from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment
-from zc_perception.errors import ConfigError, RecordingError, LayoutError, nearest
+from zc_perception.errors import ConfigError, LayoutError, RecordingError, nearest
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import NV12, pixel_format
 from zc_perception.pixel.layout import check_dimensions

@@ -1,0 +1,194 @@
+"""A camera's controls as parameters: in whichever order the driver takes them, all or none, and as they are when the camera is back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodes.test_capture import CONTROLS, PluggedCamera, running
+from nodes.test_capture import Plug as Socket
+from rclpy.parameter import Parameter
+
+from zc_perception.camera.controls import ControlInfo
+from zc_perception.errors import CameraError, CameraLostError, ConfigError
+from zc_perception.observe.diagnostics import Level
+
+FOCUS = {
+    'focus_absolute': ControlInfo('focus_absolute', 'integer', 0, 250, 1, 0, 10),
+    'focus_automatic': ControlInfo('focus_automatic', 'boolean', 0, 1, 1, 1, 1),
+}
+
+
+class FocusCamera(PluggedCamera):
+    """As uvcvideo since Linux 5.15: a control that is inactive answers EACCES."""
+
+    socket: Plug
+
+    def controls(self) -> dict[str, ControlInfo]:
+        controls = self.socket.controls
+        automatic = self.socket.says_inactive and bool(controls['focus_automatic'].value)
+        return {**controls, 'focus_absolute': replace(controls['focus_absolute'], inactive=automatic)}
+
+    def set_control(self, name: str, value: Any) -> int | None:
+        self.socket.before_setting()
+        if name == 'focus_absolute' and self.socket.controls['focus_automatic'].value:
+            raise CameraError("control 'focus_absolute' could not be set: another control has it")
+        return super().set_control(name, value)
+
+
+class Plug(Socket):
+    def __init__(self) -> None:
+        super().__init__()
+        # A value that lies on the driver's steps.
+        self.controls = {**CONTROLS, **FOCUS, 'brightness': replace(CONTROLS['brightness'], value=130)}
+        self.says_inactive = True
+        self.before_setting: Callable[[], None] = lambda: None
+
+    def __call__(self, identity: str) -> PluggedCamera:
+        if not self.present:
+            raise CameraLostError('not there; plug it in')
+        camera = FocusCamera(self, 128, 96)
+        camera.socket = self
+        self.opened.append(camera)
+        return camera
+
+    def value(self, name: str) -> int | None:
+        return self.controls[name].value
+
+
+@pytest.fixture(autouse=True)
+def ros_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('ROS_HOME', str(tmp_path))
+
+
+def setting(**values: Any) -> list[Parameter]:
+    return [Parameter(f'controls.{name}', value=value) for name, value in values.items()]
+
+
+@pytest.mark.parametrize('says_inactive', [True, False])
+@pytest.mark.parametrize('order', [('focus_absolute', 'focus_automatic'), ('focus_automatic', 'focus_absolute')])
+def test_controls_that_depend_on_each_other_are_set_in_any_order(free_domain: int, order: tuple[str, ...], says_inactive: bool) -> None:
+    wanted = {'focus_absolute': 40, 'focus_automatic': False}
+    plug = Plug()
+    plug.says_inactive = says_inactive
+    with running(free_domain, plug, **{f'controls__{name}': wanted[name] for name in order}) as bench:
+        assert (plug.value('focus_absolute'), plug.value('focus_automatic')) == (40, 0)
+        assert bench.node.get_parameter('controls.focus_absolute').value == 40
+        assert bench.status('controls').level is Level.OK and bench.status('controls').values['focus_absolute'] == 40
+        bench.eventually(lambda: bench.status('camera').level is Level.OK)
+        plug.pull()
+        bench.eventually(lambda: bench.status('camera').level is Level.ERROR)
+        plug.controls |= FOCUS
+        plug.present = True
+        bench.eventually(lambda: len(plug.opened) == 2 and bench.status('camera').level is Level.OK)
+        assert (plug.value('focus_absolute'), plug.value('focus_automatic')) == (40, 0)
+
+
+def test_what_the_driver_refuses_is_a_warning_and_the_camera_streams(free_domain: int) -> None:
+    plug = Plug()
+    with running(free_domain, plug, controls__focus_absolute=40, controls__brightness=200) as bench:
+        bench.eventually(lambda: bench.status('camera').level is Level.OK)
+        assert plug.value('brightness') == 200
+        status = bench.status('controls')
+        assert status.level is Level.WARN and 'another control has it' in status.message
+        assert bench.node.set_parameters_atomically(setting(focus_absolute=41, focus_automatic=False)).successful
+        assert plug.value('focus_absolute') == 41
+        assert bench.status('controls').level is Level.OK
+
+
+def test_a_camera_that_lost_a_control_comes_back_without_it(free_domain: int) -> None:
+    plug = Plug()
+    with running(free_domain, plug, controls__brightness=50) as bench:
+        bench.eventually(lambda: bench.status('camera').level is Level.OK)
+        plug.pull()
+        bench.eventually(lambda: bench.status('camera').level is Level.ERROR)
+        del plug.controls['brightness']
+        plug.present = True
+        bench.eventually(lambda: bench.status('camera').level is Level.OK and len(plug.opened) == 2)
+        assert "no control 'brightness'" in bench.status('controls').message
+
+
+def test_a_value_that_another_program_changed_can_be_set_again(free_domain: int) -> None:
+    plug = Plug()
+    with running(free_domain, plug) as bench:
+        assert bench.node.set_parameters(setting(brightness=50))[0].successful
+        plug.controls['brightness'] = replace(plug.controls['brightness'], value=90)
+        assert bench.node.set_parameters(setting(brightness=50))[0].successful
+        assert plug.value('brightness') == 50
+
+
+def test_a_value_out_of_range_keeps_all_from_the_driver(free_domain: int) -> None:
+    plug = Plug()
+    with running(free_domain, plug) as bench:
+        calls: list[int] = []
+        plug.before_setting = lambda: calls.append(1)
+        assert not bench.node.set_parameters_atomically(setting(brightness=50, power_line_frequency=9)).successful
+        assert not calls
+
+
+@pytest.mark.parametrize(
+    ('second', 'words'), [({'power_line_frequency': 9}, '0 (Disabled)'), ({'focus_absolute': 5}, 'another control has it')]
+)
+def test_all_are_set_or_none(free_domain: int, second: dict[str, Any], words: str) -> None:
+    plug = Plug()
+    with running(free_domain, plug) as bench:
+        done = bench.node.set_parameters_atomically(setting(brightness=50, **second))
+        assert not done.successful and words in done.reason
+        assert plug.value('brightness') == 130 and bench.node.get_parameter('controls.brightness').value == 130
+        plug.pull()
+        bench.eventually(lambda: bench.status('camera').level is Level.ERROR)
+        plug.present = True
+        bench.eventually(lambda: len(plug.opened) == 2 and bench.status('camera').level is Level.OK)
+        assert plug.value('brightness') == 130, 'what was refused is not set later either'
+
+
+def test_parameters_show_what_a_camera_that_is_back_has(free_domain: int) -> None:
+    plug = Plug()
+    with running(free_domain, plug) as bench:
+        assert bench.node.get_parameter('controls.power_line_frequency').value == 1
+        bench.eventually(lambda: bench.status('camera').level is Level.OK)
+        plug.pull()
+        bench.eventually(lambda: bench.status('camera').level is Level.ERROR)
+        plug.controls['power_line_frequency'] = replace(plug.controls['power_line_frequency'], value=2)
+        plug.present = True
+        bench.eventually(lambda: bench.node.get_parameter('controls.power_line_frequency').value == 2)
+        assert bench.node.set_parameters(setting(power_line_frequency=0))[0].successful
+
+
+def test_no_camera_is_closed_while_a_control_is_set(free_domain: int) -> None:
+    plug = Plug()
+    with running(free_domain, plug) as bench:
+        bench.eventually(lambda: bench.status('camera').level is Level.OK)
+        camera = plug.opened[-1]
+        closed, was_closed = threading.Event(), []
+        close = camera.close
+
+        def closing() -> None:
+            closed.set()
+            close()
+
+        def pull() -> None:
+            plug.pull()
+            # Wait until the camera's thread is past capturing: the camera can't be closed, but isn't the current one any more.
+            bench.eventually(lambda: bench.node.supervisor.camera is None)
+            was_closed.append(closed.is_set())
+
+        camera.close = closing
+        plug.before_setting = pull
+        assert bench.node.set_parameters(setting(brightness=50))[0].successful
+        plug.before_setting = lambda: None
+        assert was_closed == [False] and closed.wait(20.0)
+        refused = bench.node.set_parameters(setting(brightness=60))[0]
+        assert not refused.successful and 'the camera is not there' in refused.reason
+
+
+def test_a_value_out_of_range_ends_the_start(free_domain: int) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"'brightness' can't be 256; it takes 0 \.\. 255"),
+        running(free_domain, Plug(), controls__brightness=256),
+    ):
+        raise AssertionError('never reached')
