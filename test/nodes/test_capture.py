@@ -378,3 +378,26 @@ def test_a_control_that_the_camera_lacks_ends_the_start(free_domain: int) -> Non
         running(free_domain, Plug(), controls__brightnes=5),
     ):
         raise AssertionError('never reached')
+
+
+def _threads() -> int:
+    return len(list(Path('/proc/self/task').iterdir()))
+
+
+@pytest.mark.parametrize(('kind', 'values'), [(CaptureNode, {'video': '/no/such', 'camera': 'replay'}), (InferenceNode, {'model': 'rood'})])
+def test_a_node_that_cannot_be_made_leaves_no_participant(kind: Any, values: dict[str, Any], free_domain: int) -> None:
+    def attempt() -> None:
+        context = rclpy.Context()
+        rclpy.init(context=context, domain_id=free_domain)
+        with pytest.raises(ConfigError) as refused:
+            kind(context=context, parameter_overrides=[Parameter(name, value=value) for name, value in values.items()])
+        # What a test keeps of the error must not be what ends the node.
+        kept.append(refused)
+        context.try_shutdown()
+
+    kept: list[Any] = []
+    attempt()
+    before = _threads()
+    for _ in range(3):
+        attempt()
+    assert _threads() <= before

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from rclpy.node import Node
 
+from zc_perception.link.rclpy_compat import InvalidHandle
 from zc_perception.nodes.parameters import NodeParameters, ParameterSpec
 
 
-class PerceptionNode(Node):
+class _WholeOrNothing(type):
+    """A node whose constructor fails leaves nothing in the ROS graph, neither endpoints nor the middleware's participant."""
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        node = cls.__new__(cls)
+        try:
+            node.__init__(*args, **options)
+        except BaseException:
+            # rclpy's own constructor may have failed, or somebody has destroyed it already.
+            with contextlib.suppress(AttributeError, InvalidHandle):
+                Node.destroy_node(node)
+            raise
+        return node
+
+
+class PerceptionNode(Node, metaclass=_WholeOrNothing):
     """A node with declared parameters that a program starts and stops. All keyword arguments go to ``rclpy.node.Node``."""
 
     SPECS: Sequence[ParameterSpec] = ()
@@ -20,11 +37,7 @@ class PerceptionNode(Node):
 
     def __init__(self, name: str, on_change: Callable[[str, Any], None] | None = None, **node_options: Any) -> None:
         super().__init__(name, **node_options)
-        try:
-            self.parameters = NodeParameters(self, self.SPECS, on_change, self.PREFIXES)
-        except BaseException:
-            self.destroy_node()
-            raise
+        self.parameters = NodeParameters(self, self.SPECS, on_change, self.PREFIXES)
 
     @abstractmethod
     def start(self) -> None:
