@@ -101,11 +101,6 @@ def test_the_offsets_are_those_of_the_facts() -> None:
     assert (ctypes.sizeof(vic_abi.TransformParams), ctypes.sizeof(vic_abi.TransformConfigParams)) == (32, 16)
 
 
-def test_the_two_beginnings_of_a_surface_s_parameters_are_one() -> None:
-    longer = vic_abi.MappedSurfaceParams._fields_
-    assert nvbufsurface.SurfaceParams._fields_ == longer[:-1] and longer[-1][0] == 'mappedAddr'
-
-
 MUTATIONS = {
     'a member less': ('\tuint32_t secondfieldoffset;\n', ''),
     'a member more': ('\tuint32_t transform_flag;\n', '\tuint32_t transform_flag;\n\tuint32_t more;\n'),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from enum import IntEnum, IntFlag
 
-from zc_perception.memory.nvbufsurface import ChromaSubsampling, PlaneParams, Surface
+from zc_perception.memory.nvbufsurface import ChromaSubsampling, Surface, SurfaceParams
 
 MAX_PLANES = 4
 MAP_READ = 0
@@ -97,18 +97,7 @@ class MappedAddr(ctypes.Structure):
 class MappedSurfaceParams(ctypes.Structure):
     """``NvBufSurfaceParams`` up to the planes' addresses: this far it is the same in R35 and R39."""
 
-    _fields_ = (
-        ('width', ctypes.c_uint32),
-        ('height', ctypes.c_uint32),
-        ('pitch', ctypes.c_uint32),
-        ('colorFormat', ctypes.c_int),
-        ('layout', ctypes.c_int),
-        ('bufferDesc', ctypes.c_uint64),
-        ('dataSize', ctypes.c_uint32),
-        ('dataPtr', ctypes.c_void_p),
-        ('planeParams', PlaneParams),
-        ('mappedAddr', MappedAddr),
-    )
+    _fields_ = (*SurfaceParams._fields_, ('mappedAddr', MappedAddr))
 
 
 class MapPlaneParams(ctypes.Structure):
