@@ -19,6 +19,13 @@ from zc_perception.pixel.layout import ImageLayout, compute_layout
 
 SMALL = compute_layout(NV12, 16, 16)
 PATIENCE_S = 30.0
+#: For pools whose slots are to time out in a test.
+TIMEOUT_S = 0.02
+
+
+def after_timeout() -> None:
+    """Wait until a fence given before has been given up."""
+    time.sleep(1.5 * TIMEOUT_S)
 
 
 class CountedBuffer(DmaBuf):

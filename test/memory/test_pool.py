@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
-import numpy as np
 import pytest
-from pool_kit import SMALL, CountingAllocator, acquired, counted_pool, leased, stop_clock
+from pool_kit import SMALL, TIMEOUT_S, CountingAllocator, acquired, after_timeout, leased
 
 from zc_perception.errors import AllocationError, ConfigError, LayoutError, StaleFrameError
 from zc_perception.memory.dmabuf import DmaBuf
@@ -19,11 +17,6 @@ from zc_perception.pixel.layout import compute_layout
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakePool = Callable[..., BufferPool]
-TIMEOUT_S = 0.02
-
-
-def after_timeout() -> None:
-    time.sleep(1.5 * TIMEOUT_S)
 
 
 def test_a_slot_goes_through_its_states(make_pool: MakePool) -> None:
@@ -153,203 +146,6 @@ def test_only_a_slot_that_is_being_filled_can_be_discarded(make_pool: MakePool, 
     fence.signal()
     pool.collect()
     fence.close()
-
-
-def test_a_slot_waits_for_all_release_fences(make_pool: MakePool) -> None:
-    pool = make_pool(slots=1)
-    slot = acquired(pool)
-    leases, fences = [leased(pool, slot) for _ in range(2)], [EventFence(), EventFence()]
-    for lease, fence in zip(leases, fences, strict=True):
-        pool.release(lease, fence)
-    assert pool.acquire() is None
-    fences[1].signal()
-    assert pool.acquire() is None
-    fences[0].signal()
-    assert pool.acquire() is slot
-    for fence in fences:
-        with pytest.raises(ValueError, match='closed'):
-            fence.fileno()
-
-
-def test_an_error_is_a_signal_too(make_pool: MakePool) -> None:
-    pool, fence = make_pool(slots=1), EventFence()
-    slot = acquired(pool)
-    fence.signal(RuntimeError('device reset'))
-    pool.release(leased(pool, slot), fence)
-    assert pool.acquire() is slot
-
-
-def test_a_slot_whose_fence_never_signals_is_replaced_and_never_reused(make_pool: MakePool) -> None:
-    pool, fence = make_pool(slots=1, release_timeout_s=TIMEOUT_S), EventFence()
-    slot = acquired(pool)
-    old_identity, old_uid = slot.buffers[0].identity, slot.buffer_uid
-    pool.release(leased(pool, slot), fence)
-    after_timeout()
-    fresh = acquired(pool)
-    assert fresh is not slot and fresh.index == slot.index
-    assert fresh.buffer_uid != old_uid and fresh.buffers[0].identity != old_identity
-    assert (slot.state, pool.statistics().retired, pool.statistics().slots) == (SlotState.RETIRED, 1, 1)
-    fence.signal()
-    pool.discard(fresh)
-    assert pool.acquire() is fresh
-
-
-def test_a_fence_that_signals_late_but_before_anybody_looked_saves_its_slot(make_pool: MakePool) -> None:
-    pool, fence = make_pool(slots=1, release_timeout_s=TIMEOUT_S), EventFence()
-    slot = acquired(pool)
-    pool.release(leased(pool, slot), fence)
-    after_timeout()
-    fence.signal()
-    assert pool.acquire() is slot
-    assert pool.statistics().retired == 0
-
-
-def test_a_slot_is_retired_while_a_late_job_still_reads_its_mapping(make_pool: MakePool) -> None:
-    """Closing a mapping that has views raises BufferError: the producer must not see it, and the reader must not lose its bytes."""
-    pool, fence = make_pool(slots=1, release_timeout_s=TIMEOUT_S), EventFence()
-    slot = acquired(pool)
-    slot.buffers[0].mapping()[0] = 42
-    view = np.frombuffer(slot.buffers[0].mapping(), np.uint8)
-    pool.release(leased(pool, slot), fence)
-    after_timeout()
-    assert acquired(pool) is not slot
-    assert view[0] == 42
-
-
-def test_freed_slots_are_reported_the_replacement_of_a_retired_one_too(make_pool: MakePool) -> None:
-    freed: list[int] = []
-    pool = make_pool(slots=1, release_timeout_s=TIMEOUT_S, on_free=lambda slot: freed.append(slot.buffer_uid))
-    slot = acquired(pool)
-    pool.release(leased(pool, slot))
-    pool.discard(acquired(pool))
-    pool.release(leased(pool, acquired(pool)), EventFence())
-    assert freed == [slot.buffer_uid] * 2
-    after_timeout()
-    pool.collect()
-    assert freed[2:] == [pool.slots[0].buffer_uid] != [slot.buffer_uid]
-
-
-@pytest.mark.parametrize('failure', [AllocationError('no memory'), OSError(12, 'Cannot allocate memory'), ValueError('a bug')], ids=repr)
-def test_a_replacement_that_can_not_be_allocated_is_tried_again(failure: Exception) -> None:
-    """Whatever the allocator raises, the pool goes on with the other slots."""
-    pool, memory = counted_pool(2, release_timeout_s=TIMEOUT_S)
-    pool.release(leased(pool), EventFence())
-    memory.failure = failure
-    after_timeout()
-    other = acquired(pool)
-    assert other.index == 1 and pool.acquire() is None
-    statistics = pool.statistics()
-    assert statistics.states == {SlotState.RETIRED: 1, SlotState.FILLING: 1}
-    assert statistics.replacement_failures >= 1 and str(failure) in statistics.last_failure
-    memory.failure = None
-    fresh = pool.acquire(wait_s=30.0)
-    assert fresh is not None and fresh.index == 0
-    pool.close()
-
-
-def test_an_allocator_without_memory_is_left_alone_for_a_while() -> None:
-    """Looking for contiguous memory is slow: not once per frame, let alone in every call."""
-    pool, memory = counted_pool(1, release_timeout_s=TIMEOUT_S)
-    pool.release(leased(pool), EventFence())
-    memory.run_out()
-    after_timeout()
-    started = time.monotonic()
-    for _ in range(1000):
-        assert pool.acquire() is None
-    doublings = 1 + (time.monotonic() - started) / 0.01
-    assert 1 <= pool.statistics().replacement_failures <= 1 + doublings
-    pool.close()
-
-
-def test_a_replacement_goes_on_with_the_generations_of_its_place() -> None:
-    """Index and generation alone, without buffer_uid, never name two frames either."""
-    pool, _ = counted_pool(1, release_timeout_s=TIMEOUT_S)
-    for _ in range(4):
-        pool.discard(acquired(pool))
-    lease = leased(pool)
-    pool.release(lease, EventFence())
-    after_timeout()
-    fresh = acquired(pool)
-    assert fresh is not lease.slot and fresh.generation == lease.generation + 1 == 6
-    pool.close()
-
-
-def test_the_allocator_and_the_listeners_may_use_the_pool() -> None:
-    """They are called without the lock: an allocator may ask for statistics, and a listener may look at who holds what."""
-    pool, memory = counted_pool(1, release_timeout_s=TIMEOUT_S)
-    heard: list[str] = []
-    pool.add_retire_listener(lambda slot: heard.append(pool.describe_holders()))
-    pool._source._allocate = lambda: (heard.append(repr(pool.statistics().states)), memory())[1]
-    pool.release(leased(pool), EventFence())
-    after_timeout()
-    acquired(pool)
-    assert heard == ['camera: 0 of 1 slots free; slot 0 generation 1 is retired', "{<SlotState.RETIRED: 'retired'>: 1}"]
-    pool.close()
-
-
-@pytest.mark.parametrize('broken', ['closed by its giver', 'raising'])
-def test_a_fence_that_can_not_be_looked_at_costs_its_slot_not_the_pool(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pass_time = stop_clock(monkeypatch)
-    pool, memory = counted_pool(2, release_timeout_s=TIMEOUT_S)
-    fence = EventFence()
-    lease = leased(pool)
-    pool.release(lease, fence)
-    if broken == 'raising':
-        fence.wait = fence.close = lambda *_: 1 / 0  # type: ignore
-    fence._fd.close()
-    assert acquired(pool).index == 1, 'the pool goes on'
-    pass_time(2 * TIMEOUT_S)
-    assert acquired(pool).index == 0
-    assert lease.slot.state is SlotState.RETIRED and memory.closes == [1, 0, 0]
-    pool.close()
-
-
-def test_the_earliest_fence_decides_when_a_slot_is_given_up() -> None:
-    """A later release with another fence doesn't give a hanging device more time."""
-    pool, _ = counted_pool(1, release_timeout_s=TIMEOUT_S)
-    slot = acquired(pool)
-    first, second = leased(pool, slot), leased(pool, slot, 'overlay')
-    pool.release(first, EventFence())
-    after_timeout()
-    pool.release(second, EventFence())
-    assert (slot.state, pool.statistics().retired) == (SlotState.RETIRED, 1)
-    pool.close()
-
-
-def test_error_fences_are_counted() -> None:
-    pool, _ = counted_pool(1)
-    for error in (None, RuntimeError('device reset')):
-        fence = EventFence()
-        fence.signal(error)
-        pool.release(leased(pool), fence)
-    assert pool.statistics().fence_errors == 1
-    pool.close()
-
-
-def test_one_fence_may_come_with_two_leases_of_a_slot() -> None:
-    pool, _ = counted_pool(1)
-    slot, fence = acquired(pool), EventFence()
-    for lease in [leased(pool, slot), leased(pool, slot)]:
-        pool.release(lease, fence)
-    fence.signal()
-    assert pool.acquire() is slot
-    pool.close()
-
-
-def test_a_fence_of_a_refused_release_is_closed_too() -> None:
-    """Its ownership has passed; only the very fence that came with the first release is still needed."""
-    pool, _ = counted_pool(1)
-    lease, first, second = leased(pool), EventFence(), EventFence()
-    pool.release(lease, first)
-    for fence in (second, first):
-        with pytest.raises(StaleFrameError, match='was released before'):
-            pool.release(lease, fence)
-    with pytest.raises(ValueError, match='closed'):
-        second.fileno()
-    assert pool.acquire() is None
-    first.signal()
-    assert pool.acquire() is lease.slot
-    pool.close()
 
 
 def test_buffers_must_hold_the_layout() -> None:

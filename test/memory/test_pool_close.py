@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from unittest import mock
 
 import pytest
-from pool_kit import PATIENCE_S, acquired, closes, counted_pool, eventually, leased
+from pool_kit import PATIENCE_S, TIMEOUT_S, acquired, closes, counted_pool, eventually, leased
 
 from zc_perception.errors import StaleFrameError
 from zc_perception.frame import Frame
@@ -20,7 +20,6 @@ from zc_perception.memory.reaper import Reaper
 from zc_perception.memory.waker import Waker
 
 MakeFrame = Callable[..., Frame]
-TIMEOUT_S = 0.02
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from pool_kit import SMALL, CountingAllocator, acquired, closes, counted_pool, leased, stop_clock
+from pool_kit import SMALL, TIMEOUT_S, CountingAllocator, acquired, closes, counted_pool, leased, stop_clock
 
 from zc_perception.errors import AllocationError, ConfigError, LayoutError, StaleFrameError
 from zc_perception.memory.fence import DeadlineFence, EventFence
@@ -16,7 +16,6 @@ from zc_perception.pixel.layout import compute_layout
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 LARGE = compute_layout(NV12, 64, 48)
-TIMEOUT_S = 0.02
 
 
 def listening(pool: BufferPool) -> list[Slot]:

@@ -1,0 +1,276 @@
+"""Frames that are mapped and released at the same time: views that outlive a block, threads, leases that were taken back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from zc_perception.errors import FrameReleasedError, StaleFrameError
+from zc_perception.frame import Frame
+from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.memory.fence import EventFence, Fence
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.pool import BufferPool
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+MakePool = Callable[..., BufferPool]
+MakeFrame = Callable[..., Frame]
+READ_WRITE = CpuAccess.READ | CpuAccess.WRITE
+
+
+def address(array: NDArray[np.generic]) -> int:
+    return int(array.__array_interface__['data'][0])
+
+
+def test_a_view_that_outlives_the_block_stops_the_release_and_not_for_ever(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool = make_pool(slots=1)
+    frame = make_frame(pool, sequence=2, fill=lambda luma, chroma: luma.fill(50))
+    with frame.map() as planes:
+        part = planes[0][2:4, 3:5]
+    with pytest.raises(BufferError, match="frame 2 can't be released: a NumPy view"):
+        frame.release()
+    assert not frame.released and pool.acquire() is None
+    assert (part == 50).all()
+    del part
+    frame.release()
+    assert pool.acquire() is not None
+
+
+KEEPERS: dict[str, Callable[[NDArray[Any]], object]] = {
+    'the plane': lambda plane: plane,
+    'a row': lambda plane: plane[3],
+    'another shape': lambda plane: plane[:, ::2].T,
+    'another type': lambda plane: plane.view(np.int8),
+    'a memoryview': lambda plane: plane.data,
+    'an array of a memoryview': lambda plane: np.asarray(plane.data),
+    'a bytes iterator': lambda plane: plane.flat,
+}
+
+
+@pytest.mark.parametrize('index', [0, 1])
+@pytest.mark.parametrize('keep', KEEPERS.values(), ids=KEEPERS)
+def test_whatever_still_sees_the_pixels_stops_the_release(
+    make_pool: MakePool, make_frame: MakeFrame, index: int, keep: Callable[[NDArray[Any]], object]
+) -> None:
+    pool = make_pool(slots=1, layout={'buffer_per_plane': True})
+    frame = make_frame(pool)
+    with frame.map() as planes:
+        kept = keep(planes[index])
+    for fence in (None, EventFence()):
+        with pytest.raises(BufferError, match='still alive'):
+            frame.release(fence)
+        if fence is not None:
+            fence.close()
+    assert not frame.released and pool.acquire() is None
+    del kept
+    frame.release()
+    assert pool.acquire() is not None
+
+
+def test_a_refused_release_forgets_no_view(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool = make_pool(slots=1)
+    frame = make_frame(pool)
+    with frame.map() as planes:
+        with pytest.raises(BufferError):
+            frame.release()
+        view = planes[0]
+    with pytest.raises(BufferError):
+        frame.release()
+    assert pool.acquire() is None
+    del view
+    frame.release()
+
+
+def test_another_thread_s_block_stops_the_release_from_its_first_moment(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block is still waiting for the acquire fence: nothing is mapped yet, and the slot must not go."""
+    fence, refused = EventFence(), list[str]()
+
+    def wait(timeout_s: float) -> bool:
+        def release() -> None:
+            try:
+                frame.release()
+            except BufferError as error:
+                refused.append(str(error))
+
+        other = threading.Thread(target=release)
+        other.start()
+        other.join()
+        return True
+
+    frame = make_frame(acquire_fence=fence)
+    monkeypatch.setattr(fence, 'wait', wait)
+    monkeypatch.setattr(fence, 'check', lambda: None)
+    with frame.map() as planes:
+        assert planes[0].shape == (48, 64)
+    assert len(refused) == 1 and not frame.released
+    frame.release()
+    fence.close()
+
+
+def in_another_thread(do: Callable[[], object]) -> list[type[BaseException]]:
+    """Runs *do* to its end in a thread of its own; the type of what it raised."""
+    raised: list[type[BaseException]] = []
+
+    def run() -> None:
+        try:
+            do()
+        except Exception as error:
+            raised.append(type(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return raised
+
+
+def test_a_release_between_a_block_s_check_and_its_start_is_refused(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+    fence = EventFence()
+    fence.signal()
+    frame, wait, raised = make_frame(acquire_fence=fence), Frame._await_acquire, []
+
+    def wait_and_another_thread_releases(self: Frame, fence: Fence) -> None:
+        wait(self, fence)
+        raised.extend(in_another_thread(frame.release))
+
+    monkeypatch.setattr(Frame, '_await_acquire', wait_and_another_thread_releases)
+    with frame.map():
+        assert raised == [BufferError]
+    frame.release()
+
+
+def test_a_block_between_a_release_s_check_and_its_end_is_refused(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool = make_pool(slots=1)
+    frame, raised = make_frame(pool), []
+
+    class Mappings(list[None]):
+        def __bool__(self) -> bool:
+            empty = not len(self)
+            raised.extend(in_another_thread(lambda: frame.map().__enter__()))
+            return not empty
+
+    frame._mappings = Mappings()
+    frame.release()
+    assert raised == [FrameReleasedError] and pool.acquire() is not None
+
+
+def test_any_thread_may_release(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool = make_pool(slots=1)
+    frame = make_frame(pool)
+    with frame.map() as planes:
+        assert planes[0].shape == (48, 64)
+    other = threading.Thread(target=frame.release)
+    other.start()
+    other.join()
+    assert frame.released and pool.acquire() is not None
+
+
+def test_a_thread_that_maps_never_sees_a_slot_that_was_released(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    """Mapping and releasing race: either the block is refused or the slot stays until its end."""
+    pool, wrong = make_pool(4, 4, slots=1), []
+    for sequence in range(300):
+        frame, start = make_frame(pool, sequence=sequence), threading.Barrier(2)
+        generation = frame.data.generation
+
+        def look(frame: Frame = frame, start: threading.Barrier = start, generation: int = generation) -> None:
+            start.wait()
+            try:
+                with frame.map():
+                    slot = pool.acquire()
+                    if slot is not None:
+                        wrong.append(generation)
+                        pool.discard(slot)
+            except FrameReleasedError:
+                pass
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        start.wait()
+        try:
+            frame.release()
+        except BufferError:
+            thread.join()
+            frame.release()
+        thread.join()
+    assert wrong == []
+
+
+def test_a_lease_that_the_pool_took_back_maps_nothing(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool = make_pool(slots=1)
+    frame = make_frame(pool, sequence=6)
+    pool.release(frame._held())
+    slot = pool.acquire()
+    assert slot is not None
+    with pytest.raises(StaleFrameError, match=r'^frame 6: the lease of camera was released, .*\(generation 1, now 2\)'), frame.map():
+        pytest.fail('mapped')
+    pool.discard(slot)
+    frame._lease = None
+
+
+@pytest.mark.parametrize('before', ['nothing', 'reconfigure', 'close'])
+def test_a_revoked_lease_maps_nothing_even_before_its_slot_is_used_again(make_pool: MakePool, make_frame: MakeFrame, before: str) -> None:
+    pool = make_pool(slots=1)
+    with make_frame(pool, sequence=6) as frame:
+        delivery = frame.deliver('viewer')
+    assert delivery is not None
+    if before == 'reconfigure':
+        pool.reconfigure(pool.layout, lambda: (SealedMemfd().allocate(pool.layout.buffer_size(0)),))
+    elif before == 'close':
+        pool.close()
+    assert pool.revoke('viewer') == 1
+    for write in (False, True):
+        with pytest.raises(StaleFrameError, match='frame 6: the lease of viewer was revoked'), delivery.map(write=write):
+            pytest.fail('mapped')
+    with pytest.raises(StaleFrameError):
+        delivery.release()
+
+
+def test_a_copy_may_outlive_the_frame(make_frame: MakeFrame) -> None:
+    frame = make_frame(fill=lambda luma, chroma: luma.fill(9))
+    with frame.map() as planes:
+        copy = planes[0].copy()
+    frame.release()
+    assert (copy == 9).all()
+
+
+def test_an_open_block_stops_the_release(make_frame: MakeFrame) -> None:
+    frame = make_frame()
+    with frame.map() as planes:
+        with pytest.raises(BufferError):
+            frame.release()
+        assert planes[0].shape == (48, 64)
+    frame.release()
+
+
+def test_with_a_fence_a_frame_can_be_released_while_the_job_still_maps_it(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    """How a pipeline gives up on a job that takes too long: the fence keeps the slot for it."""
+    pool, fence = make_pool(slots=1), EventFence()
+    frame = make_frame(pool, fill=lambda luma, chroma: luma.fill(8))
+    with frame.map() as planes:
+        frame.release(fence)
+        assert pool.acquire() is None
+        assert (planes[0] == 8).all()
+    fence.signal()
+    assert pool.acquire() is not None
+
+
+def test_planes_end_with_the_block(make_frame: MakeFrame) -> None:
+    frame = make_frame()
+    with frame.map() as planes:
+        assert len(planes) == 2 and len(planes[:1]) == 1
+    with pytest.raises(FrameReleasedError, match="use the planes inside 'with frame"):
+        planes[0]
+    frame.release()
+
+
+def test_blocks_can_be_nested(make_frame: MakeFrame) -> None:
+    frame = make_frame()
+    with frame.map() as outer:
+        with frame.map(write=True) as inner:
+            inner[0][0, 0] = 200
+        assert outer[0][0, 0] == 200
+    frame.release()
