@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from memory_link import PUBLISHER, all_free, make_pool, wait_for
+
+from zc_perception.link.shared_memory.client import SharedMemoryClient
+from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.memory.pool import BufferPool
+
+Serve = Callable[..., SharedMemoryServer]
 
 
 @pytest.fixture
@@ -14,3 +22,40 @@ def folder() -> Iterator[Path]:
     """A folder whose name is short enough for a socket's address; pytest's own may not be."""
     with tempfile.TemporaryDirectory(prefix='zc-') as name:
         yield Path(name)
+
+
+@pytest.fixture
+def pool() -> Iterator[BufferPool]:
+    made = make_pool(8, reserve=1)
+    yield made
+    wait_for(lambda: all_free(made), 'every slot')
+    made.close()
+
+
+@pytest.fixture
+def serve(folder: Path) -> Iterator[Serve]:
+    servers: list[SharedMemoryServer] = []
+
+    def start(pool: BufferPool | None, **options: Any) -> SharedMemoryServer:
+        options = {'folder': folder, 'quarantine_timeout_s': 0.01} | options
+        servers.append(SharedMemoryServer('camera', PUBLISHER, pool, **options))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+        assert server.counters.internal_errors == 0, server.counters.last_internal_error
+
+
+@pytest.fixture
+def server(folder: Path, pool: BufferPool) -> Iterator[SharedMemoryServer]:
+    with SharedMemoryServer('camera', PUBLISHER, pool, folder=folder, quarantine_timeout_s=0.01) as made:
+        yield made
+        assert made.counters.internal_errors == 0, made.counters.last_internal_error
+
+
+@pytest.fixture
+def client(server: SharedMemoryServer) -> Iterator[SharedMemoryClient]:
+    with SharedMemoryClient(server.path, name='npu', publisher_id=PUBLISHER, window=3, depth=2) as made:
+        made.connect()
+        yield made

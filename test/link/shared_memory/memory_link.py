@@ -17,10 +17,11 @@ from typing import Any
 from zc_perception.frame import Frame, Header
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.client import SharedMemoryClient
+from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.link.shared_memory.wire import Hello
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
-from zc_perception.memory.pool import BufferPool
+from zc_perception.memory.pool import BufferPool, SlotState
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout, compute_layout
@@ -245,3 +246,14 @@ def line(process: subprocess.Popen[str]) -> str:
     text = process.stdout.readline()
     assert text, f'{process.args} ended with {process.wait()}'
     return text.strip()
+
+
+def all_free(pool: BufferPool) -> bool:
+    """Whether no slot is lent or waits."""
+    pool.collect()
+    return pool.statistics().states == {SlotState.FREE: len(pool.slots)}
+
+
+def settled(server: SharedMemoryServer, reason: str, count: int = 1) -> None:
+    """The server's thread has counted the end of *count* connections."""
+    wait_for(lambda: server.statistics().ended.get(reason) == count, f'{count} x {reason}, not {server.statistics()}')

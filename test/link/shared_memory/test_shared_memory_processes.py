@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from memory_link import PATIENCE_S, PUBLISHER, line, make_frame, make_layout, make_pool, publish, start, wait_for
+from memory_link import PATIENCE_S, PUBLISHER, all_free, line, make_frame, make_layout, make_pool, publish, start, wait_for
 
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import connection
@@ -27,7 +27,7 @@ from zc_perception.link.shared_memory.receiver import SharedMemoryReceiver
 from zc_perception.link.shared_memory.server import QUARANTINE_S, SharedMemoryServer
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import DeadlineFence
-from zc_perception.memory.pool import BufferPool, SlotState
+from zc_perception.memory.pool import BufferPool
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 CONSUMER_KILLS = int(os.environ.get('ZC_KILLS', '40'))
@@ -72,11 +72,6 @@ def server(folder: Path, pool: BufferPool) -> Iterator[SharedMemoryServer]:
     with SharedMemoryServer('camera', PUBLISHER, pool, folder=folder, quarantine_timeout_s=0.02) as made:
         yield made
         assert made.counters.internal_errors == 0, made.counters.last_internal_error
-
-
-def all_free(pool: BufferPool) -> bool:
-    pool.collect()
-    return pool.statistics().states == {SlotState.FREE: len(pool.slots)}
 
 
 def consumers(server: SharedMemoryServer, name: str) -> list[str]:

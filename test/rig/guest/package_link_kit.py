@@ -26,7 +26,7 @@ from .package_link_processes import PATIENCE_S
 from .package_memory_kit import publish
 
 _LINK = Path(__file__).resolve().parents[2] / 'link'
-sys.path += [str(_LINK), str(_LINK / 'shared_memory')]
+sys.path += [str(_LINK / 'wire'), str(_LINK / 'shared_memory')]
 
 from memory_link import FakeProducer as FakeProducer  # noqa: E402 - needs the path
 from memory_link import RawPeer as RawPeer  # noqa: E402

@@ -9,12 +9,14 @@ from __future__ import annotations
 import array
 import fcntl
 import os
+import random
 import re
 import socket
 import struct
 import sys
 import termios
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -372,3 +374,17 @@ class SpecServer:
         self._socket.close()
         with suppress(FileNotFoundError):
             self.path.unlink()
+
+
+def significant(image: Image, row_bytes: list[int], rows: list[int], content: list[bytes]) -> list[int]:
+    """CRC-32 for each plane over the bytes that are pixels."""
+    crcs = []
+    for (buffer, stride, offset, _), row, count in zip(image.planes, row_bytes, rows, strict=True):
+        crcs.append(zlib.crc32(b''.join(content[buffer][offset + y * stride :][:row] for y in range(count))))
+    return crcs
+
+
+def random_content(image: Image, seed: int) -> list[bytes]:
+    """For each buffer of an image."""
+    source = random.Random(seed)
+    return [source.randbytes(size) for size in image.sizes]

@@ -1,0 +1,257 @@
+"""Producers that break rules: every lie ends the connection, nothing is kept of it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from memory_link import PUBLISHER, FakeProducer, RawPeer, make_layout, receive, wait_for
+
+from zc_perception.frame import Frame
+from zc_perception.link.shared_memory import wire
+from zc_perception.link.shared_memory.client import SharedMemoryClient
+from zc_perception.link.shared_memory.codes import MAX_SLOTS, MessageType
+from zc_perception.link.shared_memory.errors import PeerGoneError, ProtocolError, RefusedError
+from zc_perception.link.shared_memory.requirements import Requirements
+from zc_perception.memory.dmabuf import BufferKind
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.layout import ImageLayout, PlaneLayout
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+
+
+def make(producer: FakeProducer, **changes: Any) -> Callable[[RawPeer], None]:
+    return lambda peer: (producer.introduce(peer, **changes), producer.frame(peer))[1]
+
+
+def moved(**plane: int) -> ImageLayout:
+    layout = make_layout()
+    values = {'buffer': 0, 'offset': 0, 'stride': 64, 'size': 3072} | plane
+    return ImageLayout(64, 48, NV12, 0, (PlaneLayout(**values), layout.planes[1]))
+
+
+def a_fd(kind: str) -> int:
+    """A descriptor of some kind, which the test closes."""
+    if kind == 'pipe':
+        read, write = os.pipe()
+        os.close(write)
+        return read
+    if kind == 'file':
+        return os.open('/proc/self/exe', os.O_RDONLY | os.O_CLOEXEC)
+    if kind == 'eventfd':
+        return os.eventfd(0, os.EFD_CLOEXEC)
+    memory = os.memfd_create('unsealed', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(memory, 8192)
+    return memory
+
+
+BAD_BUFFERS: dict[str, tuple[str, dict[str, Any]]] = {
+    'a plane behind its end': ('buffers', {'layout': moved(offset=1 << 20)}),
+    'an overflow': ('buffers', {'layout': moved(offset=2**64 - 1, size=2**64 - 1)}),
+    'overlapping planes': ('buffers', {'layout': moved(offset=1000)}),
+    'strides below the row': ('buffers', {'layout': moved(stride=32)}),
+    'a plane too small': ('buffers', {'layout': moved(size=3071)}),
+    'an unknown format': ('buffers', {'layout': ImageLayout(64, 48, 1, 0, (PlaneLayout(0, 0, 64, 3072),))}),
+    'no pixels': ('buffers', {'layout': ImageLayout(0, 0, NV12, 0, make_layout().planes)}),
+    'one plane only': ('buffers', {'layout': ImageLayout(64, 48, NV12, 0, make_layout().planes[:1])}),
+    'smaller than announced': ('buffers', {'sizes': (1 << 20,)}),
+    'a memfd as a dma-buf': ('buffers', {'kind': BufferKind.DMABUF}),
+    'a format that was not asked for': ('buffers', {'layout': make_layout(128, 16)}),
+    'no descriptor': ('descriptors', {'fds': []}),
+    'fewer descriptors than announced': ('descriptors', {'sizes': (4096, 4096)}),
+}
+
+
+@pytest.mark.parametrize('what', BAD_BUFFERS)
+def test_buffers_that_are_not_what_they_should_be_end_the_connection(folder: Path, what: str) -> None:
+    reason, changes = BAD_BUFFERS[what]
+    needs = Requirements(max_width=64)
+    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu', requirements=needs) as client:
+        peer = producer.serve(client)
+        producer.introduce(peer, **changes)
+        wait_for(lambda: client.receive() is None and not client.connected, 'the refusal')
+        assert client.statistics().ended == {reason: 1}, client.last_end
+        assert peer.receive()[0] == b'', 'the producer sees EOF'
+        peer.close()
+
+
+@pytest.mark.parametrize('kind', ['pipe', 'file', 'eventfd', 'unsealed'])
+def test_only_a_dma_buf_or_a_sealed_memfd_is_a_buffer(folder: Path, kind: str) -> None:
+    fd = a_fd(kind)
+    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+        peer = producer.serve(client)
+        producer.introduce(peer, fds=[fd])
+        wait_for(lambda: client.receive() is None and not client.connected, 'the refusal')
+        assert client.statistics().ended == {'buffers': 1} and 'a buffer can be a dma-buf or a sealed memfd' in client.last_end
+        peer.close()
+    os.close(fd)
+
+
+def test_the_same_buffer_twice_in_a_slot_is_refused(folder: Path) -> None:
+    layout = ImageLayout(64, 48, NV12, 0, (PlaneLayout(0, 0, 64, 3072), PlaneLayout(1, 0, 64, 1536)))
+    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+        peer = producer.serve(client)
+        buffer = producer.buffer()
+        producer.introduce(peer, layout=layout, sizes=(buffer.size,) * 2, fds=[buffer.fileno()] * 2)
+        wait_for(lambda: client.receive() is None and not client.connected, 'the refusal')
+        assert 'overlap' in client.last_end
+        peer.close()
+
+
+def frames(*which: tuple[int, int], **changes: Any) -> Callable[[FakeProducer, RawPeer], None]:
+    def send(producer: FakeProducer, peer: RawPeer) -> None:
+        for uid, generation in which:
+            producer.frame(peer, uid, generation, **changes)
+
+    return send
+
+
+def raw(packet: bytes, fds: list[int] | None = None) -> Callable[[FakeProducer, RawPeer], None]:
+    return lambda producer, peer: peer.send(packet, fds)
+
+
+HOSTILE: dict[str, tuple[str, Callable[[FakeProducer, RawPeer], None]]] = {
+    'a slot without buffers': ('state', frames((9, 1))),
+    'more than the window': ('window', frames((7, 1), (8, 1))),
+    'the same generation': ('state', frames((7, 1), (7, 1))),
+    'a slot that is held': ('state', frames((7, 1), (7, 2))),
+    'a flag without its fence': ('descriptors', frames((7, 1), fence=True)),
+    'a fence without its flag': ('descriptors', frames((7, 1), fds=[0], fence=False)),
+    'two fences': ('descriptors', frames((7, 1), fds=[0, 0])),
+    'many descriptors': ('truncated', frames((7, 1), fds=[0] * 200)),
+    'a frame_id that is no text': ('text', raw(wire.pack_frame(wire.FrameMessage(7, 1, 1, 1, 1, 1, 1, 1, False), b'\xff\xfe'))),
+    'a long frame_id': ('length', raw(wire.pack_frame(wire.FrameMessage(7, 1, 1, 1, 1, 1, 1, 1, False), b'x' * 256))),
+    'garbage': ('type', raw(b'\x63\0\x10\0\0\0\0\0' + b'x' * 8)),
+    'a long packet': ('truncated', raw(b'x' * 5000)),
+    'one byte': ('length', raw(b'x')),
+    'hello': ('state', raw(wire.pack_hello(wire.Hello(1, 1)))),
+    'a second welcome': ('state', raw(wire.pack_welcome(wire.Welcome(1, 1, 'x')))),
+    'a release': ('state', raw(wire.pack_release(7, 1, False))),
+    'retiring what was not there': ('state', raw(wire.pack_retired(9))),
+    'a descriptor with retired': ('descriptors', raw(wire.pack_retired(7), [0])),
+    'buffers twice': ('state', lambda producer, peer: producer.introduce(peer) and None),
+    'refused': ('refused', raw(wire.pack_refused(wire.Refused(4, 'enough')))),
+    'too many slots': ('value', lambda producer, peer: [producer.introduce(peer, uid) for uid in range(100, 101 + MAX_SLOTS)] and None),
+}
+
+
+@pytest.mark.parametrize('what', HOSTILE)
+def test_a_producer_that_breaks_a_rule_is_left(folder: Path, what: str) -> None:
+    reason, attack = HOSTILE[what]
+    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+        peer = producer.serve(client)
+        for uid in (7, 8):
+            producer.introduce(peer, uid)
+        failed = threading.Event()
+
+        def attacking() -> None:
+            try:
+                attack(producer, peer)
+            except OSError:
+                failed.set()  # it was left before it had finished
+
+        thread = threading.Thread(target=attacking)
+        thread.start()
+        kept: list[Frame] = []
+
+        def left() -> bool:
+            frame = client.receive()
+            if frame is not None:
+                kept.append(frame)
+            return not client.connected
+
+        wait_for(left, 'the end')
+        thread.join()
+        assert client.statistics().ended == {reason: 1}, client.last_end
+        for frame in kept:
+            with frame.map() as planes:
+                assert planes[0].shape == (48, 64)
+            frame.release()
+        peer.close()
+
+
+@pytest.mark.parametrize('generation', [4, 5])
+def test_a_generation_comes_once_and_never_goes_back(folder: Path, generation: int) -> None:
+    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+        peer = producer.serve(client)
+        producer.introduce(peer)
+        producer.frame(peer, generation=5)
+        receive(client).release()
+        producer.frame(peer, generation=generation)
+        wait_for(lambda: client.receive() is None and not client.connected, 'the end')
+        assert client.statistics().ended == {'state': 1} and 'had generation 5 before' in client.last_end
+        peer.close()
+
+
+def test_a_retired_slot_gets_no_frame(folder: Path) -> None:
+    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu', window=2) as client:
+        peer = producer.serve(client, window=2)
+        producer.introduce(peer)
+        producer.frame(peer)
+        frame = receive(client)
+        peer.send(wire.pack_retired(7))
+        producer.frame(peer, generation=2)
+        wait_for(lambda: client.receive() is None and not client.connected, 'the end')
+        assert client.statistics().ended == {'state': 1} and 'is retired' in client.last_end
+        frame.release()
+        peer.close()
+
+
+@pytest.mark.parametrize(('answer', 'error'), [
+    (wire.pack_refused(wire.Refused(4, 'no slots')), RefusedError), (wire.pack_welcome(wire.Welcome(2, 1, PUBLISHER)), ProtocolError),
+    (wire.pack_welcome(wire.Welcome(1, 2, PUBLISHER)), ProtocolError), (wire.pack_welcome(wire.Welcome(1, 1, 'somebody')), ProtocolError),
+    (wire.pack_welcome(wire.Welcome(1, 1, PUBLISHER, 2)), ProtocolError), (wire.pack_retired(1), ProtocolError),
+    (b'x' * 5000, ProtocolError), (None, PeerGoneError),
+])  # fmt: skip
+def test_answers_to_hello_that_are_no_welcome(folder: Path, answer: bytes | None, error: type[Exception]) -> None:
+    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu', publisher_id=PUBLISHER) as client:
+
+        def serve() -> None:
+            with RawPeer(producer.listener.accept()[0]) as peer:
+                assert peer.receive_type() == MessageType.HELLO
+                if answer is not None:
+                    peer.send(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(error):
+            client.connect(20.0)
+        thread.join()
+        assert not client.connected and sum(client.statistics().ended.values()) == 1 and client.last_end
+
+
+def test_a_stopped_producer_is_waited_for_no_longer_than_said(folder: Path) -> None:
+    with (
+        FakeProducer(folder / 's'),
+        SharedMemoryClient(folder / 's', name='npu') as client,
+        pytest.raises(PeerGoneError, match='not answer'),
+    ):
+        client.connect(0.01)
+
+
+def test_a_wrong_user_is_not_talked_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('zc_perception.link.shared_memory.handshake.producer_allowed', lambda peer, uids: peer.uid in uids)
+    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+        with pytest.raises(ProtocolError, match=f'user {os.geteuid()} listens'):
+            client.connect()
+        peer = RawPeer(producer.listener.accept()[0])
+        assert peer.receive()[0] == b'', 'not a word was said'
+        peer.close()
+    with FakeProducer(folder / 't') as producer, SharedMemoryClient(folder / 't', name='npu', allowed_uids=(os.geteuid(),)) as client:
+        producer.serve(client).close()
+
+
+def test_a_foreign_users_memfd_has_to_be_narrowed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+        peer = producer.serve(client)
+        slots = client._slots
+        assert slots is not None
+        slots.peer = slots.peer._replace(uid=os.geteuid() + 1)
+        producer.introduce(peer)
+        wait_for(lambda: client.receive() is None and not client.connected, 'the refusal')
+        assert client.statistics().ended == {'buffers': 1} and 'FUTURE_WRITE' in client.last_end
+        peer.close()
