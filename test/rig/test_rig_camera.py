@@ -1,4 +1,4 @@
-"""The V4L2 camera on a real kernel's vivid, and faults of the whole graph: one boot, each check of ``guest/camera_checks.py`` is a test here."""
+"""V4L2 cameras on a real kernel's vivid, and faults of the whole graph: one boot, each check of ``camera_checks.py`` is a test here."""
 
 from __future__ import annotations
 
