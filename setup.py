@@ -10,12 +10,15 @@ setup(
     name=NAME,
     version='0.1.0',
     packages=find_packages(include=[NAME, NAME + '.*']),
-    package_data={NAME: ['py.typed', 'models/*/*', 'models/*.json', 'link/WIRE.md', 'npu/axruntime/VOYAGER.md', 'verify/bench/*.json']},
+    package_data={
+        NAME: ['py.typed', 'models/*/*', 'models/*.json', 'link/WIRE.md', 'npu/axruntime/VOYAGER.md', 'verify/*.json', 'verify/*/*.json']
+    },
     data_files=[
         ('share/ament_index/resource_index/packages', ['resource/' + NAME]),
         ('share/' + NAME, ['package.xml']),
         ('share/' + NAME + '/launch', glob('launch/*.launch.*')),
         ('share/' + NAME + '/config', glob('config/*.*')),
+        ('share/' + NAME + '/config/vehicle', glob('config/vehicle/*')),
     ],
     install_requires=['setuptools', 'numpy', 'PyYAML'],
     # colcon test runs pytest only where this extra names it.
@@ -32,14 +35,24 @@ setup(
     description='Zero-copy camera-to-NPU perception for ROS 2.',
     license='Apache-2.0',
     entry_points={
+        'rclpy_components': [
+            'zc_perception::CaptureNode = zc_perception.nodes.components:CaptureNode',
+            'zc_perception::InferenceNode = zc_perception.nodes.components:InferenceNode',
+            'zc_perception::OverlayNode = zc_perception.nodes.components:OverlayNode',
+            'zc_perception::RecorderNode = zc_perception.nodes.components:RecorderNode',
+        ],
         'console_scripts': [
             'capture_node = zc_perception.nodes.main:capture_node',
+            'component_container = zc_perception.nodes.container.main:component_container',
+            'component_container_mt = zc_perception.nodes.container.main:component_container_mt',
             'inference_node = zc_perception.nodes.main:inference_node',
             'overlay_node = zc_perception.nodes.main:overlay_node',
             'perception = zc_perception.nodes.main:perception',
             'zc_bench = zc_perception.verify.bench.main:main',
             'zc_demo = zc_perception.nodes.demo:main',
+            'zc_doctor = zc_perception.verify.doctor.zc_doctor:main',
             'zc_record = zc_perception.nodes.recorder:zc_record',
+            'zc_verify = zc_perception.verify.zc_verify:main',
         ],
     },
 )
