@@ -1,0 +1,244 @@
+"""``zc_doctor`` as it is called: report, JSON, exit codes, interruption; and this machine itself, whatever it has."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from npu.json_schema import conforms
+from verify.doctor.vehicle import IDS, Vehicle
+
+from zc_perception.verify.doctor import zc_doctor
+from zc_perception.verify.doctor.registry import GROUPS
+
+SCHEMA = json.loads(Path(zc_doctor.__file__).with_name('doctor.schema.json').read_text(encoding='utf-8'))
+CONFIG = Path(__file__).parents[3] / 'config' / 'perception.yaml'
+COMMAND = [sys.executable, '-m', 'zc_perception.verify.doctor.zc_doctor']
+
+
+def wrong(document: dict[str, Any]) -> list[str]:
+    """What contradicts itself in a report."""
+    found = [] if conforms(document, SCHEMA) else ['it is not what the schema says']
+    checks = document['checks']
+    found += [f'{c["id"]}: no advice' for c in checks if c['status'] in ('warn', 'fail') and not c['advice']]
+    found += [f'{c["id"]}: not in the table' for c in checks if c['id'] not in IDS]
+    found += [f'{c["id"]}: of group {c["group"]}' for c in checks if c['id'].split('.')[0] != c['group']]
+    counts = {status: sum(c['status'] == status for c in checks) for status in ('ok', 'warn', 'fail', 'skip')}
+    if document['summary'] != counts | {'exit_code': int(counts['fail'] > 0)}:
+        found.append('the summary does not add up')
+    subjects = [(c['id'], c['subject']) for c in checks]
+    found += [f'{where} comes twice' for where in set(subjects) if subjects.count(where) > 1]
+    return found
+
+
+def doctor(vehicle: Vehicle, *arguments: str, parameters: bool = True, tmp: Path | None = None) -> int:
+    """Call it on a vehicle, with the vehicle's own parameter file."""
+    words = list(arguments)
+    if parameters and vehicle.yaml is not None:
+        path = vehicle.root.parent / 'vehicle.yaml'
+        path.write_text(json.dumps({name: {'ros__parameters': values} for name, values in vehicle.yaml.items()}), encoding='utf-8')
+        words += ['--params-file', str(path)]
+    return zc_doctor.main(words, vehicle.system())
+
+
+def test_a_healthy_vehicle_may_drive(vehicle: Vehicle, capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor(vehicle) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith('zc_doctor ') and '/capture (v4l2 /dev/video0)' in lines[0] and '/inference (axl, model road)' in lines[0]
+    assert all(re.match(r'(ok  |      ->) ', line) for line in lines[1:-1])
+    assert re.fullmatch(r'\d+ ok, 0 warn, 0 fail, \d+ do not apply \(--verbose shows them\)', lines[-1])
+
+
+def test_a_broken_vehicle_may_not(vehicle: Vehicle, capsys: pytest.CaptureFixture[str]) -> None:
+    vehicle.level = 0
+    (vehicle.pci / 'current_link_width').write_text('1\n')
+    assert doctor(vehicle) == 1
+    out = capsys.readouterr().out
+    assert 'FAIL  metis.ioctls [metis-0:1:0]: no import and submit ioctls (ENOTTY)' in out
+    assert 'FAIL  metis.link [metis-0:1:0]: the PCIe link of 0000:01:00.0 runs at 8 GT/s x1 instead of 8 GT/s x4' in out
+    assert out.count('\n      -> ') == out.count('FAIL  ') == 5
+
+
+def test_the_json_is_what_the_schema_says(vehicle: Vehicle, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    vehicle.empty_heaps = {'dma_heap/system'}
+    assert doctor(vehicle, '--json') == 0
+    document = json.loads(capsys.readouterr().out)
+    assert wrong(document) == [] and [c for c in document['checks'] if c['status'] == 'warn']
+    assert sorted({c['id'] for c in document['checks']}) == sorted(IDS) and document['params_file'].endswith('vehicle.yaml')
+    assert doctor(vehicle, '--json', str(tmp_path / 'new/folder/doctor.json'), parameters=False) == 0
+    written = json.loads((tmp_path / 'new/folder/doctor.json').read_text(encoding='utf-8'))
+    assert wrong(written) == [] and written['params_file'] == '' and os.listdir(tmp_path / 'new/folder') == ['doctor.json']
+    assert 'do not apply' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        lambda d: d.update(version=2), lambda d: d['checks'][0].pop('advice'), lambda d: d['checks'][0].update(status='good'),
+        lambda d: d['checks'][0].update(figures=[]), lambda d: d.update(more=1), lambda d: d['summary'].update(ok=-1),
+        lambda d: d['checks'][0].update(found=''), lambda d: d['environment'].pop('kernel'),
+    ],
+)  # fmt: skip
+def test_the_schema_refuses_what_is_something_else(change: Any, vehicle: Vehicle, capsys: pytest.CaptureFixture[str]) -> None:
+    doctor(vehicle, '--json', '--only', 'kernel')
+    document = json.loads(capsys.readouterr().out)
+    assert conforms(document, SCHEMA)
+    change(document)
+    assert not conforms(document, SCHEMA)
+
+
+def test_only_the_groups_that_are_asked_for_run(vehicle: Vehicle, capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor(vehicle, '--json', '--only', 'metis', 'kernel') == 0
+    assert {c['group'] for c in json.loads(capsys.readouterr().out)['checks']} == {'metis', 'kernel'} and not vehicle.asked
+
+
+def test_verbose_shows_figures_and_what_does_not_apply(vehicle: Vehicle, capsys: pytest.CaptureFixture[str]) -> None:
+    doctor(vehicle, '--verbose', '--only', 'jetson', 'cameras')
+    out = capsys.readouterr().out
+    assert 'skip  jetson.vic: ' in out and 'driver=double' in out
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'words'),
+    [
+        (['--params-file', '/nowhere.yaml'], "parameter file '/nowhere.yaml' can't be read: No such file or directory"),
+        (['--cameras', 'left'], '--cameras needs --params-file'),
+        (['--only', 'kernel', '--json', '/proc/nowhere/doctor.json'], "can't be written"),
+        (['--time-limit', '0'], '--time-limit is 0'),
+        (['--time-limit', 'nan'], '--time-limit is nan'),
+        (['--time-limit', 'inf'], '--time-limit is inf'),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_2(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert zc_doctor.main(arguments) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith('zc_doctor: error: ') and words in lines[0]
+
+
+@pytest.mark.parametrize('arguments', [['--only', 'engine'], ['--only'], ['--unknown'], ['--time-limit', 'long']])
+def test_unknown_arguments_are_explained(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        zc_doctor.main(arguments)
+    assert ended.value.code == 2
+    assert 'zc_doctor: error: ' in capsys.readouterr().err
+
+
+def test_this_machine_is_examined_for_real_quickly_and_left_as_it_is(tmp_path: Path) -> None:
+    """Whatever it has: a container without heaps and cameras, or a vehicle."""
+    environment = {**os.environ, 'ZC_RUNTIME_DIR': str(tmp_path / 'sockets')}
+    result = subprocess.run(
+        [*COMMAND, '--json', '--params-file', str(CONFIG)],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    document = json.loads(result.stdout)
+    assert result.returncode == document['summary']['exit_code'] and wrong(document) == [], result.stderr
+    status = {(c['id'], c['subject']): c['status'] for c in document['checks']}
+    # The synthetic camera, memfds and the cpu work everywhere.
+    for name in ('parameters.file', 'kernel.release', 'ros.rclpy', 'ros.messages'):
+        assert status[name, ''] == 'ok', document
+    assert (status['buffers.cpu', 'memfd'], status['cameras.configured', '/capture']) == ('ok', 'ok')
+    assert (status['model.load', '/inference'], status['model.manifest', '/inference']) == ('ok', 'ok')
+    if not Path('/dev/dma_heap').exists() and not Path('/dev/udmabuf').exists():
+        assert status['memory.heaps', ''] == 'warn'
+    assert os.listdir(tmp_path) == [], 'it made something'
+
+
+def test_what_a_bare_container_lacks_fails_where_the_parameter_file_needs_it(tmp_path: Path) -> None:
+    (tmp_path / 'vehicle.yaml').write_text(
+        '/**/capture: {ros__parameters: {camera: v4l2, device: /dev/video63}}\n/**/inference: {ros__parameters: {accelerator: axl}}\n'
+    )
+    groups = ['memory', 'buffers', 'cameras', 'metis', 'model']
+    result = subprocess.run(
+        [*COMMAND, '--json', '--params-file', str(tmp_path / 'vehicle.yaml'), '--only', *groups],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    document = json.loads(result.stdout)
+    status = {(c['id'], c['subject']): c['status'] for c in document['checks']}
+    assert result.returncode == 1 and wrong(document) == []
+    assert status['cameras.configured', '/capture'] == 'fail'
+    if not list(Path('/dev').glob('metis-*')):
+        assert status['metis.cards', ''] == status['buffers.import', ''] == status['model.load', '/inference'] == 'fail'
+
+
+def test_ros_is_not_needed(tmp_path: Path) -> None:
+    """With an rclpy that can't be imported: the doctor itself never does."""
+    for package in ('rclpy', 'rcl_interfaces', 'vision_msgs'):
+        (tmp_path / f'{package}.py').write_text('raise ImportError("no ROS here")')
+    environment = {**os.environ, 'PYTHONPATH': str(tmp_path)}
+    result = subprocess.run(
+        [*COMMAND, '--json', '--params-file', str(CONFIG), '--only', 'ros', 'parameters', 'kernel', 'link'],
+        env=environment, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    status = {c['id']: c['status'] for c in json.loads(result.stdout)['checks']}
+    assert result.returncode == 1
+    assert (status['ros.rclpy'], status['ros.messages'], status['parameters.file'], status['kernel.release']) == (
+        'fail',
+        'skip',
+        'warn',
+        'ok',
+    )
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f'/proc/{pid}/stat').read_text(encoding='utf-8').rpartition(')')[2].split()[0] != 'Z'
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for task in Path(f'/proc/{pid}/task').iterdir() for child in (task / 'children').read_text().split()]
+
+
+@pytest.mark.parametrize(('number', 'code'), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_and_all_that_it_has_started(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    """Its parameter file is a pipe: the doctor itself gets it whole, the process that checks it waits for more."""
+    pipe = tmp_path / 'pipe.yaml'
+    os.mkfifo(pipe)
+    deadline = time.monotonic() + 120
+    process = subprocess.Popen([*COMMAND, '--params-file', str(pipe), '--only', 'parameters'], stderr=subprocess.PIPE, text=True)
+    try:
+        pipe.write_text('/**/capture: {ros__parameters: {slots: 4}}\n')
+        while not (started := children(process.pid)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        with pipe.open('w', encoding='ascii'):  # it reads now
+            assert len(started) == 1 and alive(started[0])
+            process.send_signal(number)
+            _, errors = process.communicate(timeout=60)
+            assert (process.returncode, errors) == (code, f'zc_doctor: ended by {number.name}\n')
+            while alive(started[0]):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_help_names_every_group(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        zc_doctor.main(['--help'])
+    text = ' '.join(capsys.readouterr().out.split())
+    assert ended.value.code == 0 and all(group in text for group in GROUPS)
+
+
+def test_a_reader_that_has_enough_is_no_traceback() -> None:
+    result = subprocess.run(
+        ['bash', '-c', f'{shlex.join(COMMAND)} --verbose --only kernel limits time metis | head -n 1'],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert result.stdout.startswith('zc_doctor ') and 'Traceback' not in result.stderr

@@ -1,0 +1,60 @@
+"""The folder of the shared-memory links between processes: looked at, never made."""
+
+from __future__ import annotations
+
+import grp
+import os
+from collections.abc import Iterator
+
+from zc_perception.errors import ConfigError
+from zc_perception.link.shared_memory.socket_folder import SUFFIX, default_folder, runtime_folder, socket_path
+from zc_perception.verify.doctor.finding import Finding, Status, ok
+from zc_perception.verify.doctor.needs import Needs
+from zc_perception.verify.doctor.system import System
+
+
+def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
+    """As a publisher would find it."""
+    folder = default_folder(system.environment)
+    figures: dict[str, object] = {'folder': str(folder), 'exists': folder.is_dir(), 'sockets': 0}
+    groups = sorted({camera.shared_memory_group for camera in needs.cameras if camera.shared_memory_group})
+    step = 'name another one in the environment variable ZC_RUNTIME_DIR, for all nodes alike'
+    for name in groups:
+        try:
+            number = grp.getgrnam(name).gr_gid
+        except KeyError:
+            advice = f'groupadd {name}, or set shared_memory_group to one that is there'
+            yield Finding(Status.FAIL, f"there is no group '{name}' (shared_memory_group)", advice, name, figures)
+            return
+        if number not in {*os.getgroups(), os.getegid()} and system.user:
+            found = f"this user is not in group '{name}' (shared_memory_group), and can't give it the folder"
+            yield Finding(Status.FAIL, found, f'usermod -aG {name} USER, and log in anew', name, figures)
+            return
+    try:
+        socket_path(folder, '0' * 32)
+        if os.path.lexists(folder):
+            if groups:
+                _owned(folder, system.user)  # making it the group's is left to the nodes
+            else:
+                runtime_folder(None, system.environment)
+    except ConfigError as error:
+        found, _, advice = str(error).rpartition('; ')
+        yield Finding(Status.FAIL, found or advice, advice, '', figures)
+        return
+    if figures['exists']:
+        figures['sockets'] = sum(name.endswith(SUFFIX) for name in os.listdir(folder))
+        yield ok(f"folder '{folder}' is this user's alone, {figures['sockets']} sockets", **figures)
+    elif os.access(folder.parent, os.W_OK | os.X_OK):
+        yield ok(f"folder '{folder}' can be made when it is needed", **figures)
+    else:
+        found = f"folder '{folder}' is not there, and can't be made in {folder.parent}"
+        yield Finding(Status.FAIL, found, f'make it with mode 0700 for this user, or {step}', '', figures)
+
+
+def _owned(folder: os.PathLike[str], user: int) -> None:
+    owner = os.lstat(folder).st_uid
+    if owner != user:
+        raise ConfigError(
+            f"folder '{folder}' for shared-memory sockets belongs to user {owner}, this is user {user}; "
+            'name another one in the environment variable ZC_RUNTIME_DIR'
+        )

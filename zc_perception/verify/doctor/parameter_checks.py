@@ -1,0 +1,34 @@
+"""The parameter file: what the nodes would refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from zc_perception.verify.doctor.finding import Finding, Status, ok, skip
+from zc_perception.verify.doctor.needs import Needs
+from zc_perception.verify.doctor.system import System
+
+
+def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
+    """Every key and value, by the nodes' own rules; without rclpy only what the other checks read of it."""
+    if not needs.known:
+        yield skip('no parameter file was given (--params-file)')
+        return
+    answer = system.ask('parameters', needs.path)
+    if 'error' in answer:
+        problems, checked = list(needs.refused), None
+    else:
+        problems, checked = list(answer['problems']), answer['checked']
+    if problems:
+        figures = {'checked': checked, 'problems': problems}
+        yield Finding(Status.FAIL, f'{needs.path}: {"; ".join(problems)}', 'correct it: a node ends with such a line', '', figures)
+        return
+    if checked is None:
+        advice = 'source ROS 2 to have every key checked; what the other checks read of it has the right types'
+        yield Finding(Status.WARN, f'{needs.path} could not be checked whole: {answer["error"]}', advice, '', {'checked': None})
+    elif not checked:
+        yield Finding(
+            Status.WARN, f'{needs.path} has no parameter for the nodes of this package', 'name sections /**/capture, /**/inference', ''
+        )
+    else:
+        yield ok(f'{needs.path}: {checked} parameters, all known and in range', checked=checked)

@@ -1,0 +1,88 @@
+"""The report, for people and for programs. The latter is ``doctor.schema.json``, version 1: ids and keys stay, new ones may come."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from importlib import metadata
+from typing import Any
+
+from zc_perception.verify.doctor.finding import Status
+from zc_perception.verify.doctor.needs import Needs
+from zc_perception.verify.doctor.running import Result
+from zc_perception.verify.doctor.system import System
+
+VERSION = 1
+# Of figures as text: a camera's formats are many.
+_LONGEST = 400
+_MARKS = {Status.OK: 'ok  ', Status.WARN: 'warn', Status.FAIL: 'FAIL', Status.SKIP: 'skip'}
+
+
+def _package_version() -> str:
+    try:
+        return metadata.version('zc_perception')
+    except metadata.PackageNotFoundError:
+        return 'unknown'
+
+
+def exit_code(results: Sequence[Result]) -> int:
+    """0 without a ``fail``, else 1."""
+    return int(any(result.finding.status is Status.FAIL for result in results))
+
+
+def heading(system: System, needs: Needs) -> str:
+    """The report's first line."""
+    return f'zc_doctor {_package_version()}: Linux {system.release or "?"} on {system.machine}, {needs.summary()}'
+
+
+def lines_of(result: Result, verbose: bool) -> Iterator[str]:
+    """One finding as lines; nothing for what doesn't apply, unless *verbose*."""
+    finding = result.finding
+    if finding.status is Status.SKIP and not verbose:
+        return
+    subject = f' [{finding.subject}]' if finding.subject else ''
+    yield f'{_MARKS[finding.status]}  {result.check.id}{subject}: {finding.found}'
+    if finding.advice:
+        yield f'      -> {finding.advice}'
+    if verbose and finding.figures:
+        text = ', '.join(f'{name}={value}' for name, value in finding.figures.items())
+        yield f'      {text if len(text) <= _LONGEST else text[:_LONGEST] + " … (--json has it all)"}'
+
+
+def summary_line(results: Sequence[Result], verbose: bool) -> str:
+    """The report's last line."""
+    counts = Counter(result.finding.status for result in results)
+    hidden = ' (--verbose shows them)' if counts[Status.SKIP] and not verbose else ''
+    return f'{counts[Status.OK]} ok, {counts[Status.WARN]} warn, {counts[Status.FAIL]} fail, {counts[Status.SKIP]} do not apply{hidden}'
+
+
+def document(results: Sequence[Result], system: System, needs: Needs) -> dict[str, Any]:
+    """What ``--json`` writes."""
+    counts = Counter(result.finding.status for result in results)
+    return {
+        'version': VERSION,
+        'environment': {
+            'date': datetime.now(timezone.utc).isoformat(timespec='seconds'),
+            'kernel': system.release,
+            'machine': system.machine,
+            'python': platform.python_version(),
+            'package': _package_version(),
+            'user': system.user,
+        },
+        'params_file': needs.path,
+        'checks': [
+            {
+                'id': result.check.id,
+                'group': result.check.group,
+                'subject': result.finding.subject,
+                'status': result.finding.status.value,
+                'found': result.finding.found,
+                'advice': result.finding.advice,
+                'figures': dict(result.finding.figures),
+            }
+            for result in results
+        ],
+        'summary': {**{status.value: counts[status] for status in Status}, 'exit_code': exit_code(results)},
+    }

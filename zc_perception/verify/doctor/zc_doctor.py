@@ -1,0 +1,127 @@
+"""``zc_doctor``: preflight of a vehicle. Looks, tries real buffers, changes nothing. Needs neither ROS nor root."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from zc_perception.errors import EXIT_USAGE, ConfigError
+from zc_perception.verify.doctor.asking import end_all
+from zc_perception.verify.doctor.needs import read_needs
+from zc_perception.verify.doctor.registry import CHECKS, GROUPS, checks_of
+from zc_perception.verify.doctor.report import document, exit_code, heading, lines_of, summary_line
+from zc_perception.verify.doctor.running import CHECK_LIMIT_S, Result, run_checks
+from zc_perception.verify.doctor.system import System
+
+_STDOUT = '-'
+_PATIENCE_S = 1.0
+_LONGEST_S = 3600.0
+_DESCRIPTION = """Looks at everything that the camera-to-NPU path needs and says what to do. Verdicts are relative to the parameter file:
+what it names has to work, what 'auto' may take is a warning, what it doesn't use is left out. Without one, it says what each use needs.
+Exit code: 0 nothing failed, 1 something did, 2 wrong use."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog='zc_doctor', description=_DESCRIPTION)
+    parser.add_argument('--params-file', default='', metavar='FILE', help='the ROS parameter file that the nodes are going to have')
+    parser.add_argument('--cameras', nargs='+', default=[], metavar='NAME', help='namespaces, as for perception --cameras')
+    parser.add_argument('--json', nargs='?', const=_STDOUT, metavar='FILE', help='write the result there; without FILE to stdout, alone')
+    parser.add_argument('--only', nargs='+', default=[], choices=GROUPS, metavar='GROUP', help=f'one or more of {", ".join(GROUPS)}')
+    parser.add_argument('--time-limit', type=float, default=CHECK_LIMIT_S, metavar='S', help=f'of each check (default: {CHECK_LIMIT_S:g})')
+    parser.add_argument('--verbose', action='store_true', help="show figures, and what doesn't apply and why")
+    return parser
+
+
+def _write(path: Path, result: dict[str, Any]) -> None:
+    """Whole or not at all."""
+    text = json.dumps(result, indent=1, allow_nan=False) + '\n'
+    try:
+        if path.exists() and not path.is_file():  # such as /dev/stderr
+            path.write_text(text, encoding='utf-8')
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f'.{path.name}.{os.getpid()}')
+        unfinished.write_text(text, encoding='utf-8')
+        unfinished.replace(path)
+    except OSError as error:
+        raise ConfigError(f"--json '{path}' can't be written: {error.strerror}; name another file") from error
+
+
+def run(options: argparse.Namespace, system: System) -> int:
+    """Run the checks and report; the exit code.
+
+    :raises ConfigError: the parameter file can't be read, or the result not be written.
+    """
+    needs = read_needs(options.params_file, options.cameras)
+    if not 0 < options.time_limit <= _LONGEST_S:
+        raise ConfigError(f'--time-limit is {options.time_limit:g}; it must be a number of seconds above 0, at most {_LONGEST_S:g}')
+    results: list[Result] = []
+    shown = options.json != _STDOUT
+    if shown:
+        print(heading(system, needs), flush=True)
+    for result in run_checks(checks_of(options.only), system, needs, options.time_limit):
+        results.append(result)
+        for line in lines_of(result, options.verbose) if shown else ():
+            print(line, flush=True)
+    if shown:
+        print(summary_line(results, options.verbose), flush=True)
+    if options.json is not None:
+        written = document(results, system, needs)
+        if shown:
+            _write(Path(options.json), written)
+        else:
+            print(json.dumps(written, indent=1, allow_nan=False), flush=True)
+    return exit_code(results)
+
+
+class _Ended(BaseException):
+    """SIGTERM."""
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    raise _Ended
+
+
+def main(arguments: Sequence[str] | None = None, system: System | None = None) -> int:
+    """The console script. 0: nothing failed, 1: something did, 2: wrong use, 128 + n: signal n."""
+    options = _parser().parse_args(arguments)
+    before = signal.signal(signal.SIGTERM, _end)
+    try:
+        return run(options, system or System())
+    except ConfigError as error:
+        print(f'zc_doctor: error: {error}', file=sys.stderr)
+        return EXIT_USAGE
+    except BrokenPipeError:  # whoever read the report has read enough
+        with open(os.devnull, 'w', encoding='ascii') as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except (KeyboardInterrupt, _Ended) as ended:
+        end_all()
+        number = signal.SIGTERM if isinstance(ended, _Ended) else signal.SIGINT
+        print(f'zc_doctor: ended by {number.name}', file=sys.stderr)
+        return 128 + number
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        _leave_nothing()
+
+
+def _leave_nothing() -> None:
+    """Threads that hang in the kernel stay; those that are about to end are waited for."""
+    names = {f'zc_doctor {check.id}' for check in CHECKS}
+    deadline = time.monotonic() + _PATIENCE_S
+    for thread in threading.enumerate():
+        if thread.name in names:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+if __name__ == '__main__':
+    sys.exit(main())
