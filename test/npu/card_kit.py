@@ -29,6 +29,8 @@ MANIFEST = ModelManifest(
 class CardFence(EventFence):
     """A job's fence, which can be watched by a duplicate of its descriptor as a sync_file can."""
 
+    seqno = 0
+
     def dup(self) -> CardFence:
         other = CardFence()
         other._fd.close()
@@ -69,6 +71,7 @@ class CountingCard:
         assert handle in self.held
         self.submitted.append(in_fence)
         self.jobs.append(CardFence())
+        self.jobs[-1].seqno = len(self.jobs)
         return self.jobs[-1]
 
     def submit(self, handle: int, result: Any, model_id: int, timeout_us: int) -> CardFence:

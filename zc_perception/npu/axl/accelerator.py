@@ -28,7 +28,7 @@ from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout, compute_layout
 from zc_perception.pixel.modifier import LINEAR
 
-_IMPORTABLE = ('dma_heap/', 'udmabuf', 'v4l2/', 'nvbufsurface')
+_IMPORTABLE = ('dma_heap/', 'udmabuf', 'v4l2/', 'gstreamer/', 'libcamera', 'nvbufsurface')
 _epochs = itertools.count(1)
 # What parameter in_flight can ask for. Each place has a result buffer, of CMA memory where there is some, whatever a driver could queue.
 _MOST_IN_FLIGHT = 16
@@ -76,8 +76,8 @@ class AxlAccelerator:
             raise
         self._epoch = next(_epochs)
         self._in_use = ImportsInUse(self._device.release_import)
-        self._cache = ImportCache(self._in_use.release, held=self._in_use.held) if import_cache else None
-        self._uncached_imports = 0
+        self._cache = self._new_cache() if import_cache else None
+        self._past_imports = 0
         self._trial_imports = 0
         self._timeout_us = round(timeout_s * 1e6)
         self._manifest: ModelManifest | None = None
@@ -94,7 +94,7 @@ class AxlAccelerator:
     @property
     def imports(self) -> int:
         """See :class:`Accelerator`."""
-        return self._cache.misses if self._cache is not None else self._uncached_imports
+        return self._past_imports + (self._cache.misses if self._cache is not None else 0)
 
     @property
     def trial_imports(self) -> int:
@@ -195,7 +195,7 @@ class AxlAccelerator:
         layout, buffers = frame.data.layout, frame.data.buffers
         if self._cache is None:
             handle = self._import(layout, buffers)
-            self._uncached_imports += 1
+            self._past_imports += 1
             return ImportHandle(handle, cached=False)
         return ImportHandle(self._cached_import(self._cache, layout, buffers), cached=True)
 
@@ -253,6 +253,19 @@ class AxlAccelerator:
             self._results.collect()
         if self._cache is not None:
             self._cache.forget_ended()
+
+    def _new_cache(self) -> ImportCache:
+        return ImportCache(self._in_use.release, held=self._in_use.held)
+
+    def tune(self, *, import_cache: bool, timeout_s: float) -> None:
+        """See :class:`Accelerator`. Imports that jobs in flight read are released after them."""
+        self._timeout_us = round(timeout_s * 1e6)
+        if self._cache is not None and not import_cache:
+            self._past_imports += self._cache.misses
+            self._cache.clear()
+            self._cache = None
+        elif self._cache is None and import_cache:
+            self._cache = self._new_cache()
 
     def close(self) -> None:
         """See :class:`Accelerator`. Works on a card that is gone, too."""

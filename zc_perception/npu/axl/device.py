@@ -180,13 +180,13 @@ class AxlDevice:
         self._ioctl('import_planes', argument, layout.describe())
         return int(argument.handle)
 
-    def submit(self, handle: int, result: DmaBuf, model_id: int, timeout_us: int) -> SyncFile:
+    def submit(self, handle: int, result: DmaBuf, model_id: int, timeout_us: int) -> JobFence:
         """SUBMIT: the job's fence."""
         argument = axl_abi.AxlSubmit(input_handle=handle, result_fd=result.fileno(), model_id=model_id, timeout_us=timeout_us)
         self._ioctl('submit', argument, f'import {handle}')
-        return self._fence(argument.fence_fd, handle, timeout_us)
+        return self._fence(argument.fence_fd, handle, timeout_us, 0)
 
-    def submit2(self, handle: int, result: DmaBuf, model_id: int, timeout_us: int, in_fence: SyncFile | None) -> SyncFile:
+    def submit2(self, handle: int, result: DmaBuf, model_id: int, timeout_us: int, in_fence: SyncFile | None) -> JobFence:
         """SUBMIT2: like :meth:`submit`, after *in_fence*, which stays the caller's."""
         argument = axl_abi.AxlSubmit2(
             struct_size=ctypes.sizeof(axl_abi.AxlSubmit2),
@@ -197,10 +197,10 @@ class AxlDevice:
             result_fd=result.fileno(),
         )
         self._ioctl('submit2', argument, f'import {handle}')
-        return self._fence(argument.fence_fd, handle, timeout_us)
+        return self._fence(argument.fence_fd, handle, timeout_us, argument.seqno)
 
-    def _fence(self, fd: int, handle: int, timeout_us: int) -> JobFence:
-        return JobFence(OwnedFd(fd), partial(self._job_error, handle, timeout_us))
+    def _fence(self, fd: int, handle: int, timeout_us: int, seqno: int) -> JobFence:
+        return JobFence(OwnedFd(fd), partial(self._job_error, handle, timeout_us), seqno)
 
     def release_import(self, handle: int) -> None:
         """RELEASE_IMPORT. A job that still runs keeps the buffer attached until its fence.

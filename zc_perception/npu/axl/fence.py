@@ -14,10 +14,12 @@ class JobFence(SyncFile):
     """A sync_file of the driver.
 
     :param explain: makes the exception for the errno that the job ended with; asked only when one did.
+    :param seqno: the driver's number of the job; 0: it didn't say.
     """
 
-    def __init__(self, fd: OwnedFd, explain: Callable[[int], AxlError]) -> None:
+    def __init__(self, fd: OwnedFd, explain: Callable[[int], AxlError], seqno: int = 0) -> None:
         super().__init__(fd)
+        self.seqno = seqno
         self._explain = explain
 
     def check(self) -> None:

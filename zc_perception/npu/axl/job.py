@@ -17,6 +17,7 @@ from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.heaps import DMA_HEAP_DIRECTORY, Heap, HeapUse, is_contiguous, open_heap
 from zc_perception.npu.accelerator import Outputs
+from zc_perception.npu.axl.fence import JobFence
 from zc_perception.npu.import_cache import ImportsInUse
 from zc_perception.npu.manifest import TensorSpec
 
@@ -174,8 +175,10 @@ class ResultBuffers:
 class AxlJob:
     """A submitted frame; holds its import and a result buffer until it is closed, or given up and ended."""
 
-    def __init__(self, fence: SyncFile, handle: int, result: ResultBuffer, results: ResultBuffers, box: Letterbox) -> None:
-        self.fence = fence
+    def __init__(self, fence: JobFence, handle: int, result: ResultBuffer, results: ResultBuffers, box: Letterbox) -> None:
+        self.fence: SyncFile = fence
+        #: See :class:`Job`.
+        self.device_seqno = fence.seqno
         self.letterbox = box
         self._handle = handle
         self._result = result

@@ -1,0 +1,229 @@
+"""``/diagnostics`` as another program receives it: form, rhythm, changes of level, faults of whoever collects."""
+
+from __future__ import annotations
+
+import ast
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+
+import zc_perception
+from zc_perception.observe import diagnostics
+from zc_perception.observe.diagnostics import DiagnosticsPublisher, Figures, Level, Status
+
+OK, WARN, ERROR = (
+    level if isinstance(level, int) else level[0] for level in (DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR)
+)
+PACKAGE = Path(zc_perception.__file__).parent
+
+
+class Desk:
+    """A node whose statuses a test sets, and its diagnostics, looked at as often as the test likes."""
+
+    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 50.0
+        self.sent: list[DiagnosticArray] = []
+        self.statuses: list[Status] = [Status('camera', Level.OK, 'streaming')]
+        self.regular = 0
+        monkeypatch.setattr(diagnostics, 'time', SimpleNamespace(monotonic=lambda: self.now))
+        self.publisher = DiagnosticsPublisher(node, lambda: self.statuses, before_publishing=self._count)
+        self.publisher._publisher = SimpleNamespace(publish=self.sent.append)  # type: ignore[assignment]
+
+    def _count(self) -> None:
+        self.regular += 1
+
+    def pass_time(self, seconds: float) -> int:
+        """How many messages came."""
+        before = len(self.sent)
+        for _ in range(round(seconds / diagnostics.LOOK_S)):
+            self.now += diagnostics.LOOK_S
+            self.publisher.look()
+        return len(self.sent) - before
+
+    def become(self, level: Level, message: str = 'something', part: str = 'camera') -> None:
+        advice = '' if level is Level.OK else 'do something'
+        self.statuses = [status for status in self.statuses if status.part != part] + [Status(part, level, message, advice=advice)]
+
+
+@pytest.fixture
+def node(free_domain: int) -> Iterator[Node]:
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=free_domain)
+    made = rclpy.create_node('capture', context=context, namespace='front/left')
+    yield made
+    made.destroy_node()
+    context.try_shutdown()
+
+
+@pytest.fixture
+def desk(node: Node, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    return Desk(node, monkeypatch)
+
+
+def number(level: int | bytes) -> int:
+    return level if isinstance(level, int) else level[0]
+
+
+def test_a_second_has_one_message_while_nothing_changes(desk: Desk) -> None:
+    assert desk.pass_time(10.0) in (10, 11)
+    assert desk.regular == len(desk.sent)
+
+
+@pytest.mark.parametrize('level', [Level.WARN, Level.ERROR])
+def test_a_change_of_level_is_in_the_next_look_both_ways(desk: Desk, level: Level) -> None:
+    desk.pass_time(1.2)
+    for change in (level, Level.OK):
+        desk.become(change)
+        assert desk.pass_time(diagnostics.LOOK_S) == 1
+        assert number(desk.sent[-1].status[0].level) == {Level.OK: OK, Level.WARN: WARN, Level.ERROR: ERROR}[change]
+    assert desk.regular < len(desk.sent), 'what is done once a second is not done for changes'
+
+
+def test_another_message_on_the_same_level_waits_for_its_turn(desk: Desk) -> None:
+    desk.become(Level.WARN, 'one')
+    desk.pass_time(2.0)
+    desk.become(Level.WARN, 'two')
+    assert desk.pass_time(1.0) in (1, 2)
+    assert desk.sent[-1].status[0].message == 'two; do something'
+
+
+def test_what_flickers_does_not_flood(desk: Desk) -> None:
+    desk.pass_time(1.0)
+    levels = iter([Level.WARN, Level.OK] * 100)
+    before = len(desk.sent)
+    for _ in range(50):
+        desk.become(next(levels))
+        desk.pass_time(diagnostics.LOOK_S)
+    assert len(desk.sent) - before <= 50, 'no more than one each look, five a second'
+
+
+def test_a_part_that_comes_or_goes_is_a_change(desk: Desk) -> None:
+    desk.pass_time(1.2)
+    desk.become(Level.OK, part='pool')
+    assert desk.pass_time(diagnostics.LOOK_S) == 1
+    desk.statuses = desk.statuses[:1]
+    assert desk.pass_time(diagnostics.LOOK_S) == 1
+
+
+def test_the_form_is_what_aggregators_sort_by(desk: Desk, node: Node) -> None:
+    desk.statuses = [
+        Status('camera', Level.WARN, '3 bad', {'bad': 3, 'rate': '29.97'}, 'look at its cable', 'serial 7'),
+        Status('copies', Level.OK, 'none'),
+    ]
+    desk.pass_time(1.0)
+    camera, copies = desk.sent[-1].status
+    assert (camera.name, camera.message, camera.hardware_id) == ('front/left/capture: camera', '3 bad; look at its cable', 'serial 7')
+    assert [(value.key, value.value) for value in camera.values] == [('bad', '3'), ('rate', '29.97')]
+    assert (copies.name, copies.message, copies.hardware_id) == ('front/left/capture: copies', 'none', socket.gethostname())
+    stamp = desk.sent[-1].header.stamp
+    assert abs(stamp.sec - node.get_clock().now().nanoseconds / 1e9) < 60
+
+
+def test_figures_are_made_when_they_are_published_and_not_at_each_look(desk: Desk) -> None:
+    made: list[int] = []
+
+    def make() -> dict[str, int]:
+        made.append(1)
+        return {'frames': len(made)}
+
+    desk.statuses = []
+
+    class Fresh(list[Status]):
+        def __iter__(self) -> Iterator[Status]:
+            return iter([Status('camera', Level.OK, 'streaming', Figures(make))])
+
+    desk.statuses = Fresh()
+    messages = desk.pass_time(5.0)
+    assert len(made) == messages <= 6
+    figures = Figures(make)
+    assert len(figures) == 1 and list(figures) == ['frames'] and figures['frames'] == messages + 1, 'made once, however often it is read'
+
+
+def test_whoever_collects_may_fail_and_the_node_lives(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> Any:
+        raise ZeroDivisionError('nobody had thought of that')
+
+    desk.publisher._collect = fail
+    assert desk.pass_time(2.0) >= 2
+    (status,) = desk.sent[-1].status
+    assert number(status.level) == ERROR and status.name == 'front/left/capture: diagnostics'
+    assert 'ZeroDivisionError: nobody had thought of that' in status.message and 'report it' in status.message
+
+    desk.publisher._collect = lambda: [Status('pool', Level.OK, 'well', Figures(fail)), Status('camera', Level.OK, 'streaming')]
+    desk.pass_time(1.0)
+    pool, camera = desk.sent[-1].status
+    assert (pool.name, number(pool.level)) == ('front/left/capture: pool', ERROR) and number(camera.level) == OK
+
+    desk.publisher._collect = lambda: [Status('camera', Level.OK, 'streaming')]
+    desk.publisher._before_publishing = fail
+    assert desk.pass_time(2.0) >= 2
+    assert number(desk.sent[-1].status[0].level) == OK
+
+
+def test_it_goes_on_while_a_simulation_s_time_stands_still(free_domain: int) -> None:
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=free_domain)
+    node = rclpy.create_node('capture', context=context, parameter_overrides=[rclpy.Parameter('use_sim_time', value=True)])
+    reader = rclpy.create_node('reader', context=context)
+    came: list[DiagnosticArray] = []
+    reader.create_subscription(DiagnosticArray, '/diagnostics', came.append, 10)
+    publisher = DiagnosticsPublisher(node, lambda: [Status('camera', Level.OK, 'streaming')])
+    executor = SingleThreadedExecutor(context=context)
+    for each in (node, reader):
+        executor.add_node(each)
+    end = time.monotonic() + 20
+    while len(came) < 2 and time.monotonic() < end:
+        executor.spin_once(timeout_sec=0.1)
+    assert len(came) >= 2
+    publisher.stop()
+    publisher.stop()
+    executor.shutdown()
+    for each in (node, reader):
+        each.destroy_node()
+    context.try_shutdown()
+
+
+def test_a_look_costs_little(desk: Desk) -> None:
+    """Nothing to be measured here but the number of messages: figures are what costs."""
+    desk.statuses = [Status(f'part {i}', Level.OK, 'well', Figures(lambda: pytest.fail('made for nothing'))) for i in range(20)]
+    desk.publisher._levels = {status.part: status.level for status in desk.statuses}
+    desk.publisher._due = desk.now + 100
+    assert desk.pass_time(4.0) == 0
+
+
+def _statuses_of(path: Path) -> Iterator[tuple[int, ast.Call]]:
+    for found in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+        if isinstance(found, ast.Call) and isinstance(found.func, ast.Name) and found.func.id == 'Status':
+            yield found.lineno, found
+
+
+def _may_be_bad(level: ast.expr) -> bool:
+    """Whether it names WARN or ERROR: alone, or as one of two."""
+    return any(isinstance(part, ast.Attribute) and part.attr in ('WARN', 'ERROR') for part in ast.walk(level))
+
+
+@pytest.mark.parametrize('path', sorted(PACKAGE.glob('nodes/**/*.py')), ids=lambda path: path.name)
+def test_whatever_is_not_well_says_what_to_do(path: Path) -> None:
+    without = [
+        line
+        for line, call in _statuses_of(path)
+        if len(call.args) > 1 and _may_be_bad(call.args[1])
+        and len(call.args) < 5 and not any(keyword.arg == 'advice' for keyword in call.keywords)
+    ]  # fmt: skip
+    assert without == [], f'{path.name}: a Status of WARN or ERROR without advice in these lines'
+
+
+def test_the_check_for_advice_finds_what_has_none(tmp_path: Path) -> None:
+    file = tmp_path / 'nodes.py'
+    file.write_text("Status('link', Level.WARN if wrong else Level.OK, 'text', values)\nStatus('link', Level.WARN, 'x', {}, 'advice')\n")
+    calls = dict(_statuses_of(file))
+    assert _may_be_bad(calls[1].args[1]) and len(calls[1].args) < 5 and len(calls[2].args) == 5
