@@ -1,0 +1,217 @@
+"""Components for the container's tests: well-behaved ones as rclpy's pull request 599 has them, and every kind of bad one."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import rclpy
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from rclpy.node import Node
+from std_msgs.msg import String
+
+TICK_S = 0.02
+FOREVER = threading.Event()
+KEPT: list[Node] = []
+
+
+class Quiet(Node):
+    """Does nothing but say what it was made with."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__('quiet', **kwargs)
+        self.declare_parameter('size', 1)
+        self.words = self.create_publisher(String, 'words', 1)
+        self.get_logger().debug('made, debug')
+        arguments = {name: value for name, value in kwargs.items() if isinstance(value, bool)}
+        print(f'{self.get_fully_qualified_name()}: size {self.get_parameter("size").value}, arguments {arguments}')
+
+
+class Other(Quiet):
+    """Another class with the same default name."""
+
+
+class Ticking(Node):
+    """Publishes the number of its ticks: it is alive, and is spun."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__('ticking', **kwargs)
+        self.ticks = 0
+        self.publisher = self.create_publisher(String, '~/ticks', 10)
+        self.create_timer(TICK_S, self.tick)
+
+    def tick(self) -> None:
+        self.ticks += 1
+        self.publisher.publish(String(data=str(self.ticks)))
+
+
+class RaisesAfterNode(Node):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__('half_made', **kwargs)
+        KEPT.append(self)  # only who destroys it gets it out of the graph
+        self.create_timer(TICK_S, lambda: None)
+        raise ValueError('first line\n  second line')
+
+
+class RaisesBeforeNode(Node):
+    def __init__(self, **kwargs: Any) -> None:
+        raise OSError(19, 'No such device', '/dev/camera')
+
+
+class Exits(Node):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__('exits', **kwargs)
+        sys.exit('no camera, goodbye')
+
+
+class Interrupts(Node):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__('interrupts', **kwargs)
+        raise KeyboardInterrupt
+
+
+class InitialisesRos(Node):
+    def __init__(self, **kwargs: Any) -> None:
+        rclpy.init()
+        super().__init__('initialises_ros', **kwargs)
+
+
+class TakesNothing(Node):
+    def __init__(self) -> None:
+        super().__init__('takes_nothing')
+
+
+class NeedsParameter(Node):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__('needs_parameter', **kwargs)
+        self.declare_parameter('size', 1)
+
+
+class SpinsForEver(Node):
+    """A program's main made into a constructor."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__('spins_for_ever', **kwargs)
+        try:
+            rclpy.spin(self)
+        except Exception:
+            print('this must not catch it')
+
+
+class SpinsOnce(Ticking):
+    """Waits for something in its constructor, which is allowed."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        while not self.ticks:
+            rclpy.spin_once(self, timeout_sec=10.0)
+
+
+class LeavesThread(Node):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__('leaves_thread', **kwargs)
+        threading.Thread(target=FOREVER.wait, name='forgotten', daemon=True).start()
+        raise RuntimeError('after a thread was started')
+
+
+class KeepsThread(Node):
+    """Unloads, but for a thread that would keep the interpreter from ending."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__('keeps_thread', **kwargs)
+        threading.Thread(target=FOREVER.wait, name='immortal', daemon=False).start()
+
+
+class Slow(Node):
+    """Its constructor waits until a file is there."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__('slow', **kwargs)
+        folder = Path(self.declare_parameter('folder', '').value)
+        (folder / 'begun').touch()
+        while not (folder / 'go_on').exists():
+            time.sleep(TICK_S)
+
+
+class Fragile(Ticking):
+    """Its callback raises, always."""
+
+    def tick(self) -> None:
+        raise RuntimeError('a tick has failed')
+
+
+class ExitsInCallback(Ticking):
+    def tick(self) -> None:
+        sys.exit('that is all')
+
+
+class HangsInCallback(Ticking):
+    def tick(self) -> None:
+        FOREVER.wait()
+
+
+class Managed(LifecycleNode):
+    """Writes its transitions into a file."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__('managed', **kwargs)
+        self.file = Path(self.declare_parameter('file', '').value)
+        self.trigger_configure()
+        self.trigger_activate()
+
+    def note(self, step: str) -> TransitionCallbackReturn:
+        with self.file.open('a', encoding='ascii') as file:
+            file.write(step + '\n')
+        return TransitionCallbackReturn.SUCCESS
+
+    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self.note('configure')
+
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self.note('activate')
+
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self.note('deactivate')
+
+    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self.note('cleanup')
+
+    def stop(self) -> None:
+        self.note('stop')
+
+    def destroy_node(self) -> None:
+        self.note('destroy')
+        super().destroy_node()
+
+
+class Stubborn(Ticking):
+    """Nothing of its end goes well."""
+
+    def stop(self) -> None:
+        raise RuntimeError('it will not stop')
+
+    def destroy_node(self) -> None:
+        raise RuntimeError('it will not be destroyed')
+
+
+class EndsItself(Ticking):
+    """Destroys itself in a callback, as a program may."""
+
+    def tick(self) -> None:
+        self.destroy_node()
+
+
+class NeverStops(Ticking):
+    def stop(self) -> None:
+        FOREVER.wait()
+
+
+class NoNode:
+    """No component at all."""
+
+
+def no_class(**kwargs: Any) -> Node:
+    return Quiet(**kwargs)

@@ -1,0 +1,3 @@
+"""A module that was written as a program."""
+
+raise SystemExit('no display')

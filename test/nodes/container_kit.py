@@ -1,0 +1,256 @@
+"""A component container in a process of its own, and a client of its services."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import rclpy
+from composition_interfaces.srv import ListNodes, LoadNode, UnloadNode
+from nodes import container_components
+from nodes.programs import environment
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.parameter import Parameter
+
+TEST_FOLDER = Path(__file__).resolve().parent.parent
+TIMEOUT_S = 60.0
+ZOO = 'zoo'
+_MODULE = container_components.__name__
+_ENTRY_POINTS = {
+    f'{ZOO}::{name}': f'{_MODULE}:{name}'
+    for name, kind in vars(container_components).items()
+    if isinstance(kind, type) and kind.__module__ == _MODULE
+} | {
+    f'{ZOO}::inner::Quiet': f'{_MODULE}:Quiet',
+    f'{ZOO}::Function': f'{_MODULE}:no_class',
+    f'{ZOO}::NoModule': 'nodes.there_is_no_such_module:Thing',
+    f'{ZOO}::NoAttribute': f'{_MODULE}:Missing',
+    f'{ZOO}::ExitsAtImport': 'nodes.container_exits_at_import:Thing',
+    'elsewhere::Quiet': f'{_MODULE}:Quiet',
+}  # fmt: skip
+OWN = ('CaptureNode', 'InferenceNode')
+
+
+def install(folder: Path) -> Path:
+    """Metadata of packages with the components of the tests, as an installer would write it; a folder for the path."""
+    groups = {ZOO: _ENTRY_POINTS, 'ours': {f'ours::{name}': f'zc_perception.nodes.components:{name}' for name in OWN}}
+    for package, entries in groups.items():
+        info = folder / f'{package}-1.0.dist-info'
+        info.mkdir()
+        (info / 'METADATA').write_text(f'Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n')
+        (info / 'entry_points.txt').write_text('[rclpy_components]\n' + ''.join(f'{name} = {value}\n' for name, value in entries.items()))
+    return folder
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for *condition*, of a graph or a process that no event tells of."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, f'{what}: not within {TIMEOUT_S:g} s'
+        time.sleep(0.01)
+
+
+class Container:
+    """A running ``component_container``; its output is collected.
+
+    :param folder: where :func:`install` has put the components' metadata.
+    """
+
+    def __init__(self, folder: Path, domain: int, *args: str, program: str = 'component_container', wait: bool = True) -> None:
+        code = f'import sys; from zc_perception.nodes.container.main import {program} as main; sys.exit(main())'
+        path = os.pathsep.join([str(folder), str(TEST_FOLDER), os.environ.get('PYTHONPATH', '')])
+        sockets = folder / 'sockets'
+        sockets.mkdir(mode=0o700, exist_ok=True)
+        self.process = subprocess.Popen(
+            [sys.executable, '-c', code, *args],
+            env={**environment(domain), 'PYTHONPATH': path, 'ZC_RUNTIME_DIR': str(sockets)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.pid = self.process.pid
+        self._lines: list[str] = []
+        self._changed = threading.Condition()
+        self._ended = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        if wait:
+            self.wait_for(']: ready')
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._changed:
+                self._lines.append(line)
+                self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    @property
+    def output(self) -> str:
+        """Everything printed so far."""
+        with self._changed:
+            return ''.join(self._lines)
+
+    def wait_for(self, text: str, count: int = 1) -> None:
+        """Until *text* was printed *count* times."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or ''.join(self._lines).count(text) >= count, TIMEOUT_S)
+        assert self.output.count(text) >= count, f'{text!r} was not printed:\n{self.output}'
+
+    def end(self, number: int = signal.SIGINT, timeout_s: float = 20.0) -> int:
+        """Send a signal; the exit code.
+
+        :raises subprocess.TimeoutExpired: it is still there.
+        """
+        self.process.send_signal(number)
+        code = self.process.wait(timeout_s)
+        self._reader.join(5)
+        return code
+
+    def descriptors(self) -> int:
+        """How many it has open."""
+        return len(os.listdir(f'/proc/{self.pid}/fd'))
+
+    def threads(self) -> list[str]:
+        """Their names, as the kernel has them."""
+        names = []
+        for task in Path(f'/proc/{self.pid}/task').iterdir():
+            with suppress(OSError):  # it has ended meanwhile
+                names.append((task / 'comm').read_text().strip())
+        return sorted(names)
+
+    def resident_bytes(self) -> int:
+        """Its memory."""
+        return int(Path(f'/proc/{self.pid}/statm').read_text().split()[1]) * os.sysconf('SC_PAGESIZE')
+
+    def __enter__(self) -> Container:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(10)
+        self._reader.join(5)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+class Call:
+    """A request that is under way."""
+
+    def __init__(self, future: Any) -> None:
+        self._future = future
+        self._done = threading.Event()
+        future.add_done_callback(lambda _: self._done.set())
+
+    @property
+    def answered(self) -> bool:
+        """Whether the answer is there."""
+        return self._done.is_set()
+
+    def answer(self) -> Any:
+        """Wait for it."""
+        assert self._done.wait(TIMEOUT_S), 'the container has not answered'
+        return self._future.result()
+
+
+class Client:
+    """A node with clients of a container's services, in a context of its own."""
+
+    def __init__(self, domain: int, container: str = '/ComponentManager') -> None:
+        self.context = rclpy.Context()
+        rclpy.init(context=self.context, domain_id=domain)
+        self.node = rclpy.create_node('container_client', context=self.context)
+        self._executor = SingleThreadedExecutor(context=self.context)
+        self._executor.add_node(self.node)
+        self._services = {
+            kind: self.node.create_client(kind, f'{container}/_container/{name}')
+            for kind, name in ((LoadNode, 'load_node'), (UnloadNode, 'unload_node'), (ListNodes, 'list_nodes'))
+        }
+        self._thread = threading.Thread(target=self._spin, daemon=True)
+        self._thread.start()
+
+    def _spin(self) -> None:
+        with suppress(ExternalShutdownException):
+            self._executor.spin()
+
+    def send(self, kind: Any, request: Any) -> Call:
+        """Call one of the container's services."""
+        client = self._services[kind]
+        assert client.wait_for_service(TIMEOUT_S), f'no service {client.srv_name}'
+        return Call(client.call_async(request))
+
+    def begin_load(
+        self,
+        plugin: str,
+        package: str = ZOO,
+        *,
+        parameters: dict[str, Any] | None = None,
+        extra: dict[str, Any] | None = None,
+        **fields: Any,
+    ) -> Call:
+        """Ask for a component. *fields* are the request's others."""
+        request = LoadNode.Request(package_name=package, plugin_name=plugin, **fields)
+        request.parameters = [Parameter(name, value=value).to_parameter_msg() for name, value in (parameters or {}).items()]
+        request.extra_arguments = [Parameter(name, value=value).to_parameter_msg() for name, value in (extra or {}).items()]
+        return self.send(LoadNode, request)
+
+    def load(self, plugin: str, package: str = ZOO, **options: Any) -> Any:
+        """The answer to :meth:`begin_load`."""
+        return self.begin_load(plugin, package, **options).answer()
+
+    def loaded(self, plugin: str, package: str = ZOO, **options: Any) -> int:
+        """The id of a component, which must be had."""
+        answer = self.load(plugin, package, **options)
+        assert answer.success, answer.error_message
+        return int(answer.unique_id)
+
+    def begin_unload(self, unique_id: int) -> Call:
+        """Ask for the end of a component."""
+        return self.send(UnloadNode, UnloadNode.Request(unique_id=unique_id))
+
+    def unload(self, unique_id: int) -> Any:
+        """The answer to that."""
+        return self.begin_unload(unique_id).answer()
+
+    def list(self) -> dict[int, str]:
+        """Names by id, in the order of the answer."""
+        answer = self.send(ListNodes, ListNodes.Request()).answer()
+        return dict(zip(answer.unique_ids, answer.full_node_names, strict=True))
+
+    def call(self, kind: Any, service: str, request: Any) -> Any:
+        """Any other service's answer."""
+        client = self.node.create_client(kind, service)
+        try:
+            assert client.wait_for_service(TIMEOUT_S), f'no service {service}'
+            return Call(client.call_async(request)).answer()
+        finally:
+            self.node.destroy_client(client)
+
+    def close(self) -> None:
+        """Leave the graph."""
+        self._executor.shutdown(timeout_sec=1.0)
+        self._thread.join(5)
+        self.node.destroy_node()
+        self.context.try_shutdown()
+
+
+@contextmanager
+def client(domain: int, container: str = '/ComponentManager') -> Iterator[Client]:
+    """A client that is closed."""
+    made = Client(domain, container)
+    try:
+        yield made
+    finally:
+        made.close()

@@ -1,0 +1,115 @@
+"""Frames of a camera that was loaded go to an accelerator that was loaded: the same memory, or messages where that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodes.container_kit import Client, Container, client, install, until
+
+from zc_perception.link.rungs import IN_PROCESS, ROS_MESSAGE
+from zc_perception.observe.frame_log_layout import RecordKind
+from zc_perception.observe.frame_log_reading import FoundFrameLogs, find_frame_logs
+
+SMALL = {'width': 160, 'height': 120, 'framerate': 60.0}
+CPU = {'accelerator': 'cpu'}
+FRAMES = 20
+DDS = {'use_intra_process_comms': False}
+
+
+@pytest.fixture
+def container(free_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
+    with Container(install(tmp_path_factory.mktemp('packages')), free_domain, program='component_container_mt') as running:
+        yield running
+
+
+@pytest.fixture
+def ours(container: Container, free_domain: int) -> Iterator[Client]:
+    with client(free_domain) as made:
+        yield made
+
+
+class Logs:
+    """The frame logs of the container's nodes, read from outside of it."""
+
+    def __init__(self, container: Container) -> None:
+        self._pid = container.pid
+        self.records: dict[str, dict[int, Any]] = {'capture': {}, 'inference': {}}
+        self.facts: dict[str, dict[str, Any]] = {}
+
+    def read(self) -> int:
+        """How many frames are in both."""
+        with self._find() as logs:
+            for log in logs:
+                self.facts[log.role] = log.facts()
+                done = RecordKind.PUBLISHED if log.role == 'capture' else RecordKind.PROCESSED
+                self.records[log.role] |= {record.sequence: record for record in log.read() if record.kind == done}
+        return len(self.both())
+
+    def _find(self) -> FoundFrameLogs:
+        return find_frame_logs(pids=[self._pid])
+
+    def both(self) -> list[int]:
+        """Sequence numbers that the camera has published and the accelerator has processed."""
+        return sorted(self.records['capture'].keys() & self.records['inference'].keys())
+
+
+def load_both(ours: Client, order: tuple[str, str], **options: Any) -> dict[str, int]:
+    parameters = {'CaptureNode': SMALL, 'InferenceNode': CPU}
+    return {name: ours.loaded(name, 'ours', parameters=parameters[name], **options) for name in order}
+
+
+@pytest.mark.parametrize('order', [('CaptureNode', 'InferenceNode'), ('InferenceNode', 'CaptureNode')])
+def test_frames_pass_as_the_same_memory_whichever_was_loaded_first(order: tuple[str, str], container: Container, ours: Client) -> None:
+    ids = load_both(ours, order)
+    logs = Logs(container)
+    until(lambda: logs.read() >= FRAMES and logs.facts['inference'].get('rung') == IN_PROCESS, 'frames through both')
+    for sequence in logs.both():
+        published, processed = logs.records['capture'][sequence], logs.records['inference'][sequence]
+        assert (published.st_dev, published.inodes, published.buffer_uid) == (processed.st_dev, processed.inodes, processed.buffer_uid)
+    assert all(record.inodes and all(record.inodes) for record in logs.records['capture'].values())
+    pool = {inode for _, inode in logs.facts['capture']['pool']}
+    assert {logs.records['inference'][sequence].inodes[0] for sequence in logs.both()} <= pool
+    assert (logs.facts['capture']['conversions'], logs.facts['inference']['conversions']) == (0, 0)
+    assert ours.unload(ids['InferenceNode']).success
+    assert ours.unload(ids['CaptureNode']).success
+    with find_frame_logs(pids=[container.pid]) as left:
+        assert list(left) == []
+    assert container.end() == 0
+    assert 'left behind' not in container.output
+    assert 'Traceback' not in container.output
+
+
+@pytest.mark.parametrize('forced', ['CaptureNode', 'InferenceNode'])
+def test_without_in_process_communication_it_is_messages(forced: str, container: Container, ours: Client) -> None:
+    for name, parameters in (('CaptureNode', SMALL), ('InferenceNode', CPU)):
+        ours.loaded(name, 'ours', parameters=parameters, extra=DDS if name == forced else None)
+    logs = Logs(container)
+    until(lambda: logs.read() is not None and logs.facts.get('inference', {}).get('conversions', 0) >= 5, 'frames by messages')
+    assert logs.facts['inference']['rung'] == ROS_MESSAGE
+    assert container.end() == 0
+
+
+def test_cycles_of_the_package_s_own_components_leave_nothing(container: Container, ours: Client) -> None:
+    logs = Logs(container)
+
+    def cycle() -> None:
+        ids = load_both(ours, ('CaptureNode', 'InferenceNode'))
+        logs.records = {'capture': {}, 'inference': {}}
+        until(lambda: logs.read() >= 3, 'frames through both')
+        for name in ('CaptureNode', 'InferenceNode'):
+            assert ours.unload(ids[name]).success
+
+    for _ in range(3):
+        cycle()
+    descriptors, threads, resident = container.descriptors(), len(container.threads()), container.resident_bytes()
+    for _ in range(5):
+        cycle()
+    until(lambda: container.descriptors() <= descriptors and len(container.threads()) <= threads, 'no more than before')
+    assert container.resident_bytes() - resident < 40 << 20
+    maps = Path(f'/proc/{container.pid}/maps').read_text()
+    assert [line for line in maps.splitlines() if 'memfd:' in line] == [], 'no frame and no log is mapped'
+    assert container.end() == 0
+    assert 'left behind' not in container.output

@@ -1,0 +1,237 @@
+"""What components do to the container over their lives: it stays, answers, and ends in order."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodes.container_kit import Client, Container, client, install, until
+from std_msgs.msg import String
+
+CYCLES = 50
+ENDS_S = 2.0
+FIRST = 'Component constructor threw an exception: '
+Start = Callable[..., tuple[Container, Client]]
+
+
+@pytest.fixture
+def start(free_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """Starts containers, each with a client."""
+    folder = install(tmp_path_factory.mktemp('packages'))
+    running: list[Any] = []
+
+    def begin(*args: str, name: str = '/ComponentManager', program: str = 'component_container') -> tuple[Container, Client]:
+        running.append(Container(folder, free_domain, *args, program=program))
+        container = running[-1].__enter__()
+        running.append(client(free_domain, name))
+        return container, running[-1].__enter__()
+
+    yield begin
+    for context in reversed(running):
+        context.__exit__(None, None, None)
+
+
+def ticks(zoo: Client, topic: str = '/ticking/ticks') -> None:
+    """Wait for a tick."""
+    heard = threading.Event()
+    subscription = zoo.node.create_subscription(String, topic, lambda message: heard.set(), 1)
+    assert heard.wait(30), f'nothing on {topic}'
+    zoo.node.destroy_subscription(subscription)
+
+
+def ended_in_time(container: Container, number: int = signal.SIGINT) -> None:
+    """It ends by a signal as it should: 0, at once. The interpreter's own end is included, on a busy machine, hence the margin."""
+    begun = time.monotonic()
+    assert container.end(number) == 0, container.output
+    assert time.monotonic() - begun < 5 * ENDS_S
+
+
+def test_a_slow_constructor_keeps_neither_list_nor_unload_waiting_and_loads_wait_for_it(start: Start, tmp_path: Path) -> None:
+    container, zoo = start()
+    first = zoo.loaded('Quiet')
+    slow = zoo.begin_load('Slow', parameters={'folder': str(tmp_path)})
+    until((tmp_path / 'begun').exists, 'the slow constructor')
+    later = zoo.begin_load('Quiet', node_name='later')
+    assert zoo.list() == {first: '/quiet'}
+    assert zoo.unload(first).success
+    assert zoo.list() == {}
+    assert not slow.answered
+    assert not later.answered
+    (tmp_path / 'go_on').touch()
+    slow_id, later_id = slow.answer().unique_id, later.answer().unique_id
+    assert first < slow_id < later_id
+    assert zoo.list() == {slow_id: '/slow', later_id: '/later'}
+    ended_in_time(container)
+
+
+def test_a_constructor_that_spins_for_ever_is_interrupted(start: Start) -> None:
+    container, zoo = start()
+    answer = zoo.load('SpinsForEver')
+    text = 'the constructor calls spin, which never returns; leave it out, the container spins its components'
+    assert answer.error_message == FIRST + text
+    zoo.loaded('Ticking')
+    ticks(zoo)
+    assert 'this must not catch it' not in container.output
+    ended_in_time(container)
+
+
+@pytest.mark.parametrize('program', ['component_container', 'component_container_mt'])
+def test_what_callbacks_raise_is_said_and_the_others_go_on(program: str, start: Start) -> None:
+    container, zoo = start(program=program)
+    ids = [zoo.loaded('Fragile', node_name='fragile'), zoo.loaded('ExitsInCallback', node_name='leaver')]
+    zoo.loaded('Ticking')
+    container.wait_for("a callback of '/fragile' has raised; the container goes on.")
+    container.wait_for('RuntimeError: a tick has failed')
+    container.wait_for("a callback of '/leaver' has raised; the container goes on. To end a component, unload it.")
+    ticks(zoo)
+    ticks(zoo)
+    assert container.output.count("callback of '/fragile' has raised") == 1, 'the same again is not said each time'
+    assert [zoo.unload(unique_id).success for unique_id in ids] == [True, True]
+    ended_in_time(container)
+
+
+def test_a_hanging_callback_holds_up_others_of_its_thread_only(start: Start) -> None:
+    container, zoo = start('--ros-args', '-p', 'thread_num:=2', program='component_container_mt')
+    hanging = zoo.loaded('HangsInCallback', node_name='hanging')
+    zoo.loaded('Ticking')
+    ticks(zoo)
+    assert zoo.unload(hanging).success
+    container.wait_for("'/hanging': a callback still runs after 1 s; the node is destroyed under it")
+    ticks(zoo)
+    ended_in_time(container)
+    assert 'ends without waiting for: ' in container.output
+
+
+def test_the_single_thread_may_hang_and_the_services_still_answer(start: Start) -> None:
+    container, zoo = start()
+    hanging = zoo.loaded('HangsInCallback', node_name='hanging')
+    assert zoo.list() == {hanging: '/hanging'}
+    assert zoo.loaded('Quiet') > hanging
+    ended_in_time(container)
+
+
+def test_a_managed_component_goes_down_step_by_step(start: Start, tmp_path: Path) -> None:
+    container, zoo = start()
+    file = tmp_path / 'steps'
+    unique_id = zoo.loaded('Managed', parameters={'file': str(file)})
+    assert zoo.unload(unique_id).success
+    assert file.read_text().split() == ['configure', 'activate', 'deactivate', 'cleanup', 'stop', 'destroy']
+    file.unlink()
+    zoo.loaded('Managed', parameters={'file': str(file)})
+    ended_in_time(container, signal.SIGTERM)
+    assert file.read_text().split() == ['configure', 'activate', 'deactivate', 'cleanup', 'stop', 'destroy']
+
+
+def test_a_component_that_won_t_end_is_taken_down_and_reported(start: Start) -> None:
+    container, zoo = start()
+    unique_id = zoo.loaded('Stubborn')
+    assert zoo.unload(unique_id).success
+    assert zoo.list() == {}
+    for text in ("'/ticking': stop() failed, unloading goes on", 'it will not stop', 'destroy_node() failed', 'it will not be destroyed'):
+        container.wait_for(text)
+    until(lambda: 'ticking' not in zoo.node.get_node_names(), 'out of the graph')
+    zoo.loaded('Ticking')
+    ticks(zoo)
+    ended_in_time(container)
+
+
+def test_a_component_that_destroys_itself_can_be_unloaded(start: Start) -> None:
+    container, zoo = start()
+    unique_id = zoo.loaded('EndsItself', node_name='gone')
+    until(lambda: 'gone' not in zoo.node.get_node_names(), 'out of the graph')
+    zoo.loaded('Ticking')
+    ticks(zoo)
+    assert zoo.list()[unique_id] == '/gone'
+    assert zoo.unload(unique_id).success
+    ticks(zoo)
+    ended_in_time(container)
+    assert 'Traceback' not in container.output
+
+
+def test_what_components_leave_behind_is_said(start: Start) -> None:
+    container, zoo = start()
+    assert zoo.load('LeavesThread').error_message.endswith('after a thread was started')
+    container.wait_for("no component is loaded, but some have left behind: thread 'forgotten'")
+    assert zoo.unload(zoo.loaded('KeepsThread')).success
+    container.wait_for("no component is loaded, but some have left behind: thread 'immortal'")
+    ended_in_time(container)
+    assert "ends without waiting for: thread 'immortal'" in container.output
+
+
+def test_two_containers_in_one_graph(start: Start) -> None:
+    one, zoo_one = start('--ros-args', '-r', '__node:=one', '-r', '__ns:=/a', name='/a/one')
+    two, zoo_two = start('--ros-args', '-r', '__node:=two', name='/two')
+    assert '[a.one]: ready' in one.output
+    id_one, id_two = zoo_one.loaded('Quiet'), zoo_two.loaded('Ticking')
+    assert (id_one, id_two) == (1, 1), 'each counts for itself'
+    assert (zoo_one.list(), zoo_two.list()) == ({1: '/quiet'}, {1: '/ticking'})
+    ended_in_time(one)
+    ticks(zoo_two)
+    ended_in_time(two)
+
+
+def test_global_arguments_are_the_container_s_unless_they_are_forwarded(start: Start) -> None:
+    arguments = ('-r', '__node:=box', '-r', 'words:=global', '-p', 'size:=5')
+    container, zoo = start('--ros-args', *arguments, name='/box')
+    zoo.loaded('Quiet', node_name='mine')
+    container.wait_for("/mine: size 1, arguments {'use_global_arguments': False}")
+    zoo.loaded('Quiet', node_name='theirs', extra={'forward_global_arguments': True})
+    container.wait_for("/theirs: size 5, arguments {'use_global_arguments': True}")
+    container.wait_for("forward_global_arguments: the container's own arguments")
+    until(lambda: zoo.node.count_publishers('/global') == 1 and zoo.node.count_publishers('/words') == 1, 'both topics')
+    container.wait_for("parameter 'size' is not the container's: components get theirs with the request to load them")
+
+
+def test_cycles_leave_no_descriptor_no_thread_and_no_memory(start: Start) -> None:
+    container, zoo = start()
+    for _ in range(3):
+        assert zoo.unload(zoo.loaded('Ticking')).success
+    descriptors, threads, resident = container.descriptors(), len(container.threads()), container.resident_bytes()
+    for _ in range(CYCLES):
+        unique_id = zoo.loaded('Ticking', parameters={'size': 3}, remap_rules=['a:=b'])
+        assert zoo.unload(unique_id).success
+    assert unique_id == CYCLES + 3
+    assert zoo.list() == {}
+    until(lambda: container.descriptors() <= descriptors and len(container.threads()) <= threads, 'no more than before')
+    assert container.resident_bytes() - resident < 4 << 20  # rclpy's service for types, which it doesn't finalise, alone is 5 MiB
+    until(lambda: not [n for n, _ in zoo.node.get_service_names_and_types() if n.startswith('/ticking')], 'nothing of it in the graph')
+    ended_in_time(container)
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_components_and_a_load_under_way(number: int, start: Start, tmp_path: Path) -> None:
+    container, zoo = start('--ros-args', '-p', 'thread_num:=3', program='component_container_mt')
+    assert '3 thread(s) for components' in container.output
+    for count in range(4):
+        zoo.loaded('Ticking', node_name=f'n{count}')
+    zoo.loaded('NeverStops', node_name='stuck')
+    zoo.begin_load('Slow', parameters={'folder': str(tmp_path)})
+    until((tmp_path / 'begun').exists, 'the slow constructor')
+    zoo.begin_load('Quiet')
+    ended_in_time(container, number)
+    assert "could not be unloaded in time: '/stuck' (at " in container.output
+    for count in range(4):
+        assert f"unloaded '/n{count}'" in container.output
+    assert 'Traceback' not in container.output
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'text'),
+    [
+        (['--isolated'], 'unrecognized arguments: --isolated; see --help'),
+        (['--ros-args', '-p', 'thread_num:=0'], "parameter 'thread_num' is 0; it must be an integer from 1 to 64"),
+        (['--ros-args', '-r', 'nonsense'], 'ROS arguments: '),
+    ],
+)
+def test_a_wrong_argument_ends_it_with_one_line(arguments: list[str], text: str, free_domain: int, tmp_path: Path) -> None:
+    with Container(tmp_path, free_domain, *arguments, wait=False) as container:
+        assert container.process.wait(30) == 2
+    lines = container.output.splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith('component_container: error: ')
+    assert text in lines[0]

@@ -1,0 +1,244 @@
+"""The container's node: the services by which components are loaded, unloaded and listed.
+
+They are served by an executor of their own, whose threads a constructor may keep busy for minutes and a component's callback never.
+Loads are done one after the other, in the order in which they came, and so are unloads; ``list_nodes`` waits for neither.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass, field
+from typing import Any
+
+import rclpy
+from composition_interfaces.srv import ListNodes, LoadNode, UnloadNode
+from rclpy.callback_groups import MutuallyExclusiveCallbackGroup, ReentrantCallbackGroup
+from rclpy.node import Node
+from rclpy.qos import QoSDurabilityPolicy, QoSProfile, QoSReliabilityPolicy
+
+from zc_perception.errors import ZcError
+from zc_perception.nodes.container.complaints import Complaints
+from zc_perception.nodes.container.construction import construct
+from zc_perception.nodes.container.executor import ContainerExecutor
+from zc_perception.nodes.container.memory_use import return_memory
+from zc_perception.nodes.container.node_options import node_options
+from zc_perception.nodes.container.plugins import LoadError, load_class, one_line
+from zc_perception.nodes.container.unloading import Unloading, leases_left, leftovers, threads_left
+from zc_perception.nodes.parameters import NodeParameters, ParameterSpec
+from zc_perception.nodes.perception_node import PerceptionNode
+
+NAME = 'ComponentManager'
+THREADS = 4
+"""For the services: a load and an unload may each keep one busy."""
+MAX_COMPONENT_THREADS = 64
+_UNLOAD_S = 10.0
+_AT_LEAST_S = 0.2
+_AT_MOST_S = 1.0
+# As rclcpp's: a launch file loads many at once, and no request may be lost.
+_REQUESTS = QoSProfile(depth=200, reliability=QoSReliabilityPolicy.RELIABLE, durability=QoSDurabilityPolicy.VOLATILE)
+
+
+@dataclass(eq=False)
+class _Loaded:
+    """A component.
+
+    :param naming: what its name followed from: the same again would give the same name.
+    :param unloading: the thread that ends it, once there is one.
+    """
+
+    unique_id: int
+    node: Node
+    name: str
+    naming: tuple[object, ...]
+    unloading: threading.Thread | None = None
+    ended: threading.Event = field(default_factory=threading.Event)
+
+
+class ComponentManager(Node):
+    """Holds the components. Spin it with an executor of its own with :data:`THREADS` threads.
+
+    :raises ConfigError: a parameter can't be used.
+    """
+
+    def __init__(self, context: rclpy.Context, *, multi_threaded: bool) -> None:
+        super().__init__(NAME, context=context)
+        cores = min(len(os.sched_getaffinity(0)), MAX_COMPONENT_THREADS)
+        text = 'Threads for the callbacks of components; component_container always has one.'
+        spec = ParameterSpec('thread_num', cores if multi_threaded else 1, text, '', 1, MAX_COMPONENT_THREADS)
+        try:
+            self.parameters = NodeParameters(self, (spec,))
+        except BaseException:
+            self.destroy_node()
+            raise
+        self._multi_threaded = multi_threaded
+        self._ids = itertools.count(1)
+        self._lock = threading.Lock()
+        self._loaded: dict[int, _Loaded] = {}
+        self._closing = False
+        self._executor: ContainerExecutor | None = None
+        self._own_threads: set[threading.Thread] = set()
+        self._said: set[str] = set()
+        self.complaints = Complaints()
+        loads, unloads, lists = MutuallyExclusiveCallbackGroup(), MutuallyExclusiveCallbackGroup(), ReentrantCallbackGroup()
+        self.create_service(LoadNode, '~/_container/load_node', self._on_load, qos_profile=_REQUESTS, callback_group=loads)
+        self.create_service(UnloadNode, '~/_container/unload_node', self._on_unload, qos_profile=_REQUESTS, callback_group=unloads)
+        self.create_service(ListNodes, '~/_container/list_nodes', self._on_list, callback_group=lists)
+
+    @property
+    def component_threads(self) -> int:
+        """How many threads components' callbacks are to have."""
+        return int(self.parameters['thread_num']) if self._multi_threaded else 1
+
+    def use(self, executor: ContainerExecutor) -> None:
+        """Have components spun by *executor* from now on. All threads that run now are taken for the container's own."""
+        self._executor = executor
+        self._own_threads = set(threading.enumerate())
+        for name in self.parameters.unclaimed():
+            self.get_logger().warning(f"parameter '{name}' is not the container's: components get theirs with the request to load them")
+        if not self._multi_threaded and self.parameters['thread_num'] != 1:
+            self.get_logger().warning("'thread_num' has no effect here: component_container_mt takes it")
+
+    def _on_load(self, request: Any, response: Any) -> Any:
+        try:
+            loaded = self._load(request)
+        except LoadError as error:
+            cause = error.__cause__
+            trace = '' if cause is None or isinstance(cause, ZcError) else '\n' + ''.join(traceback.format_exception(cause))
+            detail = f' ({error.detail})' if error.detail else ''
+            self.get_logger().error(f"could not load '{request.plugin_name}' of '{request.package_name}': {error}{detail}{trace}")
+            response.success, response.error_message = False, str(error)
+        except Exception as error:  # a mistake of ours must not leave the client without an answer
+            self.get_logger().error(traceback.format_exc())
+            response.success, response.error_message = False, f'the container failed: {one_line(error)}'
+        else:
+            response.success, response.unique_id, response.full_node_name = True, loaded.unique_id, loaded.name
+        return response
+
+    def _load(self, request: Any) -> _Loaded:
+        assert self._executor is not None
+        kind = load_class(request.package_name, request.plugin_name)
+        options = node_options(request, self.context, lambda text: self.get_logger().warning(text))
+        naming = (kind, request.node_name, request.node_namespace, *request.remap_rules)
+        self._refuse_duplicate(options.full_name, naming)  # two nodes of one name would share a publisher of logs
+        unique_id = next(self._ids)  # also one that then fails has had it
+        try:
+            node = construct(kind, options, lambda text: self.get_logger().warning(text))
+        except LoadError:
+            threading.Thread(target=self._say_leftovers, name='unload nothing', daemon=True).start()
+            raise
+        loaded = _Loaded(unique_id, node, node.get_fully_qualified_name(), naming)
+        try:
+            self._refuse_duplicate(loaded.name, naming)
+            with self._lock:
+                if self._closing:
+                    raise LoadError('The container is shutting down')
+                self._loaded[unique_id] = loaded
+        except LoadError:
+            self._end(loaded)
+            raise
+        self._executor.add_node(node)
+        self.get_logger().info(f"loaded '{loaded.name}' with unique_id {unique_id}: {kind.__module__}.{kind.__qualname__}")
+        return loaded
+
+    def _refuse_duplicate(self, full_name: str, naming: tuple[object, ...]) -> None:
+        """:raises LoadError: there is a node of that name in this container."""
+        if full_name == self.get_fully_qualified_name():
+            raise LoadError(f"'{full_name}' is this container's own name; give another node_name or node_namespace")
+        for loaded in self._present():
+            if loaded.name == full_name or loaded.naming == naming:
+                raise LoadError(
+                    f"'{loaded.name}' is loaded already, with unique_id {loaded.unique_id}; give another node_name or node_namespace"
+                )
+
+    def _present(self) -> list[_Loaded]:
+        with self._lock:
+            return [self._loaded[unique_id] for unique_id in sorted(self._loaded)]
+
+    def workers(self) -> list[PerceptionNode]:
+        """The components of this package, which can say whether they get on."""
+        nodes = [getattr(loaded, 'node', None) for loaded in self._present()]  # one that is being unloaded may have none
+        return [node for node in nodes if isinstance(node, PerceptionNode)]
+
+    def _on_unload(self, request: Any, response: Any) -> Any:
+        with self._lock:
+            loaded = self._loaded.get(request.unique_id)
+        if loaded is None:
+            text = f'No node found with unique_id: {request.unique_id}'
+        else:
+            text = '' if self._unload(loaded, _UNLOAD_S) else f"'{loaded.name}' is still being unloaded: {self._where(loaded)}"
+        if text:
+            self.get_logger().warning(text)
+        response.success, response.error_message = not text, text
+        return response
+
+    def _unload(self, loaded: _Loaded, timeout_s: float) -> bool:
+        """Whether it has ended within *timeout_s*; if not, it goes on."""
+        with self._lock:
+            if loaded.unloading is None:
+                loaded.unloading = threading.Thread(target=self._end_and_forget, args=(loaded,), name=f'unload {loaded.name}', daemon=True)
+                loaded.unloading.start()
+        return loaded.ended.wait(timeout_s)
+
+    def _end_and_forget(self, loaded: _Loaded) -> None:
+        self._end(loaded)
+        with self._lock:
+            del self._loaded[loaded.unique_id]
+        loaded.ended.set()
+        self.get_logger().info(f"unloaded '{loaded.name}' with unique_id {loaded.unique_id}")
+        self._say_leftovers()
+
+    def _end(self, loaded: _Loaded) -> None:
+        assert self._executor is not None
+        Unloading(loaded.node, loaded.name, self._executor, lambda text: self.get_logger().error(text)).run()
+        del loaded.node
+        return_memory()
+
+    def _say_leftovers(self) -> None:
+        """Once no component is left, everything that isn't the container's is a component's that should have given it back.
+
+        What was said is not said again.
+        """
+        if self._present() or self._closing:
+            return
+        found = leftovers(lambda: set() if self._present() else {*threads_left(self._own_threads), *leases_left()}) - self._said
+        self._said |= found
+        if found:
+            self.get_logger().warning(f'no component is loaded, but some have left behind: {"; ".join(sorted(found))}')
+
+    def _where(self, loaded: _Loaded) -> str:
+        frame = None if loaded.unloading is None or loaded.unloading.ident is None else sys._current_frames().get(loaded.unloading.ident)
+        return 'it is about to end' if frame is None else f'at {frame.f_code.co_filename}:{frame.f_lineno}'
+
+    def _on_list(self, request: Any, response: Any) -> Any:
+        for loaded in self._present():
+            response.full_node_names.append(loaded.name)
+            response.unique_ids.append(loaded.unique_id)
+        return response
+
+    def on_callback_error(self, name: str, error: BaseException) -> None:
+        """A component's callback has raised. The same one again is counted, and said only now and then.
+
+        :param name: the component's; empty for a task of the executor, which is nobody's.
+        """
+        text = self.complaints.text(f"'{name}'" if name else 'an unknown component', error)
+        if text:
+            self.get_logger().error(text)
+
+    def close(self, timeout_s: float) -> bool:
+        """Unload everything, last loaded first, within *timeout_s*; whether all have ended. Loads that come now are refused."""
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            self._closing = True
+        hanging = []
+        for loaded in reversed(self._present()):
+            share = min(_AT_MOST_S, max(_AT_LEAST_S, deadline - time.monotonic()))
+            if not self._unload(loaded, share):
+                hanging.append(f"'{loaded.name}' ({self._where(loaded)})")
+        if hanging:
+            self.get_logger().error(f'could not be unloaded in time: {", ".join(hanging)}')
+        return not hanging
