@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any, cast
 from unittest.mock import Mock, create_autospec
 
@@ -10,15 +11,16 @@ import pytest
 import rclpy
 
 from zc_perception.camera.camera import Camera, CameraStatistics
-from zc_perception.camera.clock import StampClock
+from zc_perception.camera.clock import ClockStatistics, StampClock
 from zc_perception.camera.supervisor import CameraCondition, CameraState
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import Holding, PoolStatistics, SlotState
 from zc_perception.nodes import camera_factory
 from zc_perception.nodes.camera_factory import CAMERA_SPECS, CameraFactory
 from zc_perception.nodes.capture import CaptureNode
-from zc_perception.nodes.capture_status import CaptureCounters, camera_status
+from zc_perception.nodes.capture_status import CaptureCounters, camera_status, clock_status, pool_status
 from zc_perception.observe.diagnostics import Level, Status
 
 TARGET = 20.0
@@ -66,29 +68,33 @@ class Desk:
 
 
 @pytest.mark.parametrize(
-    ('counts', 'level', 'message'),
+    ('counts', 'level', 'message', 'advice'),
     [
-        ({'captured': 20}, Level.OK, 'streaming'),
-        ({'captured': 18, 'late': 2}, Level.OK, 'streaming'),
-        ({'captured': 19, 'bad': 1}, Level.WARN, 'left out since the last look: 1 bad'),
-        ({'captured': 17, 'lost': 3}, Level.WARN, '3 lost by the driver'),
-        ({'captured': 16, 'no_slot': 4}, Level.WARN, "4 without a free slot (raise parameter 'slots'"),
-        ({'captured': 17, 'bad': 1, 'lost': 2}, Level.WARN, '1 bad, 2 lost by the driver'),
-        ({'bad': 20}, Level.ERROR, 'no good frame: all 20 since the last look are bad'),
-        ({'captured': 10}, Level.OK, 'streaming'),
-        ({'captured': 5}, Level.WARN, 'only 25 % of its framerate comes'),
-        ({'captured': 5, 'bad': 15}, Level.WARN, 'only 25 % of its framerate comes; frames left out since the last look: 15 bad'),
-        ({}, Level.ERROR, 'no frame comes'),
+        ({'captured': 20}, Level.OK, 'streaming', ''),
+        ({'captured': 18, 'late': 2}, Level.OK, 'streaming', ''),
+        ({'captured': 19, 'bad': 1}, Level.WARN, 'frames left out lately: 1 bad', 'cable'),
+        ({'captured': 17, 'lost': 3}, Level.WARN, '3 lost by the driver', 'lower its rate'),
+        ({'captured': 16, 'no_slot': 4}, Level.WARN, '4 without a free slot', "raise parameter 'slots'"),
+        ({'captured': 17, 'bad': 1, 'lost': 2}, Level.WARN, '1 bad, 2 lost by the driver', 'cable'),
+        ({'bad': 20}, Level.ERROR, 'no good frame comes any more, 20 bad ones came lately', 'cable'),
+        ({'no_slot': 20}, Level.ERROR, 'no slot is free, 20 were left out lately', "raise parameter 'slots'"),
+        ({'captured': 10}, Level.OK, 'streaming', ''),
+        ({'captured': 5}, Level.WARN, 'only 25 % of its framerate comes', 'exposure'),
+        ({'captured': 5, 'bad': 15}, Level.WARN, 'only 25 % of its framerate comes; frames left out lately: 15 bad', 'cable'),
+        ({}, Level.ERROR, 'no frame comes', 'cable'),
     ],
 )
-def test_a_second_of_streaming(counts: dict[str, int], level: Level, message: str) -> None:
+def test_a_second_of_streaming(counts: dict[str, int], level: Level, message: str, advice: str) -> None:
     desk = Desk()
     assert desk.look(captured=20).level is Level.OK
     status = desk.look(**counts)
-    assert status.level is level and message in status.message
+    assert status.level is level and message in status.message and advice in status.advice
+    assert bool(status.advice) is (level is not Level.OK)
+    for _ in range(2):
+        desk.look(captured=20)
     after = desk.look(captured=20)
-    assert (after.level, after.message) == (Level.OK, 'streaming'), 'what was is not said again'
-    assert after.values['captured'] == 40 + counts.get('captured', 0) and after.values['framerate'] == '20.00'
+    assert (after.level, after.message, after.advice) == (Level.OK, 'streaming', ''), 'what was is not said for ever'
+    assert after.values['captured'] == 80 + counts.get('captured', 0) and after.values['framerate'] == '20.00'
 
 
 def test_the_rate_is_judged_over_enough_time_and_its_judgement_lasts_until_the_next() -> None:
@@ -176,3 +182,100 @@ def test_a_slow_pipeline_is_not_silent(kind: str, values: dict[str, float], expe
     given = {**defaults, 'camera': kind.removesuffix('Camera').lower(), 'pipeline': 'videotestsrc', **values}
     CameraFactory(given, time.time_ns, CopyLedger()).open('')
     assert double.call_args.kwargs['watchdog_s'] == expected
+
+
+class PooledCamera(CountingCamera):
+    """A camera with a pool whose statistics a test sets."""
+
+    heap_name = 'dma_heap/system'
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = PoolStatistics(4, {SlotState.FREE: 1, SlotState.LEASED: 3}, {'inference': 2}, 0, {}, 0, 0)
+        held = [('inference', 0, 0.5), ('inference', 2, 4.25), ('overlay', 0, 0.1), ('camera', 1, 0.01)]
+        self.pool = Mock(holdings=lambda: tuple(Holding(who, index, 7, seconds, False) for who, index, seconds in held))
+
+    def pool_statistics(self) -> PoolStatistics:
+        return self.found
+
+    def has(self, **counts: Any) -> None:
+        self.found = replace(self.found, **counts)
+
+
+def look_at_pool(camera: PooledCamera, counters: CaptureCounters) -> Status:
+    return pool_status(cast(Camera, camera), counters)
+
+
+@pytest.mark.parametrize(
+    ('counts', 'message', 'advice'),
+    [
+        ({'exhausted': 3}, 'no slot was free for 3 frame(s) lately: inference holds 2 for up to 4.25 s, overlay holds 1', 'release frames'),
+        ({'abandoned': 1}, '1 frame(s) were forgotten lately, not released', 'call release(), or use with'),
+        ({'retired': 1}, '1 slot(s) retired and 0 release fence(s) failed lately', 'dmesg'),
+        ({'fence_errors': 2}, '0 slot(s) retired and 2 release fence(s) failed lately', 'dmesg'),
+        ({'replacement_failures': 1, 'last_failure': 'no memory'}, 'given back: no memory', 'free memory'),
+    ],
+)
+def test_what_goes_wrong_with_slots_is_said_for_a_while(counts: dict[str, Any], message: str, advice: str) -> None:
+    now = [10.0]
+    counters, camera = CaptureCounters(lambda: now[0]), PooledCamera()
+    assert look_at_pool(camera, counters).level is Level.OK
+    camera.has(**counts)
+    status = look_at_pool(camera, counters)
+    assert status.level is Level.WARN and message in status.message and advice in status.advice
+    now[0] += 2.9
+    assert look_at_pool(camera, counters).level is Level.WARN
+    now[0] += 0.2
+    assert (look_at_pool(camera, counters).level, look_at_pool(camera, counters).message) == (Level.OK, 'dma-bufs')
+
+
+def test_a_pool_says_who_holds_what_for_how_long() -> None:
+    camera = PooledCamera()
+    values = look_at_pool(camera, CaptureCounters()).values
+    assert values['holders'].startswith('inference holds 2 for up to 4.25 s, overlay holds 1 for up to 0.10 s')
+    assert (values['slots'], values['free'], values['heap']) == (4, 1, 'dma_heap/system')
+    assert values['slot 2'] == 'inference for 4.250 s' and values['slot 1'] == 'camera for 0.010 s'
+    camera.heap_name = 'memfd'
+    assert look_at_pool(camera, CaptureCounters()).message.startswith('memfd: ordinary memory, no dma-buf')
+    assert pool_status(None, CaptureCounters()).level is Level.WARN
+
+
+@pytest.mark.parametrize(
+    ('counted', 'message'),
+    [
+        (ClockStatistics(steps=1), 'the ROS clock was set 1 time(s) lately'),
+        (ClockStatistics(steps=2, ahead_ns=5_000_000), 'set 2 time(s) lately, stamps are 5.0 ms ahead until it has caught up'),
+        (ClockStatistics(implausible=4), '4 stamp(s) of the driver lay in the future or far in the past lately'),
+    ],
+)
+def test_a_clock_that_is_not_steady_is_a_warning_for_a_while(counted: ClockStatistics, message: str) -> None:
+    now = [10.0]
+    counters, camera = CaptureCounters(lambda: now[0]), Mock(identity='serial 7')
+    camera.clock.statistics.return_value = ClockStatistics()
+    assert clock_status(camera, counters).level is Level.OK
+    camera.clock.statistics.return_value = counted
+    status = clock_status(camera, counters)
+    assert status.level is Level.WARN and message in status.message and status.advice and status.hardware_id == 'serial 7'
+    now[0] += 3.1
+    assert clock_status(camera, counters).level is Level.OK
+
+
+def test_stamps_that_are_far_ahead_are_a_warning_however_long_ago_the_clock_was_set() -> None:
+    now = [10.0]
+    counters, camera = CaptureCounters(lambda: now[0]), Mock(identity='')
+    camera.clock.statistics.return_value = ClockStatistics(steps=1, ahead_ns=3_000_000_000)
+    for _ in range(3):
+        assert clock_status(camera, counters).message == 'the ROS clock was set back, stamps are 3000.0 ms ahead until it has caught up'
+        now[0] += 10
+    camera.clock.statistics.return_value = ClockStatistics(steps=1, ahead_ns=9_000_000)
+    assert clock_status(camera, counters).level is Level.OK
+
+
+def test_a_silent_camera_is_an_error_a_second_later_however_often_one_looks() -> None:
+    desk = Desk()
+    for _ in range(15):
+        assert desk.look(0.2, captured=4).level is Level.OK
+    levels = [desk.look(0.2).level for _ in range(10)]
+    assert levels.index(Level.ERROR) <= 5, 'within 1.2 s'
+    assert levels[levels.index(Level.ERROR) :] == [Level.ERROR] * (10 - levels.index(Level.ERROR))
+    assert [desk.look(0.2, captured=4).level for _ in range(6)][-1] is Level.OK

@@ -5,12 +5,28 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import rclpy
+from rclpy.qos import QoSProfile
 
 from zc_perception.errors import ConfigError
+from zc_perception.frame import Frame
+from zc_perception.link.endpoints import AdaptedPublisher, AdaptedSubscription, SubscriptionStatistics
+from zc_perception.link.endpoints.shared_memory_links import OTHER_HOST
+from zc_perception.link.image_conversion import frame_adapter
+from zc_perception.link.shared_memory.connection import ConsumerStatistics
+from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes import frame_links
-from zc_perception.nodes.frame_links import _Report, group_ids, user_ids
+from zc_perception.nodes.frame_links import FrameServer, _Report, group_ids, subscription_status, user_ids
+from zc_perception.nodes.parameters import NodeParameters
+from zc_perception.observe import recent
+from zc_perception.observe.diagnostics import Level
+from zc_perception.observe.recent import RecentCount
 
 
 def test_a_sentence_is_said_once_a_minute_and_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,3 +57,105 @@ def test_who_does_not_exist_is_named() -> None:
         group_ids('no-such-group')
     with pytest.raises(ConfigError, match="shared_memory_users': there is no user 'no-such-user'; see /etc/passwd"):
         user_ids(['no-such-user'])
+
+
+class ServedTopic:
+    """A publisher and its server as diagnostics see them; a test sets what they count."""
+
+    def __init__(self, context: rclpy.Context) -> None:
+        self.node = rclpy.create_node('capture', context=context)
+        values = {'shared_memory': True, 'shared_memory_group': '', 'quarantine': 1.0}
+        adapter = frame_adapter('rgb8', CopyLedger(), holder='capture')
+        self.publisher = AdaptedPublisher(self.node, adapter, 'image_raw', QoSProfile(depth=1))
+        self.links = FrameServer(self.node, cast(NodeParameters, values), self.publisher)
+        self.counted: dict[str, Any] = {}
+        assert self.links._server is not None
+        real = self.links._server.statistics
+        self.links._server.statistics = lambda: replace(real(), **self.counted)  # type: ignore[method-assign]
+
+    def close(self) -> None:
+        self.publisher.destroy()
+        self.node.destroy_node()
+
+
+@pytest.fixture
+def served(free_domain: int) -> Iterator[ServedTopic]:
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=free_domain)
+    topic = ServedTopic(context)
+    yield topic
+    topic.close()
+    context.try_shutdown()
+
+
+@pytest.mark.parametrize(
+    ('counted', 'words', 'advice'),
+    [
+        ({'refused': {'not_allowed': 2}}, '2 time(s) a consumer was refused lately: not_allowed', "'shared_memory_group'"),
+        ({'refused': {'slots': 1}}, 'refused lately: slots', "raise 'slots'"),
+        ({'refused': {'version': 1}}, 'refused lately: version', 'the same one at both ends'),
+        ({'refused': {'constraints': 1}}, 'refused lately: constraints', 'participants'),
+        ({'protocol_errors': {'state': 1, 'value': 2}}, '3 time(s) a peer broke a rule', 'same version'),
+        ({'internal_errors': 1, 'last_internal_error': 'KeyError: 7'}, 'KeyError: 7', 'report'),
+    ],
+)
+def test_trouble_with_consumers_is_a_warning_for_a_while(
+    served: ServedTopic, counted: dict[str, Any], words: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert served.links.status().level is Level.OK
+    served.counted = counted
+    status = served.links.status()
+    assert status.level is Level.WARN and words in status.message and advice in status.advice
+    monkeypatch.setattr(recent, 'RECENT_S', 0.0)
+    assert served.links.status().level is Level.OK, 'what was is not said for ever'
+
+
+def test_who_is_merely_early_is_no_trouble(served: ServedTopic) -> None:
+    assert served.links.status().level is Level.OK
+    served.counted = {'refused': {'no_buffers': 5, 'other_publisher': 1}}
+    status = served.links.status()
+    assert status.level is Level.OK and status.values['refused_no_buffers'] == 5
+
+
+def test_consumers_are_named_with_their_rung_and_what_they_lost(served: ServedTopic, make_frame: Callable[..., Frame]) -> None:
+    remote = ConsumerStatistics('overlay', 'x', 42, 0, 2, 1, held=1, pending=0, sent=9, dropped=3, trusted_writer=True)
+    served.counted = {'consumers': (remote,)}
+    adapter = frame_adapter('rgb8', CopyLedger(), holder='tracker')
+    subscription = AdaptedSubscription(served.node, adapter, 'image_raw', QoSProfile(depth=1), holder='tracker')
+    for _ in range(3):
+        with make_frame() as frame:
+            served.publisher.publish(frame)
+    status = served.links.status()
+    assert status.values['consumer tracker'] == 'in_process, sent 3, dropped 2, refused by its quota 0'
+    assert status.values['consumer overlay'] == 'shared_memory, pid 42, sent 9, dropped 3, holds 1 of 2'
+    assert status.level is Level.OK and status.message == 'overlay can write to the buffers, which this heap cannot prevent'
+    subscription.destroy()
+
+
+def _subscription(rung: str, reason: str, errors: int = 0) -> Any:
+    return SimpleNamespace(statistics=lambda: SubscriptionStatistics(rung, reason, 5, 1, 2, errors))
+
+
+@pytest.mark.parametrize(
+    ('rung', 'reason', 'level', 'advice'),
+    [
+        ('in_process', '/capture is in this process', Level.OK, ''),
+        ('shared_memory', 'publisher 1a2b is in another process of this host', Level.OK, ''),
+        ('ros_message', '1 plain publisher(s): start an adapted one', Level.WARN, 'each frame is copied'),
+        ('ros_message', f'publisher 1a2b: {OTHER_HOST}', Level.OK, ''),
+        ('unmatched', 'no publisher', Level.WARN, 'ros2 topic info -v'),
+        ('refused', 'copy_free is required, but ...', Level.ERROR, "set 'copy_free' to 'preferred'"),
+    ],
+)
+def test_each_rung_has_its_level_and_advice(rung: str, reason: str, level: Level, advice: str) -> None:
+    status = subscription_status(_subscription(rung, reason))
+    assert status.level is level and status.message == f'{rung}: {reason}'
+    assert advice in status.advice and bool(status.advice) is (level is not Level.OK)
+    assert status.values['conversions'] == 2 and status.values['dropped_newest_wins'] == 1
+
+
+def test_messages_that_can_not_be_converted_are_a_warning_while_they_come() -> None:
+    errors = RecentCount()
+    assert subscription_status(_subscription('in_process', 'x', 1), errors).level is Level.OK, 'from before'
+    status = subscription_status(_subscription('in_process', 'x', 4), errors)
+    assert status.level is Level.WARN and status.message.startswith('3 message(s) could not be converted lately') and status.advice

@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
+import cv2
 import numpy as np
+import pytest
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
-from sensor_msgs.msg import Image
+from rclpy.parameter import Parameter
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from sensor_msgs.msg import CompressedImage, Image
+from vision_msgs.msg import Detection2DArray, LabelInfo, VisionClass
 
-from zc_perception.frame import Frame
-from zc_perception.nodes.overlay import PictureHistory
+from zc_perception.detection.detections import Detections
+from zc_perception.errors import FormatError
+from zc_perception.frame import Frame, Header
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.pool import BufferPool
+from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.messages import DetectionsWriter
+from zc_perception.nodes.overlay import OverlayNode
+from zc_perception.nodes.overlay_picture import MOST_BOXES, LabelledBox, Painter, PictureHistory, class_colour
 from zc_perception.nodes.perception import PerceptionGraph
 from zc_perception.nodes.process import NodeGroup
+from zc_perception.observe.diagnostics import Level
+from zc_perception.pixel.colorimetry import BT601_LIMITED
+from zc_perception.pixel.fourcc import fourcc_code
+from zc_perception.pixel.layout import compute_layout
 
 
 def _stamp(number: int) -> tuple[int, int]:
@@ -30,8 +50,8 @@ def test_history_finds_the_frame_of_a_stamp_and_forgets_older_ones(make_frame: C
     history = PictureHistory(limit=8, scale=1.0)
     for number in range(1, 5):
         _keep(history, make_frame, number)
-    planes = history.take(_stamp(3))
-    assert planes is not None and (planes[0] == 3).all() and planes[0].shape == (48, 64)
+    picture = history.take(_stamp(3))
+    assert picture is not None and (picture.luma == 3).all() and picture.luma.shape == (48, 64) and picture.scale == (1.0, 1.0)
     assert history.take(_stamp(1)) is None and history.take(_stamp(99)) is None
     assert len(history) == 1
 
@@ -43,18 +63,88 @@ def test_history_is_bounded_copies_and_pins_no_slot(make_pool: Callable, make_fr
             history.keep(frame)
         assert pool.statistics().holders == {}
     assert len(history) == 3 and history.take(_stamp(6)) is None
-    planes = history.take(_stamp(9))
-    assert planes is not None and planes[0].shape == (24, 32) and planes[1].shape == (12, 16, 2)
+    picture = history.take(_stamp(9))
+    assert picture is not None and picture.luma.shape == (24, 32) and picture.chroma.shape == (12, 16, 2) and picture.scale == (0.5, 0.5)
     history.clear()
     assert len(history) == 0
 
 
-def test_history_follows_a_change_of_size(make_frame: Callable[..., Frame]) -> None:
-    history = PictureHistory(limit=1, scale=1.0)
+def test_history_follows_a_change_of_size_and_of_scale(make_frame: Callable[..., Frame]) -> None:
+    history = PictureHistory(limit=3, scale=1.0)
     _keep(history, make_frame, 1)
     _keep(history, make_frame, 2, width=128, height=96)
-    planes = history.take(_stamp(2))
-    assert planes is not None and planes[0].shape == (96, 128) and (planes[0] == 2).all()
+    history.scale = 0.25
+    _keep(history, make_frame, 3, width=128, height=72)
+    for number, shape, scale in ((1, (48, 64), (1.0, 1.0)), (2, (96, 128), (1.0, 1.0)), (3, (18, 32), (0.25, 0.25))):
+        picture = history.take(_stamp(number))
+        assert picture is not None and picture.luma.shape == shape and picture.scale == scale and (picture.luma == number).all()
+
+
+def test_a_frame_that_can_not_be_drawn_on_is_refused_in_words() -> None:
+    layout = compute_layout(fourcc_code('YUYV'), 64, 48)
+    heap = SealedMemfd()
+    pool = BufferPool(layout, lambda: (heap.allocate(layout.buffer_size(0)),), 1, name='camera')
+    slot = pool.acquire()
+    assert slot is not None
+    with Frame.publish_slot(
+        pool, slot, header=Header(1, 'lens'), colorimetry=BT601_LIMITED, sequence=0, captured_ns=0
+    ) as frame, pytest.raises(FormatError, match="a YUYV frame can't be drawn on; only NV12 can"):  # fmt: skip
+        PictureHistory(1, 1.0).keep(frame)
+    pool.close()
+    heap.close()
+
+
+def _box(number: int, left: float, top: float, size: float = 20.0, score: float = 0.5) -> LabelledBox:
+    return LabelledBox(left, top, left + size, top + size, str(number), f'class {number}', score)
+
+
+def test_boxes_are_where_they_belong_in_a_scaled_picture() -> None:
+    picture = np.zeros((180, 320, 3), np.uint8)
+    Painter(180).paint(picture, [_box(1, 200, 120, 80)], (0.5, 0.25), '')
+    rows, columns = np.nonzero((picture == class_colour('1')).all(axis=2))
+    below_the_label = rows >= 31
+    assert columns[below_the_label].min() == 100 and columns.max() >= 139 and rows.max() == 49
+    assert (picture[49, 101:139] == class_colour('1')).all(), 'the lower edge'
+    assert not picture[31:49, 101:139].any(), 'nothing inside'
+
+
+@pytest.mark.parametrize('height', [360, 1080, 2160])
+def test_text_grows_with_the_picture(height: int) -> None:
+    picture = np.zeros((height, height * 16 // 9, 3), np.uint8)
+    Painter(height).paint(picture, [_box(3, height, height / 2, height / 4)], (1.0, 1.0), '')
+    rows = np.nonzero((picture == class_colour('3')).all(axis=2).sum(axis=1) > height / 20)[0]
+    label = rows[rows < height / 2 - 2]
+    assert 0.012 < len(label) / height < 0.04, 'as high as text on a screen'
+
+
+def test_labels_do_not_hide_each_other_and_the_most_certain_come_first() -> None:
+    painter, picture = Painter(360), np.zeros((360, 640, 3), np.uint8)
+    painter.paint(picture, [_box(i, 100 + i, 100, 60, i / 10) for i in range(10)], (1.0, 1.0), 'caption')
+    fields = list(painter._taken)
+    assert 3 <= len(fields) <= 5
+    for i, one in enumerate(fields):
+        for other in fields[i + 1 :]:
+            assert one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+    assert fields[0][:2] == (0, 0) and fields[1][:2] == (109, 100 - (fields[1][3] - fields[1][1])), 'the caption, then the best box'
+    assert all(min(f) >= 0 and f[2] <= 640 and f[3] <= 360 for f in fields)
+
+
+def test_the_work_of_a_picture_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+    monkeypatch.setattr(cv2, 'putText', lambda picture, text, *args: drawn.append(text))
+    monkeypatch.setattr(cv2, 'rectangle', lambda *args: drawn.append('box'))
+    boxes = [_box(i, (i % 100) * 6, i // 100 * 20, 6, i / 1000) for i in range(1000)]
+    Painter(360).paint(np.zeros((360, 640, 3), np.uint8), boxes, (1.0, 1.0), '9 ms')
+    assert drawn[1] == f'9 ms  ({1000 - MOST_BOXES} more not drawn)'
+    assert len([what for what in drawn if what == 'box']) <= 2 * MOST_BOXES + 1
+
+
+def test_classes_have_colours_that_can_be_told_apart() -> None:
+    colours = [class_colour(str(number)) for number in range(80)]
+    assert len(set(colours)) == 80 and all(0 <= value <= 255 for colour in colours for value in colour)
+    for one, other in itertools.pairwise(colours):
+        assert sum(abs(a - b) for a, b in zip(one, other, strict=True)) > 100
+    assert class_colour('car') == class_colour('car') != class_colour('bus')
 
 
 def test_pictures_are_drawn_only_while_subscribed_and_carry_the_frames_header(free_domain: int) -> None:
@@ -100,3 +190,203 @@ def test_pictures_are_drawn_only_while_subscribed_and_carry_the_frames_header(fr
     viewer.destroy_node()
     for opened in (context, viewer_context):
         opened.try_shutdown()
+
+
+class Viewer:
+    """Another program: publishes detections as it likes, and looks at what the overlay makes of them."""
+
+    def __init__(self, domain: int) -> None:
+        self.context = rclpy.Context()
+        rclpy.init(context=self.context, domain_id=domain)
+        self.node = rclpy.create_node('viewer', context=self.context)
+        self.executor = SingleThreadedExecutor(context=self.context)
+        self.executor.add_node(self.node)
+        self.pictures: list[Image] = []
+        self.jpegs: list[CompressedImage] = []
+        self.detections = self.node.create_publisher(Detection2DArray, 'detections', 10)
+
+    def look(self, kind: str) -> Any:
+        if kind == 'raw':
+            return self.node.create_subscription(Image, 'detections/image', self.pictures.append, 10)
+        return self.node.create_subscription(CompressedImage, 'detections/image/compressed', self.jpegs.append, 10)
+
+    def until(self, condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, what
+            self.executor.spin_once(timeout_sec=0.02)
+
+    def close(self) -> None:
+        self.executor.shutdown()
+        self.node.destroy_node()
+        self.context.try_shutdown()
+
+
+@contextmanager
+def camera_and_overlay(domain: int, **overlay: Any) -> Iterator[tuple[CaptureNode, OverlayNode, Viewer, list[int]]]:
+    """A camera whose frames say their number in their stamp, an overlay, and a viewer; no model."""
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=domain)
+    viewer = Viewer(domain)
+    stamps: list[int] = []
+    try:
+        capture = CaptureNode(
+            context=context, parameter_overrides=[Parameter('framerate', value=30.0), Parameter('pattern', value='counter')]
+        )
+        publish = capture.publisher.publish
+        capture.publisher.publish = lambda frame: (publish(frame), stamps.append(frame.header.stamp_ns))[0]  # type: ignore[method-assign]
+        node = OverlayNode(context=context, parameter_overrides=[Parameter(name, value=value) for name, value in overlay.items()])
+        failed = threading.Event()
+        with NodeGroup(context, (capture, node), failed.set) as group:
+            group.start()
+            yield capture, node, viewer, stamps
+            assert group.failure is None
+    finally:
+        viewer.close()
+        context.try_shutdown()
+
+
+def detect(viewer: Viewer, stamp_ns: int, *boxes: tuple[float, float, float, float]) -> None:
+    found = Detections(np.array(boxes, np.float32).reshape(-1, 4), np.full(len(boxes), 0.5, np.float32), np.zeros(len(boxes), np.int64))
+    viewer.detections.publish(DetectionsWriter(1).write(Header(stamp_ns, 'lens'), found))
+
+
+def stamp_in(picture: Image | CompressedImage) -> int:
+    return picture.header.stamp.sec * 10**9 + picture.header.stamp.nanosec
+
+
+def test_jpeg_is_made_while_somebody_looks_at_it_and_shows_the_same(free_domain: int) -> None:
+    with camera_and_overlay(free_domain, jpeg_quality=95) as (_, overlay, viewer, stamps):
+        jpegs = viewer.look('jpeg')
+
+        def feed(done: Callable[[], bool]) -> Callable[[], bool]:
+            def fed() -> bool:
+                if stamps and not done():
+                    detect(viewer, stamps[-1])
+                return done()
+
+            return fed
+
+        viewer.until(feed(lambda: len(viewer.jpegs) >= 3), 'JPEG pictures')
+        assert not viewer.pictures and overlay._message.header.stamp.sec == 0, 'nobody looks at the raw ones'
+        raw = viewer.look('raw')
+        both: list[tuple[Image, CompressedImage]] = []
+
+        def same() -> bool:
+            both[:] = [(p, j) for p in viewer.pictures for j in viewer.jpegs if stamp_in(p) == stamp_in(j)]
+            return bool(both)
+
+        viewer.until(feed(same), 'the same picture in both forms')
+        picture, jpeg = both[0]
+        assert jpeg.format == 'bgr8; jpeg compressed bgr8' and jpeg.header.frame_id == picture.header.frame_id == 'lens'
+        decoded = cv2.imdecode(np.frombuffer(jpeg.data, np.uint8), cv2.IMREAD_COLOR)
+        pixels = np.frombuffer(picture.data, np.uint8).reshape(picture.height, picture.width, 3)
+        assert decoded.shape == pixels.shape and np.abs(decoded.astype(int) - pixels).mean() < 4
+        viewer.node.destroy_subscription(jpegs)
+        viewer.node.destroy_subscription(raw)
+        viewer.until(lambda: overlay.collect_diagnostics()[0].message.startswith('idle'), 'rest')
+        assert not any(thread.name == 'overlay overlay' for thread in threading.enumerate())
+
+
+def test_the_scale_changes_while_it_runs_and_boxes_stay_with_their_frames(free_domain: int) -> None:
+    with camera_and_overlay(free_domain, history=64) as (_, overlay, viewer, stamps):
+        viewer.look('raw')
+        viewer.until(lambda: overlay.ledger.count('overlay') >= 3, 'frames in the history')
+
+        def draw(stamp: int, *boxes: tuple[float, float, float, float]) -> Image:
+            viewer.pictures.clear()
+            detect(viewer, stamp, *boxes)
+            viewer.until(lambda: bool(viewer.pictures), 'a picture')
+            assert stamp_in(viewer.pictures[-1]) == stamp
+            return viewer.pictures[-1]
+
+        kept = overlay.ledger.count('overlay')
+        old = stamps[-1]
+        viewer.until(lambda: overlay.ledger.count('overlay') >= kept + 3, 'newer frames')
+        # Not the newest: detections come late, and belong to the frame of their stamp.
+        assert draw(old).width == 640
+        assert overlay.set_parameters([Parameter('scale', value=0.25)])[0].successful
+        kept, start = overlay.ledger.count('overlay'), len(stamps)
+        viewer.until(lambda: overlay.ledger.count('overlay') >= kept + 3 and len(stamps) > start + 3, 'frames of the new scale')
+        small = draw(stamps[start + 2], (320.0, 200.0, 480.0, 320.0))
+        assert (small.width, small.height, small.step) == (160, 90, 480)
+        pixels = np.frombuffer(small.data, np.uint8).reshape(90, 160, 3)
+        rows, columns = np.nonzero((pixels[50:] == class_colour('0')).all(axis=2))
+        assert (columns.min(), columns.max(), rows.max() + 50) == (80, 119, 79), 'the box is a quarter of its size in the frame'
+        detect(viewer, 12345)
+        viewer.until(lambda: overlay.unmatched > 0, 'detections of a frame that never was are counted')
+
+
+def test_many_cameras_have_pictures_of_their_own(free_domain: int) -> None:
+    """Namespaces: each overlay draws its own camera's frames with its own camera's boxes."""
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=free_domain)
+    viewer = Viewer(free_domain)
+    seen: dict[str, list[Image]] = {'left': [], 'right': []}
+    for side, pictures in seen.items():
+        viewer.node.create_subscription(Image, f'/{side}/detections/image', pictures.append, 5)
+    sizes = {'left': (320, 192), 'right': (256, 160)}
+    try:
+        nodes = []
+        for side, (width, height) in sizes.items():
+            graph = PerceptionGraph(context, {'capture': {'width': width, 'height': height, 'framerate': 10.0}}, side)
+            nodes += graph.nodes
+        failed = threading.Event()
+        with NodeGroup(context, nodes, failed.set) as group:
+            group.start()
+            viewer.until(lambda: all(len(pictures) >= 2 for pictures in seen.values()), 'pictures of both', 40.0)
+            assert group.failure is None
+        for side, pictures in seen.items():
+            assert {(picture.width, picture.height) for picture in pictures} == {sizes[side]}
+    finally:
+        viewer.close()
+        context.try_shutdown()
+
+
+def test_names_come_from_the_labels_however_late_the_overlay_is(free_domain: int) -> None:
+    with camera_and_overlay(free_domain) as (_, overlay, viewer, stamps):
+        latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+        labels = viewer.node.create_publisher(LabelInfo, 'label_info', latched)
+        labels.publish(LabelInfo(class_map=[VisionClass(class_id=2, class_name='traffic sign')]))
+        viewer.until(lambda: overlay._names == {'2': 'traffic sign'}, 'labels')
+        found = Detections(np.array([[10.0, 20.0, 50.0, 60.0]], np.float32), np.array([0.5], np.float32), np.array([2]))
+        message = DetectionsWriter(4).write(Header(stamps[-1] if stamps else 1, 'lens'), found)
+        box = overlay._box(message.detections[0])
+        assert box == LabelledBox(10.0, 20.0, 50.0, 60.0, '2', 'traffic sign', 0.5)
+
+
+def test_frames_that_can_not_be_drawn_are_a_warning_until_they_can(free_domain: int) -> None:
+    with camera_and_overlay(free_domain) as (_, overlay, viewer, _):
+        viewer.look('raw')
+        viewer.until(lambda: overlay.ledger.count('overlay') > 0, 'frames')
+        keep = overlay._history.keep
+
+        def refuse(frame: Frame) -> int:
+            raise FormatError("a P010 frame can't be drawn on; only NV12 can")
+
+        overlay._history.keep = refuse  # type: ignore[method-assign]
+        viewer.until(lambda: overlay.collect_diagnostics()[0].level is Level.WARN, 'a warning')
+        assert "a P010 frame can't be drawn on" in overlay.collect_diagnostics()[0].message
+        overlay._history.keep = keep  # type: ignore[method-assign]
+        viewer.until(lambda: overlay.collect_diagnostics()[0].level is Level.OK, 'no warning any more')
+
+
+def test_detections_wait_for_a_frame_that_comes_later_and_the_newest_win(free_domain: int, make_frame: Callable[..., Frame]) -> None:
+    with camera_and_overlay(free_domain) as (_, overlay, _, _):
+        history = PictureHistory(limit=8, scale=1.0)
+
+        def message(number: int) -> Detection2DArray:
+            return DetectionsWriter(1).write(
+                Header(number * 10**9 + 7, 'lens'), Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64))
+            )
+
+        for number in (2, 3, 5):
+            _keep(history, make_frame, number)
+        waiting = deque([message(1), message(2), message(4), message(5), message(6), message(7)])
+        overlay._draw_newest(history, waiting)
+        assert overlay._message.header.stamp.sec == 0 and overlay.drawn == 1, 'drawn, though nobody reads it'
+        assert (overlay.skipped, overlay.unmatched) == (1, 2), 'one has its picture and is out of date, two have none'
+        assert [m.header.stamp.sec for m in waiting] == [6, 7] and len(history) == 0
+        _keep(history, make_frame, 7)
+        overlay._draw_newest(history, waiting)
+        assert (overlay.drawn, overlay.skipped, overlay.unmatched, len(waiting)) == (2, 1, 3, 0)

@@ -1,4 +1,4 @@
-"""What diagnostics say of a camera, its pool and the copies of its process."""
+"""What diagnostics say of a camera, its pool, its clock and the copies of its process."""
 
 from __future__ import annotations
 
@@ -9,26 +9,34 @@ from dataclasses import dataclass, fields
 from zc_perception.camera.camera import Camera, CameraStatistics
 from zc_perception.camera.supervisor import CameraCondition, CameraState
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.memory.pool import SlotState
-from zc_perception.observe.diagnostics import Level, Status
+from zc_perception.memory.pool import BufferPool, PoolStatistics, SlotState
+from zc_perception.observe.diagnostics import Figures, Level, Status
+from zc_perception.observe.metrics import StageLatencies
+from zc_perception.observe.recent import RATE_S, RecentCount, RecentRates
 
-# A rate is judged over so many frames that were due, and so long at least: a period more or less must not matter.
+# A rate is judged over so many frames that were due: a period more or less must not matter.
 _JUDGED_FRAMES = 10
-_JUDGED_S = 1.0
 # Of the target. Sensors that expose longer in the dark give half of their rate on purpose.
 _FAR_BELOW = 0.45
+# Stamps that are so far ahead of a clock that was set back are no jitter.
+_AHEAD_NS = 10_000_000
+_LEFT_OUT = {
+    'bad': ('{} bad', 'look at its cable, power and bandwidth'),
+    'lost': ('{} lost by the driver', 'lower its rate or size, or raise what its bus may carry'),
+    'no_slot': ('{} without a free slot', "raise parameter 'slots', or release frames sooner: part 'pool' names the holders"),
+}
 
 
 @dataclass(frozen=True)
 class CaptureInterval:
-    """What came since the last look.
+    """What came lately, within the last seconds.
 
     :param rate: good frames per second.
     :param captured: good frames.
     :param bad: see :class:`CameraStatistics`.
     :param lost: likewise.
     :param no_slot: likewise.
-    :param pace: of the target rate, over the last stretch of streaming that was long enough to judge; ``None``: none was yet.
+    :param pace: of the target rate, over a stretch of streaming that is long enough to judge; ``None``: it isn't yet.
     """
 
     rate: float
@@ -40,19 +48,21 @@ class CaptureInterval:
 
 
 class CaptureCounters:
-    """Sums a camera's counters over its openings, and says what came between two looks.
+    """Sums a camera's counters over its openings, and says what they did lately.
 
     :param monotonic: seconds.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.openings = 0
-        self._monotonic = monotonic
-        self._stretch: tuple[int, float, int] | None = None
-        self._pace: float | None = None
+        self.pool_events = {name: RecentCount(monotonic) for name in ('exhausted', 'abandoned', 'retired', 'fence_errors', 'failures')}
+        self.clock_events = {name: RecentCount(monotonic) for name in ('steps', 'implausible')}
+        self._recent = {name: RecentCount(monotonic) for name in ('captured', *_LEFT_OUT)}
+        self._rate = RecentRates(monotonic)
+        self._pace = RecentRates(monotonic)
+        self._judged_opening = 0
         self._camera: Camera | None = None
         self._before = CameraStatistics(0, 0, 0)
-        self._looked_at = (monotonic(), self._before)
 
     def begin(self, camera: Camera) -> None:
         """A camera was opened, maybe anew."""
@@ -68,46 +78,42 @@ class CaptureCounters:
         return CameraStatistics(*(getattr(self._before, f.name) + getattr(now, f.name) for f in fields(CameraStatistics)))
 
     def look(self, target: float) -> CaptureInterval:
-        """What came since the last call.
+        """What came lately.
 
         :param target: frames per second that a streaming camera should give; 0: there is none, or it doesn't stream.
         """
-        then, before = self._looked_at
-        now, total = self._monotonic(), self.total()
-        self._looked_at = (now, total)
-        self._judge(now, total.captured, target)
-        captured = total.captured - before.captured
-        return CaptureInterval(
-            captured / max(1e-3, now - then),
-            captured,
-            total.bad - before.bad,
-            total.lost - before.lost,
-            total.no_slot - before.no_slot,
-            self._pace,
-        )
-
-    def _judge(self, now: float, captured: int, target: float) -> None:
-        if target <= 0 or self._stretch is None or self._stretch[0] != self.openings:
-            self._pace = None
-            self._stretch = (self.openings, now, captured) if target > 0 else None
-            return
-        _, since, before = self._stretch
-        if now - since < max(_JUDGED_S, _JUDGED_FRAMES / target):
-            return
-        self._pace = (captured - before) / (now - since) / target
-        self._stretch = (self.openings, now, captured)
+        total = self.total()
+        recent = {name: counter.see(getattr(total, name)) for name, counter in self._recent.items()}
+        (rate,) = self._rate.see(total.captured) or (0.0,)
+        pace = None
+        if target <= 0 or self._judged_opening != self.openings:
+            self._pace.forget()
+        self._judged_opening = self.openings
+        if target > 0:
+            judged = self._pace.see(total.captured, over_s=max(RATE_S, _JUDGED_FRAMES / target))
+            pace = None if judged is None else judged[0] / target
+        return CaptureInterval(rate, **recent, pace=pace)
 
 
 def camera_status(
     camera: Camera | None, condition: CameraCondition, counters: CaptureCounters, *, started: bool, paced: bool = True
 ) -> Status:
-    """Whether it streams, and what was lost since the last look.
+    """Whether it streams at its rate, and what was lost lately.
 
     :param paced: whether it should keep its rate; else its consumers make the pace.
     """
-    statistics = counters.total()
     streaming = condition.state is CameraState.STREAMING
     interval = counters.look(camera.framerate if camera is not None and streaming and paced else 0.0)
+    copy_reason = str(camera.facts().get('copy_reason') or '') if camera is not None and streaming else ''
+    level, message, advice = _camera_verdict(condition, interval, copy_reason, started=started)
+    values = Figures(lambda: _camera_values(camera, condition, counters, interval))
+    return Status('camera', level, message, values, advice, '' if camera is None else camera.identity)
+
+
+def _camera_values(
+    camera: Camera | None, condition: CameraCondition, counters: CaptureCounters, interval: CaptureInterval
+) -> dict[str, object]:
+    statistics = counters.total()
     values: dict[str, object] = {
         'state': condition.state.value,
         'captured': statistics.captured,
@@ -126,80 +132,165 @@ def camera_status(
             'identity': camera.identity,
             'size': f'{camera.width}x{camera.height}',
             'framerate_target': f'{camera.framerate:g}',
-        }
-        clock = camera.clock.statistics()
-        values |= {
-            'clock_offset_ns': clock.offset_ns,
-            'clock_jitter_ns': clock.jitter_ns,
-            'clock_steps': clock.steps,
-            'stamps_corrected': clock.corrected,
-            'stamps_implausible': clock.implausible,
+            'framerate_least': f'{_FAR_BELOW * camera.framerate:.2f}',
             **camera.facts(),
         }
     if condition.state is CameraState.LOST:
         values |= {'attempts': condition.attempts, 'next_attempt_s': f'{condition.retry_s:.1f}'}
-        return Status('camera', Level.ERROR, f'{condition.reason}; tried again until it works', values)
+    return values
+
+
+def _camera_verdict(condition: CameraCondition, interval: CaptureInterval, copy_reason: str, *, started: bool) -> tuple[Level, str, str]:
+    """Level, message and advice."""
+    if condition.state is CameraState.LOST:
+        return Level.ERROR, condition.reason, 'it is tried again until it works; look at its cable and power, and at who else uses it'
     if condition.state is CameraState.FAILED:
-        return Status('camera', Level.ERROR, f'{condition.reason}; restart the node', values)
+        return Level.ERROR, condition.reason, 'restart the node'
     if condition.state is CameraState.ENDED:
-        return Status('camera', Level.OK, 'ended', values)
+        return Level.OK, 'ended', ''
     if not started:
-        return Status('camera', Level.WARN, 'not started', values)
+        return Level.WARN, 'not started', 'start or activate the node'
     if condition.state is CameraState.CLOSED:
-        return Status('camera', Level.WARN, 'waits for the first frame', values)
-    return Status('camera', *_verdict(interval, str(values.get('copy_reason') or '')), values)
+        return Level.WARN, 'waits for the first frame', 'if none comes, look at its cable and power'
+    return _verdict(interval, copy_reason)
 
 
-def _verdict(interval: CaptureInterval, copy_reason: str) -> tuple[Level, str]:
+def _verdict(interval: CaptureInterval, copy_reason: str) -> tuple[Level, str, str]:
     """Of a camera that streams.
 
     :param copy_reason: why the CPU copies every frame; empty: it doesn't.
     """
-    if interval.bad and not interval.captured:
-        return Level.ERROR, f'no good frame: all {interval.bad} since the last look are bad; look at its cable, power and bandwidth'
+    if interval.bad and (not interval.captured or interval.pace == 0):
+        return Level.ERROR, f'no good frame comes any more, {interval.bad} bad ones came lately', _LEFT_OUT['bad'][1]
+    if interval.pace == 0 and interval.no_slot:
+        return Level.ERROR, f'no frame comes out: no slot is free, {interval.no_slot} were left out lately', _LEFT_OUT['no_slot'][1]
     if interval.pace == 0:
-        return Level.ERROR, 'no frame comes; look at its cable and power, and at who holds its buffers'
-    complaints = []
-    if interval.bad:
-        complaints.append(f'{interval.bad} bad')
-    if interval.lost:
-        complaints.append(f'{interval.lost} lost by the driver')
-    if interval.no_slot:
-        complaints.append(f"{interval.no_slot} without a free slot (raise parameter 'slots', or release frames sooner)")
-    text = f'frames left out since the last look: {", ".join(complaints)}' if complaints else ''
+        return Level.ERROR, 'no frame comes', 'look at its cable and power, and at who holds its buffers'
+    complaints, advice = [], []
     if interval.pace is not None and interval.pace < _FAR_BELOW:
-        slow = f'only {100 * interval.pace:.0f} % of its framerate comes'
-        text = f'{slow}; {text}' if text else slow
+        complaints.append(f'only {100 * interval.pace:.0f} % of its framerate comes')
+        advice.append('in the dark a long exposure does that; else see what is left out')
+    left_out = {name: getattr(interval, name) for name in _LEFT_OUT if getattr(interval, name)}
+    if left_out:
+        complaints.append('frames left out lately: ' + ', '.join(_LEFT_OUT[name][0].format(number) for name, number in left_out.items()))
+        advice += [_LEFT_OUT[name][1] for name in left_out]
     if copy_reason:
-        text = f'{text}; ' if text else ''
-        text += f'every frame is copied by the CPU: {copy_reason}'
-    return (Level.WARN, text) if text else (Level.OK, 'streaming')
+        complaints.append(f'every frame is copied by the CPU: {copy_reason}')
+        advice.append('let the pipeline end in dma-bufs')
+    if complaints:
+        return Level.WARN, '; '.join(complaints), '; '.join(advice)
+    return Level.OK, 'streaming', ''
 
 
-def pool_status(camera: Camera | None) -> Status:
-    """Slots and who holds them."""
-    pool = None if camera is None else camera.pool_statistics()
-    if pool is None or camera is None:
-        return Status('pool', Level.WARN, 'not configured')
-    values = {
-        'heap': camera.heap_name,
-        'slots': pool.slots,
-        'free': pool.states.get(SlotState.FREE, 0),
-        'holders': pool.holders,
-        'exhausted': pool.exhausted,
-        'ending': pool.ending,
-        'abandoned_leases': pool.abandoned,
-        'retired': pool.retired,
+def pool_status(camera: Camera | None, counters: CaptureCounters) -> Status:
+    """Slots, who holds them and for how long, and what went wrong with them lately."""
+    found = None if camera is None else camera.pool_statistics()
+    if found is None or camera is None:
+        return Status('pool', Level.WARN, 'not configured', advice='it is once the camera is there; see part camera')
+    pool = camera.pool
+    recent = {
+        name: counter.see(found.replacement_failures + found.callback_failures if name == 'failures' else getattr(found, name))
+        for name, counter in counters.pool_events.items()
     }
-    if pool.abandoned:
-        return Status('pool', Level.WARN, 'frames were forgotten, not released: call release() or use with', values)
-    if camera.heap_name == 'memfd':
-        return Status('pool', Level.OK, "memfd: ordinary memory, no dma-buf; devices can't import it", values)
-    return Status('pool', Level.OK, 'dma-bufs', values)
+    level, message, advice = _pool_verdict(found, pool, recent)
+    if level is Level.OK:
+        message = 'dma-bufs'
+        if camera.heap_name == 'memfd':
+            message = "memfd: ordinary memory, no dma-buf; devices can't import it"
+    heap = camera.heap_name
+    return Status('pool', level, message, Figures(lambda: _pool_values(found, pool, heap)), advice, camera.identity)
+
+
+def _pool_verdict(found: PoolStatistics, pool: BufferPool | None, recent: dict[str, int]) -> tuple[Level, str, str]:
+    if recent['exhausted']:
+        holders = ' ' if pool is None else f': {_holders(pool)} '
+        return (
+            Level.WARN,
+            f'no slot was free for {recent["exhausted"]} frame(s) lately{holders}'.rstrip(),
+            "let that consumer release frames sooner (frame.release(), or with), or raise parameter 'slots'",
+        )
+    if recent['retired'] or recent['fence_errors']:
+        text = f'{recent["retired"]} slot(s) retired and {recent["fence_errors"]} release fence(s) failed lately'
+        return Level.WARN, text, 'a device does not finish with its frames: look at the accelerator and at dmesg'
+    if recent['failures']:
+        return Level.WARN, f'a slot could not be replaced or given back: {found.last_failure}', 'free memory of that heap'
+    if recent['abandoned']:
+        return Level.WARN, f'{recent["abandoned"]} frame(s) were forgotten lately, not released', 'call release(), or use with'
+    return Level.OK, '', ''
+
+
+def _holders(pool: BufferPool) -> str:
+    """Who holds how many slots, the one with the most first."""
+    slots: dict[str, set[int]] = {}
+    longest: dict[str, float] = {}
+    for holding in pool.holdings():
+        slots.setdefault(holding.holder, set()).add(holding.index)
+        longest[holding.holder] = max(longest.get(holding.holder, 0.0), holding.held_s)
+    ordered = sorted(slots, key=lambda holder: (-len(slots[holder]), -longest[holder]))
+    return ', '.join(f'{holder} holds {len(slots[holder])} for up to {longest[holder]:.2f} s' for holder in ordered) or 'nobody holds one'
+
+
+def _pool_values(found: PoolStatistics, pool: BufferPool | None, heap: str) -> dict[str, object]:
+    values: dict[str, object] = {
+        'heap': heap,
+        'slots': found.slots,
+        'free': found.states.get(SlotState.FREE, 0),
+        'waiting_for_fences': found.states.get(SlotState.WAITING, 0),
+        'holders': '' if pool is None else _holders(pool),
+        'promised': ', '.join(f'{holder}: {number}' for holder, number in found.quotas.items()),
+        'reserve': found.reserve,
+        'refused_by_quota': ', '.join(f'{holder}: {number}' for holder, number in found.refused_by_quota.items()),
+        'exhausted': found.exhausted,
+        'ending': found.ending,
+        'abandoned_leases': found.abandoned,
+        'taken_back': found.revoked,
+        'retired': found.retired,
+        'fence_errors': found.fence_errors,
+    }
+    if pool is not None:
+        values |= {
+            f'slot {holding.index}{" of an earlier configuration" * holding.ending}': f'{holding.holder} for {holding.held_s:.3f} s'
+            for holding in reversed(pool.holdings())
+        }  # fmt: skip
+    return values
+
+
+def clock_status(camera: Camera | None, counters: CaptureCounters) -> Status:
+    """The driver's clock against the ROS clock."""
+    if camera is None:
+        return Status('clock', Level.OK, 'no camera is open')
+    clock = camera.clock.statistics()
+    steps, implausible = (counters.clock_events[name].see(getattr(clock, name)) for name in ('steps', 'implausible'))
+    values = Figures(lambda: {
+        'clock_offset_ns': clock.offset_ns,
+        'clock_jitter_ns': clock.jitter_ns,
+        'clock_steps': clock.steps,
+        'stamps_corrected': clock.corrected,
+        'stamps_ahead_ns': clock.ahead_ns,
+        'stamps_implausible': clock.implausible,
+        'simulated': clock.simulated,
+    })  # fmt: skip
+    text = advice = ''
+    if steps or clock.ahead_ns >= _AHEAD_NS:
+        text = f'the ROS clock was set {steps} time(s) lately' if steps else 'the ROS clock was set back'
+        text += f', stamps are {clock.ahead_ns / 1e6:.1f} ms ahead until it has caught up' if clock.ahead_ns else ''
+        advice = 'let chrony or ptp4l slew it instead (makestep only at the start); of a simulation it is a jump or a restart'
+    elif implausible:
+        text = f'{implausible} stamp(s) of the driver lay in the future or far in the past lately; the time of arrival counts instead'
+        advice = "look at the driver's clock: its stamps should be CLOCK_MONOTONIC"
+    if text:
+        return Status('clock', Level.WARN, text, values, advice, camera.identity)
+    return Status('clock', Level.OK, 'simulated' if clock.simulated else 'steady', values, hardware_id=camera.identity)
 
 
 def copies_status(ledger: CopyLedger) -> Status:
     """The ledger."""
-    return Status('copies', Level.OK, 'passes of the CPU over pixels in this process', {
+    return Status('copies', Level.OK, 'passes of the CPU over pixels in this process', Figures(lambda: {
         reason: f'{entry.count} ({entry.bytes} bytes)' for reason, entry in ledger.entries().items()
-    })  # fmt: skip
+    }))  # fmt: skip
+
+
+def latency_status(latencies: StageLatencies) -> Status:
+    """Per stage."""
+    values = Figures(lambda: {f'{stage}_ms': f'p50 {p.p50:.3f}, p99 {p.p99:.3f}' for stage, p in latencies.summary().items()})
+    return Status('latency', Level.OK, 'per stage', values)

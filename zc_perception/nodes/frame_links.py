@@ -13,13 +13,28 @@ from rclpy.qos import QoSProfile
 
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
-from zc_perception.link.endpoints import REFUSED, UNMATCHED, AdaptedPublisher, AdaptedSubscription, SharedMemoryLinks
+from zc_perception.link.endpoints import (
+    IN_PROCESS,
+    REFUSED,
+    ROS_MESSAGE,
+    SHARED_MEMORY,
+    UNMATCHED,
+    AdaptedPublisher,
+    AdaptedSubscription,
+    PublisherStatistics,
+    SharedMemoryLinks,
+)
+from zc_perception.link.endpoints.qos import uses_direct_links
+from zc_perception.link.endpoints.shared_memory_links import OTHER_HOST
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.link.shared_memory.server_statistics import ServerStatistics
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool
 from zc_perception.nodes.parameters import NodeParameters, ParameterSpec
-from zc_perception.observe.diagnostics import Level, Status
+from zc_perception.nodes.qos_overrides import subscription_qos
+from zc_perception.observe.diagnostics import Figures, Level, Status
+from zc_perception.observe.recent import RecentCount
 
 PUBLISHER_SPECS = (
     ParameterSpec('shared_memory', True, 'Let other processes of this host have frames as the same memory.'),
@@ -31,6 +46,20 @@ SUBSCRIPTION_SPECS = (
     ParameterSpec('shared_memory_users', [], 'Users whose publishers are trusted, besides this one and root.'),
     ParameterSpec('copy_free', 'preferred', 'required: plain messages, a copy, are an error instead.', choices=('preferred', 'required')),
 )
+# Those rungs that are no good, and what to do about them.
+_LINK_VERDICTS = {
+    REFUSED: (Level.ERROR, "run that publisher in this process, or on this host with shared_memory, or set 'copy_free' to 'preferred'"),
+    UNMATCHED: (Level.WARN, 'start the camera, or compare topic name, namespace and QoS of both ends: ros2 topic info -v'),
+    ROS_MESSAGE: (Level.WARN, 'each frame is copied; see that nothing but an adapted publisher of this host publishes here'),
+}
+# Why consumers of other processes are refused for good, and what to do about it.
+_REFUSALS = {
+    'not_allowed': "its user may not connect: put it into 'shared_memory_group'",
+    'constraints': 'it can not use these buffers: state its needs in participants, so that they are negotiated',
+    'slots': "the pool has no slots left to promise: raise 'slots'",
+    'connections': 'too many consumers are connected: end some',
+    'version': 'it speaks another version: install the same one at both ends',
+}
 # What consumers of this process hold counts as promised, under one name that nobody else has.
 _LOCAL = 'consumers in this process'
 _SAY_AGAIN_S = 60.0
@@ -58,7 +87,7 @@ def subscribe_frames(
         node,
         frame_adapter('rgb8', ledger, holder=f'{node.get_name()}:from_ros'),
         'image_raw',
-        qos,
+        subscription_qos(node, 'image_raw', qos),
         callback=callback,
         holder=node.get_name(),
         copy_free_required=parameters['copy_free'] == 'required',
@@ -66,9 +95,13 @@ def subscribe_frames(
     )
 
 
-def subscription_status(subscription: AdaptedSubscription[Frame]) -> Status:
-    """Which rung, why, and what it cost."""
+def subscription_status(subscription: AdaptedSubscription[Frame], errors: RecentCount | None = None) -> Status:
+    """Which rung, why, and what it cost.
+
+    :param errors: remembers, from look to look, messages that could not be converted.
+    """
     link = subscription.statistics()
+    failed = 0 if errors is None else errors.see(link.conversion_errors)
     values: dict[str, object] = {
         'rung': link.rung,
         'reason': link.reason,
@@ -80,8 +113,13 @@ def subscription_status(subscription: AdaptedSubscription[Frame]) -> Status:
     }
     if len(link.routes) > 1:
         values['routes'] = '; '.join(f'{rung}: {reason}' for rung, reason in link.routes)
-    level = {REFUSED: Level.ERROR, UNMATCHED: Level.WARN}.get(link.rung, Level.OK)
-    return Status('link', level, f'{link.rung}: {link.reason}', values)
+    level, advice = _LINK_VERDICTS.get(link.rung, (Level.OK, ''))
+    if link.rung == ROS_MESSAGE and OTHER_HOST in link.reason:
+        level, advice = Level.OK, ''  # no memory reaches that far: nothing could be better
+    if failed:
+        text = f'{failed} message(s) could not be converted lately; {link.rung}: {link.reason}'
+        return Status('link', Level.WARN, text, values, 'publish an encoding and a size that the log names')
+    return Status('link', level, f'{link.rung}: {link.reason}', values, advice)
 
 
 def group_ids(name: str) -> list[int]:
@@ -136,9 +174,10 @@ class FrameServer:
 
     def __init__(self, node: Node, parameters: NodeParameters, publisher: AdaptedPublisher[Frame]) -> None:
         self._publisher = publisher
+        self._recent = {name: RecentCount() for name in ('conversion_errors', 'internal_errors', 'protocol_errors', *_REFUSALS)}
         self._server: SharedMemoryServer | None = None
         groups = group_ids(parameters['shared_memory_group'])
-        if parameters['shared_memory']:
+        if parameters['shared_memory'] and uses_direct_links(node):
             self._server = SharedMemoryServer(
                 node.get_fully_qualified_name(),
                 publisher.publisher_id,
@@ -151,12 +190,56 @@ class FrameServer:
     def offer(self, pool: BufferPool, local_slots: int) -> None:
         """Frames come from *pool*, of which consumers of this process need *local_slots*."""
         if self._server is not None:
-            pool.set_quota(_LOCAL, max(0, min(local_slots, pool.unpromised)))
+            self.promise(pool, local_slots)
             self._server.set_pool(pool)
 
+    def promise(self, pool: BufferPool, local_slots: int) -> None:
+        """Consumers of this process have come or gone."""
+        if self._server is not None:
+            pool.set_quota(_LOCAL, None)
+            pool.set_quota(_LOCAL, max(0, min(local_slots, pool.unpromised)))
+
+    def peers(self) -> list[dict[str, Any]]:
+        """Consumers in other processes, for the frame log."""
+        consumers = () if self._server is None else self._server.statistics().consumers
+        return [{'name': consumer.name, 'pid': consumer.pid, 'rung': SHARED_MEMORY} for consumer in consumers]
+
     def status(self) -> Status:
-        """Who gets frames how."""
+        """Who gets frames how, and who lately didn't."""
         link = self._publisher.statistics()
+        server = None if self._server is None else self._server.statistics()
+        values = Figures(lambda: self._values(link, server))
+        trusted = '' if server is None else ', '.join(consumer.name for consumer in server.consumers if consumer.trusted_writer)
+        trouble = self._trouble(link, server)
+        if trouble:
+            return Status('link', Level.WARN, trouble[0], values, trouble[1])
+        if link.image_readers:
+            text = f'{link.image_readers} plain image_raw reader(s): frames are converted, a copy each'
+            return Status('link', Level.OK, text, values)
+        if trusted:
+            return Status('link', Level.OK, f'{trusted} can write to the buffers, which this heap cannot prevent', values)
+        return Status('link', Level.OK, 'no plain reader: nothing is converted', values)
+
+    def _trouble(self, link: PublisherStatistics, server: ServerStatistics | None) -> tuple[str, str] | None:
+        """What went wrong lately, and what to do about it."""
+        failed = self._recent['conversion_errors'].see(link.conversion_errors)
+        if server is not None:
+            internal = self._recent['internal_errors'].see(server.internal_errors)
+            broken = self._recent['protocol_errors'].see(sum(server.protocol_errors.values()))
+            lately = {reason: self._recent[reason].see(server.refused.get(reason, 0)) for reason in _REFUSALS}
+            for reason, count in lately.items():
+                if count:
+                    return f'{count} time(s) a consumer was refused lately: {reason}', _REFUSALS[reason]
+            if internal:
+                text = f'a consumer lost its connection to a fault of this package: {server.last_internal_error}'
+                return text, 'it connects again; please report this line'
+            if broken:
+                return f'{broken} time(s) a peer broke a rule of the protocol lately', 'run the same version of this package at both ends'
+        if failed:
+            return f'{failed} frame(s) could not be published as a message lately', 'the log says why; other consumers still get them'
+        return None
+
+    def _values(self, link: PublisherStatistics, server: ServerStatistics | None) -> dict[str, object]:
         values: dict[str, object] = {
             'published': link.published,
             'in_process_subscriptions': link.in_process_subscriptions,
@@ -165,27 +248,19 @@ class FrameServer:
             'conversions_skipped': link.conversions_skipped,
             'conversion_errors': link.conversion_errors,
         }
-        trusted = self._add_consumers(values)
-        if link.image_readers:
-            text = f'{link.image_readers} plain image_raw reader(s): frames are converted, a copy each'
-            return Status('link', Level.OK, text, values)
-        if trusted:
-            return Status('link', Level.OK, f'{trusted} can write to the buffers, which this heap cannot prevent', values)
-        return Status('link', Level.OK, 'no plain reader: nothing is converted', values)
-
-    def _add_consumers(self, values: dict[str, object]) -> str:
-        """Names of consumers that could write to the pixels."""
-        if self._server is None:
-            return ''
-        server = self._server.statistics()
+        for peer in self._publisher.in_process_peers():
+            values[f'consumer {peer.name}'] = f'{IN_PROCESS}, sent {peer.sent}, dropped {peer.dropped}, refused by its quota {peer.refused}'
+        if server is None:
+            return values
         values['shared_memory_consumers'] = len(server.consumers)
         for consumer in server.consumers:
             values[f'consumer {consumer.name}'] = (
-                f'pid {consumer.pid}, sent {consumer.sent}, dropped {consumer.dropped}, holds {consumer.held} of {consumer.window}'
+                f'{SHARED_MEMORY}, pid {consumer.pid}, sent {consumer.sent}, dropped {consumer.dropped}, '
+                f'holds {consumer.held} of {consumer.window}'
             )
         values |= {f'refused_{reason}': count for reason, count in server.refused.items()}
         values |= {f'protocol_error_{reason}': count for reason, count in server.protocol_errors.items()}
         values['leases_taken_back'] = server.taken_back
         if server.internal_errors:
             values['internal_errors'] = f'{server.internal_errors}, last: {server.last_internal_error}'
-        return ', '.join(consumer.name for consumer in server.consumers if consumer.trusted_writer)
+        return values

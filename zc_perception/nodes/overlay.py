@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import array
-from collections import OrderedDict
+import contextlib
+import os
+import select
+import threading
+import time
+from collections import deque
 from typing import Any
 
 import cv2
@@ -11,127 +16,134 @@ import numpy as np
 from numpy.typing import NDArray
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from rclpy.subscription import Subscription
-from sensor_msgs.msg import Image
+from sensor_msgs.msg import CompressedImage, Image
 from vision_msgs.msg import Detection2DArray, LabelInfo
 
+from zc_perception.errors import ZcError
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
+from zc_perception.link.rclpy_compat import publish, subscription_count
 from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.nodes.frame_links import SUBSCRIPTION_SPECS, subscribe_frames, subscription_status
+from zc_perception.nodes.meeting_point import process_ledger
+from zc_perception.nodes.overlay_picture import LabelledBox, Painter, PictureHistory, ReducedPicture, Stamp
 from zc_perception.nodes.parameters import ParameterSpec
-from zc_perception.nodes.perception_node import PerceptionNode
-from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
+from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode
+from zc_perception.nodes.qos_overrides import publisher_qos, subscription_qos
+from zc_perception.observe.diagnostics import DiagnosticsPublisher, Figures, Level, Status
+from zc_perception.observe.metrics import LatencyWindow
+from zc_perception.observe.recent import RecentCount, RecentRates
 
 _DEMAND_PERIOD_S = 0.5
-# Distinct hues, one for each class, as B, G, R.
-_COLOURS = (
-    (60, 220, 60),
-    (40, 160, 255),
-    (255, 180, 40),
-    (200, 80, 255),
-    (60, 230, 230),
-    (255, 100, 160),
-    (180, 180, 255),
-    (120, 255, 180),
-)
+_IDLE_POLL_MS = 200
+_JOIN_S = 0.5
+_NICER = 5
+_MOST_AGE_MS = 60_000
 _SPECS = (
-    ParameterSpec('scale', 1.0, 'Size of the picture relative to the frame.', '', 0.1, 1.0),
+    ParameterSpec('scale', 1.0, 'Size of the picture relative to the frame.', '', 0.1, 1.0, dynamic=True),
     ParameterSpec('history', 32, 'Pictures kept while their detections are on the way; memory only while somebody looks.', '', 1, 256),
+    ParameterSpec('jpeg_quality', 80, 'Of detections/image/compressed, made while somebody subscribes to it.', '', 1, 100, dynamic=True),
     *SUBSCRIPTION_SPECS,
+    *LIFECYCLE_SPECS,
 )
-Stamp = tuple[int, int]
 
 
-class PictureHistory:
-    """Reduced copies of the last frames. Copies, because a viewer must not pin the camera's slots while a slow model thinks.
-
-    :param limit: pictures kept; the oldest goes first, its memory is used again.
-    """
-
-    def __init__(self, limit: int, scale: float) -> None:
-        self._limit = limit
-        self._scale = scale
-        self._pictures: OrderedDict[Stamp, list[NDArray[np.uint8]]] = OrderedDict()
-        self._spare: list[list[NDArray[np.uint8]]] = []
-
-    def __len__(self) -> int:
-        return len(self._pictures)
-
-    def _scaled(self, size: int) -> int:
-        return max(2, round(size * self._scale / 2) * 2)
-
-    def keep(self, frame: Frame) -> int:
-        """Copy *frame*'s planes, reduced; the bytes that were read."""
-        height, width = self._scaled(frame.data.height), self._scaled(frame.data.width)
-        if len(self._pictures) >= self._limit:
-            self._spare.append(self._pictures.popitem(last=False)[1])
-        planes = self._spare.pop() if self._spare else []
-        if not planes or planes[0].shape != (height, width):
-            planes = [np.empty((height, width), np.uint8), np.empty((height // 2, width // 2, 2), np.uint8)]
-        with frame.map() as source:
-            for plane, target in zip(source, planes, strict=True):
-                cv2.resize(plane, (target.shape[1], target.shape[0]), dst=target, interpolation=cv2.INTER_AREA)
-            num_bytes = sum(plane.nbytes for plane in source)
-        self._pictures[divmod(frame.header.stamp_ns, 1_000_000_000)] = planes
-        return num_bytes
-
-    def take(self, stamp: Stamp) -> list[NDArray[np.uint8]] | None:
-        """The planes of that frame, valid until the next :meth:`keep`; it and everything older is forgotten."""
-        if stamp not in self._pictures:
-            return None
-        while True:
-            found, planes = self._pictures.popitem(last=False)
-            self._spare.append(planes)
-            if found == stamp:
-                return planes
-
-    def clear(self) -> None:
-        """Free all memory."""
-        self._pictures.clear()
-        self._spare.clear()
+def _stamp_of(message: Detection2DArray) -> Stamp:
+    return message.header.stamp.sec, message.header.stamp.nanosec
 
 
 class OverlayNode(PerceptionNode):
-    """Subscribes to ``image_raw`` (type-adapted), ``detections`` and ``label_info``; publishes ``detections/image`` as bgr8.
+    """Subscribes to ``image_raw`` (type-adapted), ``detections`` and ``label_info``; publishes ``detections/image`` as bgr8, and
+    ``detections/image/compressed``.
 
-    While ``detections/image`` has no subscriber it holds no subscription of its own on frames or detections.
+    While neither has a subscriber it holds no subscription of its own on frames or detections, and no thread. Otherwise a thread of lower
+    priority than the others reduces each frame and draws what was found in it: in the frame of that very stamp. When it can't keep up
+    it draws the newest, and nobody waits for it.
     """
 
     SPECS = _SPECS
 
     def __init__(self, *, ledger: CopyLedger | None = None, **node_options: Any) -> None:
         super().__init__('overlay', **node_options)
-        self.ledger = ledger or CopyLedger()
+        self.ledger = ledger or process_ledger(self.context)
         self.drawn = 0
+        self.skipped = 0
         self.unmatched = 0
+        self._unfit = ''
+        self._recent = {name: RecentCount() for name in ('drawn', 'unmatched')}
+        self._rate = RecentRates()
+        self._draw_times = LatencyWindow()
         self._names: dict[str, str] = {}
         self._history = PictureHistory(self.parameters['history'], self.parameters['scale'])
+        self._detections: deque[Detection2DArray] = deque()
         self._frame_subscription: AdaptedSubscription[Frame] | None = None
         self._detection_subscription: Subscription | None = None
         self._message = Image(encoding='bgr8')
+        self._jpeg = CompressedImage(format='bgr8; jpeg compressed bgr8')
         self._picture: NDArray[np.uint8] = np.empty((0, 0, 3), np.uint8)
-        self._publisher = self.create_publisher(Image, 'detections/image', QoSProfile(depth=1))
-        latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+        self._painter = Painter(0)
+        self._pace = 0.0
+        self._thread: threading.Thread | None = None
+        self._stop_drawing = threading.Event()
+        self._wake: OwnedFd | None = None
+        # The thread closes it; a number that was closed may be somebody else's.
+        self._wake_lock = threading.Lock()
+        # A demand is looked at by a timer, and by who activates or deactivates the node.
+        self._demand_lock = threading.RLock()
+        self._publisher = self.create_publisher(Image, 'detections/image', publisher_qos(self, 'detections/image', QoSProfile(depth=1)))
+        compressed = f'{self._publisher.topic_name}/compressed'
+        self._jpeg_publisher = self.create_publisher(CompressedImage, compressed, publisher_qos(self, compressed, QoSProfile(depth=1)))
+        latched = subscription_qos(self, 'label_info', QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL))
+        self._detections_qos = subscription_qos(self, 'detections', QoSProfile(depth=10))
+        subscription_qos(self, 'image_raw', QoSProfile(depth=2))  # declared now, though it is used only while somebody looks
         self._label_subscription = self.create_subscription(LabelInfo, 'label_info', self._on_labels, latched)
         self._demand_timer = self.create_timer(_DEMAND_PERIOD_S, self.update_demand)
         self._diagnostics = DiagnosticsPublisher(self, self.collect_diagnostics)
+        self._begin()
 
-    def start(self) -> None:
-        """See :class:`PerceptionNode`."""
+    def _open(self) -> None:
+        self._history = PictureHistory(self.parameters['history'], self.parameters['scale'])
+
+    def _activate(self) -> None:
+        self._flowing = True
         self.update_demand()
 
+    def _deactivate(self) -> None:
+        with self._demand_lock:
+            self._unsubscribe()
+
+    def _on_parameter(self, name: str, value: Any) -> None:
+        if name == 'scale':
+            self._history.scale = value
+
     def update_demand(self) -> None:
-        """Subscribe while somebody looks, unsubscribe when nobody does."""
-        wanted = self._publisher.get_subscription_count() > 0
+        """Subscribe while somebody looks and the node is active, unsubscribe when nobody does."""
+        with self._demand_lock:
+            self._update_demand()
+
+    def _update_demand(self) -> None:
+        wanted = self.flowing and any(subscription_count(publisher) for publisher in (self._publisher, self._jpeg_publisher))
         if wanted and self._frame_subscription is None:
-            self._frame_subscription = subscribe_frames(self, self.parameters, self.ledger, QoSProfile(depth=2), callback=self._on_frame)
+            self._frame_subscription = subscribe_frames(self, self.parameters, self.ledger, QoSProfile(depth=2), held=1)
+            self._detections = deque(maxlen=self.parameters['history'])
             self._detection_subscription = self.create_subscription(
-                Detection2DArray, 'detections', self._on_detections, QoSProfile(depth=10)
+                Detection2DArray, 'detections', self._on_detections, self._detections_qos
             )
+            self._stop_drawing = threading.Event()
+            self._wake = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+            arguments = self._frame_subscription, self._wake, self._stop_drawing, self._history, self._detections
+            self._thread = threading.Thread(target=self._run, args=arguments, name=f'overlay {self.get_name()}', daemon=True)
+            self._thread.start()
         elif not wanted:
             self._unsubscribe()
 
     def _unsubscribe(self) -> None:
+        thread, self._thread = self._thread, None
+        self._stop_drawing.set()
+        self._awake()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_JOIN_S)
         if self._frame_subscription is not None:
             self._frame_subscription.destroy()
             self._frame_subscription = None
@@ -139,57 +151,154 @@ class OverlayNode(PerceptionNode):
             self.destroy_subscription(self._detection_subscription)
             self._detection_subscription = None
         self._history.clear()
+        self._detections.clear()
+        self._unfit = ''
+
+    def _awake(self) -> None:
+        with self._wake_lock:
+            if self._wake is not None and not self._wake.closed:
+                os.eventfd_write(self._wake.fileno(), 1)
 
     def _on_labels(self, message: LabelInfo) -> None:
         self._names = {str(c.class_id): c.class_name for c in message.class_map}
 
-    def _on_frame(self, frame: Frame) -> None:
-        self.ledger.book('overlay', self._history.keep(frame))
-
     def _on_detections(self, message: Detection2DArray) -> None:
-        planes = self._history.take((message.header.stamp.sec, message.header.stamp.nanosec))
-        if planes is None:
-            self.unmatched += 1
+        self._detections.append(message)
+        self._awake()
+
+    # On the overlay's own thread.
+
+    def _run(
+        self,
+        subscription: AdaptedSubscription[Frame],
+        wake: OwnedFd,
+        stop: threading.Event,
+        history: PictureHistory,
+        detections: deque[Detection2DArray],
+    ) -> None:
+        _be_nice()
+        try:
+            while not stop.is_set():
+                poller = select.poll()
+                poller.register(wake.fileno(), select.POLLIN)
+                if not subscription.queue.closed:  # a closed one polls readable for ever
+                    poller.register(subscription.queue.fileno(), select.POLLIN)
+                if any(fd == wake.fileno() for fd, _ in poller.poll(_IDLE_POLL_MS)):
+                    os.eventfd_read(wake.fileno())
+                while not stop.is_set() and (frame := subscription.queue.get()) is not None:
+                    self._keep(frame, history)
+                if not stop.is_set():
+                    self._draw_newest(history, detections)
+        finally:
+            with self._wake_lock:
+                wake.close()
+
+    def _keep(self, frame: Frame, history: PictureHistory) -> None:
+        try:
+            with frame:
+                num_bytes = history.keep(frame)
+        except ZcError as error:  # not NV12, or its publisher died in between
+            self._unfit = str(error)
             return
-        self._draw(planes, message)
-        self._message.header = message.header
-        self._publisher.publish(self._message)
+        self._unfit = ''
+        self.ledger.book('overlay', num_bytes)
+
+    def _draw_newest(self, history: PictureHistory, detections: deque[Detection2DArray]) -> None:
+        """Draw the newest detections whose picture is here; older ones are out of date, newer ones wait for theirs."""
+        waiting: list[Detection2DArray] = []
+        newest: Detection2DArray | None = None
+        while detections:
+            message = detections.pop()
+            stamp = _stamp_of(message)
+            if newest is not None:
+                self.skipped += stamp in history
+                self.unmatched += stamp not in history
+            elif stamp in history:
+                newest = message
+            elif stamp > history.newest:
+                waiting.append(message)
+            else:
+                self.unmatched += 1
+        for message in reversed(waiting):
+            detections.append(message)
+        if newest is not None:
+            picture = history.take(_stamp_of(newest))
+            if picture is not None:
+                self._draw(picture, newest)
+
+    def _draw(self, reduced: ReducedPicture, message: Detection2DArray) -> None:
+        began_ns = time.monotonic_ns()
+        height, width = reduced.luma.shape
+        self._prepare(width, height)
+        cv2.cvtColorTwoPlane(reduced.luma, reduced.chroma, cv2.COLOR_YUV2BGR_NV12, dst=self._picture)
+        boxes = [self._box(detection) for detection in message.detections if detection.results]
+        age_ms = (began_ns - reduced.captured_ns) / 1e6
+        age = f'{age_ms:.0f} ms  ' if 0 <= age_ms < _MOST_AGE_MS else ''
+        (self._pace,) = self._rate.see(self.drawn) or (self._pace,)
+        self._painter.paint(self._picture, boxes, reduced.scale, f'{age}{len(boxes)} objects  {self._pace:.1f} Hz')
+        if subscription_count(self._publisher):
+            self._message.header = message.header
+            publish(self._publisher, self._message)
+        if subscription_count(self._jpeg_publisher):
+            self._jpeg.header = message.header
+            _, encoded = cv2.imencode('.jpg', self._picture, (cv2.IMWRITE_JPEG_QUALITY, self.parameters['jpeg_quality']))
+            self._jpeg.data = array.array('B', encoded.tobytes())
+            publish(self._jpeg_publisher, self._jpeg)
         self.drawn += 1
+        self._draw_times.record(time.monotonic_ns() - began_ns)
 
     def _prepare(self, width: int, height: int) -> None:
         if self._picture.shape[:2] != (height, width):
             self._message.width, self._message.height, self._message.step = width, height, width * 3
             self._message.data = array.array('B', bytes(width * height * 3))
             self._picture = np.frombuffer(self._message.data, np.uint8).reshape(height, width, 3)
+            self._painter = Painter(height)
 
-    def _draw(self, planes: list[NDArray[np.uint8]], message: Detection2DArray) -> None:
-        height, width = planes[0].shape
-        self._prepare(width, height)
-        cv2.cvtColorTwoPlane(planes[0], planes[1], cv2.COLOR_YUV2BGR_NV12, dst=self._picture)
-        for detection in message.detections:
-            hypothesis = detection.results[0].hypothesis
-            self._draw_box(detection.bbox, hypothesis.class_id, hypothesis.score, self.parameters['scale'])
-
-    def _draw_box(self, box: Any, class_id: str, score: float, scale: float) -> None:
-        colour = _COLOURS[int(class_id) % len(_COLOURS)] if class_id.isdigit() else _COLOURS[0]
-        left, top = (box.center.position.x - box.size_x / 2) * scale, (box.center.position.y - box.size_y / 2) * scale
-        right, bottom = left + box.size_x * scale, top + box.size_y * scale
-        cv2.rectangle(self._picture, (round(left), round(top)), (round(right) - 1, round(bottom) - 1), colour, 1, cv2.LINE_AA)
-        label = f'{self._names.get(class_id, class_id)} {score:.2f}'
-        (text_width, text_height), _ = cv2.getTextSize(label, cv2.FONT_HERSHEY_SIMPLEX, 0.35, 1)
-        x = min(max(0, round(left)), max(0, self._picture.shape[1] - text_width))
-        y = max(text_height + 1, round(top) - 2)
-        cv2.rectangle(self._picture, (x, y - text_height - 1), (x + text_width, y + 2), colour, cv2.FILLED)
-        cv2.putText(self._picture, label, (x, y), cv2.FONT_HERSHEY_SIMPLEX, 0.35, (0, 0, 0), 1, cv2.LINE_AA)
+    def _box(self, detection: Any) -> LabelledBox:
+        hypothesis, box = detection.results[0].hypothesis, detection.bbox
+        x, y = box.center.position.x, box.center.position.y
+        half_width, half_height = box.size_x / 2, box.size_y / 2
+        name = self._names.get(hypothesis.class_id, hypothesis.class_id)
+        return LabelledBox(x - half_width, y - half_height, x + half_width, y + half_height, hypothesis.class_id, name, hypothesis.score)
 
     def collect_diagnostics(self) -> list[Status]:
-        """Whether anybody looks."""
-        values = {'drawn': self.drawn, 'without_frame': self.unmatched, 'pictures_waiting': len(self._history)}
-        if self._frame_subscription is None:
-            return [Status('overlay', Level.OK, 'idle: nobody subscribes to detections/image', values)]
-        return [Status('overlay', Level.OK, 'drawing', values), subscription_status(self._frame_subscription)]
+        """Whether anybody looks, and whether pictures find their detections."""
+        subscription = self._frame_subscription
+        return [
+            self._overlay_status(subscription is not None),
+            *([] if subscription is None else [subscription_status(subscription)]),
+            self.lifecycle_status(),
+        ]
 
-    def stop(self) -> None:
-        """See :class:`PerceptionNode`."""
-        self._demand_timer.cancel()
-        self._unsubscribe()
+    def _overlay_status(self, drawing: bool) -> Status:
+        drawn, unmatched = (self._recent[name].see(getattr(self, name)) for name in ('drawn', 'unmatched'))
+        values = Figures(self._values)
+        if not drawing:
+            return Status('overlay', Level.OK, 'idle: nobody subscribes to detections/image', values)
+        if self._unfit:
+            return Status('overlay', Level.WARN, f'no picture: {self._unfit}', values, 'let the camera give LINEAR NV12')
+        if unmatched > drawn:
+            text = f'{unmatched} detections came lately whose frame is not here any more, or never was'
+            return Status('overlay', Level.WARN, text, values, "raise parameter 'history' for a slow model, or lower 'scale'")
+        return Status('overlay', Level.OK, 'drawing', values)
+
+    def _values(self) -> dict[str, object]:
+        times = self._draw_times.percentiles()
+        return {
+            'drawn': self.drawn,
+            'rate': f'{self._pace:.2f}',
+            'skipped_newest_wins': self.skipped,
+            'without_frame': self.unmatched,
+            'pictures_waiting': len(self._history),
+            'draw_ms': f'p50 {times.p50:.3f}, p99 {times.p99:.3f}' if self.drawn else '',
+            'scale': self._history.scale,
+            'readers': subscription_count(self._publisher),
+            'readers_compressed': subscription_count(self._jpeg_publisher),
+        }
+
+
+def _be_nice() -> None:
+    """To draw is less urgent than what the other threads do."""
+    thread = threading.get_native_id()
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + _NICER))

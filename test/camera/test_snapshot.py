@@ -1,0 +1,186 @@
+"""A frame on disk: bytes that replay gives back, a picture in the right colours, all files or none."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zc_perception.camera.pattern import BAR_COLOURS, ColourBars, sample_levels
+from zc_perception.camera.replay.camera import open_source
+from zc_perception.camera.replay.raw import parse_sidecar
+from zc_perception.camera.snapshot import REASON, Snapshot, nv12_to_bgr
+from zc_perception.errors import FormatError
+from zc_perception.frame import Frame, Header
+from zc_perception.mapping import map_buffers
+from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import BufferPool
+from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
+from zc_perception.pixel.fourcc import NV12, fourcc_code
+from zc_perception.pixel.layout import ImageLayout, compute_layout
+
+STAMP = 1_700_000_123_000_000_042
+COLORIMETRIES = [Colorimetry(matrix, span) for matrix in (Matrix.BT601, Matrix.BT709, Matrix.BT2020) for span in Range]
+
+
+def snapshot_of(
+    layout: ImageLayout,
+    fill: Callable[[list[Any]], None],
+    colorimetry: Colorimetry = BT601_LIMITED,
+    ledger: CopyLedger | None = None,
+) -> tuple[Snapshot, list[Any]]:
+    """A snapshot of a frame of that layout, and the frame's planes."""
+    heap = SealedMemfd()
+    pool = BufferPool(layout, lambda: tuple(heap.allocate(layout.buffer_size(i)) for i in range(layout.num_buffers)), 1, name='camera')
+    slot = pool.acquire()
+    assert slot is not None
+    with map_buffers(layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []) as planes:
+        fill(list(planes))
+        kept = [plane.copy() for plane in planes]
+    frame = Frame.publish_slot(pool, slot, header=Header(STAMP, 'lens'), colorimetry=colorimetry, sequence=5, captured_ns=77)
+    with frame:
+        snapshot = Snapshot.of(frame, ledger or CopyLedger())
+    pool.close()
+    heap.close()
+    return snapshot, kept
+
+
+def noise(planes: list[Any]) -> None:
+    rng = np.random.default_rng(3)
+    for plane in planes:
+        plane[:] = rng.integers(0, 256, plane.shape)
+
+
+def replayed(path: Path, layout: ImageLayout) -> list[Any]:
+    """What camera ``replay`` makes of a file."""
+    source = open_source(str(path))
+    try:
+        assert (source.width, source.height, source.fourcc) == (layout.width, layout.height, layout.fourcc)
+        assert source.seek(0, 0) is not None
+        planes = [np.zeros(array.shape, array.sample) for array in compute_layout(layout.fourcc, layout.width, layout.height).arrays]
+        assert source.read(planes)
+        assert source.advance() is None, 'one frame'
+        return planes
+    finally:
+        source.close()
+
+
+@pytest.mark.parametrize('colorimetry', COLORIMETRIES, ids=str)
+def test_nv12_comes_back_bit_by_bit_with_its_colours(tmp_path: Path, colorimetry: Colorimetry) -> None:
+    layout = compute_layout(NV12, 66, 34, stride_align=128)
+    ledger = CopyLedger()
+    snapshot, planes = snapshot_of(layout, noise, colorimetry, ledger)
+    paths = snapshot.write(tmp_path / 'a' / 'b', 'front_capture')
+    base = tmp_path / 'a' / 'b' / 'front_capture_1700000123_000000042'
+    assert [str(path) for path in paths] == [f'{base}.nv12', f'{base}.nv12.yaml', f'{base}.png']
+    assert paths[0].read_bytes() == b''.join(plane.tobytes() for plane in planes), 'tight: no padding of the driver'
+    for plane, back in zip(planes, replayed(paths[0], layout), strict=True):
+        assert np.array_equal(plane, back)
+    geometry = parse_sidecar(paths[1].read_text(), 'sidecar')
+    assert (geometry.colorimetry.matrix, geometry.colorimetry.range) == (colorimetry.matrix, colorimetry.range)
+    picture = cv2.imread(str(paths[2]))
+    assert picture.shape == (34, 66, 3) and np.array_equal(picture, snapshot.picture())
+    assert ledger.entries()[REASON].bytes == 66 * 34 * 3 // 2 and ledger.count(REASON) == 1
+
+
+@pytest.mark.parametrize('name', ['YUYV', 'UYVY', 'P010', 'R8  ', 'RG24', 'NV21', 'YU12', 'AR24'])
+def test_other_formats_come_back_as_they_are(tmp_path: Path, name: str) -> None:
+    layout = compute_layout(fourcc_code(name), 64, 32)
+    snapshot, planes = snapshot_of(layout, noise)
+    paths = snapshot.write(tmp_path, 'capture')
+    assert paths[0].suffix == '.zcr'
+    for plane, back in zip(planes, replayed(paths[0], layout), strict=True):
+        assert np.array_equal(plane, back)
+    with_picture = name in ('YUYV', 'UYVY', 'R8  ', 'RG24')
+    assert [path.suffix for path in paths] == (['.zcr', '.png'] if with_picture else ['.zcr'])
+
+
+@pytest.mark.parametrize(
+    ('name', 'pixel'),
+    [('RG24', (10, 20, 30)), ('BG24', (10, 20, 30)), ('R8  ', (77,)), ('YUYV', (200, 128)), ('UYVY', (128, 200))],
+)
+def test_packed_pictures_have_their_channels_in_place(name: str, pixel: tuple[int, ...]) -> None:
+    def fill(planes: list[Any]) -> None:
+        planes[0].reshape(32, -1)[:] = np.resize(np.array(pixel, np.uint8), planes[0].reshape(32, -1).shape[1])
+
+    snapshot, _ = snapshot_of(compute_layout(fourcc_code(name), 64, 32), fill)
+    picture = snapshot.picture()
+    assert picture is not None and picture.shape[:2] == (32, 64)
+    corner = picture[5, 5].tolist() if picture.ndim == 3 else picture[5, 5]
+    if name in ('YUYV', 'UYVY'):
+        assert len(set(corner)) == 1 and abs(corner[0] - (200 - 16) * 255 / 219) < 3
+    else:
+        # RG24 is B, G, R in memory (drm_fourcc.h: little endian), BG24 is R, G, B.
+        assert corner == {'RG24': [10, 20, 30], 'BG24': [30, 20, 10], 'R8  ': [77]}[name] or corner == [77]
+
+
+@pytest.mark.parametrize('colorimetry', COLORIMETRIES, ids=str)
+def test_colours_are_those_of_the_scene_in_every_colorimetry(colorimetry: Colorimetry) -> None:
+    bars = ColourBars(128, 64, colorimetry, amplitude=0.75)
+    luma, chroma = np.empty((64, 128), np.uint8), np.empty((32, 64, 2), np.uint8)
+    bars.draw(luma, chroma)
+    picture = nv12_to_bgr(luma, chroma, colorimetry)
+    width = 128 // len(BAR_COLOURS)
+    for number, colour in enumerate(BAR_COLOURS.values()):
+        red, green, blue = (round(255 * 0.75 * part) for part in colour)
+        found = picture[10, number * width + width // 2].astype(int)
+        assert np.abs(found - (blue, green, red)).max() <= 4, (number, found.tolist())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(COLORIMETRIES), st.tuples(*[st.floats(0.0, 1.0)] * 3)
+)  # fmt: skip
+def test_any_colour_comes_back(colorimetry: Colorimetry, colour: tuple[float, float, float]) -> None:
+    y, u, v = sample_levels(*colour, colorimetry)
+    luma, chroma = np.full((4, 4), y, np.uint8), np.empty((2, 2, 2), np.uint8)
+    chroma[:] = u, v
+    red, green, blue = colour
+    # 8 bits of each sample leave a few levels of doubt.
+    assert np.abs(nv12_to_bgr(luma, chroma, colorimetry)[1, 1] - 255 * np.array([blue, green, red])).max() < 5
+
+
+def test_nothing_is_ever_overwritten(tmp_path: Path) -> None:
+    layout = compute_layout(NV12, 16, 16)
+    snapshot, _ = snapshot_of(layout, noise)
+    taken = tmp_path / 'capture_1700000123_000000042.png'
+    taken.write_text('mine')
+    first, second = snapshot.write(tmp_path, 'capture'), snapshot.write(tmp_path, 'capture')
+    assert first[0].name == 'capture_1700000123_000000042_2.nv12' and second[0].name == 'capture_1700000123_000000042_3.nv12'
+    assert taken.read_text() == 'mine'
+    assert len(list(tmp_path.iterdir())) == 7, 'what was begun under a name that is taken is gone'
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot, _ = snapshot_of(compute_layout(NV12, 16, 16), noise)
+    opened: list[Path] = []
+    real = Path.open
+
+    def full(path: Path, mode: str = 'r', *args: Any, **options: Any) -> Any:
+        opened.append(path)
+        if path.suffix == '.png':
+            raise OSError(errno.ENOSPC, 'No space left on device', str(path))
+        return real(path, mode, *args, **options)
+
+    monkeypatch.setattr(Path, 'open', full)
+    with pytest.raises(OSError, match='No space left on device'):
+        snapshot.write(tmp_path, 'capture')
+    assert len(opened) == 3 and list(tmp_path.iterdir()) == []
+
+
+def test_tiles_are_refused_in_words() -> None:
+    class Tiled:
+        class data:
+            layout = type('L', (), {'modifier': 1, 'describe': staticmethod(lambda: 'NV12 TILED 16x16')})
+
+    with pytest.raises(FormatError, match='NV12 TILED 16x16 has no rows that the CPU reads'):
+        Snapshot.of(Tiled(), CopyLedger())  # type: ignore[arg-type]

@@ -1,0 +1,248 @@
+"""A camera and an accelerator that can be told to fail, real nodes around them, and another program that reads ``/diagnostics``."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+
+from zc_perception.camera.clock import StampClock
+from zc_perception.camera.synthetic import SyntheticCamera
+from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.errors import AcceleratorError, CameraLostError, DeviceLostError
+from zc_perception.frame import Frame
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.inference import InferenceNode
+from zc_perception.nodes.process import NodeGroup
+from zc_perception.npu.accelerator import Capabilities, ImportHandle
+from zc_perception.npu.cpu import CpuAccelerator, CpuJob
+from zc_perception.npu.manifest import ModelManifest
+
+WAIT_S = 30.0
+SHOWN_S = 2.0
+"""A fault must be shown within so long on a machine that keeps up."""
+SIZE = (64, 128)
+FRAMERATE = 30.0
+
+
+class CameraFaults:
+    """What is wrong with the camera, and a factory of cameras that suffer from it."""
+
+    def __init__(self) -> None:
+        self.mode = ''
+        self.silent = threading.Event()
+        self.clock_ns = 0
+        self.stamps = StampClock(self.now_ns)
+
+    def now_ns(self) -> int:
+        return time.time_ns() + self.clock_ns
+
+    def __call__(self, identity: str) -> FaultyCamera:
+        if self.mode == 'unplugged':
+            raise CameraLostError("camera '/dev/video0' can't be opened: No such device")
+        return FaultyCamera(self)
+
+
+class FaultyCamera(SyntheticCamera):
+    identity = 'usb-1.2 serial 7'  # type: ignore[assignment]
+
+    def __init__(self, faults: CameraFaults) -> None:
+        super().__init__(
+            *SIZE, FRAMERATE, 'lens', seed=1, pattern='bars', heap=SealedMemfd(), now_ns=faults.now_ns, ledger=CopyLedger(),
+            clock=faults.stamps,
+        )  # fmt: skip
+        self._faults = faults
+
+    def capture(self) -> Frame | None:
+        if self._faults.mode == 'unplugged':
+            raise CameraLostError('unplugged: ENODEV')
+        if self._faults.mode == 'silent':
+            self._faults.silent.set()
+            self._stop.wait(0.05)
+            return None
+        return super().capture()
+
+    def render(self, sequence: int, luma: Any, chroma: Any) -> bool:
+        if self._faults.mode == 'bad':
+            self._bad += 1
+            return False
+        return super().render(sequence, luma, chroma)
+
+
+class _Blank:
+    """An engine that finds nothing, as slowly as it is told."""
+
+    def __init__(self, real: Any, faults: AcceleratorFaults) -> None:
+        self._real, self._faults = real, faults
+
+    def run(self, luma: Any, chroma: Any, colorimetry: Any) -> list[RawTensor]:
+        self._faults.waiting.wait(self._faults.job_s)
+        import numpy as np
+
+        return [RawTensor(np.zeros((0, 6), np.float32))]
+
+    def geometry(self, width: int, height: int) -> Any:
+        return self._real.geometry(width, height)
+
+
+class AcceleratorFaults:
+    """What is wrong with the accelerator, and a factory of those that suffer from it."""
+
+    def __init__(self) -> None:
+        self.present = True
+        self.job_s = 0.0
+        self.imports_each = False
+        self.name = 'cpu'
+        self.device = 'a double'
+        self.waiting = threading.Event()
+
+    def __call__(self) -> FaultyAccelerator:
+        if not self.present:
+            raise AcceleratorError('no card: check lspci')
+        return FaultyAccelerator(self)
+
+
+class FaultyAccelerator(CpuAccelerator):
+    def __init__(self, faults: AcceleratorFaults) -> None:
+        super().__init__(CopyLedger(), 1)
+        self._faults = faults
+
+    def load(self, manifest: ModelManifest) -> None:
+        super().load(manifest)
+        self._engine = _Blank(self._engine, self._faults)
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(self._faults.name, self._faults.device, copy_free=True, max_in_flight=2, may_hang=False)
+
+    def import_frame(self, frame: Frame) -> ImportHandle:
+        if not self._faults.present:
+            raise DeviceLostError('the card was removed')
+        self.imports += self._faults.imports_each
+        return super().import_frame(frame)
+
+    def submit(self, handle: ImportHandle, frame: Frame) -> CpuJob:
+        return super().submit(handle, frame)
+
+
+class Stalls:
+    """How long threads of this process were kept from running: on a machine that is too busy, nothing can be shown in time."""
+
+    def __init__(self) -> None:
+        self.total_s = 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name='stalls', daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        before = time.monotonic()
+        while not self._stop.wait(0.02):
+            now = time.monotonic()
+            self.total_s += max(0.0, now - before - 0.03)
+            before = now
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+class Reader(Node):
+    """Another program: the last status of each name, and everything in the order in which it came."""
+
+    def __init__(self, context: rclpy.Context) -> None:
+        super().__init__('diagnostics_reader', context=context)
+        self.last: dict[str, DiagnosticStatus] = {}
+        self.create_subscription(DiagnosticArray, '/diagnostics', self._on_array, 100)
+
+    def _on_array(self, message: DiagnosticArray) -> None:
+        for status in message.status:
+            self.last[status.name] = status
+
+    def level(self, name: str) -> int | None:
+        status = self.last.get(name)
+        return None if status is None else status.level if isinstance(status.level, int) else status.level[0]
+
+    def text(self, name: str) -> str:
+        return str(self.last[name].message) if name in self.last else ''
+
+
+class Fleet:
+    """Capture and inference, running and well, and what is wrong with them."""
+
+    def __init__(self, domain: int, capture: dict[str, Any], inference: dict[str, Any]) -> None:
+        self.camera, self.accelerator = CameraFaults(), AcceleratorFaults()
+        self.context, self._reader_context = rclpy.Context(), rclpy.Context()
+        for each in (self.context, self._reader_context):
+            rclpy.init(context=each, domain_id=domain)
+        self.reader = Reader(self._reader_context)
+        self._reader_executor = SingleThreadedExecutor(context=self._reader_context)
+        self._reader_executor.add_node(self.reader)
+        self.stalls = Stalls()
+        self.group: NodeGroup | None = None
+
+        def overrides(values: dict[str, Any]) -> list[Parameter]:
+            return [Parameter(name, value=value) for name, value in values.items()]
+
+        self.capture = CaptureNode(camera_factory=self.camera, context=self.context, parameter_overrides=overrides(capture))
+        self.inference = InferenceNode(
+            accelerator_factory=self.accelerator, context=self.context, parameter_overrides=overrides({'model': 'hog', **inference})
+        )
+
+    def spin(self, seconds: float = 0.02) -> None:
+        self._reader_executor.spin_once(timeout_sec=seconds)
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + WAIT_S
+        while not condition():
+            assert time.monotonic() < end, f'{what}: { ({name: status.message for name, status in self.reader.last.items()}) }'
+            self.spin()
+
+    def well(self, name: str) -> None:
+        """Until that part is OK."""
+        self.until(lambda: self.reader.level(name) == 0, f'{name} is well')
+
+    def shows(self, name: str, level: int, *words: str) -> float:
+        """Until that part has the level, with all the words; within :data:`SHOWN_S` of now, but for the time that nothing ran."""
+        began, stalled = time.monotonic(), self.stalls.total_s
+        self.until(
+            lambda: self.reader.level(name) == level and all(word in self.reader.text(name) for word in words),
+            f'{name} at {level} with {words}',
+        )
+        took = time.monotonic() - began
+        assert took <= SHOWN_S + 3 * (self.stalls.total_s - stalled), f'{name}: shown after {took:.2f} s'
+        return took
+
+    def close(self) -> None:
+        self.stalls.close()
+        self._reader_executor.shutdown()
+        self.reader.destroy_node()
+        for each in (self.context, self._reader_context):
+            each.try_shutdown()
+
+
+@contextmanager
+def fleet(domain: int, *, capture: dict[str, Any] | None = None, inference: dict[str, Any] | None = None) -> Iterator[Fleet]:
+    """Running nodes whose diagnostics are all well."""
+    made = Fleet(domain, capture or {}, inference or {})
+    failed = threading.Event()
+    try:
+        with NodeGroup(made.context, (made.capture, made.inference), failed.set) as group:
+            group.start()
+            made.group = group
+            for part in ('capture: camera', 'capture: pool', 'capture: link', 'inference: accelerator', 'inference: detections'):
+                made.well(part)
+            made.until(lambda: made.inference.processed > 15, 'detections')
+            yield made
+            assert group.failure is None, group.failure
+    finally:
+        made.accelerator.waiting.set()
+        made.close()

@@ -1,0 +1,81 @@
+"""``config/diagnostics_aggregator.yaml`` has a place for everything that our nodes say, and one only."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+import rclpy
+import yaml
+from rclpy.parameter import Parameter
+
+import zc_perception
+from zc_perception.nodes.perception import PerceptionGraph
+from zc_perception.nodes.recorder import RecorderNode
+
+PACKAGE = Path(zc_perception.__file__).parent
+FILE = PACKAGE.parent / 'config' / 'diagnostics_aggregator.yaml'
+ANALYZERS = {
+    name: section
+    for name, section in yaml.safe_load(FILE.read_text(encoding='utf-8'))['analyzers']['ros__parameters'].items()
+    if isinstance(section, dict)
+}
+
+
+def places(name: str) -> list[str]:
+    """As GenericAnalyzer does it: ``std::regex_match``, the whole name."""
+    return [path for path, analyzer in ANALYZERS.items() if any(re.fullmatch(regex, name) for regex in analyzer['regex'])]
+
+
+def parts_in_the_source() -> set[str]:
+    """First arguments of all ``Status(...)``, and defaults of parameters named ``part``."""
+    found = set()
+    for path in PACKAGE.glob('**/*.py'):
+        for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+            named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == 'Status'
+            if named and node.args and isinstance(node.args[0], ast.Constant):  # type: ignore[attr-defined]
+                found.add(node.args[0].value)  # type: ignore[attr-defined]
+    return found
+
+
+@pytest.mark.parametrize('namespace', ['', 'front', 'fleet/truck_7/front'])
+def test_what_the_nodes_say_has_one_place_each(free_domain: int, tmp_path: Path, namespace: str) -> None:
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=free_domain)
+    graph = PerceptionGraph(context, {'inference': {'model': 'hog'}}, namespace)
+    path = Parameter('path', value=str(tmp_path / 'x.zcr'))
+    nodes = [*graph.nodes, RecorderNode(context=context, parameter_overrides=[path])]
+    try:
+        for node in nodes:
+            statuses = node.collect_diagnostics()
+            assert statuses
+            for status in statuses:
+                name = f'{namespace}/{node.get_name()}: {status.part}'.lstrip('/')
+                assert len(places(name)) == 1, f'{name}: {places(name)}'
+    finally:
+        for node in nodes:
+            node.stop()
+            node.destroy_node()
+        context.try_shutdown()
+
+
+def test_every_part_that_may_appear_has_a_place() -> None:
+    parts = parts_in_the_source()
+    assert {'camera', 'pool', 'link', 'accelerator', 'detections', 'stereo', 'clock', 'copies', 'overlay', 'recording'} <= parts
+    lost = [part for part in parts if not any(places(f'{node}: {part}') for node in ('capture', 'inference', 'overlay', 'recorder'))]
+    assert lost == []
+
+
+@pytest.mark.parametrize('name', ['other: camera', 'capture: camera of somebody', 'my_capture: camera', 'capture_2: pool'])
+def test_what_others_say_is_left_to_others(name: str) -> None:
+    assert places(name) == []
+
+
+@pytest.mark.parametrize('name', ANALYZERS)
+def test_each_analyzer_is_one_that_the_aggregator_has(name: str) -> None:
+    analyzer = ANALYZERS[name]
+    assert analyzer['type'] == 'diagnostic_aggregator/GenericAnalyzer' and analyzer['path']
+    assert analyzer['timeout'] > 2 * 1.0, 'longer than two of the messages that come each second'
+    assert isinstance(analyzer['regex'], list) and all(isinstance(regex, str) for regex in analyzer['regex'])

@@ -1,0 +1,221 @@
+"""Each fault is named in ``/diagnostics`` within two seconds, with what to do, and is forgotten when it is gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from nodes.fault_kit import SIZE, Fleet, fleet
+from rclpy.parameter import Parameter
+from sensor_msgs.msg import CameraInfo, Image
+from sensor_msgs.srv import SetCameraInfo
+
+from zc_perception.camera import supervisor
+from zc_perception.frame import Frame
+from zc_perception.link.endpoints import AdaptedSubscription
+from zc_perception.link.image_conversion import frame_adapter
+from zc_perception.nodes.recorder import RecorderNode
+from zc_perception.npu import recovering_device
+from zc_perception.npu.axl.discovery import HostTree
+from zc_perception.observe import recent
+
+WARN, ERROR = 1, 2
+
+
+@pytest.fixture(autouse=True)
+def short_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was is forgotten, and what is lost comes back, sooner than on a vehicle."""
+    monkeypatch.setattr(recent, 'RECENT_S', 0.5)
+    monkeypatch.setattr(recovering_device, 'LONGEST_DELAY_S', 0.2)
+    monkeypatch.setattr(supervisor, 'LAST_RETRY_S', 0.5)
+
+
+def test_a_camera_that_is_unplugged(free_domain: int) -> None:
+    with fleet(free_domain) as run:
+        run.camera.mode = 'unplugged'
+        run.shows('capture: camera', ERROR, 'No such device', 'it is tried again until it works; look at its cable')
+        # Whoever waits for its frames says so too, and where to look.
+        run.shows('inference: detections', WARN, 'no frame comes any more', "look at the camera in the publisher's diagnostics")
+        run.camera.mode = ''
+        run.well('capture: camera')
+        assert run.reader.last['capture: camera'].hardware_id == 'usb-1.2 serial 7'
+        run.well('inference: detections')
+
+
+def test_a_camera_that_is_silent(free_domain: int) -> None:
+    with fleet(free_domain) as run:
+        run.camera.mode = 'silent'
+        run.shows('capture: camera', ERROR, 'no frame comes', 'look at its cable and power, and at who holds its buffers')
+        run.camera.mode = ''
+        run.well('capture: camera')
+
+
+def test_a_camera_with_bad_frames(free_domain: int) -> None:
+    with fleet(free_domain) as run:
+        run.camera.mode = 'bad'
+        run.shows('capture: camera', ERROR, 'no good frame', 'look at its cable, power and bandwidth')
+        run.camera.mode = ''
+        run.well('capture: camera')
+
+
+def test_a_consumer_that_releases_nothing_is_named(free_domain: int) -> None:
+    with fleet(free_domain, capture={'slots': 6}) as run:
+        kept: list[Frame] = []
+        hoarding = [True]
+
+        def keep(frame: Frame) -> None:
+            if hoarding:
+                kept.append(frame.share())
+
+        subscription = AdaptedSubscription(
+            run.capture, frame_adapter('rgb8', run.capture.ledger, holder='x'), 'image_raw', run_qos(), callback=keep, holder='slow_tracker'
+        )
+        subscription.update_rung()
+        run.shows('capture: pool', WARN, 'no slot was free for', 'slow_tracker holds', 'let that consumer release frames sooner')
+        hoarding.clear()
+        for frame in kept:
+            frame.release()
+        run.well('capture: pool')
+        run.well('capture: camera')
+        subscription.destroy()
+
+
+def run_qos() -> object:
+    from rclpy.qos import QoSProfile
+
+    return QoSProfile(depth=1)
+
+
+def test_a_plain_publisher_on_the_topic_costs_copies(free_domain: int) -> None:
+    with fleet(free_domain) as run:
+        plain = run.reader.create_publisher(Image, 'image_raw', 1)
+        run.shows('inference: link', WARN, 'ros_message: 1 plain publisher(s)', 'each frame is copied')
+        run.reader.destroy_publisher(plain)
+        run.well('inference: link')
+
+
+def test_a_copy_where_none_is_allowed(free_domain: int) -> None:
+    with fleet(free_domain, inference={'copy_free': 'required'}) as run:
+        plain = run.reader.create_publisher(Image, 'image_raw', 1)
+        run.shows('inference: link', ERROR, 'refused: copy_free is required, but 1 plain publisher(s)', "set 'copy_free' to 'preferred'")
+        run.reader.destroy_publisher(plain)
+        run.well('inference: link')
+
+
+def test_an_accelerator_that_is_lost(free_domain: int) -> None:
+    with fleet(free_domain) as run:
+        run.accelerator.present = False
+        run.shows('inference: accelerator', ERROR, 'recovering since', 'no card: check lspci', 'dmesg | grep -i metis')
+        run.accelerator.present = True
+        run.well('inference: accelerator')
+        run.well('inference: detections')
+
+
+def test_an_accelerator_that_is_too_late(free_domain: int) -> None:
+    with fleet(free_domain, inference={'timeout': 0.1}) as run:
+        run.accelerator.job_s = 0.4
+        run.shows('inference: accelerator', WARN, 'lost lately, most of them too late: no result within 0.1 s', "raise parameter 'timeout'")
+        run.accelerator.job_s = 0.0
+        run.well('inference: accelerator')
+
+
+def test_a_model_that_is_too_slow_for_the_camera(free_domain: int) -> None:
+    with fleet(free_domain) as run:
+        run.accelerator.job_s = 0.1
+        run.shows('inference: detections', WARN, 'the model is too slow: only', 'take a smaller model')
+        # Who asks for no more gets what was asked for.
+        assert run.inference.set_parameters([Parameter('max_rate', value=5.0)])[0].successful
+        run.well('inference: detections')
+        assert run.inference.set_parameters([Parameter('max_rate', value=0.0)])[0].successful
+        run.shows('inference: detections', WARN, 'the model is too slow')
+        run.accelerator.job_s = 0.0
+        run.well('inference: detections')
+
+
+@pytest.mark.parametrize('step_ns', [-150_000_000, 150_000_000])
+def test_a_clock_that_is_set(free_domain: int, step_ns: int) -> None:
+    with fleet(free_domain) as run:
+        run.well('capture: clock')
+        run.camera.clock_ns = step_ns
+        run.shows('capture: clock', WARN, 'the ROS clock was set', 'let chrony or ptp4l slew it')
+        run.well('capture: clock')
+        assert {value.key: value.value for value in run.reader.last['capture: clock'].values}['clock_steps'] == '1'
+
+
+def _calibrate(run: Fleet, width: int, height: int) -> None:
+    client = run.reader.create_client(SetCameraInfo, '/set_camera_info')
+    assert client.wait_for_service(20)
+    info = CameraInfo(width=width, height=height, distortion_model='plumb_bob', d=[0.0] * 5)
+    info.k = [100.0, 0.0, width / 2, 0.0, 100.0, height / 2, 0.0, 0.0, 1.0]
+    info.r = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
+    info.p = [100.0, 0.0, width / 2, 0.0, 0.0, 100.0, height / 2, 0.0, 0.0, 0.0, 1.0, 0.0]
+    future = client.call_async(SetCameraInfo.Request(camera_info=info))
+    run.until(future.done, 'an answer')
+    assert future.result().success, future.result().status_message
+    run.reader.destroy_client(client)
+
+
+def test_a_calibration_of_another_size(free_domain: int, tmp_path: Path) -> None:
+    with fleet(free_domain, capture={'camera_info_url': f'file://{tmp_path}/lens.yaml'}) as run:
+        _calibrate(run, *SIZE)
+        run.well('capture: calibration')
+        _calibrate(run, 640, 480)
+        run.shows('capture: calibration', WARN, '640x480', 'calibrate at this size')
+        _calibrate(run, *SIZE)
+        run.well('capture: calibration')
+
+
+def test_an_import_cache_that_is_of_no_use(free_domain: int) -> None:
+    with fleet(free_domain) as run:
+        run.accelerator.imports_each = True
+        run.shows('inference: accelerator', WARN, 'the import cache is of no use', 'let it reuse a fixed number of them')
+        run.accelerator.imports_each = False
+        run.well('inference: accelerator')
+        assert run.inference.set_parameters([Parameter('import_cache', value=False)])[0].successful
+        run.accelerator.imports_each = True
+        imports = run.inference.scheduler.statistics().imports
+        run.until(lambda: run.inference.scheduler.statistics().imports > imports + 20, 'imports')
+        assert run.reader.level('inference: accelerator') == 0, 'that is what was asked for'
+
+
+def test_a_card_that_is_too_hot(free_domain: int, tmp_path: Path) -> None:
+    sensors = tmp_path / 'bus/pci/devices/0000:01:00.0/hwmon/hwmon3'
+    sensors.mkdir(parents=True)
+    (sensors / 'temp1_crit').write_text('95000\n')
+    (sensors / 'temp1_label').write_text('board\n')
+
+    def heat(degrees: int) -> None:
+        (sensors / 'temp1_input').write_text(f'{degrees}000\n')
+
+    heat(60)
+    with fleet(free_domain) as run:
+        run.inference._status._temperature.tree = HostTree(tmp_path / 'dev', tmp_path)
+        run.accelerator.name, run.accelerator.device = 'axl', '/dev/metis-0:1:0'
+        run.until(
+            lambda: any(v.value == 'board 60.0 of 95' for v in run.reader.last['inference: accelerator'].values), 'the temperature'
+        )  # fmt: skip
+        heat(97)
+        run.shows('inference: accelerator', WARN, 'the card is too hot: board 97.0 of 95 degrees', 'look at its fan')
+        heat(70)
+        run.well('inference: accelerator')
+
+
+def test_a_disk_that_is_full(free_domain: int, tmp_path: Path) -> None:
+    (tmp_path / 'full.zcr').symlink_to('/dev/full')
+    with fleet(free_domain) as run:
+        assert run.group is not None
+        values = {'path': str(tmp_path / 'full.zcr'), 'overwrite': True}
+        recorder = RecorderNode(context=run.context, parameter_overrides=[Parameter(name, value=value) for name, value in values.items()])
+        run.group.add_node(recorder)
+        try:
+            recorder.start()
+            run.shows('recorder: recording', ERROR, 'No space left on device', 'make room, then start a new recording')
+            for step in (recorder.trigger_deactivate, recorder.trigger_cleanup):
+                step()
+            assert recorder.set_parameters([Parameter('path', value=str(tmp_path / 'room.zcr'))])[0].successful
+            recorder.start()
+            run.well('recorder: recording')
+            run.until(lambda: (tmp_path / 'room.zcr').stat().st_size > 10_000, 'frames on disk')
+        finally:
+            recorder.stop()
+            recorder.destroy_node()

@@ -1,0 +1,172 @@
+"""One frame on disk: a picture for people, and its bytes as they are for programs.
+
+NV12 becomes ``NAME.nv12`` with its geometry in ``NAME.nv12.yaml`` (:mod:`~zc_perception.camera.replay.raw`), everything else a recording
+of one frame, ``NAME.zcr``; camera ``replay`` plays both to the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.camera.recording import SUFFIX, RecordingFormat, frame_head, index_of, preamble, tight_layout
+from zc_perception.camera.recording_writer import RAW_SUFFIX
+from zc_perception.camera.replay.raw import SIDECAR, RawGeometry, format_sidecar
+from zc_perception.errors import FormatError
+from zc_perception.frame import Frame, Header
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
+from zc_perception.pixel.fourcc import NV12, fourcc_name
+from zc_perception.pixel.modifier import LINEAR
+
+REASON = 'snapshot'
+PICTURE_SUFFIX = '.png'
+_TRIES = 1000
+# Little compression: a large picture takes a second otherwise, and the disk has room.
+_PNG = (cv2.IMWRITE_PNG_COMPRESSION, 1)
+_KR_KB = {Matrix.BT601: (0.299, 0.114), Matrix.BT709: (0.2126, 0.0722), Matrix.BT2020: (0.2627, 0.0593)}
+_PACKED = {'YUYV': cv2.COLOR_YUV2BGR_YUY2, 'UYVY': cv2.COLOR_YUV2BGR_UYVY, 'BG24': cv2.COLOR_RGB2BGR}
+_AS_IT_IS = ('R8  ', 'RG24')
+Plane = NDArray[Any]
+
+
+def nv12_to_bgr(luma: Plane, chroma: Plane, colorimetry: Colorimetry) -> NDArray[np.uint8]:
+    """A picture in B G R of NV12 planes, with the matrix and range that they have. Transfer functions stay as they are.
+
+    :param luma: (height, width).
+    :param chroma: (height/2, width/2, 2), U before V.
+    """
+    if colorimetry.matrix not in _KR_KB or colorimetry == BT601_LIMITED:
+        return np.asarray(cv2.cvtColorTwoPlane(luma, chroma, cv2.COLOR_YUV2BGR_NV12), np.uint8)
+    kr, kb = _KR_KB[colorimetry.matrix]
+    limited = colorimetry.range is Range.LIMITED
+    black, luma_scale, chroma_scale = (16.0, 255 / 219, 255 / 224) if limited else (0.0, 1.0, 1.0)
+    red, blue = 2 * (1 - kr) * chroma_scale, 2 * (1 - kb) * chroma_scale
+    kg = 1 - kr - kb
+    matrix = np.array([
+        [luma_scale, blue, 0.0],
+        [luma_scale, -blue * kb / kg, -red * kr / kg],
+        [luma_scale, 0.0, red],
+    ])  # fmt: skip
+    offset = -matrix @ np.array([black, 128.0, 128.0])
+    full = cv2.resize(chroma, (luma.shape[1], luma.shape[0]), interpolation=cv2.INTER_LINEAR)
+    yuv = cv2.merge([luma, full[..., 0], full[..., 1]])
+    # Into float, as OpenCV would cut off below zero before the offset is there.
+    bgr = cv2.transform(yuv.astype(np.float32), np.column_stack([matrix, offset]))
+    return np.clip(np.rint(bgr), 0, 255).astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A frame's pixels, copied, with all that belongs to them.
+
+    :param content: the planes, tight, one after the other.
+    """
+
+    recording_format: RecordingFormat
+    header: Header
+    sequence: int
+    captured_ns: int
+    content: bytearray
+
+    @classmethod
+    def of(cls, frame: Frame, ledger: CopyLedger) -> Snapshot:
+        """Copy *frame*, which stays the caller's; booked under ``snapshot``.
+
+        :raises FormatError: it isn't LINEAR: no row that the CPU reads.
+        :raises ZcError: it can't be mapped.
+        """
+        data = frame.data
+        if data.layout.modifier != LINEAR:
+            raise FormatError(f'{data.layout.describe()} has no rows that the CPU reads; let a participant ask for LINEAR frames')
+        found = RecordingFormat(data.layout, data.colorimetry)
+        snapshot = cls(found, data.header, data.sequence, data.captured_ns, bytearray(found.frame_bytes))
+        with frame.map() as sources:
+            for source, target in zip(sources, snapshot.planes(), strict=True):
+                np.copyto(target, source)
+        ledger.book(REASON, found.frame_bytes)
+        return snapshot
+
+    def planes(self) -> list[Plane]:
+        """Views of the pixels."""
+        layout = tight_layout(self.recording_format)
+        return [np.ndarray(array.shape, array.sample, self.content, array.offset, array.strides) for array in layout.arrays]
+
+    def picture(self) -> NDArray[np.uint8] | None:
+        """B G R, or grey (height, width); ``None``: nobody here makes a picture of that format."""
+        layout = self.recording_format.layout
+        name = layout.format.name
+        planes = self.planes()
+        if layout.fourcc == NV12:
+            return nv12_to_bgr(planes[0], planes[1], self.recording_format.colorimetry)
+        rows = np.frombuffer(self.content, np.uint8).reshape(layout.height, -1)
+        if name in _AS_IT_IS or name in _PACKED:
+            pixels = rows.reshape(layout.height, layout.width, -1)
+            return np.asarray(cv2.cvtColor(pixels, _PACKED[name]) if name in _PACKED else pixels, np.uint8)
+        return None
+
+    def _files(self) -> Mapping[str, bytes | bytearray]:
+        """Contents by suffix. The frame itself first: a picture alone is of no use to a program."""
+        found = self.recording_format
+        layout, colorimetry = found.layout, found.colorimetry
+        files: dict[str, bytes | bytearray]
+        if layout.fourcc == NV12 and colorimetry.matrix in _KR_KB:
+            geometry = RawGeometry(layout.width, layout.height, layout.width, layout.height, colorimetry=colorimetry)
+            files = {RAW_SUFFIX: self.content, RAW_SUFFIX + SIDECAR: format_sidecar(geometry).encode()}
+        else:
+            start = preamble(found)
+            frame = frame_head(self.header, self.sequence, self.captured_ns, self.content) + self.content
+            files = {SUFFIX: start + frame + index_of([len(start)], len(start) + len(frame))}
+        picture = self.picture()
+        if picture is not None:
+            done, encoded = cv2.imencode(PICTURE_SUFFIX, picture, _PNG)
+            if done:
+                files[PICTURE_SUFFIX] = encoded.tobytes()
+        return files
+
+    def write(self, folder: Path, prefix: str) -> tuple[Path, ...]:
+        """Write ``PREFIX_SECONDS_NANOSECONDS`` with several suffixes, under a name that nothing has yet; all files, or none.
+
+        :raises OSError: the folder or the disk can't take them.
+        """
+        seconds, nanoseconds = divmod(self.header.stamp_ns, 1_000_000_000)
+        files = self._files()
+        folder.mkdir(parents=True, exist_ok=True)
+        base = f'{prefix}_{seconds}_{nanoseconds:09d}'
+        for number in range(1, _TRIES):
+            with contextlib.suppress(FileExistsError):
+                return _write_new(folder / (base if number == 1 else f'{base}_{number}'), files)
+        raise FileExistsError(f"'{folder / base}' and {_TRIES - 1} names like it are taken")
+
+    def describe(self) -> str:
+        """One phrase."""
+        layout = self.recording_format.layout
+        return f'frame {self.sequence}, {layout.width}x{layout.height} {fourcc_name(layout.fourcc)}'
+
+
+def _write_new(base: Path, files: Mapping[str, bytes | bytearray]) -> tuple[Path, ...]:
+    """:raises FileExistsError: one of the names is taken; what was written by then is gone again, as with every OSError."""
+    written: list[Path] = []
+    try:
+        for suffix, content in files.items():
+            path = Path(f'{base}{suffix}')
+            with path.open('xb') as file:
+                written.append(path)
+                file.write(content)
+    except OSError:
+        _remove(written)
+        raise
+    return tuple(written)
+
+
+def _remove(paths: Sequence[Path]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink()

@@ -1,0 +1,211 @@
+"""Pictures with boxes: reduced copies of frames that wait for their detections, and what is drawn into them."""
+
+from __future__ import annotations
+
+import colorsys
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.errors import FormatError
+from zc_perception.frame import Frame
+from zc_perception.pixel.fourcc import NV12, fourcc_name
+
+MOST_BOXES = 200
+"""Drawn in one picture, those with the highest scores: the work of a picture is bounded."""
+Stamp = tuple[int, int]
+Colour = tuple[int, int, int]
+# Distinct hues for the first classes, as B, G, R.
+_COLOURS: tuple[Colour, ...] = (
+    (60, 220, 60),
+    (40, 160, 255),
+    (255, 180, 40),
+    (200, 80, 255),
+    (60, 230, 230),
+    (255, 100, 160),
+    (180, 180, 255),
+    (120, 255, 180),
+)
+_GOLDEN = 0.61803398875
+_FONT = cv2.FONT_HERSHEY_SIMPLEX
+_BLACK, _WHITE = (0, 0, 0), (255, 255, 255)
+
+
+@dataclass(frozen=True)
+class ReducedPicture:
+    """A frame's NV12 planes, reduced.
+
+    :param scale: of width and height, relative to the frame.
+    :param captured_ns: CLOCK_MONOTONIC, when the camera had the frame.
+    """
+
+    luma: NDArray[np.uint8]
+    chroma: NDArray[np.uint8]
+    scale: tuple[float, float]
+    captured_ns: int
+
+
+class PictureHistory:
+    """Reduced copies of the last frames. Copies, because a viewer must not pin the camera's slots while a slow model thinks.
+
+    One thread keeps and takes; :attr:`scale` may be set by any, for frames that come from then on.
+
+    :param limit: pictures kept; the oldest goes first, its memory is used again.
+    """
+
+    def __init__(self, limit: int, scale: float) -> None:
+        self._limit = limit
+        self.scale = scale
+        self._pictures: OrderedDict[Stamp, ReducedPicture] = OrderedDict()
+        self._spare: list[ReducedPicture] = []
+        self._lock = threading.Lock()
+        self.newest: Stamp = (0, 0)
+
+    def __len__(self) -> int:
+        return len(self._pictures)
+
+    def keep(self, frame: Frame) -> int:
+        """Copy *frame*'s planes, reduced; the bytes that were read.
+
+        :raises FormatError: it isn't NV12.
+        :raises ZcError: it can't be mapped.
+        """
+        data, scale = frame.data, self.scale
+        if data.fourcc != NV12:
+            raise FormatError(f"a {fourcc_name(data.fourcc)} frame can't be drawn on; only NV12 can")
+        height, width = (max(2, round(size * scale / 2) * 2) for size in (data.height, data.width))
+        with self._lock:
+            if len(self._pictures) >= self._limit:
+                self._spare.append(self._pictures.popitem(last=False)[1])
+            spare = self._spare.pop() if self._spare else None
+        if spare is None or spare.luma.shape != (height, width):
+            self._spare.clear()
+            luma, chroma = np.empty((height, width), np.uint8), np.empty((height // 2, width // 2, 2), np.uint8)
+        else:
+            luma, chroma = spare.luma, spare.chroma
+        with frame.map() as source:
+            for plane, target in zip(source, (luma, chroma), strict=True):
+                cv2.resize(plane, (target.shape[1], target.shape[0]), dst=target, interpolation=cv2.INTER_AREA)
+            num_bytes = sum(plane.nbytes for plane in source)
+        stamp = divmod(frame.header.stamp_ns, 1_000_000_000)
+        with self._lock:
+            self._pictures[stamp] = ReducedPicture(luma, chroma, (width / data.width, height / data.height), data.captured_ns)
+            self.newest = stamp
+        return num_bytes
+
+    def __contains__(self, stamp: object) -> bool:
+        return stamp in self._pictures
+
+    def take(self, stamp: Stamp) -> ReducedPicture | None:
+        """The picture of that frame, valid until the next :meth:`keep`; it and everything older is forgotten."""
+        with self._lock:
+            if stamp not in self._pictures:
+                return None
+            while True:
+                found, picture = self._pictures.popitem(last=False)
+                self._spare.append(picture)
+                if found == stamp:
+                    return picture
+
+    def clear(self) -> None:
+        """Free all memory."""
+        with self._lock:
+            self._pictures.clear()
+            self._spare.clear()
+            self.newest = (0, 0)
+
+
+@dataclass(frozen=True)
+class LabelledBox:
+    """A box in pixels of the frame, with its class and score."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+    class_id: str
+    name: str
+    score: float
+
+
+def class_colour(class_id: str) -> Colour:
+    """The colour of a class, B, G, R: the same in each picture and each run; neighbours differ."""
+    number = int(class_id) if class_id.isascii() and class_id.isdigit() else zlib.crc32(class_id.encode())
+    if number < len(_COLOURS):
+        return _COLOURS[number]
+    # Hues a golden section apart never come close to those right before; lightness tells turns apart.
+    red, green, blue = colorsys.hsv_to_rgb(number * _GOLDEN % 1.0, (0.85, 0.55)[number // 7 % 2], (1.0, 0.75, 0.9)[number // 5 % 3])
+    return round(blue * 255), round(green * 255), round(red * 255)
+
+
+class Painter:
+    """Draws into B G R pictures of one size, with text that can be read at that size.
+
+    :param height: of the pictures.
+    """
+
+    def __init__(self, height: int) -> None:
+        self.line = max(1, round(height / 540))
+        self.text_scale = min(2.5, max(0.35, height * 0.00065))
+        self.text_line = max(1, round(self.text_scale * 1.5))
+        self._taken: list[tuple[int, int, int, int]] = []
+
+    def paint(self, picture: NDArray[np.uint8], boxes: Sequence[LabelledBox], scale: tuple[float, float], caption: str) -> None:
+        """Draw *boxes*, the most certain ones on top, and *caption* in the corner.
+
+        :param picture: (height, width, 3); changed.
+        :param scale: of the picture, relative to the frame.
+        """
+        self._taken.clear()
+        shown = sorted(boxes, key=lambda box: -box.score)[:MOST_BOXES]
+        if len(boxes) > len(shown):
+            caption = f'{caption}  ({len(boxes) - len(shown)} more not drawn)'
+        if caption:
+            self._text(picture, caption, 0, 0, _BLACK)
+        corners = [
+            (round(box.left * scale[0]), round(box.top * scale[1]), round(box.right * scale[0]) - 1, round(box.bottom * scale[1]) - 1)
+            for box in shown
+        ]
+        for box, (left, top, right, bottom) in zip(reversed(shown), reversed(corners), strict=True):
+            cv2.rectangle(picture, (left, top), (right, bottom), class_colour(box.class_id), self.line)
+        for box, corner in zip(shown, corners, strict=True):
+            self._label(picture, f'{box.name} {box.score:.2f}', corner, class_colour(box.class_id))
+
+    def _size(self, text: str) -> tuple[int, int]:
+        """Width and height of the text's field."""
+        (width, height), below = cv2.getTextSize(text, _FONT, self.text_scale, self.text_line)
+        return width + 2, height + below + 1
+
+    def _label(self, picture: NDArray[np.uint8], text: str, corner: tuple[int, int, int, int], colour: Colour) -> None:
+        """Above the box, or where there is room: below its upper edge, below the box. Where there is none it is left out: it would hide
+        another one that is more certain."""
+        text = text.encode('ascii', 'replace').decode()  # the font has nothing else
+        left, top, _, bottom = corner
+        width, height = self._size(text)
+        most_x, most_y = picture.shape[1] - width, picture.shape[0] - height
+        x = min(max(0, left), max(0, most_x))
+        for wanted in (top - height, top, bottom):
+            y = min(max(0, wanted), max(0, most_y))
+            field = (x, y, x + width, y + height)
+            if not any(_overlap(field, other) for other in self._taken):
+                self._text(picture, text, x, y, colour)
+                return
+
+    def _text(self, picture: NDArray[np.uint8], text: str, x: int, y: int, colour: Colour) -> None:
+        width, height = self._size(text)
+        self._taken.append((x, y, x + width, y + height))
+        (_, _), below = cv2.getTextSize(text, _FONT, self.text_scale, self.text_line)
+        cv2.rectangle(picture, (x, y), (x + width - 1, y + height - 1), colour, cv2.FILLED)
+        blue, green, red = colour
+        ink = _BLACK if 0.114 * blue + 0.587 * green + 0.299 * red > 110 else _WHITE
+        cv2.putText(picture, text, (x + 1, y + height - below), _FONT, self.text_scale, ink, self.text_line, cv2.LINE_AA)
+
+
+def _overlap(one: tuple[int, int, int, int], other: tuple[int, int, int, int]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

@@ -1,0 +1,177 @@
+"""Service ``~/snapshot``: one frame of a running camera on disk, as a picture and as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from std_srvs.srv import Trigger
+
+from zc_perception.camera.calibration_file import camera_name_of, ros_home
+from zc_perception.camera.snapshot import PICTURE_SUFFIX, Snapshot
+from zc_perception.errors import ZcError
+from zc_perception.frame import Frame
+from zc_perception.link.rclpy_compat import ResponseSender, answer_later
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.nodes.parameters import NodeParameters, ParameterSpec
+from zc_perception.nodes.perception_node import PerceptionNode
+
+SNAPSHOT_SPECS = (
+    ParameterSpec(
+        'snapshot_folder', '', 'Where ~/snapshot writes; empty: $ROS_HOME/zc_perception/snapshots, ROS_HOME being ~/.ros.', dynamic=True
+    ),
+)  # fmt: skip
+FRAME_WAIT_S = 2.0
+"""So long a snapshot waits for a frame, in seconds."""
+_MOST_WAITING = 4
+_JOIN_S = 1.0
+
+
+@dataclass
+class _Request:
+    """One call of the service."""
+
+    response: Any
+    send: ResponseSender
+
+
+class SnapshotService:
+    """Answers from a thread of its own: neither the camera's nor the executor's waits for a frame, a conversion or the disk.
+
+    That thread begins with the first call. The frame's slot is free again after one copy, booked under ``snapshot``.
+
+    :param why_no_frame: what to say when none comes; may be empty.
+    """
+
+    def __init__(self, node: PerceptionNode, parameters: NodeParameters, ledger: CopyLedger, why_no_frame: Callable[[], str]) -> None:
+        self._parameters = parameters
+        self._ledger = ledger
+        self._why_no_frame = why_no_frame
+        self._holder = f'{node.get_name()}:snapshot'
+        self._prefix = camera_name_of(node.get_fully_qualified_name())
+        self._requests: queue.Queue[_Request | None] = queue.Queue()
+        self._frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+        self._wanted = False
+        self._busy_since: float | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._node = node
+        self._service = node.create_service(Trigger, '~/snapshot', self._on_call)
+        answer_later(self._service, self._on_request)
+
+    def offer(self, frame: Frame) -> None:
+        """For each frame that is published, on the camera's thread; takes a lease of the one that is wanted."""
+        if not self._wanted:
+            return
+        delivery = frame.deliver(self._holder)
+        if delivery is not None:
+            self._wanted = False
+            self._frames.put(delivery)
+
+    def _on_call(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        return response
+
+    def _on_request(self, response: Any, send: ResponseSender) -> None:
+        """On the executor: *send* is called later, from the thread."""
+        with self._lock:
+            refusal = self._refusal()
+            if not refusal:
+                self._requests.put(_Request(response, send))
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name=f'snapshot {self._node.get_name()}', daemon=True)
+                    self._thread.start()
+                return
+        response.success, response.message = False, refusal
+        send(response)
+
+    def _refusal(self) -> str:
+        if self._stop.is_set():
+            return 'the node is ending'
+        since = self._busy_since
+        if self._requests.qsize() < _MOST_WAITING:
+            return ''
+        busy = '' if since is None else f', the first of them for {time.monotonic() - since:.1f} s'
+        return f'{_MOST_WAITING} snapshots wait already{busy}; is the disk slow? Call again later'
+
+    def _run(self) -> None:
+        while (request := self._requests.get()) is not None:
+            self._busy_since = time.monotonic()
+            response = request.response
+            try:
+                response.message = self._take()
+                response.success = True
+            except _Failed as failure:
+                response.success, response.message = False, str(failure)
+            except Exception as error:  # who called must not wait for ever
+                response.success, response.message = False, f'no snapshot: {type(error).__name__}: {error}'
+            self._busy_since = None
+            with contextlib.suppress(Exception):  # the service may be gone, and the caller too
+                request.send(response)
+
+    def _take(self) -> str:
+        """What was written; one line.
+
+        :raises _Failed: why nothing was.
+        """
+        frame = self._next_frame()
+        if frame is None:
+            reason = 'the node is ending' if self._stop.is_set() else self._why_no_frame()
+            if not reason:
+                reason = 'the camera gives none' if self._node.flowing else f'the node is {self._node.state}'
+            raise _Failed(f'no frame came within {FRAME_WAIT_S:g} s: {reason}; see /diagnostics')
+        try:
+            with frame:
+                snapshot = Snapshot.of(frame, self._ledger)
+        except ZcError as error:
+            raise _Failed(f'no snapshot: {error}') from error
+        folder = self._folder()
+        try:
+            paths = snapshot.write(folder, self._prefix)
+        except OSError as error:
+            reason, mend = error.strerror or str(error), "free space there, or set parameter 'snapshot_folder' to a folder that takes files"
+            raise _Failed(f"nothing was written to '{error.filename or folder}': {reason}; {mend}") from error
+        self._node.get_logger().info(f'snapshot of {snapshot.describe()}: {paths[0]}')
+        missing = '' if paths[-1].suffix == PICTURE_SUFFIX else '; no picture: that format is not shown by any viewer here'
+        return f'{snapshot.describe()}: {", ".join(map(str, paths))}{missing}'
+
+    def _next_frame(self) -> Frame | None:
+        with contextlib.suppress(queue.Empty):
+            while True:  # one that came too late for the last call
+                self._frames.get_nowait().release()
+        self._wanted = True
+        try:
+            end = time.monotonic() + FRAME_WAIT_S
+            while not self._stop.is_set() and time.monotonic() < end:
+                with contextlib.suppress(queue.Empty):
+                    return self._frames.get(timeout=min(0.1, FRAME_WAIT_S))
+            return None
+        finally:
+            self._wanted = False
+
+    def _folder(self) -> Path:
+        named = self._parameters['snapshot_folder']
+        return Path(os.path.expanduser(os.path.expandvars(named))) if named else ros_home() / 'zc_perception' / 'snapshots'
+
+    def close(self) -> None:
+        """End the thread; what is being written may end. Calls are refused from here on. Idempotent."""
+        with self._lock:
+            self._stop.set()
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._requests.put(None)
+            thread.join(_JOIN_S)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._frames.get_nowait().release()
+
+
+class _Failed(Exception):
+    """Why there is no snapshot; one sentence."""
