@@ -54,6 +54,7 @@ class KeepLastQueue(Generic[T]):
         self._receivers: tuple[Callable[[], T | None], ...] = ()
         self._epoll: select.epoll | None = None
         self._closed = False
+        self._refusing = False
         self.dropped = 0
 
     def fileno(self) -> int:
@@ -82,7 +83,7 @@ class KeepLastQueue(Generic[T]):
     def put(self, entry: T) -> None:
         """Take over an object and its lease. Never blocks."""
         with self._lock:
-            if self._closed:
+            if self._refusing:
                 overflow = entry
             elif self._depth is not None and len(self._entries) >= self._depth:
                 overflow = self._entries.popleft()
@@ -95,7 +96,7 @@ class KeepLastQueue(Generic[T]):
                     self._signal()
                 return
         self._release(overflow)
-        if not self._closed and self._on_drop is not None:
+        if not self._refusing and self._on_drop is not None:
             self._on_drop()
 
     def attach(self, source: Source[T]) -> None:
@@ -178,10 +179,22 @@ class KeepLastQueue(Generic[T]):
                     os.eventfd_read(self._event.fileno())
             return entry
 
+    def refuse(self) -> None:
+        """Release what is queued, and what comes from now on, until :meth:`accept`. Sources are their owner's to detach."""
+        with self._lock:
+            self._refusing = True
+        while (entry := self._pop(owing=True)) is not None:
+            self._release(entry)
+
+    def accept(self) -> None:
+        """Undo :meth:`refuse`. Not after :meth:`close`."""
+        with self._lock:
+            self._refusing = self._closed
+
     def close(self) -> None:
         """Release what is queued; later objects are released at once. The descriptor is closed with the last reference."""
         with self._lock:
-            self._closed = True
+            self._closed = self._refusing = True
             entries = list(self._entries)
             self._entries.clear()
             self._set_sources(())

@@ -157,7 +157,7 @@ OK, WARN, ERROR = (number(level) for level in (DiagnosticStatus.OK, DiagnosticSt
 def test_a_lost_device_is_an_error_in_diagnostics_until_it_is_back(
     free_domain: int, pool: BufferPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr('zc_perception.nodes.inference._RECENT_NS', 500_000_000)
+    monkeypatch.setattr('zc_perception.observe.recent.RECENT_S', 0.5)
     monkeypatch.setattr(recovering_device, 'LONGEST_DELAY_S', 0.2)
     devices = Devices()
     with running(free_domain, pool, devices) as run:

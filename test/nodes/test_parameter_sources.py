@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from zc_perception.errors import ConfigError
-from zc_perception.nodes.parameter_sources import check_parameter_sources
+from zc_perception.nodes.parameter_sources import check_parameter_sources, keys_for_any_node
 
 NODES = ['/capture', '/inference', '/overlay']
 FRONT = ['/front/capture', '/front/inference', '/front/overlay']
@@ -84,3 +84,15 @@ def test_files_without_sections_say_nothing(text: str, tmp_path: Path) -> None:
     path = tmp_path / 'odd.yaml'
     path.write_text(text)
     check_parameter_sources(['--params-file', str(path)], NODES)
+
+
+def test_keys_for_any_node_are_those_that_nobody_was_meant_by(tmp_path: Path) -> None:
+    first, second = tmp_path / 'a.yaml', tmp_path / 'b.yaml'
+    first.write_text(
+        '/**:\n  ros__parameters: {everywhere: 1, meant: 1, by_argument: 1, qos_overrides: {/image: {publisher: {depth: 3}}}}\n'
+        '/front/*:\n  ros__parameters: {in_front: 1}\n'
+    )
+    second.write_text('/**/capture:\n  ros__parameters: {meant: 2}\nfront:\n  inference:\n    ros__parameters: {nested: 1}\n')
+    argv = ['x', '--ros-args', '--params-file', str(first), '--params-file', str(second), '-p', 'by_argument:=2', '-p', 'capture:other:=3']
+    assert keys_for_any_node(argv) == {'everywhere', 'in_front', 'qos_overrides./image.publisher.depth'}
+    assert keys_for_any_node([]) == frozenset()

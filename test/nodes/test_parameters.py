@@ -10,9 +10,11 @@ import pytest
 import rclpy
 from rclpy.node import Node
 from rclpy.parameter import Parameter
+from rclpy.qos import HistoryPolicy, QoSProfile
 
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.parameters import NodeParameters, ParameterSpec
+from zc_perception.nodes.qos_overrides import publisher_qos
 
 SPECS = (
     ParameterSpec('rate', 30.0, 'A rate.', 'Hz', 0.0, 100.0, dynamic=True),
@@ -171,4 +173,75 @@ def test_unknown_keys_are_refused_unless_a_neighbour_has_them(context: rclpy.Con
     node.destroy_node()
     node = _node(context, elsewhere=2)
     NodeParameters(node, SPECS).refuse_unknown(['elsewhere'])
+    node.destroy_node()
+
+
+def test_integers_in_a_list_of_strings_are_what_yaml_makes_of_numbers(free_domain: int, tmp_path: Path) -> None:
+    specs = (ParameterSpec('cpus', [], 'CPUs.', whole_numbers=True, dynamic=True),)
+    for text, value in (('[2, 3]', ['2', '3']), ('["2-3"]', ['2-3']), ('[]', [])):
+        file = tmp_path / 'parameters.yaml'
+        file.write_text(f'/**/tested:\n  ros__parameters:\n    cpus: {text}\n', encoding='utf-8')
+        opened = rclpy.Context()
+        rclpy.init(args=['--ros-args', '--params-file', str(file)], context=opened, domain_id=free_domain)
+        node = Node('tested', context=opened)
+        parameters = NodeParameters(node, specs)
+        assert parameters['cpus'] == value
+        assert node.set_parameters([Parameter('cpus', value=[4, 5])])[0].successful and parameters['cpus'] == ['4', '5']
+        node.destroy_node()
+        opened.try_shutdown()
+
+
+def test_parameters_that_are_not_dynamic_may_be_set_when_the_owner_says_so(context: rclpy.Context) -> None:
+    specs = (*SPECS, ParameterSpec('once', 1, 'Only a start takes it.', '', 0, 9, fixed=True))
+    reasons = ['the node is busy']
+    node, changes = _node(context), []
+    parameters = NodeParameters(node, specs, lambda name, value: changes.append((name, value)), changeable=lambda: ''.join(reasons))
+    refused = node.set_parameters([Parameter('count', value=4)])[0]
+    assert not refused.successful and refused.reason == "parameter 'count' can't change now, the node is busy" and parameters['count'] == 3
+    assert node.set_parameters([Parameter('count', value=3)])[0].successful, 'it is no change'
+    reasons.clear()
+    assert node.set_parameters([Parameter('count', value=4)])[0].successful and parameters['count'] == 4 and changes == [('count', 4)]
+    assert not node.set_parameters([Parameter('once', value=2)])[0].successful
+    count, once = node.describe_parameter('count'), node.describe_parameter('once')
+    assert not count.read_only and count.description.endswith('Set it while the node is unconfigured.')
+    assert once.read_only and 'unconfigured' not in once.description
+    node.destroy_node()
+
+
+def test_all_reasons_against_a_set_are_told_the_owner_s_too(context: rclpy.Context) -> None:
+    def check(name: str, value: Any) -> None:
+        if name == 'title' and value == 'bad':
+            raise ConfigError('no such title')
+
+    node = _node(context)
+    parameters = NodeParameters(node, SPECS, check=check, changeable=lambda: '')
+    values = [Parameter('rate', value=500.0), Parameter('title', value='bad'), Parameter('mode', value='fats'), Parameter('count', value=2)]
+    reasons = parameters.reasons_against(values)
+    assert len(reasons) == 3 and 'no such title' in reasons and "did you mean 'fast'" in reasons[2]
+    assert parameters.reasons_against(values[3:]) == []
+    node.destroy_node()
+
+
+def test_keys_for_nodes_of_any_name_are_a_warning(context: rclpy.Context) -> None:
+    node = _node(context, raet=1.0, cuont=2)
+    parameters = NodeParameters(node, SPECS)
+    with pytest.raises(ConfigError, match="'cuont' is unknown; did you mean 'count'"):
+        parameters.refuse_unknown(tolerated=['raet'])
+    (first, second) = parameters.refuse_unknown(tolerated=['raet', 'cuont'])
+    assert "'raet' is unknown; did you mean 'rate'?" in first and 'cuont' in second
+    node.destroy_node()
+
+
+def test_qos_overrides_for_topics_that_no_endpoint_has_are_unknown_once_all_are_there(context: rclpy.Context) -> None:
+    node = _node(context, **{'qos_overrides./image.publisher.depth': 3, 'qos_overrides./imgae.publisher.depth': 3})
+    parameters = NodeParameters(node, SPECS)
+    assert parameters.unclaimed() == []
+    qos = publisher_qos(node, 'image', QoSProfile(depth=1))
+    assert (
+        qos.depth == 3
+        and publisher_qos(node, 'image', QoSProfile(depth=1, history=HistoryPolicy.KEEP_ALL)).history == HistoryPolicy.KEEP_ALL
+    )
+    parameters.endpoints_declared = True
+    (sentence,) = parameters.unknown()
+    assert "did you mean 'qos_overrides./image.publisher.depth'?" in sentence
     node.destroy_node()

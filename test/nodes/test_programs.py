@@ -96,6 +96,18 @@ def test_other_wrong_arguments_too(program: str, args: list[str], message: str, 
     _assert_one_clear_line(_refused(program, args, free_domain), message)
 
 
+def test_a_key_for_nodes_of_any_name_is_a_warning_and_one_for_ours_the_end(tmp_path: Path, free_domain: int) -> None:
+    yaml = tmp_path / 'shared.yaml'
+    yaml.write_text('/**:\n  ros__parameters: {widht: 640, of_another_package: 1}\n')
+    args = ['--ros-args', '--params-file', str(yaml), '-p', 'width:=128', '-p', 'height:=128']
+    with Program('capture_node', *args, domain=free_domain).start('[capture]: ready') as program:
+        assert "parameter 'widht' is unknown; did you mean 'width'?" in program.output
+        assert "parameter 'of_another_package' is unknown" in program.output and '[WARN]' in program.output
+        assert program.interrupt(10) == 0, program.output
+    yaml.write_text('/**/capture:\n  ros__parameters: {widht: 640}\n')
+    _assert_one_clear_line(_refused('capture_node', ['--ros-args', '--params-file', str(yaml)], free_domain), "did you mean 'width'?")
+
+
 def test_broken_yaml_and_broken_models_are_named(tmp_path: Path, free_domain: int) -> None:
     yaml = tmp_path / 'broken.yaml'
     yaml.write_text('capture:\n  ros__parameters:\n   width: [1\n')

@@ -1,4 +1,4 @@
-"""JSON Schema, draft 2020-12: the keywords that ``model.schema.json`` uses, written from the specification alone.
+"""JSON Schema, draft 2020-12: the keywords that this repository's schemas use, written from the specification alone.
 
 A schema with any other keyword is refused, so that none is passed over. NaN and infinity are no JSON, and fit no schema of a number.
 """
@@ -6,6 +6,7 @@ A schema with any other keyword is refused, so that none is passed over. NaN and
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
@@ -61,8 +62,13 @@ def _keyword(name: str, operand: Any, value: Any, schema: Mapping[str, Any], roo
             return not table or all(key in value for key in operand)
         case 'properties':
             return not table or all(conforms(value[key], rule, root) for key, rule in operand.items() if key in value)
+        case 'patternProperties':
+            return not table or all(
+                conforms(value[key], rule, root) for pattern, rule in operand.items() for key in value if re.search(pattern, key)
+            )
         case 'additionalProperties':
-            others = set(value) - set(schema.get('properties', ())) if table else ()
+            others = set(value) - set(schema.get('properties', ())) if table else set()
+            others = {key for key in others if not any(re.search(pattern, key) for pattern in schema.get('patternProperties', ()))}
             return all(conforms(value[key], operand, root) for key in others) if operand is not False else not others
         case 'anyOf':
             return any(conforms(value, option, root) for option in operand)

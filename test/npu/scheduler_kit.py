@@ -146,6 +146,9 @@ class ScriptedAccelerator:
         if self.release_errors:
             raise self.release_errors.pop()
 
+    def tune(self, *, import_cache: bool, timeout_s: float) -> None:
+        pass
+
     def tidy(self) -> None:
         self._alive()
         self.tidied.append(threading.get_ident())

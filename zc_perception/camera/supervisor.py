@@ -71,6 +71,7 @@ class CameraSupervisor:
     :param on_condition: gets each change of the condition; must not block.
     :param before_close: is called before a camera is closed, so that nobody else uses it from then on.
     :param wait_s: before the first frame.
+    :param identity: of the camera that is wanted, if that is known; empty: whatever is there the first time.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class CameraSupervisor:
         before_close: Callable[[], None] = lambda: None,
         wait_s: float = 0.0,
         first_retry_s: float = FIRST_RETRY_S,
+        identity: str = '',
     ) -> None:
         self._open_camera = open_camera
         self._prepare = prepare
@@ -94,7 +96,7 @@ class CameraSupervisor:
         self._first_retry_s = first_retry_s
         self._camera: Camera | None = None
         self._prepared = False
-        self._identity = ''
+        self._identity = identity
         self._losses = 0
         self._attempts = 0
         self._condition = CameraCondition(CameraState.CLOSED)
@@ -109,6 +111,16 @@ class CameraSupervisor:
     def camera(self) -> Camera | None:
         """The one that is open."""
         return self._camera
+
+    @property
+    def identity(self) -> str:
+        """Of the only camera that counts; empty before the first opening."""
+        return self._identity
+
+    @property
+    def thread(self) -> threading.Thread:
+        """For whoever sets its priority."""
+        return self._thread
 
     @property
     def condition(self) -> CameraCondition:

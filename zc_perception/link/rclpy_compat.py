@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import importlib.util
+import inspect
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import rclpy
+from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.executors import Executor
+from rclpy.lifecycle import LifecycleNodeMixin
 from rclpy.node import Node
+from rclpy.parameter import Parameter
+from rclpy.qos import QoSPolicyKind, QoSProfile
+from rclpy.qos_overriding_options import QoSOverridingOptions, _declare_qos_parameters
 from rclpy.subscription import Subscription
+from rclpy.task import Future
 
 try:
     from rclpy.exceptions import InvalidHandle
@@ -18,6 +28,7 @@ except ImportError:  # before Jazzy
 
 # Once they are shut down, executors have no guard condition any more, and nodes' handles are destroyed.
 _GONE = (InvalidHandle, AttributeError, RuntimeError)
+_TYPE_DESCRIPTION = 'start_type_description_service'
 
 
 def refuses_guard_conditions(executor: Executor | None) -> bool:
@@ -66,3 +77,137 @@ def parameter_overrides(node: Node) -> dict[str, Any]:
 def init_without_signal_handlers(context: rclpy.Context, args: list[str] | None) -> None:
     """Initialise *context*; signals are this program's own business, so that it ends in order."""
     rclpy.init(args=args, context=context, signal_handler_options=rclpy.signals.SignalHandlerOptions.NO)
+
+
+def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[Exception | None], object]) -> None:
+    """Give a node of :class:`rclpy.lifecycle.LifecycleNodeMixin` its state machine and the standard services.
+
+    What ``change_state`` asks for runs on a thread of its own, under *lock*; the executor serves other callbacks meanwhile, and
+    ``get_state`` too. An EventsExecutor, which resumes no coroutine of ours, is kept waiting.
+
+    :param refused: told of a transition that failed, with ``None``, or that the present state doesn't have: rclpy raises for that, which
+        would end the executor.
+    """
+    LifecycleNodeMixin.__init__(node, callback_group=ReentrantCallbackGroup())
+    machine = node._state_machine
+    for name in ('get_state', 'get_available_states', 'get_available_transitions', 'get_transition_graph'):
+        asked = getattr(node, f'_service_{name}', None)  # Humble has no transition graph
+        if asked is not None:
+            asked.callback = _while_there(machine, asked.callback)
+    service = node._service_change_state
+    change_state, send = service.callback, service.send_response
+
+    def change(request: Any, response: Any) -> None:
+        try:
+            with lock, machine:
+                change_state(request, response)
+                if not response.success:
+                    refused(None)
+        except Exception as error:
+            response.success = False
+            refused(error)
+
+    async def serve(request: Any, response: Any) -> Any:
+        executor = node.executor
+        if refuses_guard_conditions(executor):
+            change(request, response)
+            return response
+        done = Future(executor=executor)
+
+        def run() -> None:
+            change(request, response)
+            done.set_result(True)
+            call_soon(executor, lambda: None)  # tasks are looked at when the executor wakes
+
+        threading.Thread(target=run, name=f'transition of {node.get_name()}', daemon=True).start()
+        await done
+        return response
+
+    def answer(response: Any, header: Any) -> None:
+        with contextlib.suppress(*_GONE):  # the node may have been destroyed while it changed
+            send(response, header)
+
+    service.callback, service.send_response = serve, answer
+
+
+def _while_there(machine: Any, callback: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A service's callback that leaves a machine alone which was destroyed: to look at that ends the process."""
+
+    def guarded(request: Any, response: Any) -> Any:
+        with contextlib.suppress(InvalidHandle), machine:
+            return callback(request, response)
+        return response
+
+    return guarded
+
+
+def lifecycle_state(node: Any) -> str:
+    """The state's label; ``finalized`` once the machine is gone."""
+    try:
+        machine = node._state_machine
+        with machine:
+            return str(machine.current_state[1])
+    except _GONE:
+        return 'finalized'
+
+
+def end_lifecycle(node: Any) -> None:
+    """Let go of the state machine's publisher and services. Idempotent, also where the constructor failed before there was one."""
+    with contextlib.suppress(*_GONE):
+        node._state_machine.destroy_when_not_in_use()
+
+
+def declare_qos_overrides(node: Node, kind: type[Any], topic: str, qos: QoSProfile) -> None:
+    """Declare ``qos_overrides.TOPIC.(publisher|subscription).*`` and put what is set into *qos*, as rclpy does for an endpoint that it
+    creates with :class:`QoSOverridingOptions`. Some of ours are created later, or again and again.
+
+    :param kind: ``Publisher`` or ``Subscription``.
+    :raises Exception: a value that is none; rclpy has several classes of its own for this.
+    """
+    policies = (QoSPolicyKind.HISTORY, QoSPolicyKind.DEPTH, QoSPolicyKind.RELIABILITY, QoSPolicyKind.DURABILITY)
+    prefix, given = f'qos_overrides.{topic}.{kind.__name__.lower()}.', parameter_overrides(node)
+    overridden = [policy for policy in policies if prefix + policy.name.lower() in given]
+    _declare_qos_parameters(kind, node, topic, qos, QoSOverridingOptions(overridden))
+    # What isn't overridden is shown, but an endpoint that is made again may have other defaults.
+    shown = [policy for policy in policies if policy not in overridden]
+    _declare_qos_parameters(kind, node, topic, copy.copy(qos), QoSOverridingOptions(shown))
+
+
+ResponseSender = Callable[[Any], None]
+
+
+def answer_later(service: Any, take: Callable[[Any, ResponseSender], None]) -> None:
+    """Let a service's requests be answered from any thread, whenever that is. The executor goes on meanwhile.
+
+    rclpy answers with what the callback returns: a callback that waits keeps the executor, a coroutine that waits makes it spin. But it
+    calls ``send_response`` of the service, which may as well be called later. An executor that answers past it gets the response that the
+    callback returned.
+
+    :param take: gets each response, to be filled, and what sends it; called on the executor, right after the service's callback.
+    """
+    send = service.send_response
+
+    def sent(response: Any, header: Any) -> None:
+        def answer(filled: Any) -> None:
+            with contextlib.suppress(*_GONE):  # the node may have been destroyed meanwhile
+                send(filled, header)
+
+        take(response, answer)
+
+    service.send_response = sent
+
+
+def has_logger_service() -> bool:
+    """Whether nodes can offer one for their log level: not in Humble."""
+    return 'enable_logger_service' in inspect.signature(Node.__init__).parameters
+
+
+def without_type_description(given: list[Parameter]) -> list[Parameter]:
+    """Start-up parameters with which a node doesn't offer its types as a service, unless *given* says so.
+
+    rclpy never finalises that service (seen in Jazzy and Kilted): of a node that is destroyed it stays in the graph, with 100 KiB of
+    memory, for as long as the process has another node. Humble has no such service.
+    """
+    if importlib.util.find_spec('rclpy.type_description_service') is None or any(p.name == _TYPE_DESCRIPTION for p in given):
+        return given
+    return [*given, Parameter(_TYPE_DESCRIPTION, value=False)]

@@ -11,6 +11,7 @@ copy owns no slot and no lease; there giving something back does nothing and ask
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -207,6 +208,13 @@ class BufferPool(SlotLending):
 
 # The child's copies are told that they are copies.
 _POOLS: weakref.WeakSet[BufferPool] = weakref.WeakSet()
+
+
+def live_pools() -> list[BufferPool]:
+    """The pools of this process that somebody still has, also closed ones with leases."""
+    while True:
+        with contextlib.suppress(RuntimeError):  # one was made meanwhile
+            return list(_POOLS)
 
 
 def _after_fork_in_child() -> None:

@@ -158,6 +158,8 @@ class Membership:
         if member.outcome.verdict in (Verdict.PENDING, Verdict.ACCEPTED):
             member.outcome = outcome
         self._drop_reference(member)
+        if self._state is State.ALLOCATED:
+            member.trial = None  # whatever it keeps alive
         if stage is Stage.DEAD and not member.late:
             if self._state in (State.COLLECTING, State.ALLOCATING) and not member.dispensable:
                 self._fail(f'{member.name} died before the buffers were allocated ({outcome.reason}); start it again and negotiate anew')

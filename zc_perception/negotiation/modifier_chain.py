@@ -194,7 +194,8 @@ class ModifierChain:
         :raises NegotiationError: see :meth:`Allocated.check_import`; the chain stays as it was.
         """
         self.allocated.check_import(who, modifier)
-        self._members.append(who)
+        if who not in self._members:  # one that left comes again
+            self._members.append(who)
 
     def upgrade(self, modifier: int | None) -> None:
         """Ask the allocator, then go on explicitly; only before anybody has imported the buffer implicitly.

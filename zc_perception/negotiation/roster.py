@@ -82,10 +82,14 @@ class Roster:
 
     def __init__(self) -> None:
         self.members: list[Member] = []
+        self._count = 0
 
     def add(self, name: str, *, late: bool, dispensable: bool) -> Member:
-        """A new token."""
-        self.members.append(Member(len(self.members), name, late, dispensable))
+        """A new token. Who came late, left, and comes again, takes the place of what it was: a camera may run for months."""
+        if late:
+            self.members = [m for m in self.members if not (m.late and m.gone and m.name == name)]
+        self._count += 1
+        self.members.append(Member(self._count, name, late, dispensable))
         return self.members[-1]
 
     def pending(self) -> tuple[str, ...]:

@@ -139,7 +139,8 @@ class CameraControls:
         values: dict[str, object] = dict(sorted(self._in_force.copy().items()))
         refused = self._refused.copy()
         if refused:
-            return Status('controls', Level.WARN, '; '.join(refused.values()), values)
+            advice = 'set what the driver takes: ros2 param describe tells the ranges'
+            return Status('controls', Level.WARN, '; '.join(refused.values()), values, advice)
         return Status('controls', Level.OK, f'{len(values)} controls', values)
 
 

@@ -16,6 +16,7 @@ from zc_perception.errors import ConfigError
 from zc_perception.frame import Header
 from zc_perception.link.image_conversion import stamp_to_message
 from zc_perception.nodes.parameters import NodeParameters, ParameterSpec
+from zc_perception.nodes.qos_overrides import publisher_qos
 from zc_perception.observe.diagnostics import Level, Status
 
 CAMERA_INFO_SPECS = (
@@ -39,18 +40,27 @@ class CameraInfoPublisher:
 
     def __init__(self, node: Node, parameters: NodeParameters) -> None:
         self._node = node
-        own_name = f'{node.get_namespace().strip("/")}_{node.get_name()}'.strip('_')
-        self._store = CameraInfoStore(
+        self._lock = threading.Lock()
+        self.reload(parameters)
+        self._message = CameraInfo()
+        self._said: set[str] = set()
+        self._publisher = node.create_publisher(CameraInfo, 'camera_info', publisher_qos(node, 'camera_info', QoSProfile(depth=5)))
+        self._service = node.create_service(SetCameraInfo, 'set_camera_info', self._on_set)
+
+    def reload(self, parameters: NodeParameters) -> None:
+        """Take the calibration from where the parameters say now.
+
+        :raises ConfigError: the URL or the file can't be used.
+        """
+        own_name = f'{self._node.get_namespace().strip("/")}_{self._node.get_name()}'.strip('_')
+        store = CameraInfoStore(
             parameters['camera_info_url'],
             camera_name_of(parameters['camera_name'] or own_name),
             (0, 0),
             package_folder=_package_folder,
         )
-        self._lock = threading.Lock()
-        self._message = CameraInfo()
-        self._said: set[str] = set()
-        self._publisher = node.create_publisher(CameraInfo, 'camera_info', QoSProfile(depth=5))
-        self._service = node.create_service(SetCameraInfo, 'set_camera_info', self._on_set)
+        with self._lock:
+            self._store = store
 
     def resize(self, width: int, height: int) -> None:
         """The camera gives pictures of this size from now on."""
@@ -92,4 +102,5 @@ class CameraInfoPublisher:
         values = {'file': str(self._store.path), 'camera_name': self._store.camera_name, 'calibrated': calibrated}
         # Many use no calibration: that is no fault, a wrong one is.
         wrong = bool(notices) and self._store.calibration.calibrated
-        return Status('calibration', Level.WARN if wrong else Level.OK, '; '.join(notices) or 'calibrated', values)
+        advice = "calibrate at this size (camera_calibration), or set 'camera_info_url' to a calibration of it" if wrong else ''
+        return Status('calibration', Level.WARN if wrong else Level.OK, '; '.join(notices) or 'calibrated', values, advice)

@@ -6,32 +6,38 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rclpy.qos import QoSProfile
 from sensor_msgs.msg import CompressedImage
 
 from zc_perception.camera.camera import Camera
 from zc_perception.camera.clock import StampClock
 from zc_perception.camera.supervisor import CameraCondition, CameraState, CameraSupervisor
-from zc_perception.errors import CameraLostError, ConfigError, NegotiationError
+from zc_perception.errors import AllocationError, CameraLostError, ConfigError, NegotiationError
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedPublisher, ExtraMessage
+from zc_perception.link.endpoints.qos import uses_direct_links
 from zc_perception.link.image_conversion import OUTPUT_ENCODINGS, FrameToJpeg, frame_adapter
 from zc_perception.link.shared_memory.codes import MAX_FRAME_ID
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.negotiation.settings import BufferSettings
 from zc_perception.negotiation.stand_in import SYNTAX, parse_stand_ins
 from zc_perception.negotiation.token import Consumer
 from zc_perception.nodes.camera_buffers import CameraBuffers
 from zc_perception.nodes.camera_controls import PREFIX, CameraControls
 from zc_perception.nodes.camera_factory import CAMERA_SPECS, CameraFactory
 from zc_perception.nodes.camera_info import CAMERA_INFO_SPECS, CameraInfoPublisher
-from zc_perception.nodes.capture_status import CaptureCounters, camera_status, copies_status, pool_status
-from zc_perception.nodes.frame_links import PUBLISHER_SPECS, FrameServer
+from zc_perception.nodes.capture_status import CaptureCounters, camera_status, clock_status, copies_status, latency_status, pool_status
+from zc_perception.nodes.frame_links import PUBLISHER_SPECS, FrameServer, group_ids
+from zc_perception.nodes.frame_log_facts import capture_facts
+from zc_perception.nodes.liveness import camera_given_up, camera_progress
+from zc_perception.nodes.meeting_point import MEETING, place_of, process_ledger
 from zc_perception.nodes.parameters import ParameterSpec
-from zc_perception.nodes.perception_node import PerceptionNode
+from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, UNCONFIGURED, PerceptionNode
+from zc_perception.nodes.qos_overrides import image_qos
+from zc_perception.nodes.realtime import REALTIME_SPECS, Realtime, parse_cpus
+from zc_perception.nodes.snapshot import SNAPSHOT_SPECS, SnapshotService
 from zc_perception.nodes.stereo_side import STEREO_SPECS, StereoSide
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
+from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import StageLatencies
 from zc_perception.pixel.drm_format import drm_format_string
 
@@ -43,9 +49,12 @@ _SPECS = (
     ParameterSpec('start_delay', 0.0, 'Wait before the first frame, for subscribers to match; keep_all: at least 1.', 's', 0.0, 60.0),
     ParameterSpec('slots', 8, 'Buffers in the pool, or as many as participants hold together.', '', 3, 64),
     ParameterSpec('participants', [], f"Stand-ins whose constraints count so that they can join later, each '{SYNTAX}', see stand_in.py."),
-    ParameterSpec('image_encoding', 'rgb8', 'What plain image_raw subscribers get.', choices=OUTPUT_ENCODINGS),
-    ParameterSpec('jpeg_quality', 0, 'image_raw/compressed for those who subscribe to it; 0: not offered.', '', 0, 100),
+    ParameterSpec('image_encoding', 'rgb8', 'What plain image_raw subscribers get.', choices=OUTPUT_ENCODINGS, dynamic=True),
+    ParameterSpec('jpeg_quality', 0, 'image_raw/compressed for those who subscribe to it; 0: not offered.', '', 0, 100, dynamic=True),
     *PUBLISHER_SPECS,
+    *SNAPSHOT_SPECS,
+    *LIFECYCLE_SPECS,
+    *REALTIME_SPECS,
 )  # fmt: skip
 
 
@@ -73,56 +82,158 @@ class CaptureNode(PerceptionNode):
         **node_options: Any,
     ) -> None:
         super().__init__('capture', **node_options)
-        self.ledger = ledger or CopyLedger()
+        self.ledger = ledger or process_ledger(self.context)
         self.latencies = StageLatencies()
         self._node_clock = self.get_clock()
         self.buffers: CameraBuffers | None = None
         self._participants: Sequence[BufferConstraints | Consumer] = ()
-        self._settings: BufferSettings | None = None
+        self._disagreement = ''
         self._counters = CaptureCounters()
         self._said: set[str] = set()
-        self._check_frame_id(self.parameters['frame_id'])
-        self._stand_ins = parse_stand_ins(self.parameters['participants'])
-        stamps = StampClock(self.now_ns, is_simulated=lambda: self._node_clock.ros_time_is_active)
-        self._factory = CameraFactory(self.parameters, self.now_ns, self.ledger, stamps, lambda: self.supervisor.stopping)
-        self._open = camera_factory or self._factory.open
+        self._stamps = StampClock(self.now_ns, is_simulated=lambda: self._node_clock.ros_time_is_active)
+        self._camera_factory = camera_factory
         self._stereo = stereo
-        if stereo is not None:
-            stereo.begin(self.get_fully_qualified_name(), self.parameters)
-        self.supervisor = CameraSupervisor(
+        self._place = place_of(self, 'image_raw')
+        self._realtime = Realtime(self, self.parameters)
+        self._realtime.of(lambda: [self.supervisor.thread])
+        self._publisher: AdaptedPublisher[Frame] | None = None
+        self._server: FrameServer | None = None
+        self._camera_info = CameraInfoPublisher(self, self.parameters)
+        self._controls = CameraControls(self)
+        self._factory = self._new_factory()
+        self.supervisor = self._new_supervisor()
+        self.frame_log = FrameLog('capture', self.get_fully_qualified_name(), self.get_logger().warning)
+        try:
+            self._begin()
+            self._snapshots = SnapshotService(self, self.parameters, self.ledger, lambda: self.supervisor.condition.reason)
+            self._diagnostics = DiagnosticsPublisher(self, self.collect_diagnostics, before_publishing=self._describe)
+        except BaseException:
+            self.frame_log.close()
+            raise
+
+    def _new_factory(self) -> CameraFactory:
+        return CameraFactory(self.parameters, self.now_ns, self.ledger, self._stamps, lambda: self.supervisor.stopping)
+
+    def _new_supervisor(self, identity: str = '') -> CameraSupervisor:
+        return CameraSupervisor(
             'camera',
             self._open_camera,
             self._prepare,
             self._publish,
             self._on_condition,
-            before_close=self._controls_detach,
+            before_close=self._controls.detach,
             wait_s=self._delay(),
+            identity=identity,
         )
-        try:
-            if self._factory.slow:
-                # The camera's thread opens it: the other cameras and a signal don't wait for its first frame.
-                self._factory.check()
-            else:
-                self.supervisor.open_now()
-            adapter = frame_adapter(self.parameters['image_encoding'], self.ledger, holder=self.get_name())
-            self.publisher = AdaptedPublisher(self, adapter, 'image_raw', QoSProfile(depth=1), extras=self._extras())
-            self._server = FrameServer(self, self.parameters, self.publisher)
-            self._camera_info = CameraInfoPublisher(self, self.parameters)
-            self._controls = CameraControls(self)
-            self._diagnostics = DiagnosticsPublisher(self, self.collect_diagnostics)
-        except ConfigError as error:
+
+    def _open(self) -> None:
+        """Camera, publisher and socket."""
+        self._check_frame_id(self.parameters['frame_id'])
+        self._stand_ins = parse_stand_ins(self.parameters['participants'])
+        self._factory = self._new_factory()
+        if self._stereo is not None:
+            self._stereo.begin(self.get_fully_qualified_name(), self.parameters)
+        self.supervisor = self._new_supervisor()
+        if self._factory.slow:
+            # The camera's thread opens it: the other cameras and a signal don't wait for its first frame.
+            self._factory.check()
+        else:
+            self.supervisor.open_now()
+        adapter = frame_adapter(self.parameters['image_encoding'], self.ledger, holder=self.get_name())
+        self._publisher = AdaptedPublisher(self, adapter, 'image_raw', image_qos(self, self.parameters['slots']), extras=self._extras())
+        self._server = FrameServer(self, self.parameters, self._publisher)
+        self._camera_info.reload(self.parameters)
+
+    def _agree(self) -> None:
+        """On buffers, with everybody who is there; or later, when the camera is."""
+        if uses_direct_links(self):
+            MEETING.add_camera(self._place, self)
+        self.supervisor.prepare_now()
+        self._realtime.configure()
+
+    def _activate(self) -> None:
+        if self.supervisor.started:  # it was active before: the same camera is opened again
+            self.supervisor = self._new_supervisor(self.supervisor.identity)
+        self._flowing = True
+        self.supervisor.start()
+        self._realtime.activate()
+
+    def _deactivate(self) -> None:
+        """Sensor off, buffers given back: the driver has them again, and others may open the camera."""
+        if self.supervisor.started:
             self.supervisor.stop()
-            raise ConfigError(f"node '{self.get_name()}': {error}") from error
-        except BaseException:
-            self.supervisor.stop()
-            raise
+            self._end_buffers()
+
+    def _cleanup(self) -> None:
+        MEETING.remove_camera(self._place, self)
+        self._describe()
+        self.supervisor.stop()
+        self._end_buffers()
+        if self._publisher is not None:
+            self._publisher.destroy()
+        self._participants = ()
+        if not self._stopped:  # one that has ended may still be asked for its counters
+            self._publisher = self._server = None
+        if self._stereo is not None:
+            self._stereo.end()
+        self._realtime.cleanup()
+
+    def _end_buffers(self) -> None:
+        with MEETING.lock:
+            buffers, self.buffers = self.buffers, None
+        if buffers is not None:
+            buffers.close()
+
+    @property
+    def publisher(self) -> AdaptedPublisher[Frame]:
+        """Of ``image_raw``, while the node is configured."""
+        if self._publisher is None:
+            raise AttributeError(f"node '{self.get_name()}' is {self.state}: it has no publisher of image_raw; configure it")
+        return self._publisher
+
+    def join(self, consumer: Consumer) -> None:
+        """See :class:`~zc_perception.nodes.meeting_point.CameraEnd`."""
+        if self.buffers is not None and self.buffers.settled:
+            self.buffers.join(consumer)
+            self._promise()
+            self._describe()
+
+    def leave(self, consumer: Consumer) -> None:
+        """See :class:`~zc_perception.nodes.meeting_point.CameraEnd`."""
+        if self.buffers is not None:
+            self.buffers.leave(consumer)
+            self._promise()
+
+    def _consumers_here(self) -> Sequence[Consumer]:
+        return MEETING.consumers(self._place) if uses_direct_links(self) else ()
+
+    def _promise(self) -> None:
+        camera = self.supervisor.camera
+        if camera is not None and camera.pool is not None and self.buffers is not None and self._server is not None:
+            self._server.promise(camera.pool, self.buffers.local_slots)
+
+    def _check_parameter(self, name: str, value: Any) -> None:
+        if name == 'frame_id':
+            self._check_frame_id(value)
+        elif name == 'participants':
+            parse_stand_ins(value)
+        elif name == 'shared_memory_group':
+            group_ids(value)
+        elif name == 'cpu_affinity':
+            parse_cpus(value)
+
+    def _on_parameter(self, name: str, value: Any) -> None:
+        publisher = self._publisher
+        if publisher is not None and name == 'image_encoding':
+            publisher.convert_by(frame_adapter(value, self.ledger, holder=self.get_name()).to_ros)
+        elif publisher is not None and name == 'jpeg_quality':
+            publisher.offer(self._extras())
+        self._realtime.changed(name)
 
     def _check_frame_id(self, frame_id: str) -> None:
         size = len(frame_id.encode(errors='replace'))
         if size > MAX_FRAME_ID:
-            raise ConfigError(
-                f"node '{self.get_name()}': parameter 'frame_id' has {size} bytes; at most {MAX_FRAME_ID} can be sent to other processes"
-            )
+            raise ConfigError(f"parameter 'frame_id' has {size} bytes; at most {MAX_FRAME_ID} can be sent to other processes")
 
     def _delay(self) -> float:
         delay = float(self.parameters['start_delay'])
@@ -151,7 +262,7 @@ class CaptureNode(PerceptionNode):
         return camera
 
     def _open_camera(self, identity: str) -> Camera:
-        camera = self._open(identity)
+        camera = (self._camera_factory or self._factory.open)(identity)
         if self._stereo is not None:
             camera = self._stereo.join(camera)
         self._counters.begin(camera)
@@ -165,23 +276,31 @@ class CaptureNode(PerceptionNode):
         :raises NegotiationError: nothing fits all of them, or a required one can't import the buffers.
         :raises AllocationError: no memory.
         """
-        if self.buffers is not None:
+        if self.state != UNCONFIGURED:
             raise NegotiationError(f"node '{self.get_name()}': its buffers are negotiated already; consumers that come later join them")
-        self._participants = participants
-        self.supervisor.prepare_now()
+        known = MEETING.consumers(self._place)
+        self._participants = [p for p in participants if all(p is not consumer for consumer in known)]
+        self.configure_now()
 
     def _prepare(self, camera: Camera) -> None:
         self._camera_info.resize(camera.width, camera.height)
         self._controls.attach(camera)
-        old = self.buffers
-        if old is not None:
-            old.close()
-        self.buffers = CameraBuffers(camera, wanted_slots=self.parameters['slots'], stand_ins=self._stand_ins)
-        settings = self.buffers.configure(self._participants)
+        self._end_buffers()
+        self._disagreement = ''
+        try:
+            with MEETING.lock:
+                self.buffers = CameraBuffers(camera, wanted_slots=self.parameters['slots'], stand_ins=self._stand_ins)
+                settings = self.buffers.configure([*self._participants, *self._consumers_here()])
+        except (NegotiationError, AllocationError) as error:
+            self._disagreement = str(error)
+            raise
         layout = settings.layout
+        buffers, server, publisher = self.buffers, self._server, self._publisher
+        if buffers is None or server is None or publisher is None:
+            raise CameraLostError('the node is being cleaned up')
         if camera.pool is not None:
-            self._server.offer(camera.pool, self.buffers.local_slots)
-        self.publisher.announce(
+            server.offer(camera.pool, buffers.local_slots)
+        publisher.announce(
             width=layout.width,
             height=layout.height,
             formats=[drm_format_string(layout.fourcc, layout.modifier)],
@@ -191,9 +310,14 @@ class CaptureNode(PerceptionNode):
         reasons = self._factory.heap_reasons
         tried = f' ({"; ".join(reasons)})' if reasons else ''
         self.get_logger().info(f"{settings.slots} slots from heap '{camera.heap_name}'{tried}")
-        self.get_logger().info(f'negotiated {self.buffers.describe()}')
+        self.get_logger().info(f'negotiated {buffers.describe()}')
         self._say_notices(camera)
-        self._settings = settings
+        self._describe()
+
+    def _describe(self) -> None:
+        server = self._server
+        if server is not None:
+            self.frame_log.describe(lambda: capture_facts(self, server.peers()))
 
     def _say_notices(self, camera: Camera) -> None:
         """Each once, though the camera be opened again and again."""
@@ -202,12 +326,6 @@ class CaptureNode(PerceptionNode):
                 self._said.add(notice)
                 self.get_logger().warning(notice)
 
-    def start(self) -> None:
-        """Start the camera's thread."""
-        if self._settings is None:
-            self.supervisor.prepare_now()
-        self.supervisor.start()
-
     def _on_condition(self, condition: CameraCondition) -> None:
         """On the camera's thread, or that which opens it first."""
         if condition.state is CameraState.LOST:
@@ -215,49 +333,68 @@ class CaptureNode(PerceptionNode):
             self.get_logger().error(f'the camera is not there: {condition.reason}{again}')
         elif condition.state is CameraState.FAILED:
             self.get_logger().error(f'the camera stopped: {condition.reason}')
-        elif condition.state is CameraState.STREAMING and (condition.losses or self._counters.openings > 1):
+        elif condition.state is CameraState.STREAMING and (condition.losses or self._counters.openings > 1) and self._flowing:
             self.get_logger().info('the camera is back')
         elif condition.state is CameraState.ENDED:
             captured = self._counters.total().captured
             self.get_logger().info(f'{self.camera.device}: end of the recording after {captured} frames')
 
-    def _controls_detach(self) -> None:
-        # At the first opening there are none yet.
-        controls = getattr(self, '_controls', None)
-        if controls is not None:
-            controls.detach()
-
     def _publish(self, frame: Frame) -> None:
+        publisher = self._publisher
+        if not self._flowing or publisher is None:
+            return
         self.latencies.record('capture', frame.data.capture_cost_ns)
-        self.publisher.publish(frame)
+        began_ns = time.monotonic_ns()
+        publisher.publish(frame)
+        self.frame_log.published(frame, began_ns, time.monotonic_ns())
         self._camera_info.publish(frame.header)
+        self._snapshots.offer(frame)
 
     @property
     def finished(self) -> bool:
         """See :class:`PerceptionNode`."""
         return self.supervisor.finished
 
+    def progress(self) -> int | None:
+        """See :class:`~zc_perception.nodes.liveness.Worker`. Recordings have pauses."""
+        paced = self._flowing and self.parameters['camera'] != 'replay'
+        return camera_progress(self.supervisor, self._counters) if paced else None
+
+    def given_up(self) -> str:
+        """See :class:`~zc_perception.nodes.liveness.Worker`."""
+        return camera_given_up(self.supervisor) if self._flowing else ''
+
     def collect_diagnostics(self) -> list[Status]:
-        """Camera, pool, link, copies, calibration, negotiation, controls and, of a side, the pairs."""
-        camera = self.supervisor.camera
-        if camera is not None and self._settings is not None:
+        """State, camera, pool, clock, link, copies, latencies, calibration, negotiation, controls and, of a side, the pairs."""
+        camera, server, buffers = self.supervisor.camera, self._server, self.buffers
+        if camera is not None and buffers is not None and buffers.settled:
             self._say_notices(camera)
+        found = [self.lifecycle_status(), copies_status(self.ledger), latency_status(self.latencies), self._negotiation_status(buffers)]
+        if server is None:
+            return found
         paced = self.parameters['camera'] != 'replay'  # recordings have pauses, and keep_all goes as fast as its consumers
-        negotiation = Status('negotiation', Level.WARN, 'waits for the camera') if self.buffers is None else self.buffers.status()
         return [
             camera_status(camera, self.supervisor.condition, self._counters, started=self.supervisor.started, paced=paced),
-            pool_status(camera),
-            self._server.status(),
-            copies_status(self.ledger),
+            pool_status(camera, self._counters),
+            clock_status(camera, self._counters),
+            server.status(),
+            *found,
             self._camera_info.status(),
-            negotiation,
             self._controls.status(),
             *([] if self._stereo is None else [self._stereo.status()]),
+            *self._realtime.statuses(),
         ]
+
+    def _negotiation_status(self, buffers: CameraBuffers | None) -> Status:
+        if buffers is not None:
+            return buffers.status()
+        if self._disagreement:
+            advice = 'change what it names, then configure the node again or restart it'
+            return Status('negotiation', Level.ERROR, self._disagreement, advice=advice)
+        return Status('negotiation', Level.WARN, 'waits for the camera', advice='part camera says what it waits for')
 
     def stop(self) -> None:
         """See :class:`PerceptionNode`."""
-        self.supervisor.stop()
-        self.publisher.destroy()
-        if self.buffers is not None:
-            self.buffers.close()
+        super().stop()
+        self.frame_log.close()
+        self._snapshots.close()

@@ -13,35 +13,36 @@ from std_srvs.srv import SetBool
 from vision_msgs.msg import Detection2DArray, LabelInfo
 
 from zc_perception.detection.detections import Detections
-from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
+from zc_perception.link.endpoints.qos import uses_direct_links
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.token import Consumer
-from zc_perception.nodes.frame_links import SUBSCRIPTION_SPECS, subscribe_frames, subscription_status
-from zc_perception.nodes.messages import detections_writer, label_message
+from zc_perception.nodes.frame_links import SUBSCRIPTION_SPECS, subscribe_frames
+from zc_perception.nodes.frame_log_facts import inference_facts
+from zc_perception.nodes.inference_status import InferenceStatus
+from zc_perception.nodes.inference_stream import ClassFilter, InferenceStream, Pace, accelerator_options, select_accelerator
+from zc_perception.nodes.liveness import PATIENCE_S
+from zc_perception.nodes.meeting_point import MEETING, place_of, process_ledger
+from zc_perception.nodes.messages import label_message
 from zc_perception.nodes.parameters import ParameterSpec
-from zc_perception.nodes.perception_node import PerceptionNode
+from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode
+from zc_perception.nodes.qos_overrides import publisher_qos
+from zc_perception.nodes.realtime import REALTIME_SPECS, Realtime, parse_cpus
 from zc_perception.npu.accelerator import Accelerator
-from zc_perception.npu.manifest import ModelManifest, load_manifest
-from zc_perception.npu.recovering_device import DeviceState
+from zc_perception.npu.manifest import ModelManifest
 from zc_perception.npu.scheduler import InFlight, Scheduler
-from zc_perception.npu.scheduler_statistics import SchedulerStatistics
-from zc_perception.npu.selection import (
-    ACCELERATORS,
-    OUTPUT_DMABUF,
-    AcceleratorOptions,
-    Selection,
-    open_accelerator,
-    parse_ioctl_numbers,
-)
-from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
+from zc_perception.npu.selection import ACCELERATORS, OUTPUT_DMABUF, AcceleratorOptions, parse_ioctl_numbers
+from zc_perception.observe.diagnostics import DiagnosticsPublisher, Status
+from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import StageLatencies
 
 _OWN = -1.0
-# A lost frame is worth a warning for so long.
-_RECENT_NS = 5_000_000_000
+# Frames in flight are waited for so long when the node is deactivated; what takes longer gives its buffers back by itself.
+_DRAIN_S = 1.0
+_DRAIN_LOOK_S = 0.002
+_TUNED = ('in_flight', 'timeout', 'import_cache')
 Observer = Callable[[InFlight, Detections], None]
 _SPECS = (
     ParameterSpec('accelerator', 'auto', 'Where the model runs.', choices=ACCELERATORS),
@@ -50,11 +51,14 @@ _SPECS = (
     ParameterSpec('nms_threshold', _OWN, "Same-class boxes above it become one; -1: the model's.", 'IoU', 0.0, 1.0, _OWN, dynamic=True),
     ParameterSpec('max_detections', 0, "At most so many per frame; 0: the model's own.", '', 0, 10000, dynamic=True),
     ParameterSpec('enabled', True, 'Whether frames are run; also service ~/enable.', dynamic=True),
+    ParameterSpec('classes', [], 'Names or indices of the classes that are published; empty: all.', whole_numbers=True, dynamic=True),
+    ParameterSpec('max_rate', 0.0, 'Run at most so many frames a second, the newest each time; 0: all that it can.', 'Hz', 0.0, 1000.0,
+                  dynamic=True),
     ParameterSpec('keep_all', False, 'Run every frame instead of the newest; for recordings only.'),
-    ParameterSpec('in_flight', 1, 'Frames submitted before the first is done.', '', 1, 16),
-    ParameterSpec('timeout', 1.0, 'A frame that takes longer is given up.', 's', 0.01, 60.0),
+    ParameterSpec('in_flight', 1, 'Frames submitted before the first is done.', '', 1, 16, dynamic=True),
+    ParameterSpec('timeout', 1.0, 'A frame that takes longer is given up.', 's', 0.01, 60.0, dynamic=True),
     ParameterSpec('accelerator_device', '', 'Card: name (metis-0:1:0), node, PCI address or index; empty: the first.', whole_numbers=True),
-    ParameterSpec('import_cache', True, 'axl: import each buffer once; false: every frame anew.'),
+    ParameterSpec('import_cache', True, 'axl: import each buffer once; false: every frame anew.', dynamic=True),
     ParameterSpec('axl_ioctls', [], "axl: ioctl numbers of a driver that uses others, as 'name=number'."),
     ParameterSpec('axruntime_library', '', "axruntime: path of libaxruntime.so; empty: the system's."),
     ParameterSpec('aipu_cores', 1, 'axruntime: cores that the model uses; 0: as it was compiled.', '', 0, 4),
@@ -62,6 +66,8 @@ _SPECS = (
     ParameterSpec('output_dmabuf', 'auto', 'axruntime: results in dma-bufs; auto: where that works.', choices=OUTPUT_DMABUF),
     ParameterSpec('threads', 0, 'cpu accelerator: threads of ONNX Runtime; 0: one per core.', '', 0, 64),
     *SUBSCRIPTION_SPECS,
+    *LIFECYCLE_SPECS,
+    *REALTIME_SPECS,
 )  # fmt: skip
 
 
@@ -84,97 +90,165 @@ class InferenceNode(PerceptionNode):
         **node_options: Any,
     ) -> None:
         super().__init__('inference', **node_options)
-        self.ledger = ledger or CopyLedger()
+        self.ledger = ledger or process_ledger(self.context)
         self.latencies = StageLatencies()
         self.observers: list[Observer] = []
         self.processed = 0
         self.detected = 0
         self.failed = 0
-        self._last_error = ''
-        self._last_error_ns = -_RECENT_NS
-        self._said: set[str] = set()
-        selected = self._open_accelerator(load_manifest(self.parameters['model']), accelerator_factory)
-        self.manifest, self._accelerator_reasons = selected.manifest, selected.reasons
+        self._factory = accelerator_factory
+        self._stream: InferenceStream | None = None
+        self._consumer: Consumer | None = None
+        self._problems: list[str] = []
+        self._pace = Pace(self.parameters['max_rate'])
+        self._classes = ClassFilter((), ())
+        self._realtime = Realtime(self, self.parameters)
+        self._realtime.of(lambda: [] if self._stream is None else [self._stream.scheduler.thread])
+        self._status = InferenceStatus(self)
+        self._place = place_of(self, 'image_raw')
+        self._publisher = self.create_publisher(Detection2DArray, 'detections', publisher_qos(self, 'detections', QoSProfile(depth=10)))
+        latched = publisher_qos(self, 'label_info', QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL))
+        self._label_publisher = self.create_publisher(LabelInfo, 'label_info', latched)
+        self._enable_service = self.create_service(SetBool, '~/enable', self._on_enable)
+        self.frame_log = FrameLog('inference', self.get_fully_qualified_name(), self.get_logger().warning)
         try:
-            self._head = make_head(self.manifest.head)
-            self._to_message = detections_writer(len(self.manifest.classes))
-            self._publisher = self.create_publisher(Detection2DArray, 'detections', QoSProfile(depth=10))
-            latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-            self._label_publisher = self.create_publisher(LabelInfo, 'label_info', latched)
-            self._label_publisher.publish(label_message(self.manifest.classes, self.score_threshold))
-            self._enable_service = self.create_service(SetBool, '~/enable', self._on_enable)
-            self.subscription = self._subscribe()
-            self.scheduler = Scheduler(
+            self._begin()
+            self._diagnostics = DiagnosticsPublisher(self, self.collect_diagnostics, before_publishing=self._describe)
+        except BaseException:
+            self.frame_log.close()
+            raise
+
+    def _open(self) -> None:
+        """Accelerator and model; and the subscription, which takes nothing before the node is active."""
+        selected = select_accelerator(self.parameters, self.ledger, self._factory)
+        try:
+            self._classes = ClassFilter(self.parameters['classes'], selected.manifest.classes)
+            subscription = self._subscribe()
+        except BaseException:
+            selected.accelerator.close()
+            raise
+        try:
+            subscription.pause()
+            scheduler = Scheduler(
                 selected.accelerator,
-                self.subscription.queue,
+                subscription.queue,
                 self._on_result,
                 self._on_error,
                 in_flight=self.parameters['in_flight'],
                 timeout_s=self.parameters['timeout'],
                 reopen=selected.reopen,
                 keep_all=self.parameters['keep_all'],
-                accept=lambda: bool(self.parameters['enabled']),
+                accept=self._accepts,
             )
-            self._shown = self.scheduler.statistics()
-            self._diagnostics = DiagnosticsPublisher(self, self.collect_diagnostics)
+            self._stream = InferenceStream(selected, subscription, scheduler)
         except BaseException:
+            subscription.destroy()
             selected.accelerator.close()
             raise
+        self._publish_labels()
+        if uses_direct_links(self):
+            self._problems = MEETING.add_consumer(self._place, self.consumer())
 
-    def _open_accelerator(self, manifest: ModelManifest, factory: Callable[[], Accelerator] | None) -> Selection:
-        if factory is None:
-            return open_accelerator(self.parameters['accelerator'], manifest, self._accelerator_options(), self.ledger)
+    def _agree(self) -> None:
+        self._announce_accelerator()
+        for problem in self._problems:
+            self.get_logger().warning(f'{problem}; start this node before the camera, or name it in its parameter participants')
+        self.scheduler.start()
+        self._realtime.configure()
 
-        def opened() -> Accelerator:
-            accelerator = factory()
-            try:
-                accelerator.load(manifest)
-            except BaseException:
-                accelerator.close()
-                raise
-            return accelerator
+    def _activate(self) -> None:
+        self._realtime.activate()
+        self._flowing = True
+        self.subscription.resume()
+        self._describe()
 
-        return Selection(opened(), manifest, (), opened)
+    def _deactivate(self) -> None:
+        stream = self._stream
+        if stream is None:
+            return
+        stream.subscription.pause()
+        deadline = time.monotonic() + _DRAIN_S
+        while stream.scheduler.in_flight and time.monotonic() < deadline:
+            time.sleep(_DRAIN_LOOK_S)
+
+    def _cleanup(self) -> None:
+        if self._consumer is not None:
+            MEETING.remove_consumer(self._place, self._consumer)
+            self._consumer = None
+        if self._stream is not None:
+            self._describe()
+            self._stream.close()
+        if not self._stopped:  # one that has ended may still be asked for its counters
+            self._stream = None
+        self._realtime.cleanup()
+
+    def _accepts(self) -> bool:
+        return self._flowing and bool(self.parameters['enabled']) and self._pace.accepts()
+
+    def _configured(self) -> InferenceStream:
+        stream = self._stream
+        if stream is None:
+            raise AttributeError(f"node '{self.get_name()}' is {self.state}: it has neither accelerator nor subscription; configure it")
+        return stream
+
+    @property
+    def subscription(self) -> AdaptedSubscription[Frame]:
+        """Of ``image_raw``, while the node is configured."""
+        return self._configured().subscription
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """What runs frames, while the node is configured."""
+        return self._configured().scheduler
+
+    @property
+    def manifest(self) -> ModelManifest:
+        """The model, while the node is configured."""
+        return self._configured().manifest
 
     def _accelerator_options(self) -> AcceleratorOptions:
-        values = self.parameters
-        return AcceleratorOptions(
-            device=values['accelerator_device'],
-            import_cache=values['import_cache'],
-            timeout_s=values['timeout'],
-            threads=values['threads'],
-            ioctl_numbers=parse_ioctl_numbers(values['axl_ioctls']),
-            aipu_cores=values['aipu_cores'],
-            double_buffer=values['double_buffer'],
-            output_dmabuf=values['output_dmabuf'],
-            library=values['axruntime_library'],
-        )
+        return accelerator_options(self.parameters)
 
     @property
     def accelerator(self) -> Accelerator:
         """The one in use. Another one after the device was lost."""
         return self.scheduler.accelerator
 
+    def _publish_labels(self) -> None:
+        self._label_publisher.publish(label_message(self.manifest.classes, self.score_threshold))
+
+    def _check_parameter(self, name: str, value: Any) -> None:
+        if name == 'classes' and self._stream is not None:
+            ClassFilter(value, self._stream.manifest.classes)
+        elif name == 'axl_ioctls':
+            parse_ioctl_numbers(value)
+        elif name == 'cpu_affinity':
+            parse_cpus(value)
+
+    def _on_parameter(self, name: str, value: Any) -> None:
+        if name == 'max_rate':
+            self._pace.set(value)
+        stream = self._stream
+        if stream is None:
+            return
+        if name == 'classes':
+            self._classes = ClassFilter(value, stream.manifest.classes)
+        elif name == 'score_threshold':
+            self._publish_labels()
+        elif name in _TUNED:
+            values = self.parameters
+            if name == 'in_flight':
+                stream.subscription.hold(value)
+            stream.scheduler.tune(in_flight=values['in_flight'], timeout_s=values['timeout'], import_cache=values['import_cache'])
+        self._realtime.changed(name)
+
     def _announce_accelerator(self) -> None:
         capabilities = self.accelerator.capabilities()
-        for reason in self._accelerator_reasons:
+        for reason in self._configured().selected.reasons:
             self.get_logger().info(reason)
         access = 'reads the frame itself' if capabilities.copy_free else 'reads the frame through the CPU, one pass booked as a copy'
         self.get_logger().info(f"accelerator '{capabilities.name}' ({capabilities.device}): {access}")
-        self._say_notices()
-
-    def _notices(self) -> list[str]:
-        notices = list(self.accelerator.notices())
-        needed, given = self.accelerator.capabilities().max_in_flight, self.parameters['in_flight']
-        if self.parameters['double_buffer'] and self.accelerator.capabilities().name == 'axruntime' and given < needed:
-            notices.append(f'double_buffer with in_flight: {given} waits for frames that never come; set in_flight to {needed}')
-        return notices
-
-    def _say_notices(self) -> None:
-        for notice in self._notices():
-            if notice not in self._said:
-                self._said.add(notice)
-                self.get_logger().warning(notice)
+        self._status.say_notices()
 
     def _subscribe(self) -> AdaptedSubscription[Frame]:
         qos = QoSProfile(history=HistoryPolicy.KEEP_ALL) if self.parameters['keep_all'] else QoSProfile(depth=1)
@@ -185,12 +259,15 @@ class InferenceNode(PerceptionNode):
 
         Without an accelerator that can import the buffers every frame would be lost, so it is required.
         """
-        in_flight = min(self.parameters['in_flight'], self.accelerator.capabilities().max_in_flight)
-        return Consumer(
-            replace(self.accelerator.constraints(), slots=in_flight + 1),
-            trial_import=lambda settings, buffers: self.scheduler.trial_import(settings.layout, buffers),
-            required=True,
-        )
+        if self._consumer is None:
+            stream = self._configured()
+            in_flight = min(self.parameters['in_flight'], self.accelerator.capabilities().max_in_flight)
+            self._consumer = Consumer(
+                replace(self.accelerator.constraints(), slots=in_flight + 1),
+                trial_import=lambda settings, buffers: stream.scheduler.trial_import(settings.layout, buffers),
+                required=True,
+            )
+        return self._consumer
 
     @property
     def score_threshold(self) -> float:
@@ -201,11 +278,9 @@ class InferenceNode(PerceptionNode):
         value = self.parameters[name]
         return float(models) if value < 0 else float(value)
 
-    def start(self) -> None:
-        """See :class:`PerceptionNode`."""
-        self._announce_accelerator()
-        self.subscription.update_rung()
-        self.scheduler.start()
+    def _describe(self) -> None:
+        if self._stream is not None:
+            self.frame_log.describe(lambda: inference_facts(self))
 
     def _on_enable(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
         result = self.set_parameters([Parameter('enabled', value=bool(request.data))])[0]
@@ -214,31 +289,31 @@ class InferenceNode(PerceptionNode):
         return response
 
     def _on_result(self, entry: InFlight) -> None:
+        if not self._flowing:
+            return
         done_ns = time.monotonic_ns()
-        data = entry.frame.data
-        maximum = self.parameters['max_detections'] or self.manifest.max_detections
-        limits = DecodeLimits(self.score_threshold, self._own('nms_threshold', self.manifest.nms_threshold), maximum)
-        found = self._head.decode(entry.job.outputs(), entry.job.letterbox, limits)
+        data, stream = entry.frame.data, self._configured()
+        maximum = self.parameters['max_detections'] or stream.manifest.max_detections
+        limits = DecodeLimits(self.score_threshold, self._own('nms_threshold', stream.manifest.nms_threshold), maximum)
+        found = self._classes(stream.head.decode(entry.job.outputs(), entry.job.letterbox, limits))
         decoded_ns = time.monotonic_ns()
-        self._publisher.publish(self._to_message(data.header, found))
+        self._publisher.publish(stream.to_message(data.header, found))
         published_ns = time.monotonic_ns()
+        self.frame_log.processed(entry, done_ns, decoded_ns, published_ns, len(found))
         self.processed += 1
         self.detected += len(found)
-        for stage, duration in (
-            ('link', entry.received_ns - entry.frame.published_ns),
-            ('infer', done_ns - entry.received_ns),
-            ('decode', decoded_ns - done_ns),
-            ('publish', published_ns - decoded_ns),
-            ('end_to_end', published_ns - data.captured_ns),
-        ):
-            self.latencies.record(stage, duration)
+        received_ns = entry.received_ns
+        self.latencies.record_frame(
+            received_ns - entry.frame.published_ns, done_ns - received_ns, decoded_ns - done_ns, published_ns - decoded_ns,
+            published_ns - data.captured_ns,
+        )  # fmt: skip
         for observer in self.observers:
             observer(entry, found)
 
     def _on_error(self, frame: Frame, error: Exception) -> None:
         self.failed += 1
-        self._last_error = str(error)
-        self._last_error_ns = time.monotonic_ns()
+        self.frame_log.failed(frame, time.monotonic_ns(), self.scheduler.failing)
+        self._status.lost(error)
         self.get_logger().error(f'frame {frame.data.sequence} was lost: {error}', throttle_duration_sec=5.0)
 
     def detection_readers(self) -> int:
@@ -250,62 +325,24 @@ class InferenceNode(PerceptionNode):
         """Whether no frame is queued or in flight."""
         return len(self.subscription.queue) == 0 and self.scheduler.in_flight == 0
 
+    def progress(self) -> int | None:
+        """Frames that are done with; ``None`` while none is in work, or the device is lost."""
+        stream = self._stream
+        if not self._flowing or stream is None or stream.scheduler.in_flight == 0 or stream.scheduler.state.since_ns:
+            return None
+        return self.processed + self.failed
+
+    @property
+    def patience_s(self) -> float:
+        """A frame may take its timeout, and a device its second one."""
+        return PATIENCE_S + 2.0 * float(self.parameters['timeout'])
+
     def collect_diagnostics(self) -> list[Status]:
-        """Link, accelerator, scheduler, latencies."""
-        self._say_notices()
-        latencies = {f'{stage}_ms': f'p50 {p.p50:.3f}, p99 {p.p99:.3f}' for stage, p in self.latencies.summary().items()}
-        return [
-            subscription_status(self.subscription),
-            self._accelerator_status(),
-            Status('latency', Level.OK, 'per stage', latencies),
-        ]
-
-    def _accelerator_status(self) -> Status:
-        accelerator, state = self.accelerator, self.scheduler.state
-        earlier, self._shown = self._shown, self.scheduler.statistics()
-        statistics, capabilities = self._shown, accelerator.capabilities()
-        self._log_losses(earlier, statistics, state)
-        values: dict[str, object] = {
-            **accelerator.facts(),
-            'accelerator': capabilities.name,
-            'device': capabilities.device,
-            'copy_free': capabilities.copy_free,
-            'model': self.manifest.name,
-            'state': state.describe(),
-            'processed': self.processed,
-            'failed': self.failed,
-            'imports': statistics.imports,
-            'trial_imports': statistics.trial_imports,
-            'last_error': self._last_error,
-            'notices': '; '.join(self._notices()),
-            'utilisation': f'{statistics.utilisation_since(earlier):.0%}',
-            'in_flight': statistics.in_flight,
-            'submitted': statistics.submitted,
-            'completed': statistics.completed,
-            'timed_out': statistics.timed_out,
-            'job_errors': statistics.failed,
-            'dropped_newest_wins': statistics.dropped,
-            'refused_disabled': statistics.refused_disabled,
-            'refused_recovering': statistics.refused_recovering,
-            'refused_device': statistics.refused_device,
-            'device_losses': statistics.losses,
-            'recovered': statistics.recovered,
-        }
-        if state.recovering:
-            return Status('accelerator', Level.ERROR, f'{state.describe()}; frames are dropped until the device is back', values)
-        if time.monotonic_ns() - self._last_error_ns < _RECENT_NS:
-            return Status('accelerator', Level.WARN, f'{self.failed} frame(s) lost, last: {self._last_error}', values)
-        return Status('accelerator', Level.OK, 'running', values)
-
-    def _log_losses(self, earlier: SchedulerStatistics, now: SchedulerStatistics, state: DeviceState) -> None:
-        if now.losses > earlier.losses:
-            self.get_logger().error(f'the device was lost: {state.last_error or self._last_error}; it is opened anew')
-        if now.recovered > earlier.recovered:
-            self.get_logger().info(f'the device is back, frames are run again ({now.refused_recovering} were dropped meanwhile in all)')
+        """The state of the node, and what :class:`InferenceStatus` says."""
+        return [self.lifecycle_status(), *self._status.collect(), *self._realtime.statuses()]
 
     def stop(self) -> None:
         """See :class:`PerceptionNode`."""
-        ended = self.scheduler.stop()
-        self.subscription.destroy()
-        if ended:
-            self.accelerator.close()
+        super().stop()
+        self.frame_log.close()
+        self._status.close()

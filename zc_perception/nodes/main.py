@@ -1,57 +1,37 @@
-"""Entry points of the console scripts."""
+"""Entry points of the console scripts. They import what they need when a signal can't hurt any more."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Sequence
-
-import rclpy
-
-from zc_perception.nodes.capture import CaptureNode
-from zc_perception.nodes.inference import InferenceNode
-from zc_perception.nodes.overlay import OverlayNode
-from zc_perception.nodes.perception import perception_nodes, stereo_nodes
-from zc_perception.nodes.perception_node import PerceptionNode
-from zc_perception.nodes.process import OptionParser, refuse_unknown_parameters, run_program
-
-
-def _single(kind: type[PerceptionNode]) -> Callable[[rclpy.Context, object], Sequence[PerceptionNode]]:
-    def build(context: rclpy.Context, options: object) -> Sequence[PerceptionNode]:
-        node = kind(context=context)  # type: ignore[call-arg]
-        try:
-            refuse_unknown_parameters([node], [])
-        except BaseException:
-            node.stop()
-            node.destroy_node()
-            raise
-        return [node]
-
-    return build
+from zc_perception.nodes.early_end import end_quietly
 
 
 def capture_node() -> int:
     """``capture_node``."""
-    return run_program('capture_node', _single(CaptureNode))
+    end_quietly()
+    from zc_perception.nodes import programs
+
+    return programs.capture_node()
 
 
 def inference_node() -> int:
     """``inference_node``."""
-    return run_program('inference_node', _single(InferenceNode))
+    end_quietly()
+    from zc_perception.nodes import programs
+
+    return programs.inference_node()
 
 
 def overlay_node() -> int:
     """``overlay_node``."""
-    return run_program('overlay_node', _single(OverlayNode))
+    end_quietly()
+    from zc_perception.nodes import programs
+
+    return programs.overlay_node()
 
 
 def perception() -> int:
     """``perception``."""
-    parser = OptionParser(prog='perception', description='Capture, inference and overlay in one process, for one camera or several.')
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument('--cameras', nargs='+', default=[], metavar='NAME', help='one set of nodes for each, in the namespace of its name')
-    which.add_argument('--stereo', action='store_true', help='two cameras in namespaces left and right, whose frames are pairs')
+    end_quietly()
+    from zc_perception.nodes import programs
 
-    def build(context: rclpy.Context, options: argparse.Namespace) -> Sequence[PerceptionNode]:
-        return stereo_nodes(context) if options.stereo else perception_nodes(context, options.cameras)
-
-    return run_program('perception', build, parser=parser)
+    return programs.perception()

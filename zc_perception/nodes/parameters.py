@@ -6,7 +6,7 @@ Start-up values and later changes go through the same check, and every refusal s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from zc_perception.errors import ConfigError, nearest
 from zc_perception.link.rclpy_compat import parameter_overrides
 
 _FOREIGN = ('use_sim_time', 'start_type_description_service')
-_FOREIGN_PREFIXES = ('qos_overrides.',)
+_QOS = 'qos_overrides.'
 _TYPE_NAMES = {bool: 'a boolean (true or false)', int: 'an integer', float: 'a number', str: 'a string', list: 'a list of strings'}
 # An empty array has no type in ROS: a file's [] arrives without a value, and would be declared as bytes.
 _NO_STRINGS = ['']
@@ -33,8 +33,9 @@ class ParameterSpec:
     :param high: largest allowed number.
     :param besides: one number outside of that range that is allowed too, and means something else.
     :param choices: allowed strings; ``true`` and ``false`` among them may be booleans, which is what YAML takes them for without quotes.
-    :param whole_numbers: whether a string may be an integer, which is what YAML takes one without quotes for.
-    :param dynamic: whether it may change while the node runs; others are read-only.
+    :param whole_numbers: whether a string, or one of a list, may be an integer, which is what YAML takes one without quotes for.
+    :param dynamic: whether it may change while the node runs. Others may while it is unconfigured, and are read-only without a lifecycle.
+    :param fixed: read-only in every state: only a start takes it.
     """
 
     name: str
@@ -47,6 +48,7 @@ class ParameterSpec:
     choices: tuple[str, ...] = ()
     whole_numbers: bool = False
     dynamic: bool = False
+    fixed: bool = False
 
     def allowed(self) -> str:
         """What a value must be, in words."""
@@ -67,7 +69,7 @@ class ParameterSpec:
         if kind is float and type(value) is int:
             value = float(value)
         if kind is list and (value is None or isinstance(value, Sequence)) and not isinstance(value, str):
-            value = [text for text in value or () if text != '']
+            value = [str(text) if self.whole_numbers and type(text) is int else text for text in value or () if text != '']
         if type(value) is bool and str(value).lower() in self.choices:
             value = str(value).lower()
         if self.whole_numbers and type(value) is int:
@@ -83,11 +85,16 @@ class ParameterSpec:
             raise ConfigError(f"parameter '{self.name}' is {shown}; it must be {self.allowed()}{hint}")
         return value
 
-    def descriptor(self) -> ParameterDescriptor:
-        """For ``ros2 param describe``."""
+    def descriptor(self, *, changeable: bool = False) -> ParameterDescriptor:
+        """For ``ros2 param describe``.
+
+        :param changeable: whether there is a state in which parameters that aren't dynamic may be set.
+        """
+        when = '' if self.dynamic or self.fixed or not changeable else ' Set it while the node is unconfigured.'
         text = ParameterDescriptor(
-            description=self.description + (f' [{self.unit}]' if self.unit else ''),
-            read_only=not self.dynamic,
+            description=self.description + (f' [{self.unit}]' if self.unit else '') + when,
+            read_only=self.fixed or not (self.dynamic or changeable),
+            dynamic_typing=self.whole_numbers and type(self.default) is list,
             additional_constraints='one of: ' + ', '.join(self.choices) if self.choices else '',
         )
         if self.low is not None and self.high is not None:
@@ -107,6 +114,8 @@ class NodeParameters(Mapping[str, Any]):
 
     :param on_change: called with name and new value after a run-time change was accepted.
     :param prefixes: of parameters that the node declares later, when it knows them.
+    :param check: called with name and new value before a run-time change is accepted; raises ConfigError to refuse it.
+    :param changeable: why parameters that aren't dynamic can't be set now; empty: they can. Without it they never can.
     :raises ConfigError: a start-up value isn't allowed; one sentence.
     """
 
@@ -116,13 +125,21 @@ class NodeParameters(Mapping[str, Any]):
         specs: Sequence[ParameterSpec],
         on_change: Callable[[str, Any], None] | None = None,
         prefixes: Sequence[str] = (),
+        *,
+        check: Callable[[str, Any], None] = lambda name, value: None,
+        changeable: Callable[[], str] | None = None,
     ) -> None:
-        self._foreign_prefixes = (*_FOREIGN_PREFIXES, *prefixes)
+        self._foreign_prefixes = tuple(prefixes)
         self._specs = {spec.name: spec for spec in specs}
         self._values: dict[str, Any] = {}
         self._on_change = on_change
+        self._check = check
+        self._changeable = changeable
         self._overrides = parameter_overrides(node)
+        self._node = node
         self._node_name = node.get_name()
+        self.endpoints_declared = False
+        """Set by the owner when all endpoints are there: then a key for another one is a typing error."""
         for spec in specs:
             override = self._overrides.get(spec.name)
             try:
@@ -130,25 +147,47 @@ class NodeParameters(Mapping[str, Any]):
             except ConfigError as error:
                 raise ConfigError(f"node '{self._node_name}': {error}") from None
             declared = _NO_STRINGS if value == [] else value
-            node.declare_parameter(spec.name, declared, spec.descriptor(), ignore_override=True)
+            descriptor = spec.descriptor(changeable=changeable is not None)
+            node.declare_parameter(spec.name, declared, descriptor, ignore_override=True)
             self._values[spec.name] = value
         node.add_on_set_parameters_callback(self._on_set)
 
-    def _on_set(self, parameters: list[Parameter]) -> SetParametersResult:
+    def reasons_against(self, parameters: Sequence[Parameter]) -> list[str]:
+        """Why they can't be set now: all reasons, not only the first."""
+        return self._judge(parameters)[1]
+
+    def _judge(self, parameters: Sequence[Parameter]) -> tuple[list[tuple[str, Any]], list[str]]:
+        """New values in the parameters' own types, and what speaks against others."""
         accepted, reasons = [], []
         for parameter in parameters:
             spec = self._specs.get(parameter.name)
             if spec is None:
                 continue
             try:
-                accepted.append((spec.name, spec.convert(parameter.value)))
+                value = spec.convert(parameter.value)
+                self._check_time(spec, value)
+                self._check(spec.name, value)
+                accepted.append((spec.name, value))
             except ConfigError as error:
                 reasons.append(str(error))
+        return accepted, reasons
+
+    def _check_time(self, spec: ParameterSpec, value: Any) -> None:
+        if spec.dynamic or value == self._values[spec.name]:
+            return
+        if spec.fixed or self._changeable is None:
+            raise ConfigError(f"parameter '{spec.name}' is read-only: restart the node with it")
+        reason = self._changeable()
+        if reason:
+            raise ConfigError(f"parameter '{spec.name}' can't change now, {reason}")
+
+    def _on_set(self, parameters: list[Parameter]) -> SetParametersResult:
+        accepted, reasons = self._judge(parameters)
         if reasons:
             return SetParametersResult(successful=False, reason='; '.join(reasons))
         for name, value in accepted:
-            self._values[name] = value
-            if self._on_change is not None:
+            before, self._values[name] = self._values[name], value
+            if self._on_change is not None and value != before:
                 self._on_change(name, value)
         return SetParametersResult(successful=True)
 
@@ -163,21 +202,52 @@ class NodeParameters(Mapping[str, Any]):
 
     def unclaimed(self) -> list[str]:
         """Start-up keys that this node doesn't have."""
-        foreign = self._foreign_prefixes
-        return [name for name in self._overrides if name not in self._specs and name not in _FOREIGN and not name.startswith(foreign)]
+        foreign, judged = self._foreign_prefixes, self.qos_overrides()
+        return [
+            name
+            for name in self._overrides
+            if name not in self._specs
+            and name not in _FOREIGN
+            and not name.startswith(foreign)
+            and not (name.startswith(_QOS) and (name in judged or not self.endpoints_declared))
+        ]
 
-    def refuse_unknown(self, known_elsewhere: Iterable[str] = ()) -> None:
-        """Refuse keys that nobody has: a typing error in a YAML must not pass in silence.
+    def qos_overrides(self) -> list[str]:
+        """Names of the parameters that endpoints have declared."""
+        return [parameter.name for parameter in self._node.get_parameters_by_prefix(_QOS.rstrip('.')).values()]
+
+    def unknown(self, known_elsewhere: Iterable[str] = ()) -> list[str]:
+        """A sentence for each key that nobody has, with the nearest that there is.
 
         :param known_elsewhere: parameters, and prefixes that end in a dot, of this process's other nodes, which ``/**`` and a bare ``-p``
             set here too.
-        :raises ConfigError: names the node, the key and the nearest known one.
         """
+        return [sentence for _, sentence in self._unknown(known_elsewhere)]
+
+    def _unknown(self, known_elsewhere: Iterable[str]) -> list[tuple[str, str]]:
         elsewhere = set(known_elsewhere)
         prefixes = tuple(prefix for prefix in elsewhere if prefix.endswith('.'))
-        for name in self.unclaimed():
-            if name not in elsewhere and not name.startswith(prefixes):
-                known = ', '.join(sorted(self._specs))
-                raise ConfigError(
-                    f"node '{self._node_name}': parameter '{name}' is unknown{nearest(name, [*self._specs, *elsewhere])}; known are {known}"
-                )
+        known, overrides = ', '.join(sorted(self._specs)), self.qos_overrides()
+        return [
+            (
+                name,
+                f"parameter '{name}' is unknown{nearest(name, [*self._specs, *elsewhere, *overrides])}; "
+                f'known are {known if not name.startswith(_QOS) else ", ".join(sorted(overrides))}',
+            )
+            for name in self.unclaimed()
+            if name not in elsewhere and not name.startswith(prefixes)
+        ]
+
+    def refuse_unknown(self, known_elsewhere: Iterable[str] = (), tolerated: Collection[str] = ()) -> list[str]:
+        """Refuse keys that nobody has: a typing error in a YAML must not pass in silence.
+
+        :param known_elsewhere: as for :meth:`unknown`.
+        :param tolerated: keys that were set for nodes of any name, maybe other packages'.
+        :returns: a sentence for each of those.
+        :raises ConfigError: names the node, the key and the nearest known one.
+        """
+        unknown = self._unknown(known_elsewhere)
+        for name, sentence in unknown:
+            if name not in tolerated:
+                raise ConfigError(f"node '{self._node_name}': {sentence}")
+        return [sentence for _, sentence in unknown]

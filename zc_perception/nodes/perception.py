@@ -12,9 +12,9 @@ from rclpy.parameter import Parameter
 
 from zc_perception.camera.stereo import Side
 from zc_perception.errors import ConfigError
-from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
+from zc_perception.nodes.meeting_point import process_ledger
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.nodes.process import refuse_unknown_parameters
@@ -37,7 +37,7 @@ class PerceptionGraph:
     def __init__(
         self, context: rclpy.Context, overrides: Overrides | None = None, camera: str = '', stereo: StereoSide | None = None
     ) -> None:
-        self.ledger = CopyLedger()
+        self.ledger = process_ledger(context)
         self._namespace = f'/{camera}' if camera else ''
         self._stereo = stereo
         self._nodes: list[PerceptionNode] = []
@@ -50,7 +50,8 @@ class PerceptionGraph:
                 self.inference.get_logger().warning(
                     "capture has keep_all, inference has not: set 'keep_all' there too, or frames are skipped"
                 )
-            self.capture.configure([self.inference.consumer()])
+            if self.capture.parameters['autostart']:
+                self.capture.configure()  # with the accelerator, which it has met by now
         except BaseException:
             for node in self._nodes:
                 node.stop()

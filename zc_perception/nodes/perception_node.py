@@ -1,16 +1,32 @@
-"""What the package's nodes have in common for the program that runs them."""
+"""What the package's nodes have in common: parameters, and a life in the states of a managed node.
+
+Transitions that others ask for (``ros2 lifecycle``, a manager) run on a thread of their own, one at a time: to open a camera, load a
+model or wait for a thread's end takes up to seconds, in which the other nodes of the executor have to be served, and ``get_state``
+too. Those that the program itself makes run in its own thread, so that a mistake ends it with one line.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from abc import abstractmethod
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rcl_interfaces.msg import SetParametersResult
+from rclpy.lifecycle import LifecycleNodeMixin, LifecycleState, TransitionCallbackReturn
 from rclpy.node import Node
+from rclpy.parameter import Parameter
 
-from zc_perception.link.rclpy_compat import InvalidHandle
+from zc_perception.errors import ConfigError, ZcError
+from zc_perception.link.rclpy_compat import InvalidHandle, begin_lifecycle, end_lifecycle, lifecycle_state
+from zc_perception.nodes.liveness import PATIENCE_S
 from zc_perception.nodes.parameters import NodeParameters, ParameterSpec
+from zc_perception.observe.diagnostics import Level, Status
+
+LIFECYCLE_SPECS = (
+    ParameterSpec('autostart', True, 'Configure and activate by itself; false: wait for transitions.', fixed=True),
+)  # fmt: skip
+UNCONFIGURED, INACTIVE, ACTIVE = 'unconfigured', 'inactive', 'active'
 
 
 class _WholeOrNothing(type):
@@ -23,31 +39,270 @@ class _WholeOrNothing(type):
         except BaseException:
             # rclpy's own constructor may have failed, or somebody has destroyed it already.
             with contextlib.suppress(AttributeError, InvalidHandle):
+                end_lifecycle(node)
                 Node.destroy_node(node)
             raise
         return node
 
 
-class PerceptionNode(Node, metaclass=_WholeOrNothing):
-    """A node with declared parameters that a program starts and stops. All keyword arguments go to ``rclpy.node.Node``."""
+class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
+    """A managed node with declared parameters. All keyword arguments go to ``rclpy.node.Node``.
+
+    A subclass says what is done in each step by overriding :meth:`_open`, :meth:`_agree`, :meth:`_activate`, :meth:`_deactivate` and
+    :meth:`_cleanup`, and calls :meth:`_begin` at the end of its constructor. Endpoints that cost nothing while nothing flows may live as
+    long as the node.
+    """
 
     SPECS: Sequence[ParameterSpec] = ()
     PREFIXES: Sequence[str] = ()
     """Of parameters that are declared later, when they are known; each ends in a dot."""
 
-    def __init__(self, name: str, on_change: Callable[[str, Any], None] | None = None, **node_options: Any) -> None:
-        super().__init__(name, **node_options)
-        self.parameters = NodeParameters(self, self.SPECS, on_change, self.PREFIXES)
+    def __init__(self, name: str, **node_options: Any) -> None:
+        Node.__init__(self, name, **node_options)
+        self._opened = False
+        self._flowing = False
+        self._stopped = False
+        self._error: Exception | None = None
+        self._failure = ''
+        # Held during a transition; who stops the node waits for it.
+        self._transitions = threading.RLock()
+        self.parameters = NodeParameters(
+            self, self.SPECS, self._on_parameter, self.PREFIXES, check=self._check_parameter, changeable=self._not_changeable
+        )
+        begin_lifecycle(self, self._transitions, self._on_refused)
 
-    @abstractmethod
-    def start(self) -> None:
-        """Begin work. Called once, when the executor spins."""
+    # What a subclass is made of.
 
-    @abstractmethod
-    def stop(self) -> None:
-        """End work within a second and give everything back. Idempotent; the node itself is destroyed by its owner."""
+    def _open(self) -> None:
+        """First part of configuring: open what the parameters name. At autostart the constructor does this: mistakes end it then.
+
+        :raises ZcError: a parameter, file or device can't be used; :meth:`_cleanup` follows.
+        """
+
+    def _agree(self) -> None:
+        """Second part of configuring: agree with others.
+
+        :raises ZcError: as :meth:`_open`.
+        """
+
+    def _activate(self) -> None:
+        """Let frames flow. Afterwards :attr:`flowing` is true."""
+
+    def _deactivate(self) -> None:
+        """End that and give buffers back. :attr:`flowing` is false already: what is still in work is dropped silently. Idempotent."""
+
+    def _cleanup(self) -> None:
+        """Free everything that :meth:`_open` and :meth:`_agree` have got, as far as they have got. Idempotent, never raises on purpose."""
+
+    def _check_parameter(self, name: str, value: Any) -> None:
+        """Refuse a new value of a parameter that its declaration allows.
+
+        :raises ConfigError: why.
+        """
+
+    def _on_parameter(self, name: str, value: Any) -> None:
+        """A parameter has changed."""
+
+    # For the owner.
+
+    @property
+    def state(self) -> str:
+        """The label of the state that a manager sees."""
+        return lifecycle_state(self)
+
+    @property
+    def flowing(self) -> bool:
+        """Whether frames may be handed on. For every frame, hence cheap."""
+        return self._flowing
 
     @property
     def finished(self) -> bool:
         """Whether there is nothing more to do (a file has ended)."""
         return False
+
+    def progress(self) -> int | None:
+        """See :class:`~zc_perception.nodes.liveness.Worker`."""
+        return None
+
+    def given_up(self) -> str:
+        """See :class:`~zc_perception.nodes.liveness.Worker`."""
+        return ''
+
+    @property
+    def patience_s(self) -> float:
+        """See :class:`~zc_perception.nodes.liveness.Worker`."""
+        return PATIENCE_S
+
+    def start(self) -> None:
+        """Configure and activate, as far as that isn't done; nothing without ``autostart``, where a manager does it.
+
+        :raises ZcError: why it can't; the node is unconfigured then.
+        """
+        if not self.parameters['autostart']:
+            return
+        self.configure_now()
+        with self._transitions:
+            if self.state == INACTIVE and not self._stopped:
+                self._pass(self.trigger_activate)
+
+    def configure_now(self) -> None:
+        """Configure in the calling thread, if it isn't done.
+
+        :raises ZcError: as :meth:`start`.
+        """
+        with self._transitions:
+            if self.state == UNCONFIGURED and not self._stopped:
+                self._pass(self.trigger_configure)
+
+    def _pass(self, transition: Callable[[], Any]) -> None:
+        self._error = None
+        if transition() != TransitionCallbackReturn.SUCCESS:
+            raise self._error or ConfigError(f"node '{self.get_name()}': {self._failure or 'it could not change its state'}")
+
+    def stop(self) -> None:
+        """End work within a second or two and give everything back. Idempotent; the node itself is destroyed by its owner."""
+        with self._transitions:
+            if self._stopped:
+                return
+            self._stopped = True
+            self._end()
+            with contextlib.suppress(Exception):  # nobody may be listening any more
+                if self.state in (UNCONFIGURED, INACTIVE, ACTIVE):
+                    self.trigger_shutdown()
+
+    def destroy_node(self) -> None:
+        """Stop, and leave the graph."""
+        self.stop()
+        end_lifecycle(self)
+        super().destroy_node()
+
+    # Between rclpy and the subclass.
+
+    def _begin(self) -> None:
+        """At the end of the constructor: what is wrong with the parameters ends it."""
+        if self.parameters['autostart']:
+            self._open_once()
+
+    def _open_once(self) -> None:
+        if self._opened:
+            return
+        self._opened = True
+        try:
+            self._open()
+            self.parameters.endpoints_declared = True
+        except BaseException as error:
+            self._free()
+            if isinstance(error, ConfigError) and not str(error).startswith('node '):
+                raise ConfigError(f"node '{self.get_name()}': {error}") from error
+            raise
+
+    def _free(self) -> None:
+        self._opened = False
+        self._cleanup()
+
+    def _end(self) -> None:
+        """From any state to one in which nothing is held."""
+        self._flowing = False
+        try:
+            self._deactivate()
+        finally:
+            self._free()
+
+    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """For rclpy. What the user can mend leaves the node unconfigured; anything else is an error."""
+        try:
+            self._open_once()
+            self._agree()
+        except ZcError as error:
+            self._note('configure', error)
+            self._free()
+            return TransitionCallbackReturn.FAILURE
+        except Exception as error:
+            self._note('configure', error)
+            return TransitionCallbackReturn.ERROR
+        self._failure = ''
+        return TransitionCallbackReturn.SUCCESS
+
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """For rclpy."""
+        return self._step('activate', self._flow)
+
+    def _flow(self) -> None:
+        self._activate()
+        self._flowing = True
+
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """For rclpy."""
+        self._flowing = False
+        return self._step('deactivate', self._deactivate)
+
+    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """For rclpy."""
+        return self._step('clean up', self._free)
+
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """For rclpy."""
+        return self._step('shut down', self._end)
+
+    def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """For rclpy: everything is given back, and the node may be configured again."""
+        try:
+            self._end()
+        except Exception as error:
+            self.get_logger().error(f'could not give everything back: {type(error).__name__}: {error}')
+        return TransitionCallbackReturn.SUCCESS
+
+    def _step(self, name: str, work: Callable[[], None]) -> TransitionCallbackReturn:
+        try:
+            work()
+        except Exception as error:
+            self._note(name, error)
+            return TransitionCallbackReturn.ERROR
+        return TransitionCallbackReturn.SUCCESS
+
+    def _note(self, step: str, error: Exception) -> None:
+        text = str(error) if isinstance(error, ZcError) else f'{type(error).__name__}: {error}'
+        self._error, self._failure = error, f'it could not {step}: {text}'
+
+    def _on_refused(self, error: Exception | None) -> None:
+        why = self._failure if error is None else f'there is no such transition from here ({" ".join(str(error).split())})'
+        self.get_logger().error(f'the node is {self.state}: {why}')
+
+    def lifecycle_status(self) -> Status:
+        """For diagnostics: the state, and why it isn't the one that somebody wanted."""
+        state = self.state
+        values = {'state': state, 'autostart': self.parameters['autostart'], 'last_failure': self._failure}
+        name = self.get_fully_qualified_name()
+        if state == ACTIVE:
+            return Status('lifecycle', Level.OK, 'active', values)
+        if self._failure:
+            again = f'mend that, then: ros2 lifecycle set {name} configure'
+            return Status('lifecycle', Level.ERROR, f'{state}: {self._failure}', values, advice=again)
+        if self._stopped:
+            return Status('lifecycle', Level.OK, 'it has ended', values)
+        if state == 'finalized':
+            return Status('lifecycle', Level.WARN, 'it was shut down', values, advice='only a restart brings it back')
+        step = {UNCONFIGURED: 'configure', INACTIVE: 'activate'}.get(state)
+        advice = f'ros2 lifecycle set {name} {step}' if step else 'wait a moment'
+        return Status('lifecycle', Level.WARN, f'{state}: no frames flow', values, advice=advice)
+
+    def _not_changeable(self) -> str:
+        """Why parameters that aren't dynamic can't be set now; empty: they can, the next configure takes them."""
+        if self._opened or self.state != UNCONFIGURED:
+            name = self.get_fully_qualified_name()
+            steps = {ACTIVE: 'deactivate and cleanup', INACTIVE: 'cleanup'}.get(self.state, 'cleanup')
+            state = self.state if self.state != UNCONFIGURED else 'being started'
+            return f'the node is {state}: set it while unconfigured (ros2 lifecycle set {name} {steps}), or restart with it'
+        return ''
+
+    def set_parameters(self, parameter_list: list[Parameter]) -> list[SetParametersResult]:
+        """See rclpy. Every reason against a value is said."""
+        return [self.set_parameters_atomically([parameter]) for parameter in parameter_list]
+
+    def set_parameters_atomically(self, parameter_list: list[Parameter]) -> SetParametersResult:
+        """See rclpy, which itself says only the first reason against them; here they are all told, and none is set."""
+        parameters = getattr(self, 'parameters', None)
+        reasons = [] if parameters is None else parameters.reasons_against(parameter_list)
+        if reasons:
+            return SetParametersResult(successful=False, reason='; '.join(reasons))
+        return super().set_parameters_atomically(parameter_list)

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn
@@ -20,10 +21,12 @@ from rclpy.node import Node
 from rclpy.utilities import remove_ros_args
 
 from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError
-from zc_perception.link.rclpy_compat import init_without_signal_handlers
+from zc_perception.link.rclpy_compat import call_soon, init_without_signal_handlers
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.nodes.parameter_sources import check_parameter_sources
+from zc_perception.nodes.liveness import Liveness
+from zc_perception.nodes.parameter_sources import check_parameter_sources, keys_for_any_node
 from zc_perception.nodes.perception_node import PerceptionNode
+from zc_perception.nodes.service_manager import Heartbeat, ServiceManager
 
 EXIT_FAILURE = 1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -102,16 +105,17 @@ class ExecutorThread:
 
 
 @contextlib.contextmanager
-def ros_context(args: Sequence[str] | None) -> Iterator[rclpy.Context]:
-    """An initialised context.
+def ros_context(args: Sequence[str] | None, context: rclpy.Context | None = None) -> Iterator[rclpy.Context]:
+    """An initialised context: *context*, or one of its own.
 
     :raises ConfigError: the command line's ROS arguments or a parameter file can't be used.
     """
-    context = rclpy.Context()
+    context = context or rclpy.Context()
     try:
         init_without_signal_handlers(context, None if args is None else list(args))
     except Exception as error:  # rclpy has several classes of its own for this
         raise ConfigError(f'ROS arguments: {" ".join(str(error).split())}') from error
+    _ARGUMENTS[context] = tuple(args or ())
     try:
         yield context
     finally:
@@ -145,6 +149,14 @@ class NodeGroup:
         """The traceback that ended the executor, if one did."""
         return self._spinner.failure
 
+    def liveness(self) -> Liveness:
+        """Whether the nodes and their executor get on."""
+        return Liveness(lambda: self.nodes, {'the executor': self.soon})
+
+    def soon(self, function: Callable[[], object]) -> None:
+        """Run a function on the executor's thread. Any thread may call this."""
+        call_soon(self._spinner.executor, function)
+
     def add_node(self, node: Node) -> None:
         """Spin one more node, whose owner destroys it after the group has ended."""
         self._spinner.executor.add_node(node)
@@ -157,14 +169,28 @@ class NodeGroup:
             node.destroy_node()
 
 
+_ARGUMENTS: weakref.WeakKeyDictionary[rclpy.Context, tuple[str, ...]] = weakref.WeakKeyDictionary()
+"""What each context was initialised with, for :func:`refuse_unknown_parameters`: only there it is seen for whom a key was meant."""
+
+
 def refuse_unknown_parameters(nodes: Sequence[PerceptionNode], known: Sequence[type[PerceptionNode]]) -> None:
-    """Check every node's start-up keys against all nodes of the package.
+    """Check every node's start-up keys against all nodes of the package. Those that were set for nodes of any name are warned of.
 
     :raises ConfigError: a key that none has.
     """
     elsewhere = [*(spec.name for kind in known for spec in kind.SPECS), *(prefix for kind in known for prefix in kind.PREFIXES)]
+    elsewhere += [name for node in nodes for name in node.parameters.qos_overrides()]
     for node in nodes:
-        node.parameters.refuse_unknown(elsewhere)
+        for sentence in node.parameters.refuse_unknown(elsewhere, keys_for_any_node(_ARGUMENTS.get(node.context, ()))):
+            node.get_logger().warning(sentence)
+
+
+def serve(stop: StopRequest, liveness: Liveness) -> None:
+    """Wait for the end; meanwhile a service manager, where one has started us, hears that we are ready and live."""
+    with ServiceManager() as manager:
+        manager.ready()
+        Heartbeat(manager, liveness.worry).wait(stop.wait)
+        manager.stopping()
 
 
 class OptionParser(argparse.ArgumentParser):
@@ -220,8 +246,9 @@ def run_program(
             with ros_context(argv[1:]) as context, NodeGroup(context, _checked(build(context, options), argv), stop.set) as group:
                 group.start()
                 for node in group.nodes:
-                    node.get_logger().info('ready')
-                stop.wait()
+                    waits = '' if node.parameters['autostart'] else f': ros2 lifecycle set {node.get_fully_qualified_name()} configure'
+                    node.get_logger().info(f'ready{waits}')
+                serve(stop, group.liveness())
                 if group.failure is not None:
                     print(group.failure, file=sys.stderr)
                     return EXIT_FAILURE

@@ -16,13 +16,16 @@ from zc_perception.camera.recording import SUFFIX
 from zc_perception.camera.recording_writer import RAW_SUFFIX, FrameRecorder, RecorderStatistics
 from zc_perception.errors import ConfigError, FrameReleasedError
 from zc_perception.frame import Frame
+from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.rungs import ROS_MESSAGE
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.frame_links import SUBSCRIPTION_SPECS, subscribe_frames, subscription_status
+from zc_perception.nodes.meeting_point import process_ledger
 from zc_perception.nodes.parameters import ParameterSpec
-from zc_perception.nodes.perception_node import PerceptionNode
+from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode
 from zc_perception.nodes.process import EXIT_FAILURE, refuse_unknown_parameters, run_program
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
+from zc_perception.observe.recent import RecentCount
 
 _WAIT_S = 0.1
 # Copied at once and released: one frame in work, one behind it.
@@ -34,6 +37,7 @@ _SPECS = (
     ParameterSpec('max_frames', 0, 'End after so many frames; 0: never.', '', 0, 2**31 - 1),
     ParameterSpec('max_duration', 0.0, 'End so long after the first frame; 0: never.', 's', 0.0, 1e6),
     *SUBSCRIPTION_SPECS,
+    *LIFECYCLE_SPECS,
 )  # fmt: skip
 
 
@@ -48,29 +52,50 @@ class RecorderNode(PerceptionNode):
 
     def __init__(self, *, ledger: CopyLedger | None = None, on_finished: Callable[[], None] | None = None, **node_options: Any) -> None:
         super().__init__('recorder', **node_options)
-        self.ledger = ledger or CopyLedger()
+        self.ledger = ledger or process_ledger(self.context)
         self._on_finished = on_finished
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._recorder: FrameRecorder | None = None
+        self._closed_recorder: FrameRecorder | None = None
+        self._subscription: AdaptedSubscription[Frame] | None = None
         self._taken = 0
         self._first_s: float | None = None
         self._finished = False
+        self._begin()
+        self._left_out = RecentCount()
+        self._diagnostics = DiagnosticsPublisher(self, self.collect_diagnostics)
+
+    def _open(self) -> None:
+        """The file, and the subscription, which takes nothing before the node is active."""
         path = self.parameters['path']
         if not path:
             raise ConfigError(f"parameter 'path' is empty; set it to the file to write, ending in {SUFFIX} or {RAW_SUFFIX}")
-        self.recorder = FrameRecorder(
+        self._taken, self._first_s, self._finished = 0, None, False
+        self._recorder = FrameRecorder(
             path, ledger=self.ledger, buffer_bytes=self.parameters['buffer'] << 20, overwrite=self.parameters['overwrite']
         )  # fmt: skip
-        try:
-            self.subscription = subscribe_frames(self, self.parameters, self.ledger, QoSProfile(depth=4), held=_HELD)
-            self._diagnostics = DiagnosticsPublisher(self, self.collect_diagnostics)
-        except BaseException:
-            self.recorder.close()
-            raise
+        self._subscription = subscribe_frames(self, self.parameters, self.ledger, QoSProfile(depth=4), held=_HELD)
+        self._subscription.pause()
 
-    def start(self) -> None:
-        """See :class:`PerceptionNode`."""
-        self.subscription.update_rung()
+    @property
+    def recorder(self) -> FrameRecorder:
+        """What writes, once the node has been configured."""
+        if self._recorder is None:
+            raise AttributeError(f"node '{self.get_name()}' is {self.state}: it records nothing; configure it")
+        return self._recorder
+
+    @property
+    def subscription(self) -> AdaptedSubscription[Frame]:
+        """Of ``image_raw``, while the node is configured."""
+        if self._subscription is None:
+            raise AttributeError(f"node '{self.get_name()}' is {self.state}: it has no subscription; configure it")
+        return self._subscription
+
+    def _activate(self) -> None:
+        self._flowing = True
+        self._stop.clear()
+        self.subscription.resume()
         self._thread = threading.Thread(target=self._run, name='recorder input', daemon=True)
         self._thread.start()
 
@@ -111,8 +136,10 @@ class RecorderNode(PerceptionNode):
         return self._finished
 
     def collect_diagnostics(self) -> list[Status]:
-        """What was written and lost, and by which link."""
-        return [self._recording_status(self.recorder.statistics()), subscription_status(self.subscription)]
+        """The state, what was written and lost, and by which link."""
+        if self._recorder is None or self._subscription is None:
+            return [self.lifecycle_status()]
+        return [self.lifecycle_status(), self._recording_status(self.recorder.statistics()), subscription_status(self.subscription)]
 
     def _recording_status(self, statistics: RecorderStatistics) -> Status:
         values = {
@@ -124,24 +151,33 @@ class RecorderNode(PerceptionNode):
             'files': ', '.join(statistics.files),
         }
         if self.recorder.failed:
-            return Status('recording', Level.ERROR, statistics.failure, values)
-        if statistics.refused or statistics.dropped:
-            return Status('recording', Level.WARN, f'frames were left out: {self._reason()}', values)
+            return Status('recording', Level.ERROR, statistics.failure, values, 'make room, then start a new recording')
+        if self._left_out.see(statistics.refused + statistics.dropped):
+            return Status('recording', Level.WARN, f'frames were left out lately: {self._reason()}', values, 'the figures say how many')
         if self.subscription.statistics().rung == ROS_MESSAGE:
-            text = 'frames come as messages, converted: the recording is not what the camera gave; record on its host'
-            return Status('recording', Level.WARN, text, values)
+            text = 'frames come as messages, converted: the recording is not what the camera gave'
+            return Status('recording', Level.WARN, text, values, "record on the camera's host, and let nobody else publish there")
         return Status('recording', Level.OK, 'finished' if self._finished else 'recording', values)
 
-    def stop(self) -> None:
-        """See :class:`PerceptionNode`. What was copied is written as long as the disk goes on; one that is stuck is given up."""
-        if self._stop.is_set():
-            return
+    def _deactivate(self) -> None:
+        """What was taken is copied already, and goes to the disk by itself; the file stays open for more."""
+        if self._subscription is not None:
+            self._subscription.pause()
         self._stop.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=1.5)
-        self.subscription.destroy()
-        whole = self.recorder.close()
-        done = self.recorder.statistics()
+        self._thread = None
+
+    def _cleanup(self) -> None:
+        """What was copied is written as long as the disk goes on; one that is stuck is given up."""
+        if self._subscription is not None:
+            self._subscription.destroy()
+            self._subscription = None
+        if self._recorder is None or self._closed_recorder is self._recorder:
+            return
+        self._closed_recorder = self._recorder
+        whole = self._recorder.close()
+        done = self._recorder.statistics()
         self.get_logger().info(
             f'{done.recorded} frames in {", ".join(done.files) or "no file"}, {done.dropped} left out for the disk, {done.refused} refused'
         )

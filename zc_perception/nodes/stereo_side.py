@@ -22,6 +22,7 @@ class StereoRig:
 
     def __init__(self) -> None:
         self._sides: StereoSides | None = None
+        self._begun: set[Side] = set()
 
     @property
     def sides(self) -> StereoSides:
@@ -30,7 +31,7 @@ class StereoRig:
             raise ConfigError('stereo: no side has begun')
         return self._sides
 
-    def settle(self, rule: PairingRule) -> None:
+    def settle(self, side: Side, rule: PairingRule) -> None:
         """A side wants to pair by *rule*.
 
         :raises ConfigError: the other side wants something else.
@@ -38,6 +39,13 @@ class StereoRig:
         if self._sides is None:
             self._sides = StereoSides(rule)
         self._sides.rule.check_same(rule)
+        self._begun.add(side)
+
+    def end(self, side: Side) -> None:
+        """A side has ended; after both the rule may be another one. Idempotent."""
+        self._begun.discard(side)
+        if not self._begun:
+            self._sides = None
 
     def side(self, side: Side) -> StereoSide:
         """For that side's capture node."""
@@ -51,6 +59,7 @@ class StereoSide:
         self._rig = rig
         self.side = side
         self._seen = (0, 0)
+        self._paired = True
 
     def begin(self, node: str, parameters: Mapping[str, Any]) -> None:
         """Take the pairing from a node's *parameters*.
@@ -61,16 +70,22 @@ class StereoSide:
         try:
             if parameters['keep_all']:
                 raise ConfigError("parameter 'keep_all' is true; frames become pairs by the time at which they come, set it to false")
-            self._rig.settle(PairingRule(round(parameters['stereo_tolerance'] * 1e9), by_stamp))
+            self._rig.settle(self.side, PairingRule(round(parameters['stereo_tolerance'] * 1e9), by_stamp))
         except ConfigError as error:
             raise ConfigError(f"node '{node}': {error}") from None
+
+    def end(self) -> None:
+        """The node is cleaned up. Idempotent."""
+        self._rig.end(self.side)
+        self._seen = (0, 0)
+        self._paired = True
 
     def join(self, camera: Camera) -> SideCamera:
         """The camera, of which only frames come out that have a counterpart."""
         return self._rig.sides.join(self.side, camera)
 
     def status(self) -> Status:
-        """Pairs and what had no counterpart, of both sides; whether pairs came since the last look."""
+        """Pairs and what had no counterpart, of both sides; whether pairs come."""
         sides, other = self._rig.sides, self.side.other.value
         found = sides.statistics()
         alone = dict(found.alone)
@@ -86,16 +101,16 @@ class StereoSide:
             'restarts': found.restarts,
         }
         (pairs, dropped), self._seen = self._seen, (found.pairs, found.dropped)
+        # What was last heard of them holds until there is something new.
+        if found.pairs > pairs or found.dropped > dropped:
+            self._paired = found.pairs > pairs
         if not sides.present(self.side.other):
-            return Status('stereo', Level.WARN, f'the {other} camera is not open: no frame has a counterpart, none is published', values)
-        if found.pairs > pairs or found.dropped == dropped:
+            text = f'the {other} camera is not open: no frame has a counterpart, none is published'
+            return Status('stereo', Level.WARN, text, values, f'see part camera of the {other} node')
+        if self._paired:
             return Status('stereo', Level.OK, f'{found.pairs} pairs', values)
         if found.apart_ns is None or found.apart_ns <= sides.rule.tolerance_ns:
-            return Status('stereo', Level.WARN, f'frames of the {other} camera do not come', values)
-        return Status(
-            'stereo',
-            Level.WARN,
-            f'frames come {found.apart_ns / 1e6:.1f} ms apart, the tolerance is {tolerance}: '
-            'trigger the cameras together or raise stereo_tolerance',
-            values,
-        )
+            text = f'frames of the {other} camera do not come'
+            return Status('stereo', Level.WARN, text, values, 'look at its cable and power, and at its trigger')
+        text = f'frames come {found.apart_ns / 1e6:.1f} ms apart, the tolerance is {tolerance}'
+        return Status('stereo', Level.WARN, text, values, 'trigger the cameras together or raise stereo_tolerance')

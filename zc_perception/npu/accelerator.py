@@ -47,7 +47,10 @@ class ImportHandle:
 
 
 class Job(Protocol):
-    """A submitted frame. Its owner ends it by exactly one of :meth:`close` and :meth:`abandon`."""
+    """A submitted frame. Its owner ends it by exactly one of :meth:`close` and :meth:`abandon`.
+
+    A job may have ``device_seqno``, the driver's own number of it (from 1), by which it is found again among the kernel's events.
+    """
 
     @property
     def fence(self) -> Fence:
@@ -127,6 +130,9 @@ class Accelerator(Protocol):
 
     def tidy(self) -> None:
         """Let go of buffers whose owners have given them up since. Cheap; for when there is nothing else to do."""
+
+    def tune(self, *, import_cache: bool, timeout_s: float) -> None:
+        """Take over, between two frames, what may change while it runs. What it doesn't know it ignores."""
 
     @property
     def imports(self) -> int:

@@ -286,6 +286,9 @@ class CpuAccelerator:
     def tidy(self) -> None:
         """See :class:`Accelerator`. It keeps nothing between frames."""
 
+    def tune(self, *, import_cache: bool, timeout_s: float) -> None:
+        """See :class:`Accelerator`. It imports nothing, and its jobs end by themselves."""
+
     def submit(self, handle: ImportHandle, frame: Frame) -> CpuJob:
         """See :class:`Accelerator`."""
         if self._engine is None or self._worker is None:

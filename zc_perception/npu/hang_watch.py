@@ -23,6 +23,10 @@ class HangWatch:
         self._last_ns = 0
         self._full_since_ns = 0
 
+    def set_timeout(self, timeout_s: float) -> None:
+        """Of the jobs that come."""
+        self._timeout_s = timeout_s
+
     def start(self) -> None:
         """A result came, or another device."""
         self._in_a_row = self._full_since_ns = 0

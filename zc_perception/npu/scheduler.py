@@ -16,7 +16,6 @@ from typing import TypeVar
 from zc_perception.errors import DeviceLostError, ZcError
 from zc_perception.frame import Frame
 from zc_perception.frame_queue import FrameQueue
-from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import Fence
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.npu.accelerator import Accelerator
@@ -25,8 +24,8 @@ from zc_perception.npu.in_flight import InFlight
 from zc_perception.npu.late_places import LatePlaces
 from zc_perception.npu.recovering_device import DeviceState, RecoveringDevice, Reopen
 from zc_perception.npu.scheduler_calls import CallQueue
+from zc_perception.npu.scheduler_requests import SchedulerRequests
 from zc_perception.npu.scheduler_statistics import SchedulerStatistics
-from zc_perception.pixel.layout import ImageLayout
 
 _IDLE_POLL_S = 0.2
 _LONGEST_STOP_S = 1.0
@@ -35,7 +34,7 @@ T = TypeVar('T')
 __all__ = ['InFlight', 'Scheduler']
 
 
-class Scheduler:
+class Scheduler(SchedulerRequests):
     """One thread: waits for the queue, all fences and its owner in one poll(2), submits frames, hands results over in frame order.
 
     A timeout, a device's error or a callback that raises costs that frame, never the thread. A lost device
@@ -71,6 +70,8 @@ class Scheduler:
         self._queue = queue
         self._on_result = on_result
         self._on_error = on_error
+        #: The job of the frame that ``on_error`` is told of; ``None``: the device never had it.
+        self.failing: InFlight | None = None
         self._accept = accept
         self._keep_all = keep_all
         self._wanted = max(1, in_flight)
@@ -98,6 +99,11 @@ class Scheduler:
     def accelerator(self) -> Accelerator:
         """The one in use; while the device is lost, the closed one that it was."""
         return self._device.accelerator
+
+    @property
+    def thread(self) -> threading.Thread:
+        """For whoever sets its priority."""
+        return self._thread
 
     @property
     def state(self) -> DeviceState:
@@ -143,39 +149,6 @@ class Scheduler:
         with self._lock:
             if not self._wake.closed:
                 os.eventfd_write(self._wake.fileno(), 1)
-
-    def trial_import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> Callable[[], None] | None:
-        """:meth:`Accelerator.trial_import` from another thread, between two frames. While the device is lost nothing is tried: the
-        buffers are imported when the first frame comes to the new one.
-
-        :raises AcceleratorError: the accelerator can't import them, or had no time for it.
-        """
-
-        def attempt() -> Callable[[], None] | None:
-            if self.state.recovering:
-                return None
-            accelerator = self._device.accelerator
-            try:
-                undo = accelerator.trial_import(layout, buffers)
-            except DeviceLostError as error:
-                lost = self._device.loss(error)
-                if not lost or not self._thread.is_alive():
-                    raise
-                self._lose(lost)
-                return None
-            return None if undo is None else lambda: self._between_frames(lambda: self._undo(undo, accelerator))
-
-        return None if self.state.recovering else self._between_frames(attempt)
-
-    def _undo(self, undo: Callable[[], None], accelerator: Accelerator) -> None:
-        # A device that came in its place doesn't know the import.
-        if self._device.accelerator is accelerator and not self.state.recovering:
-            undo()
-
-    def _between_frames(self, function: Callable[[], T]) -> T:
-        if not self._thread.is_alive() or threading.current_thread() is self._thread:
-            return function()
-        return self._calls.run(function, self._awake, self._timeout_s + _CALL_MARGIN_S)
 
     def _run(self) -> None:
         try:
@@ -298,8 +271,10 @@ class Scheduler:
         try:
             accelerator = self._device.accelerator
             handle = accelerator.import_frame(frame)
+            submitted_ns = time.monotonic_ns()
             job = accelerator.submit(handle, frame)
-            entry = InFlight(frame, handle, job, received_ns, received_ns + self._timeout_ns, job.fence.fileno())
+            deadline_ns = received_ns + self._timeout_ns
+            entry = InFlight(frame, handle, job, received_ns, deadline_ns, job.fence.fileno(), submitted_ns=submitted_ns)
             self._poller.register(entry.fence_fd, select.POLLIN)
         except Exception as error:
             lost = self._device.loss(error)
@@ -343,7 +318,7 @@ class Scheduler:
                 lost = self._count_late(entry) or lost
             else:
                 self._counts.failed += 1
-            self._report(entry.frame, error)
+            self._report(entry.frame, error, entry)
         else:
             self._counts.completed += 1
             self._hang_watch.start()
@@ -358,7 +333,7 @@ class Scheduler:
         self._stop_waiting(entry)
         hanging = self._count_late(entry)
         why = 'no result when the node stopped' if self._stop else f'no result within {self._timeout_s:g} s'
-        self._report(entry.frame, TimeoutError(why))
+        self._report(entry.frame, TimeoutError(why), entry)
         fence = self._late.give_up(entry.job, self._timeout_s)
         lost = self._device.guarded(self._device.accelerator.release, entry.handle)
         self._release(entry.frame, fence)
@@ -377,16 +352,18 @@ class Scheduler:
             entry = self._jobs[0]
             self._stop_waiting(entry)
             self._counts.failed += 1
-            self._report(entry.frame, DeviceLostError(f'the device was lost with the frame in flight: {reason}'))
+            self._report(entry.frame, DeviceLostError(f'the device was lost with the frame in flight: {reason}'), entry)
             self._release(entry.frame, self._late.give_up(entry.job, self._timeout_s))
             self._jobs.popleft()
         self._hang_watch.start()
         self._late.clear()
         self._device.lose(reason)
 
-    def _report(self, frame: Frame, error: Exception) -> None:
+    def _report(self, frame: Frame, error: Exception, entry: InFlight | None = None) -> None:
+        self.failing = entry
         with contextlib.suppress(Exception):  # it has been counted
             self._on_error(frame, error)
+        self.failing = None
 
     def _release(self, frame: Frame, fence: Fence | None = None) -> None:
         """A view of the pixels that a callback kept costs that frame, not the thread: its finalizer takes it back, and is counted."""

@@ -17,8 +17,9 @@ from zc_perception.pixel.layout import ImageLayout
 
 # One frame is being handed over while the next one comes.
 RESERVE = 2
-# Buffers that a source has queued itself, or that come by later, beyond those found at first.
-MORE = 8
+# Buffers that a source has queued itself, or that come by later, beyond those found at first: a V4L2 pool grows to 32 while consumers are
+# slow. With fewer slots than that each frame would be a new buffer to every consumer, which imports it anew.
+MORE = 24
 # No new buffer for so long, and for so many frame periods: its source has no more.
 _IDLE_S, _IDLE_FRAMES, _MAX_IDLE_S = 0.3, 4, 1.5
 _MAX_SIGNATURES = 64

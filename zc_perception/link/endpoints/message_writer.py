@@ -57,7 +57,8 @@ class MessageWriter(Generic[T]):
         self._holder = f'{node.get_fully_qualified_name()}:to_ros'
         self._adapter = adapter
         self._outputs: list[tuple[Any, Callable[[T], Any]]] = [(self._publisher, adapter.to_ros)]
-        self._outputs += [(node.create_publisher(e.ros_type, self.topic + e.suffix, qos), e.convert) for e in extras]
+        self._extras: dict[str, Any] = {}
+        self._profile = qos
         # Keep-all would pin every frame while a conversion is slow.
         depth = (self._qos.depth or 1) if adapter.leased else self._qos.depth
         self._queue: KeepLastQueue[T] = KeepLastQueue(depth, adapter.release)
@@ -70,6 +71,29 @@ class MessageWriter(Generic[T]):
         self._number = 0
         self.conversions = 0
         self.errors = 0
+        self.offer(extras)
+
+    def convert_by(self, to_ros: Callable[[T], Any]) -> None:
+        """See :meth:`AdaptedPublisher.convert_by`."""
+        with self._lock:
+            self._outputs = [(self._publisher, to_ros), *self._outputs[1:]]  # its readers take no lock: replaced, never changed
+
+    def offer(self, extras: Sequence[ExtraMessage[T]]) -> None:
+        """See :meth:`AdaptedPublisher.offer`. A publisher stays while its topic is among them."""
+        with self._lock:
+            if self._stop.is_set():
+                return
+            before, self._extras = self._extras, {}
+            outputs = self._outputs[:1]
+            for extra in extras:
+                publisher = before.pop(extra.suffix, None)
+                if publisher is None:
+                    publisher = self._node.create_publisher(extra.ros_type, self.topic + extra.suffix, self._profile)
+                self._extras[extra.suffix] = publisher
+                outputs.append((publisher, extra.convert))
+            self._outputs = outputs
+        for publisher in before.values():
+            self._node.destroy_publisher(publisher)
 
     def readers(self) -> int:
         """Plain readers of the topic itself, in any process."""

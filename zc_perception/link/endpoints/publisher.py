@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -47,6 +47,22 @@ class PublisherStatistics:
     conversions: int
     conversions_skipped: int
     conversion_errors: int
+
+
+@dataclass(frozen=True)
+class InProcessPeer:
+    """A subscription of this process.
+
+    :param name: its holder's.
+    :param sent: objects that were put into its queue.
+    :param dropped: those of them that a newer one replaced there.
+    :param refused: objects that its quota kept from it.
+    """
+
+    name: str
+    sent: int
+    dropped: int
+    refused: int
 
 
 class AdaptedPublisher(Generic[T]):
@@ -108,6 +124,14 @@ class AdaptedPublisher(Generic[T]):
         announcement = Announcement(self.publisher_id, host_id(), socket, width, height, tuple(formats), heap)
         self._announcer.publish(String(data=announcement.to_json()))
 
+    def convert_by(self, to_ros: Callable[[T], Any]) -> None:
+        """Make messages in another way from the next object on. Any thread."""
+        self._writer.convert_by(to_ros)
+
+    def offer(self, extras: Sequence[ExtraMessage[T]]) -> None:
+        """Have these further messages from now on, in place of those before. Any thread."""
+        self._writer.offer(extras)
+
     def image_readers(self) -> int:
         """Plain readers of the topic, in any process."""
         return self._writer.readers()
@@ -162,6 +186,10 @@ class AdaptedPublisher(Generic[T]):
             self._writer.skipped,
             self._writer.errors,
         )
+
+    def in_process_peers(self) -> tuple[InProcessPeer, ...]:
+        """Who gets objects as they are."""
+        return tuple(InProcessPeer(s.holder, s.delivered, s.queue.dropped, s.refused) for s in self._bus_publisher.matched)
 
     def destroy(self) -> None:
         """Leave the bus, the sockets and the graph; objects that were delivered stay with their holders."""

@@ -31,6 +31,16 @@ def link_qos(profile: QoSProfile) -> LinkQos:
     )
 
 
+IN_PROCESS_ATTRIBUTE = 'use_intra_process_comms'
+"""Of a node: ``False`` keeps its endpoints to messages over DDS, as the container's extra argument of that name does. It has to be there
+before the endpoints are."""
+
+
+def uses_direct_links(node: Node) -> bool:
+    """Whether the node's endpoints may hand on objects, in the process or by shared memory."""
+    return bool(getattr(node, IN_PROCESS_ATTRIBUTE, True))
+
+
 def bus_key(node: Node, topic: str, ros_type: type[Any]) -> BusKey:
-    """Where publishers and subscriptions of one topic meet."""
-    return id(node.context), topic, f'{ros_type.__module__.split(".")[0]}/{ros_type.__name__}'
+    """Where publishers and subscriptions of one topic meet; with nobody, if the node doesn't use direct links."""
+    return id(node.context) if uses_direct_links(node) else object(), topic, f'{ros_type.__module__.split(".")[0]}/{ros_type.__name__}'

@@ -35,6 +35,9 @@ class RemoteLinks(Protocol[T]):
     def update(self, reachable: Sequence[Announcement], announced: Sequence[Announcement]) -> Sequence[RemotePublisher]:
         """Connect to *reachable*, leave others, and say how far it is with each of *announced*."""
 
+    def hold(self, held: int) -> None:
+        """The owner holds so many frames at a time from now on. Publishers that granted fewer are left, and met again by :meth:`update`."""
+
     def connected(self) -> Collection[str]:
         """Ids of the publishers that are connected."""
 
@@ -46,15 +49,23 @@ class RemoteLinks(Protocol[T]):
 
 
 class NoLinks:
-    """For types that have no memory to share, and for owners that don't want it."""
+    """For types that have no memory to share, and for owners that don't want it.
+
+    :param reason: why there are none, for people.
+    """
+
+    def __init__(self, reason: str = 'this subscription takes no shared memory') -> None:
+        self._reason = reason
 
     def open(self, *_: Any) -> None:
         """See :class:`RemoteLinks`."""
 
     def update(self, reachable: Sequence[Announcement], announced: Sequence[Announcement]) -> Sequence[RemotePublisher]:
         """See :class:`RemoteLinks`."""
-        reason = 'this subscription takes no shared memory'
-        return [RemotePublisher(a.publisher_id, RemoteState.IMPOSSIBLE, reason) for a in announced]
+        return [RemotePublisher(a.publisher_id, RemoteState.IMPOSSIBLE, self._reason) for a in announced]
+
+    def hold(self, held: int) -> None:
+        """See :class:`RemoteLinks`."""
 
     def connected(self) -> Collection[str]:
         """See :class:`RemoteLinks`."""
@@ -69,3 +80,4 @@ class NoLinks:
 
 
 NO_LINKS: Any = NoLinks()
+DDS_ONLY: Any = NoLinks('use_intra_process_comms is false for this node')

@@ -70,6 +70,9 @@ class _Source:
         return None
 
 
+OTHER_HOST = 'it is on another host'
+
+
 class _Link:
     """One publisher's client, and how its frames get to the queue."""
 
@@ -211,6 +214,17 @@ class SharedMemoryLinks:
             self._queue.detach(link.source)
         (link.receiver or link.client).close()
 
+    def hold(self, held: int) -> None:
+        """See :class:`RemoteLinks`."""
+        with self._lock:
+            if held <= self._held:
+                return
+            self._held = held
+            links = list(self._links.values())
+            self._links.clear()
+        for link in links:
+            self._end(link)
+
     def connected(self) -> Collection[str]:
         """See :class:`RemoteLinks`."""
         with self._lock:
@@ -241,7 +255,7 @@ class SharedMemoryLinks:
 
 def _why_not(announcement: Announcement) -> str:
     if announcement.host_id != host_id():
-        return 'it is on another host'
+        return OTHER_HOST
     if not announcement.socket:
         return 'it offers no shared memory'
     return "not every publisher's QoS matches"

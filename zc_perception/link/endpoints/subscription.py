@@ -19,8 +19,8 @@ from zc_perception.link.bus import BUS, BusPublisher, BusSubscription
 from zc_perception.link.duplicates import REMEMBERED, DuplicateFilter, message_identity
 from zc_perception.link.endpoints.discovery import Announcements, count_publishers
 from zc_perception.link.endpoints.executor_wake import ExecutorWake
-from zc_perception.link.endpoints.qos import ANNOUNCEMENTS_QOS, bus_key, link_qos
-from zc_perception.link.endpoints.remote_links import NO_LINKS, RemoteLinks
+from zc_perception.link.endpoints.qos import ANNOUNCEMENTS_QOS, bus_key, link_qos, uses_direct_links
+from zc_perception.link.endpoints.remote_links import DDS_ONLY, NO_LINKS, RemoteLinks
 from zc_perception.link.rclpy_compat import call_soon, tells_message_info
 from zc_perception.link.rungs import REFUSED, UNMATCHED, Choice, LocalPublisher, TopicView, choose
 from zc_perception.link.type_adapter import Releaser, TypeAdapter
@@ -106,7 +106,7 @@ class AdaptedSubscription(Generic[T]):
             self._duplicates.direct if self._stamped else None,
             adapter.custom_type,
         )
-        self._remote = remote
+        self._remote = remote = remote if uses_direct_links(node) else DDS_ONLY
         self._announcements = Announcements()
         self._unreachable_since: float | None = None
         self._releaser = Releaser(adapter)
@@ -119,6 +119,7 @@ class AdaptedSubscription(Generic[T]):
         self._choice = Choice(UNMATCHED, 'no publisher', False)
         self._said = UNMATCHED, 'no publisher'
         self._closed = False
+        self._paused = False
         remote.open(self.queue, self._wanted, self._accept_direct, self._deliver if callback else None, self._remote_changed)
         BUS.add_subscription(self._key, self._bus_subscription)
         self._announcement_reader = node.create_subscription(String, self.topic + SUFFIX, self._on_announcement, ANNOUNCEMENTS_QOS)
@@ -140,8 +141,44 @@ class AdaptedSubscription(Generic[T]):
     def update_rung(self) -> None:
         """Look at who publishes now and move to the best rungs. Called by a timer, and by an owner that doesn't want to wait for it."""
         with self._rung_lock:
-            if not self._closed:
+            if not self._closed and not self._paused:
                 self._move_to(choose(self._view()))
+
+    def pause(self) -> None:
+        """Take nothing until :meth:`resume`: what is queued is released, publishers of other processes are left, and no reader is held.
+        Whoever announces itself is still noted. Idempotent.
+        """
+        with self._rung_lock:
+            if self._closed or self._paused:
+                return
+            self._paused = True
+            BUS.remove_subscription(self._key, self._bus_subscription)
+            self._remote.update((), ())
+            self.queue.refuse()
+            self._on_bus = False
+            if self._reader is not None:
+                self._node.destroy_subscription(self._reader)
+                self._reader = None
+            self._choice = Choice(UNMATCHED, 'paused', False)
+            self._said = self._choice.rung, self._choice.reason
+
+    def resume(self) -> None:
+        """Undo :meth:`pause`."""
+        with self._rung_lock:
+            if self._closed or not self._paused:
+                return
+            self._paused = False
+            self.queue.accept()
+            self._on_bus = True
+            BUS.add_subscription(self._key, self._bus_subscription)
+        self.update_rung()
+
+    def hold(self, held: int) -> None:
+        """The owner holds so many frames at a time from now on."""
+        with self._rung_lock:
+            if not self._closed:
+                self._remote.hold(held)
+        self.update_rung()
 
     def _remote_changed(self) -> None:
         """From a thread of the links: entities come and go on the executor's."""
@@ -173,7 +210,7 @@ class AdaptedSubscription(Generic[T]):
 
     def _patient(self, unannounced: int) -> bool:
         """Whether to wait for announcements a little longer."""
-        if self._remote is NO_LINKS:
+        if self._remote in (NO_LINKS, DDS_ONLY):
             return False
         now = time.monotonic()
         if unannounced == 0:

@@ -1,99 +1,21 @@
-"""Entry points of ``component_container`` and ``component_container_mt``."""
+"""Entry points of ``component_container`` and ``component_container_mt``, see :mod:`~zc_perception.nodes.main`."""
 
 from __future__ import annotations
 
-import io
-import os
-import sys
-import threading
-from functools import partial
-from typing import NoReturn
-
-import rclpy
-from rclpy.utilities import remove_ros_args
-
-from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError
-from zc_perception.link.rclpy_compat import call_soon
-from zc_perception.nodes.container.executor import ContainerExecutor
-from zc_perception.nodes.container.manager import THREADS, ComponentManager
-from zc_perception.nodes.container.memory_use import limit_heaps
-from zc_perception.nodes.liveness import Liveness
-from zc_perception.nodes.process import EXIT_FAILURE, OptionParser, StopRequest, ros_context, serve
-
-_UNLOAD_S = 1.2
-_EXECUTOR_ENDS_S = 0.2
-_DESCRIPTION = {
-    False: 'Holds components (rclpy_components) that are loaded on request; one thread runs all their callbacks.',
-    True: 'Holds components (rclpy_components) that are loaded on request; parameter thread_num says how many threads run their callbacks.',
-}
+from zc_perception.nodes.early_end import end_quietly
 
 
 def component_container() -> int:
     """``component_container``."""
-    return run('component_container', multi_threaded=False)
+    end_quietly()
+    from zc_perception.nodes.container import program
+
+    return program.run('component_container', multi_threaded=False)
 
 
 def component_container_mt() -> int:
     """``component_container_mt``."""
-    return run('component_container_mt', multi_threaded=True)
+    end_quietly()
+    from zc_perception.nodes.container import program
 
-
-def run(program: str, *, multi_threaded: bool) -> int:
-    """Run until a signal; the exit code: 0 then, :data:`EXIT_USAGE` with one line for a wrong argument, 1 for a bug."""
-    limit_heaps()
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # components print, and a launch file shows it when it is written
-    with StopRequest() as stop:
-        try:
-            _check_arguments(program, multi_threaded)
-            # The default context, so that a component's own rclpy.ok(), and what it creates besides, are of the same world.
-            with ros_context(sys.argv[1:], rclpy.get_default_context()) as context:
-                return _serve(context, stop, multi_threaded)
-        except ZcError as error:
-            print(f'{program}: error: {error}', file=sys.stderr)
-            return EXIT_USAGE
-
-
-def _check_arguments(program: str, multi_threaded: bool) -> None:
-    """:raises ConfigError: an argument that is none of ROS's."""
-    try:
-        own = remove_ros_args(sys.argv)[1:]
-    except Exception as error:  # rclpy has several classes of its own for this
-        raise ConfigError(f'ROS arguments: {" ".join(str(error).split())}') from error
-    OptionParser(prog=program, description=_DESCRIPTION[multi_threaded]).parse_args(own)
-
-
-def _serve(context: rclpy.Context, stop: StopRequest, multi_threaded: bool) -> int:
-    manager = ComponentManager(context, multi_threaded=multi_threaded)
-    components = ContainerExecutor(context, 'components', manager.component_threads, manager.on_callback_error, stop.set)
-    services = ContainerExecutor(context, 'container', THREADS, manager.on_callback_error, stop.set)
-    services.add_node(manager)
-    components.start()
-    services.start()
-    manager.use(components)
-    manager.get_logger().info(f'ready: {manager.component_threads} thread(s) for components')
-    executors = {'the executor of components': partial(call_soon, components), 'the executor of services': partial(call_soon, services)}
-    serve(stop, Liveness(manager.workers, executors))
-    ended = manager.close(_UNLOAD_S)
-    ended &= services.stop(_EXECUTOR_ENDS_S) & components.stop(_EXECUTOR_ENDS_S)
-    failure = components.failure or services.failure
-    if failure is not None:
-        print(failure, file=sys.stderr)
-    code = 0 if failure is None else EXIT_FAILURE
-    staying = sorted(t.name for t in threading.enumerate() if not t.daemon and t is not threading.main_thread())
-    if not ended or staying:
-        busy = [
-            *(f'a callback of {name or "a component"}' for name in (*services.busy(), *components.busy())),
-            *(f"thread '{name}'" for name in staying),
-        ]
-        manager.get_logger().warning(f'ends without waiting for: {", ".join(busy) or "a component"}')
-        _end_at_once(code)
-    manager.destroy_node()
-    return code
-
-
-def _end_at_once(code: int) -> NoReturn:
-    """The interpreter's own end would wait for threads that don't end, or be disturbed by them."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    return program.run('component_container_mt', multi_threaded=True)

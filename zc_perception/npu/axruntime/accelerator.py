@@ -203,6 +203,10 @@ class AxRuntimeAccelerator:
     def tidy(self) -> None:
         """See :class:`Accelerator`. It keeps nothing of the frames."""
 
+    def tune(self, *, import_cache: bool, timeout_s: float) -> None:
+        """See :class:`Accelerator`. It imports no frames."""
+        self._timeout_s = timeout_s
+
     def submit(self, handle: ImportHandle, frame: Frame) -> AxRuntimeJob:
         """See :class:`Accelerator`."""
         worker, writer = self._worker, self._writer

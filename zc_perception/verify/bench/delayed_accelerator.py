@@ -184,6 +184,9 @@ class DelayedAccelerator:
         """See :class:`~zc_perception.npu.accelerator.Accelerator`."""
         return {'imports': self._cache.misses}
 
+    def tune(self, *, import_cache: bool, timeout_s: float) -> None:
+        """See :class:`Accelerator`."""
+
     def tidy(self) -> None:
         """See :class:`~zc_perception.npu.accelerator.Accelerator`."""
         self._cache.forget_ended()

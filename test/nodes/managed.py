@@ -1,0 +1,180 @@
+"""A few nodes in a ROS domain of their own, spun, and a manager that asks them for transitions as ``ros2 lifecycle`` does."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import rclpy
+from lifecycle_msgs.msg import Transition, TransitionEvent
+from lifecycle_msgs.srv import ChangeState, GetAvailableStates, GetAvailableTransitions, GetState
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+
+from zc_perception.nodes.perception_node import PerceptionNode
+from zc_perception.nodes.process import ExecutorThread
+
+WAIT_S = 30.0
+CONFIGURE, ACTIVATE, DEACTIVATE, CLEANUP = (
+    Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_ACTIVATE, Transition.TRANSITION_DEACTIVATE, Transition.TRANSITION_CLEANUP
+)  # fmt: skip
+
+
+class Managed:
+    """Nodes, and who asks them things. A manager has an executor of its own, like another program."""
+
+    def __init__(self, domain: int) -> None:
+        self.context = rclpy.Context()
+        rclpy.init(context=self.context, domain_id=domain)
+        self.nodes: list[PerceptionNode] = []
+        self.failures: list[str] = []
+        self._spinner = ExecutorThread(self.context, lambda: self.failures.append('the executor ended'))
+        self._manager_context = rclpy.Context()
+        rclpy.init(context=self._manager_context, domain_id=domain)
+        self.manager = Node('manager', context=self._manager_context)
+        self._manager_executor = SingleThreadedExecutor(context=self._manager_context)
+        self._manager_executor.add_node(self.manager)
+        self._clients: dict[tuple[str, str], Any] = {}
+        self._spinner.start()
+
+    def make(self, kind: Any, values: Mapping[str, Any] | None = None, **options: Any) -> Any:
+        """A node, not started."""
+        overrides = [Parameter(name, value=value) for name, value in (values or {}).items()]
+        node = kind(context=self.context, parameter_overrides=overrides, **options)
+        self.nodes.append(node)
+        self._spinner.executor.add_node(node)
+        return node
+
+    def drop(self, node: PerceptionNode) -> None:
+        """As a container unloads it."""
+        self.nodes.remove(node)
+        self._spinner.executor.remove_node(node)
+        node.destroy_node()
+
+    def call(self, kind: Any, service: str, request: Any) -> Any:
+        """Ask a service, as another program."""
+        client = self._clients.get((service, kind.__name__))
+        if client is None:
+            client = self._clients[service, kind.__name__] = self.manager.create_client(kind, service)
+            assert client.wait_for_service(WAIT_S), service
+        future = client.call_async(request)
+        self._manager_executor.spin_until_future_complete(future, timeout_sec=WAIT_S)
+        assert future.done(), f'{service}: no answer within {WAIT_S:g} s'
+        return future.result()
+
+    def change(self, node: PerceptionNode, transition: int, label: str = '') -> bool:
+        """``ros2 lifecycle set``."""
+        request = ChangeState.Request(transition=Transition(id=transition, label=label))
+        return bool(self.call(ChangeState, f'{node.get_fully_qualified_name()}/change_state', request).success)
+
+    def state(self, node: PerceptionNode) -> str:
+        """``ros2 lifecycle get``."""
+        return str(self.call(GetState, f'{node.get_fully_qualified_name()}/get_state', GetState.Request()).current_state.label)
+
+    def transitions(self, node: PerceptionNode) -> set[str]:
+        """``ros2 lifecycle list``."""
+        name = f'{node.get_fully_qualified_name()}/get_available_transitions'
+        found = self.call(GetAvailableTransitions, name, GetAvailableTransitions.Request())
+        return {each.transition.label for each in found.available_transitions}
+
+    def states(self, node: PerceptionNode) -> set[str]:
+        """All that there are."""
+        name = f'{node.get_fully_qualified_name()}/get_available_states'
+        return {each.label for each in self.call(GetAvailableStates, name, GetAvailableStates.Request()).available_states}
+
+    def events(self, node: PerceptionNode) -> list[tuple[str, str]]:
+        """Filled with (from, to) of each ``transition_event`` that is received while the manager spins."""
+        found: list[tuple[str, str]] = []
+        self.manager.create_subscription(
+            TransitionEvent,
+            f'{node.get_fully_qualified_name()}/transition_event',
+            lambda event: found.append((event.start_state.label, event.goal_state.label)),
+            50,
+        )
+        return found
+
+    def eventually(self, condition: Callable[[], Any], what: str = '') -> None:
+        """Spin the manager until it is so."""
+        deadline = time.monotonic() + WAIT_S
+        while not condition():
+            assert not self.failures, self.failure
+            assert time.monotonic() < deadline, what or [status for node in self.nodes for status in node.collect_diagnostics()]
+            self._manager_executor.spin_once(timeout_sec=0.005)
+
+    @property
+    def failure(self) -> str | None:
+        """The traceback that ended the nodes' executor, if one did."""
+        return self._spinner.failure
+
+    def close(self) -> None:
+        """Everything ends."""
+        self._manager_executor.shutdown()
+        self.manager.destroy_node()
+        self._spinner.stop()
+        for node in self.nodes:
+            node.stop()
+        for node in self.nodes:
+            node.destroy_node()
+        for context in (self.context, self._manager_context):
+            context.try_shutdown()
+
+
+@contextmanager
+def managed(domain: int) -> Iterator[Managed]:
+    """Closed at the end; the executor must not have failed."""
+    run = Managed(domain)
+    try:
+        yield run
+        assert run.failure is None, run.failure
+    finally:
+        run.close()
+
+
+def status(node: Any, part: str) -> Any:
+    """One part of the diagnostics."""
+    return next(each for each in node.collect_diagnostics() if each.part == part)
+
+
+def threads_named(*names: str) -> Sequence[str]:
+    """Those of our hot path that run."""
+    return [thread.name for thread in threading.enumerate() if thread.name in names]
+
+
+def buffers_mapped() -> int:
+    """Mappings of frame memory in this process."""
+    return Path('/proc/self/maps').read_text(encoding='utf-8').count('memfd:zc')
+
+
+def descriptors() -> int:
+    return len(os.listdir('/proc/self/fd'))
+
+
+def held() -> tuple[int, int, int]:
+    """Descriptors, threads, mappings; the least of some looks: a job in flight has a fence of its own for a moment."""
+    gc.collect()
+    looks = []
+    for _ in range(20):
+        looks.append((descriptors(), threading.active_count(), buffers_mapped()))
+        time.sleep(0.002)
+    return min(d for d, _, _ in looks), min(t for _, t, _ in looks), min(m for _, _, m in looks)
+
+
+def given_back(before: tuple[int, int, int]) -> bool:
+    return all(now <= then for now, then in zip(held(), before, strict=True))
+
+
+def settle(run: Managed, nodes: list[Any]) -> None:
+    """Everybody to unconfigured."""
+    for node in nodes:
+        if run.state(node) == 'active':
+            assert run.change(node, DEACTIVATE)
+        if run.state(node) == 'inactive':
+            assert run.change(node, CLEANUP)
+        assert run.state(node) == 'unconfigured'

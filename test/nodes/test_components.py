@@ -1,0 +1,218 @@
+"""Components meet in their process whatever comes first, start by themselves, and leave the others running when they are unloaded."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import open_descriptors
+from nodes.managed import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, Managed, managed, status
+
+from zc_perception.errors import AcceleratorError, ConfigError, NegotiationError, ZcError
+from zc_perception.link.endpoints import IN_PROCESS
+from zc_perception.memory.pool import SlotState
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.token import Consumer
+from zc_perception.nodes import components
+from zc_perception.nodes.meeting_point import MeetingPoint, process_ledger
+from zc_perception.observe.diagnostics import Level
+
+SMALL = {'width': 128, 'height': 128, 'framerate': 60.0, 'heap': 'memfd'}
+HOG = {'model': 'hog', 'timeout': 20.0}
+KINDS = {'capture': (components.CaptureNode, SMALL), 'inference': (components.InferenceNode, HOG), 'overlay': (components.OverlayNode, {})}
+
+
+@pytest.fixture(autouse=True)
+def ros_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('ROS_HOME', str(tmp_path))
+
+
+@pytest.fixture
+def run(free_domain: int) -> Iterator[Managed]:
+    with managed(free_domain) as opened:
+        yield opened
+
+
+def load(run: Managed, *names: str) -> list[Any]:
+    return [run.make(*KINDS[name]) for name in names]
+
+
+def frames_go_on(run: Managed, inference: Any) -> None:
+    seen = inference.processed
+    run.eventually(lambda: inference.processed >= seen + 3)
+    assert inference.subscription.statistics().rung == IN_PROCESS and inference.subscription.statistics().conversions == 0
+
+
+@pytest.mark.parametrize('order', [('inference', 'capture'), ('capture', 'inference')], ids='-'.join)
+def test_they_meet_whatever_is_loaded_first(run: Managed, order: tuple[str, str]) -> None:
+    nodes = dict(zip(order, load(run, order[0]), strict=False))
+    run.eventually(lambda: nodes[order[0]].state == 'active')
+    nodes[order[1]] = load(run, order[1])[0]
+    capture, inference = nodes['capture'], nodes['inference']
+    frames_go_on(run, inference)
+    assert status(capture, 'negotiation').values['participant cpu accelerator'] == 'accepted'
+    assert capture.camera.pool_statistics().quotas == {'consumers in this process': 3}, 'two in flight and one that waits'
+    assert capture.ledger is inference.ledger is process_ledger(run.context)
+    assert set(capture.ledger.entries()) == {'draw', 'tensor'}, 'one ledger, and nobody else touched pixels'
+
+
+@pytest.mark.parametrize('gone', ['capture', 'inference'])
+def test_the_other_goes_on_when_one_is_unloaded_and_meets_its_successor(run: Managed, gone: str) -> None:
+    nodes = dict(zip(('capture', 'inference'), load(run, 'capture', 'inference'), strict=True))
+    for _ in range(3):
+        frames_go_on(run, nodes['inference'])
+        run.drop(nodes[gone])
+        if gone == 'inference':
+            count = nodes['capture'].publisher.statistics().published
+            run.eventually(lambda count=count: nodes['capture'].publisher.statistics().published >= count + 5)
+            pool = nodes['capture'].camera.pool_statistics()
+            assert not pool.holders.get('inference') and pool.quotas == {'consumers in this process': 0}
+            assert status(nodes['capture'], 'negotiation').values['participant cpu accelerator'] == 'left'
+        else:
+            assert nodes['inference'].state == 'active'
+        nodes[gone] = load(run, gone)[0]
+    frames_go_on(run, nodes['inference'])
+
+
+@pytest.mark.parametrize('changed', ['capture', 'inference'])
+def test_they_meet_again_after_transitions_of_either(run: Managed, changed: str) -> None:
+    nodes = dict(zip(('capture', 'inference'), load(run, 'capture', 'inference'), strict=True))
+    frames_go_on(run, nodes['inference'])
+    for steps in ([DEACTIVATE, ACTIVATE], [DEACTIVATE, CLEANUP, CONFIGURE, ACTIVATE]):
+        for step in steps:
+            assert run.change(nodes[changed], step)
+        frames_go_on(run, nodes['inference'])
+        assert status(nodes['capture'], 'negotiation').values['participant cpu accelerator'] == 'accepted'
+
+
+def test_unloading_gives_everything_back(run: Managed) -> None:
+    def cycle() -> None:
+        nodes = load(run, 'inference', 'capture', 'overlay')
+        run.eventually(lambda: nodes[0].processed >= 2)
+        pool = nodes[1].camera.pool
+        for node in nodes:
+            run.drop(node)
+        assert pool.statistics().states.get(SlotState.LEASED, 0) == 0 and pool.statistics().holders == {}
+
+    def held() -> tuple[int, int]:
+        gc.collect()
+        return sum(open_descriptors().values()), threading.active_count()
+
+    cycle()
+    descriptors, threads = held()
+    for _ in range(5):
+        cycle()
+    # One of either may be just going; five would not.
+    run.eventually(lambda: held()[0] <= descriptors + 1 and held()[1] <= threads + 1, f'{held()}, before: {descriptors}, {threads}')
+
+
+def test_what_is_wrong_is_the_constructor_s_error(run: Managed) -> None:
+    for kind, values, message in (
+        (components.CaptureNode, {**SMALL, 'width': 127}, '127'),
+        (components.CaptureNode, {'heap': 'dma_heap/nowhere'}, 'dma_heap/nowhere'),
+        (components.InferenceNode, {'model': 'rood'}, "did you mean 'road'"),
+        (components.RecorderNode, {}, "'path' is empty"),
+        (components.OverlayNode, {'scale': 7.0}, "'scale' is 7.0"),
+    ):
+        with pytest.raises(ZcError, match=message):
+            run.make(kind, values)
+
+
+def test_a_key_that_nobody_knows_is_a_warning_with_the_nearest_name(run: Managed, capfd: pytest.CaptureFixture[str]) -> None:
+    run.make(components.CaptureNode, {**SMALL, 'widht': 3, 'global_of_another_package': True})
+    said = capfd.readouterr().err
+    assert '[WARN]' in said and "parameter 'widht' is unknown; did you mean 'width'?" in said
+    assert "parameter 'global_of_another_package' is unknown" in said
+
+
+def test_without_autostart_a_component_waits(run: Managed) -> None:
+    node = run.make(components.CaptureNode, {**SMALL, 'autostart': False})
+    count = [0]
+    node.create_timer(0.02, lambda: count.__setitem__(0, count[0] + 1))
+    run.eventually(lambda: count[0] >= 5)
+    assert node.state == 'unconfigured' and node.supervisor.camera is None
+    assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE)
+
+
+def test_a_start_that_fails_later_is_said_and_can_be_mended(run: Managed, capfd: pytest.CaptureFixture[str]) -> None:
+    node = run.make(components.CaptureNode, {**SMALL, 'participants': ['display: NV12; heap=dma_heap/']})
+    run.eventually(lambda: status(node, 'lifecycle').level is Level.ERROR)
+    said: list[str] = []
+    run.eventually(lambda: said.append(capfd.readouterr().err) or 'it did not start' in ''.join(said))
+    from rclpy.parameter import Parameter
+
+    run.eventually(lambda: node.set_parameters([Parameter('participants', value=[''])])[0].successful)
+    assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE)
+
+
+class Camera:
+    """A camera's end that remembers, and refuses the name 'large'."""
+
+    def __init__(self) -> None:
+        self.here: list[Consumer] = []
+
+    def join(self, consumer: Consumer) -> None:
+        if consumer.constraints.participant == 'large':
+            raise NegotiationError('too large')
+        self.here.append(consumer)
+
+    def leave(self, consumer: Consumer) -> None:
+        self.here = [other for other in self.here if other is not consumer]
+
+
+def test_the_meeting_point_knows_places_and_who_is_there() -> None:
+    point, camera = MeetingPoint(), Camera()
+    front, rear = (1, '/front/image_raw'), (1, '/rear/image_raw')
+    first, second, same = (Consumer(BufferConstraints('npu')) for _ in range(3))
+    assert point.add_consumer(front, first) == [] and camera.here == []
+    point.add_camera(front, camera)
+    assert point.consumers(front) == (first,) and point.consumers(rear) == ()
+    assert point.add_consumer(front, second) == [] and point.add_consumer(rear, same) == []
+    assert camera.here == [second]
+    assert point.add_consumer(front, Consumer(BufferConstraints('large'))) == ['too large']
+    point.remove_consumer(front, same)
+    assert len(point.consumers(front)) == 3, 'equal is not the same'
+    point.remove_consumer(front, second)
+    point.remove_consumer(front, second)
+    assert camera.here == []
+    point.remove_camera(front, camera)
+    point.remove_camera(front, camera)
+    point.add_consumer(front, second)
+    assert camera.here == []
+
+
+def test_a_late_consumer_that_can_not_import_is_told_and_the_camera_goes_on(run: Managed) -> None:
+    def refuse(*_: Any) -> None:
+        raise AcceleratorError('EINVAL')
+
+    capture = load(run, 'capture')[0]
+    run.eventually(lambda: capture.state == 'active' and capture.buffers is not None)
+    with pytest.raises(NegotiationError, match='EINVAL'):
+        capture.join(Consumer(BufferConstraints('npu', slots=1), trial_import=refuse, required=True))
+    with pytest.raises(NegotiationError, match='there are 8 slots, it needs 60'):
+        capture.join(Consumer(BufferConstraints('npu', slots=60)))
+    count = capture.publisher.statistics().published
+    run.eventually(lambda: capture.publisher.statistics().published >= count + 5)
+
+
+def test_unknown_qos_overrides_and_impossible_ones_are_refused(run: Managed) -> None:
+    def qos(policy: str, value: Any, topic: str = '/image_raw', end: str = 'publisher') -> dict[str, Any]:
+        return {**SMALL, f'qos_overrides.{topic}.{end}.{policy}': value}
+
+    for values, message in (
+        (qos('depth', 0), 'depth 0: keep-last needs at least 1'),
+        (qos('reliability', 'sometimes'), 'reliability .reliable, best_effort.'),
+        (qos('depth', 'deep'), "'qos_overrides./image_raw.publisher"),
+        ({**qos('durability', 'transient_local'), 'qos_overrides./image_raw.publisher.history': 'keep_all'}, 'pin every frame for ever'),
+        ({**qos('durability', 'transient_local'), 'qos_overrides./image_raw.publisher.depth': 6}, 'would pin 6 of 8 slots'),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            run.make(components.CaptureNode, values)
+    node = run.make(components.CaptureNode, qos('reliability', 'best_effort'))
+    (info,) = node.get_publishers_info_by_topic('/image_raw')
+    assert info.qos_profile.reliability.name == 'BEST_EFFORT'
+    assert node.parameters.unknown() == []

@@ -1,0 +1,299 @@
+"""Every parameter that may change while frames flow, each changed on a running graph: in force within two frames, and no lease is lost.
+
+The table of the others is in ``test_every_parameter.py``, which also looks that none is missing here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from nodes.managed import Managed, managed, status
+from rclpy.parameter import Parameter
+from rclpy.qos import QoSProfile
+from sensor_msgs.msg import CompressedImage, Image
+from std_srvs.srv import Trigger
+from test_architecture import node_specs
+
+from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.inference import InferenceNode
+from zc_perception.nodes.overlay import OverlayNode
+from zc_perception.observe.diagnostics import Level
+
+WITHIN = 2
+JUDGED = 4
+SIGN = 2
+
+
+@dataclass
+class Result:
+    """What inference made of one frame."""
+
+    stamp_ns: int
+    found: Any
+    limits: Any
+    in_flight: int
+
+
+class Bench:
+    """A running graph, everything that comes out of it, and readers of another program."""
+
+    def __init__(self, run: Managed) -> None:
+        self.run = run
+        self.capture = run.make(CaptureNode, {'heap': 'memfd', 'framerate': 100.0, 'seed': 4, 'jpeg_quality': 90})
+        self.inference = run.make(InferenceNode, {'threads': 1, 'timeout': 20.0})
+        self.overlay = run.make(OverlayNode)
+        self.nodes = {'capture': self.capture, 'inference': self.inference, 'overlay': self.overlay}
+        self.results: list[Result] = []
+        self.published: list[int] = []
+        self.tuned: list[dict[str, Any]] = []
+        self.messages: dict[str, list[Any]] = {}
+        self._spy()
+        for topic, kind in (
+            ('image_raw', Image),
+            ('image_raw/compressed', CompressedImage),
+            ('detections/image', Image),
+            ('detections/image/compressed', CompressedImage),
+        ):
+            kept = self.messages.setdefault(topic, [])
+            run.manager.create_subscription(kind, topic, kept.append, QoSProfile(depth=5))
+        for node in (self.overlay, self.inference, self.capture):
+            node.start()
+        run.eventually(lambda: len(self.results) >= 5 and all(self.messages.values()), 'everything flows')
+
+    def _spy(self) -> None:
+        limits: list[Any] = [None]
+        head, accelerator = self.inference._stream.head, self.inference.accelerator
+        decode, tune = head.decode, accelerator.tune
+
+        def noted(outputs: Any, letterbox: Any, given: Any) -> Any:
+            limits[0] = given
+            return decode(outputs, letterbox, given)
+
+        self.inference._stream.head = type('Head', (), {'decode': staticmethod(noted)})()
+        accelerator.tune = lambda **values: (self.tuned.append(values), tune(**values))
+        self.inference.observers.append(
+            lambda entry, found: self.results.append(
+                Result(entry.frame.header.stamp_ns, found, limits[0], self.inference.scheduler.statistics().in_flight)
+            )
+        )
+        publish = self.capture.publisher.publish
+
+        def counted(frame: Any) -> None:
+            self.published.append(frame.header.stamp_ns)
+            publish(frame)
+
+        self.capture.publisher.publish = counted
+
+    def set(self, node: str, name: str, value: Any) -> None:
+        done = self.nodes[node].set_parameters([Parameter(name, value=value)])[0]
+        assert done.successful, done.reason
+
+    def messages_since(self, topic: str, published: int) -> list[Any]:
+        """Those of frames that came out :data:`WITHIN` frames after the change or later."""
+        if len(self.published) <= published + WITHIN:
+            return []
+        first = self.published[published + WITHIN]
+        return [m for m in self.messages[topic] if m.header.stamp.sec * 1_000_000_000 + m.header.stamp.nanosec >= first]
+
+
+@pytest.fixture(scope='module')
+def bench(module_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    folder = tmp_path_factory.mktemp('ros_home')
+    with pytest.MonkeyPatch.context() as patch, managed(module_domain) as run:
+        patch.setenv('ROS_HOME', str(folder))
+        yield Bench(run)
+
+
+Check = Callable[[Bench, Any], None]
+
+
+@dataclass(frozen=True)
+class Dynamic:
+    """A change.
+
+    :param check: makes it and looks what becomes of it.
+    :param back: what it is set to afterwards; by default the value before.
+    """
+
+    value: Any
+    check: Callable[[Bench, str, str, Any], None]
+    costs_frames: bool = field(default=False)
+
+
+def results(holds: Callable[[Result], bool], *, some: bool = False) -> Any:
+    """Of what inference makes of every frame from the third one on; not so of all frames before."""
+
+    def check(bench: Bench, node: str, name: str, value: Any) -> None:
+        before = bench.results[-JUDGED:]
+        assert not all(holds(result) for result in before), 'it would hold without the change'
+        bench.set(node, name, value)
+        start = len(bench.results) + WITHIN
+        bench.run.eventually(lambda: len(bench.results) >= start + JUDGED)
+        verdicts = [holds(result) for result in bench.results[start:]]
+        assert any(verdicts) if some else all(verdicts), verdicts
+
+    return check
+
+
+def messages(topic: str, holds: Callable[[Any], bool]) -> Any:
+    """Of all messages on *topic* of frames from the third one on; not so of the messages before."""
+
+    def check(bench: Bench, node: str, name: str, value: Any) -> None:
+        assert not holds(bench.messages[topic][-1]), 'it would hold without the change'
+        bench.set(node, name, value)
+        start = len(bench.published)
+        bench.run.eventually(lambda: len(bench.messages_since(topic, start)) >= JUDGED, f'messages on {topic}')
+        assert all(holds(message) for message in bench.messages_since(topic, start))
+
+    return check
+
+
+def paced(bench: Bench, node: str, name: str, value: float) -> None:
+    bench.set(node, name, value)
+    start = len(bench.results) + WITHIN
+    bench.run.eventually(lambda: len(bench.results) >= start + JUDGED)
+    stamps = [result.stamp_ns for result in bench.results[start:]]
+    # Frames come every 10 ms. One that was taken late may be followed sooner: the rate is kept on the whole.
+    assert stamps[-1] - stamps[0] > 0.8e9 / value * (len(stamps) - 2), stamps
+
+
+def disabled(bench: Bench, node: str, name: str, value: bool) -> None:
+    bench.set(node, name, value)
+    start, refused = len(bench.results) + WITHIN, bench.inference.scheduler.statistics().refused_disabled
+    bench.run.eventually(lambda: bench.inference.scheduler.statistics().refused_disabled >= refused + 10)
+    assert len(bench.results) <= start
+
+
+def too_late(bench: Bench, node: str, name: str, value: float) -> None:
+    failed = bench.inference.failed
+    bench.set(node, name, value)
+    bench.run.eventually(lambda: bench.inference.failed >= failed + 2, 'frames are given up')
+
+
+def reaches_the_accelerator(bench: Bench, node: str, name: str, value: bool) -> None:
+    bench.set(node, name, value)
+    assert bench.tuned[-1]['import_cache'] is value, 'it has it when the call returns'
+
+
+def of_thread(look: Callable[[int], Any], allowed: Callable[[], bool], knob: str) -> Any:
+    """Of the node's hot-path thread. Where the system refuses, that is one warning with what to grant."""
+
+    def check(bench: Bench, node: str, name: str, value: Any) -> None:
+        bench.set(node, name, value)
+        thread = bench.capture.supervisor.thread if node == 'capture' else bench.inference.scheduler.thread
+        assert thread.native_id is not None
+        if allowed():
+            bench.run.eventually(lambda: look(thread.native_id))
+        else:
+            refused = status(bench.nodes[node], 'realtime')
+            assert refused.level is Level.WARN and knob in refused.message and 'grant the process' in refused.message
+
+    return check
+
+
+def may_use_fifo() -> bool:
+    before = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    except PermissionError:
+        return False
+    os.sched_setscheduler(0, *before)
+    return True
+
+
+def snapshot_goes_there(bench: Bench, node: str, name: str, value: str) -> None:
+    value = value.replace('{tmp}', os.environ['ROS_HOME'])
+    bench.set(node, name, value)
+    answer = bench.run.call(Trigger, '/capture/snapshot', Trigger.Request())
+    assert answer.success and value in answer.message, answer.message
+
+
+CPU = str(min(os.sched_getaffinity(0)))
+BOUND = of_thread(lambda number: os.sched_getaffinity(number) == {int(CPU)}, lambda: True, 'cpu_affinity')
+FIFO = of_thread(lambda number: os.sched_getscheduler(number) == os.SCHED_FIFO, may_use_fifo, 'realtime_priority')
+ENTRIES: dict[tuple[str, str], Dynamic] = {
+    ('capture', 'image_encoding'): Dynamic('mono8', messages('image_raw', lambda m: m.encoding == 'mono8')),
+    ('capture', 'jpeg_quality'): Dynamic(5, messages('image_raw/compressed', lambda m: len(m.data) < 15_000)),
+    ('capture', 'snapshot_folder'): Dynamic('{tmp}/elsewhere', snapshot_goes_there),
+    ('capture', 'cpu_affinity'): Dynamic([CPU], BOUND),
+    ('capture', 'realtime_priority'): Dynamic(2, FIFO),
+    ('inference', 'score_threshold'): Dynamic(0.9999, results(lambda r: len(r.found) == 0)),
+    ('inference', 'nms_threshold'): Dynamic(0.9, results(lambda r: r.limits.iou == 0.9)),
+    ('inference', 'max_detections'): Dynamic(1, results(lambda r: len(r.found) <= 1)),
+    ('inference', 'enabled'): Dynamic(False, disabled),
+    ('inference', 'classes'): Dynamic(['sign'], results(lambda r: set(r.found.classes.tolist()) <= {SIGN})),
+    ('inference', 'max_rate'): Dynamic(4.0, paced),
+    ('inference', 'in_flight'): Dynamic(2, results(lambda r: r.in_flight == 2, some=True)),
+    ('inference', 'timeout'): Dynamic(0.01, too_late, costs_frames=True),
+    ('inference', 'import_cache'): Dynamic(False, reaches_the_accelerator),
+    ('inference', 'cpu_affinity'): Dynamic([CPU], BOUND),
+    ('inference', 'realtime_priority'): Dynamic(2, FIFO),
+    ('overlay', 'scale'): Dynamic(0.5, messages('detections/image', lambda m: m.width == 320)),
+    ('overlay', 'jpeg_quality'): Dynamic(5, messages('detections/image/compressed', lambda m: len(m.data) < 15_000)),
+}
+
+
+@pytest.mark.parametrize('key', ENTRIES, ids='.'.join)
+def test_a_change_is_in_force_within_two_frames_and_loses_no_lease(key: tuple[str, str], bench: Bench) -> None:
+    (node, name), entry = key, ENTRIES[key]
+    before = bench.nodes[node].parameters[name]
+    assert entry.value != before and node_specs()[node][name].dynamic
+    failed, captured = bench.inference.failed, len(bench.published)
+    bench.run.eventually(lambda: len(bench.results) >= JUDGED)
+    try:
+        entry.check(bench, node, name, entry.value)
+    finally:
+        bench.set(node, name, [''] if before == [] else before)
+    seen = len(bench.results)
+    bench.run.eventually(lambda: len(bench.results) >= seen + WITHIN, 'frames flow after it was set back')
+    pool = bench.capture.camera.pool_statistics()
+    assert pool.abandoned == 0 and pool.retired == 0 and len(bench.published) > captured
+    assert pool.states and sum(pool.holders.values()) <= len(bench.capture.camera.slots)
+    assert entry.costs_frames or bench.inference.failed == failed
+
+
+def test_of_a_set_that_fails_every_reason_is_said_and_nothing_is_taken(bench: Bench) -> None:
+    values = {'score_threshold': 7.0, 'classes': ['crocodile'], 'model': 'hog', 'max_rate': 3.0, 'autostart': False}
+    done = bench.inference.set_parameters_atomically([Parameter(name, value=value) for name, value in values.items()])
+    assert not done.successful
+    for reason in (
+        "parameter 'score_threshold' is 7.0; it must be a number from 0 to 1, or -1",
+        "parameter 'classes' has 'crocodile', which the model doesn't know; it has car, pedestrian, sign, cone",
+        "parameter 'model' can't change now, the node is active: set it while unconfigured (ros2 lifecycle set /inference deactivate and",
+        "parameter 'autostart' is read-only: restart the node with it",
+    ):
+        assert reason in done.reason, done.reason
+    assert bench.inference.parameters['max_rate'] == 0.0, 'all or nothing'
+
+
+def test_controls_are_not_set_when_another_parameter_of_the_set_is_refused(bench: Bench) -> None:
+    done = bench.capture.set_parameters_atomically([Parameter('jpeg_quality', value=300), Parameter('image_encoding', value='nv12')])
+    assert not done.successful and "parameter 'jpeg_quality' is 300" in done.reason
+    assert bench.capture.parameters['image_encoding'] == 'rgb8'
+
+
+def test_label_info_says_the_threshold_in_force(bench: Bench) -> None:
+    from rclpy.qos import DurabilityPolicy
+    from vision_msgs.msg import LabelInfo
+
+    seen: list[float] = []
+    qos = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+    bench.run.manager.create_subscription(LabelInfo, 'label_info', lambda message: seen.append(round(message.threshold, 3)), qos)
+    bench.run.eventually(lambda: seen)
+    bench.set('inference', 'score_threshold', 0.25)
+    bench.run.eventually(lambda: seen[-1] == 0.25)
+    bench.set('inference', 'score_threshold', -1.0)
+    bench.run.eventually(lambda: seen[-1] == 0.6)
+
+
+def test_a_change_of_jpeg_quality_makes_and_ends_the_topic(bench: Bench) -> None:
+    for quality, publishers in ((0, 0), (80, 1)):
+        bench.set('capture', 'jpeg_quality', quality)
+        bench.run.eventually(lambda publishers=publishers: bench.capture.count_publishers('/image_raw/compressed') == publishers)
+    count = len(bench.messages['image_raw/compressed'])
+    bench.run.eventually(lambda: len(bench.messages['image_raw/compressed']) > count)
+    bench.set('capture', 'jpeg_quality', 90)

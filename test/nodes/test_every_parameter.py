@@ -1,0 +1,303 @@
+"""Every declared parameter, each with a value that isn't its default and what can be seen of it. One without an entry here is a failure.
+
+Those that aren't dynamic are set by the same way as at run time, while the node is unconfigured, and refused while it is configured.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodes.managed import Managed, managed, status
+from rclpy.parameter import Parameter
+from test_architecture import node_specs
+
+from zc_perception.camera.stereo import Side
+from zc_perception.errors import CameraLostError, ZcError
+from zc_perception.link.endpoints.remote_links import NO_LINKS
+from zc_perception.nodes import camera_factory, frame_links, inference_stream, overlay, realtime, recorder
+from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.inference import InferenceNode
+from zc_perception.nodes.overlay import OverlayNode
+from zc_perception.nodes.parameters import ParameterSpec
+from zc_perception.nodes.recorder import RecorderNode
+from zc_perception.nodes.stereo_side import StereoRig
+
+KINDS: dict[str, Any] = {'capture': CaptureNode, 'inference': InferenceNode, 'overlay': OverlayNode, 'recorder': RecorderNode}
+BASE: dict[str, dict[str, Any]] = {
+    'capture': {'width': 128, 'height': 128, 'heap': 'memfd'},
+    'inference': {'model': 'hog'},
+    'overlay': {},
+    'recorder': {'path': '{tmp}/base.zcr', 'overwrite': True},
+}
+
+
+@dataclass
+class Seen:
+    """A node that was configured with the value, and what its surroundings were given."""
+
+    node: Any
+    given: list[Any] = field(default_factory=list)
+    error: ZcError | None = None
+
+
+@dataclass(frozen=True)
+class Static:
+    """A parameter that is taken when the node is configured.
+
+    :param effect: whether it can be seen.
+    :param others: what else is set, so that it matters.
+    :param given_to: ``module, name`` of what is replaced by something that only notes its arguments.
+    :param active: the node has to be active for it.
+    """
+
+    value: Any
+    effect: Callable[[Seen], Any]
+    others: dict[str, Any] = field(default_factory=dict)
+    given_to: tuple[Any, str] | None = None
+    active: bool = False
+    options: Callable[[], dict[str, Any]] = dict
+
+
+def camera(kind: str, class_name: str, value: Any, argument: Any = None, **others: Any) -> Static:
+    """The camera's class gets it."""
+    wanted = value if argument is None else argument
+    slow = kind in ('gstreamer', 'argus')
+    return Static(value, lambda seen: wanted in seen.given[-1], {'camera': kind, **others}, (camera_factory, class_name), active=slow)
+
+
+def option(value: Any, attribute: str, wanted: Any = None) -> Static:
+    """The accelerator's options have it."""
+    expected = value if wanted is None else wanted
+    return Static(value, lambda seen: getattr(seen.given[-1][2], attribute) == expected, {}, (inference_stream, 'open_accelerator'))
+
+
+SYNTHETIC, REPLAY, V4L2 = ('synthetic', 'SyntheticCamera'), ('replay', 'ReplayCamera'), ('v4l2', 'V4l2Camera')
+PIPELINE, ARGUS, LIBCAMERA = ('gstreamer', 'GStreamerCamera'), ('argus', 'ArgusCamera'), ('libcamera', 'LibcameraCamera')
+LINKS = frame_links, 'SharedMemoryLinks'
+VIDEO = {'video': '/a.avi'}
+OWN_GROUP = str(os.getgid())
+STEREO = StereoRig()
+AUTOSTART = Static(False, lambda seen: seen.node.parameters['autostart'] is False)
+
+
+def first_of(items: Any) -> Any:
+    return next(iter(items))
+
+
+ENTRIES: dict[tuple[str, str], Static] = {
+    ('capture', 'camera'): Static('libcamera', lambda seen: seen.given, {}, (camera_factory, 'LibcameraCamera')),
+    ('capture', 'width'): Static(320, lambda seen: seen.node.camera.width == 320),
+    ('capture', 'height'): Static(96, lambda seen: seen.node.camera.slots[0].layout.height == 96),
+    ('capture', 'framerate'): Static(12.5, lambda seen: seen.node.camera.framerate == 12.5),
+    ('capture', 'frame_id'): camera(*SYNTHETIC, 'nose'),
+    ('capture', 'seed'): camera(*SYNTHETIC, 4711),
+    ('capture', 'palette'): camera(*SYNTHETIC, 'train'),
+    ('capture', 'pattern'): camera(*SYNTHETIC, 'bars'),
+    ('capture', 'device'): camera(*V4L2, '/dev/video7'),
+    ('capture', 'input'): camera(*V4L2, 3),
+    ('capture', 'pixel_format'): camera(*V4L2, 'YUYV'),
+    ('capture', 'memory'): camera(*V4L2, 'import'),
+    ('capture', 'silent'): camera(*V4L2, 4.25),
+    ('capture', 'video'): camera(*REPLAY, '/b.avi'),
+    ('capture', 'loop'): camera(*REPLAY, False, ('loop', False), **VIDEO),
+    ('capture', 'keep_all'): camera(*REPLAY, True, ('keep_all', True), **VIDEO),
+    ('capture', 'replay_topic'): camera(*REPLAY, '/front', **VIDEO),
+    ('capture', 'replay_rate'): camera(*REPLAY, 2.5, **VIDEO),
+    ('capture', 'replay_start'): camera(*REPLAY, 3.5, **VIDEO),
+    ('capture', 'stamps'): camera(*REPLAY, 'recorded', **VIDEO),
+    ('capture', 'pipeline'): camera(*PIPELINE, 'videotestsrc pattern=ball'),
+    ('capture', 'pipeline_buffers'): camera(*PIPELINE, 11, pipeline='videotestsrc'),
+    ('capture', 'assume_linear'): camera(*PIPELINE, True, ('assume_linear', True), pipeline='videotestsrc'),
+    ('capture', 'sensor_id'): camera(*ARGUS, 5, pipeline='videotestsrc'),
+    ('capture', 'sensor_mode'): camera(*ARGUS, 6, pipeline='videotestsrc'),
+    ('capture', 'libcamera_id'): camera(*LIBCAMERA, 'imx219'),
+    ('capture', 'require_dmabuf'): camera(*PIPELINE, True, ('require_dmabuf', True), pipeline='videotestsrc'),
+    ('capture', 'heap'): Static('dma_heap/nowhere', lambda seen: "heap 'dma_heap/nowhere' can't be opened" in str(seen.error)),
+    ('capture', 'camera_name'): Static('front', lambda seen: status(seen.node, 'calibration').values['camera_name'] == 'front'),
+    ('capture', 'camera_info_url'): Static('file:///x/y.yaml', lambda seen: status(seen.node, 'calibration').values['file'] == '/x/y.yaml'),
+    ('capture', 'stereo_tolerance'): Static(
+        0.0125, lambda seen: STEREO.sides.rule.tolerance_ns == 12_500_000, options=lambda: {'stereo': STEREO.side(Side.LEFT)}
+    ),
+    ('capture', 'start_delay'): Static(1.5, lambda seen: seen.node.supervisor._wait_s == 1.5),
+    ('capture', 'slots'): Static(5, lambda seen: len(seen.node.camera.slots) == 5),
+    ('capture', 'participants'): Static(['display: NV12'], lambda seen: 'participant display' in status(seen.node, 'negotiation').values),
+    ('capture', 'shared_memory'): Static(False, lambda seen: 'shared_memory_consumers' not in status(seen.node, 'link').values),
+    ('capture', 'shared_memory_group'): Static(
+        OWN_GROUP, lambda seen: ('allowed_gids', [int(OWN_GROUP)]) in seen.given[-1], {}, (frame_links, 'SharedMemoryServer')
+    ),
+    ('capture', 'quarantine'): Static(7.5, lambda seen: 7.5 in seen.given[-1], {}, (frame_links, 'SharedMemoryServer')),
+    ('capture', 'autostart'): AUTOSTART,
+    ('capture', 'lock_memory'): Static(True, lambda seen: seen.given[0][0] == 'mlockall', {}, (realtime, '_libc_call')),
+    ('capture', 'gc_freeze'): Static(True, lambda seen: gc.get_freeze_count() > 0),
+    ('inference', 'accelerator'): Static('axl', lambda seen: 'no Metis card' in str(seen.error)),
+    ('inference', 'model'): Static('road', lambda seen: seen.node.manifest.name == 'road'),
+    ('inference', 'keep_all'): Static(True, lambda seen: seen.node.subscription._wanted.depth is None),
+    ('inference', 'accelerator_device'): option('metis-0:1:0', 'device'),
+    ('inference', 'axl_ioctls'): option(['submit=0x60'], 'ioctl_numbers', {'submit': 0x60}),
+    ('inference', 'axruntime_library'): option('/opt/lib.so', 'library'),
+    ('inference', 'aipu_cores'): option(3, 'aipu_cores'),
+    ('inference', 'double_buffer'): option(True, 'double_buffer'),
+    ('inference', 'output_dmabuf'): option('false', 'output_dmabuf'),
+    ('inference', 'threads'): option(2, 'threads'),
+    ('inference', 'shared_memory'): Static(False, lambda seen: seen.node.subscription._remote is NO_LINKS),
+    ('inference', 'shared_memory_users'): Static(['0'], lambda seen: ('allowed_uids', [0]) in seen.given[-1], {}, LINKS),
+    ('inference', 'copy_free'): Static('required', lambda seen: seen.node.subscription._required is True),
+    ('inference', 'autostart'): AUTOSTART,
+    ('inference', 'lock_memory'): Static(True, lambda seen: seen.given[0][0] == 'mlockall', {}, (realtime, '_libc_call')),
+    ('inference', 'gc_freeze'): Static(True, lambda seen: gc.get_freeze_count() > 0),
+    ('overlay', 'history'): Static(5, lambda seen: 5 in seen.given[-1], {}, (overlay, 'PictureHistory')),
+    ('overlay', 'shared_memory'): Static(False, lambda seen: seen.node._frame_subscription._remote is NO_LINKS, active=True),
+    ('overlay', 'shared_memory_users'): Static(
+        ['0'], lambda seen: ('allowed_uids', [0]) in seen.given[-1], {}, LINKS, active=True
+    ),
+    ('overlay', 'copy_free'): Static('required', lambda seen: seen.node._frame_subscription._required is True, active=True),
+    ('overlay', 'autostart'): AUTOSTART,
+    ('recorder', 'path'): Static('{tmp}/b.zcr', lambda seen: str(seen.given[-1][0]).endswith('/b.zcr'), {}, (recorder, 'FrameRecorder')),
+    ('recorder', 'overwrite'): Static(False, lambda seen: ('overwrite', False) in seen.given[-1], {}, (recorder, 'FrameRecorder')),
+    ('recorder', 'buffer'): Static(3, lambda seen: ('buffer_bytes', 3 << 20) in seen.given[-1], {}, (recorder, 'FrameRecorder')),
+    ('recorder', 'max_frames'): Static(2, lambda seen: first_of([setattr(seen.node, '_taken', 2), seen.node._all_there()][1:])),
+    ('recorder', 'max_duration'): Static(0.5, lambda seen: first_of([setattr(seen.node, '_first_s', -1e9), seen.node._all_there()][1:])),
+    ('recorder', 'shared_memory'): Static(False, lambda seen: seen.node.subscription._remote is NO_LINKS),
+    ('recorder', 'shared_memory_users'): Static(['0'], lambda seen: ('allowed_uids', [0]) in seen.given[-1], {}, LINKS),
+    ('recorder', 'copy_free'): Static('required', lambda seen: seen.node.subscription._required is True),
+    ('recorder', 'autostart'): AUTOSTART,
+}  # fmt: skip
+DYNAMIC = {(node, name) for node, specs in node_specs().items() for name, spec in specs.items() if spec.dynamic}
+
+
+def test_every_parameter_that_is_not_dynamic_has_an_entry_here_and_the_others_in_the_other_table() -> None:
+    from nodes.test_dynamic_parameters import ENTRIES as CHANGED_WHILE_RUNNING
+
+    declared = {(node, name) for node, specs in node_specs().items() for name in specs}
+    assert set(ENTRIES) == declared - DYNAMIC
+    assert set(CHANGED_WHILE_RUNNING) == DYNAMIC
+    for (node, name), entry in ENTRIES.items():
+        assert entry.value != node_specs()[node][name].default or name in BASE[node], f'{node}.{name}: the default shows nothing'
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('ROS_HOME', str(tmp_path))
+    monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path / 'run'))  # one entry opens it to a group
+
+
+class Bench:
+    """A node of each kind, which goes from unconfigured to inactive and back for each parameter."""
+
+    def __init__(self, run: Managed) -> None:
+        self.run = run
+        self._nodes: dict[str, Any] = {}
+
+    def node(self, kind: str, entry: Static) -> Any:
+        options = entry.options()
+        if not options and kind in self._nodes:
+            return self._nodes[kind]
+        node = self.run.make(KINDS[kind], {'autostart': False}, **options)
+        if not options:
+            self._nodes[kind] = node
+        return node
+
+    @staticmethod
+    def set(kind: str, node: Any, values: dict[str, Any]) -> None:
+        """All of *values*, and the defaults of all others, at once."""
+        specs = node_specs()[kind]
+        wanted = {name: values.get(name, spec.default) for name, spec in specs.items() if not spec.fixed}
+        done = node.set_parameters_atomically([Parameter(name, value=[''] if value == [] else value) for name, value in wanted.items()])
+        assert done.successful, done.reason
+
+    def leave(self, node: Any) -> None:
+        """Back to unconfigured."""
+        if node.state == 'active':
+            node.trigger_deactivate()
+        if node.state == 'inactive':
+            node.trigger_cleanup()
+        assert node.state == 'unconfigured'
+
+
+@pytest.fixture(scope='module')
+def bench(module_domain: int) -> Iterator[Bench]:
+    with managed(module_domain) as opened:
+        yield Bench(opened)
+
+
+def note_arguments(seen: list[Any], original: Any, name: str) -> Any:
+    """What takes the place of *original*: notes its arguments; cameras can't be opened, everything else is as it was."""
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        seen.append([*args, *kwargs.values(), *kwargs.items()])
+        if name.endswith('Camera'):
+            raise CameraLostError('only noted')
+        return None if name == '_libc_call' else original(*args, **kwargs)
+
+    return noted
+
+
+@pytest.mark.parametrize('key', ENTRIES, ids='.'.join)
+def test_a_parameter_set_while_unconfigured_takes_effect_at_configure(
+    key: tuple[str, str], bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (kind, name), entry = key, ENTRIES[key]
+
+    def filled(value: Any) -> Any:
+        return value.replace('{tmp}', str(tmp_path)) if isinstance(value, str) else value
+
+    monkeypatch.setattr(camera_factory, 'check_description', lambda description: None)
+    monkeypatch.setattr(overlay, 'subscription_count', lambda publisher: 1)
+    node = bench.node(kind, entry)
+    seen, value = Seen(node), filled(entry.value)
+    if entry.given_to is not None:
+        module, replaced = entry.given_to
+        monkeypatch.setattr(module, replaced, note_arguments(seen.given, getattr(module, replaced), replaced))
+    if node_specs()[kind][name].fixed:
+        refused = node.set_parameters([Parameter(name, value=not value)])[0]
+        assert not refused.successful and 'read-only: restart the node' in refused.reason and entry.effect(seen)
+        return
+    bench.set(kind, node, {k: filled(v) for k, v in {**BASE[kind], **entry.others, name: entry.value}.items()})
+    try:
+        try:
+            node.configure_now()
+            if entry.active:
+                node.trigger_activate()
+        except ZcError as error:
+            seen.error = error
+        else:
+            refused = node.set_parameters([Parameter(name, value=_another(node_specs()[kind][name], value))])[0]
+            assert not refused.successful and f'the node is {node.state}: set it while unconfigured' in refused.reason
+        bench.run.eventually(lambda: _holds(entry, seen), f'{kind}.{name}: {value} has no effect: {seen}')
+    finally:
+        bench.leave(node)
+
+
+def _holds(entry: Static, seen: Seen) -> bool:
+    try:
+        return bool(entry.effect(seen))
+    except (IndexError, AttributeError, KeyError):
+        return False
+
+
+def _another(spec: ParameterSpec, value: Any) -> Any:
+    """An allowed value that isn't this one; no empty list, which has no type in ROS."""
+    if spec.choices:
+        return first_of(choice for choice in spec.choices if choice != value)
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return first_of(type(value)(number) for number in (spec.low, spec.high) if number is not None and number != value)
+    return ['x'] if isinstance(value, list) else f'{value}x'
+
+
+def test_the_table_can_fail(bench: Bench) -> None:
+    """A value that was not set shows nothing."""
+    node = bench.node('capture', ENTRIES['capture', 'width'])
+    bench.set('capture', node, BASE['capture'])
+    node.configure_now()
+    shown = Seen(node)
+    names = 'width', 'height', 'framerate', 'slots', 'start_delay', 'participants', 'shared_memory', 'gc_freeze', 'camera_name'
+    assert not [name for name in names if _holds(ENTRIES['capture', name], shown)]
+    bench.leave(node)

@@ -1,0 +1,106 @@
+"""Which frames inference takes, which classes it lets out, and what an accelerator that was opened anew takes over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zc_perception.detection.detections import Detections
+from zc_perception.errors import ConfigError
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.nodes.inference import InferenceNode
+from zc_perception.nodes.inference_stream import ClassFilter, Pace, select_accelerator
+from zc_perception.npu.cpu import CpuAccelerator
+
+MS = 1_000_000
+NAMES = ('car', 'pedestrian', 'sign', '7')
+
+
+def taken(max_rate: float, moments: list[int]) -> list[int]:
+    """Which of frames that come at these times are run."""
+    now = [0]
+    pace = Pace(max_rate, lambda: now[0])
+    accepted = []
+    for now[0] in moments:
+        if pace.accepts():
+            accepted.append(now[0])
+    assert pace.skipped == len(moments) - len(accepted)
+    return accepted
+
+
+@pytest.mark.parametrize(
+    ('rate', 'camera', 'expected'),
+    [(0.0, 30.0, 30.0), (10.0, 30.0, 10.0), (30.0, 30.0, 30.0), (25.0, 60.0, 25.0), (100.0, 30.0, 30.0), (1.0, 60.0, 1.0)],
+)
+def test_the_rate_is_kept_whatever_the_camera_s(rate: float, camera: float, expected: float) -> None:
+    chance = np.random.default_rng(7)
+    moments = [round((number / camera + chance.uniform(-0.002, 0.002)) * 1e9) for number in range(100, 100 + round(20 * camera))]
+    assert len(taken(rate, moments)) == pytest.approx(20 * expected, rel=0.06)
+
+
+def test_after_a_pause_no_burst_makes_up_for_it() -> None:
+    moments = [*range(0, 1000 * MS, 20 * MS), *range(60_000 * MS, 61_000 * MS, 20 * MS)]
+    late = [moment for moment in taken(10.0, moments) if moment >= 60_000 * MS]
+    assert len(late) <= 11 and late[1] - late[0] >= 80 * MS
+
+
+def test_a_change_of_the_rate_counts_at_once() -> None:
+    now = [10**9]
+    pace = Pace(1.0, lambda: now[0])
+    assert pace.accepts() and not pace.accepts()
+    pace.set(0.0)
+    assert pace.accepts() and pace.accepts()
+
+
+@given(st.lists(st.integers(0, 3), max_size=20), st.sets(st.sampled_from([*NAMES, '0', '1', '2', '3'])))
+def test_only_wanted_classes_come_out_and_all_of_them(classes: list[int], wanted: set[str]) -> None:
+    found = Detections(
+        np.arange(4 * len(classes), dtype=np.float32).reshape(-1, 4), np.arange(len(classes), dtype=np.float32), np.array(classes, np.intp)
+    )
+    # The name '7' is a name; there is no index 7.
+    indices = {NAMES.index(name) if name in NAMES else int(name) for name in wanted} or {0, 1, 2, 3}
+    left = ClassFilter(sorted(wanted), NAMES)(found)
+    keep = [number for number, index in enumerate(classes) if index in indices]
+    assert left.classes.tolist() == [classes[number] for number in keep]
+    assert left.scores.tolist() == [float(number) for number in keep] and left.boxes.tolist() == found.boxes[keep].tolist()
+
+
+@pytest.mark.parametrize(
+    ('wanted', 'message'),
+    [
+        (
+            'cat',
+            "has 'cat', which the model doesn't know; did you mean 'car'?; it has car, pedestrian, sign, 7, or their indices from 0 to 3",
+        ),
+        ('4', "has '4', which"),
+        ('-1', "has '-1', which"),
+        ('1.0', "has '1.0', which"),
+    ],
+)
+def test_a_class_that_the_model_does_not_have_is_refused(wanted: str, message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        ClassFilter([wanted], NAMES)
+    assert message in str(refused.value)
+
+
+def test_an_accelerator_that_is_opened_anew_takes_over_what_was_changed() -> None:
+    made: list[Any] = []
+
+    class Tuned(CpuAccelerator):
+        def tune(self, **values: Any) -> None:
+            self.values = values
+
+    values = {spec.name: spec.default for spec in InferenceNode.SPECS} | {'model': 'hog'}
+    selected = select_accelerator(values, CopyLedger(), lambda: made.append(Tuned(CopyLedger(), 1)) or made[-1])
+    try:
+        assert not hasattr(selected.accelerator, 'values')
+        values |= {'import_cache': False, 'timeout': 0.25}
+        again: Any = selected.reopen()
+        assert again.values == {'import_cache': False, 'timeout_s': 0.25}
+    finally:
+        for accelerator in made:
+            accelerator.close()

@@ -1,0 +1,353 @@
+"""Capture and inference as managed nodes: what each state holds, what a manager sees, and that nothing leaks however they are changed."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState, GetState
+from nodes.managed import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, Managed, given_back, held, managed, settle, status, threads_named
+from nodes.programs import Program, parameters
+from rcl_interfaces.msg import Parameter as ParameterMessage
+from rcl_interfaces.msg import ParameterType, ParameterValue
+from rcl_interfaces.srv import SetParameters
+from rclpy.parameter import Parameter
+from vision_msgs.msg import Detection2DArray
+
+from zc_perception.camera.synthetic import SyntheticCamera
+from zc_perception.errors import CameraLostError, ConfigError
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.inference import InferenceNode
+from zc_perception.nodes.overlay import OverlayNode
+from zc_perception.nodes.perception import PerceptionGraph
+from zc_perception.npu.cpu import CpuAccelerator
+from zc_perception.observe.diagnostics import Level
+
+SMALL = {'width': 128, 'height': 128, 'framerate': 60.0, 'heap': 'memfd'}
+WAITING = {**SMALL, 'autostart': False}
+HOG = {'model': 'hog', 'timeout': 20.0}
+
+
+@pytest.fixture(autouse=True)
+def ros_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('ROS_HOME', str(tmp_path))
+
+
+@pytest.fixture
+def run(free_domain: int) -> Iterator[Managed]:
+    with managed(free_domain) as opened:
+        yield opened
+
+
+def frames(node: Any) -> int:
+    return node.publisher.statistics().published
+
+
+def test_without_autostart_a_node_waits_and_each_state_holds_what_it_should(run: Managed) -> None:
+    node = run.make(CaptureNode, WAITING)
+    node.start()
+    assert run.state(node) == 'unconfigured' and run.transitions(node) == {'configure', 'shutdown'}
+    assert {'unconfigured', 'inactive', 'active', 'finalized'} <= run.states(node)
+    assert node.supervisor.camera is None and node.buffers is None
+    lifecycle = status(node, 'lifecycle')
+    assert lifecycle.level is Level.WARN and 'ros2 lifecycle set /capture configure' in lifecycle.advice
+    before = held()
+
+    assert run.change(node, CONFIGURE) and run.state(node) == 'inactive'
+    assert run.transitions(node) == {'activate', 'cleanup', 'shutdown'}
+    assert len(node.camera.slots) == 8 and not threads_named('camera') and frames(node) == 0
+    assert held()[0] > before[0]
+
+    assert run.change(node, ACTIVATE)
+    run.eventually(lambda: frames(node) >= 5)
+    assert threads_named('camera') and status(node, 'lifecycle').level is Level.OK
+
+    assert run.change(node, DEACTIVATE)
+    published = frames(node)
+    assert not threads_named('camera') and node.supervisor.camera is None, 'the sensor is off, others may have the camera'
+    time.sleep(0.1)
+    assert frames(node) == published
+
+    assert run.change(node, ACTIVATE)
+    run.eventually(lambda: frames(node) >= published + 5)
+    assert run.change(node, DEACTIVATE) and run.change(node, CLEANUP) and run.state(node) == 'unconfigured'
+    run.eventually(lambda: given_back(before), f'{held()}, before: {before}')
+    assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE)
+    run.eventually(lambda: frames(node) >= 5)
+
+
+def test_inference_loads_its_model_when_configured_and_holds_no_frame_while_inactive(run: Managed) -> None:
+    capture = run.make(CaptureNode, SMALL)
+    node = run.make(InferenceNode, {**HOG, 'autostart': False})
+    capture.start()
+    with pytest.raises(AttributeError, match='is unconfigured'):
+        _ = node.scheduler
+    assert [each.level for each in node.collect_diagnostics() if each.part == 'lifecycle'] == [Level.WARN]
+    for step in (CONFIGURE, ACTIVATE):
+        assert run.change(node, step)
+    run.eventually(lambda: node.processed >= 3, 'libraries are loaded')
+    settle(run, [node, capture])
+    before, processed = held(), node.processed
+    assert run.change(capture, CONFIGURE) and run.change(capture, ACTIVATE) and run.change(node, CONFIGURE)
+    assert node.manifest.engine == 'opencv_hog'
+    run.eventually(lambda: frames(capture) >= 10)
+    assert 'inference' not in capture.camera.pool_statistics().holders and node.processed == processed
+    for _ in range(2):
+        seen = node.processed
+        assert run.change(node, ACTIVATE)
+        run.eventually(lambda seen=seen: node.processed >= seen + 3)
+        assert run.change(node, DEACTIVATE)
+        seen = node.processed
+        assert capture.camera.pool_statistics().holders.get('inference', 0) == 0, 'every buffer was given back'
+        count = frames(capture)
+        run.eventually(lambda count=count: frames(capture) >= count + 10)
+        assert node.processed == seen
+    assert run.change(node, CLEANUP) and run.state(capture) == 'active', 'the camera has not noticed'
+    settle(run, [capture])
+    run.eventually(lambda: given_back(before), f'{held()}, before: {before}')
+
+
+def test_a_consumer_that_comes_and_goes_leaves_nothing_with_the_camera(run: Managed) -> None:
+    capture, node = run.make(CaptureNode, SMALL), run.make(InferenceNode, {**HOG, 'autostart': False})
+    capture.start()
+
+    def cycle() -> None:
+        for step in (CONFIGURE, ACTIVATE, DEACTIVATE, CLEANUP):
+            assert run.change(node, step)
+
+    cycle()
+    descriptors, threads, _ = held()
+    for _ in range(8):
+        cycle()
+    # The camera maps its slots when it first uses them, and something may be just going; eight would be seen.
+    run.eventually(lambda: held()[0] <= descriptors + 4 and held()[1] <= threads + 1, f'{held()}, before: {descriptors}, {threads}')
+
+
+def test_a_result_that_comes_after_deactivate_is_dropped(run: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
+    capture, node = run.make(CaptureNode, SMALL), run.make(InferenceNode, HOG)
+    entries: list[Any] = []
+    node.observers.append(lambda entry, found: entries.append(entry))
+    node.start()
+    capture.start()
+    run.eventually(lambda: entries)
+    assert run.change(node, DEACTIVATE)
+    processed, published = node.processed, []
+    monkeypatch.setattr(node._publisher, 'publish', published.append)
+    node._on_result(entries[-1])
+    assert node.processed == processed and not published
+
+
+def test_events_tell_of_each_transition(run: Managed) -> None:
+    node = run.make(CaptureNode, WAITING)
+    events = run.events(node)
+    run.eventually(lambda: run.manager.count_publishers('/capture/transition_event') == 1)
+    time.sleep(0.2)
+    for transition in (CONFIGURE, ACTIVATE, DEACTIVATE, CLEANUP):
+        assert run.change(node, transition)
+    expected = ['configuring', 'inactive', 'activating', 'active', 'deactivating', 'inactive', 'cleaningup', 'unconfigured']
+    run.eventually(lambda: [goal for _, goal in events] == expected, f'{events}')
+
+
+def test_a_transition_that_is_none_is_refused_and_costs_nothing(run: Managed) -> None:
+    node = run.make(CaptureNode, SMALL)
+    node.start()
+    run.eventually(lambda: frames(node) >= 3)
+    for transition, label in ((CONFIGURE, ''), (CLEANUP, ''), (99, ''), (0, 'fly')):
+        assert not run.change(node, transition, label)
+    count = frames(node)
+    run.eventually(lambda: frames(node) >= count + 3)
+    assert run.state(node) == 'active'
+
+
+def test_the_executor_serves_others_during_a_transition(run: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, other = run.make(CaptureNode, WAITING), run.make(OverlayNode, {'autostart': False})
+    entered, go_on = threading.Event(), threading.Event()
+    opened = node._factory.open
+
+    def slow(identity: str) -> Any:
+        entered.set()
+        assert go_on.wait(30)
+        return opened(identity)
+
+    node._camera_factory = slow
+    done: list[bool] = []
+    with Asking(run, node, done):
+        assert entered.wait(30)
+        assert run.state(node) == 'configuring', 'its own state can be asked for'
+        assert run.change(other, CONFIGURE) and not done
+        go_on.set()
+    assert done == [True]
+
+
+class Asking:
+    """Asks for configure from a thread of its own, since the answer comes late."""
+
+    def __init__(self, run: Managed, node: Any, done: list[bool]) -> None:
+        self._thread = threading.Thread(target=self._ask, args=(run, node, done))
+
+    @staticmethod
+    def _ask(run: Managed, node: Any, done: list[bool]) -> None:
+        other = Managed(int(os.environ['ROS_DOMAIN_ID']))
+        try:
+            done.append(other.change(node, CONFIGURE))
+        finally:
+            other.close()
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self._thread.join(60)
+
+
+def test_what_can_be_mended_leaves_the_node_unconfigured_with_its_reason(run: Managed) -> None:
+    node = run.make(CaptureNode, {**WAITING, 'heap': 'dma_heap/nowhere'})
+    before = held()
+    assert not run.change(node, CONFIGURE) and run.state(node) == 'unconfigured'
+    lifecycle = status(node, 'lifecycle')
+    assert lifecycle.level is Level.ERROR and "heap 'dma_heap/nowhere' can't be opened" in lifecycle.message
+    run.eventually(lambda: given_back(before), f'{held()}, before: {before}')
+    assert node.set_parameters([Parameter('heap', value='memfd')])[0].successful
+    assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE)
+    run.eventually(lambda: frames(node) >= 3)
+    assert status(node, 'lifecycle').level is Level.OK
+
+
+@pytest.mark.parametrize('where', ['_agree', '_activate', '_deactivate', '_cleanup'])
+def test_an_unforeseen_error_is_recovered_from_by_configuring_again(where: str, run: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = run.make(CaptureNode, WAITING)
+    before = held()
+    work, errors = getattr(node, where), [RuntimeError('the lens fell off')]
+
+    def failing() -> None:
+        if errors:
+            raise errors.pop()
+        work()
+
+    monkeypatch.setattr(node, where, failing)
+    steps = [CONFIGURE, ACTIVATE, DEACTIVATE, CLEANUP]
+    results = [run.change(node, step) for step in steps[: steps.index({'_agree': CONFIGURE, '_activate': ACTIVATE, '_deactivate': DEACTIVATE, '_cleanup': CLEANUP}[where]) + 1]]  # fmt: skip  # noqa: E501
+    assert results[-1] is False and all(results[:-1]) and run.state(node) == 'unconfigured'
+    assert 'RuntimeError: the lens fell off' in status(node, 'lifecycle').message
+    run.eventually(lambda: given_back(before), f'{held()}, before: {before}')
+    assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE)
+    run.eventually(lambda: frames(node) >= 3)
+    assert status(node, 'lifecycle').level is Level.OK
+
+
+def test_a_camera_that_is_not_there_at_configure_is_waited_for(run: Managed) -> None:
+    present: list[bool] = []
+
+    def plug(identity: str) -> SyntheticCamera:
+        if not present:
+            raise CameraLostError("camera '/dev/video0' can't be opened: No such device; plug it in")
+        return SyntheticCamera(128, 96, 60.0, 'lens', seed=1, heap=SealedMemfd(), now_ns=time.time_ns, ledger=CopyLedger())
+
+    node = run.make(CaptureNode, {'autostart': False}, camera_factory=plug)
+    assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE) and run.state(node) == 'active'
+    assert status(node, 'camera').level is Level.ERROR and 'plug it in' in status(node, 'camera').message
+    present.append(True)
+    run.eventually(lambda: frames(node) >= 3)
+
+
+def test_a_start_that_cannot_be_is_an_exception_for_the_program(run: Managed) -> None:
+    node = run.make(CaptureNode, {**SMALL, 'participants': ['display: NV12; heap=dma_heap/']})
+    with pytest.raises(Exception, match='display'):
+        node.start()
+    assert node.state == 'unconfigured' and status(node, 'lifecycle').level is Level.ERROR
+    assert node.supervisor.camera is None and node.buffers is None, 'everything was given back'
+    with pytest.raises(AttributeError, match='it has no publisher'):
+        _ = node.publisher
+    with pytest.raises(ConfigError, match="node 'capture': parameter 'frame_id' has"):
+        run.make(CaptureNode, {**SMALL, 'frame_id': 'x' * 1000})
+
+
+def test_a_graph_without_autostart_is_made_and_waits(free_domain: int) -> None:
+    with managed(free_domain) as run:
+        graph = PerceptionGraph(run.context, {'capture': WAITING, 'inference': {**HOG, 'autostart': False}})
+        run.nodes += graph.nodes
+        for node in graph.nodes:
+            run._spinner.executor.add_node(node)
+            node.start()
+        assert [node.state for node in graph.nodes] == ['unconfigured', 'unconfigured', 'active']
+        # The camera first, then the consumer: it joins.
+        for node in graph.nodes[:2]:
+            assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE)
+        run.eventually(lambda: graph.inference.processed >= 3)
+        assert status(graph.capture, 'negotiation').values['participant cpu accelerator'] == 'accepted'
+
+
+def test_another_process_s_consumer_loses_the_camera_and_finds_it_again(free_domain: int) -> None:
+    required = parameters(copy_free='required', model='hog', timeout=20.0)
+    with managed(free_domain) as run:
+        capture = run.make(CaptureNode, SMALL)
+        capture.start()
+        seen: list[int] = []
+        run.manager.create_subscription(Detection2DArray, 'detections', lambda message: seen.append(message.header.stamp.nanosec), 10)
+        with Program('inference_node', *required, domain=free_domain).start('link is shared_memory') as program:
+            for steps in ([], [DEACTIVATE, ACTIVATE], [DEACTIVATE, CLEANUP, CONFIGURE, ACTIVATE]):
+                for step in steps:
+                    assert run.change(capture, step)
+                count = len(seen)
+                run.eventually(lambda count=count: len(seen) >= count + 3, f'detections after {steps}\n{program.output}')
+            assert run.change(capture, DEACTIVATE)
+            run.eventually(lambda: not [h for h, n in capture._server._server._pool.statistics().holders.items() if n], 'leases came back')
+            assert 'ros_message' not in program.output and program.interrupt(10) == 0
+
+
+def test_another_process_s_consumer_is_granted_more_frames_when_it_asks_for_more(free_domain: int) -> None:
+    required = parameters(copy_free='required', model='hog', timeout=20.0)
+    with managed(free_domain) as run:
+        capture = run.make(CaptureNode, SMALL)
+        capture.start()
+        seen: list[int] = []
+        run.manager.create_subscription(Detection2DArray, 'detections', lambda message: seen.append(message.header.stamp.nanosec), 10)
+        with Program('inference_node', *required, domain=free_domain).start('link is shared_memory') as program:
+
+            def windows() -> list[int]:
+                return [consumer.window for consumer in capture._server._server.statistics().consumers]
+
+            run.eventually(lambda: len(seen) >= 2 and windows())
+            before = windows()
+            value = ParameterValue(type=ParameterType.PARAMETER_INTEGER, integer_value=3)
+            request = SetParameters.Request(parameters=[ParameterMessage(name='in_flight', value=value)])
+            assert run.call(SetParameters, '/inference/set_parameters', request).results[0].successful
+            run.eventually(lambda: windows() == [before[0] + 2], f'{before} {windows()}')
+            count = len(seen)
+            run.eventually(lambda: len(seen) >= count + 5)
+            assert capture.camera.pool_statistics().abandoned == 0 and program.interrupt(10) == 0
+
+
+def test_a_program_without_autostart_waits_for_a_manager(free_domain: int) -> None:
+    args = parameters(autostart=False, width=128, height=128)
+    with (
+        Program('capture_node', *args, domain=free_domain).start('ready: ros2 lifecycle set /capture configure') as program,
+        managed(free_domain) as run,
+    ):
+        for step, state in ((CONFIGURE, 'inactive'), (ACTIVATE, 'active'), (DEACTIVATE, 'inactive'), (CLEANUP, 'unconfigured')):
+            request = ChangeState.Request(transition=Transition(id=step))
+            assert run.call(ChangeState, '/capture/change_state', request).success
+            assert run.call(GetState, '/capture/get_state', GetState.Request()).current_state.label == state
+        assert program.interrupt(10) == 0, program.output
+
+
+def test_a_lost_accelerator_does_not_keep_a_node_from_being_cleaned_up(run: Managed) -> None:
+    made: list[CpuAccelerator] = []
+
+    def factory() -> CpuAccelerator:
+        made.append(CpuAccelerator(CopyLedger(), 1))
+        return made[-1]
+
+    node = run.make(InferenceNode, {**HOG, 'autostart': False}, accelerator_factory=factory)
+    for _ in range(3):
+        for step in (CONFIGURE, ACTIVATE, DEACTIVATE, CLEANUP):
+            assert run.change(node, step)
+    assert len(made) == 3, 'each configure opens it anew'

@@ -1,0 +1,112 @@
+"""What launch files read from a parameter file is what rcl reads from it, and what they refuse is said in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rclpy
+import yaml
+from rclpy.node import Node
+
+from zc_perception.errors import ConfigError
+from zc_perception.link.rclpy_compat import parameter_overrides
+from zc_perception.nodes.launching.parameter_file import ParameterFile, parameter_messages
+
+SECTIONS = """
+/**/front/capture: {ros__parameters: {a: 2, b: 2}}
+/**/capture: {ros__parameters: {a: 1, c: 1, text: "5", number: 1e3, other: 1.5e-3}}
+/**: {ros__parameters: {c: 0, d: {e: 5, f.g: 6}}}
+/truck/front/capture: {ros__parameters: {a: 3}}
+/*/capture: {ros__parameters: {q: 1, a: 11}}
+/*/*/capture: {ros__parameters: {r: 1}}
+/truck/**: {ros__parameters: {s: yes}}
+truck: {front: {capture: {ros__parameters: {h: [p, q], i: []}}}}
+/front: {capture: {ros__parameters: {h: [1, 2]}}}
+/planner: {ros__parameters: {a: 99}}
+"""
+TUPLES = '/**/capture: {ros__parameters: {h: !!python/tuple [p, q]}}'
+
+
+@pytest.fixture
+def context() -> Iterator[rclpy.Context]:
+    context = rclpy.Context()
+    yield context
+    context.try_shutdown()
+
+
+@pytest.mark.parametrize('text', [SECTIONS, TUPLES], ids=['sections', 'tuples, as launch_ros writes lists'])
+def test_a_node_gets_what_rcl_would_give_it(tmp_path: Path, context: rclpy.Context, text: str, free_domain: int) -> None:
+    path = tmp_path / 'file.yaml'
+    path.write_text(text)
+    rclpy.init(context=context, args=['--ros-args', '--params-file', str(path)])
+    file = ParameterFile(str(path))
+    for namespace in ('/truck/front', '/front', '/rear', '/truck', '/'):
+        node = Node('capture', context=context, namespace=namespace, start_parameter_services=False, enable_rosout=False)
+        expected: dict[str, Any] = {name: value.value for name, value in parameter_overrides(node).items()}
+        node.destroy_node()
+        read = file.values(f'{namespace.rstrip("/")}/capture')
+        assert {name: None if value == [] else value for name, value in read.items()} == expected, namespace
+        assert {name: type(value) for name, value in read.items() if value != []} == {
+            name: type(value) for name, value in expected.items() if value is not None
+        }
+
+
+def test_an_empty_list_travels_as_an_empty_string() -> None:
+    assert parameter_messages({'a': [], 'b': None, 'c': ['x'], 'd': 0, 'e': ''}) == {'a': [''], 'b': [''], 'c': ['x'], 'd': 0, 'e': ''}
+
+
+REFUSED: dict[str, tuple[str, str]] = {
+    'no mapping': ('- capture', "has no sections such as '/**/capture:'"),
+    'broken': ('a: [1', "can't be read"),
+    'not text': ('a: \x00', "can't be read"),
+    'no key between': ('/**/capture: {camera: v4l2}', "'**/capture/camera' needs 'ros__parameters:' between"),
+    'an unknown parameter': (
+        '/**/capture: {ros__parameters: {widht: 3}}',
+        "capture: parameter 'widht' is unknown; did you mean 'width'?",
+    ),
+    'a wrong value': (
+        '/**/inference: {ros__parameters: {accelerator: gpu}}',
+        "inference: parameter 'accelerator' is 'gpu'; it must be one of auto, axl",
+    ),
+    'several at once': (
+        '/**/capture: {ros__parameters: {widht: 3, heigth: 3, framerate: -1.0}}',
+        "'width'?; capture: parameter 'heigth' is unknown; did you mean 'height'?; capture: parameter 'framerate' is -1.0",
+    ),
+    'a section that misses its node': (
+        '/rear/capture: {ros__parameters: {width: 3}}',
+        "'rear/capture' does not match node '/front/capture'",
+    ),
+    'a node that is not there': ('/**/captrue: {ros__parameters: {width: 3}}', "there is no node 'captrue' here; did you mean 'capture'?"),
+}
+NODES = {'/front/capture': 'capture', '/front/inference': 'inference', '/front/overlay': 'overlay'}
+
+
+@pytest.mark.parametrize('case', REFUSED)
+def test_what_is_wrong_is_said_in_one_line_that_names_the_file(tmp_path: Path, case: str) -> None:
+    text, message = REFUSED[case]
+    path = tmp_path / 'mine.yaml'
+    path.write_text(text)
+    with pytest.raises(ConfigError) as refusal:
+        ParameterFile(str(path)).check(NODES)
+    assert message in str(refusal.value) and str(path) in str(refusal.value)
+    assert '\n' not in str(refusal.value)
+
+
+def test_what_is_others_business_passes(tmp_path: Path) -> None:
+    path = tmp_path / 'file.yaml'
+    values = {'use_sim_time': True, 'controls.brightness': 3, 'qos_overrides./image_raw.publisher.depth': 2}
+    path.write_text(yaml.safe_dump({'/**/capture': {'ros__parameters': values}, '/planner': {'ros__parameters': {'widht': 3}}}))
+    ParameterFile(str(path)).check(NODES)
+
+
+def test_a_file_that_is_not_there_says_what_there_is() -> None:
+    with pytest.raises(ConfigError, match=r"params_file '/no/such\.yaml' does not exist or is not a file; installed are a\.yaml$"):
+        ParameterFile('/no/such.yaml', hint='installed are a.yaml')
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r'is not a file$'):
+        ParameterFile(str(tmp_path))

@@ -1,0 +1,75 @@
+"""The nodes as components: what a container of any make builds with ``rclpy.node.Node``'s own arguments and spins.
+
+Each starts by itself as soon as an executor spins it (parameter ``autostart``). Nothing has to wire them: a consumer and the camera of its
+topic meet in the process (:mod:`~zc_perception.nodes.meeting_point`), whichever was loaded first, and whenever one of them is unloaded
+the other goes on. What is wrong with a parameter, file or device ends the constructor, hence is the answer to the load request.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
+from rclpy.clock import Clock, ClockType
+from rclpy.timer import Timer
+
+from zc_perception.errors import ZcError
+from zc_perception.nodes import capture, inference, overlay, recorder
+from zc_perception.nodes.perception_node import PerceptionNode
+
+_SOON_S = 0.001
+
+
+class SelfStarting(PerceptionNode):
+    """Starts when it is spun, on a thread of its own: others aren't kept waiting.
+
+    Parameters that nobody knows are a warning here: a launch file's global parameters reach every component.
+    """
+
+    def __init__(self, **node_options: Any) -> None:
+        super().__init__(**node_options)
+        try:
+            self._begin_when_spun()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _begin_when_spun(self) -> None:
+        for sentence in self.parameters.unknown():
+            self.get_logger().warning(sentence)
+        self._starter: Timer | None = None
+        if self.parameters['autostart']:
+            # The steady clock: a simulation's time may stand still.
+            clock = Clock(clock_type=ClockType.STEADY_TIME)
+            self._starter = self.create_timer(_SOON_S, self._on_spun, callback_group=MutuallyExclusiveCallbackGroup(), clock=clock)
+
+    def _on_spun(self) -> None:
+        timer, self._starter = self._starter, None
+        if timer is not None:
+            self.destroy_timer(timer)
+            threading.Thread(target=self._start, name=f'start of {self.get_name()}', daemon=True).start()
+
+    def _start(self) -> None:
+        try:
+            self.start()
+        except ZcError as error:
+            self.get_logger().error(f'it did not start: {error}; then: ros2 lifecycle set {self.get_fully_qualified_name()} configure')
+        except Exception as error:
+            self.get_logger().error(f'it did not start: {type(error).__name__}: {error}')
+
+
+class CaptureNode(SelfStarting, capture.CaptureNode):
+    """``zc_perception::CaptureNode``."""
+
+
+class InferenceNode(SelfStarting, inference.InferenceNode):
+    """``zc_perception::InferenceNode``."""
+
+
+class OverlayNode(SelfStarting, overlay.OverlayNode):
+    """``zc_perception::OverlayNode``."""
+
+
+class RecorderNode(SelfStarting, recorder.RecorderNode):
+    """``zc_perception::RecorderNode``."""

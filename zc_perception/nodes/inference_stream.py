@@ -1,0 +1,158 @@
+"""What an inference node has while it is configured: accelerator, subscription and scheduler; and which results it lets out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.detection.detections import Detections
+from zc_perception.detection.heads import make_head
+from zc_perception.errors import ConfigError, nearest
+from zc_perception.frame import Frame
+from zc_perception.link.endpoints import AdaptedSubscription
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.nodes.messages import detections_writer
+from zc_perception.npu.accelerator import Accelerator
+from zc_perception.npu.manifest import ModelManifest, load_manifest
+from zc_perception.npu.scheduler import Scheduler
+from zc_perception.npu.selection import AcceleratorOptions, Selection, open_accelerator, parse_ioctl_numbers
+
+# A frame that comes so much of a period early counts as on time: cameras jitter, and a rate that is theirs must not halve it.
+_EARLY = 0.125
+
+
+def accelerator_options(values: Mapping[str, Any]) -> AcceleratorOptions:
+    """From a node's parameters.
+
+    :raises ConfigError: ioctl numbers that are none.
+    """
+    return AcceleratorOptions(
+        device=values['accelerator_device'],
+        import_cache=values['import_cache'],
+        timeout_s=values['timeout'],
+        threads=values['threads'],
+        ioctl_numbers=parse_ioctl_numbers(values['axl_ioctls']),
+        aipu_cores=values['aipu_cores'],
+        double_buffer=values['double_buffer'],
+        output_dmabuf=values['output_dmabuf'],
+        library=values['axruntime_library'],
+    )
+
+
+def select_accelerator(values: Mapping[str, Any], ledger: CopyLedger, factory: Callable[[], Accelerator] | None) -> Selection:
+    """Open the accelerator that the parameters name, or *factory*'s, with the model loaded.
+
+    One that is opened again takes over what has been changed meanwhile.
+
+    :raises ZcError: model or accelerator can't be used.
+    """
+    manifest = load_manifest(values['model'])
+    if factory is None:
+        selected = open_accelerator(values['accelerator'], manifest, accelerator_options(values), ledger)
+    else:
+        selected = Selection(_loaded(factory, manifest), manifest, (), lambda: _loaded(factory, manifest))
+
+    def reopen() -> Accelerator:
+        accelerator = selected.reopen()
+        accelerator.tune(import_cache=values['import_cache'], timeout_s=values['timeout'])
+        return accelerator
+
+    return replace(selected, reopen=reopen)
+
+
+def _loaded(factory: Callable[[], Accelerator], manifest: ModelManifest) -> Accelerator:
+    accelerator = factory()
+    try:
+        accelerator.load(manifest)
+    except BaseException:
+        accelerator.close()
+        raise
+    return accelerator
+
+
+@dataclass
+class InferenceStream:
+    """Everything that configuring makes and cleaning up ends."""
+
+    selected: Selection
+    subscription: AdaptedSubscription[Frame]
+    scheduler: Scheduler
+
+    def __post_init__(self) -> None:
+        self.manifest = self.selected.manifest
+        self.head = make_head(self.manifest.head)
+        self.to_message = detections_writer(len(self.manifest.classes))
+
+    def close(self) -> None:
+        """End it. A call of the accelerator that never returns keeps the accelerator, and nothing else."""
+        ended = self.scheduler.stop()
+        self.subscription.destroy()
+        if ended:
+            self.scheduler.accelerator.close()
+
+
+class Pace:
+    """Lets so many frames a second through, the newest at each time. One thread asks."""
+
+    def __init__(self, max_rate: float, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._monotonic_ns = monotonic_ns
+        self._due_ns = 0
+        self._period_ns = 0
+        self.skipped = 0
+        self.set(max_rate)
+
+    def set(self, max_rate: float) -> None:
+        """Frames per second; 0: all."""
+        self._period_ns = round(1e9 / max_rate) if max_rate else 0
+
+    def accepts(self) -> bool:
+        """Whether the frame that is there may go."""
+        period = self._period_ns
+        if not period:
+            return True
+        now = self._monotonic_ns()
+        if now < self._due_ns - period * _EARLY:
+            self.skipped += 1
+            return False
+        # On a grid while frames come regularly; after a pause it begins anew.
+        self._due_ns = self._due_ns + period if now - self._due_ns < period else now + period
+        return True
+
+
+class ClassFilter:
+    """Which classes are published.
+
+    :param wanted: names or indices; none: all.
+    :param known: the model's names.
+    :raises ConfigError: one that the model doesn't have.
+    """
+
+    def __init__(self, wanted: Sequence[str], known: Sequence[str]) -> None:
+        self._mask: NDArray[np.bool_] | None = None
+        if not wanted:
+            return
+        mask = np.zeros(len(known), np.bool_)
+        for name in wanted:
+            if name in known:
+                mask[known.index(name)] = True
+            elif name.isdigit() and int(name) < len(known):
+                mask[int(name)] = True
+            else:
+                raise ConfigError(
+                    f"parameter 'classes' has '{name}', which the model doesn't know{nearest(name, known)}; "
+                    f'it has {", ".join(known[:12])}{", …" if len(known) > 12 else ""}, or their indices from 0 to {len(known) - 1}'
+                )
+        self._mask = mask
+
+    def __call__(self, found: Detections) -> Detections:
+        """Those that are wanted."""
+        mask = self._mask
+        if mask is None or not len(found):
+            return found
+        keep = mask[found.classes]
+        return found if keep.all() else Detections(found.boxes[keep], found.scores[keep], found.classes[keep])

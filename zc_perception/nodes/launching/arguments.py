@@ -1,0 +1,182 @@
+"""Launch arguments that several launch files have, and what was chosen."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ament_index_python.packages import get_package_share_directory
+from launch.actions import DeclareLaunchArgument
+from launch.launch_context import LaunchContext
+from launch.substitutions import LaunchConfiguration
+
+from zc_perception.errors import ConfigError
+from zc_perception.nodes.launching.parameter_file import ParameterFile
+
+FROM_FILE = 'from_file'
+CAMERAS = ('synthetic', 'replay', 'v4l2', 'gstreamer', 'argus', 'libcamera')
+ACCELERATORS = ('auto', 'axl', 'axruntime', 'cpu')
+_SWITCH = ['true', 'false']
+
+
+def config_file(name: str) -> str:
+    """Path of an installed parameter file."""
+    return os.path.join(get_package_share_directory('zc_perception'), 'config', name)
+
+
+def params_file(default: str = 'perception.yaml') -> DeclareLaunchArgument:
+    """Which file, among the installed ones by default."""
+    return DeclareLaunchArgument(
+        'params_file',
+        default_value=config_file(default),
+        description='YAML with the parameters of all nodes; a name without a folder may be one of the installed files: '
+        f'{", ".join(_installed())}. It is checked before anything starts: a file that is not there, an unknown parameter or a value that '
+        'is not allowed is an error.',
+    )
+
+
+def _installed() -> list[str]:
+    """Names of the installed parameter files of our nodes; the folder has others too."""
+    folder = Path(config_file(''))
+    return sorted(path.name for path in folder.glob('*.yaml') if '/**/capture:' in path.read_text(encoding='utf-8'))
+
+
+def common(*, overlay: bool = True) -> list[DeclareLaunchArgument]:
+    """What all launch files have.
+
+    :param overlay: whether it can be left out.
+    """
+    offered = DeclareLaunchArgument(
+        'overlay', default_value='true', choices=_SWITCH, description='Whether detections/image, the picture with boxes, is offered.'
+    )
+    return [
+        DeclareLaunchArgument('namespace', default_value='', description='Namespace of all nodes and topics, such as truck.'),
+        DeclareLaunchArgument(
+            'accelerator',
+            default_value=FROM_FILE,
+            choices=[FROM_FILE, *ACCELERATORS],
+            description='Where the model runs; auto tries axl, axruntime and cpu in this order; from_file: as the parameter file says.',
+        ),
+        *([offered] if overlay else []),
+        DeclareLaunchArgument(
+            'autostart',
+            default_value=FROM_FILE,
+            choices=[FROM_FILE, *_SWITCH],
+            description='Whether nodes configure and activate themselves; false: they wait for "ros2 lifecycle set /capture configure" '
+            'and so on; from_file: as the parameter file says, which is true unless it says otherwise.',
+        ),
+    ]
+
+
+def processes() -> list[DeclareLaunchArgument]:
+    """What launch files have that start processes."""
+    return [
+        DeclareLaunchArgument(
+            'on_exit',
+            default_value='shutdown',
+            choices=['shutdown', 'respawn', 'nothing'],
+            description='When a process of ours ends: end everything (with exit code 1 if it has failed), start it again after '
+            'respawn_delay with all its nodes, or leave the rest running.',
+        ),
+        DeclareLaunchArgument('respawn_delay', default_value='2.0', description='Seconds before a process is started again.'),
+        DeclareLaunchArgument(
+            'log_level',
+            default_value='info',
+            choices=['debug', 'info', 'warn', 'error', 'fatal'],
+            description='Least severe message shown.',
+        ),
+    ]
+
+
+def camera() -> list[DeclareLaunchArgument]:
+    """The kind of camera, where all cameras are of one kind."""
+    return [
+        DeclareLaunchArgument(
+            'camera',
+            default_value=FROM_FILE,
+            choices=[FROM_FILE, *CAMERAS],
+            description='Kind of camera; from_file: as the parameter file says.',
+        ),
+        DeclareLaunchArgument('video', default_value='', description='File that camera:=replay plays; empty: as the parameter file says.'),
+    ]
+
+
+def container(default: str = 'perception_container') -> list[DeclareLaunchArgument]:
+    """The container that the nodes are loaded into."""
+    return [
+        DeclareLaunchArgument('container', default_value=default, description='Name of the container node, within the namespace.'),
+        DeclareLaunchArgument(
+            'executor',
+            default_value='single_threaded',
+            choices=['single_threaded', 'multi_threaded'],
+            description="What runs the container's callbacks. Frames don't need more than one thread there: cameras and accelerators have "
+            'threads of their own.',
+        ),
+    ]
+
+
+class Chosen:
+    """What the arguments say.
+
+    :raises ConfigError: from the methods, for a value that isn't allowed.
+    """
+
+    def __init__(self, context: LaunchContext) -> None:
+        self._context = context
+
+    def __getitem__(self, name: str) -> str:
+        return str(LaunchConfiguration(name).perform(self._context)).strip()
+
+    def flag(self, name: str) -> bool:
+        """Of an argument that is true or false."""
+        return self[name] == 'true'
+
+    def number(self, name: str) -> float:
+        """Of an argument that is a number of seconds."""
+        try:
+            value = float(self[name])
+        except ValueError:
+            value = -1.0
+        if not 0.0 <= value < 1e6:
+            raise ConfigError(f"launch argument '{name}' is '{self[name]}'; it must be a number of seconds from 0 to 1e6")
+        return value
+
+    def params_file(self) -> ParameterFile:
+        """The parameter file, not checked yet."""
+        name = self['params_file']
+        installed = config_file(name)
+        if os.path.basename(name) == name and not os.path.exists(name) and os.path.isfile(installed):
+            name = installed
+        return ParameterFile(name, hint=f"installed are {', '.join(_installed())} in '{config_file('')}'")
+
+    def names(self, name: str) -> list[str]:
+        """Of an argument that is a list, with commas or spaces between."""
+        return self[name].replace(',', ' ').split()
+
+    def namespace(self, camera_name: str = '') -> str:
+        """In full, with a slash in front; below that which a group of the including launch file pushes."""
+        pushed = str(self._context.launch_configurations.get('ros_namespace', ''))
+        own = self['namespace']
+        parts = [own] if own.startswith('/') else [pushed, own]
+        return '/' + '/'.join(part.strip('/') for part in (*parts, camera_name) if part.strip('/'))
+
+    def kinds(self) -> Sequence[str]:
+        """The nodes of one camera, in the order in which they should start: consumers first, so that they take part in the negotiation."""
+        return ('inference', *(['overlay'] if self.flag('overlay') else []), 'capture')
+
+    def overrides(self, kind: str) -> dict[str, Any]:
+        """Parameters of a node that the arguments set, on top of the file's."""
+        values: dict[str, Any] = {}
+        given = self._context.launch_configurations
+        if kind == 'capture':
+            if 'camera' in given and self['camera'] != FROM_FILE:
+                values['camera'] = self['camera']
+            if given.get('video'):
+                values['video'] = os.path.expanduser(self['video'])
+        if kind == 'inference' and self['accelerator'] != FROM_FILE:
+            values['accelerator'] = self['accelerator']
+        if self['autostart'] != FROM_FILE:
+            values['autostart'] = self.flag('autostart')
+        return values

@@ -1,0 +1,115 @@
+"""Parameter files as launch files need them: what a file says for one node, and whether our nodes would take it.
+
+Programs leave their files to rcl. Components get values instead, which somebody has to pick from the file: launch_ros does so by rules
+of its own, which differ between distributions, and a component that is refused leaves the launch running without it. So the file is read
+here, by rcl's rules, and checked by the nodes' own specifications before anything starts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from zc_perception.errors import ConfigError, nearest
+from zc_perception.nodes.parameter_sources import ParameterLoader, check_parameter_sources, section_matches
+
+_KEY = 'ros__parameters'
+# Parameters that every ROS node has.
+_EVERY_NODE = ('use_sim_time', 'start_type_description_service')
+_EVERY_NODE_PREFIXES = ('qos_overrides.',)
+
+
+class ParameterFile:
+    """A parameter file.
+
+    :param hint: ends the message about a file that isn't there.
+    :raises ConfigError: it isn't there, can't be read, or is no parameter file.
+    """
+
+    def __init__(self, path: str, hint: str = '') -> None:
+        self.path = os.path.expanduser(path)
+        if not os.path.isfile(self.path):
+            # launch_ros itself only warns and starts with defaults, which on a vehicle is the wrong camera.
+            raise ConfigError(f"params_file '{self.path}' does not exist or is not a file{'; ' if hint else ''}{hint}")
+        try:
+            with open(self.path, encoding='utf-8') as file:
+                content = yaml.load(file, Loader=ParameterLoader)
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise ConfigError(f"params_file '{self.path}' can't be read: {' '.join(str(error).split())}") from error
+        if content is not None and not isinstance(content, Mapping):
+            raise ConfigError(f"params_file '{self.path}' has no sections such as '/**/capture:' with '{_KEY}:' below")
+        self._sections: dict[str, dict[str, Any]] = {}
+        for section, values in _sections(self.path, content or {}):
+            self._sections.setdefault(section, {}).update(values)
+
+    def values(self, node: str) -> dict[str, Any]:
+        """What the file says for a node, by parameter; nested ones by their names with dots.
+
+        :param node: its full name. Sections apply as in rcl, a later one on top of an earlier, whichever is the more exact.
+        """
+        values: dict[str, Any] = {}
+        for section, parameters in self._sections.items():
+            if section_matches(section, node):
+                values |= parameters
+        return values
+
+    def check(self, nodes: Mapping[str, str]) -> None:
+        """Refuse what the nodes would refuse.
+
+        :param nodes: kinds (``capture``, ``inference`` …) by full names.
+        :raises ConfigError: a section that misses its node, a key that no node has, or a value that isn't allowed; all that are wrong.
+        """
+        check_parameter_sources(['--params-file', self.path], list(nodes))
+        specs = {kind: _specs(kind) for kind in dict.fromkeys(nodes.values())}
+        known = {name for parameters, _ in specs.values() for name in parameters}
+        prefixes = tuple({prefix for _, own in specs.values() for prefix in own} | set(_EVERY_NODE_PREFIXES))
+        wrong: dict[str, None] = {}
+        for node, kind in nodes.items():
+            own = specs[kind][0]
+            for name, value in self.values(node).items():
+                if name in own:
+                    try:
+                        own[name].convert(value)
+                    except ConfigError as error:
+                        wrong[f'{kind}: {error}'] = None
+                elif name not in known and name not in _EVERY_NODE and not name.startswith(prefixes):
+                    wrong[f"{kind}: parameter '{name}' is unknown{nearest(name, own)}"] = None
+        if wrong:
+            raise ConfigError(f"params_file '{self.path}': {'; '.join(wrong)}")
+
+
+def parameter_messages(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as they can travel to a component: an empty list has no type in ROS, so it goes as one empty string, which doesn't count."""
+    return {name: [''] if value is None or value == [] else value for name, value in values.items()}
+
+
+def _specs(kind: str) -> tuple[Mapping[str, Any], Sequence[str]]:
+    """Specifications by name, and prefixes of parameters that are declared later."""
+    # Here, for they bring rclpy and OpenCV, and --show-args needs neither.
+    from zc_perception.nodes.capture import CaptureNode
+    from zc_perception.nodes.inference import InferenceNode
+    from zc_perception.nodes.overlay import OverlayNode
+
+    node = {'capture': CaptureNode, 'inference': InferenceNode, 'overlay': OverlayNode}[kind]
+    return {spec.name: spec for spec in node.SPECS}, node.PREFIXES
+
+
+def _sections(path: str, content: Mapping[Any, Any], prefix: str = '') -> Iterator[tuple[str, dict[str, Any]]]:
+    for key, value in content.items():
+        name = f'{prefix}/{str(key).strip("/")}'
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"params_file '{path}': '{name.lstrip('/')}' needs '{_KEY}:' between the node's name and its parameters")
+        if _KEY in value:
+            yield name, dict(_flat(value[_KEY] or {}))
+        yield from _sections(path, {k: v for k, v in value.items() if k != _KEY}, name)
+
+
+def _flat(values: Mapping[Any, Any], prefix: str = '') -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f'{prefix}{key}.')
+        else:
+            yield f'{prefix}{key}', value

@@ -1,0 +1,136 @@
+"""The JSON schema of parameter files, made from the nodes' own declarations: editors complete and check a YAML by it.
+
+``python -m zc_perception.nodes.parameter_schema config/perception.schema.json`` writes it anew; a test compares. A file names it in
+its first line: ``# yaml-language-server: $schema=perception.schema.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.inference import InferenceNode
+from zc_perception.nodes.overlay import OverlayNode
+from zc_perception.nodes.parameters import ParameterSpec
+from zc_perception.nodes.perception_node import PerceptionNode
+from zc_perception.nodes.recorder import RecorderNode
+
+NODES: Mapping[str, type[PerceptionNode]] = {
+    'capture': CaptureNode,
+    'inference': InferenceNode,
+    'overlay': OverlayNode,
+    'recorder': RecorderNode,
+}
+_KEY = 'ros__parameters'
+_TYPES = {bool: 'boolean', int: 'integer', float: 'number', str: 'string'}
+_EVERY_NODE = {
+    'use_sim_time': {'type': 'boolean', 'description': 'Take the time from /clock. Of every ROS node.'},
+    'start_type_description_service': {'type': 'boolean', 'description': 'Of every ROS node.'},
+}
+# Parameters that nodes declare when they know them, nested or by names with dots.
+_OPEN_ENDED = {
+    'qos_overrides': 'Quality of service by topic: qos_overrides./topic.publisher.depth and so on.',
+    'controls': 'Controls of the camera by name, each once it is open.',
+}
+
+
+def parameter_schema(spec: ParameterSpec) -> dict[str, Any]:
+    """What one parameter may be."""
+    when = ' Can change while the node runs.' if spec.dynamic else ''
+    unit = f' [{spec.unit}]' if spec.unit else ''
+    return {'description': spec.description + unit + when, 'default': spec.default, **_value_schema(spec)}
+
+
+def _value_schema(spec: ParameterSpec) -> dict[str, Any]:
+    kind = type(spec.default)
+    if spec.choices:
+        booleans = [text == 'true' for text in spec.choices if text in ('true', 'false')]
+        return {'enum': [*spec.choices, *booleans]}
+    text: dict[str, Any] = {'type': 'string'}
+    if spec.whole_numbers:
+        text = {'anyOf': [text, {'type': 'integer'}]}
+    if kind is list:
+        return {'type': 'array', 'items': text}
+    if kind is str:
+        return text
+    value: dict[str, Any] = {'type': _TYPES[kind]}
+    if spec.low is not None and spec.high is not None:
+        value |= {'minimum': spec.low, 'maximum': spec.high}
+    return value if spec.besides is None else {'anyOf': [value, {'enum': [spec.besides]}]}
+
+
+def _parameters(specs: Sequence[ParameterSpec], open_ended: Sequence[str]) -> dict[str, Any]:
+    properties: dict[str, Any] = {spec.name: parameter_schema(spec) for spec in specs}
+    properties |= _EVERY_NODE
+    properties |= {name: {'type': 'object', 'description': _OPEN_ENDED[name]} for name in open_ended}
+    dotted = {f'^{name}\\..+': {'description': _OPEN_ENDED[name]} for name in open_ended}
+    return {'type': 'object', 'properties': properties, 'patternProperties': dotted}
+
+
+def _section(parameters: str) -> dict[str, Any]:
+    return {'type': 'object', 'required': [_KEY], 'properties': {_KEY: {'$ref': f'#/$defs/{parameters}'}}, 'additionalProperties': False}
+
+
+def file_schema() -> dict[str, Any]:
+    """What a parameter file may be. Sections of other packages' nodes are passed over, and so is what ``/**`` has for them."""
+    definitions: dict[str, Any] = {}
+    everywhere: dict[str, Any] = {}
+    for name, node in NODES.items():
+        open_ended = ('qos_overrides', *(prefix.rstrip('.') for prefix in node.PREFIXES))
+        definitions[name] = {
+            'title': f"Parameters of node '{name}'",
+            **_parameters(node.SPECS, open_ended),
+            'additionalProperties': False,
+        }
+        for parameter, schema in definitions[name]['properties'].items():
+            others = everywhere.setdefault(parameter, [])
+            others += [] if schema in others else [schema]
+    definitions['all_nodes'] = {
+        'title': 'Parameters of all nodes that match, ours and others',
+        'type': 'object',
+        'properties': {name: some[0] if len(some) == 1 else {'anyOf': some} for name, some in everywhere.items()},
+    }
+    patterns = {f'^(.*/)?{name}$': _section(name) for name in NODES} | {r'^(.*/)?\*{1,2}$': {'$ref': '#/$defs/wildcard'}}
+    below = {'patternProperties': patterns, 'additionalProperties': {'$ref': '#/$defs/names'}}
+    definitions['wildcard'] = {'type': 'object', 'properties': {_KEY: {'$ref': '#/$defs/all_nodes'}}, **below}
+    definitions['names'] = {
+        'description': "A namespace, or another package's node.",
+        'type': 'object',
+        'properties': {_KEY: {'type': 'object'}},
+        **below,
+    }
+    return {
+        '$schema': 'https://json-schema.org/draft/2020-12/schema',
+        'title': 'Parameter file of zc_perception',
+        'description': 'Sections by node: /**/capture in any namespace, /front/capture in one, /** for all nodes. A later section stands '
+        'on top of an earlier one.',
+        'type': 'object',
+        **below,
+        '$defs': definitions,
+    }
+
+
+def text() -> str:
+    """The schema's file."""
+    return json.dumps(file_schema(), indent=2, ensure_ascii=False) + '\n'
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Write the file, or print it."""
+    parser = argparse.ArgumentParser(prog='parameter_schema', description='The JSON schema of parameter files.')
+    parser.add_argument('path', nargs='?', type=Path, help='file to write; without it the schema is printed')
+    path = parser.parse_args(args).path
+    if path is None:
+        sys.stdout.write(text())
+    else:
+        path.write_text(text(), encoding='utf-8')
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

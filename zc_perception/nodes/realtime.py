@@ -1,0 +1,202 @@
+"""Real-time knobs: on which CPUs a node's hot-path threads run, with which priority, with memory that isn't paged out, without the
+garbage collector's longest pauses.
+
+All of them are off by default. What the system refuses is one warning that says what to grant; the node runs on without it.
+Sources: sched_setscheduler(2), sched(7), mlockall(2), limits.conf(5), systemd.exec(5).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from rclpy.node import Node
+
+from zc_perception.errors import ConfigError
+from zc_perception.nodes.parameters import ParameterSpec
+from zc_perception.observe.diagnostics import Level, Status
+
+REALTIME_SPECS = (
+    ParameterSpec('cpu_affinity', [], 'CPUs of the hot-path threads, numbers or ranges such as 2-3; empty: all.', whole_numbers=True,
+                  dynamic=True),
+    ParameterSpec('realtime_priority', 0, 'SCHED_FIFO priority of the hot-path threads; 0: ordinary scheduling.', '', 0, 99, dynamic=True),
+    ParameterSpec('lock_memory', False, "Keep the process's memory from being paged out (mlockall)."),
+    ParameterSpec('gc_freeze', False, 'Take what exists once configured out of garbage collection (gc.freeze): shorter pauses.'),
+)  # fmt: skip
+_MCL_CURRENT, _MCL_FUTURE = 1, 2
+_THREADS_OF = {'cpu_affinity', 'realtime_priority'}
+
+
+def parse_cpus(entries: Sequence[str]) -> frozenset[int]:
+    """Numbers of CPUs from texts such as ``2``, ``4-7``; empty for none.
+
+    :raises ConfigError: one that isn't a CPU of this machine, or not of this process.
+    """
+    allowed = os.sched_getaffinity(0) | _given
+    found: set[int] = set()
+    for entry in entries:
+        first, dash, last = str(entry).strip().partition('-')
+        last = last if dash else first
+        numbers = range(int(first), int(last) + 1) if first.isdigit() and last.isdigit() else range(0)
+        if not numbers or not set(numbers) <= allowed:
+            text = ', '.join(map(str, sorted(allowed)))
+            raise ConfigError(
+                f"parameter 'cpu_affinity' has '{entry}'; it must be CPUs that this process may use: {text}, or a range as 0-1"
+            )
+        found |= set(numbers)
+    return frozenset(found)
+
+
+# What the process was given before anybody changed it.
+_given = frozenset(os.sched_getaffinity(0))
+
+
+class _Process:
+    """What is the process's, not one node's: counted, so that one node's end doesn't undo what another wants."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._locked: set[object] = set()
+        self._frozen: set[object] = set()
+
+    def lock_memory(self, who: object) -> None:
+        """:raises OSError: the system refuses."""
+        with self._lock:
+            if not self._locked:
+                _libc_call('mlockall', _MCL_CURRENT | _MCL_FUTURE)
+            self._locked.add(who)
+
+    def freeze(self, who: object) -> None:
+        """What lives now is never looked at again by the collector."""
+        with self._lock:
+            gc.collect()
+            gc.freeze()
+            self._frozen.add(who)
+
+    def undo(self, who: object) -> None:
+        """*who* wants nothing any more."""
+        with self._lock:
+            if who in self._locked:
+                self._locked.discard(who)
+                if not self._locked:
+                    with contextlib.suppress(OSError):
+                        _libc_call('munlockall')
+            if who in self._frozen:
+                self._frozen.discard(who)
+                if not self._frozen:
+                    gc.unfreeze()
+
+
+_PROCESS = _Process()
+
+
+def _libc_call(name: str, *arguments: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, name)(*arguments):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+class Realtime:
+    """One node's knobs.
+
+    :param parameters: values of :data:`REALTIME_SPECS`.
+    :raises ConfigError: a CPU that isn't there.
+    """
+
+    def __init__(self, node: Node, parameters: Mapping[str, Any]) -> None:
+        self._node = node
+        self._parameters = parameters
+        self._threads: Callable[[], Iterable[threading.Thread]] = lambda: ()
+        self._changed: dict[int, str] = {}
+        self._refused: dict[str, str] = {}
+        self._on = False
+        parse_cpus(parameters['cpu_affinity'])
+
+    def of(self, threads: Callable[[], Iterable[threading.Thread]]) -> None:
+        """Whose threads they are: asked each time, since cameras and devices come again with new ones."""
+        self._threads = threads
+
+    def configure(self) -> None:
+        """At the end of configuring: everything that stays is there."""
+        if self._parameters['lock_memory']:
+            self._try(
+                'lock_memory',
+                'memory is not locked',
+                'LimitMEMLOCK=infinity (systemd) or memlock unlimited (limits.conf)',
+                lambda: _PROCESS.lock_memory(self),
+            )
+        if self._parameters['gc_freeze']:
+            _PROCESS.freeze(self)
+
+    def activate(self) -> None:
+        """The threads run, or are about to."""
+        self._on = True
+        self.apply()
+
+    def apply(self) -> None:
+        """To all threads that there are, also those that have come since."""
+        for thread in self._threads():
+            if thread.native_id is not None and thread.is_alive():
+                self._apply(thread.native_id)
+
+    def enter(self) -> None:
+        """For the calling thread, from its own beginning."""
+        if self._on:
+            self._apply(threading.get_native_id())
+
+    def _apply(self, number: int) -> None:
+        cpus, priority = parse_cpus(self._parameters['cpu_affinity']), self._parameters['realtime_priority']
+        if not cpus and not priority and number not in self._changed:
+            return
+        self._changed[number] = ''
+        self._try(
+            'cpu_affinity',
+            'threads are not bound to CPUs',
+            'its cgroup (cpuset) all of them',
+            lambda: os.sched_setaffinity(number, cpus or _given),
+        )
+        policy, parameter = (os.SCHED_FIFO, os.sched_param(priority)) if priority else (os.SCHED_OTHER, os.sched_param(0))
+        self._try(
+            'realtime_priority',
+            f'threads do not run with SCHED_FIFO {priority}',
+            f'LimitRTPRIO={priority} (systemd) or rtprio {priority} (limits.conf)',
+            lambda: os.sched_setscheduler(number, policy, parameter),
+        )
+
+    def _try(self, knob: str, what: str, grant: str, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except ProcessLookupError:
+            return  # the thread has ended meanwhile
+        except OSError as error:
+            text = f"parameter '{knob}': {what}: {error.strerror}; grant the process {grant}, or take the parameter back"
+            if knob not in self._refused:
+                self._node.get_logger().warning(text)
+            self._refused[knob] = text
+        else:
+            self._refused.pop(knob, None)
+
+    def changed(self, name: str) -> None:
+        """A parameter has."""
+        if name in _THREADS_OF and self._on:
+            self.apply()
+
+    def cleanup(self) -> None:
+        """Threads have ended; what is the process's is given back."""
+        self._on = False
+        self._changed.clear()
+        self._refused.clear()
+        _PROCESS.undo(self)
+
+    def statuses(self) -> list[Status]:
+        """What the system refused."""
+        refused = self._refused.copy()
+        if not refused:
+            return []
+        return [Status('realtime', Level.WARN, '; '.join(refused.values()), advice='see README, real-time knobs')]
