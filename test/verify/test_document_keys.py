@@ -1,0 +1,149 @@
+"""The document's four keys, by the letter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from verify.verify_kit import (
+    MS,
+    PCI,
+    PERIOD,
+    PID,
+    POOL,
+    SOURCES,
+    START,
+    cached_graph,
+    event,
+    look,
+    uncached_graph,
+    with_events,
+    with_records,
+)
+
+from zc_perception.verify.document_keys import KEYS, MIN_SAMPLES, document_keys, notes
+from zc_perception.verify.evidence.kernel_event import Trace
+from zc_perception.verify.observation import CopyShare, Observation
+
+GOOD = {'I1_attach_count_ge2': True, 'I2_known_exporter': True, 'I3_axl_imports': True, 'I4_no_memcpy_hot': True}
+
+
+def both_attach(**changes: object) -> Observation:
+    """vivid imports the buffer too, and nothing is cached: the document's picture."""
+    return uncached_graph('vivid.0', **changes)
+
+
+def test_the_document_s_picture_passes_by_the_letter() -> None:
+    keys = document_keys(both_attach())
+    assert keys.as_json() == GOOD and keys.holds
+    assert tuple(keys.as_json()) == KEYS
+    detail = keys.detail
+    assert (detail['imports'], detail['releases'], detail['multi_attach_inodes'], detail['exporters']) == (
+        25,
+        25,
+        ['11', '12', '13'],
+        ['system'],
+    )
+    assert detail['memcpy_hot'] == [] and detail['attach_counts'] == {'11': 2, '12': 2, '13': 2}
+
+
+def test_an_exporter_is_no_attachment_and_a_cache_no_import_per_frame() -> None:
+    assert document_keys(cached_graph()).as_json() == {
+        'I1_attach_count_ge2': False,
+        'I2_known_exporter': False,
+        'I3_axl_imports': False,
+        'I4_no_memcpy_hot': True,
+    }
+    assert document_keys(uncached_graph()).as_json() == GOOD | {'I1_attach_count_ge2': False, 'I2_known_exporter': False}
+
+
+def hot(percent: int, samples: int = 1000) -> Callable[[Observation], Observation]:
+    return lambda seen: replace(seen, shares=(CopyShare(PID, samples, samples * percent // 100),))
+
+
+SPOILT: dict[str, tuple[Callable[[Observation], Observation], dict[str, bool | None]]] = {
+    'other exporter': (lambda seen: replace(seen, exporters={**seen.exporters, POOL[0]: 'udmabuf'}), {'I2_known_exporter': False}),
+    'unknown exporter': (lambda seen: replace(seen, exporters={}), {'I2_known_exporter': False}),
+    'one import missing': (
+        lambda seen: (
+            replace(
+                seen, trace=Trace(seen.trace.events[:60] + [item for item in seen.trace.events[60:] if item.name != 'axl_dmabuf_import'])
+            )
+            if seen.trace
+            else seen
+        ),
+        {'I3_axl_imports': False},
+    ),
+    'no frame': (lambda seen: with_records(seen, lambda old: None), {'I3_axl_imports': None, 'I4_no_memcpy_hot': None}),
+    'hot': (hot(2), {'I4_no_memcpy_hot': False}),
+    'exactly one per cent': (hot(1), {}),
+    'kernel hot': (lambda seen: replace(seen, shares=(CopyShare(PID, 1000, 0, {'memcpy': 30}),)), {'I4_no_memcpy_hot': False}),
+    'kernel copies of arguments': (lambda seen: replace(seen, shares=(CopyShare(PID, 1000, 0, {'_copy_to_user': 30}),)), {}),
+    'few samples': (hot(0, MIN_SAMPLES - 1), {'I4_no_memcpy_hot': None}),
+    'hot by few samples': (hot(50, MIN_SAMPLES - 1), {'I4_no_memcpy_hot': None}),
+    'samples of others': (lambda seen: replace(seen, shares=(CopyShare(PID + 1, 1000, 0),)), {'I4_no_memcpy_hot': None}),
+    'not sampled': (lambda seen: replace(seen, shares=None), {'I4_no_memcpy_hot': None}),
+    'no bufinfo': (
+        lambda seen: replace(seen, snapshots=()),
+        {'I1_attach_count_ge2': None, 'I2_known_exporter': None, 'I3_axl_imports': None},
+    ),
+    'no trace': (
+        lambda seen: replace(seen, trace=None, event_sources={}),
+        {'I1_attach_count_ge2': None, 'I2_known_exporter': None, 'I3_axl_imports': None},
+    ),
+    'lost events': (
+        lambda seen: with_events(seen, lost=1),
+        {'I1_attach_count_ge2': None, 'I2_known_exporter': None, 'I3_axl_imports': None},
+    ),
+    'no driver events': (
+        lambda seen: replace(seen, event_sources={name: how for name, how in SOURCES.items() if 'axl' not in name}),
+        {'I3_axl_imports': None},
+    ),
+}
+
+
+@pytest.mark.parametrize('what', SPOILT)
+def test_each_key_can_fail_and_be_unknown(what: str) -> None:
+    spoil, expected = SPOILT[what]
+    keys = document_keys(spoil(both_attach()))
+    assert keys.as_json() == GOOD | expected
+    assert keys.holds is (not expected)
+
+
+def test_without_events_counts_are_what_was_seen_at_least() -> None:
+    few = {name: how for name, how in SOURCES.items() if not name.startswith('dma_buf')}
+    blind = uncached_graph('vivid.0', event_sources=few)
+    assert document_keys(blind).attach_count_ge2 is None
+    seen_once = replace(blind, snapshots=(*blind.snapshots, look(START + 700 * MS, {POOL[0]: ['vivid.0', PCI]})))
+    assert document_keys(seen_once).attach_count_ge2 is True
+
+
+def test_only_the_window_counts() -> None:
+    early = [
+        event(START - 5 * MS, 'dma_buf_dynamic_attach', ino=POOL[0], dev_name='x'),
+        event(START - 4 * MS, 'dma_buf_detach', ino=POOL[0], dev_name='x'),
+    ]
+    seen = with_events(cached_graph(), *early)
+    assert document_keys(seen).attach_count_ge2 is False
+    late = [
+        event(START + PERIOD, 'dma_buf_dynamic_attach', ino=POOL[0], dev_name='x'),
+        event(START + PERIOD + MS, 'dma_buf_detach', ino=POOL[0], dev_name='x'),
+    ]
+    assert document_keys(with_events(cached_graph(), *late)).attach_count_ge2 is True
+
+
+def test_fences_are_counted_and_slow_ones_told() -> None:
+    waits = [
+        event(START + 10 * MS, 'dma_fence_wait_start', context=1, seqno=5),
+        event(START + 80 * MS, 'dma_fence_wait_end', context=1, seqno=5),
+        event(START + 90 * MS, 'dma_fence_wait_start', context=1, seqno=6),
+        event(START + 95 * MS, 'dma_fence_wait_end', context=1, seqno=6),
+    ]
+    seen = with_events(cached_graph(), *waits)
+    assert document_keys(seen).detail['fence_wait_lines'] == 4
+    (note,) = notes(seen)
+    assert '70 ms' in note and 'LnkSta' in note
+    assert notes(cached_graph()) == []
+    slow = with_records(cached_graph(), lambda old: old._replace(signalled_ns=old.submitted_ns + 60 * MS))
+    assert '60 ms' in notes(slow)[0]

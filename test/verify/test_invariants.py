@@ -1,0 +1,340 @@
+"""Each invariant holds for a good pipeline, fails for each fault that it is there for, and is never true for what was not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from verify.verify_kit import (
+    DRIVER_THREAD,
+    END,
+    MS,
+    PCI,
+    PERIOD,
+    PID,
+    POOL,
+    SOURCES,
+    START,
+    THREAD,
+    cached_graph,
+    event,
+    look,
+    record,
+    uncached_graph,
+    with_events,
+    with_facts,
+    with_node,
+    with_records,
+)
+
+from zc_perception.observe.frame_log_layout import RecordKind
+from zc_perception.verify.evidence.kernel_event import Trace
+from zc_perception.verify.evidence.mappings import Mapping
+from zc_perception.verify.evidence.unreadable import Unreadable
+from zc_perception.verify.failure_modes import FAILURE_MODES, advice
+from zc_perception.verify.invariants import KNOWN_EXPORTERS, all_checks, check_attached, check_imports
+from zc_perception.verify.observation import LargeCopy, Observation
+
+ROOT = Unreadable('something', 'Permission denied', 'run as root')
+MIDDLE = START + 10 * PERIOD
+
+
+def verdicts(seen: Observation) -> dict[str, bool | None]:
+    return {check.name: check.holds for check in all_checks(seen)}
+
+
+def figures(seen: Observation, name: str) -> dict[str, Any]:
+    return next(check.as_json() for check in all_checks(seen) if check.name == name)
+
+
+@pytest.mark.parametrize('graph', [cached_graph, uncached_graph])
+def test_a_good_pipeline_keeps_all_four(graph: Callable[[], Observation]) -> None:
+    checks = all_checks(graph())
+    assert {check.name: check.holds for check in checks} == {'I1': True, 'I2': True, 'I3': True, 'I4': True}
+    assert all(check.reason == '' and check.next_step == '' and check.measured for check in checks)
+
+
+def test_the_figures_are_those_of_the_window() -> None:
+    cached, uncached = figures(cached_graph(), 'I3'), figures(uncached_graph(), 'I3')
+    assert (cached['frames'], cached['kernel_submits'], cached['imports'], cached['frames_with_own_import']) == (20, 20, 0, 0)
+    assert (uncached['frames'], uncached['kernel_submits'], uncached['imports'], uncached['frames_with_own_import']) == (20, 20, 20, 20)
+    assert figures(uncached_graph(), 'I1')['frames_attached'] == 20
+    assert figures(cached_graph(), 'I2')['exporters'] == {'system': 3}
+
+
+def submits_other_buffer(seen: Observation) -> Observation:
+    """Sabotage: it imported a buffer of its own by each handle that it submits, while its log says the frame's."""
+    seen = replace(seen, snapshots=tuple(look(one.start_ns, {**dict.fromkeys(POOL, ()), 99: [PCI]}) for one in seen.snapshots))
+    return with_events(
+        seen, *(event(START - 400 * MS + handle, 'axl_dmabuf_import', handle=handle, inode=99, exporter='system') for handle in (1, 2, 3))
+    )
+
+
+def imports_other_buffers(seen: Observation) -> Observation:
+    """The same without a cache."""
+    assert seen.trace is not None
+    events = [
+        replace(item, fields={**item.fields, **{key: '99' for key in ('inode', 'ino') if key in item.fields}}) for item in seen.trace.events
+    ]
+    return replace(seen, trace=Trace(events))
+
+
+def submits_after_its_release(seen: Observation) -> Observation:
+    """A handle whose buffer was given back."""
+    given_back = event(START - 300 * MS, 'axl_dmabuf_release', DRIVER_THREAD, handle=1, inode=POOL[0])
+    return with_events(seen, event(START - 400 * MS, 'axl_dmabuf_import', handle=1, inode=POOL[0]), given_back)
+
+
+def detaches_early(seen: Observation) -> Observation:
+    """The attachments of some frames end before these are submitted."""
+    assert seen.trace is not None
+    return with_events(
+        seen,
+        *(replace(item, time_ns=item.time_ns - 5 * MS - 100_000) for item in seen.trace.events if item.name == 'dma_buf_detach'),
+        without=['dma_buf_detach'],
+    )
+
+
+def maps_a_frame(seen: Observation) -> Observation:
+    return replace(seen, mappings=(Mapping(PID, 0x1000, 0x2000, 'rw-s', 12, POOL[0], '/dmabuf:'),))
+
+
+def in_use(*events: Any) -> Callable[[Observation], Observation]:
+    return lambda seen: with_events(seen, *events)
+
+
+def another_inference(**after: Any) -> Callable[[Observation], Observation]:
+    return lambda seen: with_facts(seen, 'inference', **after)
+
+
+BROKEN: dict[str, tuple[Callable[[], Observation], Callable[[Observation], Observation], set[str], str]] = {
+    'not attached': (
+        cached_graph,
+        lambda seen: replace(seen, snapshots=tuple(look(one.start_ns, dict.fromkeys(POOL, ())) for one in seen.snapshots)),
+        {'I1', 'I3'},
+        'not_attached',
+    ),
+    'another device is attached': (
+        cached_graph,
+        lambda seen: replace(seen, snapshots=tuple(look(s.start_ns, dict.fromkeys(POOL, ('vivid',))) for s in seen.snapshots)),
+        {'I1', 'I3'},
+        'not_attached',
+    ),
+    'detached too early': (uncached_graph, detaches_early, {'I1'}, 'not_attached'),
+    'imports its own buffer': (cached_graph, submits_other_buffer, {'I1', 'I3'}, 'not_imported'),
+    'imports its own buffer each time': (uncached_graph, imports_other_buffers, {'I1', 'I3'}, 'not_imported'),
+    'submitted after its release': (cached_graph, submits_after_its_release, {'I3'}, 'not_imported'),
+    'no importing accelerator': (cached_graph, another_inference(accelerator='cpu', pci_address=''), {'I1', 'I3'}, 'no_importer'),
+    'unknown exporter': (
+        cached_graph,
+        lambda seen: replace(seen, exporters={**seen.exporters, POOL[1]: 'axl_shadow'}),
+        {'I2'},
+        'unknown_exporter',
+    ),
+    'memfd': (
+        cached_graph,
+        lambda seen: replace(
+            seen,
+            dmabufs=frozenset(),
+            memfds=frozenset((12, inode) for inode in POOL),
+            snapshots=tuple(look(one.start_ns, {}) for one in seen.snapshots),
+        ),
+        {'I1', 'I2', 'I3'},
+        'not_a_dmabuf',
+    ),
+    'a job too many': (cached_graph, in_use(event(MIDDLE, 'axl_submit', handle=1, ctx=1, seqno=77)), {'I3'}, 'submits_differ'),
+    'a frame without a job': (
+        cached_graph,
+        lambda seen: with_node(seen, 'inference', records=(*seen.nodes[1].records, record(90, MIDDLE, (POOL[0],), 1, 90))),
+        {'I3'},
+        'submits_differ',
+    ),
+    'one import for two frames': (
+        uncached_graph,
+        lambda seen: (
+            replace(
+                seen,
+                trace=Trace(
+                    [
+                        item
+                        for item in seen.trace.events
+                        if not (item.name == 'axl_dmabuf_import' and MIDDLE <= item.time_ns < MIDDLE + PERIOD)
+                    ]
+                ),
+            )
+            if seen.trace
+            else seen
+        ),
+        {'I3'},
+        'imports_differ',
+    ),
+    'imported twice though cached': (
+        cached_graph,
+        in_use(event(MIDDLE, 'axl_dmabuf_import', handle=8, inode=POOL[0], exporter='system')),
+        {'I3'},
+        'imports_differ',
+    ),
+    'mapped': (cached_graph, maps_a_frame, {'I4'}, 'mapped'),
+    'mapped for a moment': (cached_graph, in_use(event(MIDDLE, 'dma_buf_mmap_internal', 4242, ino=POOL[1])), {'I4'}, 'was_mapped'),
+    'camera mapped': (cached_graph, in_use(event(MIDDLE, 'vb2_mmap', 4242, rdev=81 << 20)), {'I4'}, 'was_mapped'),
+    'camera mapped by a node on an old kernel': (cached_graph, in_use(event(MIDDLE, 'vb2_mmap')), {'I4'}, 'was_mapped'),
+    'copied by the library': (cached_graph, lambda seen: replace(seen, copies=(LargeCopy(PID, 345600, False, 20),)), {'I4'}, 'copied'),
+    'copied row by row': (cached_graph, lambda seen: replace(seen, copies=(LargeCopy(PID, 640, True, 20),)), {'I4'}, 'copied'),
+    'booked': (cached_graph, lambda seen: with_facts(seen, 'capture', copies={'to_ros': {'count': 4, 'bytes': 9}}), {'I4'}, 'booked'),
+}
+
+
+@pytest.mark.parametrize('fault', BROKEN)
+def test_each_fault_breaks_its_invariants_and_no_other(fault: str) -> None:
+    graph, spoil, expected, mode = BROKEN[fault]
+    checks = all_checks(spoil(graph()))
+    assert {check.name for check in checks if check.holds is False} == expected
+    assert {check.name for check in checks if check.holds is None} == set()
+    told = [check for check in checks if check.holds is False]
+    assert all(check.reason and check.next_step for check in told)
+    assert any(advice(mode) in check.next_step for check in told)
+
+
+UNKNOWN: dict[str, tuple[Callable[[Observation], Observation], set[str]]] = {
+    'bufinfo': (lambda seen: replace(seen, snapshots=(), unreadable={'bufinfo': [ROOT]}), {'I1', 'I3'}),
+    'trace': (lambda seen: replace(seen, trace=None, event_sources={}, unreadable={'trace': [ROOT]}), {'I3', 'I4'}),
+    'lost events': (lambda seen: with_events(seen, lost=3), {'I3', 'I4'}),
+    'exporters': (lambda seen: replace(seen, exporters={}), {'I2'}),
+    'maps': (lambda seen: replace(seen, unreadable={'maps': [ROOT]}), {'I4'}),
+    'no look at maps': (lambda seen: replace(seen, scans=0), {'I4'}),
+    'memmove': (lambda seen: replace(seen, copies=None), {'I4'}),
+    'memmove of one process': (lambda seen: replace(seen, unreadable={'memmove': [ROOT]}), {'I4'}),
+    'driver events': (
+        lambda seen: replace(seen, event_sources={name: how for name, how in SOURCES.items() if not name.startswith('axl_')}),
+        {'I3'},
+    ),
+    'mmap events': (
+        lambda seen: replace(seen, event_sources={name: how for name, how in SOURCES.items() if name != 'dma_buf_mmap_internal'}),
+        {'I4'},
+    ),
+    'a mapping by the function tracer': (
+        lambda seen: with_events(
+            replace(seen, event_sources={**SOURCES, 'dma_buf_mmap_internal': 'function tracer'}), event(MIDDLE, 'dma_buf_mmap_internal')
+        ),
+        {'I4'},
+    ),
+    'video events': (lambda seen: replace(seen, event_sources={name: how for name, how in SOURCES.items() if name != 'vb2_mmap'}), {'I4'}),
+    'ledger': (lambda seen: with_node(seen, 'capture', after={}), {'I4'}),
+    'no capture node': (lambda seen: replace(seen, nodes=seen.nodes[1:]), {'I4'}),
+    'a device without an address': (lambda seen: with_facts(seen, 'inference', pci_address=''), {'I1', 'I3'}),
+    'overwritten records': (lambda seen: with_node(seen, 'inference', lost=2), {'I1', 'I2', 'I3', 'I4'}),
+    'no frame': (
+        lambda seen: replace(with_records(with_events(seen, without=['axl_submit', 'axl_complete']), lambda old: None)),
+        {'I1', 'I2', 'I3', 'I4'},
+    ),
+    'failed before the device': (
+        lambda seen: with_records(
+            with_events(seen, without=['axl_submit']), lambda old: old._replace(kind=RecordKind.FAILED, submitted_ns=0, device_seqno=0)
+        ),
+        {'I1', 'I2', 'I3', 'I4'},
+    ),
+}
+
+
+@pytest.mark.parametrize('what', UNKNOWN)
+def test_what_could_not_be_seen_is_never_true(what: str) -> None:
+    spoil, expected = UNKNOWN[what]
+    checks = all_checks(spoil(cached_graph()))
+    assert {check.name for check in checks if check.holds is None} == expected
+    assert {check.name for check in checks if check.holds is False} == set()
+    assert all(check.reason for check in checks if check.holds is None)
+
+
+def test_a_failed_frame_that_was_submitted_counts() -> None:
+    seen = with_records(cached_graph(), lambda old: old._replace(kind=RecordKind.FAILED))
+    assert verdicts(seen) == {'I1': True, 'I2': True, 'I3': True, 'I4': True}
+    assert figures(seen, 'I1')['frames'] == 20
+
+
+def test_without_events_looks_must_all_show_the_attachment() -> None:
+    sources = {name: how for name, how in SOURCES.items() if name != 'dma_buf_detach'}
+    assert check_attached(cached_graph(event_sources=sources)).holds is True
+    assert check_attached(cached_graph(event_sources=sources)).as_json()['exact'] is False
+    assert check_attached(uncached_graph(event_sources=sources)).holds is None
+
+
+def test_a_frame_in_two_buffers_needs_both() -> None:
+    first, second = 21, 22
+
+    def two(old: Any) -> Any:
+        return old._replace(inodes=(first, second), device_handle=1)
+
+    both = with_records(cached_graph(), two)
+    assert both.trace is not None
+    events = [replace(item, fields={**item.fields, 'handle': '1'}) if item.name == 'axl_submit' else item for item in both.trace.events]
+    both = replace(both, trace=Trace(events), exporters={first: 'system', second: 'system', **both.exporters})
+    both = replace(both, dmabufs=both.dmabufs | {first, second})
+    whole = tuple(look(one.start_ns, {first: [PCI], second: [PCI]}) for one in both.snapshots)
+    half = tuple(look(one.start_ns, {first: [PCI], second: []}) for one in both.snapshots)
+    assert verdicts(replace(both, snapshots=whole)) == {'I1': True, 'I2': True, 'I3': True, 'I4': True}
+    assert verdicts(replace(both, snapshots=half)) == {'I1': False, 'I2': True, 'I3': False, 'I4': True}
+    imports = [event(START - 200 * MS + index, 'axl_dmabuf_import', handle=1, inode=inode) for index, inode in enumerate((first, second))]
+    late = [event(START + 4 * MS + index, 'axl_dmabuf_import', handle=1, inode=inode) for index, inode in enumerate((first, second))]
+    attach = [event(START + 3 * MS, 'dma_buf_dynamic_attach', ino=inode, dev_name=PCI) for inode in (first, second)]
+    seen_before = with_events(replace(both, snapshots=whole), *imports)
+    assert figures(seen_before, 'I3')['imports'] == 0
+    looks = (look(START - 50 * MS, {first: [], second: []}), *whole[1:])
+    new = with_events(
+        with_records(replace(both, snapshots=looks), lambda old: old if old.submitted_ns > START + 4 * MS else None), *attach, *late
+    )
+    new = replace(new, trace=Trace([item for item in new.trace.events if item.name != 'axl_submit' or item.time_ns > START]))  # type: ignore[union-attr]
+    assert check_imports(new).holds is True
+    assert (figures(new, 'I3')['imports'], figures(new, 'I3')['new_buffers']) == (1, 2)
+
+
+def test_a_trial_import_of_a_late_joiner_is_no_surplus() -> None:
+    again = event(MIDDLE, 'axl_dmabuf_import', handle=8, inode=POOL[0], exporter='system')
+    seen = with_facts(with_events(cached_graph(), again), 'inference', trial_imports=4)
+    assert check_imports(seen).holds is True
+
+
+def test_other_programs_on_the_card_are_not_ours() -> None:
+    others = [
+        event(MIDDLE + index, name, 5555, handle=1, ctx=9, seqno=1, inode=POOL[0])
+        for index, name in enumerate(('axl_dmabuf_import', 'axl_submit', 'axl_complete', 'axl_dmabuf_release'))
+    ]
+    assert verdicts(with_events(cached_graph(), *others)) == {'I1': True, 'I2': True, 'I3': True, 'I4': True}
+
+
+def test_mappings_of_other_buffers_and_outside_of_the_window_are_no_matter() -> None:
+    harmless = [
+        event(MIDDLE, 'dma_buf_mmap_internal', ino=999),
+        event(START - MS, 'dma_buf_mmap_internal', ino=POOL[0]),
+        event(END + MS, 'dma_buf_mmap_internal', ino=POOL[0]),
+        event(MIDDLE, 'vb2_mmap', 5555, rdev=(81 << 20) + 1),
+        event(MIDDLE, 'vb2_mmap', 5555),
+    ]
+    assert verdicts(with_events(cached_graph(), *harmless))['I4'] is True
+
+
+def test_nodes_of_one_process_share_a_ledger() -> None:
+    seen = cached_graph()
+    for role in ('capture', 'inference'):
+        seen = with_facts(seen, role, {'copies': {'draw': {'count': 5, 'bytes': 1}}}, copies={'draw': {'count': 9, 'bytes': 1}})
+    assert figures(seen, 'I4')['ledger'] == {'draw': 4}
+
+
+def test_exporters_can_be_named() -> None:
+    seen = replace(cached_graph(), exporters=dict.fromkeys(POOL, 'my_heap'))
+    holds = {check.name: check.holds for check in all_checks(seen, (*KNOWN_EXPORTERS, 'my_heap'))}
+    assert (verdicts(seen)['I2'], holds['I2']) == (False, True)
+
+
+def test_the_driver_releases_in_a_thread_of_its_own() -> None:
+    seen = uncached_graph()
+    assert seen.trace is not None
+    assert {item.tid for item in seen.trace.named('axl_dmabuf_release')} == {DRIVER_THREAD}
+    assert figures(seen, 'I3')['releases'] == 20
+    assert THREAD in seen.process_of and DRIVER_THREAD not in seen.process_of
+
+
+def test_every_row_of_the_failure_table_says_what_to_do() -> None:
+    for mode in FAILURE_MODES.values():
+        assert mode.diagnosis and mode.next_step and str(mode) == f'{mode.diagnosis}: {mode.next_step}'

@@ -1,0 +1,102 @@
+"""result.json: its schema, its exit statuses, and the words for a person."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from verify.verify_kit import cached_graph, uncached_graph, with_facts
+
+from zc_perception.verify.bench.schema import violations
+from zc_perception.verify.document_keys import document_keys, notes
+from zc_perception.verify.evidence.mappings import Mapping
+from zc_perception.verify.evidence.unreadable import Unreadable
+from zc_perception.verify.invariants import all_checks
+from zc_perception.verify.observation import Observation
+from zc_perception.verify.result import SCHEMA, Result, verdict, write_result
+
+ROOT = Unreadable('tracefs', 'Permission denied (/sys/kernel/tracing/instances)', 'run as root')
+
+
+def mapped(seen: Observation) -> Observation:
+    return replace(seen, mappings=(Mapping(100, 0x1000, 0x2000, 'rw-s', 12, 11, '/dmabuf:'),))
+
+
+def unseen(seen: Observation) -> Observation:
+    return replace(seen, trace=None, event_sources={}, copies=None, shares=None, unreadable={'trace': (ROOT,)})
+
+
+CASES: dict[str, tuple[Callable[[], Observation], int, bool]] = {
+    'good': (cached_graph, 0, True),
+    'good by the letter': (lambda: uncached_graph('vivid.0'), 0, True),
+    'mapped': (lambda: mapped(cached_graph()), 1, False),
+    'unseen': (lambda: unseen(cached_graph()), 3, False),
+    'unseen and mapped': (lambda: unseen(mapped(cached_graph())), 3, False),
+    'nothing': (lambda: Observation(0, 10), 3, False),
+    'no accelerator': (lambda: with_facts(cached_graph(), 'inference', accelerator='cpu', pci_address=''), 1, False),
+}
+
+
+def result_of(seen: Observation) -> Result:
+    return Result(seen, all_checks(seen), document_keys(seen), notes(seen), ['zc_verify'], {'timeline': 'timeline.json'})
+
+
+@pytest.mark.parametrize('case', CASES)
+def test_what_is_written_is_what_the_schema_says(case: str, tmp_path: Path) -> None:
+    make, exit_code, passed = CASES[case]
+    result = result_of(make())
+    path = write_result(result, tmp_path)
+    document = json.loads(path.read_text())
+    schema = json.loads(SCHEMA.read_text())
+    assert list(violations(document, schema)) == []
+    assert (result.exit_code, document['pass']) == (exit_code, passed)
+    assert document['pass'] == all(check['holds'] is True for check in document['checks'].values())
+    assert document['pass_document'] == all(document[key] is True for key in document if key.startswith('I'))
+    assert [file.name for file in tmp_path.iterdir()] == ['result.json']
+
+
+def test_the_schema_refuses_what_is_wrong() -> None:
+    schema = json.loads(SCHEMA.read_text())
+    good = json.loads(json.dumps(result_of(cached_graph()).as_json()))
+    for spoil in (
+        lambda made: made.pop('pass'),
+        lambda made: made.update(I1_attach_count_ge2='yes'),
+        lambda made: made['checks'].pop('I3'),
+        lambda made: made['checks']['I1'].update(holds=1),
+        lambda made: made['checks']['I4'].pop('mappings'),
+        lambda made: made['checks']['I2'].update(more=1),
+        lambda made: made['environment'].pop('kernel'),
+        lambda made: made.update(unreadable=[{'source': 'x'}]),
+        lambda made: made.update(frames=-1),
+        lambda made: made.update(version=2),
+    ):
+        made = json.loads(json.dumps(good))
+        spoil(made)
+        assert list(violations(made, schema))
+
+
+def test_processes_say_who_they_are() -> None:
+    document = result_of(cached_graph()).as_json()
+    assert [(one['node'], one['role'], one['frames']) for one in document['processes']] == [
+        ('/capture', 'capture', 20),
+        ('/inference', 'inference', 20),
+    ]
+    assert document['processes'][1]['pci_address'] == '0000:01:00.0'
+    assert (document['frames'], document['window']['seconds']) == (20, 1.0)
+
+
+def test_the_verdict_has_a_line_for_each_check_and_the_next_step_of_what_fails() -> None:
+    good = verdict(result_of(cached_graph()))
+    assert [line.split(':')[0] for line in good[1:5]] == ['I1 holds', 'I2 holds', 'I3 holds', 'I4 holds'] and good[-1] == 'PASS'
+    bad = verdict(result_of(mapped(cached_graph())))
+    where = next(index for index, line in enumerate(bad) if line.startswith('I4 DOES NOT HOLD'))
+    assert 'process 100' in bad[where + 1] and bad[where + 2].startswith('   next: ') and bad[-1] == 'FAIL'
+    blind = verdict(result_of(unseen(cached_graph())))
+    assert (
+        any(line.startswith('I3 not measured') for line in blind)
+        and any('run as root' in line for line in blind)
+        and blind[-1] == 'NOT MEASURED'
+    )

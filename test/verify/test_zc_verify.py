@@ -1,0 +1,320 @@
+"""The command: on real processes of this machine, whatever its kernel lets be read, and on a tracefs of files that lets everything."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from observe.frame_log_kit import made_entry, made_frame
+from verify.fake_tracefs import FakeTracefs
+
+from zc_perception.observe.frame_log import FrameLog
+from zc_perception.observe.frame_log_reading import FoundFrameLogs, UnreadableProcess, find_frame_logs
+from zc_perception.verify.bench.schema import violations
+from zc_perception.verify.evidence.tracefs import own_name
+from zc_perception.verify.invariants import all_checks
+from zc_perception.verify.measurement import Measurement, Roots
+from zc_perception.verify.result import SCHEMA
+from zc_perception.verify.zc_verify import main
+
+TEST = Path(__file__).resolve().parents[1]
+PCI = '0000:01:00.0'
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, 'PYTHONPATH': f'{TEST}{os.pathsep}{TEST.parent}'}
+
+
+def nodes_command(*wishes: str) -> list[str]:
+    return [sys.executable, str(TEST / 'verify' / 'made_nodes.py'), *wishes]
+
+
+@contextmanager
+def nodes(*wishes: str) -> Iterator[subprocess.Popen[str]]:
+    """Nodes that run, with frames flowing unless they are to be silent."""
+    with subprocess.Popen(nodes_command(*wishes), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()) as process:
+        try:
+            assert process.stdout is not None
+            if 'silent' not in wishes:
+                assert process.stdout.readline() == 'ready\n'
+            else:
+                _wait_until(lambda: len(find_frame_logs(pids=[process.pid])) == 2)
+            yield process
+        finally:
+            process.kill()
+
+
+def _wait_until(condition: Any) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def verify(*options: object, command: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    started = ['--', *command] if command else []
+    words = [sys.executable, '-m', 'zc_perception.verify.zc_verify', '--no-picture', *map(str, options), *started]
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, env=environment(), check=False)
+
+
+def result_in(folder: Path) -> Any:
+    document = json.loads((folder / 'result.json').read_text())
+    assert list(violations(document, json.loads(SCHEMA.read_text()))) == []
+    return document
+
+
+def test_running_nodes_are_measured(tmp_path: Path) -> None:
+    with nodes('map') as process:
+        done = verify('--seconds', 1, '--pid', process.pid, '--output', tmp_path)
+    document = result_in(tmp_path)
+    assert done.stderr == ''
+    assert f'measuring inference /made/inference (process {process.pid})' in done.stdout
+    assert document['frames'] > 10 and document['window']['seconds'] >= 1
+    assert [(one['pid'], one['role']) for one in document['processes']] == [(process.pid, 'capture'), (process.pid, 'inference')]
+    # Frames on memfd, one of them mapped: whatever can be read here, these two are false.
+    assert document['checks']['I2']['holds'] is False and document['checks']['I2']['exporters'] == {'memfd': 3}
+    assert document['checks']['I4']['holds'] is False and len(document['checks']['I4']['mappings']) == 1
+    measured = all(check['measured'] for check in document['checks'].values())
+    assert done.returncode == (1 if measured else 3)
+    assert done.stdout.splitlines()[-1].startswith('FAIL' if measured else 'NOT MEASURED')
+    timeline = json.loads((tmp_path / 'timeline.json').read_text())
+    assert {entry['args']['name'] for entry in timeline['traceEvents'] if entry.get('name') == 'process_name'}
+
+
+def test_what_can_not_be_read_is_told_and_never_true(tmp_path: Path) -> None:
+    with nodes() as process:
+        done = verify('--seconds', 0.5, '--pid', process.pid, '--output', tmp_path)
+    document = result_in(tmp_path)
+    for topic, names in (('bufinfo', ('I1', 'I3')), ('trace', ('I3',))):
+        if any(one['topic'] == topic for one in document['unreadable']):
+            assert all(document['checks'][name]['holds'] is None for name in names)
+            assert all(document['checks'][name]['next_step'] for name in names)
+            assert done.returncode == 3 and 'not measured' in done.stdout
+    assert document['pass'] is False and document['pass_document'] is False
+
+
+def test_a_copy_that_the_nodes_book_is_found(tmp_path: Path) -> None:
+    with nodes('copy') as process:
+        verify('--seconds', 0.5, '--pid', process.pid, '--output', tmp_path)
+    assert result_in(tmp_path)['checks']['I4']['ledger']['copy'] > 0
+
+
+def test_frames_end_the_measurement(tmp_path: Path) -> None:
+    with nodes() as process:
+        began = time.monotonic()
+        verify('--seconds', 60, '--frames', 20, '--pid', process.pid, '--output', tmp_path)
+        assert time.monotonic() - began < 40
+    assert result_in(tmp_path)['frames'] >= 20
+
+
+def test_nodes_without_frames_are_never_true(tmp_path: Path) -> None:
+    with nodes('silent') as process:
+        done = verify('--seconds', 0.5, '--pid', process.pid, '--output', tmp_path)
+    document = result_in(tmp_path)
+    assert document['frames'] == 0 and not any(check['holds'] for check in document['checks'].values())
+    assert done.returncode == 3
+
+
+def test_a_command_is_started_measured_and_ended(tmp_path: Path) -> None:
+    with nodes() as other:
+        done = verify('--seconds', 0.5, '--output', tmp_path, command=nodes_command())
+        document = result_in(tmp_path)
+        (pid,) = {one['pid'] for one in document['processes']}
+        assert pid != other.pid and other.poll() is None
+    assert document['frames'] > 0 and document['files']['command'] == 'command.log'
+    assert (tmp_path / 'command.log').read_text() == 'ready\nended\n'
+    assert not Path(f'/proc/{pid}').exists()
+    assert done.returncode in (1, 3)
+
+
+def test_a_command_that_ignores_sigint_is_ended_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('zc_perception.verify.workload._PATIENCE_S', (0.3, 5.0, 5.0))
+    monkeypatch.setenv('PYTHONPATH', environment()['PYTHONPATH'])
+    main(['--seconds', '0.5', '--no-picture', '--quiet', '--output', str(tmp_path), '--', *nodes_command('stubborn')])
+    (pid,) = {one['pid'] for one in result_in(tmp_path)['processes']}
+    assert not Path(f'/proc/{pid}').exists()
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_and_what_was_seen_is_judged(tmp_path: Path, number: signal.Signals) -> None:
+    words = [
+        sys.executable,
+        '-m',
+        'zc_perception.verify.zc_verify',
+        '--no-picture',
+        '--seconds',
+        '600',
+        '--output',
+        str(tmp_path),
+        '--',
+        *nodes_command(),
+    ]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment()) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        while not line.startswith('measuring inference'):
+            assert line, 'it ended'
+            line = process.stdout.readline()
+        process.send_signal(number)
+        rest = process.stdout.read()
+        assert process.wait(60) in (1, 3)
+    document = result_in(tmp_path)
+    assert document['window']['seconds'] < 100 and 'result.json' in rest
+    assert not Path(f'/proc/{document["processes"][0]["pid"]}').exists()
+
+
+@pytest.mark.parametrize(
+    ('options', 'named'),
+    [
+        (['--seconds', '0'], '--seconds is 0'),
+        (['--seconds', 'nan'], '--seconds is nan'),
+        (['--frames', '-1'], '--frames is -1'),
+        (['--wait', '0'], '--wait is 0'),
+        (['--pid', '1', '--', 'true'], '--pid names running nodes'),
+        (['--pid', '4194305'], 'no such process'),
+        (['--', '/nothing/there'], "the command '/nothing/there' cannot be started"),
+        (['--', 'true'], 'the command has ended'),
+        (['--wait', '1', '--', 'sleep', '60'], 'started no node within 1 s'),
+    ],
+)
+def test_wrong_use_is_told_in_a_sentence(options: list[str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['--output', str(tmp_path), *options]) == 2
+    told = capsys.readouterr().err
+    assert named in told and told.startswith('zc_verify: ') and told.count('\n') == 1
+
+
+def test_a_process_without_a_log_is_no_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['--output', str(tmp_path), '--pid', str(os.getpid())]) == 2
+    assert 'no node with a frame log' in capsys.readouterr().err
+
+
+def test_who_may_not_look_into_processes_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = FoundFrameLogs((), [UnreadableProcess(7, 'perception', 'its open files (/proc/7/fd) may not be listed', 'run as root')])
+    monkeypatch.setattr('zc_perception.verify.zc_verify.running_nodes', lambda pids: hidden)
+    monkeypatch.setattr('zc_perception.verify.zc_verify.os.geteuid', lambda: 1000)
+    assert main(['--output', str(tmp_path)]) == 3
+    assert 'not measured' in (told := capsys.readouterr().err) and 'run as root' in told
+    assert not (tmp_path / 'result.json').exists()
+
+
+def test_it_starts_without_what_takes_long_to_import() -> None:
+    code = 'import sys, zc_perception.verify.zc_verify; print([name for name in ("numpy", "cv2", "rclpy", "yaml") if name in sys.modules])'
+    assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, env=environment(), check=True).stdout == '[]\n'
+
+
+def test_a_folder_that_can_not_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / 'file').write_text('')
+    assert main(['--output', str(tmp_path / 'file' / 'folder')]) == 2
+    assert '--output' in capsys.readouterr().err
+
+
+# On a kernel of files, everything can be read.
+
+
+class FakeKernel:
+    """Buffers, attachments and a trace that fit the frames of this process's own logs."""
+
+    def __init__(self, tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
+        self.tracefs = FakeTracefs(tmp_path, patch)
+        self.roots = Roots(tracing=self.tracefs.root, debugfs=tmp_path / 'debug', sysfs=tmp_path / 'sys')
+        (tmp_path / 'debug' / 'dma_buf').mkdir(parents=True)
+        self._bufinfo = tmp_path / 'debug' / 'dma_buf' / 'bufinfo'
+        self._number = 0
+        self.attach(PCI)
+
+    def attach(self, device: str) -> None:
+        text = '\nDma-buf Objects:\nsize\tflags\n'
+        for inode in (71, 72):
+            text += f'00004096\t00000002\t0000000f\t00000002\tsystem\t{inode:08}\t<none>\n\tAttached Devices:\n\t{device}\nTotal 1\n\n'
+        self._bufinfo.write_text(text)
+
+    def frame(self, capture: FrameLog, inference: FrameLog, *, job: bool = True) -> None:
+        """One, in the logs and in the trace."""
+        self._number += 1
+        now = time.monotonic_ns()
+        frame = made_frame(self._number, inodes=(71 + self._number % 2,), captured_ns=now - 2000, published_ns=now - 1000)
+        capture.published(frame, now - 1000, now)
+        inference.processed(made_entry(frame, now, now, now, handle=1 + self._number % 2, device_seqno=self._number), now, now, now, 1)
+        facts = {'copies': {}, 'processed': self._number}
+        capture.describe({**facts, 'camera': 'v4l2', 'pool': [[3, 71], [3, 72]]})
+        inference.describe({**facts, 'accelerator': 'axl', 'pci_address': PCI, 'import_cache': True, 'trial_imports': 0})
+        if job:
+            pipe = self.tracefs.root / 'instances' / own_name() / 'trace_pipe'
+            with pipe.open('a') as file:
+                seconds, rest = divmod(now - 1000, 10**9)
+                file.write(
+                    f' python-{os.getpid()} [000] ..... {seconds}.{rest // 1000:06}: '
+                    f'axl_submit: handle={1 + self._number % 2} ctx=1 seqno={self._number} model=1\n'
+                )
+
+
+def measure(kernel: FakeKernel, ticks: int = 4, **frames: Any) -> dict[str, Any]:
+    """Measure this process's own two nodes; what the checks say."""
+    with FrameLog('capture', '/fake/capture') as capture, FrameLog('inference', '/fake/inference') as inference:
+        kernel_frames = iter(range(10 * ticks))
+
+        def wait(seconds: float) -> bool:
+            kernel.frame(capture, inference, **frames)
+            return next(kernel_frames) >= ticks
+
+        with find_frame_logs(pids=[os.getpid()]) as logs, Measurement(kernel.roots, memmove_probe=False) as measurement:
+            measurement.watch(logs, 60, 0, wait, lambda: True)
+            seen = measurement.observation()
+    assert kernel.tracefs.clean
+    return {check.name: check for check in all_checks(seen)}
+
+
+def test_a_kernel_that_agrees_with_the_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = measure(FakeKernel(tmp_path, monkeypatch))
+    assert [checks[name].holds for name in ('I1', 'I2', 'I3')] == [True, True, True], checks
+    assert checks['I1'].figures['frames'] >= 4 and checks['I3'].figures['kernel_submits'] == checks['I3'].figures['frames']
+
+
+def test_a_kernel_that_knows_no_attachment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = FakeKernel(tmp_path, monkeypatch)
+    kernel.attach('vivid.0')
+    checks = measure(kernel)
+    assert [checks[name].holds for name in ('I1', 'I2', 'I3')] == [False, True, False]
+
+
+def test_a_kernel_that_knows_no_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = measure(FakeKernel(tmp_path, monkeypatch), job=False)
+    assert [checks[name].holds for name in ('I1', 'I2', 'I3')] == [True, True, False]
+    assert 'frames have no job' in checks['I3'].reason
+
+
+def test_an_error_in_the_middle_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = FakeKernel(tmp_path, monkeypatch)
+    with (
+        FrameLog('inference', '/fake/inference'),
+        pytest.raises(ZeroDivisionError),
+        find_frame_logs(pids=[os.getpid()]) as logs,
+        Measurement(kernel.roots) as measurement,
+    ):
+        measurement.watch(logs, 60, 0, lambda seconds: bool(1 // 0), lambda: True)
+    assert kernel.tracefs.clean
+
+
+def test_what_a_killed_run_left_is_removed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = FakeKernel(tmp_path, monkeypatch)
+    left = Measurement(kernel.roots)
+    left.__enter__()  # and never ended
+    (kernel.tracefs.root / 'instances' / own_name()).rename(kernel.tracefs.root / 'instances' / own_name(4194305))
+    text = (kernel.tracefs.root / 'dynamic_events').read_text().replace(own_name(), own_name(4194305))
+    (kernel.tracefs.root / 'dynamic_events').write_text(text)
+    for folder in (kernel.tracefs.root / 'instances' / own_name(4194305) / 'events').glob(own_name()):
+        folder.rename(folder.with_name(own_name(4194305)))
+    with Measurement(kernel.roots) as measurement:
+        assert measurement.leftovers == [own_name(4194305)]
+    assert kernel.tracefs.clean

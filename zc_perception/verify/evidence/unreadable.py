@@ -1,0 +1,46 @@
+"""The answer of a reader that can't read. It is never taken for a good sign."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A source that could not be read.
+
+    :param source: what: a file, an event, a tool.
+    :param reason: why not.
+    :param next_step: what the person at the keyboard can do.
+    """
+
+    source: str
+    reason: str
+    next_step: str
+
+    def __str__(self) -> str:
+        return f'{self.source}: {self.reason}; {self.next_step}'
+
+    def as_json(self) -> dict[str, str]:
+        """For ``result.json``."""
+        return {'source': self.source, 'reason': self.reason, 'next_step': self.next_step}
+
+
+_AS_ROOT = 'run as root'
+
+
+def unreadable_file(path: Path, error: OSError, absent: str, source: str = '') -> Unreadable:
+    """A file that could not be opened or read.
+
+    :param absent: the next step where the file isn't there at all.
+    """
+    number = error.errno or 0
+    source = source or str(path)
+    if number in (errno.EACCES, errno.EPERM):
+        return Unreadable(source, f'{os.strerror(number)} ({path})', _AS_ROOT)
+    if number in (errno.ENOENT, errno.ENOTDIR, errno.ENODEV):
+        return Unreadable(source, f'{path} is not there', absent)
+    return Unreadable(source, f'{path}: {os.strerror(number) if number else error}', 'see the kernel log (dmesg)')

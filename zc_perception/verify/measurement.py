@@ -1,0 +1,340 @@
+"""Watches running nodes for a while, from outside: sets everything up, looks again and again, takes everything down."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zc_perception.observe.frame_log_layout import FrameRecord, RecordKind
+from zc_perception.observe.frame_log_reading import FrameLogReader
+from zc_perception.verify.evidence.attachments import Snapshot
+from zc_perception.verify.evidence.buffer_statistics import SYSFS, read_buffer_statistics
+from zc_perception.verify.evidence.bufinfo import DEBUGFS, read_bufinfo
+from zc_perception.verify.evidence.fdinfo import DMABUF, MEMFD, read_holders
+from zc_perception.verify.evidence.kernel_event import Trace
+from zc_perception.verify.evidence.kernel_recording import FUNCTION, MMAP, KernelRecording, open_recording
+from zc_perception.verify.evidence.mappings import FrameMemory, Mapping, scan_maps
+from zc_perception.verify.evidence.memmove_probe import MemmoveProbe
+from zc_perception.verify.evidence.processes import PROC, NodeThreads
+from zc_perception.verify.evidence.sampling import Sampler, Samples, open_sampler
+from zc_perception.verify.evidence.tracefs import TRACING, remove_leftovers
+from zc_perception.verify.evidence.unreadable import Unreadable
+from zc_perception.verify.observation import CAPTURE, NodeView, Observation
+from zc_perception.verify.sorting import copies_of, shares_of
+
+_TICK_S = 0.25
+#: Looking at buffers and maps may take so much of the time; on a slow machine they are looked at less often.
+_LOOK_SHARE = 0.1
+_LOOK_PERIOD_S = 1.0
+_GRACE_S = 2.0
+#: At most so long, and as long as the window, or until there are so many of each node, a few times what one per cent needs.
+_SAMPLING_S = 5.0
+_ENOUGH_SAMPLES = 500
+Wait = Callable[[float], bool]
+
+
+@dataclass(frozen=True)
+class Roots:
+    """Where the trees are."""
+
+    proc: Path = PROC
+    tracing: Path = TRACING
+    debugfs: Path = DEBUGFS
+    sysfs: Path = SYSFS
+
+
+@dataclass
+class _Node:
+    log: FrameLogReader
+    before: dict[str, Any] = field(default_factory=dict)
+    records: list[FrameRecord] = field(default_factory=list)
+
+    def view(self) -> NodeView:
+        log = self.log
+        return NodeView(log.pid, log.node, log.role, self.before, log.facts(), tuple(self.records), log.lost)
+
+
+class Measurement:
+    """One measurement. Use it as a context manager: at its end nothing of it is left in the system.
+
+    :param memmove_probe: whether the C library's copies are counted, which slows down whoever calls ``memmove``.
+    """
+
+    def __init__(self, roots: Roots | None = None, *, memmove_probe: bool = True) -> None:
+        self.roots = roots or Roots()
+        #: Instances of earlier runs that were killed, which the constructor's caller may want to tell of.
+        self.leftovers: list[str] = []
+        self._with_probe = memmove_probe
+        self._recording: KernelRecording | None = None
+        self._probe: MemmoveProbe | None = None
+        self._sampler: Sampler | None = None
+        self._samples: Samples | None = None
+        self._nodes: list[_Node] = []
+        self._threads = NodeThreads((), self.roots.proc)
+        self._snapshots: list[Snapshot] = []
+        self._exporters: dict[int, str] = {}
+        self._identities: dict[tuple[int, int], str] = {}
+        self._mappings: dict[tuple[int, int, int], Mapping] = {}
+        self._scans = 0
+        self._next_scan = 0.0
+        self._unreadable: dict[str, list[Unreadable]] = {}
+        self._start_ns = self._end_ns = 0
+        self._cpu_s = 0.0
+        self._trace: Trace | None = None
+
+    def __enter__(self) -> Measurement:
+        self.leftovers = remove_leftovers(self.roots.tracing, self.roots.proc)
+        opened = open_recording(self.roots.tracing, self.roots.proc)
+        if isinstance(opened, Unreadable):
+            self._say('trace', opened)
+        else:
+            self._recording = opened
+            try:
+                opened.begin(video=self._has_cameras())
+            except BaseException:
+                self.close()
+                raise
+            for one in opened.unreadable:
+                self._say('trace', one)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take everything down. A second call does nothing."""
+        if self._sampler is not None:
+            self._sampler.close()
+            self._sampler = None
+        if self._recording is not None:
+            recording, self._recording = self._recording, None
+            for one in recording.close():
+                self._say('teardown', one)
+
+    def _has_cameras(self) -> bool:
+        try:
+            return any(name.startswith('video') for name in os.listdir('/dev'))
+        except OSError:
+            return False
+
+    def _say(self, topic: str, one: Unreadable) -> None:
+        told = self._unreadable.setdefault(topic, [])
+        if one not in told:
+            told.append(one)
+
+    def watch(self, logs: Sequence[FrameLogReader], seconds: float, frames: int, wait: Wait, more: Callable[[], bool]) -> None:
+        """Measure.
+
+        :param logs: of all nodes of the pipeline.
+        :param seconds: at most so long.
+        :param frames: until so many frames were processed; 0: no matter.
+        :param wait: waits so many seconds; true: somebody wants it to end.
+        :param more: whether the nodes are still there.
+        """
+        self._nodes = [_Node(log) for log in logs]
+        for log in logs:
+            self._threads.add(log.pid)
+            log.skip()  # a frame's record comes when it is done: what is in flight now is still to come
+        self._begin(wait)
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0 and more():
+            if wait(min(_TICK_S, left)):
+                break
+            self._look()
+            if frames and self._processed() >= frames:
+                break
+        self._end(min(_SAMPLING_S, seconds), wait, more)
+
+    def _processed(self) -> int:
+        return sum(
+            record.kind == RecordKind.PROCESSED and record.submitted_ns >= self._start_ns for node in self._nodes for record in node.records
+        )
+
+    def _begin(self, wait: Wait) -> None:
+        if self._with_probe and self._recording is not None:
+            self._probe = MemmoveProbe(self._recording.instance)
+            self._probe.begin(sorted({node.log.pid for node in self._nodes}), self.roots.proc)
+            for one in self._probe.unreadable:
+                self._say('memmove', one)
+        self._look(everything=True)
+        self._wait_for_facts(wait)
+        for node in self._nodes:
+            node.before = node.log.facts()
+        self._cpu_s = time.process_time()
+        self._start_ns = time.monotonic_ns()
+
+    def _end(self, sampling_s: float, wait: Wait, more: Callable[[], bool]) -> None:
+        self._look(everything=True)
+        self._end_ns = time.monotonic_ns()
+        self._cpu_s = time.process_time() - self._cpu_s
+        if self._probe is not None:
+            self._probe.end()
+        self._sample(sampling_s, wait, more)
+        # What was submitted in the window is done a little later.
+        self._wait_for_facts(wait)
+        self._read_logs()
+        self._threads.look()
+        if self._recording is not None:
+            self._recording.stop()
+            self._trace = self._recording.trace()
+            self._threads.follow(self._trace.events)
+            for one in self._recording.unreadable:
+                self._say('trace', one)
+
+    def _sample(self, seconds: float, wait: Wait, more: Callable[[], bool]) -> None:
+        """After the window: a timer that expires while the probe is handled fires when it returns, and so counts for ``memmove``."""
+        pids = sorted({node.log.pid for node in self._nodes})
+        sampler = open_sampler(pids)
+        if isinstance(sampler, Unreadable):
+            self._say('sampling', sampler)
+            return
+        self._sampler = sampler
+        sampler.start()
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and more() and not wait(_TICK_S):
+            sampler.drain()
+            self._read_logs()
+            if self._recording is not None:
+                self._recording.drain()
+            if all(sampler.kept(pid) >= _ENOUGH_SAMPLES for pid in pids):
+                break
+        self._samples = sampler.stop()
+
+    def _wait_for_facts(self, wait: Wait) -> None:
+        """They are rewritten once a second: until each node has, so that counters are those of now."""
+        old = [node.log.facts() for node in self._nodes]
+        deadline = time.monotonic() + _GRACE_S
+        while time.monotonic() < deadline and not wait(_TICK_S):
+            self._read_logs()
+            if self._recording is not None:
+                self._recording.drain()
+            if all(node.log.facts() != before or not node.log.alive for node, before in zip(self._nodes, old, strict=True)):
+                break
+
+    def _read_logs(self) -> None:
+        for node in self._nodes:
+            node.records += node.log.read()
+
+    def _look(self, *, everything: bool = False) -> None:
+        """At what is written all the time, and now and then at the rest."""
+        self._read_logs()
+        if self._recording is not None:
+            self._recording.drain()
+        began = time.monotonic()
+        if everything or began >= self._next_scan:
+            self._threads.look()
+            self._look_at_buffers(everything)
+            self._look_at_maps(everything)
+            ended = time.monotonic()
+            self._next_scan = ended + max(_LOOK_PERIOD_S, (ended - began) / _LOOK_SHARE)
+
+    def _look_at_buffers(self, everything: bool) -> None:
+        start = time.monotonic_ns()
+        objects = read_bufinfo(self.roots.debugfs)
+        if isinstance(objects, Unreadable):
+            self._say('bufinfo', objects)
+        else:
+            self._snapshots.append(Snapshot(start, time.monotonic_ns(), objects))
+            self._exporters |= {inode: one.exporter for inode, one in objects.items()}
+        if everything or not self._frame_identities() <= set(self._identities):
+            self._look_at_descriptors()
+
+    def _frame_identities(self) -> set[tuple[int, int]]:
+        found = {(record.st_dev, inode) for node in self._nodes for record in node.records for inode in record.inodes}
+        for node in self._nodes:
+            found |= {(int(device), int(inode)) for device, inode in (node.before or node.log.facts()).get('pool', ())}
+        return found
+
+    def _look_at_descriptors(self) -> None:
+        """Which of the nodes' buffers are dma-bufs, and whose."""
+        holders = read_holders(sorted({node.log.pid for node in self._nodes}), self.roots.proc)
+        for one in holders.unreadable:
+            self._say('exporters', one)
+        self._identities |= {(one.device, one.inode): one.kind for one in holders.held}
+        self._exporters |= {inode: name for inode, name in holders.exporters().items() if inode not in self._exporters}
+        known = self._exporters.keys()
+        if any(kind == DMABUF and inode not in known for (_, inode), kind in self._identities.items()):
+            statistics = read_buffer_statistics(self.roots.sysfs)
+            if isinstance(statistics, Unreadable):
+                self._say('exporters', statistics)
+            else:
+                self._exporters |= {inode: one.exporter for inode, one in statistics.items() if inode not in known}
+
+    def _memory(self) -> FrameMemory:
+        frames = self._frame_identities()
+        cameras = {word for facts in self._facts(CAPTURE) for word in str(facts.get('device', '')).split()[:1] if word.startswith('/dev/')}
+        real = {os.path.realpath(path) for path in cameras}
+        # What nobody holds any more may have been either.
+        dmabufs = frozenset(inode for device, inode in frames if self._identities.get((device, inode)) != MEMFD)
+        memfds = frozenset(identity for identity in frames if self._identities.get(identity) != DMABUF)
+        return FrameMemory(dmabufs, memfds, frozenset(cameras | real))
+
+    def _facts(self, role: str) -> Iterator[dict[str, Any]]:
+        for node in self._nodes:
+            if node.log.role == role:
+                yield node.log.facts()
+
+    def _look_at_maps(self, everybody: bool) -> None:
+        """Of all processes; between begin and end only of the nodes, where an event tells of everybody's new mappings."""
+        pids = None if everybody or not self._mappings_are_recorded() else self._threads.pids
+        scan = scan_maps(self._memory(), pids, self.roots.proc, skip=(os.getpid(),))
+        self._scans += pids is None
+        for one in scan.unreadable:
+            self._say('maps', one)
+        for mapping in scan.mappings:
+            self._mappings.setdefault((mapping.pid, mapping.start, mapping.inode), mapping)
+        if self._probe is not None and self._mappings:
+            own = [mapping for mapping in self._mappings.values() if mapping.pid in set(self._threads.pids)]
+            self._probe.watch_sources(own)
+
+    def _mappings_are_recorded(self) -> bool:
+        return self._recording is not None and self._recording.sources.get(MMAP, FUNCTION) != FUNCTION
+
+    @property
+    def teardown(self) -> Sequence[Unreadable]:
+        """What could not be taken down."""
+        return self._unreadable.get('teardown', ())
+
+    def trace_text(self) -> str:
+        """The kernel's trace, as text; call it before :meth:`close`."""
+        return self._recording.text() if self._recording is not None else ''
+
+    def observation(self) -> Observation:
+        """What was seen."""
+        memory = self._memory()
+        process_of = self._threads.processes()
+        copies = None
+        if self._probe is not None and self._trace is not None and self._probe.functions:
+            copies = copies_of(self._trace, process_of, self._mappings.values(), self._start_ns, self._end_ns)
+        shares = None
+        if self._samples is not None:
+            pids = sorted({node.log.pid for node in self._nodes})
+            shares, unreadable = shares_of(self._samples, pids, self.roots.proc)
+            for one in unreadable:
+                self._say('sampling', one)
+        for one in self._probe.unreadable if self._probe is not None else ():
+            self._say('memmove', one)
+        if not self._with_probe:
+            self._say('memmove', Unreadable('memmove probe', 'left out by --no-memmove-probe', 'run once more without this option'))
+        return Observation(
+            self._start_ns, self._end_ns, tuple(node.view() for node in self._nodes), tuple(self._snapshots), self._trace,
+            dict(self._recording.sources) if self._recording is not None else {}, process_of, dict(self._exporters), memory.dmabufs,
+            memory.memfds, camera_numbers(memory.cameras), tuple(self._mappings.values()), self._scans, copies, shares,
+            {topic: tuple(told) for topic, told in self._unreadable.items()},
+            self._probe.calls if self._probe is not None else 0, self._cpu_s,
+        )  # fmt: skip
+
+
+def camera_numbers(paths: Collection[str]) -> frozenset[int]:
+    """The device numbers of video devices, as the kernel has them within itself (12 bits major, 20 bits minor)."""
+    found = set()
+    for path in paths:
+        with contextlib.suppress(OSError):
+            number = os.stat(path).st_rdev
+            found.add(os.major(number) << 20 | os.minor(number))
+    return frozenset(found)

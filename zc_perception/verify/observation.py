@@ -1,0 +1,166 @@
+"""What was seen of a running system in one window of time: the input of the invariants, plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from zc_perception.observe.frame_log_layout import FrameRecord, RecordKind
+from zc_perception.verify.evidence.attachments import Snapshot
+from zc_perception.verify.evidence.kernel_event import Trace
+from zc_perception.verify.evidence.mappings import Mapping as MemoryMapping
+from zc_perception.verify.evidence.unreadable import Unreadable
+
+CAPTURE, INFERENCE = 'capture', 'inference'
+#: The accelerator that imports camera buffers itself.
+IMPORTING = 'axl'
+
+
+def time_of(record: FrameRecord) -> int:
+    """The moment that decides whether a frame belongs to a window."""
+    return record.submitted_ns or record.published_ns or record.done_ns
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """One node.
+
+    :ivar before: its facts when the window began; *after* when its last frames were done.
+    :ivar records: all that were read, also from before and after the window.
+    :ivar lost: records that were overwritten before they were read.
+    """
+
+    pid: int
+    node: str
+    role: str
+    before: Mapping[str, Any] = field(default_factory=dict)
+    after: Mapping[str, Any] = field(default_factory=dict)
+    records: Sequence[FrameRecord] = ()
+    lost: int = 0
+
+    @property
+    def accelerator(self) -> str:
+        """Of an inference node."""
+        return str(self.after.get('accelerator', ''))
+
+    @property
+    def cached(self) -> bool:
+        """Whether it imports each buffer only once."""
+        return bool(self.after.get('import_cache', True))
+
+    def grown(self, name: str) -> int:
+        """By how much a counter among the facts grew during the window."""
+        return int(self.after.get(name, 0)) - int(self.before.get(name, 0))
+
+    def copies(self) -> dict[str, int]:
+        """Copies that the ledger counted in the window, by reason."""
+        before, after = self.before.get('copies', {}), self.after.get('copies', {})
+        grown = {reason: entry['count'] - before.get(reason, {}).get('count', 0) for reason, entry in after.items()}
+        return {reason: count for reason, count in grown.items() if count}
+
+
+@dataclass(frozen=True)
+class LargeCopy:
+    """Copies that a node's C library made, of one size.
+
+    :ivar source: ``memmove`` of at least 64 KiB, or of any size out of a frame.
+    """
+
+    pid: int
+    size: int
+    from_frame: bool
+    count: int
+
+
+@dataclass(frozen=True)
+class CopyShare:
+    """A process's samples, taken just behind the window.
+
+    :ivar copying: those in the C library's memcpy and memmove.
+    :ivar kernel: those in the kernel's copy functions, by function.
+    """
+
+    pid: int
+    samples: int
+    copying: int
+    kernel: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def percent(self) -> float:
+        """Of its own time, in the function that it copied in most: the "self" of a profile is one function's."""
+        kernel = (count for name, count in self.kernel.items() if 'memcpy' in name or 'memmove' in name)
+        return 100.0 * max(self.copying, *kernel, 0) / self.samples if self.samples else 0.0
+
+
+@dataclass(frozen=True)
+class Observation:
+    """All evidence of one window.
+
+    :ivar start_ns: the window, CLOCK_MONOTONIC.
+    :ivar snapshots: looks at ``bufinfo``; empty: unreadable.
+    :ivar trace: kernel events since before the window; ``None``: unreadable.
+    :ivar event_sources: by event, how it was recorded.
+    :ivar process_of: by thread, the node's process.
+    :ivar exporters: by inode, from whatever could be read.
+    :ivar dmabufs: inodes of frames that are dma-bufs; *memfds* (st_dev, inode) of those that are not.
+    :ivar camera_rdevs: device numbers of the cameras.
+    :ivar mappings: mappings of frames that were found, each once.
+    :ivar scans: complete looks at the maps of all processes.
+    :ivar copies: large copies; ``None``: not watched.
+    :ivar shares: samples; ``None``: not sampled.
+    :ivar unreadable: by topic (``bufinfo``, ``maps``, ``trace``, ``memmove``, ``sampling``, ``exporters``, ``frame log``), what could not
+        be read.
+    :ivar copy_calls: calls of memmove and memcpy that the probes met, of any size and process.
+    :ivar own_cpu_s: CPU time that watching took.
+    """
+
+    start_ns: int
+    end_ns: int
+    nodes: Sequence[NodeView] = ()
+    snapshots: Sequence[Snapshot] = ()
+    trace: Trace | None = None
+    event_sources: Mapping[str, str] = field(default_factory=dict)
+    process_of: Mapping[int, int] = field(default_factory=dict)
+    exporters: Mapping[int, str] = field(default_factory=dict)
+    dmabufs: frozenset[int] = frozenset()
+    memfds: frozenset[tuple[int, int]] = frozenset()
+    camera_rdevs: frozenset[int] = frozenset()
+    mappings: Sequence[MemoryMapping] = ()
+    scans: int = 0
+    copies: Sequence[LargeCopy] | None = None
+    shares: Sequence[CopyShare] | None = None
+    unreadable: Mapping[str, Sequence[Unreadable]] = field(default_factory=dict)
+    copy_calls: int = 0
+    own_cpu_s: float = 0.0
+
+    def within(self, time_ns: int) -> bool:
+        """Whether a moment lies in the window."""
+        return self.start_ns <= time_ns <= self.end_ns
+
+    def inference_nodes(self) -> list[NodeView]:
+        """Those that submit frames to a device."""
+        return [node for node in self.nodes if node.role == INFERENCE]
+
+    def submitted(self, node: NodeView) -> list[FrameRecord]:
+        """Frames that a node submitted in the window, in order."""
+        wanted = (RecordKind.PROCESSED, RecordKind.FAILED)
+        found = [record for record in node.records if record.kind in wanted and record.submitted_ns and self.within(record.submitted_ns)]
+        return sorted(found, key=lambda record: record.submitted_ns)
+
+    def all_submitted(self) -> list[tuple[NodeView, FrameRecord]]:
+        """Of all nodes."""
+        return [(node, record) for node in self.inference_nodes() for record in self.submitted(node)]
+
+    def frame_inodes(self) -> set[int]:
+        """Of the frames that any node was done with in the window."""
+        return {inode for node in self.nodes for record in node.records if self.within(time_of(record)) for inode in record.inodes}
+
+    @property
+    def lost_records(self) -> int:
+        """Frames that nothing is known of."""
+        return sum(node.lost for node in self.nodes)
+
+    def why(self, *topics: str) -> list[Unreadable]:
+        """What could not be read of these topics."""
+        return [one for topic in topics for one in self.unreadable.get(topic, ())]
