@@ -6,20 +6,22 @@ SET_UP = $(PYTHON) test/environment/bootstrap.py
 RUN = .venv/bin/python
 
 # The rooms below ROS: plain Python, fully typed.
-TYPED = $(addprefix zc_perception/,pixel memory negotiation camera npu detection frame.py mapping.py frame_queue.py link/shared_memory)
+TYPED = $(addprefix zc_perception/,pixel memory negotiation camera npu detection frame.py mapping.py frame_queue.py link/shared_memory \
+	verify/evidence verify/doctor) $(wildcard zc_perception/verify/*.py zc_perception/observe/frame_*.py zc_perception/observe/t*.py)
 # What talks to ROS, and so is tested on a second distribution.
 ROS_TESTS = $(addprefix test/,environment link nodes)
 
 # A ROS installation that the shell has sourced must not mix its libraries with those of the environment.
 unexport AMENT_PREFIX_PATH LD_LIBRARY_PATH PYTHONHOME PYTHONPATH RMW_IMPLEMENTATION _ROS_WHEELS_BOOTSTRAP_COMPLETE
 
-.PHONY: help env env-kilted fixtures demo test test-kilted rig lint clean
+.PHONY: help env env-kilted fixtures demo test test-kilted rig rig-full lint clean
 
 help:
 	@echo 'make demo         run the demo: camera, NPU (on the CPU here) and detections in one process (DEMO_ARGS=...)'
 	@echo 'make test         run the tests (TEST_ARGS=...)'
 	@echo 'make test-kilted  run the ROS tests on ROS 2 Kilted (TEST_ARGS=...)'
 	@echo 'make rig          run the verification in the kernel rig (RIG_ARGS=...)'
+	@echo 'make rig-full     run everything in the kernel rig: that, and all tests that boot it (TEST_ARGS=...)'
 	@echo 'make lint         run ruff and mypy'
 	@echo 'make env          only set up .venv/'
 	@echo 'make clean        remove build/, .venv/ and .venv-kilted/'
@@ -44,6 +46,9 @@ test-kilted: env-kilted fixtures
 
 rig: env
 	$(RUN) test/rig/run_rig.py $(RIG_ARGS)
+
+rig-full: rig fixtures
+	ZC_RIG=required $(RUN) -m pytest test -m rig $(TEST_ARGS)
 
 lint: env
 	$(RUN) -m ruff check .

@@ -142,6 +142,9 @@ def test_fences_are_counted_and_slow_ones_told() -> None:
     ]
     seen = with_events(cached_graph(), *waits)
     assert document_keys(seen).detail['fence_wait_lines'] == 4
+    assert document_keys(seen).detail['fence_waits_by_poll'] == len(seen.all_submitted()) > 0
+    unseen = with_records(cached_graph(), lambda old: old._replace(signalled_ns=0))
+    assert document_keys(unseen).detail['fence_waits_by_poll'] == 0
     (note,) = notes(seen)
     assert '70 ms' in note and 'LnkSta' in note
     assert notes(cached_graph()) == []

@@ -66,6 +66,8 @@ def document_keys(seen: Observation) -> DocumentKeys:
         'imports': counted.get(IMPORT, 0),
         'releases': counted.get(RELEASE, 0),
         'fence_wait_lines': sum(counted.get(name, 0) for name in ('dma_fence_wait_start', 'dma_fence_wait_end')),
+        # A sync_file is waited for by poll(2), of which the kernel's events know nothing.
+        'fence_waits_by_poll': sum(record.signalled_ns > 0 for _, record in seen.all_submitted()),
         'fence_lines': {name: counted.get(name, 0) for name in FENCES},
         'multi_attach_inodes': [str(inode) for inode in several],
         'attach_counts': {str(inode): count for inode, count in sorted(counts.items())},
