@@ -6,13 +6,18 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 import rclpy
 from rclpy.parameter import Parameter
 
+from zc_perception.camera.camera import CameraStatistics
+from zc_perception.camera.supervisor import CameraCondition, CameraState
 from zc_perception.errors import CameraLostError
 from zc_perception.nodes.capture import CaptureNode
-from zc_perception.nodes.liveness import PATIENCE_S, Liveness
+from zc_perception.nodes.liveness import PATIENCE_S, Liveness, camera_given_up, camera_progress
 from zc_perception.nodes.perception import PerceptionGraph
 from zc_perception.nodes.process import NodeGroup
 
@@ -76,7 +81,7 @@ def test_who_knows_why_may_stand_still_and_starts_anew_afterwards() -> None:
     scene = Scene(node)
     assert scene.after(3.0) == ''
     node.done = None
-    assert scene.after(100.0) == ''
+    assert [scene.after(100.0) for _ in range(3)] == ['', '', '']
     node.done = 0
     assert [scene.after(seconds) for seconds in (1.0, 3.0)] == ['', '']
     assert scene.after(1.0) != ''
@@ -112,6 +117,29 @@ def test_all_worries_are_said() -> None:
     scene.after(1.0)
     said = scene.after(100.0, run=False)
     assert said.count(';') == 3 and 'the executor' in said and '/capture' in said and 'no card' in said
+
+
+@pytest.mark.parametrize(
+    ('state', 'framerate', 'progress'),
+    [
+        (CameraState.STREAMING, 30.0, 7),
+        (CameraState.STREAMING, 0.0, 7),
+        (CameraState.STREAMING, 0.1, None),
+        (CameraState.LOST, 30.0, None),
+        (CameraState.ENDED, 30.0, None),
+        (CameraState.FAILED, 30.0, None),
+        (CameraState.CLOSED, 30.0, None),
+    ],
+)
+def test_a_camera_s_progress_counts_while_its_silence_would_say_something(
+    state: CameraState, framerate: float, progress: int | None
+) -> None:
+    supervisor: Any = SimpleNamespace(camera=SimpleNamespace(framerate=framerate), condition=CameraCondition(state, 'a reason'))
+    counters: Any = SimpleNamespace(total=lambda: CameraStatistics(5, 2, 0))
+    assert camera_progress(supervisor, counters) == progress
+    supervisor.camera = None
+    assert camera_progress(supervisor, counters) is None
+    assert camera_given_up(supervisor) == ('a reason' if state is CameraState.FAILED else '')
 
 
 def until(condition: Callable[[], bool]) -> None:

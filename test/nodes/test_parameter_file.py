@@ -23,7 +23,7 @@ SECTIONS = """
 /*/capture: {ros__parameters: {q: 1, a: 11}}
 /*/*/capture: {ros__parameters: {r: 1}}
 /truck/**: {ros__parameters: {s: yes}}
-truck: {front: {capture: {ros__parameters: {h: [p, q], i: []}}}}
+truck: {front: {capture: {ros__parameters: {a: 4, h: [p, q], i: []}}}}
 /front: {capture: {ros__parameters: {h: [1, 2]}}}
 /planner: {ros__parameters: {a: 99}}
 """
@@ -75,6 +75,11 @@ REFUSED: dict[str, tuple[str, str]] = {
         '/**/capture: {ros__parameters: {widht: 3, heigth: 3, framerate: -1.0}}',
         "'width'?; capture: parameter 'heigth' is unknown; did you mean 'height'?; capture: parameter 'framerate' is -1.0",
     ),
+    'an unknown parameter, for all and by name': (
+        '/**: {ros__parameters: {widht: 3}}\n/front/capture: {ros__parameters: {widht: 3}}',
+        "capture: parameter 'widht' is unknown",
+    ),
+    'a wrong value for all nodes': ('/**: {ros__parameters: {width: wide}}', "capture: parameter 'width' is 'wide'"),
     'a section that misses its node': (
         '/rear/capture: {ros__parameters: {width: 3}}',
         "'rear/capture' does not match node '/front/capture'",
@@ -98,8 +103,20 @@ def test_what_is_wrong_is_said_in_one_line_that_names_the_file(tmp_path: Path, c
 def test_what_is_others_business_passes(tmp_path: Path) -> None:
     path = tmp_path / 'file.yaml'
     values = {'use_sim_time': True, 'controls.brightness': 3, 'qos_overrides./image_raw.publisher.depth': 2}
-    path.write_text(yaml.safe_dump({'/**/capture': {'ros__parameters': values}, '/planner': {'ros__parameters': {'widht': 3}}}))
+    sections = {'/**/capture': values, '/planner': {'widht': 3}, '/**': {'planner_rate': 3}, '/front/*': {'planner_rate': 3}}
+    path.write_text(yaml.safe_dump({name: {'ros__parameters': parameters} for name, parameters in sections.items()}))
     ParameterFile(str(path)).check(NODES)
+
+
+def test_each_node_gets_of_all_nodes_parameters_those_that_it_has(tmp_path: Path) -> None:
+    path = tmp_path / 'file.yaml'
+    everybody = {'use_sim_time': True, 'width': 320, 'score_threshold': 0.5, 'planner_rate': 3, 'qos_overrides./x.publisher.depth': 1}
+    path.write_text(yaml.safe_dump({'/**': {'ros__parameters': everybody}, '/**/overlay': {'ros__parameters': {'scale': 0.5}}}))
+    file = ParameterFile(str(path))
+    assert file.own_values('/capture', 'capture').keys() == everybody.keys() - {'score_threshold', 'planner_rate'}
+    assert file.own_values('/inference', 'inference').keys() == everybody.keys() - {'width', 'planner_rate'}
+    assert file.own_values('/overlay', 'overlay').keys() == everybody.keys() - {'score_threshold', 'width', 'planner_rate'} | {'scale'}
+    assert file.values('/overlay').keys() == everybody.keys() | {'scale'}
 
 
 def test_a_file_that_is_not_there_says_what_there_is() -> None:

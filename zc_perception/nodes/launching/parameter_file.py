@@ -56,8 +56,23 @@ class ParameterFile:
                 values |= parameters
         return values
 
+    def own_values(self, node: str, kind: str) -> dict[str, Any]:
+        """:meth:`values` of one of our nodes, without those of a section for all nodes that are meant for others."""
+        specs, prefixes = _specs(kind)
+        prefixes = (*prefixes, *_EVERY_NODE_PREFIXES)
+        others = {
+            name for name in self._for_any_node(node) if name not in specs and name not in _EVERY_NODE and not name.startswith(prefixes)
+        }
+        return {name: value for name, value in self.values(node).items() if name not in others}
+
+    def _for_any_node(self, node: str) -> set[str]:
+        """Parameters that only sections of any node's name have, such as ``/**``: some are meant for others."""
+        matching = [section for section in self._sections if section_matches(section, node)]
+        named = {name for section in matching if not section.endswith('*') for name in self._sections[section]}
+        return {name for section in matching for name in self._sections[section]} - named
+
     def check(self, nodes: Mapping[str, str]) -> None:
-        """Refuse what the nodes would refuse.
+        """Refuse what the nodes would refuse. What they only warn of passes: keys that nobody has, in a section of any node's name.
 
         :param nodes: kinds (``capture``, ``inference`` …) by full names.
         :raises ConfigError: a section that misses its node, a key that no node has, or a value that isn't allowed; all that are wrong.
@@ -68,14 +83,14 @@ class ParameterFile:
         prefixes = tuple({prefix for _, own in specs.values() for prefix in own} | set(_EVERY_NODE_PREFIXES))
         wrong: dict[str, None] = {}
         for node, kind in nodes.items():
-            own = specs[kind][0]
+            own, passed_over = specs[kind][0], self._for_any_node(node)
             for name, value in self.values(node).items():
                 if name in own:
                     try:
                         own[name].convert(value)
                     except ConfigError as error:
                         wrong[f'{kind}: {error}'] = None
-                elif name not in known and name not in _EVERY_NODE and not name.startswith(prefixes):
+                elif name not in known | passed_over and name not in _EVERY_NODE and not name.startswith(prefixes):
                     wrong[f"{kind}: parameter '{name}' is unknown{nearest(name, own)}"] = None
         if wrong:
             raise ConfigError(f"params_file '{self.path}': {'; '.join(wrong)}")

@@ -167,7 +167,9 @@ def components(
     nodes = {f'{chosen.namespace(name).rstrip("/")}/{kind}': kind for name in cameras for kind in kinds}
     file.check({f'{chosen.namespace(name).rstrip("/")}/{kind}': kind for name in among for kind in kinds} or nodes)
     return [
-        component(kind, namespace=path.rpartition('/')[0] or '/', values=parameter_messages(file.values(path) | chosen.overrides(kind)))
+        component(
+            kind, namespace=path.rpartition('/')[0] or '/', values=parameter_messages(file.own_values(path, kind) | chosen.overrides(kind))
+        )
         for path, kind in nodes.items()
     ]
 

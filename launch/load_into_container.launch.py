@@ -1,0 +1,53 @@
+"""The nodes, into a container that runs already: ``ros2 launch zc_perception load_into_container.launch.py container:=/my_container``.
+
+The container has to be one of Python nodes, such as ``ros2 run zc_perception component_container``. The nodes stay in it when the
+launch ends.
+"""
+
+from launch.actions import DeclareLaunchArgument, OpaqueFunction
+from launch.launch_context import LaunchContext
+
+from launch import Action, LaunchDescription
+from zc_perception.errors import ConfigError
+from zc_perception.nodes.launching import arguments, processes
+
+KINDS = ('inference', 'overlay', 'capture')
+
+
+def start(context: LaunchContext) -> list[Action]:
+    """The loads, once the arguments are known."""
+    chosen = arguments.Chosen(context)
+    file = chosen.params_file()
+    wanted = chosen.names('nodes')
+    for kind in wanted:
+        if kind not in KINDS:
+            raise ConfigError(f"launch argument 'nodes': '{kind}' is none of them; use some of {', '.join(KINDS)}")
+    if not wanted:
+        raise ConfigError(f"launch argument 'nodes' is empty; use some of {', '.join(KINDS)}")
+    name = chosen['container']
+    if not name.startswith('/'):
+        name = f'{chosen.namespace().rstrip("/")}/{name}'
+    nodes = processes.components(chosen, [''], file, [kind for kind in KINDS if kind in wanted and kind in chosen.kinds()])
+    return [processes.LoadComponents(nodes, container=name, timeout_s=chosen.number('timeout'))]
+
+
+def generate_launch_description() -> LaunchDescription:
+    """Arguments and the loads."""
+    return LaunchDescription(
+        [
+            DeclareLaunchArgument(
+                'container', description='Name of the container; with a slash in front in full, otherwise within the namespace.'
+            ),
+            DeclareLaunchArgument(
+                'nodes',
+                default_value='inference,overlay,capture',
+                description='Which of capture, inference and overlay, with commas between. Consumers are loaded first: then they take part '
+                'in the negotiation of buffers.',
+            ),
+            DeclareLaunchArgument('timeout', default_value='10.0', description='Seconds that the container may take to answer.'),
+            arguments.params_file(),
+            *arguments.camera(),
+            *arguments.common(),
+            OpaqueFunction(function=start),
+        ]
+    )

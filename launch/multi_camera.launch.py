@@ -1,0 +1,58 @@
+"""Several cameras, each in the namespace of its name: ``ros2 launch zc_perception multi_camera.launch.py cameras:=front,rear``."""
+
+from launch.actions import DeclareLaunchArgument, OpaqueFunction
+from launch.launch_context import LaunchContext
+
+from launch import Action, LaunchDescription
+from zc_perception.errors import ConfigError
+from zc_perception.nodes.launching import arguments, processes
+
+
+def start(context: LaunchContext) -> list[Action]:
+    """The containers, once the arguments are known."""
+    chosen = arguments.Chosen(context)
+    cameras = chosen.names('cameras')
+    if not cameras:
+        raise ConfigError("launch argument 'cameras' is empty; give names such as front,rear")
+    file = chosen.params_file()
+    if chosen['containers'] == 'one':
+        nodes = processes.components(chosen, cameras, file)
+        return processes.container(chosen, nodes, name=chosen['container'], namespace=chosen.namespace())
+    processes.check_cameras(cameras)
+    return [
+        action
+        for camera in cameras
+        for action in processes.container(
+            chosen,
+            processes.components(chosen, [camera], file, among=cameras),
+            name=chosen['container'],
+            namespace=chosen.namespace(camera),
+        )
+    ]
+
+
+def generate_launch_description() -> LaunchDescription:
+    """Arguments and the containers."""
+    return LaunchDescription(
+        [
+            DeclareLaunchArgument(
+                'cameras',
+                default_value='front,rear',
+                description='Names of the cameras, with commas between: each has its nodes in the namespace of its name, and its section '
+                'in the parameter file, such as /front/capture.',
+            ),
+            arguments.params_file('multi_camera.yaml'),
+            *arguments.camera(),
+            DeclareLaunchArgument(
+                'containers',
+                default_value='one',
+                choices=['one', 'each'],
+                description="one: all cameras in one process, which shares the model's libraries; each: a process for each camera, so "
+                'that one that ends takes no other with it (with on_exit:=respawn or nothing).',
+            ),
+            *arguments.common(),
+            *arguments.container(),
+            *arguments.processes(),
+            OpaqueFunction(function=start),
+        ]
+    )

@@ -1,0 +1,44 @@
+"""Capture and inference in processes of their own, which share frames: ``ros2 launch zc_perception split_process.launch.py``."""
+
+from launch.actions import DeclareLaunchArgument, OpaqueFunction
+from launch.launch_context import LaunchContext
+
+from launch import Action, LaunchDescription
+from zc_perception.nodes.launching import arguments, processes
+from zc_perception.nodes.launching.parameter_file import parameter_messages
+
+
+def start(context: LaunchContext) -> list[Action]:
+    """The processes, once the arguments are known."""
+    chosen = arguments.Chosen(context)
+    file = chosen.params_file()
+    namespace = chosen.namespace()
+    nodes = {f'{namespace.rstrip("/")}/{kind}': kind for kind in chosen.kinds()}
+    file.check(nodes)
+    copy_free = {} if chosen['copy_free'] == arguments.FROM_FILE else {'copy_free': chosen['copy_free']}
+    actions: list[Action] = []
+    for path, kind in nodes.items():
+        # Values instead of the file: a section for all nodes may hold what this process's only node doesn't have.
+        values = file.own_values(path, kind) | chosen.overrides(kind) | ({} if kind == 'capture' else copy_free)
+        actions += processes.program(chosen, f'{kind}_node', [parameter_messages(values)], namespace=namespace)
+    return actions
+
+
+def generate_launch_description() -> LaunchDescription:
+    """Arguments and the processes."""
+    return LaunchDescription(
+        [
+            arguments.params_file(),
+            *arguments.camera(),
+            DeclareLaunchArgument(
+                'copy_free',
+                default_value='required',
+                choices=[arguments.FROM_FILE, 'preferred', 'required'],
+                description='Of inference and overlay. required: frames that can only come as messages, which is a copy, are an error in '
+                'log and diagnostics; from_file: as the parameter file says.',
+            ),
+            *arguments.common(),
+            *arguments.processes(),
+            OpaqueFunction(function=start),
+        ]
+    )

@@ -1,0 +1,62 @@
+"""What was last seen of these tests, in a small file: CI has no launch_ros, so it checks that nothing has changed since they passed."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+FILE = HERE / 'evidence.json'
+RUN = '.venv/bin/python -m pytest test/launch --write-evidence'
+# What the tests depend on: launch files with what they import, parameter files, containers and components, what is installed, the tests.
+DEPENDS_ON = (
+    'launch/*',
+    'config/*.yaml',
+    'zc_perception/nodes/launching/*.py',
+    'zc_perception/nodes/container/*.py',
+    'zc_perception/nodes/components.py',
+    'zc_perception/nodes/main.py',
+    'zc_perception/nodes/programs.py',
+    'zc_perception/nodes/early_end.py',
+    'setup.py',
+    'setup.cfg',
+    'package.xml',
+    'test/launch/*.py',
+    'test/launch/foreign_components/**/*.py',
+    'test/launch/foreign_components/package.xml',
+)
+# They check the file, or need neither ros2 nor colcon: they aren't in it.
+ELSEWHERE = ('test_evidence.py',)
+
+
+def hashes() -> dict[str, str]:
+    """SHA-256 of every file that the tests depend on, by its path in the repository."""
+    paths = sorted({path for pattern in DEPENDS_ON for path in REPOSITORY.glob(pattern) if path.is_file()})
+    found = {path.relative_to(REPOSITORY).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    return {name: digest for name, digest in found.items() if '__pycache__' not in name}
+
+
+def test_functions() -> Iterator[str]:
+    """``file::function`` of every test that has to be in the evidence."""
+    for path in sorted(HERE.glob('test_*.py')):
+        if path.name not in ELSEWHERE:
+            for node in ast.parse(path.read_text(encoding='utf-8')).body:
+                if isinstance(node, ast.FunctionDef) and node.name.startswith('test_'):
+                    yield f'{path.name}::{node.name}'
+
+
+def write(outcomes: dict[str, str], date: str, versions: dict[str, str]) -> None:
+    """Write the file anew."""
+    content: dict[str, Any] = {'date': date, 'versions': versions, 'tests': dict(sorted(outcomes.items())), 'files': hashes()}
+    FILE.write_text(json.dumps(content, indent=1) + '\n', encoding='utf-8')
+
+
+def read() -> dict[str, Any]:
+    """What was written last."""
+    content: dict[str, Any] = json.loads(FILE.read_text(encoding='utf-8'))
+    return content

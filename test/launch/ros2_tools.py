@@ -1,0 +1,239 @@
+"""Real ``ros2`` and ``colcon`` for tests: a workspace that colcon has built, commands in it, launches that are interrupted.
+
+Only the commands are used, no Python of theirs: the tests run with any interpreter, as long as ``ros2`` works in the shell.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+SOURCES = (
+    'launch',
+    'config',
+    'resource',
+    'zc_perception',
+    'setup.py',
+    'setup.cfg',
+    'package.xml',
+    'pyproject.toml',
+    'LICENSE',
+    'README.md',
+)
+# What colcon test runs here: some that need neither long nor anything else of the repository.
+TESTED = 'test/test_frame_queue.py'
+COMMAND_S = 60.0
+START_S = 60.0
+STOP_S = 20.0
+BUILD_S = 300.0
+_LOOKS_S = (2, 4, 8)
+# What the shell has for a ROS that it has sourced. colcon finds its own, and the tests' interpreter may be another one.
+_SOURCED = ('PYTHONPATH', 'AMENT_PREFIX_PATH', 'LD_LIBRARY_PATH', '_ROS_WHEELS_BOOTSTRAP_COMPLETE')
+
+
+def why_not_here() -> str:
+    """What is missing for these tests; empty: nothing."""
+    for tool in ('ros2', 'colcon'):
+        if shutil.which(tool) is None:
+            return f"'{tool}' is not in the PATH: source a ROS 2 installation, with launch_ros, ros2cli and colcon, first"
+    done = subprocess.run(['ros2', 'pkg', 'prefix', 'launch_ros'], capture_output=True, text=True, timeout=COMMAND_S, check=False)
+    if done.returncode:
+        return f"'ros2' does not find launch_ros: {' '.join((done.stderr or done.stdout).split())[-200:]}"
+    return ''
+
+
+def without_ros() -> dict[str, str]:
+    """The environment of colcon."""
+    return {name: value for name, value in os.environ.items() if name not in _SOURCED}
+
+
+class Workspace:
+    """A colcon workspace with the package and a foreign one.
+
+    :param folder: where it is made; nothing is written into the repository.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        source = folder / 'src' / 'zc_perception'
+        source.mkdir(parents=True)
+        ignored = shutil.ignore_patterns('__pycache__', '*.egg-info')
+        for name in SOURCES:
+            if (REPOSITORY / name).is_dir():
+                shutil.copytree(REPOSITORY / name, source / name, ignore=ignored)
+            else:
+                shutil.copy2(REPOSITORY / name, source / name)
+        (source / 'test').mkdir()
+        for name in ('test/conftest.py', TESTED):
+            shutil.copy2(REPOSITORY / name, source / name)
+        shutil.copytree(HERE / 'foreign_components', folder / 'src' / 'foreign_components', ignore=ignored)
+        self.built = self.colcon('build')
+        self.environment = self._sourced() if self.built.returncode == 0 else dict(os.environ)
+
+    def colcon(self, *args: str) -> subprocess.CompletedProcess[str]:
+        """Run it in the workspace."""
+        return subprocess.run(
+            ['colcon', *args], cwd=self.folder, env=without_ros(), capture_output=True, text=True, timeout=BUILD_S, check=False
+        )
+
+    def _sourced(self) -> dict[str, str]:
+        command = 'source install/local_setup.bash && env -0'
+        text = subprocess.run(['bash', '-c', command], cwd=self.folder, capture_output=True, text=True, check=True).stdout
+        return dict(entry.split('=', 1) for entry in text.split('\0') if '=' in entry)
+
+    @property
+    def prefix(self) -> Path:
+        """Where the package is installed."""
+        return self.folder / 'install' / 'zc_perception'
+
+
+class Launch:
+    """A running ``ros2 launch``; its output is collected by a thread."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.lines: list[str] = []
+        self._grown = threading.Condition()
+        self._reader = threading.Thread(target=self._read, name='output of ros2 launch', daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._grown:
+                self.lines.append(line)
+                self._grown.notify_all()
+        with self._grown:
+            self._grown.notify_all()
+
+    @property
+    def output(self) -> str:
+        """Everything printed so far."""
+        return ''.join(self.lines)
+
+    def wait_for(self, pattern: str, count: int = 1, timeout_s: float = START_S) -> list[str]:
+        """Lines with the pattern, once there are *count* of them.
+
+        :raises AssertionError: it ended, or took too long.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._grown:
+            while True:
+                found = [line for line in self.lines if re.search(pattern, line)]
+                if len(found) >= count:
+                    return found
+                ended = not self._reader.is_alive()
+                assert not ended and time.monotonic() < deadline, f"'{pattern}' {len(found)} times of {count} in:\n{self.output}"
+                self._grown.wait(0.2)
+
+    def pid_of(self, executable: str) -> int:
+        """The newest process of that name which the launch has started."""
+        started = self.wait_for(rf'\[{executable}-\d+\]: process started with pid')
+        return int(started[-1].rsplit('[', 1)[1].split(']')[0])
+
+    def end(self) -> int:
+        """Wait for it to end by itself; the exit code."""
+        code = self.process.wait(START_S)
+        self._reader.join(5)
+        return code
+
+    def interrupt(self, *, whole_group: bool = False) -> int:
+        """What Ctrl-C does, to ``ros2`` alone or, as a terminal does, to everything; the exit code."""
+        if whole_group:
+            os.killpg(self.process.pid, signal.SIGINT)
+        else:
+            self.process.send_signal(signal.SIGINT)
+        code = self.process.wait(STOP_S)
+        self._reader.join(5)
+        return code
+
+
+class Ros2:
+    """The ``ros2`` command in a workspace, in a domain of its own."""
+
+    def __init__(self, workspace: Workspace, domain: int) -> None:
+        self.workspace = workspace
+        self._daemon = False
+        self.environment = {
+            **workspace.environment,
+            'ROS_DOMAIN_ID': str(domain),
+            'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST',
+            'PYTHONUNBUFFERED': '1',
+            'ROS_LOG_DIR': str(workspace.folder / 'log_ros'),
+        }
+
+    def run(self, *args: str, timeout_s: float = COMMAND_S) -> subprocess.CompletedProcess[str]:
+        """A command that ends by itself; what it said on either channel is in ``stdout``."""
+        return subprocess.run(
+            ['ros2', *args],
+            env=self.environment, cwd=self.workspace.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            timeout=timeout_s, check=False,
+        )  # fmt: skip
+
+    def say(self, *args: str) -> str:
+        """Its output, of a command that has to work."""
+        done = self.run(*args)
+        assert done.returncode == 0, f'ros2 {" ".join(args)}:\n{done.stdout}'
+        return done.stdout
+
+    def asked(self, verb: str, *args: str, until: str = '') -> str:
+        """:meth:`say` for commands that look at the graph. Without the daemon they take the time to look themselves; on a loaded machine
+        even two seconds may not be enough to see everybody, so that they are asked again with more time.
+
+        :param until: what has to be in the answer.
+        """
+        command, action = verb.split()
+        for seconds in _LOOKS_S:
+            how = [] if self._daemon else ['--no-daemon', '--spin-time', str(seconds)]
+            done = self.run(command, action, *how, *args)
+            if done.returncode == 0 and until in done.stdout:
+                return done.stdout
+        raise AssertionError(f"ros2 {verb} {' '.join(args)}, until '{until}':\n{done.stdout}")
+
+    @contextmanager
+    def daemon(self, *nodes: str) -> Iterator[None]:
+        """The daemon of this domain, which remembers the graph; ready when it knows these nodes."""
+        self.say('daemon', 'start')
+        try:
+            deadline = time.monotonic() + START_S
+            while not set(nodes) <= set(known := self.say('node', 'list').split()):
+                assert time.monotonic() < deadline, f'the daemon knows {known}'
+                time.sleep(0.2)
+            self._daemon = True
+            yield
+        finally:
+            self._daemon = False
+            self.say('daemon', 'stop')
+
+    @contextmanager
+    def launch(self, *args: str) -> Iterator[Launch]:
+        """``ros2 launch``; killed at the end if it still runs."""
+        process = subprocess.Popen(
+            ['ros2', 'launch', *args],
+            env=self.environment, cwd=self.workspace.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        running = Launch(process)
+        try:
+            yield running
+        finally:
+            if process.poll() is None:
+                running.process.send_signal(signal.SIGINT)
+                try:
+                    process.wait(STOP_S)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait(STOP_S)
+            running._reader.join(5)
+            assert process.stdout is not None
+            process.stdout.close()

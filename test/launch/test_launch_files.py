@@ -1,0 +1,278 @@
+"""Every launch file, with the real ``ros2 launch``: what it says of itself, that it runs, what it does when something is wrong or ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from ros2_tools import REPOSITORY, Ros2
+
+FILES = sorted(path.name for path in (REPOSITORY / 'launch').glob('*.launch.*'))
+PACKAGE = 'zc_perception'
+SMALL = """
+/**/capture:
+  ros__parameters: {width: 320, height: 240, framerate: 15.0}
+/**/inference:
+  ros__parameters: {threads: 1, timeout: 20.0}
+"""
+LOADED = r"\[launch\]: loaded '{}' into '{}'"
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> str:
+    """A parameter file for a machine that has something else to do."""
+    path = tmp_path / 'small.yaml'
+    path.write_text(SMALL, encoding='utf-8')
+    return f'params_file:={path}'
+
+
+def detections(ros2: Ros2, topic: str) -> str:
+    """One message."""
+    return ros2.asked('topic echo', '--once', topic, 'vision_msgs/msg/Detection2DArray')
+
+
+def assert_clean(code: int, output: str) -> None:
+    assert code == 0, output
+    assert 'Traceback' not in output and 'Caught exception' not in output, output
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_its_arguments_read_like_documentation(ros2: Ros2, name: str) -> None:
+    said = ros2.say('launch', PACKAGE, name, '--show-args')
+    arguments = re.findall(r"^    '(\w+)':\n        (.*)\n(        \(default: .*\))?", said, re.MULTILINE)
+    assert len(arguments) >= 4, said
+    for argument, description, default in arguments:
+        assert len(description) > 20 and description.strip()[-1] in '.]', f'{argument}: {description}'
+        assert 'no description' not in description.lower()
+        assert default or argument == 'container', f'{argument} has no default'
+    assert "Valid choices are: ['debug', 'info', 'warn', 'error', 'fatal']" in said or name.startswith('load_into')
+
+
+def test_all_launch_files_are_known_here() -> None:
+    assert set(FILES) == {
+        'perception.launch.py', 'perception.launch.xml', 'stereo.launch.py', 'multi_camera.launch.py', 'split_process.launch.py',
+        'load_into_container.launch.py',
+    }  # fmt: skip
+
+
+def test_perception_runs_in_a_container_and_ends_by_ctrl_c(ros2: Ros2, small: str) -> None:
+    with ros2.launch(PACKAGE, 'perception.launch.py', small, 'accelerator:=cpu') as launch:
+        for node in ('inference', 'overlay', 'capture'):
+            launch.wait_for(LOADED.format(f'/{node}', '/perception_container'))
+        launch.wait_for("'/image_raw': link is in_process: /capture is in this process")
+        assert 'camera_optical_frame' in detections(ros2, '/detections')
+        listed = ros2.asked('component list', '/perception_container', until='/capture')
+        assert re.search(r'1 +/inference\s+2 +/overlay\s+3 +/capture', listed), listed
+        assert_clean(launch.interrupt(whole_group=True), launch.output)
+        assert all(f"unloaded '/{node}'" in launch.output for node in ('capture', 'overlay', 'inference'))
+
+
+def test_perception_runs_as_a_program(ros2: Ros2, small: str) -> None:
+    options = ['composition:=program', 'namespace:=truck', 'cameras:=front,rear', 'log_level:=info', small]
+    with ros2.launch(PACKAGE, 'perception.launch.py', *options) as launch:
+        launch.wait_for(r'\[truck\.front\.overlay\]: ready')
+        launch.wait_for(r'\[truck\.rear\.capture\]: ready')
+        ros2.asked('topic list', until='/truck/front/detections')
+        assert_clean(launch.interrupt(), launch.output)
+
+
+def test_perception_in_xml_gives_each_component_its_section(ros2: Ros2, tmp_path: Path) -> None:
+    path = tmp_path / 'mine.yaml'
+    path.write_text('/**/capture: {ros__parameters: {width: 320}}\n/truck/capture: {ros__parameters: {height: 240}}\n', encoding='utf-8')
+    with ros2.launch(PACKAGE, 'perception.launch.xml', f'params_file:={path}', 'namespace:=truck') as launch:
+        launch.wait_for(r'\[truck\.capture\]: synthetic scene, seed 0: NV12 LINEAR 320x240')
+        launch.wait_for("Loaded node '/truck/inference' in container '/truck/perception_container'")
+        launch.wait_for("'/truck/image_raw': link is in_process")
+        assert_clean(launch.interrupt(), launch.output)
+
+
+def test_stereo_runs(ros2: Ros2) -> None:
+    with ros2.launch(PACKAGE, 'stereo.launch.py', 'namespace:=head') as launch:
+        for side in ('left', 'right'):
+            launch.wait_for(rf'\[head\.{side}\.capture\]: ready')
+        assert 'left_optical_frame' in detections(ros2, '/head/left/detections')
+        assert 'right_optical_frame' in ros2.asked('topic echo', '--once', '/head/right/camera_info', 'sensor_msgs/msg/CameraInfo')
+        assert_clean(launch.interrupt(), launch.output)
+
+
+@pytest.mark.parametrize('containers', ['one', 'each'])
+def test_several_cameras_run(ros2: Ros2, containers: str) -> None:
+    with ros2.launch(PACKAGE, 'multi_camera.launch.py', f'containers:={containers}', 'overlay:=false', 'accelerator:=cpu') as launch:
+        for camera in ('front', 'rear'):
+            container = '/perception_container' if containers == 'one' else f'/{camera}/perception_container'
+            launch.wait_for(LOADED.format(f'/{camera}/capture', container))
+            launch.wait_for(f"'/{camera}/image_raw': link is in_process")
+        assert 'rear_optical_frame' in detections(ros2, '/rear/detections')
+        assert '/rear/overlay' not in ros2.asked('node list', until='/rear/capture')
+        assert_clean(launch.interrupt(), launch.output)
+
+
+def test_split_processes_share_the_frames_memory(ros2: Ros2, small: str) -> None:
+    with ros2.launch(PACKAGE, 'split_process.launch.py', small, 'namespace:=truck') as launch:
+        for program in ('inference_node', 'overlay_node', 'capture_node'):
+            launch.pid_of(program)
+        launch.wait_for(r"\[truck\.inference\]: '/truck/image_raw': link is shared_memory")
+        assert 'camera_optical_frame' in detections(ros2, '/truck/detections')
+        assert 'required' in ros2.asked('param get', '/truck/inference', 'copy_free')
+        assert_clean(launch.interrupt(), launch.output)
+
+
+def test_nodes_are_loaded_into_a_container_that_runs(ros2: Ros2, small: str, tmp_path: Path) -> None:
+    container = tmp_path / 'container.launch.xml'
+    container.write_text('<launch><node pkg="zc_perception" exec="component_container_mt" name="mine" namespace="truck"/></launch>')
+    with ros2.launch(str(container)) as launch:
+        launch.wait_for('ready: ')
+        load = [PACKAGE, 'load_into_container.launch.py', 'container:=mine', 'namespace:=truck', small]
+        said = ros2.say('launch', *load, 'nodes:=inference,capture')
+        assert said.index("loaded '/truck/inference' into '/truck/mine'") < said.index("loaded '/truck/capture' into '/truck/mine'")
+        assert 'camera_optical_frame' in detections(ros2, '/truck/detections')
+        again = ros2.run('launch', *load, 'nodes:=capture')
+        assert again.returncode == 1 and "'/truck/capture' could not be loaded into '/truck/mine'" in again.stdout
+        assert_clean(launch.interrupt(), launch.output)
+
+
+def test_a_container_that_is_not_there_is_said_and_so_is_which_are(ros2: Ros2) -> None:
+    done = ros2.run('launch', PACKAGE, 'load_into_container.launch.py', 'container:=/nowhere', 'timeout:=2')
+    assert done.returncode == 1
+    assert "container '/nowhere' has not answered for 2 s; there is none; start one with 'ros2 run" in done.stdout
+    assert 'Traceback' not in done.stdout
+
+
+def test_perception_within_another_launch_file_takes_its_namespace_and_parameters(ros2: Ros2, small: str, tmp_path: Path) -> None:
+    path = tmp_path / 'vehicle.launch.xml'
+    path.write_text(
+        f"""
+        <launch>
+          <group>
+            <push_ros_namespace namespace="truck"/>
+            <set_remap from="detections" to="objects"/>
+            <set_parameter name="use_sim_time" value="false"/>
+            <include file="$(find-pkg-share zc_perception)/launch/perception.launch.py">
+              <arg name="params_file" value="{small.removeprefix('params_file:=')}"/>
+              <arg name="container" value="mine"/>
+              <arg name="overlay" value="false"/>
+            </include>
+          </group>
+        </launch>
+        """,
+        encoding='utf-8',
+    )
+    with ros2.launch(str(path)) as launch:
+        launch.wait_for(LOADED.format('/truck/capture', '/truck/mine'))
+        launch.wait_for(r'\[truck\.capture\]: synthetic scene, seed 0: NV12 LINEAR 320x240')
+        assert 'camera_optical_frame' in detections(ros2, '/truck/objects')
+        assert_clean(launch.interrupt(), launch.output)
+
+
+WRONG: dict[str, tuple[list[str], str]] = {
+    'no such file': (['perception.launch.py', 'params_file:=/no/such.yaml'], "params_file '/no/such.yaml' does not exist or is not a file"),
+    'no such file by name': (['perception.launch.py', 'params_file:=simm.yaml'], 'installed are jetson_metis.yaml, multi_camera.yaml,'),
+    'no such kind': (['perception.launch.py', 'camera:=v4l3'], 'Argument "camera" provided value "v4l3" is not valid'),
+    'no such container program': (['perception.launch.py', 'executor:=many'], 'Argument "executor" provided value "many" is not valid'),
+    'cameras and stereo': (['perception.launch.py', 'stereo:=true', 'cameras:=a'], 'cameras and stereo can not go together'),
+    'no overlay in the program': (['perception.launch.py', 'composition:=program', 'overlay:=false'], 'needs composition:=container'),
+    'a name that is none': (['perception.launch.py', 'cameras:=4x'], "launch argument 'cameras': '4x' can't be a namespace"),
+    'a camera twice': (['multi_camera.launch.py', 'cameras:=a,a'], "'a' is there twice"),
+    'no cameras': (['multi_camera.launch.py', 'cameras:=,'], "launch argument 'cameras' is empty"),
+    'a delay that is none': (
+        ['perception.launch.py', 'respawn_delay:=soon'],
+        "launch argument 'respawn_delay' is 'soon'; it must be a number",
+    ),
+    'no such node': (
+        ['load_into_container.launch.py', 'container:=x', 'nodes:=captrue'],
+        "launch argument 'nodes': 'captrue' is none of them",
+    ),
+    'no container named': (['load_into_container.launch.py'], 'container'),
+    'an unknown parameter': (
+        ['split_process.launch.py', 'FILE:/**/capture: {ros__parameters: {widht: 3}}'],
+        "'widht' is unknown; did you mean",
+    ),
+    'a wrong value': (
+        ['stereo.launch.py', 'FILE:/**/capture: {ros__parameters: {width: wide}}'],
+        "'width' is 'wide'; it must be an integer",
+    ),
+    'a missed section': (
+        ['multi_camera.launch.py', 'FILE:/fornt/capture: {ros__parameters: {width: 320}}'],
+        "'fornt/capture' does not match node '/front/capture'",
+    ),
+}
+
+
+@pytest.mark.parametrize('case', WRONG)
+def test_what_is_wrong_is_said_in_one_line_before_anything_starts(ros2: Ros2, tmp_path: Path, case: str) -> None:
+    arguments, message = WRONG[case]
+    path = tmp_path / 'wrong.yaml'
+    if arguments[-1].startswith('FILE:'):
+        path.write_text(arguments[-1].removeprefix('FILE:'), encoding='utf-8')
+        arguments = [*arguments[:-1], f'params_file:={path}']
+    done = ros2.run('launch', PACKAGE, *arguments)
+    assert done.returncode == 1, done.stdout
+    said = {line.split(']: ', 1)[-1].split('traceback): ')[-1] for line in done.stdout.splitlines() if 'ERROR' in line or 'rror:' in line}
+    assert any(message in line for line in said), done.stdout
+    assert 'process started' not in done.stdout and 'Traceback' not in done.stdout
+    assert len(said) <= 1 or case == 'no container named', said
+
+
+def test_a_component_that_cannot_be_loaded_ends_the_launch_with_the_reason(ros2: Ros2, tmp_path: Path) -> None:
+    path = tmp_path / 'model.yaml'
+    path.write_text('/**/inference: {ros__parameters: {model: /no/such/model.yaml}}\n', encoding='utf-8')
+    done = ros2.run('launch', PACKAGE, 'perception.launch.py', f'params_file:={path}')
+    assert done.returncode == 1
+    assert "'/inference' could not be loaded into '/perception_container': " in done.stdout and '/no/such/model.yaml' in done.stdout
+    assert 'Traceback' not in done.stdout
+
+
+@pytest.mark.parametrize('composition', ['container', 'program'])
+def test_a_process_that_fails_ends_the_launch_with_one(ros2: Ros2, small: str, composition: str) -> None:
+    executable, ready = {
+        'container': ('component_container', LOADED.format('/capture', '.*')),
+        'program': ('perception', 'capture.*: ready'),
+    }[composition]
+    with ros2.launch(PACKAGE, 'perception.launch.py', f'composition:={composition}', small) as launch:
+        launch.wait_for(ready)
+        os.kill(launch.pid_of(executable), signal.SIGKILL)
+        assert launch.end() == 1, launch.output
+        assert 'has ended with -9; its own last lines say why' in launch.output and 'Traceback' not in launch.output
+
+
+def test_a_process_that_ends_well_ends_the_launch_with_zero(ros2: Ros2, small: str) -> None:
+    with ros2.launch(PACKAGE, 'perception.launch.py', small) as launch:
+        launch.wait_for(LOADED.format('/capture', '.*'))
+        os.kill(launch.pid_of('component_container'), signal.SIGTERM)
+        assert_clean(launch.end(), launch.output)
+
+
+def test_a_container_that_is_started_again_gets_its_nodes_again(ros2: Ros2, small: str) -> None:
+    with ros2.launch(PACKAGE, 'perception.launch.py', 'on_exit:=respawn', 'respawn_delay:=0.2', small) as launch:
+        launch.wait_for(LOADED.format('/capture', '.*'))
+        first = launch.pid_of('component_container')
+        os.kill(first, signal.SIGKILL)
+        for node in ('inference', 'overlay', 'capture'):
+            launch.wait_for(LOADED.format(f'/{node}', '/perception_container'), count=2)
+        assert launch.pid_of('component_container') != first
+        assert 'camera_optical_frame' in detections(ros2, '/detections')
+        assert_clean(launch.interrupt(), launch.output)
+
+
+def test_other_processes_go_on_if_they_are_to(ros2: Ros2, small: str) -> None:
+    with ros2.launch(PACKAGE, 'split_process.launch.py', 'on_exit:=nothing', small) as launch:
+        launch.wait_for(r"\[inference\]: '/image_raw': link is shared_memory")
+        os.kill(launch.pid_of('overlay_node'), signal.SIGKILL)
+        launch.wait_for(r'overlay_node.*process has died')
+        assert 'camera_optical_frame' in detections(ros2, '/detections')
+        assert_clean(launch.interrupt(), launch.output)
+
+
+def test_without_autostart_nodes_wait_for_transitions(ros2: Ros2, small: str) -> None:
+    with ros2.launch(PACKAGE, 'perception.launch.py', 'autostart:=false', 'overlay:=false', small) as launch:
+        launch.wait_for(LOADED.format('/capture', '.*'))
+        with ros2.daemon('/capture', '/inference'):
+            assert 'unconfigured' in ros2.asked('lifecycle get', '/capture')
+            for node in ('/inference', '/capture'):
+                for transition in ('configure', 'activate'):
+                    assert 'successful' in ros2.asked('lifecycle set', node, transition)
+            assert 'camera_optical_frame' in detections(ros2, '/detections')
+        assert_clean(launch.interrupt(), launch.output)

@@ -1,0 +1,189 @@
+"""On a Jetson the kernel's structs, and the libraries', are laid out as here: the rules of LP64 alone decide, and the numbers are the same.
+
+Every ctypes struct of the package is laid out anew by the procedure call standard for the 64-bit Arm architecture (AAPCS64: sizes and
+alignments of C's types), and compared with what ctypes makes on this machine. Types whose size isn't in their name are few, and listed
+with the header that has them. Where a cross compiler and an emulator are installed, the tests that compare with C headers run once more
+for arm64.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import pkgutil
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zc_perception
+from zc_perception.camera.v4l2 import abi as v4l2
+from zc_perception.memory import kernel_abi
+from zc_perception.npu.axl import abi as axl
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+COMPOUND = (ctypes.Structure, ctypes.Union)
+# What C calls these has this size, and this alignment, on arm64 Linux.
+SIZES: dict[Any, int] = {
+    ctypes.c_int8: 1, ctypes.c_uint8: 1, ctypes.c_char: 1, ctypes.c_bool: 1, ctypes.c_int16: 2, ctypes.c_uint16: 2, ctypes.c_int32: 4,
+    ctypes.c_uint32: 4, ctypes.c_float: 4, ctypes.c_int64: 8, ctypes.c_uint64: 8, ctypes.c_double: 8, ctypes.c_void_p: 8,
+    ctypes.c_char_p: 8, ctypes.c_size_t: 8, ctypes.c_ssize_t: 8, ctypes.c_long: 8, ctypes.c_ulong: 8, ctypes.c_int: 4, ctypes.c_uint: 4,
+}  # fmt: skip
+# Names whose size is the platform's, in the package's sources: only where the C header says so too.
+NATIVE = re.compile(r'\b(?:ctypes\.)?(c_long|c_ulong|c_longdouble|c_wchar|c_wchar_p|c_short|c_ushort)\b')
+NATIVE_ALLOWED = {
+    ('camera/v4l2/abi.py', 'c_ulong'): 'videodev2.h: unsigned long userptr, in v4l2_buffer and v4l2_plane',
+    ('camera/gstreamer/abi.py', 'c_ulong'): 'gstpad.h: gulong id, in GstPadProbeInfo and as the id of a probe',
+    ('nodes/container/construction.py', 'c_ulong'): 'pystate.h: unsigned long id, of PyThreadState_SetAsyncExc',
+}
+CHECKED_BY_C = (
+    'test/camera/test_v4l2_abi.py', 'test/memory/test_kernel_abi.py', 'test/npu/test_axl_abi.py', 'test/npu/test_axruntime_abi.py',
+    'test/memory/test_vic_abi.py',
+)  # fmt: skip
+
+
+def modules_with_ctypes() -> Iterator[Any]:
+    for module in pkgutil.walk_packages(zc_perception.__path__, 'zc_perception.'):
+        source = Path(zc_perception.__file__).parent.joinpath(*module.name.split('.')[1:]).with_suffix('.py')
+        if source.is_file() and re.search(r'^\s*(import ctypes|from ctypes import)', source.read_text(encoding='utf-8'), re.MULTILINE):
+            yield importlib.import_module(module.name)
+
+
+def compounds() -> dict[str, Any]:
+    """Every struct and union that the package defines, those that others contain included."""
+    found: dict[str, Any] = {}
+
+    def add(kind: Any) -> None:
+        while isinstance(kind, type) and issubclass(kind, ctypes.Array):
+            kind = kind._type_
+        if not (isinstance(kind, type) and issubclass(kind, COMPOUND) and hasattr(kind, '_fields_')):
+            return
+        name = f'{kind.__module__.removeprefix("zc_perception.")}.{kind.__qualname__}'
+        if name not in found:
+            found[name] = kind
+            for _, inner, *_ in kind._fields_:
+                add(inner)
+
+    for module in modules_with_ctypes():
+        for value in vars(module).values():
+            if isinstance(value, type):
+                add(value)
+    return found
+
+
+STRUCTS = compounds()
+
+
+def by_the_standard(kind: Any) -> tuple[int, int]:
+    """Size and alignment of a type.
+
+    :raises AssertionError: a type that C doesn't lay out by these rules alone.
+    """
+    if issubclass(kind, ctypes.Array):
+        size, alignment = by_the_standard(kind._type_)
+        return size * kind._length_, alignment
+    if issubclass(kind, COMPOUND):
+        return place_fields(kind)[1:]
+    if issubclass(kind, ctypes._Pointer) or hasattr(kind, '_flags_'):  # a pointer, or one to a function
+        return 8, 8
+    for known, size in SIZES.items():
+        if kind is known or kind.__name__.removesuffix('_le') == known.__name__:
+            return size, size
+    raise AssertionError(f'{kind} is laid out by other rules: choose a type of a fixed size')
+
+
+def place_fields(struct: Any) -> tuple[dict[str, int], int, int]:
+    """Offsets of the fields, size and alignment."""
+    offsets: dict[str, int] = {}
+    end, whole, largest = 0, 1, 0
+    for name, kind, *bits in struct._fields_:
+        assert not bits, f"{struct.__name__}.{name} is a bit field: their place is the compiler's"
+        size, alignment = by_the_standard(kind)
+        alignment = min(alignment, getattr(struct, '_pack_', alignment) or alignment)
+        start = 0 if issubclass(struct, ctypes.Union) else -(-end // alignment) * alignment
+        offsets[name] = start
+        end, whole, largest = start + size, max(whole, alignment), max(largest, start + size)
+    return offsets, -(-largest // whole) * whole, whole
+
+
+def test_the_structs_were_found() -> None:
+    assert len(STRUCTS) > 50
+    assert {name.rpartition('.')[0] for name in STRUCTS} >= {'camera.v4l2.abi', 'camera.gstreamer.abi', 'npu.axl.abi', 'npu.axruntime.abi'}
+
+
+@pytest.mark.parametrize('name', STRUCTS)
+def test_a_struct_is_laid_out_on_arm64_as_here(name: str) -> None:
+    struct = STRUCTS[name]
+    offsets, size, _ = place_fields(struct)
+    assert {field: getattr(struct, field).offset for field in offsets} == offsets
+    assert ctypes.sizeof(struct) == size
+
+
+def test_types_of_the_platform_s_size_are_used_where_the_header_does() -> None:
+    package = Path(zc_perception.__file__).parent
+    found = set()
+    for path in package.rglob('*.py'):
+        for match in NATIVE.finditer(path.read_text(encoding='utf-8')):
+            found.add((path.relative_to(package).as_posix(), match[1]))
+    assert found == set(NATIVE_ALLOWED)
+
+
+def test_numbers_of_requests_are_asm_generic_s() -> None:
+    """arm64 has the generic encoding (asm-generic/ioctl.h), of which x86's is a copy: 2 bits of direction, 14 of size, 8 and 8."""
+
+    def number(direction: str, kind: str, nr: int, size: int) -> int:
+        return {'r': 2, 'w': 1, 'wr': 3}[direction] << 30 | size << 16 | ord(kind) << 8 | nr
+
+    assert number('r', 'V', 0, 104) == v4l2.VIDIOC_QUERYCAP
+    assert number('wr', 'V', 17, 88) == v4l2.VIDIOC_DQBUF, 'a struct with a time of day, a pointer and an unsigned long'
+    assert number('w', 'b', 0, 8) == kernel_abi.DMA_BUF_IOCTL_SYNC
+    assert number('wr', 'H', 0, 24) == kernel_abi.DMA_HEAP_IOCTL_ALLOC
+    assert number('w', 'u', 0x42, 24) == kernel_abi.UDMABUF_CREATE
+    assert number('wr', 'U', 64, 40) == axl.REQUESTS.import_fd
+    assert number('wr', 'U', 67, ctypes.sizeof(axl.AxlImportPlanes)) == axl.REQUESTS.import_planes
+
+
+GCC = """#!/bin/sh
+# Stands in for gcc: compiles for arm64, and leaves a program that the emulator runs.
+out=a.out link=yes
+for argument do
+  shift
+  case $argument in
+    -E | -c | -S | -fsyntax-only) link= ;;
+  esac
+  [ "$previous" = -o ] && out=$argument
+  previous=$argument
+  set -- "$@" "$argument"
+done
+[ "$link" ] || exec aarch64-linux-gnu-gcc "$@"
+aarch64-linux-gnu-gcc -static "$@" || exit
+mv "$out" "$out.arm64"
+printf '#!/bin/sh\\nexec qemu-aarch64 "%s.arm64" "$@"\\n' "$out" > "$out"
+chmod +x "$out"
+"""
+
+
+def test_a_compiler_for_arm64_says_the_same(tmp_path: Path) -> None:
+    """The tests that compare with C headers, with a compiler for arm64 in gcc's place. Not needed where there is none: see above."""
+    if not shutil.which('aarch64-linux-gnu-gcc') or not shutil.which('qemu-aarch64'):
+        pytest.skip('no aarch64-linux-gnu-gcc and qemu-aarch64 here (apt install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)')
+    gcc = tmp_path / 'gcc'
+    gcc.write_text(GCC, encoding='utf-8')
+    gcc.chmod(gcc.stat().st_mode | stat.S_IXUSR)
+    probe = tmp_path / 'probe.c'
+    probe.write_text('#include <stdio.h>\nint main(void) { printf("%d %zu", (char)255 == 255, sizeof(long double)); return 0; }\n')
+    environment = {**os.environ, 'PATH': f'{tmp_path}{os.pathsep}{os.environ["PATH"]}'}
+    subprocess.run(['gcc', '-o', tmp_path / 'probe', probe], env=environment, check=True)
+    said = subprocess.run([tmp_path / 'probe'], env=environment, check=True, capture_output=True, text=True).stdout
+    assert said == '1 16', 'a char without a sign: that is arm64'
+    command = [sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', *CHECKED_BY_C, '-k', 'not cpp']
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert ' passed' in done.stdout and 'failed' not in done.stdout

@@ -1,0 +1,179 @@
+"""What is shipped for a vehicle: udev rules, a systemd unit, limits, a compose file. Read here; by the real tools where they are."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shutil
+import subprocess
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+VEHICLE = REPOSITORY / 'config' / 'vehicle'
+UNIT = VEHICLE / 'zc-perception.service'
+# udev(7): keys that are compared, and keys that are set.
+MATCHES = {'SUBSYSTEM', 'KERNEL', 'ATTR', 'ENV', 'ACTION'}
+SETS = {'GROUP', 'MODE', 'TAG', 'SYMLINK'}
+PAIR = re.compile(r'(?P<key>[A-Z]+)(?:\{(?P<of>\w+)\})?(?P<how>==|\+=|=)"(?P<value>[^"]*)"')
+
+
+def rules(*, disabled: bool = False) -> list[list[re.Match[str]]]:
+    """Each rule's pairs; with *disabled* those in comments too."""
+    lines = (VEHICLE / '70-zc-perception.rules').read_text(encoding='utf-8').splitlines()
+    lines = [line.lstrip('#') if disabled and line.startswith('#SUBSYSTEM') else line for line in lines]
+    found = []
+    for line in lines:
+        if line and not line.startswith('#'):
+            assert PAIR.sub('', line).replace(',', '').strip() == '', f'not understood: {line}'
+            found.append(list(PAIR.finditer(line)))
+    return found
+
+
+def test_each_rule_compares_and_sets_what_udev_knows() -> None:
+    assert len(rules(disabled=True)) > len(rules()) > 4
+    for rule in rules(disabled=True):
+        for pair in rule:
+            assert pair['key'] in (MATCHES if pair['how'] == '==' else SETS), pair[0]
+            assert (pair['of'] is not None) == (pair['key'] in ('ATTR', 'ENV')), pair[0]
+        assert {pair['how'] for pair in rule} >= {'=='} and rule[-1]['how'] != '=='
+
+
+def settings_of(**device: str) -> dict[str, str]:
+    """What the rules give a device: patterns are the shell's, alternatives stand between bars."""
+    given: dict[str, str] = {}
+    for rule in rules():
+        tests = [pair for pair in rule if pair['how'] == '==']
+        patterns = {pair['key']: pair['value'] for pair in tests}
+        if all(any(Path(device.get(key.lower(), '')).match(one) for one in value.split('|')) for key, value in patterns.items()):
+            given |= {pair['key']: pair['value'] for pair in rule if pair['how'] != '=='}
+    return given
+
+
+@pytest.mark.parametrize(
+    'device',
+    [
+        {'subsystem': 'dma_heap', 'kernel': 'system'},
+        {'subsystem': 'dma_heap', 'kernel': 'linux,cma'},
+        {'subsystem': 'misc', 'kernel': 'udmabuf'},
+        {'subsystem': 'video4linux', 'kernel': 'video0'},
+        {'subsystem': 'media', 'kernel': 'media0'},
+        {'subsystem': 'metis', 'kernel': 'metis-0:1:0'},
+    ],
+    ids=lambda device: device['kernel'],
+)
+def test_members_of_video_can_use_the_device_and_others_cannot(device: dict[str, str]) -> None:
+    given = settings_of(**device)
+    assert given['GROUP'] == 'video' and given['MODE'] == '0660'
+
+
+@pytest.mark.parametrize('device', [{'subsystem': 'misc', 'kernel': 'kvm'}, {'subsystem': 'block', 'kernel': 'sda'}, {'kernel': 'null'}])
+def test_all_other_devices_are_left_alone(device: dict[str, str]) -> None:
+    assert settings_of(**device) == {}
+
+
+def unit() -> dict[str, dict[str, list[str]]]:
+    """The unit's sections; a key may be there several times."""
+    sections: dict[str, dict[str, list[str]]] = {}
+    section = ''
+    for line in UNIT.read_text(encoding='utf-8').splitlines():
+        if line.startswith('['):
+            section = line.strip('[]')
+        elif line and not line.startswith('#'):
+            key, _, value = line.partition('=')
+            sections.setdefault(section, {}).setdefault(key, []).append(value)
+    return sections
+
+
+def test_the_unit_restarts_watches_and_allows_what_the_parameters_need() -> None:
+    service = {key: values[-1] for key, values in unit()['Service'].items()}
+    assert service['Type'] == 'notify' and service['NotifyAccess'] == 'all', 'the child of ros2 launch speaks'
+    assert int(service['WatchdogSec']) >= 10 and service['Restart'] == 'on-failure'
+    assert service['KillSignal'] == 'SIGINT' and service['KillMode'] == 'mixed'
+    assert int(service['LimitRTPRIO']) > 0 and service['LimitMEMLOCK'] == 'infinity'
+    assert service['RuntimeDirectoryMode'] == '0700', 'an open folder would be refused'
+    assert 'video' in service['SupplementaryGroups'].split()
+
+
+def test_the_unit_starts_a_launch_file_with_a_parameter_file_that_are_there() -> None:
+    service = unit()['Service']
+    variables = dict(pair.split('=', 1) for line in service['Environment'] for pair in line.split())
+    assert (REPOSITORY / 'launch' / variables['ZC_LAUNCH']).is_file()
+    assert variables['ZC_RUNTIME_DIR'] == f'/run/{service["RuntimeDirectory"][0]}'
+    command = service['ExecStart'][0]
+    assert set(re.findall(r'\$(\w+)', command)) <= set(variables)
+    assert 'params_file:=' in command and "'params_file'" in (REPOSITORY / 'zc_perception/nodes/launching/arguments.py').read_text()
+    shell = re.search(r"-c '(.*)'$", command)
+    assert shell is not None
+    subprocess.run(['bash', '-n', '-c', shell[1]], check=True)
+
+
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    """By systemd's own reader where it is installed; everywhere as the ini file that it is."""
+    parser = configparser.ConfigParser(strict=False, interpolation=None, comment_prefixes=('#',))
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read(UNIT, encoding='utf-8')
+    assert parser.sections() == ['Unit', 'Service', 'Install']
+    if shutil.which('systemd-analyze'):
+        done = _analyzed(UNIT)
+        assert [line for line in done.stderr.splitlines() if UNIT.name in line] == [], 'other units are not our concern'
+        wrong = tmp_path / UNIT.name
+        wrong.write_text(UNIT.read_text(encoding='utf-8').replace('WatchdogSec=20', 'WatchdogSeconds=20'), encoding='utf-8')
+        assert 'WatchdogSeconds' in _analyzed(wrong).stderr, 'it does read it'
+
+
+def _analyzed(path: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(['systemd-analyze', 'verify', path], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_limits_are_lines_of_pam_limits() -> None:
+    lines = (VEHICLE / 'zc-perception.limits.conf').read_text(encoding='utf-8').splitlines()
+    entries = [line.split() for line in lines if line and not line.startswith('#')]
+    assert {(who, item): value for who, _, item, value in entries} == {('@video', 'rtprio'): '80', ('@video', 'memlock'): 'unlimited'}
+
+
+def composed() -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((VEHICLE / 'compose.yaml').read_text(encoding='utf-8'))
+    return content
+
+
+def test_the_containers_share_sockets_network_and_user() -> None:
+    services = composed()['services']
+    assert set(services) == {'capture', 'inference'}
+    for service in services.values():
+        assert service['environment']['ZC_RUNTIME_DIR'] == '/run/zc_perception'
+        assert any(volume.endswith(':/run/zc_perception') for volume in service['volumes'])
+        assert service['network_mode'] == 'host' and service['ipc'] == 'host'
+        assert service['stop_signal'] == 'SIGINT' and service['ulimits']['memlock'] == -1
+        assert 'privileged' not in service and 'pid' not in service, 'neither is needed'
+    assert len({service['user'] for service in services.values()}) == 1
+
+
+def test_the_containers_run_programs_that_are_installed() -> None:
+    programs = (REPOSITORY / 'setup.py').read_text(encoding='utf-8')
+    for service in composed()['services'].values():
+        tool, verb, package, program, *arguments = service['command']
+        assert (tool, verb, package) == ('ros2', 'run', 'zc_perception') and f"'{program} = " in programs
+        file = arguments[arguments.index('--params-file') + 1]
+        assert any(volume.split(':')[-2] == file and volume.endswith(':ro') for volume in service['volumes'])
+
+
+def test_a_device_with_colons_in_its_name_is_written_out() -> None:
+    """ "/dev/metis-0:1:0" would be source, target and permissions."""
+    for service in composed()['services'].values():
+        for device in service['devices']:
+            if isinstance(device, str):
+                expanded = re.sub(r'\$\{\w+:-([^}]*)\}', r'\1', device)
+                assert expanded.count(':') == 1 and len(set(expanded.split(':'))) == 1, device
+            else:
+                assert set(device) == {'source', 'target', 'permissions'} and 'metis' in device['source']
+
+
+def test_every_file_says_where_it_goes() -> None:
+    for path in VEHICLE.iterdir():
+        head = textwrap.shorten(path.read_text(encoding='utf-8')[:600], 600)
+        assert head.startswith('# ') and re.search(r'/etc/|docker compose', head), path.name
