@@ -9,13 +9,13 @@ import tempfile
 import threading
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from descriptors import open_descriptors
 from hypothesis import HealthCheck, settings
 
 from zc_perception.frame import Frame, Header
@@ -39,15 +39,6 @@ def _discovery_on_this_host_only() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
         yield
-
-
-def open_descriptors() -> Counter[str]:
-    """What the process's descriptors point at, and how many point there."""
-    targets: Counter[str] = Counter()
-    for number in os.listdir('/proc/self/fd'):
-        with suppress(OSError):  # the listing's own descriptor is gone
-            targets[os.readlink(f'/proc/self/fd/{number}').split(' ')[0].split(':[')[0]] += 1
-    return targets
 
 
 @pytest.fixture

@@ -22,9 +22,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption('--write-evidence', action='store_true', help='record this run of test/launch in evidence.json')
 
 
+def _writes(config: pytest.Config) -> bool:
+    # In a run of all tests this file is read when the command line has long been parsed.
+    return bool(config.getoption('--write-evidence', False))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """While the evidence is written anew, what it said before is not judged."""
-    if config.getoption('--write-evidence'):
+    if _writes(config):
         judges = [item for item in items if item.path.name in evidence_file.ELSEWHERE]
         config.hook.pytest_deselected(items=judges)
         items[:] = [item for item in items if item not in judges]
@@ -41,7 +46,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if session.config.getoption('--write-evidence') and _outcomes:
+    if _writes(session.config) and _outcomes:
         evidence_file.write(_outcomes, datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds'), _versions())
 
 
