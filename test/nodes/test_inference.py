@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
@@ -189,6 +190,23 @@ def test_a_lost_device_is_an_error_in_diagnostics_until_it_is_back(
         assert len(errors) == 1 and 'it is opened anew' in errors[0]
         eventually(lambda: any(text.startswith('the device is back') for _, text in reader.log), 'a line in the log')
     assert all(device.closed for device in devices.made if isinstance(device, _Losable)), 'the node closes the last one'
+
+
+def test_the_real_time_knobs_turn_the_accelerator_s_threads_too(
+    free_domain: int, pool: BufferPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = threading.Event()
+    own = threading.Thread(target=stop.wait, name='of the accelerator')
+    own.start()
+    monkeypatch.setattr(_Losable, 'hot_threads', lambda _: (own,))
+    cpu = max(os.sched_getaffinity(0))
+    try:
+        with running(free_domain, pool, Devices()) as run:
+            run.node.set_parameters([Parameter('cpu_affinity', value=[str(cpu)])])
+            assert own.native_id is not None and os.sched_getaffinity(own.native_id) == {cpu}
+    finally:
+        stop.set()
+        own.join()
 
 
 def test_notices_are_said_once_and_shown_always(free_domain: int, pool: BufferPool) -> None:

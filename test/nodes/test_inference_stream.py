@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from zc_perception.detection.detections import Detections
 from zc_perception.errors import ConfigError
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.inference import InferenceNode
-from zc_perception.nodes.inference_stream import ClassFilter, Pace, select_accelerator
+from zc_perception.nodes.inference_stream import ClassFilter, InferenceStream, Pace, select_accelerator
 from zc_perception.npu.cpu import CpuAccelerator
 
 MS = 1_000_000
@@ -104,3 +106,19 @@ def test_an_accelerator_that_is_opened_anew_takes_over_what_was_changed() -> Non
     finally:
         for accelerator in made:
             accelerator.close()
+
+
+def test_frames_go_through_the_scheduler_s_thread_and_the_accelerator_s() -> None:
+    """Asked each time: an accelerator that was lost comes again with other threads."""
+    own, first, second = (threading.Thread(name=name) for name in ('scheduler', 'first', 'second'))
+    accelerators = [SimpleNamespace(hot_threads=lambda: (first,)), SimpleNamespace(hot_threads=lambda: (second,))]
+    scheduler = SimpleNamespace(thread=own, accelerator=accelerators[0])
+    values = {spec.name: spec.default for spec in InferenceNode.SPECS} | {'model': 'hog'}
+    selected = select_accelerator(values, CopyLedger(), lambda: CpuAccelerator(CopyLedger(), 1))
+    stream = InferenceStream(selected, SimpleNamespace(), scheduler)  # type: ignore[arg-type]
+    try:
+        assert list(stream.hot_threads()) == [own, first]
+        scheduler.accelerator = accelerators[1]
+        assert list(stream.hot_threads()) == [own, second]
+    finally:
+        selected.accelerator.close()

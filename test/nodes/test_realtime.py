@@ -168,6 +168,23 @@ def test_a_thread_that_has_ended_is_no_fault(calls: Calls, thread: threading.Thr
     assert node.said == [] and made.statuses() == []
 
 
+def test_a_thread_that_came_later_loses_what_it_inherited(calls: Calls, thread: threading.Thread) -> None:
+    """A device that is opened again has its threads from one that had the priority."""
+    made, _, parameters = knobs(realtime_priority=7)
+    early = threading.current_thread()
+    made.of(lambda: [early])
+    made.activate()
+    made.of(lambda: [early, thread])
+    parameters['realtime_priority'] = 0
+    made.changed('realtime_priority')
+    later = [call for call in calls.made if call[:2] == ('sched_setscheduler', thread.native_id)]
+    assert [call[2] for call in later] == [os.SCHED_OTHER]
+    made.cleanup()
+    calls.made.clear()
+    made.activate()
+    assert calls.made == [], 'threads of the next time are as they come'
+
+
 def test_the_real_system_binds_the_calling_thread() -> None:
     found: list[set[int]] = []
 

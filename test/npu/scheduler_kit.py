@@ -149,6 +149,9 @@ class ScriptedAccelerator:
     def tune(self, *, import_cache: bool, timeout_s: float) -> None:
         pass
 
+    def hot_threads(self) -> tuple[()]:
+        return ()
+
     def tidy(self) -> None:
         self._alive()
         self.tidied.append(threading.get_ident())

@@ -256,6 +256,16 @@ def test_what_is_insisted_on_and_refused_is_an_error(
         open_accelerator(output_dmabuf='true', tensor_heap=None).load(model(tmp_path))
 
 
+def test_its_threads_are_known_while_there_is_a_model(open_accelerator: Open, tmp_path: Path) -> None:
+    accelerator = open_accelerator()
+    assert accelerator.hot_threads() == ()
+    accelerator.load(model(tmp_path))
+    threads = accelerator.hot_threads()
+    assert {thread.name for thread in threads} == {'axruntime-convert', 'axruntime-run'} and all(t.is_alive() for t in threads)
+    accelerator.close()
+    assert accelerator.hot_threads() == () and not any(thread.is_alive() for thread in threads)
+
+
 @pytest.mark.parametrize('cores', [1, 2, 0])
 def test_cores_are_passed_on(cores: int, double: Double, open_accelerator: Open, tmp_path: Path) -> None:
     accelerator = open_accelerator(aipu_cores=cores)

@@ -103,7 +103,7 @@ class InferenceNode(PerceptionNode):
         self._pace = Pace(self.parameters['max_rate'])
         self._classes = ClassFilter((), ())
         self._realtime = Realtime(self, self.parameters)
-        self._realtime.of(lambda: [] if self._stream is None else [self._stream.scheduler.thread])
+        self._realtime.of(lambda: () if self._stream is None else self._stream.hot_threads())
         self._status = InferenceStatus(self)
         self._place = place_of(self, 'image_raw')
         self._publisher = self.create_publisher(Detection2DArray, 'detections', publisher_qos(self, 'detections', QoSProfile(depth=10)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -87,6 +88,11 @@ class InferenceStream:
         self.manifest = self.selected.manifest
         self.head = make_head(self.manifest.head)
         self.to_message = detections_writer(len(self.manifest.classes))
+
+    def hot_threads(self) -> Sequence[threading.Thread]:
+        """Those that frames go through. The scheduler's thread opens an accelerator that was lost: its new threads inherit CPUs and
+        priority, as every thread does from the one that starts it."""
+        return [self.scheduler.thread, *self.scheduler.accelerator.hot_threads()]
 
     def close(self) -> None:
         """End it. A call of the accelerator that never returns keeps the accelerator, and nothing else."""

@@ -2,7 +2,17 @@
 garbage collector's longest pauses.
 
 All of them are off by default. What the system refuses is one warning that says what to grant; the node runs on without it.
-Sources: sched_setscheduler(2), sched(7), mlockall(2), limits.conf(5), systemd.exec(5).
+
+Hot-path threads are the camera's (which also sends frames to other processes), the scheduler's (which receives them, decodes and
+publishes) and the two of ``axruntime``: no frame waits for another one, on either copy-free rung. Left out are the executor's, which is
+all nodes' of the process; the ``cpu`` accelerator's, which compute for so long that at a real-time priority they would stop everything
+else; and those that libraries start by themselves (GStreamer, ONNX Runtime, the middleware). Who holds the interpreter's lock is not
+lifted to the priority of who waits for it.
+
+A real-time thread that never sleeps would own its CPU. The kernel's guard is ``kernel.sched_rt_runtime_us`` of every
+``sched_rt_period_us`` (95 %; -1 turns it off), a process's own is RLIMIT_RTTIME (LimitRTTIME= of systemd): real-time CPU time without a
+blocking call, after which it gets SIGXCPU, and at the hard limit SIGKILL.
+Sources: sched_setscheduler(2), sched(7), getrlimit(2), mlockall(2), limits.conf(5), systemd.exec(5).
 """
 
 from __future__ import annotations
@@ -24,7 +34,8 @@ from zc_perception.observe.diagnostics import Level, Status
 REALTIME_SPECS = (
     ParameterSpec('cpu_affinity', [], 'CPUs of the hot-path threads, numbers or ranges such as 2-3; empty: all.', whole_numbers=True,
                   dynamic=True),
-    ParameterSpec('realtime_priority', 0, 'SCHED_FIFO priority of the hot-path threads; 0: ordinary scheduling.', '', 0, 99, dynamic=True),
+    ParameterSpec('realtime_priority', 0, 'SCHED_FIFO priority of the hot-path threads (camera, inference, those of axruntime; not the cpu '
+                  'accelerator); 0: ordinary scheduling.', '', 0, 99, dynamic=True),
     ParameterSpec('lock_memory', False, "Keep the process's memory from being paged out (mlockall)."),
     ParameterSpec('gc_freeze', False, 'Take what exists once configured out of garbage collection (gc.freeze): shorter pauses.'),
 )  # fmt: skip
@@ -113,7 +124,7 @@ class Realtime:
         self._node = node
         self._parameters = parameters
         self._threads: Callable[[], Iterable[threading.Thread]] = lambda: ()
-        self._changed: dict[int, str] = {}
+        self._changed = False
         self._refused: dict[str, str] = {}
         self._on = False
         parse_cpus(parameters['cpu_affinity'])
@@ -145,16 +156,12 @@ class Realtime:
             if thread.native_id is not None and thread.is_alive():
                 self._apply(thread.native_id)
 
-    def enter(self) -> None:
-        """For the calling thread, from its own beginning."""
-        if self._on:
-            self._apply(threading.get_native_id())
-
     def _apply(self, number: int) -> None:
         cpus, priority = parse_cpus(self._parameters['cpu_affinity']), self._parameters['realtime_priority']
-        if not cpus and not priority and number not in self._changed:
+        # Once there was something to change: threads of a later device have it from the one that started them.
+        if not cpus and not priority and not self._changed:
             return
-        self._changed[number] = ''
+        self._changed = True
         self._try(
             'cpu_affinity',
             'threads are not bound to CPUs',
@@ -190,7 +197,7 @@ class Realtime:
     def cleanup(self) -> None:
         """Threads have ended; what is the process's is given back."""
         self._on = False
-        self._changed.clear()
+        self._changed = False
         self._refused.clear()
         _PROCESS.undo(self)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -78,7 +79,8 @@ class Job(Protocol):
 
 
 class Accelerator(Protocol):
-    """One opened device. One thread uses it, but for what is read only: :meth:`capabilities`, :meth:`notices`, :meth:`facts`, counters.
+    """One opened device. One thread uses it, but for what is read only: :meth:`capabilities`, :meth:`notices`, :meth:`facts`,
+    :meth:`hot_threads`, counters.
 
     A device that is gone or hangs raises :class:`DeviceLostError` from :meth:`import_frame` or :meth:`submit`, or fails jobs with it.
     All that is left to do then is to abandon or close the jobs and to :meth:`close` the accelerator: both work on a dead device. A new
@@ -127,6 +129,10 @@ class Accelerator(Protocol):
 
     def facts(self) -> Mapping[str, object]:
         """What is worth showing in diagnostics: device, driver, link, counters. Cheap, from any thread, after :meth:`close` too."""
+
+    def hot_threads(self) -> Sequence[threading.Thread]:
+        """Its own threads that a frame waits for, for whoever sets their CPUs and priority; not those that compute: at a real-time priority
+        they would keep everything else from their CPUs for as long as the model takes. Cheap, from any thread, after :meth:`close` too."""
 
     def tidy(self) -> None:
         """Let go of buffers whose owners have given them up since. Cheap; for when there is nothing else to do."""

@@ -283,6 +283,10 @@ class CpuAccelerator:
         """See :class:`Accelerator`."""
         return {'threads': self._threads or 'one per core'}
 
+    def hot_threads(self) -> tuple[()]:
+        """See :class:`Accelerator`. All of its threads compute."""
+        return ()
+
     def tidy(self) -> None:
         """See :class:`Accelerator`. It keeps nothing between frames."""
 

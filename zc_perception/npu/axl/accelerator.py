@@ -247,6 +247,10 @@ class AxlAccelerator:
         if not handle.cached:
             self._in_use.release(handle.number)
 
+    def hot_threads(self) -> tuple[()]:
+        """See :class:`Accelerator`. There is none: the driver signals the fence."""
+        return ()
+
     def tidy(self) -> None:
         """See :class:`Accelerator`."""
         if self._results is not None:

@@ -200,6 +200,11 @@ class AxRuntimeAccelerator:
     def release(self, handle: ImportHandle) -> None:
         """See :class:`Accelerator`."""
 
+    def hot_threads(self) -> Sequence[threading.Thread]:
+        """See :class:`Accelerator`. One writes tensors, one waits for the runtime; the runtime's own threads are not known."""
+        worker = self._worker
+        return () if worker is None else worker.threads
+
     def tidy(self) -> None:
         """See :class:`Accelerator`. It keeps nothing of the frames."""
 

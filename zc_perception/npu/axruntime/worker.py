@@ -57,6 +57,11 @@ class AxRuntimeWorker:
         self._convert_thread = threading.Thread(target=self._convert, name='axruntime-convert', daemon=True)
         self._run_thread = threading.Thread(target=self._run, name='axruntime-run', daemon=True)
 
+    @property
+    def threads(self) -> tuple[threading.Thread, threading.Thread]:
+        """Both."""
+        return self._convert_thread, self._run_thread
+
     def start(self, timeout_s: float) -> LoadedModel:
         """Load the model.
 

@@ -187,6 +187,10 @@ class DelayedAccelerator:
     def tune(self, *, import_cache: bool, timeout_s: float) -> None:
         """See :class:`Accelerator`."""
 
+    def hot_threads(self) -> tuple[()]:
+        """None."""
+        return ()
+
     def tidy(self) -> None:
         """See :class:`~zc_perception.npu.accelerator.Accelerator`."""
         self._cache.forget_ended()

@@ -20,10 +20,12 @@ from zc_perception.verify.bench.decode_command import DECODE
 from zc_perception.verify.bench.environment import describe_environment
 from zc_perception.verify.bench.link_command import LINK
 from zc_perception.verify.bench.pipeline_command import PIPELINE
+from zc_perception.verify.bench.realtime import P99_RATIO
+from zc_perception.verify.bench.realtime_command import REALTIME
 from zc_perception.verify.bench.rows import Row
 from zc_perception.verify.bench.schema import check_document
 
-COMMANDS = (LINK, DECODE, PIPELINE)
+COMMANDS = (LINK, DECODE, PIPELINE, REALTIME)
 EXIT_FAILURE = 1
 
 
@@ -94,6 +96,8 @@ def report(rows: Sequence[Row]) -> str:
     lines = [f'{"case":28s} {"size":>10s} {"rate":>5s} {"median":>10s} {"p99":>10s} {"cpu/frame":>10s} {"lost %":>7s}   × floor']
     for row in rows:
         floors = ' '.join(f'{name.split("/")[1]} {ratio:.2f}' for name, ratio in row.ratio_to.items() if row.case != 'floor')
+        if P99_RATIO in row.figures:
+            floors += f', p99 {row.figures[P99_RATIO]:.2f}'
         lines.append(
             f'{row.case + "/" + row.variant:28s} {f"{row.width}x{row.height}":>10s} {row.rate_hz:5g} {_figure(row.median_us)} '
             f'{_figure(row.p99_us)} {_figure(row.cpu_us_per_frame)} {row.lost_per_cent:7.1f}   {floors}'

@@ -41,11 +41,15 @@ _STAGES = ('capture', 'link', 'decode', 'publish')
 
 @dataclass(frozen=True)
 class Setup:
-    """*cameras* of one size in one process, each at *rate_hz*; 0: the next frame when the last one's detections are out."""
+    """*cameras* of one size in one process, each at *rate_hz*; 0: the next frame when the last one's detections are out.
+
+    :param parameters: of both nodes, a JSON object; given, latencies begin when a frame was due, not when the camera's thread was there.
+    """
 
     cameras: int
     size: tuple[int, int]
     rate_hz: float
+    parameters: str = ''
 
     @property
     def variant(self) -> str:
@@ -73,12 +77,14 @@ class PipelinePlan:
 
     :param seconds: of each series, and the same again at rest.
     :param delay_ms: how long the accelerator takes.
+    :param confined: to the first two CPUs.
     """
 
     repetitions: int = 7
     seconds: float = 3.0
     delay_ms: float = 2.0
     setups: Sequence[Setup] = SETUPS
+    confined: bool = True
 
 
 @dataclass(frozen=True)
@@ -126,10 +132,17 @@ class Processes:
         try:
             for number, setup in enumerate(plan.setups):
                 topic = f'/zc_bench/run_{os.getpid()}/setup_{number}'
-                numbers = [str(setup.cameras), *map(str, setup.size), f'{setup.rate_hz:g}', f'{plan.delay_ms:g}']
+                numbers = [
+                    str(setup.cameras),
+                    *map(str, setup.size),
+                    f'{setup.rate_hz:g}',
+                    f'{plan.delay_ms:g}',
+                    *([setup.parameters] if setup.parameters else []),
+                ]
                 reader = self._start(['reader', topic, numbers[0]], environment)
                 pipeline = self._start(['pipeline', topic, *numbers], environment)
-                pipeline.set_cpus(cpus)
+                if plan.confined:
+                    pipeline.set_cpus(cpus)
                 self._pairs[setup] = pipeline, reader
             for pipeline, _ in self._pairs.values():
                 self._wait_until_matched(pipeline)
@@ -151,10 +164,18 @@ class Processes:
                 raise BenchError(f'the nodes have not found each other within {_MATCH_S:g} s: {state["reason"]}')
             time.sleep(0.05)
 
-    def measure(self, setup: Setup, seconds: float) -> Series:
-        """One repetition."""
+    def refused(self, setup: Setup) -> str:
+        """Which of its real-time knobs the system doesn't grant, and why; empty: none."""
+        return str(self._pairs[setup][0].ask(op='refused')['refused'])
+
+    def measure(self, setup: Setup, seconds: float, rest_s: float | None = None) -> Series:
+        """One repetition.
+
+        :param rest_s: how long to look at what the process does at rest; as long as the series, unless given; 0: not at all.
+        """
         pipeline, reader = self._pairs[setup]
-        idle = pipeline.ask(_PATIENCE_S + seconds, op='idle', seconds=seconds)
+        rest_s = seconds if rest_s is None else rest_s
+        idle = pipeline.ask(_PATIENCE_S + rest_s, op='idle', seconds=rest_s) if rest_s else {'cpu_us': 0.0}
         reader.ask(op='received')
         run = pipeline.ask(_PATIENCE_S + seconds, op='run', seconds=seconds)
         received = 0
@@ -162,7 +183,7 @@ class Processes:
         while received < run['due'] and time.monotonic() < deadline:
             received += reader.ask(op='received')['received']
             time.sleep(0.01)
-        return series_of(run, idle, seconds, received)
+        return series_of(run, idle, rest_s or 1.0, received)
 
     def __enter__(self) -> Processes:
         return self

@@ -1,13 +1,15 @@
 """A process of the pipeline benchmark: ``python -m zc_perception.verify.bench.pipeline_worker ROLE TOPIC CAMERAS …``.
 
-``pipeline TOPIC CAMERAS WIDTH HEIGHT HZ DELAY_MS`` (0 Hz: unthrottled) runs a capture and an inference node for each camera, all in this
-process, as ``perception`` does; ``reader TOPIC CAMERAS`` subscribes to all their detections, as somebody's own node does.
+``pipeline TOPIC CAMERAS WIDTH HEIGHT HZ DELAY_MS [PARAMETERS]`` (0 Hz: unthrottled; parameters of both nodes as JSON) runs a capture and
+an inference node for each camera, all in this process, as ``perception`` does; ``reader TOPIC CAMERAS`` subscribes to all their
+detections, as somebody's own node does.
 Reads a command per line from standard input, JSON, and answers with a line of JSON.
 
 ========  =============  =======================================================================================================
 op        takes          answers
 ========  =============  =======================================================================================================
 describe                 what the figures depend on
+refused                  ``refused``: which real-time knobs the system doesn't grant and why; empty: none
 matched                  ``matched``; if not, ``reason``
 idle      ``seconds``    ``cpu_us`` of this process while no camera runs
 run       ``seconds``    ``cpu_us``, ``wall_s``, ``due`` frames of all cameras, ``latencies_us`` of those that were published
@@ -22,11 +24,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import json
 import signal
 import statistics
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
@@ -58,19 +62,33 @@ class Graph:
     """One camera's nodes, wired as ``perception`` does."""
 
     def __init__(
-        self, context: rclpy.Context, topic: str, ledger: CopyLedger, size: tuple[int, int], rate_hz: float, delay_s: float
+        self,
+        context: rclpy.Context,
+        topic: str,
+        ledger: CopyLedger,
+        size: tuple[int, int],
+        rate_hz: float,
+        delay_s: float,
+        parameters: Mapping[str, Any] | None,
     ) -> None:
         common: dict[str, Any] = {'context': context, 'namespace': topic, 'ledger': ledger}
         self._delay_ns = round(delay_s * 1e9)
         self.latencies_us: list[float] = []
         self.spent_ns: list[int] = []
         self.camera = PrefilledCamera(
-            *size, rate_hz or 1.0, 'camera_optical', now_ns=lambda: self.capture.now_ns(), ledger=ledger, unthrottled=not rate_hz
+            *size,
+            rate_hz or 1.0,
+            'camera_optical',
+            now_ns=lambda: self.capture.now_ns(),
+            ledger=ledger,
+            unthrottled=not rate_hz,
+            from_due=parameters is not None,
         )
-        self.capture = CaptureNode(camera_factory=lambda identity: self.camera, **common)
+        own = [Parameter(name, value=value) for name, value in (parameters or {}).items()]
+        self.capture = CaptureNode(camera_factory=lambda identity: self.camera, parameter_overrides=own, **common)
         try:
             values = {'model': MODEL, 'in_flight': _IN_FLIGHT}
-            overrides = [Parameter(k, value=v) for k, v in values.items()]
+            overrides = [*own, *(Parameter(name, value=value) for name, value in values.items())]
             self.inference = InferenceNode(accelerator_factory=lambda: DelayedAccelerator(delay_s), parameter_overrides=overrides, **common)
         except BaseException:
             self.capture.stop()
@@ -82,6 +100,11 @@ class Graph:
         self.spent_ns.append(time.process_time_ns())
         self.camera.go_on()
         self.latencies_us.append((time.monotonic_ns() - entry.frame.data.captured_ns - self._delay_ns) / 1e3)
+
+    def refused(self) -> list[str]:
+        """Real-time knobs that the nodes could not turn: their own warnings."""
+        statuses = [status for node in (self.capture, self.inference) for status in node.collect_diagnostics()]
+        return [status.message for status in statuses if status.part == 'realtime']
 
     @property
     def due(self) -> int:
@@ -99,6 +122,9 @@ class Pipelines:
     def describe(self) -> dict[str, Any]:
         heap = self._graphs[0].camera.heap_name
         return {'rmw': get_rmw_implementation_identifier(), 'buffers': heap, 'model': MODEL}
+
+    def refused(self) -> dict[str, Any]:
+        return {'refused': '; '.join(dict.fromkeys(reason for graph in self._graphs for reason in graph.refused()))}
 
     def matched(self) -> dict[str, Any]:
         for graph in self._graphs:
@@ -188,7 +214,7 @@ def _why(running: ExecutorThread | NodeGroup) -> str:
     return f'its executor has ended: {text.strip().splitlines()[-1]}'
 
 
-def _serve(context: rclpy.Context, role: str, topic: str, cameras: int, *numbers: float) -> None:
+def _serve(context: rclpy.Context, role: str, topic: str, cameras: int, *options: str) -> None:
     topics = [f'{topic}/camera_{number}' for number in range(cameras)]
     failed = threading.Event()
     with contextlib.ExitStack() as ending:
@@ -203,11 +229,12 @@ def _serve(context: rclpy.Context, role: str, topic: str, cameras: int, *numbers
             ending.callback(running.stop)
             running.start()
         else:
-            width, height, rate_hz, delay_ms = numbers
+            width, height, rate_hz, delay_ms = (float(number) for number in options[:4])
+            parameters = json.loads(options[4]) if len(options) > 4 else None
             ledger = CopyLedger()
             graphs: list[Graph] = []
             for one in topics:
-                graphs.append(Graph(context, one, ledger, (int(width), int(height)), rate_hz, delay_ms / 1e3))
+                graphs.append(Graph(context, one, ledger, (int(width), int(height)), rate_hz, delay_ms / 1e3, parameters))
                 graphs[-1].capture.configure([graphs[-1].inference.consumer()])
             nodes = [node for graph in graphs for node in (graph.capture, graph.inference)]
             running = group = ending.enter_context(NodeGroup(context, nodes, failed.set))
@@ -235,10 +262,10 @@ def main() -> None:
     # Not before there is something to end in order, and in this thread alone.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     signal.signal(signal.SIGTERM, _terminate)
-    role, topic, cameras, *numbers = sys.argv[1:]
+    role, topic, cameras, *options = sys.argv[1:]
     try:
         with ros_context(['--ros-args', '--log-level', 'error']) as context:
-            _serve(context, role, topic, int(cameras), *(float(number) for number in numbers))
+            _serve(context, role, topic, int(cameras), *options)
     except ZcError as error:
         answer({'failure': str(error)})
         raise SystemExit(1) from None

@@ -23,11 +23,13 @@ class PrefilledCamera(DrawnCamera):
     """Delivers while :attr:`running` is set; a frame without a free slot is lost and counted.
 
     :param unthrottled: instead of at a steady pace, each frame comes when :meth:`go_on` is called.
+    :param from_due: a frame's time is when it was due, as a driver's time stamp is, not when the thread has woken up for it.
     """
 
-    def __init__(self, *arguments: Any, unthrottled: bool = False, **options: Any) -> None:
+    def __init__(self, *arguments: Any, unthrottled: bool = False, from_due: bool = False, **options: Any) -> None:
         super().__init__(*arguments, heap=SealedMemfd(), **options)
         self.running = threading.Event()
+        self._from_due = from_due
         self._turns: queue.SimpleQueue[None] | None = queue.SimpleQueue() if unthrottled else None
 
     def go_on(self) -> None:
@@ -67,7 +69,7 @@ class PrefilledCamera(DrawnCamera):
             header=header,
             colorimetry=self.colorimetry,
             sequence=self._sequence,
-            captured_ns=began_ns,
+            captured_ns=round((self._next_time - 1.0 / self.framerate) * 1e9) if self._from_due else began_ns,
             capture_cost_ns=time.monotonic_ns() - began_ns,
         )
         self._sequence += 1
