@@ -192,19 +192,20 @@ def test_a_source_that_makes_new_buffers_for_ever_pins_only_some() -> None:
     with streaming(f'zcframes live=1 buffers=0 {TIGHT}', slots=3) as opened:
         count = len(os.listdir('/proc/self/fd'))
         uids = set()
-        for _ in range(60):
+        for _ in range(80):
             with next_frame(opened.camera) as frame:
                 uids.add(frame.data.buffer_uid)
-        assert len(uids) == 60 and opened.camera.facts()['buffers_replaced'] > 40
-        assert len(opened.camera.slots) <= 11
-        assert len(os.listdir('/proc/self/fd')) < count + 30
+        assert len(uids) == 80 and opened.camera.facts()['buffers_replaced'] > 40
+        # Those found at first, and as many as a V4L2 pool may grow by.
+        assert len(opened.camera.slots) <= 3 + 24
+        assert len(os.listdir('/proc/self/fd')) < count + 40
 
 
 def test_retired_buffers_are_told_to_whoever_cached_them() -> None:
     ended = []
     with streaming(f'zcframes live=1 buffers=0 {TIGHT}', slots=3) as opened:
         opened.camera.pool.add_retire_listener(lambda slot: ended.append(slot.buffer_uid))
-        for _ in range(20):
+        for _ in range(40):
             next_frame(opened.camera).release()
         assert len(ended) == opened.camera.facts()['buffers_replaced'] > 0
 
