@@ -34,7 +34,7 @@ from zc_perception.nodes.parameters import ParameterSpec
 from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, UNCONFIGURED, PerceptionNode
 from zc_perception.nodes.qos_overrides import image_qos
 from zc_perception.nodes.realtime import REALTIME_SPECS, Realtime, parse_cpus
-from zc_perception.nodes.snapshot import SNAPSHOT_SPECS, SnapshotService
+from zc_perception.nodes.snapshot import SNAPSHOT_SPECS, SnapshotService, snapshot_folder
 from zc_perception.nodes.stereo_side import STEREO_SPECS, StereoSide
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
 from zc_perception.observe.frame_log import FrameLog
@@ -130,6 +130,7 @@ class CaptureNode(PerceptionNode):
         """Camera, publisher and socket."""
         self._check_frame_id(self.parameters['frame_id'])
         self._stand_ins = parse_stand_ins(self.parameters['participants'])
+        snapshot_folder(self.parameters['snapshot_folder'])
         self._factory = self._new_factory()
         if self._stereo is not None:
             self._stereo.begin(self.get_fully_qualified_name(), self.parameters)
@@ -213,14 +214,12 @@ class CaptureNode(PerceptionNode):
             self._server.promise(camera.pool, self.buffers.local_slots)
 
     def _check_parameter(self, name: str, value: Any) -> None:
-        if name == 'frame_id':
-            self._check_frame_id(value)
-        elif name == 'participants':
-            parse_stand_ins(value)
-        elif name == 'shared_memory_group':
-            group_ids(value)
-        elif name == 'cpu_affinity':
-            parse_cpus(value)
+        checks: dict[str, Callable[[Any], object]] = {
+            'frame_id': self._check_frame_id, 'participants': parse_stand_ins, 'shared_memory_group': group_ids, 'cpu_affinity': parse_cpus,
+            'snapshot_folder': snapshot_folder,
+        }  # fmt: skip
+        if name in checks:
+            checks[name](value)
 
     def _on_parameter(self, name: str, value: Any) -> None:
         publisher = self._publisher

@@ -182,9 +182,9 @@ class InferenceStatus:
         self._judged = None
         self._silence.forget()
 
-    def _judge(self, came: int, completed: int) -> tuple[float, ...] | None:
-        """Frames and results per second, over enough frames; ``None`` until there were."""
-        self._judged = self._rates.see(came, completed, at_least=_JUDGED_FRAMES) or self._judged
+    def _judge(self, *counts: int) -> tuple[float, ...] | None:
+        """Frames that came, results and frames that failed, per second, over enough of the first; ``None`` until there were."""
+        self._judged = self._rates.see(*counts, at_least=_JUDGED_FRAMES) or self._judged
         return self._judged
 
     def _rate_status(self, parts: _Parts, statistics: SchedulerStatistics, state: DeviceState, link: Status) -> Status:
@@ -195,10 +195,10 @@ class InferenceStatus:
             self._enabled = enabled
             self._begin_anew()
         came = statistics.taken + parts.subscription.statistics().dropped
-        rates = self._judge(came, statistics.completed)
+        rates = self._judge(came, statistics.completed, statistics.lost)
         most = float(node.parameters['max_rate'])
         silent_s = self._silence.see(came)
-        coming, done = (0.0, 0.0) if rates is None or silent_s else rates
+        coming, done, failing = (0.0, 0.0, 0.0) if rates is None or silent_s else rates
         target = min(coming, most) if most > 0 else coming
         values = Figures(lambda: {
             'rate': f'{done:.2f}',
@@ -219,6 +219,9 @@ class InferenceStatus:
             advice = "look at the camera in the publisher's diagnostics; if its recording has ended, all is well"
         elif rates is None:
             message = 'waits for frames'
+        elif done < _LEAST * target and not state.recovering and failing and (failing >= done or done + failing >= _LEAST * target):
+            level, message = Level.WARN, f'only {done:.1f} of {target:.1f} frames per second give results, {failing:.1f} fail'
+            advice = 'see part accelerator, which has the last error'
         elif done < _LEAST * target and not state.recovering:
             level, message = Level.WARN, f'the model is too slow: only {done:.1f} of {target:.1f} frames per second are run'
             advice = "lower the camera's framerate or set max_rate, take a smaller model, or raise in_flight where the device takes more"

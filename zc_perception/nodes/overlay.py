@@ -70,8 +70,11 @@ class OverlayNode(PerceptionNode):
         self.drawn = 0
         self.skipped = 0
         self.unmatched = 0
+        self.failed = 0
+        self.left_out = 0
+        self._last_error = ''
         self._unfit = ''
-        self._recent = {name: RecentCount() for name in ('drawn', 'unmatched')}
+        self._recent = {name: RecentCount() for name in ('drawn', 'unmatched', 'failed', 'left_out')}
         self._rate = RecentRates()
         self._draw_times = LatencyWindow()
         self._names: dict[str, str] = {}
@@ -133,8 +136,9 @@ class OverlayNode(PerceptionNode):
             self._stop_drawing = threading.Event()
             self._wake = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
             arguments = self._frame_subscription, self._wake, self._stop_drawing, self._history, self._detections
-            self._thread = threading.Thread(target=self._run, args=arguments, name=f'overlay {self.get_name()}', daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, args=arguments, name=f'overlay {self.get_name()}', daemon=True)
+            thread.start()
+            self._thread = thread  # diagnostics take one that doesn't live for one that has died
         elif not wanted:
             self._unsubscribe()
 
@@ -189,6 +193,9 @@ class OverlayNode(PerceptionNode):
                     self._keep(frame, history)
                 if not stop.is_set():
                     self._draw_newest(history, detections)
+        except BaseException:
+            subscription.queue.close()  # nobody takes what is in it, and the camera wants its slots back
+            raise
         finally:
             with self._wake_lock:
                 wake.close()
@@ -200,8 +207,17 @@ class OverlayNode(PerceptionNode):
         except ZcError as error:  # not NV12, or its publisher died in between
             self._unfit = str(error)
             return
+        except Exception as error:
+            self._fail(error)
+            return
         self._unfit = ''
         self.ledger.book('overlay', num_bytes)
+
+    def _fail(self, error: Exception) -> None:
+        """It costs that picture, never the thread."""
+        text = ' '.join(str(error).split())
+        self._last_error = f'{type(error).__name__}: {text}'.encode(errors='replace').decode()
+        self.failed += 1
 
     def _draw_newest(self, history: PictureHistory, detections: deque[Detection2DArray]) -> None:
         """Draw the newest detections whose picture is here; older ones are out of date, newer ones wait for theirs."""
@@ -224,14 +240,19 @@ class OverlayNode(PerceptionNode):
         if newest is not None:
             picture = history.take(_stamp_of(newest))
             if picture is not None:
-                self._draw(picture, newest)
+                try:
+                    self._draw(picture, newest)
+                except Exception as error:  # detections are anybody's; the next may be better
+                    self._fail(error)
 
     def _draw(self, reduced: ReducedPicture, message: Detection2DArray) -> None:
         began_ns = time.monotonic_ns()
         height, width = reduced.luma.shape
         self._prepare(width, height)
         cv2.cvtColorTwoPlane(reduced.luma, reduced.chroma, cv2.COLOR_YUV2BGR_NV12, dst=self._picture)
-        boxes = [self._box(detection) for detection in message.detections if detection.results]
+        found = [self._box(detection) for detection in message.detections if detection.results]
+        boxes = [box for box in found if box.finite]
+        self.left_out += len(found) - len(boxes)
         age_ms = (began_ns - reduced.captured_ns) / 1e6
         age = f'{age_ms:.0f} ms  ' if 0 <= age_ms < _MOST_AGE_MS else ''
         (self._pace,) = self._rate.see(self.drawn) or (self._pace,)
@@ -271,16 +292,29 @@ class OverlayNode(PerceptionNode):
         ]
 
     def _overlay_status(self, drawing: bool) -> Status:
-        drawn, unmatched = (self._recent[name].see(getattr(self, name)) for name in ('drawn', 'unmatched'))
+        drawn, unmatched, failed, left_out = (recent.see(getattr(self, name)) for name, recent in self._recent.items())
+        thread = self._thread
         values = Figures(self._values)
         if not drawing:
             return Status('overlay', Level.OK, 'idle: nobody subscribes to detections/image', values)
+        if thread is not None and not thread.is_alive() and thread is self._thread:
+            text = "the thread that draws has ended; its traceback is on the node's stderr"
+            return Status('overlay', Level.ERROR, text, values, 'deactivate and activate the node, or start it again')
+        if failed:
+            text = f'{failed} picture(s) could not be drawn lately, last: {self._last_error}'
+            return Status('overlay', Level.WARN, text, values, f'look at boxes and class_ids: {self._echo()}')
+        if left_out:
+            text = f'{left_out} box(es) with NaN or infinite numbers were left out lately'
+            return Status('overlay', Level.WARN, text, values, f'look at what the model gives: {self._echo()}')
         if self._unfit:
             return Status('overlay', Level.WARN, f'no picture: {self._unfit}', values, 'let the camera give LINEAR NV12')
         if unmatched > drawn:
             text = f'{unmatched} detections came lately whose frame is not here any more, or never was'
             return Status('overlay', Level.WARN, text, values, "raise parameter 'history' for a slow model, or lower 'scale'")
         return Status('overlay', Level.OK, 'drawing', values)
+
+    def _echo(self) -> str:
+        return f'ros2 topic echo {self.resolve_topic_name("detections")}'
 
     def _values(self) -> dict[str, object]:
         times = self._draw_times.percentiles()
@@ -289,6 +323,8 @@ class OverlayNode(PerceptionNode):
             'rate': f'{self._pace:.2f}',
             'skipped_newest_wins': self.skipped,
             'without_frame': self.unmatched,
+            'failed': self.failed,
+            'boxes_left_out': self.left_out,
             'pictures_waiting': len(self._history),
             'draw_ms': f'p50 {times.p50:.3f}, p99 {times.p99:.3f}' if self.drawn else '',
             'scale': self._history.scale,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import colorsys
+import math
 import threading
 import zlib
 from collections import OrderedDict
@@ -19,6 +20,11 @@ from zc_perception.pixel.fourcc import NV12, fourcc_name
 
 MOST_BOXES = 200
 """Drawn in one picture, those with the highest scores: the work of a picture is bounded."""
+_LONGEST_NAME = 80
+# Far outside of every picture, and OpenCV can count with it.
+_FARTHEST = 30_000.0
+# Python converts no more than some thousand digits.
+_MOST_DIGITS = 9
 Stamp = tuple[int, int]
 Colour = tuple[int, int, int]
 # Distinct hues for the first classes, as B, G, R.
@@ -123,7 +129,7 @@ class PictureHistory:
 
 @dataclass(frozen=True)
 class LabelledBox:
-    """A box in pixels of the frame, with its class and score."""
+    """A box in pixels of the frame, with its class and score. Wherever it is, it can be drawn if all its numbers are finite."""
 
     left: float
     top: float
@@ -133,10 +139,20 @@ class LabelledBox:
     name: str
     score: float
 
+    @property
+    def finite(self) -> bool:
+        """Whether it can be drawn."""
+        return all(map(math.isfinite, (self.left, self.top, self.right, self.bottom, self.score)))
+
+
+def _pixel(value: float) -> int:
+    return round(min(max(value, -_FARTHEST), _FARTHEST))
+
 
 def class_colour(class_id: str) -> Colour:
     """The colour of a class, B, G, R: the same in each picture and each run; neighbours differ."""
-    number = int(class_id) if class_id.isascii() and class_id.isdigit() else zlib.crc32(class_id.encode())
+    is_number = class_id.isascii() and class_id.isdigit() and len(class_id) <= _MOST_DIGITS
+    number = int(class_id) if is_number else zlib.crc32(class_id.encode(errors='replace'))
     if number < len(_COLOURS):
         return _COLOURS[number]
     # Hues a golden section apart never come close to those right before; lightness tells turns apart.
@@ -169,13 +185,13 @@ class Painter:
         if caption:
             self._text(picture, caption, 0, 0, _BLACK)
         corners = [
-            (round(box.left * scale[0]), round(box.top * scale[1]), round(box.right * scale[0]) - 1, round(box.bottom * scale[1]) - 1)
+            (_pixel(box.left * scale[0]), _pixel(box.top * scale[1]), _pixel(box.right * scale[0]) - 1, _pixel(box.bottom * scale[1]) - 1)
             for box in shown
         ]
         for box, (left, top, right, bottom) in zip(reversed(shown), reversed(corners), strict=True):
             cv2.rectangle(picture, (left, top), (right, bottom), class_colour(box.class_id), self.line)
         for box, corner in zip(shown, corners, strict=True):
-            self._label(picture, f'{box.name} {box.score:.2f}', corner, class_colour(box.class_id))
+            self._label(picture, f'{box.name[:_LONGEST_NAME]} {box.score:.2f}', corner, class_colour(box.class_id))
 
     def _size(self, text: str) -> tuple[int, int]:
         """Width and height of the text's field."""

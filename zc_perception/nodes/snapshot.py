@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -12,16 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rclpy.qos import QoSProfile
 from std_srvs.srv import Trigger
 
 from zc_perception.camera.calibration_file import camera_name_of, ros_home
 from zc_perception.camera.snapshot import PICTURE_SUFFIX, Snapshot
-from zc_perception.errors import ZcError
+from zc_perception.errors import ConfigError, ZcError
 from zc_perception.frame import Frame
 from zc_perception.link.rclpy_compat import ResponseSender, answer_later
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.parameters import NodeParameters, ParameterSpec
-from zc_perception.nodes.perception_node import PerceptionNode
+from zc_perception.nodes.perception_node import UNCONFIGURED, PerceptionNode
 
 SNAPSHOT_SPECS = (
     ParameterSpec(
@@ -32,6 +34,31 @@ FRAME_WAIT_S = 2.0
 """So long a snapshot waits for a frame, in seconds."""
 _MOST_WAITING = 4
 _JOIN_S = 1.0
+# As the container's: a request that finds no place is lost, and its caller waits for ever.
+_REQUESTS = QoSProfile(depth=200)
+_VARIABLE = re.compile(r'\$(?:(\w+)|\{([^}]*)\})', re.ASCII)
+
+
+def snapshot_folder(named: str) -> Path:
+    """The folder that parameter ``snapshot_folder`` means.
+
+    :raises ConfigError: it has a variable or a user that isn't known here, which would become the name of a folder.
+    """
+    if not named:
+        return ros_home() / 'zc_perception' / 'snapshots'
+    beginning = f"parameter 'snapshot_folder' is '{named}'; "
+    for plain, braced in _VARIABLE.findall(named):
+        name = plain or braced
+        if not os.environ.get(name):
+            has = 'an empty' if name in os.environ else 'no'
+            raise ConfigError(f"{beginning}the environment of this node has {has} variable '{name}': set it, or give the whole path")
+    path = os.path.expanduser(os.path.expandvars(named))
+    if path.startswith('~'):
+        user = path.partition('/')[0]
+        raise ConfigError(f"{beginning}'{user}' is nobody's home here: give the whole path, or begin with './' for a folder of that name")
+    if not path.strip():
+        raise ConfigError(f'{beginning}that is no name of a folder: give its path, or nothing for the usual one')
+    return Path(path)
 
 
 @dataclass
@@ -60,11 +87,12 @@ class SnapshotService:
         self._frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
         self._wanted = False
         self._busy_since: float | None = None
+        self._writing = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._node = node
-        self._service = node.create_service(Trigger, '~/snapshot', self._on_call)
+        self._service = node.create_service(Trigger, '~/snapshot', self._on_call, qos_profile=_REQUESTS)
         answer_later(self._service, self._on_request)
 
     def offer(self, frame: Frame) -> None:
@@ -95,11 +123,20 @@ class SnapshotService:
     def _refusal(self) -> str:
         if self._stop.is_set():
             return 'the node is ending'
+        if not self._node.flowing:
+            return self._not_active()
         since = self._busy_since
         if self._requests.qsize() < _MOST_WAITING:
             return ''
         busy = '' if since is None else f', the first of them for {time.monotonic() - since:.1f} s'
-        return f'{_MOST_WAITING} snapshots wait already{busy}; is the disk slow? Call again later'
+        reason = '' if self._writing else self._why_no_frame()
+        guess = 'is the disk slow? ' if self._writing else f'no frame comes: {reason}. ' if reason else ''
+        return f'{_MOST_WAITING} snapshots wait already{busy}; {guess}Call again later'
+
+    def _not_active(self) -> str:
+        state, name = self._node.state, self._node.get_fully_qualified_name()
+        step = 'configure' if state == UNCONFIGURED else 'activate'
+        return f'no snapshot: the node is {state}, and no frames flow; ros2 lifecycle set {name} {step}'
 
     def _run(self) -> None:
         while (request := self._requests.get()) is not None:
@@ -123,21 +160,25 @@ class SnapshotService:
         """
         frame = self._next_frame()
         if frame is None:
-            reason = 'the node is ending' if self._stop.is_set() else self._why_no_frame()
-            if not reason:
-                reason = 'the camera gives none' if self._node.flowing else f'the node is {self._node.state}'
-            raise _Failed(f'no frame came within {FRAME_WAIT_S:g} s: {reason}; see /diagnostics')
+            ending = self._stop.is_set()
+            if not ending and not self._node.flowing:
+                raise _Failed(self._not_active())
+            reason = 'the node is ending' if ending else self._why_no_frame()
+            raise _Failed(f'no frame came within {FRAME_WAIT_S:g} s: {reason or "the camera gives none"}; see /diagnostics')
         try:
             with frame:
                 snapshot = Snapshot.of(frame, self._ledger)
+            folder = snapshot_folder(self._parameters['snapshot_folder'])
         except ZcError as error:
             raise _Failed(f'no snapshot: {error}') from error
-        folder = self._folder()
+        self._writing = True
         try:
             paths = snapshot.write(folder, self._prefix)
         except OSError as error:
             reason, mend = error.strerror or str(error), "free space there, or set parameter 'snapshot_folder' to a folder that takes files"
             raise _Failed(f"nothing was written to '{error.filename or folder}': {reason}; {mend}") from error
+        finally:
+            self._writing = False
         self._node.get_logger().info(f'snapshot of {snapshot.describe()}: {paths[0]}')
         missing = '' if paths[-1].suffix == PICTURE_SUFFIX else '; no picture: that format is not shown by any viewer here'
         return f'{snapshot.describe()}: {", ".join(map(str, paths))}{missing}'
@@ -149,16 +190,12 @@ class SnapshotService:
         self._wanted = True
         try:
             end = time.monotonic() + FRAME_WAIT_S
-            while not self._stop.is_set() and time.monotonic() < end:
+            while not self._stop.is_set() and self._node.flowing and time.monotonic() < end:
                 with contextlib.suppress(queue.Empty):
                     return self._frames.get(timeout=min(0.1, FRAME_WAIT_S))
             return None
         finally:
             self._wanted = False
-
-    def _folder(self) -> Path:
-        named = self._parameters['snapshot_folder']
-        return Path(os.path.expanduser(os.path.expandvars(named))) if named else ros_home() / 'zc_perception' / 'snapshots'
 
     def close(self) -> None:
         """End the thread; what is being written may end. Calls are refused from here on. Idempotent."""

@@ -48,6 +48,7 @@ PROC = Path('/proc')
 _LINK = f'/memfd:{NAME}'
 _F_GET_SEALS, _SEAL_SHRINK, _SEAL_GROW = 1034, 2, 4
 _FACTS_ATTEMPTS = 50
+_KINDS = frozenset(RecordKind)
 _RECORD_ATTEMPTS = 5
 _A_MOMENT_S = 0.0002
 _WEAKLY_ORDERED = os.uname().machine not in ('x86_64', 'i686')
@@ -86,7 +87,7 @@ class FrameLogReader:
             self.node = _text(node)
             #: As this process sees it. :attr:`own_pid` is what the process itself thinks: another number in a container.
             self.pid: int = self.own_pid if pid is None else pid
-            #: Records that were overwritten before they were read, since this object was made.
+            #: Records that were overwritten before they were read, or of a kind that isn't known, since this object was made.
             self.lost = 0
             self._process = proc / str(self.pid)
             self._start_time = _start_time(self._process)
@@ -127,8 +128,8 @@ class FrameLogReader:
         if _WEAKLY_ORDERED and written >= self._next:
             time.sleep(_A_MOMENT_S)  # what was written before the count may be seen after it
         while self._next <= written:
-            record = self._record(self._next)
-            if record is None:
+            values = self._whole(self._next)
+            if values is None:
                 # Half of a ring further on, so that the writer needs a while to catch up with us again.
                 oldest = self._oldest()
                 if oldest <= self._next:
@@ -137,12 +138,15 @@ class FrameLogReader:
                 self.lost += skipped - self._next
                 self._next = skipped
                 continue
-            records.append(record)
+            if values[1] in _KINDS:
+                records.append(_record(values))
+            else:  # its writer is not ours
+                self.lost += 1
             self._next += 1
         return records
 
-    def _record(self, number: int) -> FrameRecord | None:
-        """``None``: it isn't whole, even after a moment."""
+    def _whole(self, number: int) -> tuple[int, ...] | None:
+        """A record's fields; ``None``: it isn't whole, even after a moment."""
         offset = RING_OFFSET + (number - 1) % CAPACITY * RECORD_SIZE
         for attempt in range(_RECORD_ATTEMPTS):
             copy = self._memory[offset : offset + RECORD_SIZE]
@@ -150,7 +154,7 @@ class FrameLogReader:
             if self._oldest() > number:
                 return None
             if values[0] == values[-1] == number:
-                return _record(values)
+                return values
             if attempt:
                 time.sleep(_A_MOMENT_S)
         return None
@@ -176,7 +180,10 @@ class FrameLogReader:
         text = self._memory[FACTS_TEXT : FACTS_TEXT + size]
         if zlib.crc32(text) != checksum or self._words[FACTS_WORD] != generation:
             return None
-        facts = json.loads(text)
+        try:
+            facts = json.loads(text)
+        except (ValueError, RecursionError):  # its writer is not ours
+            return None
         return facts if isinstance(facts, dict) else None
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Makes a component: whatever its constructor does, the container answers and goes on.
 
 A constructor may take long; that only keeps other loads waiting, and is said. One that calls ``rclpy.spin`` would never return, because
-that ends with the context alone: it is interrupted.
+that ends with the context alone: it is interrupted. A loop of ``spin_once`` may wait for something and end: it only is said.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class _Watch:
                     if not self._done.is_set():
                         self._end_spinning()
             if elapsed >= say_at:
-                self._warn(f'{self._what} has been in its constructor for {elapsed:.0f} s ({self._place()}); other loads wait for it')
+                hint = '; it calls spin_once: leave loops of that out, the container spins its components' if self._spins() else ''
+                self._warn(f'{self._what} has been in its constructor for {elapsed:.0f} s ({self._place()}); other loads wait for it{hint}')
                 say_at *= 2
 
     def _frames(self) -> list[types.FrameType]:
@@ -87,6 +88,10 @@ class _Watch:
     def _place(self) -> str:
         frames = self._frames()
         return f'at {frames[0].f_code.co_filename}:{frames[0].f_lineno}' if frames else 'it is about to return'
+
+    def _spins(self) -> bool:
+        """Not interrupted, as it may wait for something."""
+        return any(frame.f_code.co_name == 'spin_once' for frame in self._frames())
 
     def _end_spinning(self) -> None:
         spinning = [frame for frame in self._frames() if frame.f_code in _ENDLESS]
@@ -119,9 +124,10 @@ def _make(kind: type[Node], arguments: dict[str, Any]) -> Node:
 
 def discard(node: Node) -> None:
     """Take a node that may be incomplete out of the graph."""
-    with contextlib.suppress(AttributeError, InvalidHandle, RuntimeError):
+    with contextlib.suppress(Exception):  # a node may have its own idea of equality
         if node.executor is not None:
             node.executor.remove_node(node)
+    with contextlib.suppress(AttributeError, InvalidHandle, RuntimeError):
         end_lifecycle(node)
         Node.destroy_node(node)
 

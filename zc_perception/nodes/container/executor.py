@@ -137,7 +137,7 @@ class ContainerExecutor(Executor):
     def add_node(self, node: Node) -> bool:
         """See rclpy."""
         self._left.discard(node)
-        self._names[node] = node.get_fully_qualified_name()  # later it may have been destroyed
+        self._names.setdefault(node, node.get_fully_qualified_name())  # later it may have been destroyed
         return bool(super().add_node(node))
 
     def leave(self, node: Node, timeout_s: float) -> bool:

@@ -6,6 +6,7 @@ Loads are done one after the other, in the order in which they came, and so are 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sys
@@ -23,11 +24,11 @@ from rclpy.qos import QoSDurabilityPolicy, QoSProfile, QoSReliabilityPolicy
 
 from zc_perception.errors import ZcError
 from zc_perception.nodes.container.complaints import Complaints
-from zc_perception.nodes.container.construction import construct
+from zc_perception.nodes.container.construction import construct, discard
 from zc_perception.nodes.container.executor import ContainerExecutor
 from zc_perception.nodes.container.memory_use import return_memory
 from zc_perception.nodes.container.node_options import node_options
-from zc_perception.nodes.container.plugins import LoadError, load_class, one_line
+from zc_perception.nodes.container.plugins import LoadError, load_class, one_line, printable
 from zc_perception.nodes.container.unloading import Unloading, leases_left, leftovers, threads_left
 from zc_perception.nodes.parameters import NodeParameters, ParameterSpec
 from zc_perception.nodes.perception_node import PerceptionNode
@@ -36,6 +37,7 @@ NAME = 'ComponentManager'
 THREADS = 4
 """For the services: a load and an unload may each keep one busy."""
 MAX_COMPONENT_THREADS = 64
+_EQUALITY = 'leave __eq__ and __hash__ of the node as rclpy has them'
 _UNLOAD_S = 10.0
 _AT_LEAST_S = 0.2
 _AT_MOST_S = 1.0
@@ -57,6 +59,28 @@ class _Loaded:
     naming: tuple[object, ...]
     unloading: threading.Thread | None = None
     ended: threading.Event = field(default_factory=threading.Event)
+
+
+def _name_of(node: Node) -> str:
+    """:raises LoadError: there is no whole node; what there is has left the graph."""
+    try:
+        return Node.get_fully_qualified_name(node)
+    except BaseException as error:
+        discard(node)
+        hint = 'its constructor has to call super().__init__, and must not destroy the node'
+        raise LoadError(f'The component is no whole node: {one_line(error)}; {hint}') from error
+
+
+def _spin(node: Node, executor: ContainerExecutor) -> None:
+    """:raises LoadError: *executor* doesn't take it."""
+    try:
+        taken = executor.add_node(node)
+    except BaseException as error:
+        with contextlib.suppress(BaseException):
+            executor.remove_node(node)
+        raise LoadError(f"The container can't spin it: {one_line(error)}; {_EQUALITY}") from error
+    if not taken:  # and to remove it would remove the other
+        raise LoadError(f"The container can't spin it: it is equal to a component that is loaded; {_EQUALITY}")
 
 
 class ComponentManager(Node):
@@ -110,10 +134,10 @@ class ComponentManager(Node):
             cause = error.__cause__
             trace = '' if cause is None or isinstance(cause, ZcError) else '\n' + ''.join(traceback.format_exception(cause))
             detail = f' ({error.detail})' if error.detail else ''
-            self.get_logger().error(f"could not load '{request.plugin_name}' of '{request.package_name}': {error}{detail}{trace}")
-            response.success, response.error_message = False, str(error)
+            self._say_error(f"could not load '{request.plugin_name}' of '{request.package_name}': {error}{detail}{trace}")
+            response.success, response.error_message = False, printable(str(error))
         except Exception as error:  # a mistake of ours must not leave the client without an answer
-            self.get_logger().error(traceback.format_exc())
+            self._say_error(traceback.format_exc())
             response.success, response.error_message = False, f'the container failed: {one_line(error)}'
         else:
             response.success, response.unique_id, response.full_node_name = True, loaded.unique_id, loaded.name
@@ -122,26 +146,26 @@ class ComponentManager(Node):
     def _load(self, request: Any) -> _Loaded:
         assert self._executor is not None
         kind = load_class(request.package_name, request.plugin_name)
-        options = node_options(request, self.context, lambda text: self.get_logger().warning(text))
+        options = node_options(request, self.context, self._say_warning)
         naming = (kind, request.node_name, request.node_namespace, *request.remap_rules)
         self._refuse_duplicate(options.full_name, naming)  # two nodes of one name would share a publisher of logs
         unique_id = next(self._ids)  # also one that then fails has had it
         try:
-            node = construct(kind, options, lambda text: self.get_logger().warning(text))
+            node = construct(kind, options, self._say_warning)
         except LoadError:
             threading.Thread(target=self._say_leftovers, name='unload nothing', daemon=True).start()
             raise
-        loaded = _Loaded(unique_id, node, node.get_fully_qualified_name(), naming)
+        loaded = _Loaded(unique_id, node, _name_of(node), naming)
         try:
             self._refuse_duplicate(loaded.name, naming)
             with self._lock:
                 if self._closing:
                     raise LoadError('The container is shutting down')
+                _spin(node, self._executor)
                 self._loaded[unique_id] = loaded
         except LoadError:
-            self._end(loaded)
+            self._end(loaded, spun=False)
             raise
-        self._executor.add_node(node)
         self.get_logger().info(f"loaded '{loaded.name}' with unique_id {unique_id}: {kind.__module__}.{kind.__qualname__}")
         return loaded
 
@@ -171,8 +195,9 @@ class ComponentManager(Node):
             text = f'No node found with unique_id: {request.unique_id}'
         else:
             text = '' if self._unload(loaded, _UNLOAD_S) else f"'{loaded.name}' is still being unloaded: {self._where(loaded)}"
+        text = printable(text)
         if text:
-            self.get_logger().warning(text)
+            self._say_warning(text)
         response.success, response.error_message = not text, text
         return response
 
@@ -185,18 +210,27 @@ class ComponentManager(Node):
         return loaded.ended.wait(timeout_s)
 
     def _end_and_forget(self, loaded: _Loaded) -> None:
-        self._end(loaded)
-        with self._lock:
-            del self._loaded[loaded.unique_id]
-        loaded.ended.set()
+        try:
+            self._end(loaded)
+        except BaseException:  # foreign code: what is left of it must not keep its name, nor who waits
+            self._say_error(f"'{loaded.name}': unloading failed:\n{traceback.format_exc()}")
+        finally:
+            with self._lock:
+                del self._loaded[loaded.unique_id]
+            loaded.ended.set()
         self.get_logger().info(f"unloaded '{loaded.name}' with unique_id {loaded.unique_id}")
         self._say_leftovers()
 
-    def _end(self, loaded: _Loaded) -> None:
-        assert self._executor is not None
-        Unloading(loaded.node, loaded.name, self._executor, lambda text: self.get_logger().error(text)).run()
+    def _end(self, loaded: _Loaded, *, spun: bool = True) -> None:
+        Unloading(loaded.node, loaded.name, self._executor if spun else None, self._say_error).run()
         del loaded.node
         return_memory()
+
+    def _say_error(self, text: str) -> None:
+        self.get_logger().error(printable(text))
+
+    def _say_warning(self, text: str) -> None:
+        self.get_logger().warning(printable(text))
 
     def _say_leftovers(self) -> None:
         """Once no component is left, everything that isn't the container's is a component's that should have given it back.
@@ -208,7 +242,7 @@ class ComponentManager(Node):
         found = leftovers(lambda: set() if self._present() else {*threads_left(self._own_threads), *leases_left()}) - self._said
         self._said |= found
         if found:
-            self.get_logger().warning(f'no component is loaded, but some have left behind: {"; ".join(sorted(found))}')
+            self._say_warning(f'no component is loaded, but some have left behind: {"; ".join(sorted(found))}')
 
     def _where(self, loaded: _Loaded) -> str:
         frame = None if loaded.unloading is None or loaded.unloading.ident is None else sys._current_frames().get(loaded.unloading.ident)
@@ -227,7 +261,7 @@ class ComponentManager(Node):
         """
         text = self.complaints.text(f"'{name}'" if name else 'an unknown component', error)
         if text:
-            self.get_logger().error(text)
+            self._say_error(text)
 
     def close(self, timeout_s: float) -> bool:
         """Unload everything, last loaded first, within *timeout_s*; whether all have ended. Loads that come now are refused."""
@@ -240,5 +274,5 @@ class ComponentManager(Node):
             if not self._unload(loaded, share):
                 hanging.append(f"'{loaded.name}' ({self._where(loaded)})")
         if hanging:
-            self.get_logger().error(f'could not be unloaded in time: {", ".join(hanging)}')
+            self._say_error(f'could not be unloaded in time: {", ".join(hanging)}')
         return not hanging

@@ -32,9 +32,17 @@ class LoadError(ZcError):
         self.detail = detail
 
 
+def printable(text: str) -> str:
+    """*text* as messages and logs can carry it: without lone surrogates, which names of files may have, and without NUL."""
+    return text.encode(errors='replace').decode().replace('\0', '')
+
+
 def one_line(error: BaseException) -> str:
     """An exception as a clause: its class unless it is ours, and its words."""
-    text = ' '.join(str(error).split())
+    try:
+        text = printable(' '.join(str(error).split()))
+    except BaseException:  # foreign code
+        text = ''
     if isinstance(error, ZcError):
         return text
     return f'{type(error).__name__}: {text}' if text else type(error).__name__

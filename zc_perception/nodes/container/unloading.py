@@ -27,10 +27,11 @@ class Unloading:
     """The steps for one node. None of them keeps the later ones from being done.
 
     :param name: its full name; it may have destroyed itself.
+    :param executor: which spins it; ``None``: none does.
     :param report: told of what went wrong or was left.
     """
 
-    def __init__(self, node: Node, name: str, executor: ContainerExecutor, report: Callable[[str], object]) -> None:
+    def __init__(self, node: Node, name: str, executor: ContainerExecutor | None, report: Callable[[str], object]) -> None:
         self._node = node
         self._executor = executor
         self._report = report
@@ -40,13 +41,17 @@ class Unloading:
         """Deactivate and clean up, stop, leave the executor, leave the graph."""
         with self._trying('lifecycle transitions'):
             self._end_lifecycle()
-        if not self._executor.leave(self._node, _CALLBACKS_END_S):
-            self._report(f"'{self._name}': a callback still runs after {_CALLBACKS_END_S:g} s; the node is destroyed under it")
+        with self._trying('leaving the executor'):
+            if self._executor is not None and not self._executor.leave(self._node, _CALLBACKS_END_S):
+                text = f'a callback still runs after {_CALLBACKS_END_S:g} s; the node is destroyed under it'
+                self._report(f"'{self._name}': {text}, its thread stays busy until the callback returns")
         with self._trying('stop()'):
             stop = getattr(self._node, 'stop', None)
             if callable(stop) and not inspect.signature(stop).parameters:
                 stop()
-        level = self._node.get_logger()
+        level: Any = None
+        with self._trying('get_logger()'):
+            level = self._node.get_logger()
         with self._trying('destroy_node()'):
             try:
                 self._node.destroy_node()
