@@ -61,6 +61,40 @@ class RaisesBeforeNode(Node):
         raise OSError(19, 'No such device', '/dev/camera')
 
 
+class RaisesBytes(Node):
+    """With the name of a file that is no UTF-8, and a zero byte, in its words."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__('raises_bytes', **kwargs)
+        raise OSError('bad \udcff\ud800 end\0 of it')
+
+
+class _Mute(Exception):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+class _Odd(Exception):
+    def __str__(self) -> str:
+        return 7  # type: ignore[return-value]
+
+
+class RaisesMute(Node):
+    """What it raises can't be shown."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__('raises_mute', **kwargs)
+        raise _Mute
+
+
+class RaisesOdd(Node):
+    """What it raises says something that is no text."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__('raises_odd', **kwargs)
+        raise _Odd
+
+
 class Exits(Node):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__('exits', **kwargs)
@@ -143,6 +177,24 @@ class Fragile(Ticking):
         raise RuntimeError('a tick has failed')
 
 
+class BytesInCallback(Ticking):
+    def tick(self) -> None:
+        raise OSError('bad \udcff in a callback')
+
+
+class MuteInCallback(Ticking):
+    def tick(self) -> None:
+        raise _Mute
+
+
+class SpinsInCallback(Ticking):
+    """Its callback never returns, as what it waits for ends with the process alone."""
+
+    def tick(self) -> None:
+        print('a callback spins')
+        rclpy.spin(self)
+
+
 class ExitsInCallback(Ticking):
     def tick(self) -> None:
         sys.exit('that is all')
@@ -150,6 +202,7 @@ class ExitsInCallback(Ticking):
 
 class HangsInCallback(Ticking):
     def tick(self) -> None:
+        print('a callback hangs')
         FOREVER.wait()
 
 
@@ -207,6 +260,57 @@ class EndsItself(Ticking):
 class NeverStops(Ticking):
     def stop(self) -> None:
         FOREVER.wait()
+
+
+class Comparable(Ticking):
+    """Python takes __hash__ from a class that compares: no executor can hold it."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        KEPT.append(self)  # only who destroys it gets it out of the graph
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Comparable)
+
+    def stop(self) -> None:
+        print(f'{self.get_name()}: stopped')
+
+
+class HashFails(Ticking):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        KEPT.append(self)
+
+    def __hash__(self) -> int:
+        sys.exit('no hash')
+
+    def stop(self) -> None:
+        print(f'{self.get_name()}: stopped')
+
+
+class AllEqual(Ticking):
+    """Each of them is the same to an executor."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AllEqual)
+
+    def __hash__(self) -> int:
+        return 7
+
+
+class HalfNode(Node):
+    """Forgets to call the constructor of the node."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        self.arguments = kwargs
+
+
+class GoneNode(Node):
+    """Destroys itself in its constructor."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__('gone_node', **kwargs)
+        self.destroy_node()
 
 
 class NoNode:

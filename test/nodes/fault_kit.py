@@ -87,6 +87,8 @@ class _Blank:
 
     def run(self, luma: Any, chroma: Any, colorimetry: Any) -> list[RawTensor]:
         self._faults.waiting.wait(self._faults.job_s)
+        if self._faults.failing:
+            raise AcceleratorError('the job failed: EIO')
         import numpy as np
 
         return [RawTensor(np.zeros((0, 6), np.float32))]
@@ -102,6 +104,9 @@ class AcceleratorFaults:
         self.present = True
         self.job_s = 0.0
         self.imports_each = False
+        self.refused = 0
+        """Of ten frames."""
+        self.failing = False
         self.name = 'cpu'
         self.device = 'a double'
         self.waiting = threading.Event()
@@ -116,6 +121,7 @@ class FaultyAccelerator(CpuAccelerator):
     def __init__(self, faults: AcceleratorFaults) -> None:
         super().__init__(CopyLedger(), 1)
         self._faults = faults
+        self._asked = 0
 
     def load(self, manifest: ModelManifest) -> None:
         super().load(manifest)
@@ -127,6 +133,9 @@ class FaultyAccelerator(CpuAccelerator):
     def import_frame(self, frame: Frame) -> ImportHandle:
         if not self._faults.present:
             raise DeviceLostError('the card was removed')
+        self._asked += 1
+        if self._asked % 10 < self._faults.refused:
+            raise AcceleratorError('the buffer was refused: EINVAL')
         self.imports += self._faults.imports_each
         return super().import_frame(frame)
 

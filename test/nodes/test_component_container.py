@@ -30,6 +30,9 @@ EXACT: dict[str, Case] = {
     'raises before there is a node': ('RaisesBeforeNode', 'zoo', {}, THREW + "OSError: [Errno 19] No such device: '/dev/camera'"),
     'exits': ('Exits', 'zoo', {}, THREW + 'SystemExit: no camera, goodbye'),
     'is interrupted': ('Interrupts', 'zoo', {}, THREW + 'KeyboardInterrupt'),
+    'raises what is no text for a message': ('RaisesBytes', 'zoo', {}, THREW + 'OSError: bad ?? end of it'),
+    'raises what says nothing': ('RaisesMute', 'zoo', {}, THREW + '_Mute'),
+    'raises what says no text': ('RaisesOdd', 'zoo', {}, THREW + '_Odd'),
     'raises and leaves a thread': ('LeavesThread', 'zoo', {}, THREW + 'RuntimeError: after a thread was started'),
     'unknown extra argument': ('Quiet', 'zoo', {'extra': {'isolated': True}}, "Extra component argument 'isolated' is not supported"),
 } | {
@@ -42,6 +45,10 @@ CLEAR: dict[str, Case] = {
     'class is missing': ('NoAttribute', 'zoo', {}, LIBRARY + "'nodes.container_components:Missing' of plugin 'zoo::NoAttribute' can't be"),
     'module exits': ('ExitsAtImport', 'zoo', {}, 'SystemExit: no display'),
     'no node': ('NoNode', 'zoo', {}, 'is not a class derived from rclpy.node.Node'),
+    'a node without its constructor': ('HalfNode', 'zoo', {}, 'its constructor has to call super().__init__, and must not'),
+    'a node that has destroyed itself': ('GoneNode', 'zoo', {}, 'The component is no whole node: InvalidHandle'),
+    'a node without a hash': ('Comparable', 'zoo', {}, "The container can't spin it: TypeError: unhashable type: 'Comparable'; "),
+    'a node whose hash exits': ('HashFails', 'zoo', {}, "The container can't spin it: SystemExit: no hash; leave __eq__ and __hash__"),
     'no class': ('Function', 'zoo', {}, 'is not a class derived from rclpy.node.Node'),
     'initialises ROS': ('InitialisesRos', 'zoo', {}, 'the container has called rclpy.init already'),
     'takes no arguments': ('TakesNothing', 'zoo', {}, 'a component takes **kwargs and passes them to Node'),
@@ -87,6 +94,14 @@ def refused(zoo: Client, case: Case) -> str:
     return str(answer.error_message)
 
 
+def hears(zoo: Client, topic: str) -> None:
+    """Somebody publishes there, hence is spun."""
+    heard = threading.Event()
+    subscription = zoo.node.create_subscription(String, topic, lambda message: heard.set(), 1)
+    assert heard.wait(30), f'nothing on {topic}'
+    zoo.node.destroy_subscription(subscription)
+
+
 @pytest.mark.parametrize('case', EXACT)
 def test_it_refuses_in_the_words_that_clients_know(case: str, zoo: Client) -> None:
     assert refused(zoo, EXACT[case]) == EXACT[case][-1]
@@ -110,6 +125,33 @@ def test_what_a_failed_constructor_has_made_leaves_the_graph(zoo: Client) -> Non
     until(lambda: 'ticking' in zoo.node.get_node_names(), 'the later one in the graph')
     until(lambda: 'half_made' not in zoo.node.get_node_names(), 'the half made one out of the graph')
     assert zoo.unload(unique_id).success
+
+
+@pytest.mark.parametrize('plugin', ['Comparable', 'HashFails'])
+def test_what_can_not_be_spun_is_ended_and_its_name_is_free(plugin: str, zoo: Client, container: Container) -> None:
+    name = f'tried_{plugin.lower()}'
+    assert not zoo.load(plugin, node_name=name).success
+    assert zoo.list() == {}
+    container.wait_for(f'{name}: stopped')
+    unique_id = zoo.loaded('Ticking', node_name='later')  # the graph has been told of this one later
+    until(lambda: 'later' in zoo.node.get_node_names(), 'the later one in the graph')
+    until(lambda: name not in zoo.node.get_node_names(), 'the other one out of the graph')
+    again = zoo.loaded('Ticking', node_name=name)
+    assert list(zoo.list().items()) == [(unique_id, '/later'), (again, f'/{name}')]
+    hears(zoo, f'/{name}/ticks')
+
+
+def test_of_equal_nodes_there_can_be_one(zoo: Client, container: Container) -> None:
+    """An executor would take the second for the first, and never serve it."""
+    unique_id = zoo.loaded('AllEqual', node_name='one')
+    answer = zoo.load('AllEqual', node_name='two')
+    assert not answer.success
+    text = 'it is equal to a component that is loaded; leave __eq__ and __hash__ of the node as rclpy has them'
+    assert answer.error_message == f"The container can't spin it: {text}"
+    assert zoo.list() == {unique_id: '/one'}
+    hears(zoo, '/one/ticks')
+    assert zoo.unload(unique_id).success
+    assert zoo.unload(zoo.loaded('AllEqual', node_name='two')).success
 
 
 def test_a_constructor_s_traceback_is_in_the_log(zoo: Client, container: Container) -> None:
@@ -235,10 +277,7 @@ def test_what_a_constructor_prints_is_shown_at_once(zoo: Client, container: Cont
 
 def test_a_loaded_component_is_spun(zoo: Client) -> None:
     zoo.loaded('Ticking', node_namespace='/zoo')
-    heard = threading.Event()
-    subscription = zoo.node.create_subscription(String, '/zoo/ticking/ticks', lambda message: heard.set(), 1)
-    assert heard.wait(30)
-    zoo.node.destroy_subscription(subscription)
+    hears(zoo, '/zoo/ticking/ticks')
 
 
 def test_a_constructor_may_spin_for_a_while(zoo: Client) -> None:

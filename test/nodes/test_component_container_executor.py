@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import rclpy
+from rclpy.node import Node
 from rclpy.task import Task
 
 from zc_perception.nodes.container.executor import ContainerExecutor
@@ -33,6 +34,26 @@ def test_work_that_was_found_for_a_node_that_has_left_since_is_dropped(context: 
     assert second.cancelled()
     executor.stop(1.0)
     node.destroy_node()
+
+
+class Same(Node):
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same)
+
+    def __hash__(self) -> int:
+        return 7
+
+
+def test_a_node_that_is_equal_to_another_is_not_taken_and_does_not_take_its_name(context: rclpy.Context) -> None:
+    executor = ContainerExecutor(context, 'test', 1, lambda name, error: None, lambda: None)
+    first, second = Same('first', context=context), Same('second', context=context)
+    assert executor.add_node(first)
+    assert not executor.add_node(second)
+    assert executor._name_of(first) == '/first'
+    assert [node.get_name() for node in executor.get_nodes()] == ['first']
+    executor.stop(1.0)
+    for node in (first, second):
+        node.destroy_node()
 
 
 def test_the_end_of_the_context_is_told(context: rclpy.Context) -> None:

@@ -98,10 +98,12 @@ def test_what_callbacks_raise_is_said_and_the_others_go_on(program: str, start: 
 def test_a_hanging_callback_holds_up_others_of_its_thread_only(start: Start) -> None:
     container, zoo = start('--ros-args', '-p', 'thread_num:=2', program='component_container_mt')
     hanging = zoo.loaded('HangsInCallback', node_name='hanging')
+    container.wait_for('a callback hangs')
     zoo.loaded('Ticking')
     ticks(zoo)
     assert zoo.unload(hanging).success
-    container.wait_for("'/hanging': a callback still runs after 1 s; the node is destroyed under it")
+    left = "'/hanging': a callback still runs after 1 s; the node is destroyed under it, its thread stays busy until the callback returns"
+    container.wait_for(left)
     ticks(zoo)
     ended_in_time(container)
     assert 'ends without waiting for: ' in container.output
@@ -112,6 +114,30 @@ def test_the_single_thread_may_hang_and_the_services_still_answer(start: Start) 
     hanging = zoo.loaded('HangsInCallback', node_name='hanging')
     assert zoo.list() == {hanging: '/hanging'}
     assert zoo.loaded('Quiet') > hanging
+    ended_in_time(container)
+
+
+def test_a_callback_that_spins_keeps_the_only_thread_and_that_is_said(start: Start) -> None:
+    container, zoo = start()
+    spinning = zoo.loaded('SpinsInCallback', node_name='spinning')
+    container.wait_for('a callback spins')
+    other = zoo.loaded('Ticking')
+    assert zoo.unload(spinning).success
+    container.wait_for("'/spinning': a callback still runs after 1 s; the node is destroyed under it, its thread stays busy until")
+    assert zoo.list() == {other: '/ticking'}
+    assert zoo.unload(other).success
+    ended_in_time(container)
+
+
+def test_what_callbacks_raise_may_be_no_text(start: Start) -> None:
+    container, zoo = start()
+    zoo.loaded('BytesInCallback', node_name='bytes')
+    container.wait_for("a callback of '/bytes' has raised; the container goes on.")
+    container.wait_for('OSError: bad ? in a callback')
+    zoo.loaded('MuteInCallback', node_name='mute')
+    container.wait_for("a callback of '/mute' has raised; the container goes on.")
+    zoo.loaded('Ticking')
+    ticks(zoo)
     ended_in_time(container)
 
 

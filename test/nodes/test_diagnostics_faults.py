@@ -132,6 +132,45 @@ def test_a_model_that_is_too_slow_for_the_camera(free_domain: int) -> None:
         run.well('inference: detections')
 
 
+@pytest.mark.parametrize('refused', [10, 4])
+def test_an_accelerator_that_refuses_frames_is_not_called_slow(free_domain: int, refused: int) -> None:
+    with fleet(free_domain) as run:
+        run.accelerator.refused = refused
+        gives = 'only 0.0 of ' if refused == 10 else 'only '
+        run.shows('inference: detections', WARN, gives, 'frames per second give results', ' fail', 'see part accelerator')
+        run.shows('inference: accelerator', WARN, 'lost lately, last: the buffer was refused: EINVAL')
+        assert 'too slow' not in run.reader.text('inference: detections')
+        run.accelerator.refused = 0
+        run.well('inference: detections')
+        run.well('inference: accelerator')
+
+
+def test_jobs_that_fail_are_not_called_slow_and_a_slow_model_still_is(free_domain: int) -> None:
+    with fleet(free_domain) as run:
+        run.accelerator.failing = True
+        run.shows('inference: detections', WARN, 'only 0.0 of ', 'frames per second give results', 'see part accelerator')
+        assert 'too slow' not in run.reader.text('inference: detections')
+        run.shows('inference: accelerator', WARN, 'EIO')
+        run.accelerator.failing = False
+        run.well('inference: detections')
+        # Few refused ones don't explain what is missing.
+        run.accelerator.refused, run.accelerator.job_s = 2, 0.1
+        refused = run.inference.scheduler.statistics().refused_device
+        run.until(lambda: run.inference.scheduler.statistics().refused_device >= refused + 4, 'some are refused all the time')
+        del run.reader.last['inference: detections']
+        run.shows('inference: detections', WARN, 'the model is too slow: only')
+        run.accelerator.refused, run.accelerator.job_s = 0, 0.0
+        run.well('inference: detections')
+
+
+def test_jobs_that_are_too_late_are_not_called_slow(free_domain: int) -> None:
+    with fleet(free_domain, inference={'timeout': 0.1}) as run:
+        run.accelerator.job_s = 0.4
+        run.shows('inference: detections', WARN, 'frames per second give results', 'see part accelerator')
+        run.accelerator.job_s = 0.0
+        run.well('inference: detections')
+
+
 @pytest.mark.parametrize('step_ns', [-150_000_000, 150_000_000])
 def test_a_clock_that_is_set(free_domain: int, step_ns: int) -> None:
     with fleet(free_domain) as run:

@@ -17,10 +17,12 @@ import rclpy
 from nodes.fault_kit import SIZE, CameraFaults
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.parameter import Parameter
+from rclpy.qos import QoSProfile
 from std_srvs.srv import Trigger
 
 from zc_perception.camera.replay.camera import open_source
 from zc_perception.camera.snapshot import Snapshot
+from zc_perception.errors import ConfigError
 from zc_perception.nodes import snapshot
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.process import NodeGroup
@@ -165,7 +167,8 @@ def test_a_slow_disk_keeps_neither_the_camera_nor_the_executor_nor_later_callers
         waiting = [run.call() for _ in range(4)]
         run.until(lambda: run.capture._snapshots._requests.qsize() == 4, 'four wait')
         refused = run.answer()
-        assert not refused.success and refused.message.startswith('4 snapshots wait already') and 'is the disk slow?' in refused.message
+        assert not refused.success and refused.message.startswith('4 snapshots wait already, the first of them for ')
+        assert refused.message.endswith(' s; is the disk slow? Call again later')
         assert not first.done()
         disk.set()
         run.until(lambda: first.done() and all(future.done() for future in waiting), 'all are answered')
@@ -187,3 +190,133 @@ def test_the_node_ends_while_a_snapshot_waits(free_domain: int, tmp_path: Path) 
         run.call()
         run.until(lambda: run.capture._snapshots._wanted, 'it waits for a frame')
     assert os.listdir(tmp_path) and not [thread for thread in threading.enumerate() if thread.name.startswith('snapshot')]
+
+
+CALLERS = 100
+
+
+def test_of_a_hundred_callers_at_once_each_gets_an_answer(free_domain: int, tmp_path: Path) -> None:
+    with capturing(free_domain, snapshot_folder=str(tmp_path)) as run:
+        assert run.answer().success
+        # The node's executor is kept until all have called: else it is a matter of luck how many requests there are at a time.
+        busy, go_on = threading.Event(), threading.Event()
+        client = run.node.create_client(Trigger, '/capture/snapshot', qos_profile=QoSProfile(depth=2 * CALLERS))
+        assert client.wait_for_service(WAIT_S)
+
+        def keep() -> None:
+            busy.set()
+            go_on.wait(WAIT_S)
+
+        timer = run.capture.create_timer(0.001, keep)
+        assert busy.wait(WAIT_S)
+        futures = [client.call_async(Trigger.Request()) for _ in range(CALLERS)]
+        run.capture.destroy_timer(timer)
+        go_on.set()
+        run.until(lambda: all(future.done() for future in futures), 'an answer for each')
+        answers = [future.result() for future in futures]
+        taken = [answer for answer in answers if answer.success]
+        assert taken, 'the first ones at least'
+        assert all(answer.message.startswith('4 snapshots wait already') for answer in answers if not answer.success)
+    assert len(list(tmp_path.iterdir())) == 3 * (1 + len(taken))
+
+
+def test_without_a_camera_nobody_blames_the_disk(free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, 'FRAME_WAIT_S', WAIT_S)
+    with capturing(free_domain, snapshot_folder=str(tmp_path)) as run:
+        run.camera.mode = 'unplugged'
+        run.until(lambda: run.capture.supervisor.camera is None, 'a loss')
+        waiting = [run.call()]
+        run.until(lambda: run.capture._snapshots._wanted, 'the first waits for a frame')
+        waiting += [run.call() for _ in range(4)]
+        run.until(lambda: run.capture._snapshots._requests.qsize() == 4, 'four more wait')
+        refused = run.answer()
+        assert not refused.success and refused.message.startswith('4 snapshots wait already, the first of them for ')
+        assert 'disk' not in refused.message
+        assert '; no frame comes: ' in refused.message and refused.message.endswith('. Call again later')
+        assert 'ENODEV' in refused.message or 'No such device' in refused.message
+        run.camera.mode = ''
+        run.until(lambda: all(future.done() for future in waiting), 'all are answered')
+        assert all(future.result().success for future in waiting)
+
+
+def test_a_node_that_is_not_active_refuses_at_once_and_those_who_wait_too(
+    free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, 'FRAME_WAIT_S', 10 * WAIT_S)  # who waits for that fails
+    with capturing(free_domain, snapshot_folder=str(tmp_path)) as run:
+        assert run.answer().success
+        run.camera.mode = 'silent'
+        assert run.camera.silent.wait(WAIT_S), 'the last frame is out'
+        waiting = run.call()
+        run.until(lambda: run.capture._snapshots._wanted, 'it waits for a frame')
+        run.capture.trigger_deactivate()
+        run.until(waiting.done, 'an answer to who waits')
+        for answer in (waiting.result(), run.answer()):
+            assert not answer.success
+            assert answer.message.startswith('no snapshot: the node is ') and answer.message.endswith('set /capture activate')
+        assert run.answer().message == 'no snapshot: the node is inactive, and no frames flow; ros2 lifecycle set /capture activate'
+        run.capture.trigger_cleanup()
+        assert run.answer().message == 'no snapshot: the node is unconfigured, and no frames flow; ros2 lifecycle set /capture configure'
+        run.camera.mode = ''
+        run.capture.trigger_configure()
+        run.capture.trigger_activate()
+        assert run.answer().success, 'the advice helps'
+
+
+def test_a_node_that_was_never_active_refuses_without_a_thread(free_domain: int, tmp_path: Path) -> None:
+    with capturing(free_domain, snapshot_folder=str(tmp_path), autostart=False) as run:
+        assert run.answer().message == 'no snapshot: the node is unconfigured, and no frames flow; ros2 lifecycle set /capture configure'
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith('snapshot')]
+
+
+NOT_A_FOLDER = {
+    '${UNSET}': "the environment of this node has no variable 'UNSET': set it, or give the whole path",
+    '$UNSET/shots': "the environment of this node has no variable 'UNSET': set it, or give the whole path",
+    '/data/${UNSET}/$SET': "the environment of this node has no variable 'UNSET': set it, or give the whole path",
+    '${EMPTY}/shots': "the environment of this node has an empty variable 'EMPTY': set it, or give the whole path",
+    '~nobody_here': "'~nobody_here' is nobody's home here: give the whole path, or begin with './' for a folder of that name",
+    '~nobody_here/shots': "'~nobody_here' is nobody's home here: give the whole path, or begin with './' for a folder of that name",
+    '  ': 'that is no name of a folder: give its path, or nothing for the usual one',
+}
+
+
+@pytest.fixture
+def variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv('UNSET', raising=False)
+    monkeypatch.setenv('SET', 'set')
+    monkeypatch.setenv('EMPTY', '')
+
+
+@pytest.mark.usefixtures('variables')
+def test_a_folder_that_nobody_means_is_refused_while_it_runs(free_domain: int, tmp_path: Path) -> None:
+    with capturing(free_domain, snapshot_folder=str(tmp_path / 'shots')) as run:
+        for named, reason in NOT_A_FOLDER.items():
+            result = run.capture.set_parameters([Parameter('snapshot_folder', value=named)])[0]
+            assert (result.successful, result.reason) == (False, f"parameter 'snapshot_folder' is '{named}'; {reason}")
+        assert run.answer().message.count(f'{tmp_path}/shots/') == 3, 'the earlier one stays'
+        for good, folder in (('$SET/x', 'set/x'), ('./~nobody_here', '~nobody_here'), ('$', '$'), ('a$/b', 'a$/b')):
+            assert run.capture.set_parameters([Parameter('snapshot_folder', value=good)])[0].successful, good
+            assert run.answer().success
+            assert len(list((tmp_path / folder).glob('capture_*'))) == 3, good
+    assert {path.name for path in tmp_path.iterdir()} == {'shots', 'set', '~nobody_here', '$', 'a$'}
+
+
+@pytest.mark.usefixtures('variables')
+@pytest.mark.parametrize('named', NOT_A_FOLDER)
+def test_a_folder_that_nobody_means_is_refused_at_the_start_and_the_camera_left_alone(named: str, free_domain: int, tmp_path: Path) -> None:
+    opened: list[str] = []
+
+    def open_camera(identity: str) -> Any:
+        opened.append(identity)
+        raise AssertionError('opened')
+
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=free_domain)
+    try:
+        with pytest.raises(ConfigError) as refused:
+            CaptureNode(camera_factory=open_camera, context=context, parameter_overrides=[Parameter('snapshot_folder', value=named)])
+        assert str(refused.value) == f"node 'capture': parameter 'snapshot_folder' is '{named}'; {NOT_A_FOLDER[named]}"
+        assert not opened and not list(tmp_path.iterdir())
+    finally:
+        context.try_shutdown()

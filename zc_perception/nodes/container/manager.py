@@ -24,7 +24,7 @@ from rclpy.qos import QoSDurabilityPolicy, QoSProfile, QoSReliabilityPolicy
 
 from zc_perception.errors import ZcError
 from zc_perception.nodes.container.complaints import Complaints
-from zc_perception.nodes.container.construction import construct, discard
+from zc_perception.nodes.container.construction import construct
 from zc_perception.nodes.container.executor import ContainerExecutor
 from zc_perception.nodes.container.memory_use import return_memory
 from zc_perception.nodes.container.node_options import node_options
@@ -62,11 +62,13 @@ class _Loaded:
 
 
 def _name_of(node: Node) -> str:
-    """:raises LoadError: there is no whole node; what there is has left the graph."""
+    """Not by the node's own method, which may say anything.
+
+    :raises LoadError: there is no node of ROS behind it, or none any more.
+    """
     try:
         return Node.get_fully_qualified_name(node)
     except BaseException as error:
-        discard(node)
         hint = 'its constructor has to call super().__init__, and must not destroy the node'
         raise LoadError(f'The component is no whole node: {one_line(error)}; {hint}') from error
 

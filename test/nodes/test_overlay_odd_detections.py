@@ -1,0 +1,217 @@
+"""Detections are anybody's: whatever is in them costs a box or a picture, never the overlay."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from nodes.overlay_kit import Viewer, camera_and_overlay
+from sensor_msgs.msg import Image
+from vision_msgs.msg import Detection2D, Detection2DArray, ObjectHypothesisWithPose
+
+from zc_perception.frame import Frame
+from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.overlay import OverlayNode
+from zc_perception.nodes.overlay_picture import LabelledBox, Painter, class_colour
+from zc_perception.observe import recent
+from zc_perception.observe.diagnostics import Level, Status
+
+NAN, INF = math.nan, math.inf
+#: x, y, width, height, class_id, score: none of them is what a good model gives, each comes over the wire.
+DRAWN: dict[str, tuple[float, float, float, float, str, float]] = {
+    'far away': (1e12, -1e12, 1e12, 1e12, '1', 0.5),
+    'as far as a double goes': (1e308, 100.0, 1e307, 10.0, '1', 0.5),
+    'larger than the world': (0.0, 0.0, 1e300, 1e300, '1', 0.5),
+    'turned inside out': (300.0, 200.0, -50.0, -1e15, '1', 0.5),
+    'a class of 400 digits': (300.0, 100.0, 50.0, 50.0, '7' * 400, 0.5),
+    'a class of 5000 digits': (300.0, 100.0, 50.0, 50.0, '7' * 5000, 0.5),
+    'a class of many words': (300.0, 100.0, 50.0, 50.0, 'Größe \U0001f697\n' * 10_000, 0.5),
+    'digits that are no number': (300.0, 100.0, 50.0, 50.0, '²³', 0.5),
+    'no class': (300.0, 100.0, 50.0, 50.0, '', 0.5),
+    'as certain as a double goes': (300.0, 100.0, 50.0, 50.0, '1', -1e308),
+}
+LEFT_OUT: dict[str, tuple[float, float, float, float, str, float]] = {
+    'NaN': (NAN, NAN, NAN, NAN, '1', 0.5),
+    'a NaN of width': (300.0, 100.0, NAN, 50.0, '1', 0.5),
+    'infinite': (INF, -INF, 10.0, 10.0, '1', 0.5),
+    'infinitely high': (300.0, 100.0, 10.0, INF, '1', 0.5),
+    'beyond a double': (1e308, 100.0, 1.7e308, 10.0, '1', 0.5),
+    'infinitely certain': (300.0, 100.0, 50.0, 50.0, '1', INF),
+    'of unknown certainty': (300.0, 100.0, 50.0, 50.0, '1', NAN),
+}
+GOOD = (150.0, 250.0, 100.0, 80.0, '0', 0.9)
+
+
+def message(stamp_ns: int, *boxes: tuple[float, float, float, float, str, float]) -> Detection2DArray:
+    """Written field by field, as another program would."""
+    array = Detection2DArray()
+    array.header.stamp.sec, array.header.stamp.nanosec = divmod(stamp_ns, 10**9)
+    for x, y, width, height, class_id, score in boxes:
+        detection, hypothesis = Detection2D(), ObjectHypothesisWithPose()
+        detection.bbox.center.position.x, detection.bbox.center.position.y = x, y
+        detection.bbox.size_x, detection.bbox.size_y = width, height
+        hypothesis.hypothesis.class_id, hypothesis.hypothesis.score = class_id, score
+        detection.results.append(hypothesis)
+        array.detections.append(detection)
+    array.detections.append(Detection2D())  # without any hypothesis
+    return array
+
+
+def picture_of(viewer: Viewer, stamps: list[int], *boxes: tuple[float, float, float, float, str, float]) -> Image:
+    """What becomes of these boxes in some frame."""
+    viewer.pictures.clear()
+    sent: set[int] = set()
+
+    def drawn() -> bool:
+        if stamps and stamps[-1] not in sent:
+            sent.add(stamps[-1])
+            viewer.detections.publish(message(stamps[-1], *boxes))
+        return any(picture.header.stamp.sec * 10**9 + picture.header.stamp.nanosec in sent for picture in viewer.pictures)
+
+    viewer.until(drawn, 'a picture')
+    return viewer.pictures[-1]
+
+
+def shows_good_box(picture: Image) -> bool:
+    pixels = np.frombuffer(picture.data, np.uint8).reshape(picture.height, picture.width, 3)
+    return bool((pixels[289, 101:199] == class_colour('0')).all())
+
+
+def verdict(overlay: OverlayNode) -> Status:
+    return overlay.collect_diagnostics()[0]
+
+
+def leases_come_back(capture: CaptureNode, overlay: OverlayNode, viewer: Viewer) -> None:
+    viewer.until(lambda: verdict(overlay).message.startswith('idle'), 'rest')
+    viewer.until(lambda: not any('overlay' in holder for holder in capture.camera.pool.statistics().holders), 'its leases')
+
+
+@pytest.fixture(autouse=True)
+def short_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent, 'RECENT_S', 0.5)
+
+
+def test_boxes_that_no_model_gives_cost_neither_the_others_nor_the_thread(free_domain: int) -> None:
+    with camera_and_overlay(free_domain) as (capture, overlay, viewer, stamps):
+        raw, jpeg = viewer.look('raw'), viewer.look('jpeg')
+        assert shows_good_box(picture_of(viewer, stamps, GOOD))
+        thread = overlay._thread
+        assert thread is not None
+        for name, odd in DRAWN.items():
+            assert shows_good_box(picture_of(viewer, stamps, odd, GOOD)), name
+        assert (overlay.left_out, overlay.failed) == (0, 0)
+        assert verdict(overlay).level is Level.OK
+        for name, odd in LEFT_OUT.items():
+            before = overlay.left_out
+            assert shows_good_box(picture_of(viewer, stamps, odd, GOOD, odd)), name
+            assert overlay.left_out - before >= 2, name
+        status = verdict(overlay)
+        assert (status.level, overlay.failed) == (Level.WARN, 0)
+        assert 'box(es) with NaN or infinite numbers were left out lately' in status.message
+        assert 'ros2 topic echo /detections' in status.advice
+        assert overlay._thread is thread and thread.is_alive()
+        viewer.until(lambda: verdict(overlay).level is Level.OK, 'no warning any more')
+        viewer.node.destroy_subscription(raw)
+        viewer.node.destroy_subscription(jpeg)
+        leases_come_back(capture, overlay, viewer)
+        assert not thread.is_alive()
+
+
+def test_a_picture_that_can_not_be_drawn_is_a_warning_until_the_next_ones_can(free_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with camera_and_overlay(free_domain) as (capture, overlay, viewer, stamps):
+        raw = viewer.look('raw')
+        picture_of(viewer, stamps, GOOD)
+        paint = Painter.paint
+
+        def refuse(*_: Any) -> None:
+            raise ValueError('no such\n colour: \udcff')
+
+        def feed(done: Callable[[], bool]) -> Callable[[], bool]:
+            def fed() -> bool:
+                if not done():
+                    viewer.detections.publish(message(stamps[-1], GOOD))
+                return done()
+
+            return fed
+
+        monkeypatch.setattr(Painter, 'paint', refuse)
+        viewer.until(feed(lambda: verdict(overlay).level is Level.WARN), 'a warning')
+        status = verdict(overlay)
+        assert 'picture(s) could not be drawn lately, last: ValueError: no such colour: ?' in status.message
+        assert status.advice == 'look at boxes and class_ids: ros2 topic echo /detections'
+        monkeypatch.setattr(Painter, 'paint', paint)
+        assert shows_good_box(picture_of(viewer, stamps, GOOD))
+        viewer.until(lambda: verdict(overlay).level is Level.OK, 'no warning any more')
+        viewer.node.destroy_subscription(raw)
+        leases_come_back(capture, overlay, viewer)
+
+
+def test_a_frame_that_can_not_be_kept_costs_that_picture(free_domain: int) -> None:
+    with camera_and_overlay(free_domain) as (_, overlay, viewer, stamps):
+        viewer.look('raw')
+        picture_of(viewer, stamps, GOOD)
+        keep = overlay._history.keep
+
+        def refuse(frame: Frame) -> int:
+            raise MemoryError('no room')
+
+        overlay._history.keep = refuse  # type: ignore[method-assign]
+        viewer.until(lambda: verdict(overlay).level is Level.WARN, 'a warning')
+        assert 'could not be drawn lately, last: MemoryError: no room' in verdict(overlay).message
+        overlay._history.keep = keep  # type: ignore[method-assign]
+        assert shows_good_box(picture_of(viewer, stamps, GOOD))
+        viewer.until(lambda: verdict(overlay).level is Level.OK, 'no warning any more')
+
+
+def test_a_thread_that_has_ended_is_an_error_and_holds_no_frame(free_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[BaseException | None] = []
+    monkeypatch.setattr(threading, 'excepthook', lambda arguments: ended.append(arguments.exc_value))
+    with camera_and_overlay(free_domain) as (capture, overlay, viewer, stamps):
+        viewer.look('raw')
+        picture_of(viewer, stamps, GOOD)
+        draw = overlay._draw_newest
+
+        def fail(*_: Any) -> None:
+            raise RuntimeError('what nobody has thought of')
+
+        overlay._draw_newest = fail  # type: ignore[method-assign]
+        viewer.until(lambda: bool(ended), 'the end of the thread')
+        thread = overlay._thread
+        assert thread is not None
+        thread.join(20)
+        status = verdict(overlay)
+        assert status.level is Level.ERROR
+        assert status.message == "the thread that draws has ended; its traceback is on the node's stderr"
+        assert 'deactivate and activate the node' in status.advice
+        captured = len(stamps)
+        viewer.until(lambda: len(stamps) > captured + 5, 'more frames')
+        viewer.until(lambda: not any('overlay' in holder for holder in capture.camera.pool.statistics().holders), 'no lease is kept')
+        overlay._draw_newest = draw  # type: ignore[method-assign]
+        overlay.trigger_deactivate()
+        overlay.trigger_activate()
+        assert shows_good_box(picture_of(viewer, stamps, GOOD)), 'the advice helps'
+        assert verdict(overlay).level is Level.OK
+
+
+NUMBERS = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([1e12, -1e12, 2.0**31, 2.0**63, 5e-324])
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS, st.text(max_size=30), NUMBERS), max_size=8), st.text(max_size=10))
+def test_whatever_is_finite_can_be_drawn(values: list[tuple[float, float, float, float, str, float]], name: str) -> None:
+    boxes = [LabelledBox(a, b, c, d, class_id, name + class_id, score) for a, b, c, d, class_id, score in values]
+    picture = np.zeros((90, 160, 3), np.uint8)
+    Painter(90).paint(picture, [box for box in boxes if box.finite], (1.0, 0.5), 'caption')
+    finite = [all(abs(number) < INF for number in (a, b, c, d, score)) for a, b, c, d, _, score in values]
+    assert [box.finite for box in boxes] == finite, 'a NaN is less than nothing'
+
+
+@example('\udcff')
+@given(st.integers(0, 10**40).map(str) | st.text() | st.text(st.sampled_from('0123456789²٣'), max_size=5000))
+def test_every_class_has_a_colour(class_id: str) -> None:
+    assert all(0 <= value <= 255 for value in class_colour(class_id))
