@@ -146,6 +146,36 @@ def test_silence_is_what_is_longer_than_the_usual_pause(every_s: float, overdue_
     assert silence.see(count + 9) > 1.0, 'the silence that has ended is not taken for a usual pause'
 
 
+@pytest.mark.parametrize('flow_s', [0.6, 0.8, 1.6, 5.0])
+@pytest.mark.parametrize('outage_s', [2.0, 4.0, 60.0])
+def test_every_outage_of_a_loose_cable_is_noticed_as_soon(flow_s: float, outage_s: float) -> None:
+    clock = Clock()
+    silence = Silence(clock)
+    count = 0
+
+    def look(frames: int) -> float:
+        nonlocal count
+        clock.now += 0.2
+        count += frames
+        return silence.see(count)
+
+    assert [look(6) for _ in range(50)] == [0.0] * 50
+    for _ in range(6):
+        found = [look(0) for _ in range(round(outage_s / 0.2))]
+        assert found[5] > 0.0 and all(found[5:]), 'RATE_S later, as the first time'
+        assert [look(6) for _ in range(round(flow_s / 0.2))] == [0.0] * round(flow_s / 0.2)
+
+
+def test_a_slower_pace_is_learnt() -> None:
+    clock = Clock()
+    silence = Silence(clock)
+    found = []
+    for number in range(300):
+        clock.now += 0.2
+        found.append(silence.see(number if number < 50 else 50 + (number - 50) // 25))  # 5 Hz, then one in 5 s
+    assert any(found[50:110]) and not any(found[200:])
+
+
 def test_what_never_came_is_not_missed() -> None:
     clock = Clock()
     silence = Silence(clock)

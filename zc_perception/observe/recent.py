@@ -92,14 +92,14 @@ class Silence:
         self._last: int | None = None
         self._since: float | None = None
         self._pauses: deque[float] = deque(maxlen=_PAUSES_KEPT)
+        self._unusual: float | None = None
 
     def see(self, count: int) -> float:
         """Look at the counter of what comes: for how long nothing has come, if that is unusual; else 0. Nothing ever is not unusual."""
         now = self._monotonic()
         if self._last is not None and count != self._last:
             if self._since is not None:
-                # A silence that has ended may have been a usual pause of something slower than it was; but one alone is no custom.
-                self._pauses.append(min(now - self._since, 2 * self._patience()))
+                self._learn(now - self._since)
             self._since = now
         self._last = count
         if self._since is None:
@@ -107,10 +107,19 @@ class Silence:
         pause = now - self._since
         return pause if pause >= self._patience() else 0.0
 
+    def _learn(self, pause: float) -> None:
+        """An unusual pause between usual ones is an outage, and the next one is to be noticed as soon; two in a row are a slower pace."""
+        patience = self._patience()
+        before, self._unusual = self._unusual, pause if pause >= patience else None
+        if self._unusual is None:
+            self._pauses.append(pause)
+        elif before is not None:
+            self._pauses.append(min(before, pause, 2 * patience))
+
     def _patience(self) -> float:
         return max(RATE_S, _LONGER * max(self._pauses, default=_UNKNOWN_S))
 
     def forget(self) -> None:
         """Begin anew at the next look."""
-        self._last = self._since = None
+        self._last = self._since = self._unusual = None
         self._pauses.clear()
