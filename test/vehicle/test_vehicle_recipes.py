@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
 import shutil
+import signal
 import subprocess
 import textwrap
 from pathlib import Path
@@ -156,10 +158,29 @@ def test_the_containers_share_sockets_network_and_user() -> None:
 def test_the_containers_run_programs_that_are_installed() -> None:
     programs = (REPOSITORY / 'setup.py').read_text(encoding='utf-8')
     for service in composed()['services'].values():
-        tool, verb, package, program, *arguments = service['command']
-        assert (tool, verb, package) == ('ros2', 'run', 'zc_perception') and f"'{program} = " in programs
-        file = arguments[arguments.index('--params-file') + 1]
-        assert any(volume.split(':')[-2] == file and volume.endswith(':ro') for volume in service['volumes'])
+        shell, option, line = service['command']
+        found = re.fullmatch(r'exec "\$\$\(ros2 pkg prefix zc_perception\)/lib/zc_perception/(\w+)" --ros-args --params-file (\S+)', line)
+        assert (shell, option) == ('bash', '-c') and found and f"'{found[1]} = " in programs
+        assert any(volume.split(':')[-2] == found[2] and volume.endswith(':ro') for volume in service['volumes'])
+        assert any(volume.endswith(f':{service["environment"]["ROS_HOME"]}') for volume in service['volumes']), 'for snapshots'
+
+
+def test_a_stop_reaches_the_program_itself(tmp_path: Path) -> None:
+    """What docker's init signals is the command's own process and none of its children."""
+    (tmp_path / 'lib/zc_perception').mkdir(parents=True)
+    program = tmp_path / 'lib/zc_perception/capture_node'
+    program.write_text('#!/bin/sh\ntrap "echo in order; exit 0" INT\necho ready\nwhile :; do sleep 0.05; done\n', encoding='utf-8')
+    ros2 = tmp_path / 'ros2'
+    ros2.write_text(f'#!/bin/sh\necho {tmp_path}\n', encoding='utf-8')
+    for path in (program, ros2):
+        path.chmod(0o755)
+    command = [word.replace('$$', '$') for word in composed()['services']['capture']['command']]
+    pipe: Any = subprocess.PIPE
+    path = f'{tmp_path}:{os.environ["PATH"]}'
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env={**os.environ, 'PATH': path}) as process:
+        assert process.stdout is not None and process.stdout.readline() == 'ready\n'
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=30)[0] == 'in order\n' and process.returncode == 0
 
 
 def test_a_device_with_colons_in_its_name_is_written_out() -> None:
