@@ -60,7 +60,7 @@ def test_an_empty_list_travels_as_an_empty_string() -> None:
 
 REFUSED: dict[str, tuple[str, str]] = {
     'no mapping': ('- capture', "has no sections such as '/**/capture:'"),
-    'broken': ('a: [1', "can't be read"),
+    'broken': ('/**/capture: {ros__parameters: {a: [1', "can't be read"),
     'not text': ('a: \x00', "can't be read"),
     'no key between': ('/**/capture: {camera: v4l2}', "'**/capture/camera' needs 'ros__parameters:' between"),
     'an unknown parameter': (

@@ -79,20 +79,33 @@ def test_arguments_that_reach_a_node_pass(argument: str) -> None:
     check_parameter_sources(['perception', '--ros-args', '-p', argument], NODES)
 
 
-@pytest.mark.parametrize('text', ['', '[]', 'a: 1', 'capture: text'])
-def test_files_without_sections_say_nothing(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize('text', ['', '# later', '{}', 'capture: {}', 'capture: {ros__parameters: {}}'])
+def test_files_without_parameters_say_nothing(text: str, tmp_path: Path) -> None:
     path = tmp_path / 'odd.yaml'
     path.write_text(text)
     check_parameter_sources(['--params-file', str(path)], NODES)
+    assert keys_for_any_node(['--params-file', str(path)], '/capture') == frozenset()
 
 
-def test_keys_for_any_node_are_those_that_nobody_was_meant_by(tmp_path: Path) -> None:
+@pytest.mark.parametrize('text', ['[]', '5', 'a: 1', 'capture: text', 'capture: {ros__parameters: {a: {}}}'])
+def test_files_that_are_none_are_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / 'odd.yaml'
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"parameter file '.*odd\.yaml'"):
+        check_parameter_sources(['--params-file', str(path)], NODES)
+
+
+def test_keys_for_any_node_are_those_that_were_not_meant_for_it(tmp_path: Path) -> None:
     first, second = tmp_path / 'a.yaml', tmp_path / 'b.yaml'
     first.write_text(
-        '/**:\n  ros__parameters: {everywhere: 1, meant: 1, by_argument: 1, qos_overrides: {/image: {publisher: {depth: 3}}}}\n'
+        '/**:\n  ros__parameters: {everywhere: 1, meant: 1, by_argument: 1, nested: 1, other: 1, '
+        'qos_overrides: {/image: {publisher: {depth: 3}}}}\n'
         '/front/*:\n  ros__parameters: {in_front: 1}\n'
     )
     second.write_text('/**/capture:\n  ros__parameters: {meant: 2}\nfront:\n  inference:\n    ros__parameters: {nested: 1}\n')
     argv = ['x', '--ros-args', '--params-file', str(first), '--params-file', str(second), '-p', 'by_argument:=2', '-p', 'capture:other:=3']
-    assert keys_for_any_node(argv) == {'everywhere', 'in_front', 'qos_overrides./image.publisher.depth'}
-    assert keys_for_any_node([]) == frozenset()
+    always = {'everywhere', 'qos_overrides./image.publisher.depth'}
+    assert keys_for_any_node(argv, '/capture') == always | {'nested'}
+    assert keys_for_any_node(argv, '/front/capture') == always | {'nested', 'in_front', 'other'}
+    assert keys_for_any_node(argv, '/front/inference') == always | {'meant', 'in_front', 'other'}
+    assert keys_for_any_node([], '/capture') == frozenset()

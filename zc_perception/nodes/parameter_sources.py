@@ -12,35 +12,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
-
-import yaml
+from collections.abc import Sequence
 
 from zc_perception.errors import ConfigError, nearest
+from zc_perception.nodes.parameter_yaml import read_parameter_yaml
 
-
-class ParameterLoader(yaml.SafeLoader):
-    """Reads what rcl reads: launch_ros writes lists as Python's tuples, of which the safe loader knows nothing."""
-
-
-ParameterLoader.add_constructor('tag:yaml.org,2002:python/tuple', yaml.SafeLoader.construct_yaml_seq)
-# Texts to PyYAML, which wants a point in them.
-_POWER_OF_TEN = re.compile(r'^[-+]?[0-9]+[eE][-+]?[0-9]+$')
-ParameterLoader.add_implicit_resolver('tag:yaml.org,2002:float', _POWER_OF_TEN, list('-+0123456789'))
 _NODE_PREFIX = re.compile(r'^([^:=]+):[^:=]+:=')
-
-
-def _sections(values: Any, prefix: str = '') -> Iterator[str]:
-    """Full names of the sections of a parameter file; namespaces may be nested mappings."""
-    if not isinstance(values, Mapping):
-        return
-    for key, value in values.items():
-        name = f'{prefix}/{str(key).strip("/")}'
-        if isinstance(value, Mapping) and 'ros__parameters' in value:
-            yield name
-        else:
-            yield from _sections(value, name)
 
 
 def section_matches(section: str, node: str) -> bool:
@@ -63,38 +40,22 @@ def _check(section: str, where: str, nodes: Sequence[str]) -> None:
         raise ConfigError(f"{where}: there is no node '{name}' here{hint}; nodes are {', '.join(own_names)}")
 
 
-def _keys(values: Mapping[Any, Any], prefix: str = '') -> Iterator[str]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _keys(value, f'{prefix}{key}.')
-        else:
-            yield f'{prefix}{key}'
+def keys_for_any_node(argv: Sequence[str], node: str) -> frozenset[str]:
+    """Keys that the command line sets for a node only in parameter files' sections for nodes of whatever name.
 
-
-def _keys_by_section(values: Any, prefix: str = '') -> Iterator[tuple[str, str]]:
-    if not isinstance(values, Mapping):
-        return
-    for key, value in values.items():
-        name = f'{prefix}/{str(key).strip("/")}'
-        if not isinstance(value, Mapping):
-            continue
-        if isinstance(value.get('ros__parameters'), Mapping):
-            yield from ((name, parameter) for parameter in _keys(value['ros__parameters']))
-        else:
-            yield from _keys_by_section(value, name)
-
-
-def keys_for_any_node(argv: Sequence[str]) -> frozenset[str]:
-    """Keys that the command line's parameter files set only for nodes of whatever name."""
+    :param node: its full name.
+    """
     wild: set[str] = set()
     meant: set[str] = set()
     for flag, value in itertools.pairwise(argv):
         if flag == '--params-file':
-            with open(value, encoding='utf-8') as file:
-                for section, key in _keys_by_section(yaml.load(file, Loader=ParameterLoader)):
-                    (wild if '*' in section.rsplit('/', 1)[-1] else meant).add(key)
+            for section, keys in read_parameter_yaml(value):
+                if section_matches(section, node):
+                    (wild if '*' in section.rsplit('/', 1)[-1] else meant).update(keys)
         elif flag in ('-p', '--param'):
-            meant.add(value.partition(':=')[0].rpartition(':')[2])
+            name, _, key = value.partition(':=')[0].rpartition(':')
+            if not name or section_matches('/' + name.strip('/'), node):
+                meant.add(key)
     return frozenset(wild - meant)
 
 
@@ -107,9 +68,8 @@ def check_parameter_sources(argv: Sequence[str], nodes: Sequence[str]) -> None:
     """
     for flag, value in itertools.pairwise(argv):
         if flag == '--params-file':
-            with open(value, encoding='utf-8') as file:
-                for section in _sections(yaml.load(file, Loader=ParameterLoader)):
-                    _check(section, f"parameter file '{value}'", nodes)
+            for section, _ in read_parameter_yaml(value):
+                _check(section, f"parameter file '{value}'", nodes)
         elif flag in ('-p', '--param'):
             prefix = _NODE_PREFIX.match(value)
             if prefix is not None:

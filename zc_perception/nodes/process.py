@@ -181,7 +181,8 @@ def refuse_unknown_parameters(nodes: Sequence[PerceptionNode], known: Sequence[t
     elsewhere = [*(spec.name for kind in known for spec in kind.SPECS), *(prefix for kind in known for prefix in kind.PREFIXES)]
     elsewhere += [name for node in nodes for name in node.parameters.qos_overrides()]
     for node in nodes:
-        for sentence in node.parameters.refuse_unknown(elsewhere, keys_for_any_node(_ARGUMENTS.get(node.context, ()))):
+        tolerated = keys_for_any_node(_ARGUMENTS.get(node.context, ()), node.get_fully_qualified_name())
+        for sentence in node.parameters.refuse_unknown(elsewhere, tolerated):
             node.get_logger().warning(sentence)
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import gzip
+import zlib
 
+import pytest
 from camera.v4l2_double import DriverDouble
 from verify.doctor.vehicle import SET, Breakage, MetadataNode, Vehicle
 
@@ -54,6 +57,15 @@ def all_of(*steps: Breakage) -> Breakage:
             step(vehicle)
 
     return change
+
+
+def flipped_options(vehicle: Vehicle) -> None:
+    path = vehicle.root / 'proc/config.gz'
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 0x10
+    with pytest.raises(zlib.error):
+        gzip.decompress(raw)
+    path.write_bytes(raw)
 
 
 def no_node(vehicle: Vehicle) -> None:
@@ -232,10 +244,24 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
         {('libcamera.bindings', CAPTURE): 'fail'},
     ),
     'recording that is given later': (capture(camera='replay'), {('cameras.configured', CAPTURE): 'warn'}),
-    'recording that is not there': (capture(camera='replay', video='/nowhere.mp4'), {('cameras.configured', CAPTURE): 'fail'}),
+    'recording that can be played': (capture(camera='replay', video='/drive.mp4'), {}),
+    'recording that can not be played': (
+        all_of(capture(camera='replay', video='/drive.mp4'), answer('recording', error="'/drive.mp4' can't be decoded")),
+        {('cameras.configured', CAPTURE): 'fail'},
+    ),
+    'two nodes with one camera': (
+        lambda v: v.yaml.update({f'/{name}/capture': {} for name in ('left', 'right')}),
+        {('cameras.configured', f'/{name}/capture'): 'fail' for name in ('left', 'right')},
+    ),
+    'size of the pool that can not be read': (lambda v: v.remove('proc/meminfo'), {('memory.cma_pool', ''): 'warn'}),
+    'kernel options of which a bit has flipped': (flipped_options, {('kernel.options', ''): 'warn'}),
     'key that no node knows': (
         answer('parameters', problems=["section '/**/capture': parameter 'widht' is unknown; did you mean 'width'?"]),
         {('parameters.file', ''): 'fail'},
+    ),
+    'key that may be another package\'s': (
+        answer('parameters', warnings=["section '/**': no node here has a parameter 'widht'; did you mean 'width'?"]),
+        {('parameters.file', ''): 'warn'},
     ),
     'file with nothing for us': (answer('parameters', checked=0), {('parameters.file', ''): 'warn'}),
     'value of another type': (

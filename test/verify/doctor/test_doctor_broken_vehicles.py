@@ -71,6 +71,7 @@ def _covers(rule: dict[str, str], wanted: dict[str, str]) -> bool:
 NOT_ASKED = (
     'no card', 'card without driver', 'card refused', 'shipped driver', 'link with one lane', 'camera refused', 'camera in use',
     'no camera', 'another heap refused', 'heap without memory', 'kernel without fences', 'no heap at all', 'heap that the card cannot map',
+    'size of the pool that can not be read',
 )  # fmt: skip
 
 
@@ -154,7 +155,7 @@ def test_two_cameras_need_twice_the_pool(vehicle: Vehicle) -> None:
 
 WORDS = st.sampled_from(
     ['', 'auto', 'true', 'v4l2', 'argus', 'replay', 'libcamera', 'axl', 'axruntime', 'NV12', 'XX', '/dev/video0', 'dma_heap/system',
-     'udmabuf', 'memfd', 'import', 'metis-0:1:0', '0000:01:00.0', '1', 'a=b', 'submit=70', 'videotestsrc !', '\0', 'ä']
+     'udmabuf', 'memfd', 'import', 'metis-0:1:0', '0000:01:00.0', '1', 'a=b', 'submit=70', 'videotestsrc !', 'ä']
 )  # fmt: skip
 VALUES = WORDS | st.integers(-3, 9000) | st.booleans() | st.none() | st.floats() | st.lists(WORDS, max_size=2)
 NAMES = [field.name for kind in (CameraNeed, InferenceNeed) for field in fields(kind)]

@@ -81,6 +81,32 @@ def test_who_uses_a_camera_is_named(vehicle: Vehicle) -> None:
     assert all('in use: cheese (4711)' in text for text in found) and len(found) == 2
 
 
+@pytest.mark.parametrize(('left', 'right'), [
+    ('/dev/video0', '/dev/video0'), ('/dev/video0', '/dev/v4l/by-id/usb-camera'), ('/dev/v4l/by-id/usb-camera', '/dev/front'),
+    ('/dev/../dev/video0', '/dev/front'), ('/dev/missing', '/dev/missing'),
+])  # fmt: skip
+def test_two_nodes_can_not_have_one_camera_whatever_they_call_it(left: str, right: str, vehicle: Vehicle) -> None:
+    links = vehicle.root / 'dev/v4l/by-id'
+    links.mkdir(parents=True)
+    (links / 'usb-camera').symlink_to('../../video0')
+    (vehicle.root / 'dev/front').symlink_to('v4l/by-id/usb-camera')
+    assert vehicle.yaml is not None
+    vehicle.yaml |= {'/left/capture': {'device': left}, '/right/capture': {'device': right}}
+    found = {r.finding.subject: r.finding for r in vehicle.examine('cameras') if r.check.id == 'cameras.configured'}
+    assert found['/left/capture'].status.value == found['/right/capture'].status.value == 'fail'
+    assert found['/left/capture'].found == f'{left} is the camera of /right/capture too, and only one node can have it'
+    assert found['/left/capture'].figures == {'shared_with': ['/right/capture']}
+
+
+def test_two_nodes_with_two_cameras_are_fine(vehicle: Vehicle) -> None:
+    vehicle.write('dev/video2', '')
+    vehicle.videos['/dev/video2'] = DriverDouble('NV12')
+    assert vehicle.yaml is not None
+    vehicle.yaml |= {'/left/capture': {}, '/right/capture': {'device': '/dev/video2'}, '/rear/capture': {'camera': 'synthetic'}}
+    verdicts = vehicle.verdicts('cameras')
+    assert {verdicts['cameras.configured', f'/{name}/capture'] for name in ('left', 'right', 'rear')} == {'ok'}
+
+
 SIZES = st.tuples(st.integers(1, 60), st.integers(1, 60))
 
 

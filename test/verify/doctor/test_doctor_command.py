@@ -80,6 +80,18 @@ def test_the_json_is_what_the_schema_says(vehicle: Vehicle, capsys: pytest.Captu
     assert 'do not apply' in capsys.readouterr().out
 
 
+@pytest.mark.parametrize('there', [True, False])
+def test_the_json_is_written_through_a_link(there: bool, vehicle: Vehicle, tmp_path: Path) -> None:
+    target, link = tmp_path / 'reports/today.json', tmp_path / 'latest.json'
+    target.parent.mkdir()
+    if there:
+        target.write_text('yesterday')
+    link.symlink_to('reports/today.json')
+    assert doctor(vehicle, '--json', str(link), '--only', 'kernel') == 0
+    assert link.is_symlink() and os.readlink(link) == 'reports/today.json' and os.listdir(target.parent) == ['today.json']
+    assert wrong(json.loads(target.read_text(encoding='utf-8'))) == []
+
+
 @pytest.mark.parametrize(
     'change',
     [

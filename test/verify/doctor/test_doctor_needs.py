@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nodes.rcl_parameters import comparable, rcl_reads
 
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
+from zc_perception.nodes.parameter_sources import section_matches
+from zc_perception.nodes.parameter_yaml import read_parameter_yaml
 from zc_perception.verify.doctor.finding import Need
 from zc_perception.verify.doctor.needs import CameraNeed, InferenceNeed, Needs, needs_of, read_needs
-from zc_perception.verify.doctor.parameter_file import matches, node_sections, parameters_of, read_parameter_file
+from zc_perception.verify.doctor.parameter_file import parameters_of
 
 CONFIG = Path(__file__).parents[3] / 'config' / 'perception.yaml'
 #: Parameters that come with real-time support; a node may not have them yet.
@@ -99,34 +102,67 @@ def test_who_needs_which_accelerator(accelerators: tuple[str, ...], axl: Need, a
     assert (needs.accelerator('axl'), needs.accelerator('axruntime'), needs.card()) == (axl, axruntime, card)
 
 
-@pytest.mark.parametrize('text', ['', '- 1', 'capture: [', '3', 'a: !!python/object:os.system {}'])
+@pytest.mark.parametrize('text', ['- 1', 'capture: [', '3', 'capture: {width: 3}', 'a: !!python/object:os.system {}\n/b: *c'])
 def test_a_file_that_is_none_is_one_sentence(text: str, tmp_path: Path) -> None:
     (tmp_path / 'x.yaml').write_text(text, encoding='utf-8')
     with pytest.raises(ConfigError, match=r'x\.yaml'):
         read_needs(str(tmp_path / 'x.yaml'))
-    with pytest.raises(ConfigError, match='No such file'):
-        read_parameter_file(str(tmp_path / 'missing.yaml'))
+    with pytest.raises(ConfigError, match=r"missing\.yaml' can't be read: No such file"):
+        read_needs(str(tmp_path / 'missing.yaml'))
 
 
-@pytest.mark.parametrize(
-    ('section', 'node', 'expected'),
-    [
-        ('/**/capture', '/capture', True), ('/**/capture', '/a/b/capture', True), ('/**', '/capture', True),
-        ('/*/capture', '/capture', False), ('/*/capture', '/a/capture', True), ('/*/capture', '/a/b/capture', False),
-        ('/capture', '/a/capture', False), ('/cap*', '/capture', True), ('/cap.ure', '/capture', False),
-        ('/**/capture', '/a/capture2', False),
-    ],
-)  # fmt: skip
-def test_which_section_meets_which_node(section: str, node: str, expected: bool) -> None:
-    assert matches(section, node) is expected
+def test_a_file_that_says_nothing_asks_for_the_defaults(tmp_path: Path) -> None:
+    needs = sections('# nothing yet\n', tmp_path)
+    assert needs.known and (needs.cameras, needs.inferences, needs.refused) == ((CameraNeed(),), (InferenceNeed(),), ())
 
 
-def test_nested_parameters_have_dotted_names_and_the_exact_section_wins() -> None:
-    found = node_sections({
-        '/a/capture': {'ros__parameters': {'slots': 4}},
-        '/**': {'ros__parameters': {'slots': 9, 'qos_overrides': {'/image': {'depth': 1}}}},
-    })  # fmt: skip
-    assert parameters_of('/a/capture', found) == {'slots': 4, 'qos_overrides./image.depth': 1}
+SECTIONS = [
+    ('/**/capture', '/capture', True), ('/**/capture', '/a/b/capture', True), ('/**', '/capture', True), ('/**', '/a/capture', True),
+    ('/*/capture', '/capture', False), ('/*/capture', '/a/capture', True), ('/*/capture', '/a/b/capture', False), ('/*', '/capture', True),
+    ('/capture', '/a/capture', False), ('/a/capture', '/a/capture', True), ('/**/capture', '/a/capture2', False),
+    ('/*', '/a/capture', False),
+    ('/**/*', '/capture', True), ('/a/**', '/a/b/capture', True), ('/a/**/capture', '/a/capture', True),
+    ('/a/*/capture', '/a/capture', False),
+    ('/**/**/capture', '/capture', True), ('/*/*/capture', '/a/b/capture', True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(('section', 'node', 'expected'), SECTIONS)
+def test_which_section_meets_which_node(section: str, node: str, expected: bool, tmp_path: Path, module_domain: int) -> None:
+    path = tmp_path / 'file.yaml'
+    path.write_text(f'{section}: {{ros__parameters: {{a: 1}}}}\n')
+    given = rcl_reads(path, module_domain, (node,))
+    assert given == {node: {'a': 1} if expected else {}} and section_matches(section, node) is expected
+
+
+def test_a_later_section_is_on_top_whichever_is_the_more_exact(tmp_path: Path, module_domain: int) -> None:
+    path = tmp_path / 'file.yaml'
+    path.write_text("""
+/a/capture: {ros__parameters: {slots: 4, heap: x}}
+/**: {ros__parameters: {slots: 9, qos_overrides: {/image: {depth: 1}}}}
+/a/capture: {ros__parameters: {slots: 5, width: 3}}
+""")
+    expected = {'/a/capture': {'slots': 9, 'heap': 'x', 'width': 3, 'qos_overrides./image.depth': 1}}
+    assert rcl_reads(path, module_domain, ('/a/capture',)) == expected
+    assert parameters_of('/a/capture', read_parameter_yaml(str(path))) == expected['/a/capture']
+
+
+def test_what_a_node_starts_with_is_what_rcl_gives_it(tmp_path: Path, module_domain: int) -> None:
+    path, nodes = tmp_path / 'file.yaml', ('/capture', '/left/capture', '/left/a/capture', '/inference', '/left/inference')
+    path.write_text("""
+/**/capture: {ros__parameters: {camera: v4l2, slots: 010, framerate: 3e1, width: 1_280, a: {b: [x, "1"], c: []}}}
+left:
+  capture: {ros__parameters: {device: 2020-01-01, slots: 0x7}}
+  "*": {ros__parameters: {in_flight: 3}}
+  inference: {ros__parameters: {in_flight: ~}}
+/**: {ros__parameters: {use_sim_time: yes}}
+---
+/*/capture: {ros__parameters: {device: "5", memory: 5}}
+""")
+    given = rcl_reads(path, module_domain, nodes)
+    assert given is not None and all(given.values())
+    for node in nodes:
+        assert comparable(parameters_of(node, read_parameter_yaml(str(path)))) == comparable(given[node]), node
 
 
 VALUES = st.recursive(
@@ -135,9 +171,9 @@ VALUES = st.recursive(
 KEYS = st.sampled_from([field.name for field in fields(CameraNeed)] + [field.name for field in fields(InferenceNeed)] + ['other'])
 
 
-@given(st.dictionaries(KEYS, VALUES, max_size=6), st.sampled_from(['/**', '/**/capture', '/x/inference', 'capture']))
+@given(st.dictionaries(KEYS, VALUES, max_size=6), st.sampled_from(['/**', '/**/capture', '/x/inference', '/capture']))
 def test_no_value_ends_the_doctor(values: dict[str, object], section: str) -> None:
-    needs = needs_of(node_sections({section: {'ros__parameters': values}}), 'file')
+    needs = needs_of([(section, values)], 'file')
     assert needs.summary()
     for need in (*needs.cameras, *needs.inferences):
         assert all(type(getattr(need, f.name)) is type(getattr(type(need)(), f.name)) for f in fields(need))

@@ -27,7 +27,6 @@ from zc_perception.npu.axl.errors import axl_error
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
 from zc_perception.verify.doctor.needs import Needs, needs_of
-from zc_perception.verify.doctor.parameter_file import node_sections
 from zc_perception.verify.doctor.registry import CHECKS, checks_of
 from zc_perception.verify.doctor.running import Result, run_checks
 from zc_perception.verify.doctor.system import System
@@ -51,7 +50,8 @@ ANSWERS: dict[str, dict[str, Any]] = {
     'vic': {'file': '/usr/lib/libnvbufsurftransform.so.1.0.0'},
     'ros': {'middlewares': ['rmw_fastrtps_cpp'], 'rclpy_version': '3.3.11', 'middleware': 'rmw_fastrtps_cpp',
             'messages': {'sensor_msgs.msg': '', 'vision_msgs.msg': ''}},
-    'parameters': {'problems': [], 'checked': 10, 'nodes': ['capture']},
+    'parameters': {'problems': [], 'warnings': [], 'checked': 10, 'nodes': ['capture']},
+    'recording': {'width': 640, 'height': 360},
     'model': {'name': 'road', 'manifest': 'model.yaml', 'engines': {'axl': ''}, 'classes': 4, 'input': [640, 384], 'accelerator': 'axl',
               'device': '/dev/metis-0:1:0', 'copy_free': True, 'engine': 'axl', 'reasons': []},
 }  # fmt: skip
@@ -284,7 +284,7 @@ class Vehicle:
         """What the parameter file asks; nothing without one."""
         if self.yaml is None:
             return Needs()
-        return needs_of(node_sections({name: {'ros__parameters': values} for name, values in self.yaml.items()}), 'vehicle.yaml')
+        return needs_of(list(self.yaml.items()), 'vehicle.yaml')
 
     def examine(self, *groups: str) -> list[Result]:
         """All findings. What the checks opened must be closed again."""

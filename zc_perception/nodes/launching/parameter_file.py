@@ -8,15 +8,13 @@ here, by rcl's rules, and checked by the nodes' own specifications before anythi
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from zc_perception.errors import ConfigError, nearest
-from zc_perception.nodes.parameter_sources import ParameterLoader, check_parameter_sources, section_matches
+from zc_perception.nodes.parameter_sources import check_parameter_sources, section_matches
+from zc_perception.nodes.parameter_yaml import read_parameter_yaml
 
-_KEY = 'ros__parameters'
 # Parameters that every ROS node has.
 _EVERY_NODE = ('use_sim_time', 'start_type_description_service')
 _EVERY_NODE_PREFIXES = ('qos_overrides.',)
@@ -34,16 +32,7 @@ class ParameterFile:
         if not os.path.isfile(self.path):
             # launch_ros itself only warns and starts with defaults, which on a vehicle is the wrong camera.
             raise ConfigError(f"params_file '{self.path}' does not exist or is not a file{'; ' if hint else ''}{hint}")
-        try:
-            with open(self.path, encoding='utf-8') as file:
-                content = yaml.load(file, Loader=ParameterLoader)
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise ConfigError(f"params_file '{self.path}' can't be read: {' '.join(str(error).split())}") from error
-        if content is not None and not isinstance(content, Mapping):
-            raise ConfigError(f"params_file '{self.path}' has no sections such as '/**/capture:' with '{_KEY}:' below")
-        self._sections: dict[str, dict[str, Any]] = {}
-        for section, values in _sections(self.path, content or {}):
-            self._sections.setdefault(section, {}).update(values)
+        self._sections = dict(read_parameter_yaml(self.path, 'params_file'))
 
     def values(self, node: str) -> dict[str, Any]:
         """What the file says for a node, by parameter; nested ones by their names with dots.
@@ -110,21 +99,3 @@ def _specs(kind: str) -> tuple[Mapping[str, Any], Sequence[str]]:
 
     node = {'capture': CaptureNode, 'inference': InferenceNode, 'overlay': OverlayNode}[kind]
     return {spec.name: spec for spec in node.SPECS}, node.PREFIXES
-
-
-def _sections(path: str, content: Mapping[Any, Any], prefix: str = '') -> Iterator[tuple[str, dict[str, Any]]]:
-    for key, value in content.items():
-        name = f'{prefix}/{str(key).strip("/")}'
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"params_file '{path}': '{name.lstrip('/')}' needs '{_KEY}:' between the node's name and its parameters")
-        if _KEY in value:
-            yield name, dict(_flat(value[_KEY] or {}))
-        yield from _sections(path, {k: v for k, v in value.items() if k != _KEY}, name)
-
-
-def _flat(values: Mapping[Any, Any], prefix: str = '') -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f'{prefix}{key}.')
-        else:
-            yield f'{prefix}{key}', value

@@ -26,6 +26,7 @@ QUESTIONS = {
     'vic': 'library_answers:describe_vic',
     'ros': 'ros_answers:describe_ros',
     'parameters': 'ros_answers:check_parameters',
+    'recording': 'recording_answers:try_recording',
     'model': 'model_answers:try_model',
 }
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Iterator
 
 from zc_perception.camera.v4l2.formats import format_offers
 from zc_perception.errors import CameraError, FormatError
 from zc_perception.pixel.fourcc import NV12, fourcc_code
+from zc_perception.verify.doctor.asking import NoAnswerError
 from zc_perception.verify.doctor.camera_view import CameraView, FormatView, look_at, offers_size
 from zc_perception.verify.doctor.finding import Finding, Need, Status, ok, skip
 from zc_perception.verify.doctor.heap_nodes import rights_advice
@@ -138,15 +140,33 @@ def configured_cameras(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def _recording(system: System, camera: CameraNeed) -> Finding:
-    if camera.video and os.access(camera.video, os.R_OK):
-        return ok(f'{camera.video} can be read', camera.node)
     if not camera.video:
         advice = f'set it here, or when the node starts (-p {camera.node.rsplit("/", 1)[-1]}:video:=PATH)'
         return Finding(Status.WARN, "camera replay has no recording: parameter 'video' is empty", advice, camera.node)
-    return Finding(Status.FAIL, f"video '{camera.video}' can't be read", 'give video the path of a recording', camera.node)
+    path = str(system.root / camera.video.lstrip('/')) if camera.video.startswith('/') else camera.video
+    asked = {'video': path, **{name: getattr(camera, name) for name in ('width', 'height', 'framerate', 'replay_topic')}}
+    try:
+        answer = system.ask('recording', json.dumps(asked))
+    except NoAnswerError as error:
+        answer = {'error': str(error)}
+    if 'error' in answer:
+        return Finding(Status.FAIL, answer['error'], 'give video the path of a recording that can be played', camera.node)
+    return ok(f'{camera.video} can be played, {answer["width"]}x{answer["height"]}', camera.node, **answer)
+
+
+def _sharing(system: System, needs: Needs, camera: CameraNeed) -> list[str]:
+    """Other nodes with that camera's device, whatever link to it they name."""
+
+    def device(other: CameraNeed) -> str:
+        return os.path.realpath(system.root / other.device.lstrip('/'))
+
+    return [c.node for c in needs.cameras if c.camera == 'v4l2' and c.node != camera.node and device(c) == device(camera)]
 
 
 def _configured(system: System, needs: Needs, camera: CameraNeed) -> Finding:
+    if others := _sharing(system, needs, camera):
+        found = f'{camera.device} is the camera of {", ".join(others)} too, and only one node can have it'
+        return Finding(Status.FAIL, found, 'give each node a device of its own', camera.node, {'shared_with': others})
     view, number, problem = _view(system, camera.device, camera.pixel_format)
     there = ', '.join(_nodes(system)) or 'none'
     if number == errno.ENOENT:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -85,7 +86,7 @@ def read_options(system: System) -> tuple[dict[str, str], str]:
         try:
             raw = path.read_bytes()
             text = (gzip.decompress(raw) if raw[:2] == b'\x1f\x8b' else raw).decode(errors='replace')
-        except (OSError, EOFError, gzip.BadGzipFile):
+        except (OSError, EOFError, zlib.error):
             tried.append('/' + name)
             continue
         found = {(m[1] or m[3]).removeprefix('CONFIG_'): (m[2] or 'n').strip('"') for m in _LINE.finditer(text)}

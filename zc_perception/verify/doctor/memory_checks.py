@@ -120,7 +120,14 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
     total, free = cma or (0, 0)
     figures: dict[str, object] = {'total': total, 'free': free, 'needed': 0, 'pools': []}
     there = f'CmaTotal {total / _MIB:.0f} MiB, CmaFree {free / _MIB:.0f} MiB' if cma else 'there is no contiguous pool (CmaTotal)'
+    unreadable = None
+    if not system.read('proc/meminfo'):
+        found = "/proc/meminfo can't be read, which says how large the contiguous pool is"
+        unreadable = Finding(Status.WARN, found, 'mount /proc', '', figures)
     if not needs.known:
+        if unreadable is not None:
+            yield unreadable
+            return
         slot = compute_layout(NV12, 1920, 1080).buffer_size(0)
         if cma is None:
             yield skip(f'{there}; dma_heap/linux,cma, ISPs and cards without IOMMU need one', **figures)
@@ -145,6 +152,9 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
     words = ', '.join(_described(p) for p in pools)
     if all(p.contiguous is False for p in pools):
         yield skip(f'no pool is contiguous: {words}', **figures)
+        return
+    if unreadable is not None:
+        yield unreadable
         return
     text = f'{words}; {there}'
     advice = _LARGER

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeVar
 
 from zc_perception.errors import ConfigError
+from zc_perception.nodes.parameter_yaml import Section, read_parameter_yaml
 from zc_perception.verify.doctor.finding import Need
-from zc_perception.verify.doctor.parameter_file import Section, node_sections, nodes_named, parameters_of, read_parameter_file
+from zc_perception.verify.doctor.parameter_file import nodes_named, parameters_of
 
 T = TypeVar('T', 'CameraNeed', 'InferenceNeed')
 
@@ -35,6 +36,7 @@ class CameraNeed:
     sensor_id: int = 0
     libcamera_id: str = ''
     video: str = ''
+    replay_topic: str = ''
     shared_memory_group: str = ''
     realtime_priority: int = 0
     lock_memory: bool = False
@@ -110,6 +112,11 @@ class Needs:
             Need.POSSIBLE if name not in heaps and self.known and ('auto' in heaps or self.device_imports()) else self._need(name in heaps)
         )
 
+    def namespaces(self) -> tuple[str, ...]:
+        """Of all these nodes; empty: none."""
+        nodes = [camera.node for camera in self.cameras] + [inference.node for inference in self.inferences]
+        return tuple(dict.fromkeys(node.rpartition('/')[0] for node in nodes))
+
     def device_imports(self) -> bool:
         """Whether a device has to import buffers, so that a memfd won't do."""
         return any(i.accelerator == 'axl' for i in self.inferences) or any(
@@ -184,4 +191,4 @@ def read_needs(path: str, cameras: Sequence[str] = ()) -> Needs:
         if cameras:
             raise ConfigError('--cameras needs --params-file, which says what these cameras are')
         return Needs()
-    return needs_of(node_sections(read_parameter_file(path)), path, cameras)
+    return needs_of(read_parameter_yaml(path), path, cameras)

@@ -14,18 +14,23 @@ def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
     if not needs.known:
         yield skip('no parameter file was given (--params-file)')
         return
-    answer = system.ask('parameters', needs.path)
+    answer = system.ask('parameters', needs.path, *needs.namespaces())
     if 'error' in answer:
         problems, checked = list(needs.refused), None
     else:
         problems, checked = list(answer['problems']), answer['checked']
+    warnings = list(answer.get('warnings', ()))
+    figures = {'checked': checked, 'problems': problems, 'warnings': warnings}
     if problems:
-        figures = {'checked': checked, 'problems': problems}
-        yield Finding(Status.FAIL, f'{needs.path}: {"; ".join(problems)}', 'correct it: a node ends with such a line', '', figures)
+        said = '; '.join(problems + warnings)
+        yield Finding(Status.FAIL, f'{needs.path}: {said}', 'correct it: a node ends with such a line', '', figures)
         return
     if checked is None:
         advice = 'source ROS 2 to have every key checked; what the other checks read of it has the right types'
-        yield Finding(Status.WARN, f'{needs.path} could not be checked whole: {answer["error"]}', advice, '', {'checked': None})
+        yield Finding(Status.WARN, f'{needs.path} could not be checked whole: {answer["error"]}', advice, '', figures)
+    elif warnings:
+        advice = "correct it, unless it is another package's: the nodes start all the same"
+        yield Finding(Status.WARN, f'{needs.path}: {"; ".join(warnings)}', advice, '', figures)
     elif not checked:
         yield Finding(
             Status.WARN, f'{needs.path} has no parameter for the nodes of this package', 'name sections /**/capture, /**/inference', ''

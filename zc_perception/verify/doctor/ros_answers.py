@@ -8,14 +8,19 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from typing import Any
 
 from zc_perception.errors import ConfigError, nearest
-from zc_perception.verify.doctor.parameter_file import node_sections, read_parameter_file
+from zc_perception.nodes.parameter_sources import section_matches
+from zc_perception.nodes.parameter_yaml import Section, read_parameter_yaml
+from zc_perception.verify.doctor.parameter_file import nodes_named
 
 MESSAGES = ('sensor_msgs.msg', 'vision_msgs.msg', 'diagnostic_msgs.msg', 'std_srvs.srv', 'lifecycle_msgs.srv')
+# In front of and behind what rcl's parser has to say.
+_RCL_PREFIX, _RCL_PLACES = re.compile(r".*?params file: '.*?'\. Error: ", re.DOTALL), re.compile(r',? at \S+\.c:\d+')
 _OF_EVERY_NODE = ('use_sim_time', 'start_type_description_service')
 
 
@@ -79,46 +84,77 @@ def node_kinds() -> dict[str, Any]:
     return {kind.__module__.rpartition('.')[2]: kind for kind in _node_kinds(base)}
 
 
-def check_parameters(path: str) -> dict[str, Any]:
-    """What the nodes would say to a parameter file: one problem for each key or section that they refuse. Starts no node."""
+def _refusal(path: str) -> str:
+    """Why rcl can't parse the file; empty: it can. Neither the environment's domain nor a log file plays a part."""
+    rclpy = importlib.import_module('rclpy')
+    context = rclpy.Context()
     try:
-        sections = node_sections(read_parameter_file(path))
+        context.init(['--ros-args', '--params-file', path], initialize_logging=False, domain_id=0)
+    except Exception as error:  # rclpy has several classes of its own for this
+        reason = ' '.join(_RCL_PLACES.sub('', _RCL_PREFIX.sub('', str(error))).split())
+        return f'ROS refuses it: {reason}'
+    context.try_shutdown()
+    return ''
+
+
+def _overridden(index: int, key: str, nodes: Sequence[str], sections: Sequence[Section]) -> bool:
+    """Whether all nodes that a section is for get another value from a later one."""
+    meant = [node for node in nodes if section_matches(sections[index][0], node)]
+    later = [section for section, values in sections[index + 1 :] if key in values]
+    return bool(meant) and all(any(section_matches(section, node) for section in later) for node in meant)
+
+
+def check_parameters(path: str, *namespaces: str) -> dict[str, Any]:
+    """What the nodes would say to a parameter file: problems that end a node, and what it only warns of. Starts no node.
+
+    :param namespaces: of the nodes that are going to have the file, besides those that it names; an empty text is the root, none: unknown.
+    """
+    try:
+        sections = read_parameter_yaml(path)
     except ConfigError as error:
-        return {'problems': [str(error)], 'checked': 0}
+        return {'problems': [str(error)], 'warnings': [], 'checked': 0}
     try:
         kinds = node_kinds()
     except ImportError as error:
         return {'error': f'the nodes could not be imported: {error}'}
+    if refusal := _refusal(path):
+        return {'problems': [refusal], 'warnings': [], 'checked': 0}
     problems: list[str] = []
-    elsewhere = {spec.name for kind in kinds.values() for spec in kind.SPECS}
+    warnings: list[str] = []
+    elsewhere = {spec.name: spec for kind in kinds.values() for spec in kind.SPECS}
     prefixes = ('qos_overrides.', *(prefix for kind in kinds.values() for prefix in getattr(kind, 'PREFIXES', ())))
     checked = 0
-    for section, values in sections:
+    nodes = [f'{space}/{kind}' for space in namespaces for kind in kinds] + [node for kind in kinds for node in nodes_named(kind, sections)]
+    for index, (section, values) in enumerate(sections):
         name = section.rsplit('/', 1)[-1]
         kind = kinds.get(name)
         if kind is None and '*' not in name:
             if hint := nearest(name, kinds):
                 problems.append(f"section '{section}': there is no node '{name}' here{hint}")
             continue  # another package's node
+        meant = [f'{space}/{name}' for space in namespaces]
+        if meant and name in ('capture', 'inference') and '*' not in section and section not in meant:
+            problems.append(f"section '{section}': there is no such node here; nodes are {', '.join(meant)}")
+            continue
         for key, value in values.items():
             checked += 1
-            problems += _problem(section, key, value, kind, kinds, elsewhere, prefixes)
-    return {'problems': problems, 'checked': checked, 'nodes': sorted(kinds)}
+            if key in _OF_EVERY_NODE or key.startswith(prefixes):
+                continue
+            if kind is None and key not in elsewhere:  # another package's parameter, or a typing error
+                if hint := nearest(key, elsewhere):
+                    warnings.append(f"section '{section}': no node here has a parameter '{key}'{hint}")
+                continue
+            has_it = kind is None or any(spec.name == key for spec in kind.SPECS)
+            unheard = has_it and _overridden(index, key, nodes, sections)
+            (warnings if unheard else problems).extend(_problem(section, key, value, kind, kinds))
+    return {'problems': problems, 'warnings': warnings, 'checked': checked, 'nodes': sorted(kinds)}
 
 
-def _problem(
-    section: str, key: str, value: Any, kind: Any, kinds: dict[str, Any], elsewhere: set[str], prefixes: tuple[str, ...]
-) -> Iterator[str]:
+def _problem(section: str, key: str, value: Any, kind: Any, kinds: dict[str, Any]) -> Iterator[str]:
     """At most one. *kind* is ``None`` for a section of every node, whose keys need only suit those that have them."""
-    if key in _OF_EVERY_NODE or key.startswith(prefixes):
-        return
     specs = [spec for k in ([kind] if kind else kinds.values()) for spec in k.SPECS if spec.name == key]
     if not specs:
-        if kind is not None:
-            yield f"section '{section}': parameter '{key}' is unknown{nearest(key, [s.name for s in kind.SPECS])}"
-        elif hint := nearest(key, elsewhere):
-            yield f"section '{section}': no node has a parameter '{key}'{hint}"
-        return
+        yield f"section '{section}': parameter '{key}' is unknown{nearest(key, [s.name for s in kind.SPECS])}"
     for spec in specs:
         try:
             spec.convert(value)

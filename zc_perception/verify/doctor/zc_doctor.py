@@ -42,12 +42,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _write(path: Path, result: dict[str, Any]) -> None:
-    """Whole or not at all."""
+    """Whole or not at all; a link stays one, and what it leads to is written."""
     text = json.dumps(result, indent=1, allow_nan=False) + '\n'
     try:
         if path.exists() and not path.is_file():  # such as /dev/stderr
             path.write_text(text, encoding='utf-8')
             return
+        path = Path(os.path.realpath(path))
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f'.{path.name}.{os.getpid()}')
         unfinished.write_text(text, encoding='utf-8')

@@ -1,0 +1,46 @@
+"""What rcl itself makes of a parameter file: the judge of everything here that reads such files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import rclpy
+from rclpy.node import Node
+
+from zc_perception.link.rclpy_compat import parameter_overrides
+
+
+def rcl_reads(path: Path, domain: int, nodes: Sequence[str] = ('/capture',)) -> dict[str, dict[str, Any]] | None:
+    """What nodes of these full names are given; ``None``: rcl refuses the file. A parameter without a value is ``None``."""
+    context = rclpy.Context()
+    try:
+        context.init(['--ros-args', '--params-file', str(path)], initialize_logging=False, domain_id=domain)
+    except Exception as error:  # rclpy has several classes of its own for this
+        assert "Couldn't parse params file" in str(error), error
+        return None
+    found = {}
+    try:
+        for full_name in nodes:
+            namespace, _, name = full_name.rpartition('/')
+            node = Node(name, context=context, namespace=namespace or '/', start_parameter_services=False, enable_rosout=False)
+            found[full_name] = {key: parameter.value for key, parameter in parameter_overrides(node).items()}
+            node.destroy_node()
+        return found
+    finally:
+        context.try_shutdown()
+
+
+def comparable(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values with their types. rcl has none for an empty list; a NaN equals itself, and -0.0 isn't 0.0."""
+    return {name: _typed(value) for name, value in values.items()}
+
+
+def _typed(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_typed(item) for item in value] or 'nothing'
+    if isinstance(value, float):
+        return 'float', 'nan' if math.isnan(value) else value.hex()
+    return 'nothing' if value is None else (type(value).__name__, value)

@@ -1,0 +1,209 @@
+"""Reads parameter files as rcl does, for everybody here who has to read one: YAML's own rules take other values from the same text.
+
+Source: observed of ``rcl_yaml_param_parser``, which reads YAML's events, not its types. A value without quotes is a boolean, else what
+``strtol`` takes whole, else what ``strtod`` takes whole, else a text: ``010`` is 8, ``3e1`` is 30.0, ``1_280``, ``2020-01-01`` and ``~``
+are texts. A section or key that comes again is added to the first. What rcl takes but makes something else of than it says is refused
+here, so that neither a node nor a launch file starts with it: a mapping with nothing in it, a list in a list, a key that comes again with
+another type, what comes behind a nested name with a dot.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import yaml
+
+from zc_perception.errors import ConfigError
+
+KEY = 'ros__parameters'
+Section = tuple[str, dict[str, Any]]
+"""Full name with wildcards, and its parameters by their names with dots."""
+
+_BOOLEANS = {
+    text: value
+    for value, words in ((True, ('y', 'yes', 'true', 'on')), (False, ('n', 'no', 'false', 'off')))
+    for word in words
+    for text in (word, word.capitalize(), word.upper())
+}
+_SPECIAL = dict.fromkeys(('.nan', '.NaN', '.NAN'), math.nan) | {
+    sign + text: value for sign, value in (('', math.inf), ('+', math.inf), ('-', -math.inf)) for text in ('.inf', '.Inf', '.INF')
+}
+_TOKEN = re.compile(r'[A-Za-z_][A-Za-z0-9_]*|\*\*?')
+_UNSAFE = re.compile('[\0\ud800-\udfff]')
+_STRING_TAG = 'tag:yaml.org,2002:str'
+_DEEPEST = 100
+_C = ctypes.CDLL(None, use_errno=True)
+_C.strtol.argtypes, _C.strtol.restype = (ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_int), ctypes.c_long
+_C.strtod.argtypes, _C.strtod.restype = (ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p)), ctypes.c_double
+
+
+def _whole(function: Any, text: str, *base: int) -> Any:
+    """What a C function makes of all of the text; ``None``: it stops before the end, or the number is out of its range."""
+    raw = text.encode()
+    buffer, end = ctypes.create_string_buffer(raw), ctypes.c_void_p()
+    ctypes.set_errno(0)
+    value = function(ctypes.cast(buffer, ctypes.c_char_p), ctypes.byref(end), *base)
+    return value if not ctypes.get_errno() and end.value == ctypes.addressof(buffer) + len(raw) else None
+
+
+def plain_value(text: str) -> bool | int | float | str:
+    """What rcl takes a value without quotes for.
+
+    :param text: not empty, without NUL.
+    """
+    if text in _BOOLEANS:
+        return _BOOLEANS[text]
+    whole: int | None = _whole(_C.strtol, text, 0)
+    if whole is not None:
+        return whole
+    number: float | None = _SPECIAL.get(text, _whole(_C.strtod, text))
+    return text if number is None else number
+
+
+def _kind(value: Any) -> tuple[type, ...]:
+    """Its type in ROS; an empty list has one of its own."""
+    return (list, *(type(item) for item in value[:1])) if isinstance(value, list) else (type(value),)
+
+
+class _Reader:
+    """Makes sections of a file's events.
+
+    :param where: begins every message.
+    """
+
+    def __init__(self, events: Iterator[yaml.Event], where: str) -> None:
+        self._events = events
+        self._where = where
+        self.sections: dict[str, dict[str, Any]] = {}
+
+    def read(self) -> None:
+        """All documents; they are one file.
+
+        :raises ConfigError: says what is wrong, and in which line.
+        """
+        for event in self._events:
+            if isinstance(event, yaml.MappingStartEvent):
+                self._namespace('', _DEEPEST)
+            elif isinstance(event, yaml.NodeEvent):
+                self._refuse(event, f"has no sections such as '/**/capture:' with '{KEY}:' below", said=True)
+
+    def _refuse(self, event: yaml.Event, problem: str, *, said: bool = False) -> NoReturn:
+        line = '' if event.start_mark is None else f', line {event.start_mark.line + 1}'
+        raise ConfigError(f'{self._where} {problem}' if said else f'{self._where}{line}: {problem}')
+
+    def _next(self) -> yaml.Event:
+        event = next(self._events)
+        if isinstance(event, yaml.AliasEvent):
+            self._refuse(event, f"'*{event.anchor}' is an alias, which ROS doesn't take; write the value again")
+        return event
+
+    def _text(self, event: yaml.ScalarEvent) -> str:
+        if _UNSAFE.search(event.value):
+            self._refuse(
+                event, f'{event.value!r} has a NUL or half a surrogate pair in it, which no text in ROS can have; write it without'
+            )
+        return event.value
+
+    def _pairs(self, deeper: int) -> Iterator[tuple[yaml.ScalarEvent, str, yaml.Event]]:
+        """Keys of a mapping that has begun, as events and texts, and the events that begin their values."""
+        while not isinstance(key := self._next(), yaml.MappingEndEvent):
+            if not deeper:
+                self._refuse(key, f'it is nested in more than {_DEEPEST} levels')
+            if not isinstance(key, yaml.ScalarEvent) or not key.value:
+                self._refuse(key, 'a key must be a name')
+            yield key, self._text(key), self._next()
+
+    def _namespace(self, name: str, deeper: int) -> None:
+        """Sections and namespaces below *name*, which is as it is written."""
+        ended = False
+        for key, text, value in self._pairs(deeper):
+            below = f'{name.removesuffix("/")}/{text}' if name else text
+            if ended:
+                self._refuse(key, f"'{text}' comes behind '{KEY}' of '{name}', where ROS expects the next node; put it in front")
+            elif text.startswith(KEY):
+                if text != KEY or not name:
+                    self._refuse(key, f"'{text}' must be '{KEY}', below a node's name")
+                self._parameters(value, self._section(key, name), '', deeper - 1)
+                ended = True
+            elif isinstance(value, yaml.MappingStartEvent):
+                self._namespace(below, deeper - 1)
+            else:
+                self._refuse(key, f"'{below.lstrip('/')}' needs '{KEY}:' between the node's name and its parameters")
+
+    def _section(self, event: yaml.Event, name: str) -> dict[str, Any]:
+        tokens = name.removeprefix('/').split('/')
+        if not all(_TOKEN.fullmatch(token) for token in tokens):
+            allowed = "names of letters, digits and '_' that begin with no digit, '*' or '**', with a '/' between"
+            self._refuse(event, f"'{name}' can't be a node's full name; it must be {allowed}")
+        return self.sections.setdefault('/' + '/'.join(tokens), {})
+
+    def _parameters(self, begins: yaml.Event, values: dict[str, Any], prefix: str, deeper: int) -> None:
+        if not isinstance(begins, yaml.MappingStartEvent):
+            self._refuse(begins, f"'{KEY}:' needs parameters below, as NAME: VALUE; leave the section out if it has none")
+        empty, dotted = True, ''
+        for key, text, value in self._pairs(deeper):
+            name, empty = prefix + text, False
+            if dotted:
+                self._refuse(
+                    key, f"'{text}' comes behind '{dotted}', a name with a dot that has others below, and ROS mixes them up; move it up"
+                )
+            if isinstance(value, yaml.MappingStartEvent):
+                if name in values:
+                    self._refuse(key, f"parameter '{name}' is given as {values[name]!r} and with others below, which ROS puts in its place")
+                self._parameters(value, values, f'{name}.', deeper - 1)
+                dotted = text if prefix and '.' in text else ''
+                continue
+            new = self._list(name) if isinstance(value, yaml.SequenceStartEvent) else self._value(name, value)
+            if name in values and _kind(values[name]) != _kind(new):
+                both = f'{values[name]!r} and as {new!r}'
+                self._refuse(key, f"parameter '{name}' is given as {both}, and ROS doesn't take the last; write it once")
+            values[name] = new
+        if empty and prefix:
+            self._refuse(begins, f"'{prefix[:-1]}' has nothing below, and ROS puts there what follows; leave it out")
+
+    def _value(self, name: str, event: yaml.Event) -> bool | int | float | str:
+        assert isinstance(event, yaml.ScalarEvent)
+        text = self._text(event)
+        if event.style in ('"', "'"):
+            return text
+        if not text:
+            self._refuse(event, f"parameter '{name}' has no value; an empty text is '', an empty list []")
+        return text if event.tag == _STRING_TAG else plain_value(text)
+
+    def _list(self, name: str) -> list[Any]:
+        found: list[Any] = []
+        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
+            if not isinstance(event, yaml.ScalarEvent):
+                self._refuse(event, f"parameter '{name}' is a list with lists or mappings in it; ROS has lists of values only")
+            found.append(self._value(name, event))
+            if type(found[-1]) is not type(found[0]):
+                both = f'{found[0]!r} and {found[-1]!r}'
+                self._refuse(event, f"parameter '{name}' is a list with {both} in it; all must be of one type: put quotes around texts")
+        return found
+
+
+def read_parameter_yaml(path: str, called: str = 'parameter file') -> list[Section]:
+    """A parameter file's sections, in the order of their first lines: a node gets those that match it, later ones on top.
+
+    :param called: what messages call the file.
+    :raises ConfigError: it can't be read, or is no parameter file for ROS.
+    """
+    where = f"{called} '{path}'"
+    try:
+        with open(path, 'rb') as file:
+            raw = file.read()
+    except OSError as error:
+        raise ConfigError(f"{where} can't be read: {error.strerror}; name another one") from error
+    reader = _Reader(yaml.parse(raw, Loader=yaml.SafeLoader), where)
+    try:
+        reader.read()
+    except yaml.MarkedYAMLError as error:
+        line = '' if error.problem_mark is None else f'line {error.problem_mark.line + 1}: '
+        raise ConfigError(f"{where} can't be read: {line}{error.problem}") from error
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        raise ConfigError(f"{where} can't be read: it is no YAML: {' '.join(str(error).split())}") from error
+    return list(reader.sections.items())
