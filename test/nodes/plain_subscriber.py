@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument('--until-images', type=int, default=sys.maxsize, help='end when so many came')
     parser.add_argument('--until-detections', type=int, default=sys.maxsize, help='end when so many arrays came')
     parser.add_argument('--until-silent', type=float, default=0.0, help='end when no detections came for so long after the first')
-    parser.add_argument('--until-eof', action='store_true', help='end when stdin is closed')
+    parser.add_argument('--until-eof', action='store_true', help='end when stdin is closed and what had come was taken')
     parser.add_argument('--namespace', default='')
     options = parser.parse_args()
     rclpy.init()
@@ -70,13 +70,15 @@ def main() -> None:
     node.create_subscription(LabelInfo, 'label_info', on_labels, latched)
     if options.image:
         node.create_subscription(Image, 'image_raw', on_image, 1)
-    closed = threading.Event()
+    closed = []
     if options.until_eof:
-        threading.Thread(target=lambda: (sys.stdin.read(), closed.set()), daemon=True).start()
+        threading.Thread(target=lambda: (sys.stdin.read(), closed.append(time.monotonic())), daemon=True).start()
     print('listening', flush=True)
     end = time.monotonic() + options.seconds
-    while time.monotonic() < end and not closed.is_set():
+    while time.monotonic() < end:
         rclpy.spin_once(node, timeout_sec=0.1)
+        if closed and time.monotonic() - max(last[0], *closed) > 1.0:
+            break
         if options.until_silent and last[0] and time.monotonic() - last[0] > options.until_silent:
             break
         if seen['images'] >= options.until_images or len(seen['detections']) >= options.until_detections:

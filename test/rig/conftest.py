@@ -1,18 +1,37 @@
-"""The rig for all tests that boot it."""
+"""The rig for all tests that boot it, and what it did for them."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from . import Rig, RigUnavailable
+from . import Rig, RigResult, RigUnavailable
+
+_BOOTS = pytest.StashKey[list[tuple[str, RigResult]]]()
+
+
+class _CountedRig(Rig):
+    """Remembers what each boot was for and how it ended."""
+
+    def __init__(self, boots: list[tuple[str, RigResult]]) -> None:
+        super().__init__()
+        self._boots = boots
+
+    def run(self, *arguments: Any, **options: Any) -> RigResult:
+        """See :class:`Rig`."""
+        result = super().run(*arguments, **options)
+        test = os.environ.get('PYTEST_CURRENT_TEST', '').rpartition(' ')[0]
+        self._boots.append((Path(test.partition('::')[0]).name, result))
+        return result
 
 
 @pytest.fixture(scope='session')
-def rig() -> Rig:
+def rig(request: pytest.FixtureRequest) -> Rig:
     """Return a prepared rig; where there cannot be one the tests are skipped, or fail if it is required."""
-    rig = Rig()
+    rig = _CountedRig(request.config.stash.setdefault(_BOOTS, []))
     try:
         rig.prepare()
     except RigUnavailable as error:
@@ -20,3 +39,16 @@ def rig() -> Rig:
             raise
         pytest.skip(f'no kernel rig here: {error}')
     return rig
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say how often the rig was booted, for which file, and how long that took."""
+    boots = config.stash.get(_BOOTS, [])
+    if not boots:
+        return
+    terminalreporter.section('kernel rig')
+    for name in dict.fromkeys(name for name, _ in boots):
+        results = [result for file, result in boots if file == name]
+        seconds, complaints = sum(result.wall_s for result in results), sum(len(result.complaints) for result in results)
+        terminalreporter.write_line(f'{name:24s} {len(results):2d} boots {seconds:7.1f} s  {complaints} complaints of the kernel')
+    terminalreporter.write_line(f'{"all":24s} {len(boots):2d} boots {sum(result.wall_s for _, result in boots):7.1f} s')

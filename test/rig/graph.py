@@ -1,24 +1,34 @@
-"""The node graph in the rig: one boot, a cached and an uncached run, and what must hold of their figures."""
+"""The node graph in the rig: one boot, several runs, and what must hold of each: by ``zc_verify``, and by what this test sees itself."""
 
 from __future__ import annotations
 
 import compileall
 import json
+import shutil
 import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from . import Rig, RigResult
+from .guest.graph_variants import MEMORY_MIB, RUNS, VARIANTS, VIVID
 
 NPU = '0000:01:00.0'
 KNOWN_EXPORTERS = ('videobuf2_vmalloc', 'videobuf2_dma_contig', 'system', 'udmabuf', 'nvmap', 'tegra-buf')
-CACHED_FRAMES = 300
-UNCACHED_FRAMES = 60
-# Enough for a machine that is several times too slow: the figures say how quick it was, a check must not.
-TIMEOUT_S = 480.0
-_BYTE_CODE = (Path(__file__).parent, Path(__file__).parents[1] / 'nodes', Path(__file__).parents[2] / 'zc_perception')
+#: Enough for a machine that is several times too slow: the figures say how quick it was, a check must not.
+TIMEOUT_S = 1800.0
+ENVIRONMENT = {'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}
+INVARIANTS = ('I1', 'I2', 'I3', 'I4')
+#: What the document's own script writes.
+DOCUMENT_KEYS = ('I1_attach_count_ge2', 'I2_known_exporter', 'I3_axl_imports', 'I4_no_memcpy_hot')
+#: Which run which part of the result is taken from: the restated checks are proved where nothing is imported per frame, the document's
+#: literal ones where they can hold.
+OF_RUN = {'checks': 'cached', 'document': 'document'}
+_TEST = Path(__file__).resolve().parents[1]
+_BYTE_CODE = (Path(__file__).parent, _TEST / 'nodes', _TEST.parent / 'zc_perception')
 _SCRIPT = Path(__file__).parent / 'guest' / 'graph_run.py'
+Checks = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -29,44 +39,68 @@ class GraphRuns:
     runs: dict[str, dict[str, Any]]
 
 
-def graph_command(cached: int, uncached: int) -> list[str]:
-    """What runs both variants in the guest.
-
-    The guest can't keep what it compiles, and compiles a dozen times slower than we do: hence the byte code from here.
-    """
+def compile_for_guest() -> None:
+    """The guest can't keep what it compiles, and compiles a dozen times slower than we do: hence the byte code from here."""
     for folder in _BYTE_CODE:
         compileall.compile_dir(folder, quiet=2)
-    return [sys.executable, str(_SCRIPT), f'cached:{cached}', f'uncached:{uncached}']
+
+
+def graph_command(wanted: Mapping[str, int], *, whole: bool = False) -> list[str]:
+    """What runs these variants in the guest, with so many frames each.
+
+    :param whole: ``zc_verify`` judges all of these frames, and draws each run; else as many as the variant says, and draws one of them.
+    """
+    compile_for_guest()
+    words = []
+    for name, frames in wanted.items():
+        options = [] if whole or name == OF_RUN['document'] else ['--no-sampling', '--no-picture']
+        words.append(':'.join((name, str(frames), str(frames if whole else VARIANTS[name].verified), *options)))
+    return [sys.executable, str(_SCRIPT), *words]
+
+
+def clear_runs(out_dir: Path, names: Iterable[str]) -> None:
+    """Throw away what an earlier run left."""
+    for name in names:
+        shutil.rmtree(out_dir / name, ignore_errors=True)
 
 
 def read_runs(out_dir: Path) -> dict[str, dict[str, Any]]:
     """The figures that the guest left, by variant."""
-    found = {name: out_dir / f'{name}.json' for name in ('cached', 'uncached')}
+    found = {name: out_dir / name / 'figures.json' for name in VARIANTS}
     return {name: json.loads(path.read_text(encoding='utf-8')) for name, path in found.items() if path.exists()}
 
 
-def run_graph(rig: Rig, out_dir: Path, cached: int = CACHED_FRAMES, uncached: int = UNCACHED_FRAMES) -> GraphRuns:
-    """Boot once and run both variants."""
-    for name in ('cached', 'uncached'):
-        (out_dir / f'{name}.json').unlink(missing_ok=True)
-    environment = {'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}
-    boot = rig.run(graph_command(cached, uncached), timeout=TIMEOUT_S, out_dir=out_dir, vivid=True, env=environment)
+def run_graph(rig: Rig, out_dir: Path, wanted: Mapping[str, int]) -> GraphRuns:
+    """Boot once and run these variants; ``zc_verify`` judges every frame."""
+    clear_runs(out_dir, VARIANTS)
+    command = graph_command(wanted, whole=True)
+    boot = rig.run(command, timeout=TIMEOUT_S, out_dir=out_dir, vivid=VIVID, env=ENVIRONMENT, memory_mib=MEMORY_MIB)
     return GraphRuns(boot, read_runs(out_dir))
 
 
-def checks_of(run: dict[str, Any], wanted: int) -> dict[str, dict[str, Any]]:
-    """Every check of one run: whether it holds, and the figures that say so."""
-    cached = run['variant'] == 'cached'
+def checks_of(run: dict[str, Any], wanted: int, verified: int | None = None) -> Checks:
+    """Every check of one run: whether it holds, and the figures that say so. One is ``zc_verify``'s verdict, the others are our own.
+
+    :param verified: of how many frames ``zc_verify`` must have judged; ``None``: of all that were wanted.
+    """
+    variant = VARIANTS[run['variant']]
     submitted = run['submitted_inodes']
     attached = {int(inode) for inode, devices in run['attached'].items() if NPU in devices}
     # Without the cache, imports on trial before the first frame are given back at once and are no frame's: they count apart.
-    trials = run['trial_imports']
-    imports_wanted = len(submitted) if cached else run['traced_submits']
+    trials = run['trial_imports'] * variant.buffers
+    # With it each of the pool's buffers is imported once; not all of a pool need ever carry a frame.
+    imported = set(run['traced_import_inodes'])
+    imports_wanted = len(imported & set(run['pool_inodes'])) if variant.cached else run['traced_submits'] * variant.buffers
     table = {
         'frames': (run['frames'] >= wanted, {'frames': run['frames'], 'wanted': wanted, 'camera_fps': run['camera_fps']}),
+        'layout': (
+            (run['buffers'], run['strides'], run['rows']) == ([variant.buffers], [list(variant.strides)], [list(variant.rows)]),
+            {'buffers': run['buffers'], 'strides': run['strides'], 'rows': run['rows']},
+        ),
         'content': (
-            run['frames'] > 0 and run['crc_equal'] == run['frames'] and run['distinct_contents'] > run['frames'] // 2,
-            {'crc_equal': run['crc_equal'], 'frames': run['frames'], 'distinct_contents': run['distinct_contents']},
+            # All of those that the node was done with, and not one picture again and again.
+            0 < run['crc_equal'] == run['frames'] == run['processed'] and run['distinct_contents'] > run['frames'] // 2,
+            {'crc_equal': run['crc_equal'], 'processed': run['processed'], 'distinct_contents': run['distinct_contents']},
         ),
         'results': (
             run['boxes_equal'] == run['frames'] == run['fences_good'] and run['failed'] == 0,
@@ -74,15 +108,16 @@ def checks_of(run: dict[str, Any], wanted: int) -> dict[str, dict[str, Any]]:
         ),
         'I1': (
             # Without the cache an attachment lasts as long as its job: there the trace says it for every one.
-            bool(submitted) and set(submitted) <= (attached if cached else set(run['traced_import_inodes'])),
-            {'source': 'bufinfo' if cached else 'trace', 'submitted': submitted, 'attached': sorted(attached), 'looks': run['looks']},
+            bool(submitted) and set(submitted) <= (attached if variant.cached else set(run['traced_import_inodes'])),
+            {'source': 'bufinfo' if variant.cached else 'trace', 'submitted': submitted, 'attached': sorted(attached),
+             'looks': run['looks']},
         ),
         'I2': (
             bool(run['exporters']) and set(run['exporters']) <= set(KNOWN_EXPORTERS),
             {'source': 'debugfs bufinfo', 'exporters': run['exporters']},
         ),
         'I3': (
-            set(submitted) <= set(run['traced_import_inodes']) and run['traced_imports'] - trials == imports_wanted,
+            bool(submitted) and set(submitted) <= imported and run['traced_imports'] - trials == imports_wanted,
             {'source': 'trace', 'imports': run['traced_imports'] - trials, 'wanted': imports_wanted, 'submits': run['traced_submits'],
              'trial_imports': trials},
         ),
@@ -102,19 +137,51 @@ def checks_of(run: dict[str, Any], wanted: int) -> dict[str, dict[str, Any]]:
             not run['left_in_bufinfo'] and not any(run['left_on_device'].values()),
             {'bufinfo': run['left_in_bufinfo'], 'device': run['left_on_device']},
         ),
+        'verify': _verified(run, wanted if verified is None else verified),
     }  # fmt: skip
-    return {name: {'holds': bool(holds), **figures} for name, (holds, figures) in table.items()}
+    return {name: {'holds': bool(holds), **figures} for name, (holds, figures) in table.items() if name in check_names(run['variant'])}
 
 
-def result_of(graph: GraphRuns, kernel: str, wanted: dict[str, int]) -> dict[str, Any]:
+def check_names(variant: str) -> list[str]:
+    """What is checked of a variant. The CPU draws the pixels of some, so that I4 is not theirs."""
+    names = ['frames', 'layout', 'content', 'results', 'I1', 'I2', 'I3', 'I4', 'link', 'subscriber', 'nothing_left', 'verify']
+    without = {'I4'} if VARIANTS[variant].drawn else set()
+    without |= set() if VARIANTS[variant].verified else {'verify'}
+    return [name for name in names if name not in without]
+
+
+def _verified(run: dict[str, Any], wanted: int) -> tuple[bool, dict[str, Any]]:
+    """``zc_verify``'s verdict: everything measured, everything true, and the document's four where they can be; waits counted."""
+    verdict = run['verify']
+    checks = {name: verdict.get('checks', {}).get(name, {}) for name in INVARIANTS}
+    good = all(check.get('holds') is True and check.get('measured') is True for check in checks.values())
+    figures: dict[str, Any] = {'exit': verdict.get('exit'), 'pass': verdict.get('pass'), 'frames': verdict.get('frames')}
+    figures |= {name: check.get('holds') for name, check in checks.items()}
+    detail = verdict.get('detail', {})
+    figures['fence_waits'] = detail.get('fence_wait_lines', 0) + detail.get('fence_waits_by_poll', 0)
+    figures['exporters'] = detail.get('exporters', [])
+    holds = good and figures['exit'] == 0 and figures['pass'] is True and (figures['frames'] or 0) >= wanted
+    holds = holds and figures['fence_waits'] >= wanted and bool(figures['exporters']) and 'timeline' in verdict.get('files', {})
+    if run['variant'] == OF_RUN['document']:
+        figures['pass_document'] = verdict.get('pass_document')
+        holds = holds and figures['pass_document'] is True and all(verdict.get(key) is True for key in DOCUMENT_KEYS)
+    return holds, figures
+
+
+def result_of(graph: GraphRuns, kernel: str, wanted: Mapping[str, int]) -> dict[str, Any]:
     """The content of ``build/rig/result.json``."""
-    runs = {}
+    runs: dict[str, dict[str, Any]] = {}
     for variant, frames in wanted.items():
-        run = graph.runs.get(variant)
-        runs[variant] = {'checks': {} if run is None else checks_of(run, frames), 'figures': run}
-    complete = all(runs[variant]['checks'] for variant in wanted)
+        run = dict(graph.runs.get(variant, {}))
+        checks = checks_of(run, frames) if run else {}
+        runs[variant] = {'checks': checks, 'verify': run.pop('verify', {}), 'figures': run or None}
+    complete = set(wanted) >= set(RUNS) and all(run['checks'] for run in runs.values())
+    document = runs.get(OF_RUN['document'], {}).get('verify', {})
     return {
         'pass': graph.boot.ok and complete and all(check['holds'] for run in runs.values() for check in run['checks'].values()),
+        'checks': runs.get(OF_RUN['checks'], {}).get('verify', {}).get('checks', {}),
+        **{key: document.get(key) for key in (*DOCUMENT_KEYS, 'detail', 'pass_document')},
+        'of_run': OF_RUN,
         'kernel': kernel,
         'wall_s': round(graph.boot.wall_s, 1),
         'boot_s': graph.boot.boot_s,

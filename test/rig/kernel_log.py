@@ -60,3 +60,11 @@ def complaints(log: str) -> list[str]:
     """Return the lines of `log` that no healthy kernel prints, in their order."""
     log = _VIVID_LATE.sub('', log.partition(_SYSRQ)[0])
     return [line for line in log.splitlines() if _COMPLAINTS.search(line) and not _HARMLESS.search(line)]
+
+
+def died_of_emulation(log: str) -> bool:
+    """Whether the guest met a breakpoint that its kernel had set for a moment, to rewrite code, and had taken back already.
+
+    The kernel makes sure that no processor can; QEMU's translated code does not keep to that. It says nothing about us.
+    """
+    return 'Oops: int3' in log

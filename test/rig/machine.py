@@ -130,6 +130,7 @@ def command_line(qemu: str, boot: Boot) -> list[str]:
         'mitigations=off',
         'intel_iommu=on',
         'no_timer_check',  # on a loaded host its timer comes too late, and the kernel panics
+        'rcupdate.rcu_cpu_stall_timeout=120 watchdog_thresh=60',  # there the guest may stand still for longer than by default
         'kfence.sample_interval=20',  # Debian builds it in but leaves it off
         boot.append,
     ]

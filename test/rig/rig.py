@@ -11,7 +11,7 @@ from pathlib import Path
 
 from environment.paths import locked
 
-from . import cache, initramfs, machine, module_build, packages
+from . import cache, initramfs, kernel_log, machine, module_build, packages
 from .errors import RigUnavailable
 from .initramfs import GUEST_SHARE
 
@@ -97,7 +97,10 @@ class Rig:
             qemu_args=qemu_args,
             memory_mib=memory_mib,
         )
-        return machine.run(boot)
+        result = machine.run(boot)
+        if result.rc == machine.RC_NOT_FINISHED and kernel_log.died_of_emulation(result.console):
+            result = machine.run(boot)  # once more, and no more
+        return result
 
 
 def _parameters(given: str | Mapping[str, object] | bool | None) -> str:

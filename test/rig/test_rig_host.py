@@ -9,6 +9,7 @@ import shutil
 import stat
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from environment.errors import SetupError
@@ -354,3 +355,28 @@ def test_crcs_are_those_of_the_rows_alone() -> None:
     # zlib's well-known check value is that of '123456789'.
     padded = PlanePixels(b'...123xx456xx789', stride=5, offset=3)
     assert expected_crcs('R8', 3, 3, [padded]) == [0xCBF43926]
+
+
+@pytest.mark.parametrize(
+    ('consoles', 'boots', 'rc'),
+    [
+        (['Oops: int3: 0000 [#1] PREEMPT SMP', ''], 2, 0),
+        (['Oops: int3: 0000 [#1]', 'Oops: int3: 0000 [#1]'], 2, machine.RC_NOT_FINISHED),
+        (['Oops: general protection fault', ''], 1, machine.RC_NOT_FINISHED),
+    ],
+)
+def test_only_what_emulation_breaks_is_booted_again_and_only_once(
+    consoles: list[str], boots: int, rc: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[machine.Boot] = []
+
+    def boot(given: machine.Boot) -> machine.RigResult:
+        seen.append(given)
+        console = consoles[len(seen) - 1]
+        return machine.RigResult(machine.RC_NOT_FINISHED if console else 0, '', '', '', console, tmp_path, 1.0)
+
+    kernel = SimpleNamespace(image=tmp_path, busybox=tmp_path)
+    monkeypatch.setattr(rig_module.Rig, '_prepared', lambda self: (kernel, tmp_path, tmp_path))
+    monkeypatch.setattr(machine, 'run', boot)
+    assert rig_module.Rig().run(['true'], timeout=1, out_dir=tmp_path).rc == rc
+    assert len(seen) == boots

@@ -116,6 +116,15 @@ def test_frames_end_the_measurement(tmp_path: Path) -> None:
     assert result_in(tmp_path)['frames'] >= 20
 
 
+def test_sampling_that_is_left_out_is_told_and_its_key_is_not_known(tmp_path: Path) -> None:
+    with nodes() as process:
+        verify('--seconds', 0.5, '--no-sampling', '--pid', process.pid, '--output', tmp_path)
+    document = result_in(tmp_path)
+    assert [one['reason'] for one in document['unreadable'] if one['topic'] == 'sampling'] == ['left out by --no-sampling']
+    assert document['I4_no_memcpy_hot'] is None and document['pass_document'] is False
+    assert document['checks']['I4']['sampled'] == []
+
+
 def test_nodes_without_frames_are_never_true(tmp_path: Path) -> None:
     with nodes('silent') as process:
         done = verify('--seconds', 0.5, '--pid', process.pid, '--output', tmp_path)

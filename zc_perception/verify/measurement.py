@@ -63,13 +63,15 @@ class Measurement:
     """One measurement. Use it as a context manager: at its end nothing of it is left in the system.
 
     :param memmove_probe: whether the C library's copies are counted, which slows down whoever calls ``memmove``.
+    :param sampling: whether the processors are sampled after the window.
     """
 
-    def __init__(self, roots: Roots | None = None, *, memmove_probe: bool = True) -> None:
+    def __init__(self, roots: Roots | None = None, *, memmove_probe: bool = True, sampling: bool = True) -> None:
         self.roots = roots or Roots()
         #: Instances of earlier runs that were killed, which the constructor's caller may want to tell of.
         self.leftovers: list[str] = []
         self._with_probe = memmove_probe
+        self._with_sampling = sampling
         self._recording: KernelRecording | None = None
         self._probe: MemmoveProbe | None = None
         self._sampler: Sampler | None = None
@@ -188,6 +190,9 @@ class Measurement:
 
     def _sample(self, seconds: float, wait: Wait, more: Callable[[], bool]) -> None:
         """After the window: a timer that expires while the probe is handled fires when it returns, and so counts for ``memmove``."""
+        if not self._with_sampling:
+            self._say('sampling', Unreadable('sampling', 'left out by --no-sampling', 'run once more without this option'))
+            return
         pids = sorted({node.log.pid for node in self._nodes})
         sampler = open_sampler(pids)
         if isinstance(sampler, Unreadable):

@@ -40,6 +40,8 @@ def parser() -> argparse.ArgumentParser:
                       help=f'an exporter that is fine, besides {", ".join(KNOWN_EXPORTERS)}')  # fmt: skip
     made.add_argument('--no-memmove-probe', action='store_true',
                       help="do not count the C library's copies, which slows memmove down; I4 is then not measured")  # fmt: skip
+    made.add_argument('--no-sampling', action='store_true',
+                      help="do not sample the processors after the window; the document's fourth key is then not known")  # fmt: skip
     made.add_argument('--wait', type=float, default=60.0, help='how long a command may take until frames flow (default: 60)')
     made.add_argument('--no-picture', action='store_true', help=f'write no {PICTURE}')
     made.add_argument('--quiet', action='store_true', help='print the last line only')
@@ -113,7 +115,7 @@ def _measure(arguments: argparse.Namespace, stop: Stop, say: Say) -> Result:
     arguments.output.mkdir(parents=True, exist_ok=True)
     for name in (RESULT, TRACE, TIMELINE, PICTURE):
         (arguments.output / name).unlink(missing_ok=True)
-    with Measurement(Roots(), memmove_probe=not arguments.no_memmove_probe) as measurement:
+    with Measurement(Roots(), memmove_probe=not arguments.no_memmove_probe, sampling=not arguments.no_sampling) as measurement:
         for name in measurement.leftovers:
             say(f'removed {name}, which an earlier run left behind')
         with _workload(arguments, stop) as (found, command):

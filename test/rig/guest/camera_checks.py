@@ -12,13 +12,13 @@ from pathlib import Path
 _TEST = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_TEST), str(_TEST.parent)]
 
-from rig.guest import camera_faults, camera_parameters, camera_streams, graph_faults  # noqa: E402 - needs the path
+from rig.guest import camera_faults, camera_parameters, camera_streams, doctor_checks, graph_faults  # noqa: E402 - needs the path
 from rig.guest.camera_kit import CHECKS  # noqa: E402
 from rig.guest.harness import run  # noqa: E402
 
 RESULTS = 'camera_checks.json'
 #: Importing them registered their checks.
-MODULES = (camera_streams, camera_faults, camera_parameters, graph_faults)
+MODULES = (camera_streams, camera_faults, camera_parameters, doctor_checks, graph_faults)
 
 
 def main() -> int:

@@ -295,6 +295,16 @@ def unbound() -> Iterator[None]:
         (_DRIVER / 'bind').write_text(_CARD)
 
 
+def use_one_cpu() -> None:
+    """Switch all processors off but the first, until the guest ends: before probes are installed and removed under load.
+
+    That rewrites code of the running kernel, and another processor of QEMU's may still run into a breakpoint that is gone by then
+    ("Oops: int3"); those of real machines can't.
+    """
+    for switch in sorted(Path('/sys/devices/system/cpu').glob('cpu[1-9]*/online')):
+        switch.write_text('0')
+
+
 @contextmanager
 def tracing(system: str) -> Iterator[None]:
     """Record the events of `system`."""

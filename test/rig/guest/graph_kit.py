@@ -1,0 +1,135 @@
+"""Building and running a graph in the guest: its nodes, who listens, and what the nodes say of themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import rclpy
+
+from zc_perception.errors import CameraLostError
+from zc_perception.nodes.perception import PerceptionGraph
+from zc_perception.nodes.process import NodeGroup
+
+from .graph_variants import Variant
+
+TEST = Path(__file__).resolve().parents[2]
+MODEL = str(TEST / 'rig' / 'models' / 'virtual_metis.yaml')
+
+
+class PlainSubscriber:
+    """A process that knows standard messages only; it listens to all runs."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, str(TEST / 'nodes' / 'plain_subscriber.py'), '900', '--until-eof']
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def wait_until_listening(self) -> None:
+        """Its imports take as long as ours: start it first, wait for it late."""
+        assert self._process.stdout is not None and self._process.stdout.readline().strip() == 'listening'
+
+    def stamps(self) -> set[int]:
+        """End it; the stamps of all detections that it received."""
+        received = json.loads(self._process.communicate(timeout=60)[0])
+        return {array['stamp'] for array in received['detections']}
+
+
+def wait(condition: Callable[[], bool], seconds: float) -> bool:
+    """Until the condition holds; whether it does."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def make_graph(context: rclpy.Context, variant: Variant) -> PerceptionGraph:
+    """The nodes of a variant, not started."""
+    return PerceptionGraph(context, {'capture': variant.capture, 'inference': variant.inference(MODEL)})
+
+
+@contextmanager
+def ros() -> Iterator[rclpy.Context]:
+    """A context of its own for each run."""
+    context = rclpy.Context()
+    rclpy.init(context=context)
+    try:
+        yield context
+    finally:
+        context.try_shutdown()
+
+
+class RunningGraph:
+    """A graph on an executor; leaving it takes everything down."""
+
+    def __init__(self, context: rclpy.Context, variant: Variant) -> None:
+        self.problems: list[str] = []
+        self.graph = make_graph(context, variant)
+        self._group = NodeGroup(context, self.graph.nodes, lambda: self.problems.append('the executor failed'))
+
+    def __enter__(self) -> RunningGraph:
+        self._group.__enter__()
+        return self
+
+    def start(self, readers: int = 0) -> None:
+        """Start the nodes when so many read the detections."""
+        wait(lambda: self.graph.inference.detection_readers() >= readers, 20)
+        self._group.start()
+
+    def add_node(self, node: Any) -> None:
+        """Spin one more node, whose owner destroys it."""
+        self._group.add_node(node)
+
+    def __exit__(self, *exception: object) -> None:
+        self._group.__exit__(*exception)
+
+    def inodes(self) -> set[int]:
+        """Those of the camera's buffers; none while it is not there."""
+        try:
+            slots = self.graph.capture.camera.slots
+        except CameraLostError:
+            return set()
+        return {buffer.identity.inode for slot in slots for buffer in slot.buffers}
+
+    def figures(self) -> dict[str, Any]:
+        """What the nodes say."""
+        graph = self.graph
+        camera, link = graph.capture.camera, graph.inference.subscription.statistics()
+        statistics = camera.statistics()
+        return {
+            'processed': graph.inference.processed,
+            'failed': graph.inference.failed,
+            'captured': statistics.captured,
+            'lost_by_camera': statistics.dropped,
+            'dropped_by_link': link.dropped,
+            'rung': link.rung,
+            'conversions': link.conversions + graph.capture.publisher.statistics().conversions,
+            'imports': graph.inference.accelerator.imports,
+            'trial_imports': graph.inference.accelerator.trial_imports,
+            'accelerator': graph.inference.accelerator.capabilities().name,
+            'heap': camera.heap_name,
+            'copies': {reason: entry.count for reason, entry in graph.ledger.entries().items()},
+            'latency_ms': {s: [round(p.p50, 2), round(p.p99, 2)] for s, p in graph.inference.latencies.summary().items()},
+            'problems': self.problems,
+        }
+
+
+def thread_seconds() -> dict[str, float]:
+    """CPU seconds of each thread of ours so far, and of the process."""
+    ticks = os.sysconf('SC_CLK_TCK')
+    found: dict[str, float] = {}
+    for thread in threading.enumerate():
+        fields = Path(f'/proc/self/task/{thread.native_id}/stat').read_text().rpartition(')')[2].split()
+        found[thread.name] = (int(fields[11]) + int(fields[12])) / ticks
+    fields = Path('/proc/self/stat').read_text().rpartition(')')[2].split()
+    found['process'] = (int(fields[11]) + int(fields[12])) / ticks
+    return found

@@ -1,0 +1,99 @@
+"""Which graphs run in the rig: cameras, memory and layouts, as data for the guest that runs them and for the tests that judge them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+WIDTH, HEIGHT, FRAMERATE = 640, 360, 30.0
+SLOTS, IN_FLIGHT = 12, 2
+
+#: The instances of vivid by what is special about them: plain, memory of the DMA API, the multi-planar API.
+PLAIN, DMA, MULTI = (f'/dev/video{number}' for number in range(3))
+VIVID = 'n_devs=3 node_types=0x1,0x1,0x1 multiplanar=1,1,2 allocators=0,1,0'
+#: vivid can reach memory below 4 GiB only; what lies above is bounced, which is a copy in the kernel.
+MEMORY_MIB = 2560
+
+#: vivid stamps the end of the frame by default, which lies in the future; 1 is the start of exposure.
+VIVID_START_OF_EXPOSURE = 1
+_V4L2 = {
+    'camera': 'v4l2', 'device': PLAIN, 'width': WIDTH, 'height': HEIGHT, 'framerate': FRAMERATE, 'slots': SLOTS,
+    'controls.timestamp_source': VIVID_START_OF_EXPOSURE,
+}  # fmt: skip
+#: Slow enough to leave the guest time for whoever watches.
+_CALM = {**_V4L2, 'framerate': 10.0}
+_SYNTHETIC = {'camera': 'synthetic', 'pattern': 'counter', 'width': WIDTH, 'framerate': 15.0, 'heap': 'dma_heap/system', 'slots': 6}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One run of the graph.
+
+    :param frames: how many of them at least, all of which are checked.
+    :param cached: whether the accelerator keeps its imports.
+    :param capture: parameters of the capture node.
+    :param strides: what the planes' must be.
+    :param rows: for how many rows each plane's memory must be.
+    :param buffers: memory buffers of a frame.
+    :param verified: of how many frames ``zc_verify`` judges at least, which slows the guest down; 0: of none.
+    :param drawn: whether the camera's pixels come from the CPU; then a mapping is no fault.
+    :param keep_all: whether every frame is to be processed: a guest that is slow for a moment catches up from the queue.
+    """
+
+    frames: int
+    cached: bool
+    capture: Mapping[str, Any] = field(default_factory=dict)
+    strides: tuple[int, int] = (WIDTH, WIDTH)
+    rows: tuple[int, int] = (HEIGHT, HEIGHT // 2)
+    buffers: int = 1
+    verified: int = 0
+    drawn: bool = False
+    keep_all: bool = True
+
+    def inference(self, model: str) -> dict[str, Any]:
+        """Parameters of the inference node."""
+        return {'accelerator': 'axl', 'model': model, 'import_cache': self.cached, 'in_flight': IN_FLIGHT, 'keep_all': self.keep_all}
+
+
+#: Those of ``make rig``. The document's literal four need a second attachment (vivid's own) on a buffer of the system heap, which vivid
+#: takes only where it is contiguous: one that fills a 1 MiB block of the page allocator to its last page is. The webcam input has no
+#: such size, the HDMI input scales to any.
+RUNS: dict[str, Variant] = {
+    'cached': Variant(300, True, _CALM, verified=24, keep_all=False),
+    'uncached': Variant(60, False, _CALM, verified=24, keep_all=False),
+    'document': Variant(
+        60,
+        False,
+        {
+            **_V4L2, 'device': DMA, 'memory': 'import', 'heap': 'dma_heap/system', 'pixel_format': 'NV12',
+            'input': 3, 'width': 1248, 'height': 560, 'framerate': 0.0, 'slots': 8,
+        },
+        strides=(1248, 1248),
+        rows=(560, 280),
+        verified=24,
+        keep_all=False,
+    ),
+}  # fmt: skip
+
+#: Pixels as the device sees them, in every layout that a frame of NV12 has. vivid pads rows but has no padding between planes.
+LAYOUTS: dict[str, Variant] = {
+    'two_buffers': Variant(30, True, {**_V4L2, 'device': MULTI, 'pixel_format': 'NM12'}, buffers=2),
+    'padded_rows': Variant(30, True, {**_V4L2, 'participants': ['wide: NV12; stride_align=1024']}, strides=(1024, 1024)),
+    'two_padded_buffers': Variant(
+        30, True, {**_V4L2, 'device': MULTI, 'participants': ['wide: NV12; stride_align=256; buffer_per_plane']},
+        strides=(768, 768), buffers=2,
+    ),
+    'padded_height': Variant(
+        30, True, {**_SYNTHETIC, 'height': 270, 'participants': ['tall: NV12; height_align=16']}, rows=(272, 136), drawn=True
+    ),
+    'padded_both_ways': Variant(
+        30, False, {**_SYNTHETIC, 'height': 270, 'participants': ['large: NV12; height_align=32; stride_align=1024']},
+        strides=(1024, 1024), rows=(288, 144), drawn=True,
+    ),
+}  # fmt: skip
+VARIANTS = {**RUNS, **LAYOUTS}
+
+#: Where time matters more than frames.
+SLOW_FPS = 5
+SLOW = {**_V4L2, 'framerate': float(SLOW_FPS)}

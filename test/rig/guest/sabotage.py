@@ -1,0 +1,212 @@
+"""Ways to break the promise of the graph, each while it runs; undone afterwards. ``zc_verify`` has to find them, from outside.
+
+Nothing here books a copy in the package's ledger: that would be a confession, not evidence.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import rclpy
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+
+from zc_perception.frame import Frame
+from zc_perception.link.endpoints import AdaptedSubscription
+from zc_perception.link.image_conversion import frame_adapter
+from zc_perception.memory.dmabuf import DmaBuf
+from zc_perception.memory.heaps import open_heap
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.npu.accelerator import ImportHandle
+from zc_perception.npu.axl.abi import ImportFlags
+from zc_perception.npu.axl.accelerator import AxlAccelerator
+from zc_perception.pixel.layout import ImageLayout
+
+from .graph_kit import RunningGraph, wait
+
+
+class Spectator:
+    """One more consumer of the frames, in the same process: what it does with them is to be found out."""
+
+    def __init__(self, context: rclpy.Context) -> None:
+        self.node = Node('spectator', context=context)
+        self.act: Callable[[Frame], None] = _look_at_the_header
+        self.seen = 0
+        adapter = frame_adapter('mono8', CopyLedger(), holder='spectator')
+        self._subscription = AdaptedSubscription(self.node, adapter, 'image_raw', QoSProfile(depth=1), callback=self._on_frame)
+
+    def _on_frame(self, frame: Frame) -> None:
+        self.act(frame)
+        self.seen += 1
+
+    def settled(self) -> None:
+        """Wait until the frame is done that may be at hand."""
+        seen = self.seen
+        wait(lambda: self.seen > seen, 10)
+
+    def close(self) -> None:
+        """Leave."""
+        self._subscription.destroy()
+        self.node.destroy_node()
+
+
+def _look_at_the_header(frame: Frame) -> None:
+    assert frame.header.stamp_ns
+
+
+def _copy_with_numpy(frame: Frame) -> None:
+    """Mapped for as long as it takes: whoever only looks now and then at what is mapped may never see it."""
+    buffer = frame.data.buffers[0]
+    with mmap.mmap(buffer.fileno(), buffer.size, mmap.MAP_SHARED, mmap.PROT_READ) as memory:
+        pixels = np.frombuffer(memory, np.uint8)
+        copy = pixels.copy()
+        assert copy.nbytes == buffer.size
+        del pixels
+
+
+class _RowCopier:
+    """Hundreds of small copies, none of them large enough for a probe on memmove, out of mappings that were there before anybody looked."""
+
+    def __init__(self) -> None:
+        self._mapped: dict[int, mmap.mmap] = {}
+
+    def __call__(self, frame: Frame) -> None:
+        plane, width = frame.data.planes[0], frame.data.width
+        buffer = frame.data.buffers[plane.buffer]
+        memory = self._mapped.get(buffer.identity.inode)
+        if memory is None:
+            memory = mmap.mmap(buffer.fileno(), buffer.size, mmap.MAP_SHARED, mmap.PROT_READ)
+            self._mapped[buffer.identity.inode] = memory
+        starts = range(plane.offset, plane.offset + plane.stride * frame.data.height, plane.stride)
+        rows = [memory[start : start + width] for start in starts]
+        assert len(rows) == frame.data.height
+
+    def close(self) -> None:
+        """Map nothing any more."""
+        for memory in self._mapped.values():
+            memory.close()
+
+
+def _map(frame: Frame) -> None:
+    """The package's own door for the CPU; the mapping stays as long as the buffer."""
+    with frame.map() as planes:
+        assert planes[0].shape == (frame.data.height, frame.data.width)
+
+
+@contextmanager
+def _spectator_that(act: Callable[[Frame], None], spectator: Spectator) -> Iterator[None]:
+    spectator.act = act
+    try:
+        yield
+    finally:
+        spectator.act = _look_at_the_header
+
+
+@contextmanager
+def _copying_rows(spectator: Spectator) -> Iterator[None]:
+    copier = _RowCopier()
+    try:
+        with _spectator_that(copier, spectator):
+            yield
+    finally:
+        spectator.settled()
+        copier.close()
+
+
+@contextmanager
+def _importing(running: RunningGraph, choose: Callable[[AxlAccelerator, Frame], ImportHandle]) -> Iterator[None]:
+    """Let the accelerator import by another rule, on its own thread."""
+    npu = running.graph.inference.accelerator
+    assert isinstance(npu, AxlAccelerator)
+    overridden: Any = npu
+    overridden.import_frame = lambda frame: choose(npu, frame)
+    try:
+        yield
+    finally:
+        del overridden.import_frame
+
+
+def _import(npu: AxlAccelerator, layout: ImageLayout, buffer: DmaBuf) -> int:
+    return npu._device.import_planes(layout, (buffer,), ImportFlags.TO_DEVICE)
+
+
+@contextmanager
+def _decoy(running: RunningGraph) -> Iterator[tuple[ImageLayout, DmaBuf]]:
+    """A buffer that is no frame's."""
+    heap, _ = open_heap('dma_heap/system')
+    layout = running.graph.capture.camera.slots[0].layout
+    buffer = heap.allocate(layout.buffer_size(0))
+    try:
+        yield layout, buffer
+    finally:
+        buffer.close()
+        heap.close()
+
+
+@contextmanager
+def _import_decoys_alone(running: RunningGraph) -> Iterator[None]:
+    """No frame is imported at all: each imports a decoy in its place."""
+    forgotten: list[bool] = []
+    with _decoy(running) as (layout, buffer):
+
+        def choose(npu: AxlAccelerator, frame: Frame) -> ImportHandle:
+            if not forgotten:
+                assert npu._cache is not None
+                npu._cache.clear()
+                forgotten.append(True)
+            return ImportHandle(_import(npu, layout, buffer), cached=False)
+
+        with _importing(running, choose):
+            yield
+
+
+@contextmanager
+def _submit_an_old_decoy(running: RunningGraph) -> Iterator[None]:
+    """The frames' own imports stay, as they should, and nobody uses them, but a decoy's, from before anybody looked: no event tells what
+    its handle stands for."""
+    handles: list[int] = []
+    imported = threading.Event()
+    with _decoy(running) as (layout, buffer):
+
+        def choose(npu: AxlAccelerator, frame: Frame) -> ImportHandle:
+            if not handles:
+                handles.append(_import(npu, layout, buffer))
+                imported.set()
+            return ImportHandle(handles[0], cached=True)
+
+        def give_back() -> None:
+            npu = running.graph.inference.accelerator
+            assert isinstance(npu, AxlAccelerator)
+            for handle in handles:
+                npu._in_use.release(handle)
+
+        try:
+            with _importing(running, choose):
+                assert imported.wait(30), 'no frame came'
+                yield
+        finally:
+            running.graph.inference.scheduler._between_frames(give_back)
+
+
+@contextmanager
+def _nothing(running: RunningGraph, spectator: Spectator) -> Iterator[None]:
+    yield
+
+
+Saboteur = Callable[[RunningGraph, Spectator], Any]
+
+#: What is done to a graph that runs. The last leaves a mapping behind.
+SABOTAGES: dict[str, Saboteur] = {
+    'nothing': _nothing,
+    'nobody': _nothing,
+    'copies_with_numpy': lambda running, spectator: _spectator_that(_copy_with_numpy, spectator),
+    'copies_row_by_row': lambda running, spectator: _copying_rows(spectator),
+    'submits_an_old_decoy': lambda running, spectator: _submit_an_old_decoy(running),
+    'imports_decoys_alone': lambda running, spectator: _import_decoys_alone(running),
+    'maps': lambda running, spectator: _spectator_that(_map, spectator),
+}

@@ -1,0 +1,33 @@
+"""Starts ``capture_node`` and ``inference_node`` as ordinary processes, as a launch file would; SIGINT ends both.
+
+python two_nodes.py PARAMETERS.yaml
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import FrameType
+
+PROGRAMS = ('capture_node', 'inference_node')
+
+
+def main() -> int:
+    """Start both, wait for both; 0 if both ended well."""
+    folder = Path(sys.executable).parent
+    arguments = ['--ros-args', '--params-file', sys.argv[1]]
+    nodes = [subprocess.Popen([str(folder / name), *arguments], stdin=subprocess.DEVNULL, start_new_session=True) for name in PROGRAMS]
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        for node in nodes:
+            node.send_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGINT, pass_on)
+    signal.signal(signal.SIGTERM, pass_on)
+    return max(abs(node.wait()) for node in nodes)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""Graphs in this process that ``zc_verify`` judges from outside: sabotaged while they run, over a plain link, from GStreamer pipelines."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+from sensor_msgs.msg import Image
+
+from zc_perception.camera.synthetic import SyntheticCamera
+from zc_perception.frame import Frame
+from zc_perception.link import image_conversion
+from zc_perception.memory.dmabuf import BufferKind, DmaBuf
+from zc_perception.memory.heaps import open_heap
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.nodes import camera_factory
+from zc_perception.nodes.inference import InferenceNode
+from zc_perception.nodes.process import NodeGroup
+
+from .graph_kit import MODEL, RunningGraph, ros, wait
+from .graph_variants import HEIGHT, PLAIN, SLOW, SLOW_FPS, WIDTH, Variant
+from .kernel_api import shadow_buffer
+from .sabotage import SABOTAGES, Spectator
+from .verifier import FRAMES, NOBODY, Outcome, judged
+
+PAGE = os.sysconf('SC_PAGE_SIZE')
+_NV12 = f'video/x-raw,format=NV12,width={WIDTH},height={HEIGHT},framerate={SLOW_FPS}/1'
+
+
+def _own() -> list[str]:
+    return ['--pid', str(os.getpid())]
+
+
+def sabotaged(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
+    """One graph that runs all the time, and is sabotaged in one way after the other."""
+    variant = Variant(FRAMES, True, SLOW, keep_all=False)
+    with ros() as context, RunningGraph(context, variant) as running:
+        spectator = Spectator(context)
+        running.add_node(spectator.node)
+        running.start()
+        assert wait(lambda: running.graph.inference.processed > 3 and spectator.seen > 3, 60), running.problems
+        for name in names:
+            seen, processed = spectator.seen, running.graph.inference.processed
+            with SABOTAGES[name](running, spectator):
+                outcome = judged(out / name, _own(), user=NOBODY if name == 'nobody' else None)
+            outcome['seen'] = spectator.seen - seen
+            outcome['processed'] = running.graph.inference.processed - processed
+            outcome['problems'] = list(running.problems)
+            yield name, outcome
+        spectator.close()
+
+
+def plain_link(out: Path) -> Outcome:
+    """A publisher of ``sensor_msgs/Image`` that knows nothing of us, and the inference node."""
+    message = Image(width=WIDTH, height=HEIGHT, encoding='nv12', step=WIDTH)
+    message.data = np.random.default_rng(1).integers(16, 235, HEIGHT * 3 // 2 * WIDTH, np.uint8).tobytes()
+    with ExitStack() as stack:
+        # What is made of plain messages lies in memory that the device can import, so that the link alone is what is wrong.
+        stack.enter_context(mock.patch.object(image_conversion, 'SealedMemfd', lambda: open_heap('dma_heap/system')[0]))
+        context = stack.enter_context(ros())
+        parameters = Variant(FRAMES, True, keep_all=False).inference(MODEL)
+        node = InferenceNode(context=context, parameter_overrides=[Parameter(name, value=value) for name, value in parameters.items()])
+        camera = Node('plain_camera', context=context)
+        publisher = camera.create_publisher(Image, 'image_raw', 1)
+
+        def publish() -> None:
+            message.header.stamp = camera.get_clock().now().to_msg()
+            publisher.publish(message)
+
+        camera.create_timer(1 / SLOW_FPS, publish)
+        group = stack.enter_context(NodeGroup(context, [node], lambda: None))
+        group.add_node(camera)
+        group.start()
+        assert wait(lambda: node.processed > 3, 60), 'no frame came over the plain link'
+        outcome = judged(out, _own())
+        outcome['rung'] = node.subscription.statistics().rung
+        outcome['copies'] = {reason: entry.count for reason, entry in node.ledger.entries().items()}
+    camera.destroy_node()
+    return outcome
+
+
+class _UntouchedCamera(SyntheticCamera):
+    """Publishes its buffers as some device left them: the CPU has no part in it."""
+
+    def capture(self) -> Frame | None:
+        """See :class:`Camera`."""
+        assert self._pool is not None
+        slot = self._pool.acquire() if self._wait_for_turn() else None
+        if slot is None:
+            return None
+        self._sequence += 1
+        self._captured += 1
+        return Frame.publish_slot(
+            self._pool, slot, header=self._header(), colorimetry=self.colorimetry, sequence=self._sequence,
+            captured_ns=time.monotonic_ns(),
+        )  # fmt: skip
+
+
+class _ShadowHeap:
+    """The rig's own exporter, which nobody knows, under the name of a heap that the accelerator takes."""
+
+    name = 'udmabuf'
+
+    def allocate(self, size: int) -> DmaBuf:
+        """See :class:`Heap`."""
+        return DmaBuf(OwnedFd(shadow_buffer(-(-size // PAGE) * PAGE).fd), BufferKind.DMABUF, self.name)
+
+    def close(self) -> None:
+        """See :class:`Heap`."""
+
+
+def _of_heap(out: Path, open_heap_of: Callable[[str], tuple[Any, list[str]]]) -> Outcome:
+    capture = {'camera': 'synthetic', 'pattern': 'counter', 'width': WIDTH, 'height': HEIGHT, 'framerate': float(SLOW_FPS), 'slots': 8}
+    with mock.patch.multiple(camera_factory, SyntheticCamera=_UntouchedCamera, open_heap=open_heap_of):
+        return _streaming(out, capture)
+
+
+def known_exporter(out: Path) -> Outcome:
+    """Buffers of the system heap."""
+    return _of_heap(out, lambda name: open_heap('dma_heap/system'))
+
+
+def unknown_exporter(out: Path) -> Outcome:
+    """The same with buffers of an exporter that nobody knows."""
+    return _of_heap(out, lambda name: (_ShadowHeap(), []))
+
+
+def _streaming(out: Path, capture: dict[str, Any]) -> Outcome:
+    """The newest frame is enough: a pipeline has only so many buffers."""
+    with ros() as context, RunningGraph(context, Variant(FRAMES, True, capture, keep_all=False)) as running:
+        running.start()
+        assert wait(lambda: running.graph.inference.processed > 3, 60), running.problems
+        outcome = judged(out, _own())
+        return outcome | running.figures()
+
+
+def _pipeline(out: Path, pipeline: str) -> Outcome:
+    return _streaming(out, {'camera': 'gstreamer', 'pipeline': pipeline, 'slots': 10, 'heap': 'dma_heap/system'})
+
+
+def gstreamer_dmabuf(out: Path) -> Outcome:
+    """A pipeline that hands the driver's own buffers on."""
+    return _pipeline(out, f'v4l2src device={PLAIN} io-mode=dmabuf ! {_NV12}')
+
+
+def gstreamer_copy(out: Path) -> Outcome:
+    """A pipeline whose frames are in system memory: the camera has to copy them."""
+    return _pipeline(out, f'v4l2src device={PLAIN} io-mode=dmabuf ! {_NV12} ! videoscale ! video/x-raw,width=480,height=270')
+
+
+#: Graphs of their own.
+GRAPHS: dict[str, Callable[[Path], Outcome]] = {
+    'known_exporter': known_exporter,
+    'unknown_exporter': unknown_exporter,
+    'plain_link': plain_link,
+    'gstreamer_dmabuf': gstreamer_dmabuf,
+    'gstreamer_copy': gstreamer_copy,
+}

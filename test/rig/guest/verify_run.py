@@ -1,0 +1,158 @@
+"""In the guest: graphs that are sabotaged while they run, and graphs of several processes, each judged by ``zc_verify`` from outside.
+
+    python verify_run.py CASE ...        CASE: those of verify_graphs.py, sabotage.py, and two_processes, two_processes_started
+
+Writes ``$RIG_OUT/verify.json``: by case what ``zc_verify`` said, and what this test saw itself. Importing ROS takes long here, and so does
+starting nodes: one is done while the other is. Not while something is judged, though: a probe of memmove is hit by all processes.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+TEST = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TEST), str(TEST.parent)]
+
+import yaml  # noqa: E402
+
+from rig.guest.graph_variants import DMA, IN_FLIGHT, PLAIN, SLOW  # noqa: E402
+from rig.guest.kernel_api import TRACING, bufinfo, live, use_one_cpu  # noqa: E402
+from rig.guest.verifier import Outcome, judged  # noqa: E402
+
+ATTACHED, STARTED, AFTERWARDS = 'two_processes', 'two_processes_started', 'afterwards'
+_NPU = '0000:01:00.0'
+_PATIENCE_S = 300.0
+
+
+def _command(folder: Path, device: str) -> list[str]:
+    """What starts both nodes."""
+    capture: dict[str, Any] = {'controls': {}}
+    for name, value in {**SLOW, 'device': device}.items():
+        group, _, rest = name.rpartition('.')
+        (capture[group] if group else capture)[rest] = value
+    model = str(TEST / 'rig' / 'models' / 'virtual_metis.yaml')
+    inference = {'accelerator': 'axl', 'model': model, 'in_flight': IN_FLIGHT}
+    parameters = {'/capture': {'ros__parameters': capture}, '/inference': {'ros__parameters': inference}}
+    path = folder / f'nodes_on_{Path(device).name}.yaml'
+    path.write_text(yaml.safe_dump(parameters))
+    return [sys.executable, str(TEST / 'rig' / 'guest' / 'two_nodes.py'), str(path)]
+
+
+def _attached() -> dict[str, str]:
+    """By our own look: exporters of the buffers that the card is attached to, result buffers among them."""
+    return {str(inode): info.exporter for inode, info in bufinfo().items() if _NPU in info.attached}
+
+
+class TwoNodes:
+    """Programs that run already when ``zc_verify`` comes; it is not told where."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        with (out / f'{ATTACHED}.log').open('w') as log:
+            self._nodes = subprocess.Popen(_command(out, DMA), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def judged(self) -> Outcome:
+        """When they stream."""
+        try:
+            deadline = time.monotonic() + _PATIENCE_S
+            while 'videobuf2_dma_contig' not in _attached().values():
+                assert self._nodes.poll() is None, 'the nodes ended'
+                assert time.monotonic() < deadline, f'no frame was imported within {_PATIENCE_S} s'
+                time.sleep(0.1)
+            use_one_cpu()
+            outcome = judged(self._out / ATTACHED, [])
+            outcome['attached'] = _attached()
+        finally:
+            self._nodes.send_signal(signal.SIGINT)
+            status = self._nodes.wait(60)
+        outcome['nodes_exit'] = status
+        return outcome
+
+
+def _guarded(function: Callable[[], Outcome]) -> Outcome:
+    try:
+        return function()
+    except Exception:
+        return {'error': traceback.format_exc()}
+
+
+def _started(out: Path) -> Outcome:
+    """``zc_verify`` starts the nodes, and ends them."""
+    return judged(out / STARTED, ['--wait', str(_PATIENCE_S), '--', *_command(out, PLAIN)])
+
+
+def _at_rest() -> dict[str, int]:
+    """What the device still holds when everybody had time to let go."""
+    gc.collect()
+    deadline = time.monotonic() + 5.0
+    while any(live().values()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return live()
+
+
+def _cases(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
+    imports = threading.Thread(target=_import_graphs, name='imports')
+    imports.start()
+    if STARTED in names:
+        yield STARTED, _guarded(lambda: _started(out)) | {'left_on_device': _at_rest()}
+    imports.join()
+    if ATTACHED in names:
+        yield ATTACHED, _guarded(TwoNodes(out).judged) | {'left_on_device': _at_rest()}
+    use_one_cpu()
+    from rig.guest import verify_graphs
+    from rig.guest.sabotage import SABOTAGES
+
+    sabotages = [name for name in SABOTAGES if name in names]
+    try:
+        yield from verify_graphs.sabotaged(sabotages, out) if sabotages else ()
+    except Exception:
+        yield 'sabotaged', {'error': traceback.format_exc()}
+    for name, graph in verify_graphs.GRAPHS.items():
+        if name in names:
+            yield name, _guarded(lambda name=name, graph=graph: graph(out / name))  # type: ignore[misc]
+    yield (
+        AFTERWARDS,
+        {
+            'left_on_device': _at_rest(),
+            'buffers': {str(inode): info.exporter for inode, info in bufinfo().items()},
+            'instances': sorted(os.listdir(TRACING / 'instances')),
+            'dynamic_events': (TRACING / 'dynamic_events').read_text(errors='replace'),
+        },
+    )
+
+
+def _import_graphs() -> None:
+    from rig.guest import verify_graphs  # noqa: F401 - to have it
+
+
+def main(names: Sequence[str]) -> int:
+    """Run the cases; what became of each is for the test to judge."""
+    out = Path(os.environ['RIG_OUT'])
+    outcomes: dict[str, Outcome] = {}
+    last = time.monotonic()
+    for name, outcome in _cases(names, out):
+        outcome['case_s'] = round(time.monotonic() - last, 1)
+        outcomes[name] = outcome
+        told = f'exit {outcome.get("exit")} {outcome.get("took_s", "")} {outcome.get("error", "")}'
+        print(f'{outcome["case_s"]:7.1f} s  {name}: {told}', flush=True)
+        (out / 'verify.json').write_text(json.dumps(outcomes, indent=1))
+        last = time.monotonic()
+    missing = set(names) - set(outcomes)
+    if missing:
+        print(f'not run: {", ".join(sorted(missing))}', flush=True)
+    return 1 if missing else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,202 @@
+"""``zc_verify`` on a real kernel: each invariant can fail, by graphs that are sabotaged while they run; programs, attached and started.
+
+One boot runs ``guest/verify_run.py``; what ``zc_verify`` must find of each case stands in the table here.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from camera.gstreamer_process import gstreamer
+from environment.gstreamer_root import with_environment
+
+from . import Rig, RigResult
+from .graph import ENVIRONMENT, INVARIANTS, TIMEOUT_S, compile_for_guest
+from .guest.graph_variants import MEMORY_MIB, VIVID
+from .guest.verifier import FRAMES
+
+pytestmark = pytest.mark.rig
+
+GUEST = Path(__file__).parent / 'guest'
+ROOT = Path(__file__).resolve().parents[2]
+
+#: What is done to a running graph, and exactly the checks that must then be false; all others must be measured, and true.
+SABOTAGES: dict[str, set[str]] = {
+    'nothing': set(),
+    'maps': {'I4'},
+    'copies_with_numpy': {'I4'},
+    # No copy is larger than a row: only the mapping gives it away.
+    'copies_row_by_row': {'I4'},
+    # Every frame's buffer is imported and attached, as it should be, and the device reads something else.
+    'submits_an_old_decoy': {'I3'},
+    'imports_decoys_alone': {'I1', 'I3'},
+}
+#: Graphs of their own.
+GRAPHS: dict[str, set[str]] = {
+    'known_exporter': set(),
+    'unknown_exporter': {'I2'},
+    'plain_link': {'I4'},
+    'gstreamer_dmabuf': set(),
+    'gstreamer_copy': {'I4'},
+    'two_processes': set(),
+    'two_processes_started': set(),
+}
+CASES = {**SABOTAGES, **GRAPHS}
+#: By a case that fails, the same graph without what is wrong with it.
+COUNTERPARTS = {
+    **{name: 'nothing' for name, wrong in SABOTAGES.items() if wrong},
+    'unknown_exporter': 'known_exporter',
+    'plain_link': 'two_processes',
+    'gstreamer_copy': 'gstreamer_dmabuf',
+}
+#: What gives each away, by figures of the checks that are false: there (more than 0), or absent. The ledger is the nodes' own word, and
+#: never all that there is.
+EVIDENCE: dict[str, dict[str, bool]] = {
+    'maps': {'mappings': True, 'memmove_64k': False, 'memmove_from_frames': False, 'ledger': False},
+    'copies_with_numpy': {'mmap_events': True, 'memmove_64k': True, 'ledger': False},
+    'copies_row_by_row': {'mappings': True, 'memmove_64k': False, 'memmove_from_frames': True, 'ledger': False},
+    'submits_an_old_decoy': {'frames_not_imported': True, 'imports': False},
+    'imports_decoys_alone': {'frames_not_imported': True, 'frames_attached': False},
+    'unknown_exporter': {'exporters': True},
+    'plain_link': {'mappings': True, 'memmove_64k': True, 'ledger': True},
+    'gstreamer_copy': {'mappings': True, 'memmove_64k': True, 'ledger': True},
+}
+#: The first graph, watched by a user who may see nothing of it.
+NOBODY = 'nobody'
+PROCESSES = ('two_processes', 'two_processes_started')
+#: What is left when all have ended.
+AFTERWARDS = 'afterwards'
+
+
+@dataclass(frozen=True)
+class Boot:
+    """The run, and by case what ``zc_verify`` said and what else was seen."""
+
+    result: RigResult
+    outcome: dict[str, dict[str, Any]]
+
+    def case(self, name: str) -> dict[str, Any]:
+        """One case that came to its end."""
+        found = self.outcome.get(name) or self.outcome.get('sabotaged', {})
+        if name not in self.outcome or 'error' in found:
+            pytest.fail(f'{name} did not run: {found.get("error", "")}\n{self.result.report()}', pytrace=False)
+        return found
+
+
+@pytest.fixture(scope='module')
+def verify_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
+    """Run all cases in one boot. What the guest can't keep is from here: byte code, and GStreamer's register of its plugins."""
+    environment = gstreamer().environment()
+    compile_for_guest()
+    register = 'from zc_perception.camera.gstreamer.abi import load_gstreamer; assert load_gstreamer().has_element("v4l2src")'
+    subprocess.run([sys.executable, '-c', register], env=with_environment(environment), cwd=ROOT, check=True)
+    out = tmp_path_factory.mktemp('verify')
+    command = [sys.executable, str(GUEST / 'verify_run.py'), *CASES, NOBODY]
+    result = rig.run(command, timeout=TIMEOUT_S, out_dir=out, vivid=VIVID, env={**ENVIRONMENT, **environment}, memory_mib=MEMORY_MIB)
+    try:
+        outcome: dict[str, dict[str, Any]] = json.loads((out / 'verify.json').read_text(encoding='utf-8'))
+    except FileNotFoundError:
+        pytest.fail(result.report(), pytrace=False)
+    return Boot(result, outcome)
+
+
+def _told(outcome: dict[str, Any]) -> str:
+    return json.dumps({name: outcome.get(name) for name in ('exit', 'pass', 'checks', 'unreadable', 'said')}, indent=1)
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_exactly_these_checks_are_false(name: str, verify_boot: Boot) -> None:
+    outcome = verify_boot.case(name)
+    checks = outcome.get('checks', {})
+    expected = {check: check not in CASES[name] for check in INVARIANTS}
+    assert {check: found['holds'] for check, found in checks.items()} == expected, _told(outcome)
+    assert all(found['measured'] is True for found in checks.values()), _told(outcome)
+    assert outcome['exit'] == bool(CASES[name]) and outcome['pass'] is not bool(CASES[name]), _told(outcome)
+    assert outcome['frames'] >= FRAMES, _told(outcome)
+
+
+@pytest.mark.parametrize('name', [name for name, wrong in CASES.items() if wrong])
+def test_a_check_that_fails_says_what_to_do_next(name: str, verify_boot: Boot) -> None:
+    outcome = verify_boot.case(name)
+    for check in CASES[name]:
+        step = outcome['checks'][check]['next_step']
+        assert step and any(step in line for line in outcome['said']), _told(outcome)
+
+
+@pytest.mark.parametrize('name', EVIDENCE)
+def test_it_is_found_by_what_the_kernel_shows(name: str, verify_boot: Boot) -> None:
+    outcome = verify_boot.case(name)
+    figures = {key: value for check in sorted(CASES[name]) for key, value in outcome['checks'][check].items()}
+    assert {key: bool(figures[key]) for key in EVIDENCE[name]} == EVIDENCE[name], _told(outcome)
+
+
+def test_exporters_are_named(verify_boot: Boot) -> None:
+    found = {name: list(verify_boot.case(name)['checks']['I2']['exporters']) for name in ('nothing', 'known_exporter', 'unknown_exporter')}
+    assert found == {'nothing': ['videobuf2_vmalloc'], 'known_exporter': ['system'], 'unknown_exporter': ['axl_shadow']}
+
+
+def test_every_case_that_fails_has_a_counterpart_that_passes() -> None:
+    assert {name for name, wrong in CASES.items() if wrong} == set(COUNTERPARTS) == set(EVIDENCE)
+    assert not any(CASES[name] for name in COUNTERPARTS.values())
+
+
+def test_each_invariant_fails_somewhere() -> None:
+    assert set().union(*CASES.values()) == set(INVARIANTS)
+
+
+@pytest.mark.parametrize('name', SABOTAGES)
+def test_the_sabotaged_graph_went_on(name: str, verify_boot: Boot) -> None:
+    """What is found out is no accident: frames flowed, through the saboteur's hands, and every one had its result."""
+    outcome = verify_boot.case(name)
+    assert outcome['seen'] > 5 and outcome['processed'] >= FRAMES and not outcome['problems'], outcome
+
+
+def test_a_user_who_may_see_nothing_is_told_so(verify_boot: Boot) -> None:
+    outcome = verify_boot.case(NOBODY)
+    assert outcome['exit'] == 3, _told(outcome)
+    assert any('not measured' in line for line in outcome['said']) and any('root' in line for line in outcome['said']), _told(outcome)
+    assert not any(check['holds'] for check in outcome.get('checks', {}).values()) and not outcome.get('pass'), _told(outcome)
+
+
+@pytest.mark.parametrize('name', PROCESSES)
+def test_two_processes_share_the_frames_by_shared_memory(name: str, verify_boot: Boot) -> None:
+    outcome = verify_boot.case(name)
+    processes = outcome['processes']
+    assert {process['role'] for process in processes} == {'capture', 'inference'} and len({process['pid'] for process in processes}) == 2
+    assert any(process.get('rung') == 'shared_memory' for process in processes), processes
+
+
+def test_nodes_that_ran_already_go_on_undisturbed(verify_boot: Boot) -> None:
+    outcome = verify_boot.case('two_processes')
+    # By our own look: the card is attached to the camera's buffers while both run.
+    assert list(outcome['attached'].values()).count('videobuf2_dma_contig') > 1, outcome['attached']
+    assert outcome['nodes_exit'] == 0
+
+
+def test_the_plain_link_was_one(verify_boot: Boot) -> None:
+    outcome = verify_boot.case('plain_link')
+    assert outcome['rung'] == 'ros_message' and outcome['copies']['from_ros'] >= FRAMES, outcome
+
+
+@pytest.mark.parametrize('name', [*PROCESSES, AFTERWARDS])
+def test_nothing_is_left_on_the_device(name: str, verify_boot: Boot) -> None:
+    assert not any(verify_boot.case(name)['left_on_device'].values())
+
+
+def test_no_buffer_is_left_in_the_kernel(verify_boot: Boot) -> None:
+    assert verify_boot.case(AFTERWARDS)['buffers'] == {}
+
+
+def test_nothing_is_left_in_the_kernel_s_tracing(verify_boot: Boot) -> None:
+    assert verify_boot.case(AFTERWARDS)['instances'] == [] and not verify_boot.case(AFTERWARDS)['dynamic_events']
+
+
+def test_the_kernel_is_content(verify_boot: Boot) -> None:
+    assert not verify_boot.result.complaints, verify_boot.result.report()
+    assert verify_boot.result.rc == 0, verify_boot.result.report()
