@@ -28,7 +28,7 @@ def start(context: LaunchContext) -> list[Action]:
     if not name.startswith('/'):
         name = f'{chosen.namespace().rstrip("/")}/{name}'
     nodes = processes.components(chosen, [''], file, [kind for kind in KINDS if kind in wanted and kind in chosen.kinds()])
-    return [processes.LoadComponents(nodes, container=name, timeout_s=chosen.number('timeout'))]
+    return [processes.LoadComponents(nodes[''], container=name, timeout_s=chosen.number('timeout'))]
 
 
 def generate_launch_description() -> LaunchDescription:

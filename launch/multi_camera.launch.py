@@ -15,19 +15,12 @@ def start(context: LaunchContext) -> list[Action]:
     if not cameras:
         raise ConfigError("launch argument 'cameras' is empty; give names such as front,rear")
     file = chosen.params_file()
-    if chosen['containers'] == 'one':
-        nodes = processes.components(chosen, cameras, file)
-        return processes.container(chosen, nodes, name=chosen['container'], namespace=chosen.namespace())
-    processes.check_cameras(cameras)
+    nodes = processes.components(chosen, cameras, file)
+    batches = nodes if chosen['containers'] == 'each' else {'': [node for own in nodes.values() for node in own]}
     return [
         action
-        for camera in cameras
-        for action in processes.container(
-            chosen,
-            processes.components(chosen, [camera], file, among=cameras),
-            name=chosen['container'],
-            namespace=chosen.namespace(camera),
-        )
+        for camera, batch in batches.items()
+        for action in processes.container(chosen, batch, name=chosen['container'], namespace=chosen.namespace(camera))
     ]
 
 

@@ -25,7 +25,8 @@ def start(context: LaunchContext) -> list[Action]:
             )
         return processes.perception_program(chosen, file, cameras=cameras, stereo=stereo)
     nodes = processes.components(chosen, cameras or [''], file)
-    return processes.container(chosen, nodes, name=chosen['container'], namespace=chosen.namespace())
+    together = [node for own in nodes.values() for node in own]
+    return processes.container(chosen, together, name=chosen['container'], namespace=chosen.namespace())
 
 
 def generate_launch_description() -> LaunchDescription:

@@ -5,7 +5,6 @@ from launch.launch_context import LaunchContext
 
 from launch import Action, LaunchDescription
 from zc_perception.nodes.launching import arguments, processes
-from zc_perception.nodes.launching.parameter_file import parameter_messages
 
 
 def start(context: LaunchContext) -> list[Action]:
@@ -14,13 +13,13 @@ def start(context: LaunchContext) -> list[Action]:
     file = chosen.params_file()
     namespace = chosen.namespace()
     nodes = {f'{namespace.rstrip("/")}/{kind}': kind for kind in chosen.kinds()}
-    file.check(nodes)
+    processes.check_file(file, nodes)
     copy_free = {} if chosen['copy_free'] == arguments.FROM_FILE else {'copy_free': chosen['copy_free']}
     actions: list[Action] = []
     for path, kind in nodes.items():
         # Values instead of the file: a section for all nodes may hold what this process's only node doesn't have.
-        values = file.own_values(path, kind) | chosen.overrides(kind) | ({} if kind == 'capture' else copy_free)
-        actions += processes.program(chosen, f'{kind}_node', [parameter_messages(values)], namespace=namespace)
+        values = processes.node_values(chosen, file, path, kind) | ({} if kind == 'capture' else copy_free)
+        actions += processes.program(chosen, f'{kind}_node', [values], namespace=namespace)
     return actions
 
 

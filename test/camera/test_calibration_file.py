@@ -144,8 +144,9 @@ def test_a_camera_without_a_file_is_uncalibrated_and_says_so(tmp_path: Path) -> 
     assert store.current == uncalibrated(640, 360)
     path = f'{tmp_path}/.ros/camera_info/front.yaml'
     assert store.notices == (f"the camera is not calibrated: there is no '{path}'; run camera_calibration, or set 'camera_info_url'",)
+    assert not store.wrong, 'many use none'
     store.replace(GOOD)
-    assert store.current == GOOD and store.notices == ()
+    assert store.current == GOOD and store.notices == () and not store.wrong
     assert CameraInfoStore('', 'front', (640, 360), environment={'HOME': str(tmp_path)}).current == GOOD
 
 
@@ -157,10 +158,28 @@ def test_another_size_and_another_name_are_told_and_nobody_computes_with_them(tm
     size, name = store.notices
     assert str(path) in size and '640x360' in size and '1280x720' in size
     assert "named 'front', this one is 'rear'" in name
+    assert size.count('calibrate at this size') == 1 and "set 'camera_name'" in name and store.wrong
+    assert store.notices == tuple('; '.join(trouble) for trouble in store.troubles)
     store.resize(640, 360)
     assert store.current == GOOD and len(store.notices) == 1
     store.resize(800, 600)
     assert store.current == uncalibrated(800, 600)
+
+
+def test_before_the_camera_is_open_a_calibration_is_of_no_other_size(tmp_path: Path) -> None:
+    path = tmp_path / 'c.yaml'
+    path.write_text(format_calibration(GOOD))
+    store = CameraInfoStore(f'file://{path}', 'front', (0, 0))
+    assert store.troubles == () and not store.wrong
+    store.resize(800, 600)
+    assert store.wrong
+
+
+def test_a_file_that_was_named_has_to_be_there(tmp_path: Path) -> None:
+    store = CameraInfoStore(f'file://{tmp_path}/c.yaml', 'front', (640, 360))
+    assert store.wrong and f"there is no '{tmp_path}/c.yaml'" in store.notices[0]
+    store.replace(GOOD)
+    assert not store.wrong
 
 
 def test_a_file_of_zeros_counts_as_none(tmp_path: Path) -> None:

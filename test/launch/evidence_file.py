@@ -21,6 +21,7 @@ DEPENDS_ON = (
     'zc_perception/nodes/container/*.py',
     'zc_perception/nodes/components.py',
     'zc_perception/nodes/main.py',
+    'zc_perception/nodes/namespaces.py',
     'zc_perception/nodes/programs.py',
     'zc_perception/nodes/early_end.py',
     'setup.py',

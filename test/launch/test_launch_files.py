@@ -81,11 +81,69 @@ def test_perception_runs_as_a_program(ros2: Ros2, small: str) -> None:
 
 def test_perception_in_xml_gives_each_component_its_section(ros2: Ros2, tmp_path: Path) -> None:
     path = tmp_path / 'mine.yaml'
-    path.write_text('/**/capture: {ros__parameters: {width: 320}}\n/truck/capture: {ros__parameters: {height: 240}}\n', encoding='utf-8')
+    text = '/**/capture: {ros__parameters: {width: 320}}\n/truck/capture: {ros__parameters: {height: 240}}\n'
+    path.write_text(f'/**: {{ros__parameters: {{slots: 8, score_threshold: 0.5}}}}\n{text}', encoding='utf-8')
     with ros2.launch(PACKAGE, 'perception.launch.xml', f'params_file:={path}', 'namespace:=truck') as launch:
         launch.wait_for(r'\[truck\.capture\]: synthetic scene, seed 0: NV12 LINEAR 320x240')
-        launch.wait_for("Loaded node '/truck/inference' in container '/truck/perception_container'")
+        launch.wait_for(LOADED.format('/truck/inference', '/truck/perception_container'))
         launch.wait_for("'/truck/image_raw': link is in_process")
+        os.kill(launch.pid_of('component_container'), signal.SIGKILL)
+        assert launch.end() == 1 and 'has ended with -9' in launch.output
+    assert "'slots'" not in launch.output and "'score_threshold'" not in launch.output, launch.output
+
+
+def test_components_in_a_launch_file_of_ones_own_warn_of_mistakes_alone(ros2: Ros2, tmp_path: Path) -> None:
+    path, parameters = tmp_path / 'own.launch.xml', tmp_path / 'all.yaml'
+    parameters.write_text('/**: {ros__parameters: {slots: 8, score_threshold: 0.5, widht: 320}}\n', encoding='utf-8')
+    nodes = ''.join(
+        f'<composable_node pkg="zc_perception" plugin="zc_perception::{kind}Node" name="{kind.lower()}">{inside}</composable_node>'
+        for kind, inside in (
+            ('Inference', f'<param from="{parameters}"/>'),
+            ('Capture', '<extra_arg name="forward_global_arguments" value="true"/>'),
+        )
+    )
+    start = f'exec="component_container" name="mine" namespace="" output="screen" args="--ros-args --params-file {parameters}"'
+    path.write_text(f'<launch><node_container pkg="zc_perception" {start}>{nodes}</node_container></launch>', encoding='utf-8')
+    with ros2.launch(str(path)) as launch:
+        launch.wait_for("'/image_raw': link is in_process")
+        for node in ('inference', 'capture'):
+            launch.wait_for(rf"\[{node}\]: parameter 'widht' is unknown; did you mean 'width'")
+        launch.wait_for("\\[mine\\]: parameter 'widht' is not the container's")
+        assert_clean(launch.interrupt(), launch.output)
+    assert "'slots'" not in launch.output and "'score_threshold'" not in launch.output, launch.output
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'ready'),
+    [
+        (['perception.launch.py'], r"loaded '/capture'"),
+        (['perception.launch.xml'], r"loaded '/capture'"),
+        (['split_process.launch.py'], r'\[capture\]: ready'),
+        (['multi_camera.launch.py', 'cameras:=a,b', 'containers:=each'], r"loaded '/b/capture'"),
+        (['perception.launch.py', 'composition:=program'], r'\[capture\]: ready'),
+    ],
+    ids=' '.join,
+)
+def test_a_mistyped_key_for_all_nodes_is_said_with_the_right_one(ros2: Ros2, tmp_path: Path, arguments: list[str], ready: str) -> None:
+    path = tmp_path / 'mine.yaml'
+    path.write_text(f'/**: {{ros__parameters: {{widht: 333, slots: 6}}}}{SMALL}', encoding='utf-8')
+    with ros2.launch(PACKAGE, *arguments, f'params_file:={path}', 'overlay:=true') as launch:
+        launch.wait_for(ready)
+        said = launch.wait_for(r"'widht'.*did you mean 'width'")
+        assert_clean(launch.interrupt(), launch.output)
+    if 'composition:=program' not in arguments:  # which says it itself, once for each node
+        assert len(said) == 1 and 'WARNING' in said[0] and str(path) in said[0]
+        assert launch.output.count('widht') == 1, launch.output
+
+
+def test_cameras_of_a_file_may_be_left_out(ros2: Ros2) -> None:
+    with ros2.launch(PACKAGE, 'multi_camera.launch.py', 'cameras:=front', 'overlay:=false', 'accelerator:=cpu') as launch:
+        launch.wait_for("'/front/image_raw': link is in_process")
+        assert_clean(launch.interrupt(), launch.output)
+    assert 'no section' not in launch.output
+    with ros2.launch(PACKAGE, 'multi_camera.launch.py', 'cameras:=left,front', 'overlay:=false', 'accelerator:=cpu') as launch:
+        launch.wait_for(r"\[WARNING\].*no section names '/left/capture', and there are .*: '\*\*/rear/capture'$")
+        launch.wait_for("'/left/image_raw': link is in_process")
         assert_clean(launch.interrupt(), launch.output)
 
 
@@ -169,6 +227,8 @@ def test_perception_within_another_launch_file_takes_its_namespace_and_parameter
 
 WRONG: dict[str, tuple[list[str], str]] = {
     'no such file': (['perception.launch.py', 'params_file:=/no/such.yaml'], "params_file '/no/such.yaml' does not exist or is not a file"),
+    'no such file, in XML': (['perception.launch.xml', 'params_file:=/no/such.yaml'], "params_file '/no/such.yaml' does not exist"),
+    'a namespace that is none': (['perception.launch.py', 'namespace:=a//b'], "launch argument 'namespace': 'a//b' can't be a namespace"),
     'no such file by name': (['perception.launch.py', 'params_file:=simm.yaml'], 'installed are jetson_metis.yaml, multi_camera.yaml,'),
     'no such kind': (['perception.launch.py', 'camera:=v4l3'], 'Argument "camera" provided value "v4l3" is not valid'),
     'no such container program': (['perception.launch.py', 'executor:=many'], 'Argument "executor" provided value "many" is not valid'),

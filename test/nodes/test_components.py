@@ -129,6 +129,13 @@ def test_a_key_that_nobody_knows_is_a_warning_with_the_nearest_name(run: Managed
     assert "parameter 'global_of_another_package' is unknown" in said
 
 
+def test_a_key_of_another_of_our_nodes_is_none(run: Managed, capfd: pytest.CaptureFixture[str]) -> None:
+    everybodys = {'slots': 8, 'score_threshold': 0.5, 'scale': 1.0, 'max_frames': 3, 'controls.gain': 1, 'autostart': False}
+    for kind, values in KINDS.values():
+        run.make(kind, everybodys | values)
+    assert 'is unknown' not in capfd.readouterr().err
+
+
 def test_without_autostart_a_component_waits(run: Managed) -> None:
     node = run.make(components.CaptureNode, {**SMALL, 'autostart': False})
     count = [0]

@@ -200,6 +200,7 @@ def test_a_calibration_of_another_size(free_domain: int, tmp_path: Path) -> None
         run.well('capture: calibration')
         _calibrate(run, 640, 480)
         run.shows('capture: calibration', WARN, '640x480', 'calibrate at this size')
+        assert run.reader.last['capture: calibration'].message.count('calibrate at this size') == 1
         _calibrate(run, *SIZE)
         run.well('capture: calibration')
 

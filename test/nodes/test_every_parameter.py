@@ -17,7 +17,12 @@ from nodes.managed import Managed, managed, status
 from rclpy.parameter import Parameter
 from test_architecture import node_specs
 
+from zc_perception.camera import argus, libcamera
+from zc_perception.camera.gstreamer import camera as gstreamer_camera
+from zc_perception.camera.gstreamer import pipeline
+from zc_perception.camera.replay import camera as replay_camera
 from zc_perception.camera.stereo import Side
+from zc_perception.camera.v4l2 import camera as v4l2_camera
 from zc_perception.errors import CameraLostError, ZcError
 from zc_perception.link.endpoints.remote_links import NO_LINKS
 from zc_perception.nodes import camera_factory, frame_links, inference_stream, overlay, realtime, recorder
@@ -64,11 +69,21 @@ class Static:
     options: Callable[[], dict[str, Any]] = dict
 
 
+MODULES = {
+    'SyntheticCamera': camera_factory,
+    'ReplayCamera': replay_camera,
+    'V4l2Camera': v4l2_camera,
+    'GStreamerCamera': gstreamer_camera,
+    'ArgusCamera': argus,
+    'LibcameraCamera': libcamera,
+}
+
+
 def camera(kind: str, class_name: str, value: Any, argument: Any = None, **others: Any) -> Static:
     """The camera's class gets it."""
     wanted = value if argument is None else argument
     slow = kind in ('gstreamer', 'argus')
-    return Static(value, lambda seen: wanted in seen.given[-1], {'camera': kind, **others}, (camera_factory, class_name), active=slow)
+    return Static(value, lambda seen: wanted in seen.given[-1], {'camera': kind, **others}, (MODULES[class_name], class_name), active=slow)
 
 
 def option(value: Any, attribute: str, wanted: Any = None) -> Static:
@@ -91,7 +106,7 @@ def first_of(items: Any) -> Any:
 
 
 ENTRIES: dict[tuple[str, str], Static] = {
-    ('capture', 'camera'): Static('libcamera', lambda seen: seen.given, {}, (camera_factory, 'LibcameraCamera')),
+    ('capture', 'camera'): Static('libcamera', lambda seen: seen.given, {}, (MODULES['LibcameraCamera'], 'LibcameraCamera')),
     ('capture', 'width'): Static(320, lambda seen: seen.node.camera.width == 320),
     ('capture', 'height'): Static(96, lambda seen: seen.node.camera.slots[0].layout.height == 96),
     ('capture', 'framerate'): Static(12.5, lambda seen: seen.node.camera.framerate == 12.5),
@@ -247,7 +262,7 @@ def test_a_parameter_set_while_unconfigured_takes_effect_at_configure(
     def filled(value: Any) -> Any:
         return value.replace('{tmp}', str(tmp_path)) if isinstance(value, str) else value
 
-    monkeypatch.setattr(camera_factory, 'check_description', lambda description: None)
+    monkeypatch.setattr(pipeline, 'check_description', lambda description: None)
     monkeypatch.setattr(overlay, 'subscription_count', lambda publisher: 1)
     node = bench.node(kind, entry)
     seen, value = Seen(node), filled(entry.value)

@@ -52,6 +52,15 @@ def test_groups_and_users_are_given_by_name_or_number() -> None:
     assert user_ids([user.pw_name, str(user.pw_uid)]) == [user.pw_uid, user.pw_uid]
 
 
+@pytest.mark.parametrize('name', ['²', '99999999999999999999', '4294967295', '9' * 5000, 'a\0b', '\udc80', '-1'])
+def test_numbers_that_no_kernel_has_are_nobody(name: str) -> None:
+    with pytest.raises(ConfigError, match='there is no group'):
+        group_ids(name)
+    with pytest.raises(ConfigError, match='there is no user'):
+        user_ids([name])
+    assert group_ids('4294967294') == user_ids(['4294967294']) == [4294967294]
+
+
 def test_who_does_not_exist_is_named() -> None:
     with pytest.raises(ConfigError, match="shared_memory_group': there is no group 'no-such-group'; see /etc/group"):
         group_ids('no-such-group')

@@ -81,6 +81,9 @@ def test_only_wanted_classes_come_out_and_all_of_them(classes: list[int], wanted
         ('4', "has '4', which"),
         ('-1', "has '-1', which"),
         ('1.0', "has '1.0', which"),
+        ('²', "has '²', which"),
+        ('１', "has '１', which"),
+        ('9' * 5000, '…, which the model'),
     ],
 )
 def test_a_class_that_the_model_does_not_have_is_refused(wanted: str, message: str) -> None:

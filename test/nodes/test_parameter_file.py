@@ -81,8 +81,12 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     'a wrong value for all nodes': ('/**: {ros__parameters: {width: wide}}', "capture: parameter 'width' is 'wide'"),
     'a section that misses its node': (
-        '/rear/capture: {ros__parameters: {width: 3}}',
-        "'rear/capture' does not match node '/front/capture'",
+        '/capture: {ros__parameters: {width: 3}}',
+        "'capture' does not match node '/front/capture'; write '/**/capture'",
+    ),
+    "another of our nodes' parameter": (
+        '/**/capture: {ros__parameters: {score_threshold: 0.5}}',
+        "capture: parameter 'score_threshold' is unknown",
     ),
     'a node that is not there': ('/**/captrue: {ros__parameters: {width: 3}}', "there is no node 'captrue' here; did you mean 'capture'?"),
 }
@@ -105,7 +109,38 @@ def test_what_is_others_business_passes(tmp_path: Path) -> None:
     values = {'use_sim_time': True, 'controls.brightness': 3, 'qos_overrides./image_raw.publisher.depth': 2}
     sections = {'/**/capture': values, '/planner': {'widht': 3}, '/**': {'planner_rate': 3}, '/front/*': {'planner_rate': 3}}
     path.write_text(yaml.safe_dump({name: {'ros__parameters': parameters} for name, parameters in sections.items()}))
-    ParameterFile(str(path)).check(NODES)
+    assert ParameterFile(str(path)).check(NODES) == [
+        f"params_file '{path}', '/**', '/front/*': no node here has a parameter 'planner_rate'; did you mean 'replay_rate'?"
+    ]
+
+
+OF_ANY_NODE: dict[str, tuple[str, list[str]]] = {
+    'mistyped': ('/**: {ros__parameters: {widht: 3}}', ["'widht'; did you mean 'width'?"]),
+    'for a namespace': ('/front/*: {ros__parameters: {widht: 3}}', ["'widht'; did you mean 'width'?"]),
+    'of others, and mistyped': ('/**: {ros__parameters: {wheelbase: 3, scal: 1}}', ["'scal'; did you mean 'scale'?", "'wheelbase'"]),
+    'each once': ('/**: {ros__parameters: {widht: 3}}\n/**/*: {ros__parameters: {widht: 3}}', ["'widht'; did you mean 'width'?"]),
+    'of different nodes of ours': ('/**: {ros__parameters: {slots: 8, score_threshold: 0.5, scale: 1.0, controls.gain: 1}}', []),
+    'of a node of ours that is not here': ('/**: {ros__parameters: {max_frames: 8}}', []),
+    'of every node': ('/**: {ros__parameters: {use_sim_time: true, qos_overrides: {/x: {publisher: {depth: 1}}}}}', []),
+    'for nodes that are elsewhere': ('/rear/*: {ros__parameters: {widht: 3}}', []),
+}
+
+
+@pytest.mark.parametrize('case', OF_ANY_NODE)
+def test_a_key_for_any_node_that_none_has_is_a_warning(tmp_path: Path, case: str) -> None:
+    text, keys = OF_ANY_NODE[case]
+    path = tmp_path / 'mine.yaml'
+    path.write_text(text)
+    said = ParameterFile(str(path)).check(NODES)
+    assert [sentence.split('no node here has a parameter ')[1] for sentence in said] == keys
+    assert all(str(path) in sentence for sentence in said)
+
+
+def test_a_node_without_a_section_of_its_own_is_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / 'mine.yaml'
+    path.write_text('/**/capture: {ros__parameters: {width: 64}}\n/rear/capture: {ros__parameters: {width: 3}}\n')
+    (said,) = ParameterFile(str(path)).check(NODES)
+    assert "no section names '/front/capture', and there are sections for nodes that are not here: 'rear/capture'" in said
 
 
 def test_each_node_gets_of_all_nodes_parameters_those_that_it_has(tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ WRONG: dict[str, Any] = {
     'a wrong kind': section('capture', camera='v4l3'),
     'a text for a number': section('capture', width='wide'),
     'a fraction': section('capture', width=640.5),
+    'an odd width': section('capture', width=333),
     'too large': section('capture', framerate=5000.0),
     'neither in the range nor the one besides': section('inference', score_threshold=-0.5),
     'no list': section('inference', shared_memory_users='me'),
@@ -138,7 +139,7 @@ def test_what_is_right_is_not(case: str) -> None:
 
 def values_near(spec: ParameterSpec) -> st.SearchStrategy[Any]:
     """Some that are allowed, some that are just not, and some of other types."""
-    bounds = [bound for bound in (spec.low, spec.high, spec.besides) if bound is not None]
+    bounds = [4] * spec.even + [bound for bound in (spec.low, spec.high, spec.besides) if bound is not None]
     near = [kind(bound + step) for bound in bounds for step in (-1, 0, 1) for kind in (int, float)]
     numbers = st.one_of(st.integers(-(2**31), 2**31), st.floats(allow_nan=False, allow_infinity=False), *map(st.just, near))
     texts = st.sampled_from([*spec.choices, '', 'x', 'true'])

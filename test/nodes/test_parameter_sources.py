@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from zc_perception.errors import ConfigError
-from zc_perception.nodes.parameter_sources import check_parameter_sources, keys_for_any_node
+from zc_perception.nodes.parameter_sources import check_parameter_sources, keys_by_name, keys_for_any_node
 
 NODES = ['/capture', '/inference', '/overlay']
 FRONT = ['/front/capture', '/front/inference', '/front/overlay']
@@ -36,14 +36,20 @@ def _file(folder: Path, *sections: str) -> list[str]:
     ],
 )
 def test_sections_that_reach_a_node_or_are_somebody_elses_pass(section: str, nodes: list[str], tmp_path: Path) -> None:
-    check_parameter_sources(_file(tmp_path, section), nodes)
+    assert check_parameter_sources(_file(tmp_path, section), nodes) == []
 
 
 @pytest.mark.parametrize(
     ('section', 'nodes', 'message'),
     [
         ('capture', FRONT, r"'capture' does not match node '/front/capture'; write '/\*\*/capture'"),
-        ('/rear/capture', FRONT, "'rear/capture' does not match node '/front/capture'"),
+        ('/*/capture', NODES, r"'\*/capture' does not match node '/capture'; write '/\*\*/capture'"),
+        ('/front/capture', ['/truck/front/capture'], r"does not match node '/truck/front/capture'; write '/\*\*/front/capture'"),
+        ('/*/front/capture', FRONT, r"write '/\*\*/front/capture'"),
+        ('/fornt/capture', FRONT, "'fornt/capture' does not match node '/front/capture'; did you mean 'front'?.* section of its own"),
+        ('/**/fornt/capture', ['/truck/front/capture'], "did you mean 'front'?"),
+        ('/truk/front/capture', ['/truck/front/capture'], "did you mean 'truck/front'?"),
+        ('/frontleft/capture', ['/front_left/capture', '/front_right/capture'], "node '/front_left/capture'; did you mean 'front_left'?"),
         ('/**/captur', NODES, "no node 'captur' here; did you mean 'capture'"),
         ('inferense', NODES, "no node 'inferense' here; did you mean 'inference'"),
     ],
@@ -53,6 +59,55 @@ def test_sections_that_miss_are_refused_with_the_right_spelling(section: str, no
     with pytest.raises(ConfigError, match=message) as refused:
         check_parameter_sources(argv, nodes)
     assert argv[-1] in str(refused.value)
+
+
+CAMERAS = ['/**', '/**/capture', '/**/front/capture', '/**/rear/capture', '/**/inference']
+
+
+@pytest.mark.parametrize(
+    ('sections', 'cameras', 'without', 'elsewhere'),
+    [
+        (CAMERAS, ['front', 'rear'], [], []),
+        (CAMERAS, ['front'], [], []),  # the other section is clearly another camera's
+        (CAMERAS, ['truck/front'], [], []),
+        (CAMERAS, ['left', 'right'], ['left', 'right'], ['**/front', '**/rear']),
+        (CAMERAS, ['front', 'left'], ['left'], ['**/rear']),
+        (CAMERAS, [''], [''], ['**/front', '**/rear']),
+        (['/cam1/capture'], ['cam0'], ['cam0'], ['cam1']),  # names that differ in a number are different cameras
+        (['/front_left/capture'], ['front_right'], ['front_right'], ['front_left']),
+        (['/cam_a/capture'], ['cam_b'], ['cam_b'], ['cam_a']),
+        (['/car/front/capture'], ['truck/front'], ['truck/front'], ['car/front']),
+        (['/truck/capture'], ['truck/front'], ['truck/front'], ['truck']),
+        (['/fornt/capture', '/front/capture'], ['front'], [], []),  # not mistyped, for the other is there too
+        (['/rear/overlay', '/front/capture'], ['front'], None, []),
+    ],
+)
+def test_cameras_of_a_file_may_be_left_out_and_those_that_it_lacks_are_said(
+    sections: list[str], cameras: list[str], without: list[str] | None, elsewhere: list[str], tmp_path: Path
+) -> None:
+    nodes = [f'/{camera}/{kind}'.replace('//', '/') for camera in cameras for kind in ('capture', 'inference', 'overlay')]
+    argv = _file(tmp_path, *sections)
+    said = check_parameter_sources(argv, nodes)
+    if without is None:
+        assert [sentence.split(', and')[0].split(': ')[1] for sentence in said] == ["no section names '/front/overlay'"]
+    elif not without:
+        assert said == []
+    else:
+        (sentence,) = said
+        missing, others = sentence.removeprefix(f"parameter file '{argv[-1]}': no section names ").split(
+            ', and there are sections for nodes that are not here: '
+        )
+        assert missing == ', '.join(f"'/{camera}/capture'".replace('//', '/') for camera in without)
+        assert others == ', '.join(f"'{camera}/capture'" for camera in elsewhere)
+
+
+def test_several_files_are_judged_together(tmp_path: Path) -> None:
+    first, second = tmp_path / 'a.yaml', tmp_path / 'b.yaml'
+    for path, space in ((first, 'fornt'), (second, 'front')):
+        path.write_text(f'/{space}/capture:\n  ros__parameters: {{width: 640}}\n')
+    with pytest.raises(ConfigError, match="did you mean 'front'"):
+        check_parameter_sources(['--params-file', str(first)], FRONT)
+    assert check_parameter_sources(['--params-file', str(first), '--params-file', str(second)], FRONT) == []
 
 
 def test_nested_namespaces_are_read(tmp_path: Path) -> None:
@@ -67,6 +122,7 @@ def test_nested_namespaces_are_read(tmp_path: Path) -> None:
     [
         ('capure:framerate:=7.0', NODES, "no node 'capure' here; did you mean 'capture'"),
         ('capture:framerate:=7.0', FRONT, "does not match node '/front/capture'"),
+        ('rear/capture:framerate:=7.0', FRONT, "does not match node '/front/capture'"),
     ],
 )
 def test_arguments_that_miss_are_refused_too(argument: str, nodes: list[str], message: str) -> None:
@@ -108,4 +164,5 @@ def test_keys_for_any_node_are_those_that_were_not_meant_for_it(tmp_path: Path) 
     assert keys_for_any_node(argv, '/capture') == always | {'nested'}
     assert keys_for_any_node(argv, '/front/capture') == always | {'nested', 'in_front', 'other'}
     assert keys_for_any_node(argv, '/front/inference') == always | {'meant', 'in_front', 'other'}
+    assert (keys_by_name(argv, '/capture'), keys_by_name(argv, '/front/inference')) == ({'meant', 'other'}, {'nested'})
     assert keys_for_any_node([], '/capture') == frozenset()

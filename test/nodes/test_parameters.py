@@ -13,7 +13,7 @@ from rclpy.parameter import Parameter
 from rclpy.qos import HistoryPolicy, QoSProfile
 
 from zc_perception.errors import ConfigError
-from zc_perception.nodes.parameters import NodeParameters, ParameterSpec
+from zc_perception.nodes.parameters import NodeParameters, ParameterSpec, whole_number
 from zc_perception.nodes.qos_overrides import publisher_qos
 
 SPECS = (
@@ -26,6 +26,7 @@ SPECS = (
     ParameterSpec('way', 'auto', 'A way.', choices=('auto', 'true', 'false')),
     ParameterSpec('device', '', 'A device.', whole_numbers=True),
     ParameterSpec('title', '', 'A title.'),
+    ParameterSpec('side', 0, 'A side.', 'px', 0, 64, even=True),
 )
 
 
@@ -45,7 +46,7 @@ def test_defaults_overrides_and_integers_for_numbers(context: rclpy.Context) -> 
     node = _node(context, rate=25, mode='slow')
     parameters = NodeParameters(node, SPECS)
     assert dict(parameters) == {'rate': 25.0, 'count': 3, 'mode': 'slow', 'active': True, 'names': [],
-                                'share': -1.0, 'way': 'auto', 'device': '', 'title': ''}  # fmt: skip
+                                'share': -1.0, 'way': 'auto', 'device': '', 'title': '', 'side': 0}  # fmt: skip
     assert type(parameters['rate']) is float
     assert node.get_parameter('rate').value == 25.0
     node.destroy_node()
@@ -70,6 +71,7 @@ def test_defaults_overrides_and_integers_for_numbers(context: rclpy.Context) -> 
         ({'device': 0.5}, "parameter 'device' is 0.5; it must be a string"),
         ({'title': 5}, "parameter 'title' is 5; it must be a string"),
         ({'names': 'a'}, "parameter 'names' is 'a'; it must be a list of strings"),
+        ({'side': 3}, "parameter 'side' is 3; it must be an integer from 0 to 64 (px), even"),
         ({'names': [1, 2]}, "parameter 'names' is [1, 2]; it must be a list of strings"),
     ],
 )
@@ -186,7 +188,8 @@ def test_integers_in_a_list_of_strings_are_what_yaml_makes_of_numbers(free_domai
         node = Node('tested', context=opened)
         parameters = NodeParameters(node, specs)
         assert parameters['cpus'] == value
-        assert node.set_parameters([Parameter('cpus', value=[4, 5])])[0].successful and parameters['cpus'] == ['4', '5']
+        assert node.set_parameters(parameters.converted([Parameter('cpus', value=[4, 5])]))[0].successful
+        assert parameters['cpus'] == node.get_parameter('cpus').value == ['4', '5']
         node.destroy_node()
         opened.try_shutdown()
 
@@ -244,4 +247,53 @@ def test_qos_overrides_for_topics_that_no_endpoint_has_are_unknown_once_all_are_
     parameters.endpoints_declared = True
     (sentence,) = parameters.unknown()
     assert "did you mean 'qos_overrides./image.publisher.depth'?" in sentence
+    node.destroy_node()
+
+
+@pytest.mark.parametrize(
+    ('text', 'number'),
+    [('0', 0), ('7', 7), ('10', 10), ('11', None), ('²', None), ('１', None), ('-1', None), ('', None), (' 1', None), ('9' * 5000, None)],
+)
+def test_a_whole_number_is_plain_digits_in_a_range(text: str, number: int | None) -> None:
+    assert whole_number(text, 10) == number
+
+
+def test_a_number_beyond_all_floats_is_out_of_range() -> None:
+    with pytest.raises(ConfigError, match=r"parameter 'rate' is 1000.*…; it must be a number from 0 to 100"):
+        ParameterSpec('rate', 30.0, 'A rate.', 'Hz', 0.0, 100.0).convert(10**400)
+
+
+def test_what_is_declared_is_never_taken_away(context: rclpy.Context) -> None:
+    node = _node(context)
+    specs = (*SPECS, ParameterSpec('cpus', [], 'CPUs.', whole_numbers=True, dynamic=True))
+    parameters = NodeParameters(node, specs, changeable=lambda: '')
+    for spec in specs:
+        removed = Parameter(spec.name, Parameter.Type.NOT_SET)
+        assert parameters.reasons_against([removed]) == [
+            f"parameter '{spec.name}' can't be removed; set it to its default, {spec.default!r}, instead"
+        ]
+        assert not node.set_parameters([removed])[0].successful and node.has_parameter(spec.name)
+    node.destroy_node()
+
+
+def test_a_mistake_of_the_check_is_a_reason_and_one_of_the_owner_is_taken_back(context: rclpy.Context) -> None:
+    told: list[tuple[str, Any]] = []
+
+    def check(name: str, value: Any) -> None:
+        if name == 'title':
+            raise ValueError('odd')
+
+    def changed(name: str, value: Any) -> None:
+        told.append((name, value))
+        if name == 'mode' and value == 'slow':
+            raise RuntimeError('no way')
+
+    node = _node(context)
+    parameters = NodeParameters(node, SPECS, changed, check=check, changeable=lambda: '')
+    (reason,) = parameters.reasons_against([Parameter('title', value='x'), Parameter('rate', value=1.0)])
+    assert "parameter 'title' can't be checked: ValueError: odd" in reason
+    done = node.set_parameters_atomically([Parameter('rate', value=1.0), Parameter('mode', value='slow'), Parameter('active', value=False)])
+    assert not done.successful and done.reason == "parameter 'mode' can't be put in force: RuntimeError: no way; nothing was changed"
+    assert (parameters['rate'], parameters['mode'], parameters['active']) == (30.0, 'fast', True)
+    assert told == [('rate', 1.0), ('mode', 'slow'), ('mode', 'fast'), ('rate', 30.0)]
     node.destroy_node()

@@ -21,6 +21,16 @@ WRONG = {
     'out of range, inference': (['inference__score_threshold=1.5'], "'score_threshold' is 1.5; it must be a number from 0 to 1, or -1"),
     'not a number': (['capture__framerate=.nan'], "'framerate' is nan"),
     'odd width': (['capture__width=321'], '321'),
+    'a digit that is none, for a class': (['inference__classes=["²"]'], "'classes' has '²', which the model doesn't know"),
+    'a digit that is none, for a CPU': (
+        ['capture__cpu_affinity=["²"]'],
+        "node 'capture': parameter 'cpu_affinity' has '²'; it must be CPUs",
+    ),
+    'a group that no kernel has': (
+        ['capture__shared_memory_group="99999999999999999999"'],
+        "parameter 'shared_memory_group': there is no group '99999999999999999999'; see /etc/group",
+    ),
+    'a user that is none': (['overlay__shared_memory_users=["²"]'], "parameter 'shared_memory_users': there is no user '²'"),
     'unknown choice': (
         ['capture__camera=synthetik'],
         "'camera' is 'synthetik'; it must be one of synthetic, replay, v4l2, gstreamer, argus, libcamera; did you mean 'synthetic'?",
@@ -96,16 +106,28 @@ def test_other_wrong_arguments_too(program: str, args: list[str], message: str, 
     _assert_one_clear_line(_refused(program, args, free_domain), message)
 
 
+@pytest.mark.parametrize('program', ['capture_node', 'inference_node', 'overlay_node', 'zc_record', 'perception'])
+def test_help_is_there_and_no_error(program: str, free_domain: int) -> None:
+    done = _refused(program, ['--help'], free_domain)
+    assert done.returncode == 0 and done.stderr == '' and done.stdout.startswith(f'usage: {program} [-h]')
+    assert 'Parameters: --ros-args -p NAME:=VALUE or --params-file FILE.' in done.stdout
+
+
 def test_a_key_for_nodes_of_any_name_is_a_warning_and_one_for_ours_the_end(tmp_path: Path, free_domain: int) -> None:
     yaml = tmp_path / 'shared.yaml'
-    yaml.write_text('/**:\n  ros__parameters: {widht: 640, of_another_package: 1}\n')
+    yaml.write_text('/**:\n  ros__parameters: {widht: 640, of_another_package: 1, score_threshold: 0.5}\n')
     args = ['--ros-args', '--params-file', str(yaml), '-p', 'width:=128', '-p', 'height:=128']
     with Program('capture_node', *args, domain=free_domain).start('[capture]: ready') as program:
         assert "parameter 'widht' is unknown; did you mean 'width'?" in program.output
         assert "parameter 'of_another_package' is unknown" in program.output and '[WARN]' in program.output
+        assert 'score_threshold' not in program.output.replace('widht', ''), 'another of our nodes has it'
         assert program.interrupt(10) == 0, program.output
     yaml.write_text('/**/capture:\n  ros__parameters: {widht: 640}\n')
     _assert_one_clear_line(_refused('capture_node', ['--ros-args', '--params-file', str(yaml)], free_domain), "did you mean 'width'?")
+    yaml.write_text('/**/capture:\n  ros__parameters: {score_threshold: 0.5}\n')
+    for program in ('capture_node', 'perception'):
+        refusal = _refused(program, ['--ros-args', '--params-file', str(yaml)], free_domain)
+        _assert_one_clear_line(refusal, "node 'capture': parameter 'score_threshold' is unknown")
 
 
 def test_broken_yaml_and_broken_models_are_named(tmp_path: Path, free_domain: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -88,10 +89,20 @@ def test_cpus_are_numbers_and_ranges(entries: Any, expected: set[int]) -> None:
     assert parse_cpus(list(entries)) == expected
 
 
-@pytest.mark.parametrize('entry', ['4096', 'x', '', '-1', '1-', '3-1', '0-4096', '1.5'])
+@pytest.mark.parametrize('entry', ['4096', 'x', '', '-1', '1-', '3-1', '0-4096', '1.5', '²', '0-²', '１', '9' * 5000, '0-9' + '9' * 18])
 def test_what_is_no_cpu_of_this_process_is_refused(entry: str) -> None:
     with pytest.raises(ConfigError, match=r"parameter 'cpu_affinity' has .*; it must be CPUs that this process may use: "):
         parse_cpus([entry])
+
+
+def test_a_range_is_looked_at_before_it_is_counted() -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConfigError):
+            parse_cpus(['0-1000000'])
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_without_them_nothing_is_asked_of_the_system(calls: Calls, thread: threading.Thread) -> None:

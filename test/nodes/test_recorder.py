@@ -68,6 +68,17 @@ def test_a_signal_ends_it_with_what_there_is(tmp_path: Path, free_domain: int) -
     assert recorder.returncode == 0 and '0 frames in no file' in output
 
 
+def test_a_signal_ends_one_that_nobody_has_configured(tmp_path: Path, free_domain: int) -> None:
+    with record(free_domain, path=tmp_path / 'a.zcr', autostart=False) as recorder:
+        assert recorder.stdout is not None
+        for line in recorder.stdout:
+            if '[recorder]: ready' in line:
+                break
+        recorder.send_signal(signal.SIGINT)
+        output, _ = recorder.communicate(timeout=20)
+    assert recorder.returncode == 0 and 'Traceback' not in output, output
+
+
 def test_a_signal_ends_it_although_the_disk_is_stuck(tmp_path: Path, free_domain: int) -> None:
     """A pipe that nobody reads takes nothing, for ever."""
     path = tmp_path / 'a.zcr'

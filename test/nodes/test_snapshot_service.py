@@ -277,6 +277,7 @@ NOT_A_FOLDER = {
     '~nobody_here': "'~nobody_here' is nobody's home here: give the whole path, or begin with './' for a folder of that name",
     '~nobody_here/shots': "'~nobody_here' is nobody's home here: give the whole path, or begin with './' for a folder of that name",
     '  ': 'that is no name of a folder: give its path, or nothing for the usual one',
+    '/tmp/\0': 'that is no name of a folder: give its path, or nothing for the usual one',
 }
 
 

@@ -46,6 +46,8 @@ def _keyword(name: str, operand: Any, value: Any, schema: Mapping[str, Any], roo
             return not number or value >= operand
         case 'maximum':
             return not number or value <= operand
+        case 'multipleOf':
+            return not number or value % operand == 0
         case 'exclusiveMinimum':
             return not number or value > operand
         case 'minLength':

@@ -150,6 +150,9 @@ def test_what_only_the_runtime_can_read_is_left_to_it(tmp_path: Path) -> None:
     assert read_voyager_model(written(tmp_path, {'version': '5.1', 'graph': {}})) is None
     newer = read_voyager_model(written(tmp_path, {**MODEL, 'version': '5.1'}))
     assert newer is not None, 'what is where it always was is read'
+    for version in ('²', '9' * 5000):
+        with pytest.raises(ConfigError, match='inputs'):
+            read_voyager_model(written(tmp_path, {'version': version, 'graph': {}}))
 
 
 ANYTHING = st.recursive(

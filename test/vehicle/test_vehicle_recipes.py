@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import functools
 import os
 import re
 import shutil
@@ -177,10 +178,16 @@ def test_a_stop_reaches_the_program_itself(tmp_path: Path) -> None:
     command = [word.replace('$$', '$') for word in composed()['services']['capture']['command']]
     pipe: Any = subprocess.PIPE
     path = f'{tmp_path}:{os.environ["PATH"]}'
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env={**os.environ, 'PATH': path}) as process:
+    # A shell can't catch what was ignored when it began, as in a job in the background.
+    heeds = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env={**os.environ, 'PATH': path}, preexec_fn=heeds)
+    try:
         assert process.stdout is not None and process.stdout.readline() == 'ready\n'
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=30)[0] == 'in order\n' and process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_a_device_with_colons_in_its_name_is_written_out() -> None:

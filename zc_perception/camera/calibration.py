@@ -104,7 +104,7 @@ class Calibration:
             return None
         return (
             f"calibration '{source}' is for {self.width}x{self.height} pictures, the camera gives {width}x{height}: "
-            'camera_info is published without it; calibrate at this size, or run the camera at that one'
+            'camera_info is published without it'
         )
 
 

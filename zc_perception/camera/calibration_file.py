@@ -138,6 +138,7 @@ class CameraInfoStore:
     ) -> None:  # fmt: skip
         self.path = calibration_path(url, camera_name, package_folder=package_folder, environment=environment)
         self.camera_name = camera_name
+        self._named = bool(url)
         self._size = size
         self.calibration = uncalibrated(*size)
         self._missing = False
@@ -155,26 +156,41 @@ class CameraInfoStore:
     @property
     def current(self) -> Calibration:
         """What to publish: zeros and the camera's size where the calibration is of another size, for nobody can compute with that."""
-        if self.calibration.calibrated and self.calibration.size_mismatch(*self._size, str(self.path)) is None:
+        if self.calibration.calibrated and self._mismatch() is None:
             return self.calibration
         return uncalibrated(*self._size)
 
+    def _mismatch(self) -> str | None:
+        """See :meth:`Calibration.size_mismatch`. Before the camera is open nobody knows."""
+        return self.calibration.size_mismatch(*self._size, str(self.path)) if any(self._size) else None
+
     @property
-    def notices(self) -> tuple[str, ...]:
-        """Sentences for the log and diagnostics: no file, another size, another name, unknown keys. Frames go on in any case."""
+    def wrong(self) -> bool:
+        """Whether the troubles are more than that nobody has calibrated the camera: a file was named that isn't there, or doesn't fit."""
+        return (self._missing and self._named) or (self.calibration.calibrated and bool(self.troubles))
+
+    @property
+    def troubles(self) -> tuple[tuple[str, str], ...]:
+        """What is, and what to do about it: no file, another size, another name, unknown keys. Frames go on in any case."""
         if self._missing:
-            return (f"the camera is not calibrated: there is no '{self.path}'; run camera_calibration, or set 'camera_info_url'",)
-        found = list(self.calibration.notices)
+            return ((f"the camera is not calibrated: there is no '{self.path}'", "run camera_calibration, or set 'camera_info_url'"),)
+        found = [(notice, 'correct the file') for notice in self.calibration.notices]
         if not self.calibration.calibrated:
-            found.append(f"calibration '{self.path}' has a camera matrix of zeros: the camera counts as not calibrated")
-            return tuple(found)
-        mismatch = self.calibration.size_mismatch(*self._size, str(self.path))
+            text = f"calibration '{self.path}' has a camera matrix of zeros: the camera counts as not calibrated"
+            return (*found, (text, 'run camera_calibration'))
+        mismatch = self._mismatch()
         if mismatch:
-            found.append(mismatch)
+            found.append((mismatch, "calibrate at this size, run the camera at that one, or set 'camera_info_url' to one that fits"))
         other = self.calibration.camera_name
         if other not in ('', 'unknown', self.camera_name):
-            found.append(f"calibration '{self.path}' is of a camera named '{other}', this one is '{self.camera_name}'")
+            text = f"calibration '{self.path}' is of a camera named '{other}', this one is '{self.camera_name}'"
+            found.append((text, "set 'camera_name', or 'camera_info_url' to its own"))
         return tuple(found)
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """:attr:`troubles` as sentences for the log."""
+        return tuple(f'{text}; {step}' for text, step in self.troubles)
 
     def replace(self, calibration: Calibration) -> None:
         """Keep a new calibration, as ``set_camera_info`` asks: written first, used from then on.

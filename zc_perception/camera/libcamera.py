@@ -108,7 +108,7 @@ class LibcameraCamera(WithoutControls):
             raise CameraError('libcamera found no camera; see that it is plugged in, and what cam -l says')
         if not wanted:
             return cameras[0]
-        if wanted.isdigit() and int(wanted) < len(cameras):
+        if wanted.isascii() and wanted.isdigit() and len(wanted) < 5 and int(wanted) < len(cameras):
             return cameras[int(wanted)]
         found = [camera for camera in cameras if wanted == camera.id] or [camera for camera in cameras if wanted in camera.id]
         if len(found) != 1:

@@ -224,7 +224,7 @@ def _open_named(name: str) -> Heap:
         return NvBufSurfaceHeap()
     if name.startswith('dma_heap/') and '/' not in name[len('dma_heap/') :]:
         return DmaHeap(name[len('dma_heap/') :])
-    raise ConfigError(f"heap '{name}' is not known; use auto, dma_heap/NAME (see ls {DMA_HEAP_DIRECTORY}), udmabuf, memfd or nvbufsurface")
+    raise ConfigError(f"heap '{name}' is not known; use auto, dma_heap/NAME (see ls {DMA_HEAP_DIRECTORY}), udmabuf or memfd")
 
 
 def open_heap(name: str = 'auto', *, use: HeapUse = HeapUse.CAMERA, contiguous: bool = False) -> tuple[Heap, list[str]]:

@@ -12,6 +12,7 @@ from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.roster import Verdict
 from zc_perception.negotiation.settings import Allocation, AllocationRequest, BufferSettings
 from zc_perception.negotiation.token import BufferToken, Consumer, Participant
+from zc_perception.nodes.perception_node import FINALIZED
 from zc_perception.observe.diagnostics import Figures, Level, Status
 
 # Everybody is in this process and has spoken before; nobody is waited for.
@@ -124,6 +125,23 @@ class CameraBuffers:
         for participant in self._participants:
             participant.close()
         self.collection.close()
+
+
+def negotiation_status(buffers: CameraBuffers | None, disagreement: str, state: str, *, waits: bool) -> Status:
+    """What was agreed on.
+
+    :param disagreement: why nothing was; empty: nobody has tried.
+    :param state: the node's.
+    :param waits: whether a camera is to come, of which part ``camera`` tells.
+    """
+    if buffers is not None:
+        return buffers.status()
+    if disagreement:
+        again = 'restart the node' if state == FINALIZED else 'configure the node again or restart it'
+        return Status('negotiation', Level.ERROR, disagreement, advice=f'change what it names, then {again}')
+    if waits:
+        return Status('negotiation', Level.WARN, 'waits for the camera', advice='part camera says what it waits for')
+    return Status('negotiation', Level.OK, f'nothing to agree on: the node is {state}')
 
 
 def _constraints(consumer: BufferConstraints | Consumer) -> BufferConstraints:

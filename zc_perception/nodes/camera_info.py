@@ -98,9 +98,8 @@ class CameraInfoPublisher:
     def status(self) -> Status:
         """For diagnostics."""
         with self._lock:
-            notices, calibrated = self._store.notices, self._store.current.calibrated
+            troubles, wrong, calibrated = self._store.troubles, self._store.wrong, self._store.current.calibrated
         values = {'file': str(self._store.path), 'camera_name': self._store.camera_name, 'calibrated': calibrated}
+        text, advice = ('; '.join(dict.fromkeys(part)) for part in zip(*troubles, strict=True)) if troubles else ('calibrated', '')
         # Many use no calibration: that is no fault, a wrong one is.
-        wrong = bool(notices) and self._store.calibration.calibrated
-        advice = "calibrate at this size (camera_calibration), or set 'camera_info_url' to a calibration of it" if wrong else ''
-        return Status('calibration', Level.WARN if wrong else Level.OK, '; '.join(notices) or 'calibrated', values, advice)
+        return Status('calibration', Level.WARN if wrong else Level.OK, text, values, advice)

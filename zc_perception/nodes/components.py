@@ -17,14 +17,17 @@ from rclpy.timer import Timer
 from zc_perception.errors import ZcError
 from zc_perception.nodes import capture, inference, overlay, recorder
 from zc_perception.nodes.perception_node import PerceptionNode
+from zc_perception.nodes.process import known_parameters
 
 _SOON_S = 0.001
+KINDS: tuple[type[PerceptionNode], ...] = (capture.CaptureNode, inference.InferenceNode, overlay.OverlayNode, recorder.RecorderNode)
 
 
 class SelfStarting(PerceptionNode):
     """Starts when it is spun, on a thread of its own: others aren't kept waiting.
 
-    Parameters that nobody knows are a warning here: a launch file's global parameters reach every component.
+    Parameters that no node of the package has are a warning here: a launch file's global parameters, and a file's section for all nodes
+    (``/**``), reach every component, whichever of them they are for.
     """
 
     def __init__(self, **node_options: Any) -> None:
@@ -36,7 +39,7 @@ class SelfStarting(PerceptionNode):
             raise
 
     def _begin_when_spun(self) -> None:
-        for sentence in self.parameters.unknown():
+        for sentence in self.parameters.unknown(known_parameters()):
             self.get_logger().warning(sentence)
         self._starter: Timer | None = None
         if self.parameters['autostart']:

@@ -31,7 +31,7 @@ from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.link.shared_memory.server_statistics import ServerStatistics
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool
-from zc_perception.nodes.parameters import NodeParameters, ParameterSpec
+from zc_perception.nodes.parameters import NodeParameters, ParameterSpec, shown, whole_number
 from zc_perception.nodes.qos_overrides import subscription_qos
 from zc_perception.observe.diagnostics import Figures, Level, Status
 from zc_perception.observe.recent import RecentCount
@@ -64,6 +64,8 @@ _REFUSALS = {
 _LOCAL = 'consumers in this process'
 _SAY_AGAIN_S = 60.0
 _SENTENCES = 64
+# The one above, -1 to the kernel, means that nothing changes.
+_HIGHEST_ID = 2**32 - 2
 
 
 def subscribe_frames(
@@ -130,9 +132,10 @@ def group_ids(name: str) -> list[int]:
     if not name:
         return []
     try:
-        return [int(name) if name.isdigit() else grp.getgrnam(name).gr_gid]
-    except KeyError:
-        raise ConfigError(f"parameter 'shared_memory_group': there is no group '{name}'; see /etc/group") from None
+        number = whole_number(name, _HIGHEST_ID)
+        return [grp.getgrnam(name).gr_gid if number is None else number]
+    except (KeyError, ValueError):  # ValueError: a name that none can have
+        raise ConfigError(f"parameter 'shared_memory_group': there is no group {shown(name)}; see /etc/group") from None
 
 
 def user_ids(names: Sequence[str]) -> list[int]:
@@ -143,9 +146,10 @@ def user_ids(names: Sequence[str]) -> list[int]:
     ids = []
     for name in names:
         try:
-            ids.append(int(name) if name.isdigit() else pwd.getpwnam(name).pw_uid)
-        except KeyError:
-            raise ConfigError(f"parameter 'shared_memory_users': there is no user '{name}'; see /etc/passwd") from None
+            number = whole_number(name, _HIGHEST_ID)
+            ids.append(pwd.getpwnam(name).pw_uid if number is None else number)
+        except (KeyError, ValueError):
+            raise ConfigError(f"parameter 'shared_memory_users': there is no user {shown(name)}; see /etc/passwd") from None
     return ids
 
 

@@ -22,10 +22,11 @@ from vision_msgs.msg import Detection2DArray, LabelInfo
 from zc_perception.errors import ZcError
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
-from zc_perception.link.rclpy_compat import publish, subscription_count
+from zc_perception.link.endpoints.node_watch import NodeWatch
+from zc_perception.link.rclpy_compat import call_soon, publish, subscription_count
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.nodes.frame_links import SUBSCRIPTION_SPECS, subscribe_frames, subscription_status
+from zc_perception.nodes.frame_links import SUBSCRIPTION_SPECS, subscribe_frames, subscription_status, user_ids
 from zc_perception.nodes.meeting_point import process_ledger
 from zc_perception.nodes.overlay_picture import LabelledBox, Painter, PictureHistory, ReducedPicture, Stamp
 from zc_perception.nodes.parameters import ParameterSpec
@@ -92,7 +93,7 @@ class OverlayNode(PerceptionNode):
         self._wake: OwnedFd | None = None
         # The thread closes it; a number that was closed may be somebody else's.
         self._wake_lock = threading.Lock()
-        # A demand is looked at by a timer, and by who activates or deactivates the node.
+        # A demand is looked at now and then, and by who activates or deactivates the node.
         self._demand_lock = threading.RLock()
         self._publisher = self.create_publisher(Image, 'detections/image', publisher_qos(self, 'detections/image', QoSProfile(depth=1)))
         compressed = f'{self._publisher.topic_name}/compressed'
@@ -101,11 +102,16 @@ class OverlayNode(PerceptionNode):
         self._detections_qos = subscription_qos(self, 'detections', QoSProfile(depth=10))
         subscription_qos(self, 'image_raw', QoSProfile(depth=2))  # declared now, though it is used only while somebody looks
         self._label_subscription = self.create_subscription(LabelInfo, 'label_info', self._on_labels, latched)
-        self._demand_timer = self.create_timer(_DEMAND_PERIOD_S, self.update_demand)
+        self._demand = NodeWatch(self, _DEMAND_PERIOD_S, self._look_at_demand)
         self._diagnostics = DiagnosticsPublisher(self, self.collect_diagnostics)
         self._begin()
 
+    def _check_parameter(self, name: str, value: Any) -> None:
+        if name == 'shared_memory_users':
+            user_ids(value)
+
     def _open(self) -> None:
+        user_ids(self.parameters['shared_memory_users'])  # used only while somebody looks, which is no time to end the program
         self._history = PictureHistory(self.parameters['history'], self.parameters['scale'])
 
     def _activate(self) -> None:
@@ -125,8 +131,16 @@ class OverlayNode(PerceptionNode):
         with self._demand_lock:
             self._update_demand()
 
+    def _look_at_demand(self) -> None:
+        executor = self.executor
+        if executor is not None and self._wanted() is not (self._frame_subscription is not None):
+            call_soon(executor, self.update_demand)
+
+    def _wanted(self) -> bool:
+        return self.flowing and any(subscription_count(publisher) for publisher in (self._publisher, self._jpeg_publisher))
+
     def _update_demand(self) -> None:
-        wanted = self.flowing and any(subscription_count(publisher) for publisher in (self._publisher, self._jpeg_publisher))
+        wanted = self._wanted()
         if wanted and self._frame_subscription is None:
             self._frame_subscription = subscribe_frames(self, self.parameters, self.ledger, QoSProfile(depth=2), held=1)
             self._detections = deque(maxlen=self.parameters['history'])

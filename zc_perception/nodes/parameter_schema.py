@@ -61,6 +61,8 @@ def _value_schema(spec: ParameterSpec) -> dict[str, Any]:
     value: dict[str, Any] = {'type': _TYPES[kind]}
     if spec.low is not None and spec.high is not None:
         value |= {'minimum': spec.low, 'maximum': spec.high}
+    if spec.even:
+        value['multipleOf'] = 2
     return value if spec.besides is None else {'anyOf': [value, {'enum': [spec.besides]}]}
 
 

@@ -5,6 +5,8 @@ Start-up values and later changes go through the same check, and every refusal s
 
 from __future__ import annotations
 
+import array
+import contextlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +22,39 @@ from zc_perception.link.rclpy_compat import parameter_overrides
 _FOREIGN = ('use_sim_time', 'start_type_description_service')
 _QOS = 'qos_overrides.'
 _TYPE_NAMES = {bool: 'a boolean (true or false)', int: 'an integer', float: 'a number', str: 'a string', list: 'a list of strings'}
+_ROS_TYPES = {
+    bool: Parameter.Type.BOOL,
+    int: Parameter.Type.INTEGER,
+    float: Parameter.Type.DOUBLE,
+    str: Parameter.Type.STRING,
+    list: Parameter.Type.STRING_ARRAY,
+}
+_KINDS = {ros: kind for kind, ros in _ROS_TYPES.items()}
 # An empty array has no type in ROS: a file's [] arrives without a value, and would be declared as bytes.
 _NO_STRINGS = ['']
+_MOST_SHOWN = 200
+_MOST_DIGITS = 19
+
+
+def whole_number(text: str, high: int) -> int | None:
+    """The number that *text* is, in plain digits and from 0 to *high*; ``None`` for anything else.
+
+    ``str.isdigit`` alone also lets through ``²``, and texts of thousands of digits, on both of which ``int`` raises.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+        return None
+    number = int(text)
+    return number if number <= high else None
+
+
+def shown(value: Any) -> str:
+    """A value in a message: texts in quotes, and not without end."""
+    text = f"'{value}'" if isinstance(value, str) else str(value)
+    return text if len(text) <= _MOST_SHOWN else f'{text[:_MOST_SHOWN]}…'
+
+
+def _declared(name: str, value: Any) -> Parameter:
+    return Parameter(name, _ROS_TYPES[type(value)], _NO_STRINGS if value == [] else value)
 
 
 @dataclass(frozen=True)
@@ -32,6 +65,7 @@ class ParameterSpec:
     :param low: smallest allowed number.
     :param high: largest allowed number.
     :param besides: one number outside of that range that is allowed too, and means something else.
+    :param even: whether an integer must be even.
     :param choices: allowed strings; ``true`` and ``false`` among them may be booleans, which is what YAML takes them for without quotes.
     :param whole_numbers: whether a string, or one of a list, may be an integer, which is what YAML takes one without quotes for.
     :param dynamic: whether it may change while the node runs. Others may while it is unconfigured, and are read-only without a lifecycle.
@@ -45,6 +79,7 @@ class ParameterSpec:
     low: float | None = None
     high: float | None = None
     besides: float | None = None
+    even: bool = False
     choices: tuple[str, ...] = ()
     whole_numbers: bool = False
     dynamic: bool = False
@@ -58,6 +93,7 @@ class ParameterSpec:
         elif self.low is not None and self.high is not None:
             text += f' from {self.low:g} to {self.high:g}'
         text += f' ({self.unit})' if self.unit else ''
+        text += ', even' if self.even else ''
         return text + (f', or {self.besides:g}' if self.besides is not None else '')
 
     def convert(self, value: Any) -> Any:
@@ -66,23 +102,27 @@ class ParameterSpec:
         :raises ConfigError: it isn't allowed.
         """
         kind = type(self.default)
+        if isinstance(value, array.array):  # as which a message's list of numbers arrives
+            value = value.tolist()
         if kind is float and type(value) is int:
-            value = float(value)
+            with contextlib.suppress(OverflowError):  # then it is out of range too
+                value = float(value)
         if kind is list and (value is None or isinstance(value, Sequence)) and not isinstance(value, str):
             value = [str(text) if self.whole_numbers and type(text) is int else text for text in value or () if text != '']
         if type(value) is bool and str(value).lower() in self.choices:
             value = str(value).lower()
-        if self.whole_numbers and type(value) is int:
+        if self.whole_numbers and kind is str and type(value) is int:
             value = str(value)
         good = type(value) is kind and (kind is not list or all(isinstance(text, str) for text in value))
         if good and self.choices:
             good = value in self.choices
         if good and self.low is not None and self.high is not None:
             good = (self.low <= value <= self.high and math.isfinite(value)) or value == self.besides
+        if good and self.even:
+            good = value % 2 == 0
         if not good:
-            shown = f"'{value}'" if isinstance(value, str) else value
             hint = nearest(value, self.choices) if isinstance(value, str) else ''
-            raise ConfigError(f"parameter '{self.name}' is {shown}; it must be {self.allowed()}{hint}")
+            raise ConfigError(f"parameter '{self.name}' is {shown(value)}; it must be {self.allowed()}{hint}")
         return value
 
     def descriptor(self, *, changeable: bool = False) -> ParameterDescriptor:
@@ -94,7 +134,6 @@ class ParameterSpec:
         text = ParameterDescriptor(
             description=self.description + (f' [{self.unit}]' if self.unit else '') + when,
             read_only=self.fixed or not (self.dynamic or changeable),
-            dynamic_typing=self.whole_numbers and type(self.default) is list,
             additional_constraints='one of: ' + ', '.join(self.choices) if self.choices else '',
         )
         if self.low is not None and self.high is not None:
@@ -103,7 +142,7 @@ class ParameterSpec:
                 text.additional_constraints = self.allowed()
                 low, high = min(low, self.besides), max(high, self.besides)
             if type(self.default) is int:
-                text.integer_range = [IntegerRange(from_value=int(low), to_value=int(high), step=0)]
+                text.integer_range = [IntegerRange(from_value=int(low), to_value=int(high), step=2 if self.even else 0)]
             else:
                 text.floating_point_range = [FloatingPointRange(from_value=float(low), to_value=float(high), step=0.0)]
         return text
@@ -146,15 +185,20 @@ class NodeParameters(Mapping[str, Any]):
                 value = spec.default if override is None else spec.convert(override.value)
             except ConfigError as error:
                 raise ConfigError(f"node '{self._node_name}': {error}") from None
-            declared = _NO_STRINGS if value == [] else value
             descriptor = spec.descriptor(changeable=changeable is not None)
-            node.declare_parameter(spec.name, declared, descriptor, ignore_override=True)
+            node.declare_parameter(spec.name, _declared(spec.name, value).value, descriptor, ignore_override=True)
             self._values[spec.name] = value
         node.add_on_set_parameters_callback(self._on_set)
 
     def reasons_against(self, parameters: Sequence[Parameter]) -> list[str]:
-        """Why they can't be set now: all reasons, not only the first."""
-        return self._judge(parameters)[1]
+        """Why they can't be set now: all reasons, not only the first. Also against those that are not among the declarations here."""
+        foreign = (self._reason_against_foreign(parameter) for parameter in parameters if parameter.name not in self._specs)
+        return [*self._judge(parameters)[1], *filter(None, foreign)]
+
+    def converted(self, parameters: Sequence[Parameter]) -> list[Parameter]:
+        """*parameters*, none of which is refused, in the types in which they are declared: ROS itself takes no integer for a number."""
+        own = dict(self._judge(parameters)[0])
+        return [_declared(parameter.name, own[parameter.name]) if parameter.name in own else parameter for parameter in parameters]
 
     def _judge(self, parameters: Sequence[Parameter]) -> tuple[list[tuple[str, Any]], list[str]]:
         """New values in the parameters' own types, and what speaks against others."""
@@ -164,13 +208,43 @@ class NodeParameters(Mapping[str, Any]):
             if spec is None:
                 continue
             try:
-                value = spec.convert(parameter.value)
-                self._check_time(spec, value)
-                self._check(spec.name, value)
-                accepted.append((spec.name, value))
+                accepted.append((spec.name, self._judged(spec, parameter)))
             except ConfigError as error:
                 reasons.append(str(error))
+            except Exception as error:  # it would end the executor, and with that every node of the process
+                reasons.append(f"parameter '{spec.name}' can't be checked: {type(error).__name__}: {error}; please report this line")
         return accepted, reasons
+
+    def _judged(self, spec: ParameterSpec, parameter: Parameter) -> Any:
+        if parameter.type_ is Parameter.Type.NOT_SET:
+            raise ConfigError(f"parameter '{spec.name}' can't be removed; set it to its default, {spec.default!r}, instead")
+        value = spec.convert(parameter.value)
+        self._check_time(spec, value)
+        self._check(spec.name, value)
+        return value
+
+    def _reason_against_foreign(self, parameter: Parameter) -> str:
+        """As rclpy judges, in a sentence that says which one it is and what to do."""
+        name, kind = parameter.name, parameter.type_
+        if not self._node.has_parameter(name):
+            declared = self._node.get_parameters_by_prefix('')
+            hint = nearest(name, declared)
+            return f"parameter '{name}' is unknown{hint}" if hint else self._unknown_sentence(name, declared)
+        described = self._node.describe_parameter(name)
+        wanted = Parameter.Type(described.type)
+        if kind is Parameter.Type.NOT_SET:
+            return f"parameter '{name}' can't be removed"
+        if described.read_only:
+            return f"parameter '{name}' is read-only{': restart the node with it' if name.startswith(_QOS) else ''}"
+        if described.dynamic_typing:
+            return ''
+        (limits,) = described.integer_range or [None]
+        in_range = limits is None or kind is not wanted or limits.from_value <= parameter.value <= limits.to_value
+        if kind is wanted and in_range:
+            return ''
+        allowed = _TYPE_NAMES.get(_KINDS.get(wanted, object), wanted.name.lower())
+        limit = '' if limits is None else f' from {limits.from_value} to {limits.to_value}'
+        return f"parameter '{name}' is {shown(parameter.value)}; it must be {allowed}{limit}"
 
     def _check_time(self, spec: ParameterSpec, value: Any) -> None:
         if spec.dynamic or value == self._values[spec.name]:
@@ -185,11 +259,26 @@ class NodeParameters(Mapping[str, Any]):
         accepted, reasons = self._judge(parameters)
         if reasons:
             return SetParametersResult(successful=False, reason='; '.join(reasons))
+        changed: list[tuple[str, Any]] = []
         for name, value in accepted:
             before, self._values[name] = self._values[name], value
-            if self._on_change is not None and value != before:
+            if self._on_change is None or value == before:
+                continue
+            changed.append((name, before))
+            try:
                 self._on_change(name, value)
+            except Exception as error:
+                self._take_back(changed)
+                text = f"parameter '{name}' can't be put in force: {type(error).__name__}: {error}; nothing was changed"
+                return SetParametersResult(successful=False, reason=text)
         return SetParametersResult(successful=True)
+
+    def _take_back(self, changed: Sequence[tuple[str, Any]]) -> None:
+        for name, before in reversed(changed):
+            self._values[name] = before
+            if self._on_change is not None:
+                with contextlib.suppress(Exception):  # the reason for taking it back is the one to be told
+                    self._on_change(name, before)
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
@@ -227,16 +316,21 @@ class NodeParameters(Mapping[str, Any]):
     def _unknown(self, known_elsewhere: Iterable[str]) -> list[tuple[str, str]]:
         elsewhere = set(known_elsewhere)
         prefixes = tuple(prefix for prefix in elsewhere if prefix.endswith('.'))
-        known, overrides = ', '.join(sorted(self._specs)), self.qos_overrides()
+        others = [*elsewhere, *self.qos_overrides()]
         return [
-            (
-                name,
-                f"parameter '{name}' is unknown{nearest(name, [*self._specs, *elsewhere, *overrides])}; "
-                f'known are {known if not name.startswith(_QOS) else ", ".join(sorted(overrides))}',
-            )
+            (name, self._unknown_sentence(name, others))
             for name in self.unclaimed()
             if name not in elsewhere and not name.startswith(prefixes)
         ]
+
+    def _unknown_sentence(self, name: str, others: Iterable[str]) -> str:
+        """*others* are meant maybe, besides the declarations here."""
+        others = list(others)
+        prefix = next((prefix for prefix in (_QOS, *self._foreign_prefixes) if name.startswith(prefix)), '')
+        known = sorted(other for other in others if other.startswith(prefix)) if prefix else sorted(self._specs)
+        hint = nearest(name, [*self._specs, *others])
+        rest = f'known are {", ".join(known)}' if known else f"there are no parameters '{prefix}…' now: see /diagnostics"
+        return f"parameter '{name}' is unknown{hint}; {rest}"
 
     def refuse_unknown(self, known_elsewhere: Iterable[str] = (), tolerated: Collection[str] = ()) -> list[str]:
         """Refuse keys that nobody has: a typing error in a YAML must not pass in silence.

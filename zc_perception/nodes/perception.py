@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -15,12 +14,12 @@ from zc_perception.errors import ConfigError
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.meeting_point import process_ledger
+from zc_perception.nodes.namespaces import check_cameras
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.nodes.process import refuse_unknown_parameters
 from zc_perception.nodes.stereo_side import StereoRig, StereoSide
 
-_CAMERA_NAME = re.compile(r'[A-Za-z][A-Za-z0-9_]*(/[A-Za-z][A-Za-z0-9_]*)*')
 NODES: tuple[type[PerceptionNode], ...] = (CaptureNode, InferenceNode, OverlayNode)
 Overrides = Mapping[str, Mapping[str, Any]]
 
@@ -91,11 +90,7 @@ def perception_nodes(context: rclpy.Context, cameras: Sequence[str]) -> Sequence
     :raises ConfigError: a name that can't be a namespace, or is there twice.
     :raises ZcError: see :class:`PerceptionGraph`; nothing stays behind.
     """
-    for camera in cameras:
-        if not _CAMERA_NAME.fullmatch(camera):
-            raise ConfigError(f"--cameras: '{camera}' can't be a namespace; use letters, digits and underscores, such as front_left")
-        if cameras.count(camera) > 1:
-            raise ConfigError(f"--cameras: '{camera}' is there twice; each camera needs a name of its own")
+    check_cameras(cameras, '--cameras')
     return _wired([partial(PerceptionGraph, context, camera=camera) for camera in cameras or ('',)])
 
 

@@ -31,17 +31,19 @@ def _single(kind: type[PerceptionNode]) -> Callable[[rclpy.Context, object], Seq
 
 def capture_node() -> int:
     """``capture_node``."""
-    return run_program('capture_node', _single(CaptureNode))
+    return run_program('capture_node', _single(CaptureNode), parser=OptionParser('capture_node', "A camera's frames and its camera_info."))
 
 
 def inference_node() -> int:
     """``inference_node``."""
-    return run_program('inference_node', _single(InferenceNode))
+    parser = OptionParser('inference_node', 'Detections in the frames of a camera of this or another process.')
+    return run_program('inference_node', _single(InferenceNode), parser=parser)
 
 
 def overlay_node() -> int:
     """``overlay_node``."""
-    return run_program('overlay_node', _single(OverlayNode))
+    parser = OptionParser('overlay_node', 'The frames with what was detected in them drawn in, while somebody looks.')
+    return run_program('overlay_node', _single(OverlayNode), parser=parser)
 
 
 def perception() -> int:

@@ -40,6 +40,14 @@ def image_qos(node: Node, slots: int) -> QoSProfile:
     return qos
 
 
+def compressed_qos(node: Node) -> QoSProfile:
+    """Of ``image_raw/compressed``, which has overrides of its own.
+
+    :raises ConfigError: a value that no policy has.
+    """
+    return publisher_qos(node, f'{node.resolve_topic_name("image_raw")}/compressed', QoSProfile(depth=1))
+
+
 def subscription_qos(node: Node, topic: str, qos: QoSProfile) -> QoSProfile:
     """Likewise for a subscription."""
     return _overridden(node, Subscription, topic, qos)

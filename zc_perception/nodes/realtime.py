@@ -28,7 +28,7 @@ from typing import Any
 from rclpy.node import Node
 
 from zc_perception.errors import ConfigError
-from zc_perception.nodes.parameters import ParameterSpec
+from zc_perception.nodes.parameters import ParameterSpec, shown, whole_number
 from zc_perception.observe.diagnostics import Level, Status
 
 REALTIME_SPECS = (
@@ -51,13 +51,13 @@ def parse_cpus(entries: Sequence[str]) -> frozenset[int]:
     allowed = os.sched_getaffinity(0) | _given
     found: set[int] = set()
     for entry in entries:
-        first, dash, last = str(entry).strip().partition('-')
-        last = last if dash else first
-        numbers = range(int(first), int(last) + 1) if first.isdigit() and last.isdigit() else range(0)
+        begin, dash, end = str(entry).strip().partition('-')
+        first, last = whole_number(begin, max(allowed)), whole_number(end if dash else begin, max(allowed))
+        numbers = range(0) if first is None or last is None else range(first, last + 1)
         if not numbers or not set(numbers) <= allowed:
             text = ', '.join(map(str, sorted(allowed)))
             raise ConfigError(
-                f"parameter 'cpu_affinity' has '{entry}'; it must be CPUs that this process may use: {text}, or a range as 0-1"
+                f"parameter 'cpu_affinity' has {shown(entry)}; it must be CPUs that this process may use: {text}, or a range as 0-1"
             )
         found |= set(numbers)
     return frozenset(found)
@@ -127,7 +127,10 @@ class Realtime:
         self._changed = False
         self._refused: dict[str, str] = {}
         self._on = False
-        parse_cpus(parameters['cpu_affinity'])
+        try:
+            parse_cpus(parameters['cpu_affinity'])
+        except ConfigError as error:
+            raise ConfigError(f"node '{node.get_name()}': {error}") from None
 
     def of(self, threads: Callable[[], Iterable[threading.Thread]]) -> None:
         """Whose threads they are: asked each time, since cameras and devices come again with new ones."""

@@ -19,11 +19,11 @@ from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.rungs import ROS_MESSAGE
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.nodes.frame_links import SUBSCRIPTION_SPECS, subscribe_frames, subscription_status
+from zc_perception.nodes.frame_links import SUBSCRIPTION_SPECS, subscribe_frames, subscription_status, user_ids
 from zc_perception.nodes.meeting_point import process_ledger
 from zc_perception.nodes.parameters import ParameterSpec
 from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode
-from zc_perception.nodes.process import EXIT_FAILURE, refuse_unknown_parameters, run_program
+from zc_perception.nodes.process import EXIT_FAILURE, OptionParser, refuse_unknown_parameters, run_program
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
 from zc_perception.observe.recent import RecentCount
 
@@ -65,6 +65,10 @@ class RecorderNode(PerceptionNode):
         self._begin()
         self._left_out = RecentCount()
         self._diagnostics = DiagnosticsPublisher(self, self.collect_diagnostics)
+
+    def _check_parameter(self, name: str, value: Any) -> None:
+        if name == 'shared_memory_users':
+            user_ids(value)
 
     def _open(self) -> None:
         """The file, and the subscription, which takes nothing before the node is active."""
@@ -135,6 +139,11 @@ class RecorderNode(PerceptionNode):
         """See :class:`PerceptionNode`."""
         return self._finished
 
+    @property
+    def failed(self) -> bool:
+        """Whether the disk failed, of the last recording that there was."""
+        return self._recorder is not None and self._recorder.failed
+
     def collect_diagnostics(self) -> list[Status]:
         """The state, what was written and lost, and by which link."""
         if self._recorder is None or self._subscription is None:
@@ -201,5 +210,5 @@ def zc_record() -> int:
             raise
         return [node]
 
-    code = run_program('zc_record', build)
-    return code or (EXIT_FAILURE if nodes and nodes[0].recorder.failed else 0)
+    code = run_program('zc_record', build, parser=OptionParser('zc_record', "Writes a camera's frames to disk, bit by bit: -p path:=FILE."))
+    return code or (EXIT_FAILURE if nodes and nodes[0].failed else 0)

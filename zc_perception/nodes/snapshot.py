@@ -23,7 +23,7 @@ from zc_perception.frame import Frame
 from zc_perception.link.rclpy_compat import ResponseSender, answer_later
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.parameters import NodeParameters, ParameterSpec
-from zc_perception.nodes.perception_node import UNCONFIGURED, PerceptionNode
+from zc_perception.nodes.perception_node import PerceptionNode
 
 SNAPSHOT_SPECS = (
     ParameterSpec(
@@ -56,7 +56,7 @@ def snapshot_folder(named: str) -> Path:
     if path.startswith('~'):
         user = path.partition('/')[0]
         raise ConfigError(f"{beginning}'{user}' is nobody's home here: give the whole path, or begin with './' for a folder of that name")
-    if not path.strip():
+    if not path.strip() or '\0' in path:
         raise ConfigError(f'{beginning}that is no name of a folder: give its path, or nothing for the usual one')
     return Path(path)
 
@@ -134,9 +134,7 @@ class SnapshotService:
         return f'{_MOST_WAITING} snapshots wait already{busy}; {guess}Call again later'
 
     def _not_active(self) -> str:
-        state, name = self._node.state, self._node.get_fully_qualified_name()
-        step = 'configure' if state == UNCONFIGURED else 'activate'
-        return f'no snapshot: the node is {state}, and no frames flow; ros2 lifecycle set {name} {step}'
+        return f'no snapshot: the node is {self._node.state}, and no frames flow; {self._node.next_step()}'
 
     def _run(self) -> None:
         while (request := self._requests.get()) is not None:

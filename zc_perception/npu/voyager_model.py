@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from zc_perception.errors import ConfigError
 
 Padding = tuple[tuple[int, int], ...]
 _KNOWN_VERSION = 4
+_MAJOR = re.compile('[0-9]{1,9}')
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ def read_voyager_model(path: Path) -> VoyagerModel | None:
         raise ConfigError(f"'{path}' is the compiler's manifest; give the model.json that it names ({values['model_lib_file']})")
     version = str(values.get('version', ''))
     major = version.partition('.')[0]
-    if major.isdigit() and int(major) > _KNOWN_VERSION and ('inputs' not in values or 'outputs' not in values):
+    if _MAJOR.fullmatch(major) and int(major) > _KNOWN_VERSION and ('inputs' not in values or 'outputs' not in values):
         return None
     inputs, outputs = _tensors(path, 'inputs', values.get('inputs')), _tensors(path, 'outputs', values.get('outputs'))
     manifest = _find_manifest(path)

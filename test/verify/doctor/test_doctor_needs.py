@@ -15,6 +15,7 @@ from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.parameter_sources import section_matches
 from zc_perception.nodes.parameter_yaml import read_parameter_yaml
+from zc_perception.nodes.perception import perception_nodes
 from zc_perception.verify.doctor.finding import Need
 from zc_perception.verify.doctor.needs import CameraNeed, InferenceNeed, Needs, needs_of, read_needs
 from zc_perception.verify.doctor.parameter_file import parameters_of
@@ -72,6 +73,23 @@ def test_namespaces_can_be_given_as_for_perception(tmp_path: Path) -> None:
     assert [(c.node, c.camera, c.slots) for c in needs.cameras] == [('/front/capture', 'v4l2', 3), ('/rear/capture', 'v4l2', 8)]
     with pytest.raises(ConfigError, match='--params-file'):
         read_needs('', ['front'])
+
+
+@pytest.mark.parametrize('cameras', [['a//b'], ['front/'], ['/front'], ['4x'], ['front', 'front']])
+def test_names_that_perception_refuses_are_refused_here_too(cameras: list[str]) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        read_needs(str(CONFIG), cameras)
+    with pytest.raises(ConfigError) as its_own:
+        perception_nodes(None, cameras)  # type: ignore[arg-type]  # names are looked at first
+    assert str(refusal.value) == str(its_own.value)
+
+
+@pytest.mark.parametrize(('name', 'cameras'), [('stereo', ['/left', '/right']), ('multi_camera', ['/front', '/rear'])])
+def test_a_section_for_a_namespace_wherever_it_is_is_one_camera(name: str, cameras: list[str]) -> None:
+    needs = read_needs(str(CONFIG.with_name(f'{name}.yaml')))
+    assert [camera.node for camera in needs.cameras] == [f'{camera}/capture' for camera in cameras]
+    assert [camera.device for camera in needs.cameras] == ['/dev/video0', f'/dev/video{1 if name == "stereo" else 2}']
+    assert not needs.cameras_given and read_needs(str(CONFIG), ['front']).cameras_given
 
 
 def test_values_of_another_type_are_told_and_left_out(tmp_path: Path) -> None:

@@ -171,12 +171,45 @@ def test_a_node_starts_with_a_file_exactly_if_the_doctor_says_so(
 
 
 @pytest.mark.parametrize(
+    ('text', 'starts', 'warned'),
+    [
+        (CAPTURE('slots: 8').replace('/capture', '/front/capture'), True, ''),
+        (CAPTURE('slots: 8').replace('/capture', '/**/rear/capture'), True, "no section names '/front/capture'"),
+        (CAPTURE('slots: 0').replace('/capture', '/rear/capture'), True, "no section names '/front/capture'"),
+        (CAPTURE('widht: 0').replace('/capture', '/rear/capture'), True, "no section names '/front/capture'"),
+        (CAPTURE('slots: 8').replace('/capture', '/fornt/capture'), False, "did you mean 'front'?"),
+        (CAPTURE('slots: 8'), False, "write '/**/capture'"),
+        (CAPTURE('slots: 8').replace('/capture', '/*/*/capture'), False, "write '/**/capture'"),
+        ('/rear/overlay: {ros__parameters: {scale: 1.0}}\n', True, "no section names '/front/overlay'"),
+        ('/overlay: {ros__parameters: {scale: 1.0}}\n', False, "write '/**/overlay'"),
+        ('/rear/recorder: {ros__parameters: {max_frames: 1}}\n', True, ''),
+        ('/**/capture: {ros__parameters: {score_threshold: 0.5}}\n', False, "parameter 'score_threshold' is unknown"),
+    ],
+)
+@pytest.mark.usefixtures('as_before')
+def test_sections_for_other_cameras_are_judged_as_perception_does(
+    text: str, starts: bool, warned: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / 'vehicle.yaml'
+    everybody = '/**: {ros__parameters: {camera: synthetic, width: 64, height: 64, accelerator: cpu}}\n'
+    path.write_text(everybody + text)
+    monkeypatch.setattr(sys, 'argv', ['perception', '--cameras', 'front', '--ros-args', '--params-file', str(path)])
+    assert programs.perception() == (0 if starts else 2)
+    assert warned in capfd.readouterr().err
+    asked = ['--params-file', str(path), '--only', 'parameters', '--cameras', 'front']
+    assert zc_doctor.main(asked, dataclasses.replace(System(), ask=_asked)) == (0 if starts else 1)
+    report = capfd.readouterr().out
+    assert warned in report and ('warn  parameters.file' in report) is (starts and bool(warned)), report
+
+
+@pytest.mark.parametrize(
     ('cameras', 'named', 'starts'),
     [
         ([], '', True),
         (['front'], '/front', True),
         (['front', 'rear'], '/front', False),  # the other one gets the wrong value
         (['front'], '/rear', False),
+        (['front'], '/fornt', False),
         (['front'], '/*', True),
     ],
 )

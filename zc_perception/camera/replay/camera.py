@@ -24,9 +24,6 @@ from zc_perception.frame import Header
 from zc_perception.pixel.fourcc import pixel_format
 from zc_perception.pixel.layout import check_dimensions
 
-STAMPS = ('now', 'recorded')
-"""Whose headers frames get: the ROS clock's time with the camera's frame_id, or the recording's own headers."""
-
 
 def open_source(path: str, *, width: int = 0, height: int = 0, framerate: float = 0.0, topic: str = '') -> FrameSource:
     """The source for what is at *path*.

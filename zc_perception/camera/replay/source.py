@@ -15,6 +15,8 @@ from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
 
 DEFAULT_FRAMERATE = 30.0
+STAMPS = ('now', 'recorded')
+"""Whose headers frames get: the ROS clock's time with the camera's frame_id, or the recording's own headers."""
 
 
 @dataclass(frozen=True)

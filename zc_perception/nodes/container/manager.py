@@ -32,6 +32,7 @@ from zc_perception.nodes.container.plugins import LoadError, load_class, one_lin
 from zc_perception.nodes.container.unloading import Unloading, leases_left, leftovers, threads_left
 from zc_perception.nodes.parameters import NodeParameters, ParameterSpec
 from zc_perception.nodes.perception_node import PerceptionNode
+from zc_perception.nodes.process import known_among, parameters_for_any_node
 
 NAME = 'ComponentManager'
 THREADS = 4
@@ -124,7 +125,10 @@ class ComponentManager(Node):
         """Have components spun by *executor* from now on. All threads that run now are taken for the container's own."""
         self._executor = executor
         self._own_threads = set(threading.enumerate())
-        for name in self.parameters.unclaimed():
+        unclaimed = self.parameters.unclaimed()
+        # Of a file's section for all nodes, which components may get by forward_global_arguments.
+        components = known_among(parameters_for_any_node(self).intersection(unclaimed))
+        for name in (name for name in unclaimed if name not in components):
             self.get_logger().warning(f"parameter '{name}' is not the container's: components get theirs with the request to load them")
         if not self._multi_threaded and self.parameters['thread_num'] != 1:
             self.get_logger().warning("'thread_num' has no effect here: component_container_mt takes it")

@@ -14,6 +14,7 @@ from launch.substitutions import LaunchConfiguration
 
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.launching.parameter_file import ParameterFile
+from zc_perception.nodes.namespaces import check_namespace
 
 FROM_FILE = 'from_file'
 CAMERAS = ('synthetic', 'replay', 'v4l2', 'gstreamer', 'argus', 'libcamera')
@@ -156,9 +157,14 @@ class Chosen:
         return self[name].replace(',', ' ').split()
 
     def namespace(self, camera_name: str = '') -> str:
-        """In full, with a slash in front; below that which a group of the including launch file pushes."""
+        """In full, with a slash in front; below that which a group of the including launch file pushes.
+
+        :raises ConfigError: it can't be one.
+        """
         pushed = str(self._context.launch_configurations.get('ros_namespace', ''))
         own = self['namespace']
+        if own.strip('/'):
+            check_namespace(own.strip('/'), "launch argument 'namespace'")
         parts = [own] if own.startswith('/') else [pushed, own]
         return '/' + '/'.join(part.strip('/') for part in (*parts, camera_name) if part.strip('/'))
 

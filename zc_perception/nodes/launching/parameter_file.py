@@ -8,7 +8,7 @@ here, by rcl's rules, and checked by the nodes' own specifications before anythi
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from zc_perception.errors import ConfigError, nearest
@@ -60,29 +60,45 @@ class ParameterFile:
         named = {name for section in matching if not section.endswith('*') for name in self._sections[section]}
         return {name for section in matching for name in self._sections[section]} - named
 
-    def check(self, nodes: Mapping[str, str]) -> None:
-        """Refuse what the nodes would refuse. What they only warn of passes: keys that nobody has, in a section of any node's name.
+    def check(self, nodes: Mapping[str, str]) -> list[str]:
+        """Refuse what the nodes would refuse.
 
         :param nodes: kinds (``capture``, ``inference`` …) by full names.
-        :raises ConfigError: a section that misses its node, a key that no node has, or a value that isn't allowed; all that are wrong.
+        :returns: what they would only warn of, each once: keys that nobody has in a section of any node's name, nodes without a section
+            of their own where others have one.
+        :raises ConfigError: a section that misses its node, a key that the node doesn't have, or a value that isn't allowed; all of them.
         """
-        check_parameter_sources(['--params-file', self.path], list(nodes))
+        warnings = check_parameter_sources(['--params-file', self.path], list(nodes))
         specs = {kind: _specs(kind) for kind in dict.fromkeys(nodes.values())}
-        known = {name for parameters, _ in specs.values() for name in parameters}
-        prefixes = tuple({prefix for _, own in specs.values() for prefix in own} | set(_EVERY_NODE_PREFIXES))
         wrong: dict[str, None] = {}
         for node, kind in nodes.items():
-            own, passed_over = specs[kind][0], self._for_any_node(node)
+            own, own_prefixes = specs[kind]
+            passed_over, prefixes = self._for_any_node(node), (*own_prefixes, *_EVERY_NODE_PREFIXES)
             for name, value in self.values(node).items():
                 if name in own:
                     try:
                         own[name].convert(value)
                     except ConfigError as error:
                         wrong[f'{kind}: {error}'] = None
-                elif name not in known | passed_over and name not in _EVERY_NODE and not name.startswith(prefixes):
+                elif name not in passed_over and name not in _EVERY_NODE and not name.startswith(prefixes):
                     wrong[f"{kind}: parameter '{name}' is unknown{nearest(name, own)}"] = None
         if wrong:
             raise ConfigError(f"params_file '{self.path}': {'; '.join(wrong)}")
+        return warnings + self._nobodys(nodes)
+
+    def _nobodys(self, nodes: Iterable[str]) -> list[str]:
+        """Of the keys for any node's name that reach one of *nodes*, those that no node of the package has."""
+        from zc_perception.nodes.process import known_parameters
+
+        known = known_parameters()
+        prefixes = (*_EVERY_NODE_PREFIXES, *(name for name in known if name.endswith('.')))
+        sentences = []
+        for name in dict.fromkeys(name for node in nodes for name in sorted(self._for_any_node(node))):
+            if name not in known and name not in _EVERY_NODE and not name.startswith(prefixes):
+                sections = [section for section, keys in self._sections.items() if section.endswith('*') and name in keys]
+                where = ', '.join(f"'{section}'" for section in sections)
+                sentences.append(f"params_file '{self.path}', {where}: no node here has a parameter '{name}'{nearest(name, known)}")
+        return sentences
 
 
 def parameter_messages(values: Mapping[str, Any]) -> dict[str, Any]:

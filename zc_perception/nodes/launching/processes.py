@@ -21,9 +21,10 @@ from launch_ros.parameter_descriptions import ParameterValue
 from launch_ros.ros_adapters import get_ros_node
 
 from zc_perception.camera.stereo import Side
-from zc_perception.errors import ConfigError, ZcError
+from zc_perception.errors import ZcError
 from zc_perception.nodes.launching.arguments import Chosen
 from zc_perception.nodes.launching.parameter_file import ParameterFile, parameter_messages
+from zc_perception.nodes.namespaces import check_cameras
 
 PACKAGE = 'zc_perception'
 PLUGINS = {'capture': 'CaptureNode', 'inference': 'InferenceNode', 'overlay': 'OverlayNode'}
@@ -85,9 +86,9 @@ def perception_program(chosen: Chosen, file: ParameterFile, cameras: Sequence[st
     :raises ConfigError: a camera's name, or something in the file.
     """
     names = [side.value for side in Side] if stereo else cameras
-    check_cameras(names)
+    check_cameras(names, "launch argument 'cameras'")
     paths = {f'{chosen.namespace(name).rstrip("/")}/{kind}': kind for name in names or [''] for kind in PLUGINS}
-    file.check(paths)
+    file.check(paths)  # the program itself says what is only worth a warning
     namespace = chosen.namespace()
     if cameras and namespace != '/':  # the program refuses both: each name is a namespace in full
         cameras, namespace = [chosen.namespace(name).strip('/') for name in cameras], '/'
@@ -154,33 +155,38 @@ def components(
     cameras: Sequence[str],
     file: ParameterFile,
     kinds: Sequence[str] | None = None,
-    among: Sequence[str] = (),
-) -> list[ComposableNode]:
-    """The nodes of some cameras, with their parameters, once the file was checked.
+) -> dict[str, list[ComposableNode]]:
+    """The nodes of each camera, with their parameters, once the file was checked.
 
     :param cameras: names, which become namespaces; an empty one for the only camera.
-    :param among: all cameras that the file serves, where these aren't all.
     :raises ConfigError: a name that can't be used, or something in the file.
     """
-    check_cameras([name for name in cameras if name])
+    check_cameras([name for name in cameras if name], "launch argument 'cameras'")
     kinds = chosen.kinds() if kinds is None else kinds
-    nodes = {f'{chosen.namespace(name).rstrip("/")}/{kind}': kind for name in cameras for kind in kinds}
-    file.check({f'{chosen.namespace(name).rstrip("/")}/{kind}': kind for name in among for kind in kinds} or nodes)
-    return [
-        component(
-            kind, namespace=path.rpartition('/')[0] or '/', values=parameter_messages(file.own_values(path, kind) | chosen.overrides(kind))
-        )
-        for path, kind in nodes.items()
-    ]
+    namespaces = {name: chosen.namespace(name) for name in cameras}
+    check_file(file, {f'{namespace.rstrip("/")}/{kind}': kind for namespace in namespaces.values() for kind in kinds})
+    return {
+        name: [
+            component(kind, namespace=namespace, values=node_values(chosen, file, f'{namespace.rstrip("/")}/{kind}', kind))
+            for kind in kinds
+        ]
+        for name, namespace in namespaces.items()
+    }
 
 
-def check_cameras(names: Sequence[str]) -> None:
-    """:raises ConfigError: a name that can't be a namespace, or is there twice."""
-    for name in names:
-        if not all(part.isidentifier() and part.isascii() for part in name.split('/')):
-            raise ConfigError(f"launch argument 'cameras': '{name}' can't be a namespace; use letters, digits and underscores: front_left")
-        if names.count(name) > 1:
-            raise ConfigError(f"launch argument 'cameras': '{name}' is there twice; each camera needs a name of its own")
+def check_file(file: ParameterFile, nodes: Mapping[str, str]) -> None:
+    """Check a file for nodes that don't get it themselves but their values (:func:`node_values`), hence can't warn of what is in it.
+
+    :param nodes: kinds by full names.
+    :raises ConfigError: see :meth:`ParameterFile.check`.
+    """
+    for sentence in file.check(nodes):
+        _LOGGER.warning(sentence)
+
+
+def node_values(chosen: Chosen, file: ParameterFile, node: str, kind: str) -> dict[str, Any]:
+    """A node's parameters, from the file and the launch arguments."""
+    return parameter_messages(file.own_values(node, kind) | chosen.overrides(kind))
 
 
 class LoadComponents(LoadComposableNodes):

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeVar
 
 from zc_perception.errors import ConfigError
+from zc_perception.nodes.namespaces import check_cameras
 from zc_perception.nodes.parameter_yaml import Section, read_parameter_yaml
 from zc_perception.verify.doctor.finding import Need
 from zc_perception.verify.doctor.parameter_file import nodes_named, parameters_of
@@ -75,12 +76,14 @@ class Needs:
     :param cameras: one for each capture node.
     :param inferences: one for each inference node.
     :param refused: values that have another type than the parameter: one sentence for each.
+    :param cameras_given: whether these are all cameras, by ``--cameras``, not those that the file names.
     """
 
     path: str = ''
     cameras: tuple[CameraNeed, ...] = ()
     inferences: tuple[InferenceNeed, ...] = ()
     refused: tuple[str, ...] = ()
+    cameras_given: bool = False
 
     @property
     def known(self) -> bool:
@@ -170,14 +173,15 @@ def needs_of(sections: Sequence[Section], path: str, cameras: Sequence[str] = ()
     found = list(dict.fromkeys(nodes_named('capture', sections))) or ['/capture']
     inferring = list(dict.fromkeys(nodes_named('inference', sections))) or ['/inference']
     if cameras:
-        found = [f'/{name.strip("/")}/capture' for name in cameras]
-        inferring = [f'/{name.strip("/")}/inference' for name in cameras]
+        found = [f'/{name}/capture' for name in cameras]
+        inferring = [f'/{name}/inference' for name in cameras]
     refused: list[str] = []
     return Needs(
         path,
         tuple(_taken(CameraNeed, node, parameters_of(node, sections), refused) for node in found),
         tuple(_taken(InferenceNeed, node, parameters_of(node, sections), refused) for node in inferring),
         tuple(dict.fromkeys(refused)),
+        bool(cameras),
     )
 
 
@@ -185,8 +189,9 @@ def read_needs(path: str, cameras: Sequence[str] = ()) -> Needs:
     """What a parameter file asks.
 
     :param path: empty: there is none.
-    :raises ConfigError: it can't be read.
+    :raises ConfigError: it can't be read, or ``perception`` would refuse the names of the cameras.
     """
+    check_cameras(cameras, '--cameras')
     if not path:
         if cameras:
             raise ConfigError('--cameras needs --params-file, which says what these cameras are')

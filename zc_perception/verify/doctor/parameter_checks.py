@@ -14,7 +14,7 @@ def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
     if not needs.known:
         yield skip('no parameter file was given (--params-file)')
         return
-    answer = system.ask('parameters', needs.path, *needs.namespaces())
+    answer = system.ask('parameters', needs.path, 'given' if needs.cameras_given else 'named', *needs.namespaces())
     if 'error' in answer:
         problems, checked = list(needs.refused), None
     else:

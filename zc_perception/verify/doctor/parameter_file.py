@@ -23,5 +23,11 @@ def parameters_of(node: str, sections: Sequence[Section]) -> dict[str, Any]:
 
 
 def nodes_named(name: str, sections: Sequence[Section]) -> list[str]:
-    """Full names of the nodes of that name which sections name without a wildcard."""
-    return [section for section, _ in sections if '*' not in section and section.rsplit('/', 1)[-1] == name]
+    """Full names of the nodes of that name which sections name: without a wildcard, or with ``/**`` in front of a namespace."""
+    named = []
+    for section, _ in sections:
+        below = section.removeprefix('/**')
+        node = below if below.count('/') > 1 else section
+        if '*' not in node and node.rsplit('/', 1)[-1] == name:
+            named.append(node)
+    return list(dict.fromkeys(named))

@@ -14,13 +14,16 @@ from importlib import metadata
 from typing import Any
 
 from zc_perception.errors import ConfigError, nearest
-from zc_perception.nodes.parameter_sources import section_matches
+from zc_perception.nodes.parameter_sources import judge_sections, section_matches
 from zc_perception.nodes.parameter_yaml import Section, read_parameter_yaml
 from zc_perception.verify.doctor.parameter_file import nodes_named
 
 MESSAGES = ('sensor_msgs.msg', 'vision_msgs.msg', 'diagnostic_msgs.msg', 'std_srvs.srv', 'lifecycle_msgs.srv')
 # In front of and behind what rcl's parser has to say.
 _RCL_PREFIX, _RCL_PLACES = re.compile(r".*?params file: '.*?'\. Error: ", re.DOTALL), re.compile(r',? at \S+\.c:\d+')
+GIVEN, NAMED = 'given', 'named'
+# What a program of cameras runs, once for each namespace.
+_OF_A_CAMERA = ('capture', 'inference', 'overlay')
 _OF_EVERY_NODE = ('use_sim_time', 'start_type_description_service')
 
 
@@ -104,10 +107,12 @@ def _overridden(index: int, key: str, nodes: Sequence[str], sections: Sequence[S
     return bool(meant) and all(any(section_matches(section, node) for section in later) for node in meant)
 
 
-def check_parameters(path: str, *namespaces: str) -> dict[str, Any]:
+def check_parameters(path: str, cameras: str = NAMED, *namespaces: str) -> dict[str, Any]:
     """What the nodes would say to a parameter file: problems that end a node, and what it only warns of. Starts no node.
 
-    :param namespaces: of the nodes that are going to have the file, besides those that it names; an empty text is the root, none: unknown.
+    :param cameras: :data:`GIVEN` if these are all cameras that there are going to be; :data:`NAMED` if that follows from the file, so that
+        others are possible.
+    :param namespaces: of the nodes that are going to have the file; an empty text is the root.
     """
     try:
         sections = read_parameter_yaml(path)
@@ -124,7 +129,13 @@ def check_parameters(path: str, *namespaces: str) -> dict[str, Any]:
     elsewhere = {spec.name: spec for kind in kinds.values() for spec in kind.SPECS}
     prefixes = ('qos_overrides.', *(prefix for kind in kinds.values() for prefix in getattr(kind, 'PREFIXES', ())))
     checked = 0
-    nodes = [f'{space}/{kind}' for space in namespaces for kind in kinds] + [node for kind in kinds for node in nodes_named(kind, sections)]
+    nodes = [f'{space}/{kind}' for space in namespaces for kind in kinds]
+    nodes += [node for kind in kinds if cameras == NAMED or kind not in _OF_A_CAMERA for node in nodes_named(kind, sections)]
+    names = [section for section, _ in sections]
+    of_cameras = [f'{space}/{kind}' for space in namespaces for kind in _OF_A_CAMERA]
+    refused, warned = judge_sections([name for name in names if name.rsplit('/', 1)[-1] in _OF_A_CAMERA], of_cameras, names)
+    (problems if cameras == GIVEN else warnings).extend(f'section {problem}' for problem in refused)
+    warnings += warned
     for index, (section, values) in enumerate(sections):
         name = section.rsplit('/', 1)[-1]
         kind = kinds.get(name)
@@ -132,10 +143,7 @@ def check_parameters(path: str, *namespaces: str) -> dict[str, Any]:
             if hint := nearest(name, kinds):
                 problems.append(f"section '{section}': there is no node '{name}' here{hint}")
             continue  # another package's node
-        meant = [f'{space}/{name}' for space in namespaces]
-        if meant and name in ('capture', 'inference') and '*' not in section and section not in meant:
-            problems.append(f"section '{section}': there is no such node here; nodes are {', '.join(meant)}")
-            continue
+        of_others = cameras == GIVEN and not any(section_matches(section, node) for node in nodes)
         for key, value in values.items():
             checked += 1
             if key in _OF_EVERY_NODE or key.startswith(prefixes):
@@ -145,7 +153,7 @@ def check_parameters(path: str, *namespaces: str) -> dict[str, Any]:
                     warnings.append(f"section '{section}': no node here has a parameter '{key}'{hint}")
                 continue
             has_it = kind is None or any(spec.name == key for spec in kind.SPECS)
-            unheard = has_it and _overridden(index, key, nodes, sections)
+            unheard = of_others or (has_it and _overridden(index, key, nodes, sections))
             (warnings if unheard else problems).extend(_problem(section, key, value, kind, kinds))
     return {'problems': problems, 'warnings': warnings, 'checked': checked, 'nodes': sorted(kinds)}
 

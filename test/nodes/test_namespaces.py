@@ -1,0 +1,54 @@
+"""Names of cameras and namespaces, which ROS has to take."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rclpy.exceptions import InvalidNamespaceException
+from rclpy.validate_namespace import validate_namespace
+
+from zc_perception.errors import ConfigError
+from zc_perception.nodes.namespaces import check_cameras, check_namespace
+
+
+def refused(name: str) -> bool:
+    try:
+        check_namespace(name, 'x')
+    except ConfigError:
+        return True
+    return False
+
+
+def ros_refuses(name: str) -> bool:
+    try:
+        return not validate_namespace(f'/{name}')
+    except InvalidNamespaceException:
+        return True
+
+
+@pytest.mark.parametrize('name', ['front', 'front_left', '_x', 'a__b', 'truck/front', 'a/b2/c', 'F'])
+def test_what_ros_takes_is_one(name: str) -> None:
+    check_namespace(name, 'x')
+    assert not ros_refuses(name)
+
+
+@pytest.mark.parametrize('name', ['a//b', 'a/', '4x', 'a/4x', 'front-left', 'a b', 'ä', 'a\n', 'a.b', '~', '*'])
+def test_what_ros_refuses_is_none_and_the_message_says_what_is(name: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        check_namespace(name, "launch argument 'namespace'")
+    assert str(refusal.value).startswith(f"launch argument 'namespace': '{name}' can't be a namespace; use letters")
+    assert ros_refuses(name)
+
+
+@given(st.text(alphabet='aB_19/- ä', min_size=1, max_size=8).filter(lambda text: text[0] != '/'))
+def test_ros_is_the_judge(name: str) -> None:
+    assert refused(name) is ros_refuses(name)
+
+
+def test_cameras_have_different_names() -> None:
+    check_cameras(['front', 'rear'], '--cameras')
+    with pytest.raises(ConfigError, match=r"^--cameras: 'rear' is there twice"):
+        check_cameras(['front', 'rear', 'rear'], '--cameras')
+    with pytest.raises(ConfigError, match=r"^--cameras: '' can't be"):
+        check_cameras(['front', ''], '--cameras')

@@ -1,0 +1,76 @@
+"""Overrides of quality of service reach every topic, those that come later too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from nodes.managed import Managed, managed
+from rclpy.parameter import Parameter
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import CompressedImage
+
+from zc_perception.errors import ConfigError
+from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.process import refuse_unknown_parameters
+
+SMALL = {'width': 128, 'height': 128, 'heap': 'memfd', 'framerate': 30.0}
+RAW, COMPRESSED = 'qos_overrides./image_raw.publisher', 'qos_overrides./image_raw/compressed.publisher'
+TOPIC = '/image_raw/compressed'
+
+
+@pytest.fixture
+def run(free_domain: int) -> Iterator[Managed]:
+    with managed(free_domain) as opened:
+        yield opened
+
+
+def offered(node: CaptureNode) -> Any:
+    (found,) = node.get_publishers_info_by_topic(TOPIC)
+    return found.qos_profile
+
+
+@pytest.mark.parametrize('quality', [0, 50])
+def test_the_compressed_topic_has_its_own_whenever_it_comes(quality: int, run: Managed) -> None:
+    node = run.make(CaptureNode, {**SMALL, 'jpeg_quality': quality, f'{COMPRESSED}.reliability': 'best_effort'})
+    refuse_unknown_parameters([node], [])
+    for wanted in (0, 60):
+        assert node.set_parameters_atomically([Parameter('jpeg_quality', value=wanted)]).successful
+    run.eventually(lambda: len(node.get_publishers_info_by_topic(TOPIC)) == 1)
+    assert offered(node).reliability == ReliabilityPolicy.BEST_EFFORT
+    (raw,) = node.get_publishers_info_by_topic('/image_raw')
+    assert raw.qos_profile.reliability == ReliabilityPolicy.RELIABLE
+
+
+def test_it_is_declared_again_when_the_node_is_configured_again(run: Managed) -> None:
+    node = run.make(CaptureNode, {**SMALL, 'jpeg_quality': 50, f'{COMPRESSED}.reliability': 'best_effort'})
+    node.start()
+    for step in (node.trigger_deactivate, node.trigger_cleanup):
+        step()
+    node.start()
+    run.eventually(lambda: len(node.get_publishers_info_by_topic(TOPIC)) == 1)
+    assert offered(node).reliability == ReliabilityPolicy.BEST_EFFORT
+
+
+def test_what_is_set_for_the_picture_itself_is_not_for_the_compressed_one(run: Managed) -> None:
+    node = run.make(CaptureNode, {**SMALL, 'jpeg_quality': 50, f'{RAW}.reliability': 'best_effort'})
+    run.eventually(lambda: len(node.get_publishers_info_by_topic(TOPIC)) == 1)
+    assert offered(node).reliability == ReliabilityPolicy.RELIABLE
+
+
+def test_a_latched_compressed_topic_has_a_picture_for_who_comes_late(run: Managed) -> None:
+    node = run.make(CaptureNode, {**SMALL, 'jpeg_quality': 50, f'{COMPRESSED}.durability': 'transient_local'})
+    node.start()
+    run.eventually(lambda: node.publisher.statistics().conversions >= 2, 'converted, though nobody reads')
+    node.trigger_deactivate()
+    pictures: list[Any] = []
+    qos = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+    run.manager.create_subscription(CompressedImage, TOPIC, pictures.append, qos)
+    run.eventually(lambda: pictures, 'the last one')
+    assert node.publisher.statistics().image_readers == 0
+
+
+def test_a_policy_that_there_is_not_is_named_even_while_the_topic_is_off(run: Managed) -> None:
+    with pytest.raises(ConfigError, match=r"parameters 'qos_overrides./image_raw/compressed.publisher.\*' can't be used"):
+        run.make(CaptureNode, {**SMALL, f'{COMPRESSED}.reliability': 'sometimes'})
