@@ -7,7 +7,6 @@ Console scripts print it as one line and exit with :data:`EXIT_USAGE`; nothing o
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 EXIT_USAGE = 2
 
@@ -74,5 +73,7 @@ class DeviceLostError(AcceleratorError):
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """``; did you mean 'x'?`` for the known word nearest to *word*, or nothing."""
+    from difflib import get_close_matches  # only mistakes need it
+
     found = get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean '{found[0]}'?" if found else ''

@@ -8,20 +8,24 @@ from unittest.mock import create_autospec
 
 import pytest
 
+from zc_perception.camera import argus, libcamera
 from zc_perception.camera.clock import StampClock, SystemClocks
+from zc_perception.camera.gstreamer import camera as gstreamer_camera
+from zc_perception.camera.replay import camera as replay_camera
 from zc_perception.camera.synthetic import SyntheticCamera
+from zc_perception.camera.v4l2 import camera as v4l2_camera
+from zc_perception.camera.v4l2 import identity as identity_module
 from zc_perception.errors import AllocationError, ConfigError
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.collection import negotiate
-from zc_perception.nodes import camera_factory
 from zc_perception.nodes.camera_factory import CAMERA_SPECS, CAMERAS, CameraFactory
 
 CLASSES = {
-    'replay': 'ReplayCamera',
-    'v4l2': 'V4l2Camera',
-    'gstreamer': 'GStreamerCamera',
-    'argus': 'ArgusCamera',
-    'libcamera': 'LibcameraCamera',
+    'replay': (replay_camera, 'ReplayCamera'),
+    'v4l2': (v4l2_camera, 'V4l2Camera'),
+    'gstreamer': (gstreamer_camera, 'GStreamerCamera'),
+    'argus': (argus, 'ArgusCamera'),
+    'libcamera': (libcamera, 'LibcameraCamera'),
 }
 
 
@@ -31,8 +35,9 @@ def factory(clock: StampClock | None = None, **values: Any) -> CameraFactory:
 
 @pytest.mark.parametrize('kind', CLASSES)
 def test_each_kind_of_camera_gets_arguments_that_it_takes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    double = create_autospec(getattr(camera_factory, CLASSES[kind]))
-    monkeypatch.setattr(camera_factory, CLASSES[kind], double)
+    module, name = CLASSES[kind]
+    double = create_autospec(getattr(module, name))
+    monkeypatch.setattr(module, name, double)
     clock = StampClock(time.time_ns)
     made = factory(clock, camera=kind, heap='memfd', width=640, height=480, framerate=15.0, frame_id='lens', pipeline='x').open('')
     assert made is double.return_value
@@ -70,9 +75,9 @@ def test_every_kind_is_covered() -> None:
 
 
 def test_a_lost_v4l2_camera_is_looked_for_where_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    double = create_autospec(camera_factory.V4l2Camera)
-    monkeypatch.setattr(camera_factory, 'V4l2Camera', double)
-    monkeypatch.setattr(camera_factory, 'find_device', lambda identity: '/dev/video5' if identity == 'usb 7' else None)
+    double = create_autospec(v4l2_camera.V4l2Camera)
+    monkeypatch.setattr(v4l2_camera, 'V4l2Camera', double)
+    monkeypatch.setattr(identity_module, 'find_device', lambda identity: '/dev/video5' if identity == 'usb 7' else None)
     for identity, path in (('', '/dev/video0'), ('usb 7', '/dev/video5'), ('usb 8', '/dev/video0')):
         factory(camera='v4l2').open(identity)
         assert double.call_args.args[0] == path
@@ -85,11 +90,13 @@ def test_a_lost_v4l2_camera_is_looked_for_where_it_is_now(monkeypatch: pytest.Mo
         ({'keep_all': True}, 'never ends'),
         ({'camera': 'replay'}, "'video' is empty"),
         ({'pattern': 'bars', 'width': 321}, '321'),
+        ({'heap': 'nvbufsurface'}, "parameter 'heap' is 'nvbufsurface', .* camera 'synthetic' needs auto, dma_heap/NAME, udmabuf or memfd"),
+        ({'heap': 'nvbufsurface', 'camera': 'v4l2'}, "camera 'v4l2' needs auto"),
     ],
 )
 def test_parameters_that_do_not_go_together_are_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        factory(heap='memfd', **values).open('')
+        factory(**{'heap': 'memfd', **values}).open('')
 
 
 def test_a_heap_that_is_not_there_is_an_error_and_its_reasons_are_kept() -> None:

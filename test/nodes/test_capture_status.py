@@ -10,14 +10,15 @@ from unittest.mock import Mock, create_autospec
 import pytest
 import rclpy
 
+from zc_perception.camera import argus, libcamera
 from zc_perception.camera.camera import Camera, CameraStatistics
 from zc_perception.camera.clock import ClockStatistics, StampClock
+from zc_perception.camera.gstreamer import camera as gstreamer_camera
 from zc_perception.camera.supervisor import CameraCondition, CameraState
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import Holding, PoolStatistics, SlotState
-from zc_perception.nodes import camera_factory
 from zc_perception.nodes.camera_factory import CAMERA_SPECS, CameraFactory
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.capture_status import CaptureCounters, camera_status, clock_status, pool_status
@@ -174,10 +175,14 @@ def test_what_a_camera_has_to_say_is_said_once_and_also_when_it_comes_later(free
     ('values', 'expected'),
     [({}, 5.0), ({'framerate': 30.0}, 5.0), ({'framerate': 0.5}, 20.0), ({'framerate': 0.5, 'silent': 3.0}, 3.0)],
 )
-@pytest.mark.parametrize('kind', ['GStreamerCamera', 'ArgusCamera', 'LibcameraCamera'])
-def test_a_slow_pipeline_is_not_silent(kind: str, values: dict[str, float], expected: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    double = create_autospec(getattr(camera_factory, kind))
-    monkeypatch.setattr(camera_factory, kind, double)
+@pytest.mark.parametrize(
+    ('module', 'kind'), [(gstreamer_camera, 'GStreamerCamera'), (argus, 'ArgusCamera'), (libcamera, 'LibcameraCamera')]
+)
+def test_a_slow_pipeline_is_not_silent(
+    module: Any, kind: str, values: dict[str, float], expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    double = create_autospec(getattr(module, kind))
+    monkeypatch.setattr(module, kind, double)
     defaults = {spec.name: spec.default for spec in CAMERA_SPECS}
     given = {**defaults, 'camera': kind.removesuffix('Camera').lower(), 'pipeline': 'videotestsrc', **values}
     CameraFactory(given, time.time_ns, CopyLedger()).open('')

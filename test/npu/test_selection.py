@@ -13,7 +13,7 @@ from npu.axruntime_kit import Double, build_double, model_file
 
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.npu import selection
+from zc_perception.npu.axl import accelerator as axl_accelerator
 from zc_perception.npu.axl import errors as axl_errors
 from zc_perception.npu.axl.device import AxlDevice, find_devices
 from zc_perception.npu.manifest import ModelManifest, load_manifest
@@ -187,7 +187,7 @@ def test_what_was_chosen_is_what_is_opened_again(tmp_path: Path, runtime: Opened
 
 def test_the_card_s_options_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = Opened()
-    monkeypatch.setattr(selection, 'AxlAccelerator', opened)
+    monkeypatch.setattr(axl_accelerator, 'AxlAccelerator', opened)
     options = AcceleratorOptions('/dev/metis-1', False, 2.5, ioctl_numbers={'submit': 70})
     open_accelerator('axl', load_manifest(VIRTUAL), options, CopyLedger())
     assert opened.calls == [(('/dev/metis-1',), {'import_cache': False, 'timeout_s': 2.5, 'numbers': {'submit': 70}})]

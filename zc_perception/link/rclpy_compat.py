@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import rclpy
+from rcl_interfaces.msg import SetParametersResult
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.executors import Executor
 from rclpy.lifecycle import LifecycleNodeMixin
@@ -72,6 +73,30 @@ def tells_message_info(executor: Executor) -> bool:
 def parameter_overrides(node: Node) -> dict[str, Any]:
     """What the command line and YAML files set for *node*: private in every version so far, hence read with care."""
     return dict(getattr(node, '_parameter_overrides', {}) or {})
+
+
+def guard_parameter_services(node: Node) -> None:
+    """Have a request that rclpy can't read, such as a value of a type that there isn't, refused: what rclpy raises for it would end the
+    executor."""
+    for service in node.services:
+        if service.srv_name.rpartition('/')[2] in ('set_parameters', 'set_parameters_atomically'):
+            service.callback = _refusing(service.callback)
+
+
+def _refusing(callback: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def guarded(request: Any, response: Any) -> Any:
+        try:
+            return callback(request, response)
+        except Exception as error:
+            reason = f"it can't be read, nor what follows it: {type(error).__name__}: {error}"
+            refused = SetParametersResult(successful=False, reason=reason)
+            if hasattr(response, 'result'):
+                response.result = refused
+            else:
+                response.results = [*response.results, *[refused] * (len(request.parameters) - len(response.results))]
+            return response
+
+    return guarded
 
 
 def init_without_signal_handlers(context: rclpy.Context, args: list[str] | None) -> None:

@@ -21,7 +21,7 @@ from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.stand_in import SYNTAX, parse_stand_ins
 from zc_perception.negotiation.token import Consumer
-from zc_perception.nodes.camera_buffers import CameraBuffers
+from zc_perception.nodes.camera_buffers import CameraBuffers, negotiation_status
 from zc_perception.nodes.camera_controls import PREFIX, CameraControls
 from zc_perception.nodes.camera_factory import CAMERA_SPECS, CameraFactory
 from zc_perception.nodes.camera_info import CAMERA_INFO_SPECS, CameraInfoPublisher
@@ -32,11 +32,12 @@ from zc_perception.nodes.liveness import camera_given_up, camera_progress
 from zc_perception.nodes.meeting_point import MEETING, place_of, process_ledger
 from zc_perception.nodes.parameters import ParameterSpec
 from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, UNCONFIGURED, PerceptionNode
-from zc_perception.nodes.qos_overrides import image_qos
+from zc_perception.nodes.qos_overrides import compressed_qos, image_qos
 from zc_perception.nodes.realtime import REALTIME_SPECS, Realtime, parse_cpus
 from zc_perception.nodes.snapshot import SNAPSHOT_SPECS, SnapshotService, snapshot_folder
+from zc_perception.nodes.startup import STARTUP
 from zc_perception.nodes.stereo_side import STEREO_SPECS, StereoSide
-from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
+from zc_perception.observe.diagnostics import DiagnosticsPublisher, Status
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import StageLatencies
 from zc_perception.pixel.drm_format import drm_format_string
@@ -141,6 +142,7 @@ class CaptureNode(PerceptionNode):
         else:
             self.supervisor.open_now()
         adapter = frame_adapter(self.parameters['image_encoding'], self.ledger, holder=self.get_name())
+        compressed_qos(self)  # declared now, though the topic may come later
         self._publisher = AdaptedPublisher(self, adapter, 'image_raw', image_qos(self, self.parameters['slots']), extras=self._extras())
         self._server = FrameServer(self, self.parameters, self._publisher)
         self._camera_info.reload(self.parameters)
@@ -240,7 +242,7 @@ class CaptureNode(PerceptionNode):
 
     def _extras(self) -> list[ExtraMessage[Frame]]:
         quality = self.parameters['jpeg_quality']
-        return [ExtraMessage(CompressedImage, '/compressed', FrameToJpeg(quality, self.ledger))] if quality else []
+        return [ExtraMessage(CompressedImage, '/compressed', FrameToJpeg(quality, self.ledger), compressed_qos(self))] if quality else []
 
     def now_ns(self) -> int:
         """The ROS clock, in ns. Unless a simulation drives it, that is the system's, which costs less to read."""
@@ -262,6 +264,7 @@ class CaptureNode(PerceptionNode):
 
     def _open_camera(self, identity: str) -> Camera:
         camera = (self._camera_factory or self._factory.open)(identity)
+        STARTUP.reached('camera')
         if self._stereo is not None:
             camera = self._stereo.join(camera)
         self._counters.begin(camera)
@@ -306,8 +309,7 @@ class CaptureNode(PerceptionNode):
             heap=camera.heap_name,
         )
         self.get_logger().info(f'{camera.device}: {layout.describe()} at {camera.framerate:g} Hz')
-        reasons = self._factory.heap_reasons
-        tried = f' ({"; ".join(reasons)})' if reasons else ''
+        tried = f' ({"; ".join(self._factory.heap_reasons)})' if self._factory.heap_reasons else ''
         self.get_logger().info(f"{settings.slots} slots from heap '{camera.heap_name}'{tried}")
         self.get_logger().info(f'negotiated {buffers.describe()}')
         self._say_notices(camera)
@@ -368,12 +370,13 @@ class CaptureNode(PerceptionNode):
         camera, server, buffers = self.supervisor.camera, self._server, self.buffers
         if camera is not None and buffers is not None and buffers.settled:
             self._say_notices(camera)
-        found = [self.lifecycle_status(), copies_status(self.ledger), latency_status(self.latencies), self._negotiation_status(buffers)]
+        agreed = negotiation_status(buffers, self._disagreement, self.state, waits=server is not None)
+        found = [self.lifecycle_status(), copies_status(self.ledger), latency_status(self.latencies), agreed]
         if server is None:
             return found
         paced = self.parameters['camera'] != 'replay'  # recordings have pauses, and keep_all goes as fast as its consumers
         return [
-            camera_status(camera, self.supervisor.condition, self._counters, started=self.supervisor.started, paced=paced),
+            camera_status(camera, self.supervisor.condition, self._counters, started=self._flowing, paced=paced),
             pool_status(camera, self._counters),
             clock_status(camera, self._counters),
             server.status(),
@@ -383,14 +386,6 @@ class CaptureNode(PerceptionNode):
             *([] if self._stereo is None else [self._stereo.status()]),
             *self._realtime.statuses(),
         ]
-
-    def _negotiation_status(self, buffers: CameraBuffers | None) -> Status:
-        if buffers is not None:
-            return buffers.status()
-        if self._disagreement:
-            advice = 'change what it names, then configure the node again or restart it'
-            return Status('negotiation', Level.ERROR, self._disagreement, advice=advice)
-        return Status('negotiation', Level.WARN, 'waits for the camera', advice='part camera says what it waits for')
 
     def stop(self) -> None:
         """See :class:`PerceptionNode`."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from zc_perception.link.rungs import IN_PROCESS
 from zc_perception.memory.ledger import CopyLedger
+from zc_perception.nodes.startup import STARTUP
 from zc_perception.pixel.fourcc import fourcc_name
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def capture_facts(node: CaptureNode, peers: Sequence[dict[str, Any]]) -> dict[st
         'published': link.published,
         'peers': [*here, *peers],
         'copies': _copies(node.ledger),
+        'startup': STARTUP.facts(),
     }
     if camera is None:
         return facts
@@ -69,6 +71,7 @@ def inference_facts(node: InferenceNode) -> dict[str, Any]:
         'processed': node.processed,
         'failed': node.failed,
         'copies': _copies(node.ledger),
+        'startup': STARTUP.facts(),
     }
 
 

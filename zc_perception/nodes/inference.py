@@ -19,7 +19,7 @@ from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.endpoints.qos import uses_direct_links
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.token import Consumer
-from zc_perception.nodes.frame_links import SUBSCRIPTION_SPECS, subscribe_frames
+from zc_perception.nodes.frame_links import SUBSCRIPTION_SPECS, subscribe_frames, user_ids
 from zc_perception.nodes.frame_log_facts import inference_facts
 from zc_perception.nodes.inference_status import InferenceStatus
 from zc_perception.nodes.inference_stream import ClassFilter, InferenceStream, Pace, accelerator_options, select_accelerator
@@ -30,6 +30,7 @@ from zc_perception.nodes.parameters import ParameterSpec
 from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode
 from zc_perception.nodes.qos_overrides import publisher_qos
 from zc_perception.nodes.realtime import REALTIME_SPECS, Realtime, parse_cpus
+from zc_perception.nodes.startup import STARTUP
 from zc_perception.npu.accelerator import Accelerator
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.npu.scheduler import InFlight, Scheduler
@@ -120,7 +121,9 @@ class InferenceNode(PerceptionNode):
 
     def _open(self) -> None:
         """Accelerator and model; and the subscription, which takes nothing before the node is active."""
+        STARTUP.reached('accelerator_asked')
         selected = select_accelerator(self.parameters, self.ledger, self._factory)
+        STARTUP.reached('accelerator')
         try:
             self._classes = ClassFilter(self.parameters['classes'], selected.manifest.classes)
             subscription = self._subscribe()
@@ -224,6 +227,8 @@ class InferenceNode(PerceptionNode):
             parse_ioctl_numbers(value)
         elif name == 'cpu_affinity':
             parse_cpus(value)
+        elif name == 'shared_memory_users':
+            user_ids(value)
 
     def _on_parameter(self, name: str, value: Any) -> None:
         if name == 'max_rate':

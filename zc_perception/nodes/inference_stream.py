@@ -18,6 +18,7 @@ from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.messages import detections_writer
+from zc_perception.nodes.parameters import shown, whole_number
 from zc_perception.npu.accelerator import Accelerator
 from zc_perception.npu.manifest import ModelManifest, load_manifest
 from zc_perception.npu.scheduler import Scheduler
@@ -144,13 +145,12 @@ class ClassFilter:
             return
         mask = np.zeros(len(known), np.bool_)
         for name in wanted:
-            if name in known:
-                mask[known.index(name)] = True
-            elif name.isdigit() and int(name) < len(known):
-                mask[int(name)] = True
+            index = known.index(name) if name in known else whole_number(name, len(known) - 1)
+            if index is not None:
+                mask[index] = True
             else:
                 raise ConfigError(
-                    f"parameter 'classes' has '{name}', which the model doesn't know{nearest(name, known)}; "
+                    f"parameter 'classes' has {shown(name)}, which the model doesn't know{nearest(name, known)}; "
                     f'it has {", ".join(known[:12])}{", …" if len(known) > 12 else ""}, or their indices from 0 to {len(known) - 1}'
                 )
         self._mask = mask

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from zc_perception.nodes.early_end import end_quietly
+from zc_perception.nodes.startup import STARTUP
+
+
+def _begin() -> None:
+    end_quietly()
+    STARTUP.reached('interpreter')
 
 
 def capture_node() -> int:
     """``capture_node``."""
-    end_quietly()
+    _begin()
     from zc_perception.nodes import programs
 
     return programs.capture_node()
@@ -15,7 +21,7 @@ def capture_node() -> int:
 
 def inference_node() -> int:
     """``inference_node``."""
-    end_quietly()
+    _begin()
     from zc_perception.nodes import programs
 
     return programs.inference_node()
@@ -23,7 +29,7 @@ def inference_node() -> int:
 
 def overlay_node() -> int:
     """``overlay_node``."""
-    end_quietly()
+    _begin()
     from zc_perception.nodes import programs
 
     return programs.overlay_node()
@@ -31,7 +37,7 @@ def overlay_node() -> int:
 
 def perception() -> int:
     """``perception``."""
-    end_quietly()
+    _begin()
     from zc_perception.nodes import programs
 
     return programs.perception()

@@ -18,15 +18,15 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from zc_perception.errors import ConfigError, ZcError
-from zc_perception.link.rclpy_compat import InvalidHandle, begin_lifecycle, end_lifecycle, lifecycle_state
+from zc_perception.link.rclpy_compat import InvalidHandle, begin_lifecycle, end_lifecycle, guard_parameter_services, lifecycle_state
 from zc_perception.nodes.liveness import PATIENCE_S
 from zc_perception.nodes.parameters import NodeParameters, ParameterSpec
-from zc_perception.observe.diagnostics import Level, Status
+from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
 
 LIFECYCLE_SPECS = (
     ParameterSpec('autostart', True, 'Configure and activate by itself; false: wait for transitions.', fixed=True),
 )  # fmt: skip
-UNCONFIGURED, INACTIVE, ACTIVE = 'unconfigured', 'inactive', 'active'
+UNCONFIGURED, INACTIVE, ACTIVE, FINALIZED = 'unconfigured', 'inactive', 'active', 'finalized'
 
 
 class _WholeOrNothing(type):
@@ -64,11 +64,13 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         self._stopped = False
         self._error: Exception | None = None
         self._failure = ''
+        self._diagnostics: DiagnosticsPublisher | None = None
         # Held during a transition; who stops the node waits for it.
         self._transitions = threading.RLock()
         self.parameters = NodeParameters(
             self, self.SPECS, self._on_parameter, self.PREFIXES, check=self._check_parameter, changeable=self._not_changeable
         )
+        guard_parameter_services(self)
         begin_lifecycle(self, self._transitions, self._on_refused)
 
     # What a subclass is made of.
@@ -173,6 +175,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
     def destroy_node(self) -> None:
         """Stop, and leave the graph."""
         self.stop()
+        if self._diagnostics is not None:
+            self._diagnostics.stop()
         end_lifecycle(self)
         super().destroy_node()
 
@@ -280,29 +284,46 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
             return Status('lifecycle', Level.ERROR, f'{state}: {self._failure}', values, advice=again)
         if self._stopped:
             return Status('lifecycle', Level.OK, 'it has ended', values)
-        if state == 'finalized':
-            return Status('lifecycle', Level.WARN, 'it was shut down', values, advice='only a restart brings it back')
+        if state == FINALIZED:
+            return Status('lifecycle', Level.WARN, 'it was shut down', values, advice=self.next_step())
+        return Status('lifecycle', Level.WARN, f'{state}: no frames flow', values, advice=self.next_step())
+
+    def next_step(self) -> str:
+        """What brings a node that isn't active there."""
+        state = self.state
+        if self._stopped or state == FINALIZED:
+            return 'only a restart brings it back'
         step = {UNCONFIGURED: 'configure', INACTIVE: 'activate'}.get(state)
-        advice = f'ros2 lifecycle set {name} {step}' if step else 'wait a moment'
-        return Status('lifecycle', Level.WARN, f'{state}: no frames flow', values, advice=advice)
+        return f'ros2 lifecycle set {self.get_fully_qualified_name()} {step}' if step else 'wait a moment'
 
     def _not_changeable(self) -> str:
         """Why parameters that aren't dynamic can't be set now; empty: they can, the next configure takes them."""
-        if self._opened or self.state != UNCONFIGURED:
-            name = self.get_fully_qualified_name()
-            steps = {ACTIVE: 'deactivate and cleanup', INACTIVE: 'cleanup'}.get(self.state, 'cleanup')
-            state = self.state if self.state != UNCONFIGURED else 'being started'
-            return f'the node is {state}: set it while unconfigured (ros2 lifecycle set {name} {steps}), or restart with it'
-        return ''
+        state = self.state
+        if self._stopped or state == FINALIZED:
+            return f'the node is {FINALIZED}: restart it with that value'
+        if state == UNCONFIGURED and not self._opened:
+            return ''
+        name, steps = self.get_fully_qualified_name(), {ACTIVE: 'deactivate and cleanup', INACTIVE: 'cleanup'}.get(state)
+        way = f'ros2 lifecycle set {name} {steps}' if steps else 'wait a moment, then cleanup'
+        now = 'being started' if state == UNCONFIGURED else state
+        return f'the node is {now}: set it while unconfigured ({way}), or restart with it'
 
     def set_parameters(self, parameter_list: list[Parameter]) -> list[SetParametersResult]:
         """See rclpy. Every reason against a value is said."""
         return [self.set_parameters_atomically([parameter]) for parameter in parameter_list]
 
     def set_parameters_atomically(self, parameter_list: list[Parameter]) -> SetParametersResult:
-        """See rclpy, which itself says only the first reason against them; here they are all told, and none is set."""
+        """See rclpy, which itself says only the first reason against them; here they are all told, and none is set. An integer for a number
+        is one, as at the start. Raises for nothing that a client can send: that would end the executor."""
         parameters = getattr(self, 'parameters', None)
-        reasons = [] if parameters is None else parameters.reasons_against(parameter_list)
-        if reasons:
-            return SetParametersResult(successful=False, reason='; '.join(reasons))
-        return super().set_parameters_atomically(parameter_list)
+        if parameters is None:  # rclpy's own, before ours are there
+            return super().set_parameters_atomically(parameter_list)
+        try:
+            reasons = parameters.reasons_against(parameter_list)
+            if reasons:
+                return SetParametersResult(successful=False, reason='; '.join(reasons))
+            return super().set_parameters_atomically(parameters.converted(parameter_list))
+        except Exception as error:
+            text = f'nothing was set: {type(error).__name__}: {error}; please report this line'
+            self.get_logger().error(text)
+            return SetParametersResult(successful=False, reason=text)

@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -24,9 +24,10 @@ from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError
 from zc_perception.link.rclpy_compat import call_soon, init_without_signal_handlers
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.nodes.liveness import Liveness
-from zc_perception.nodes.parameter_sources import check_parameter_sources, keys_for_any_node
+from zc_perception.nodes.parameter_sources import check_parameter_sources, keys_by_name, keys_for_any_node
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.nodes.service_manager import Heartbeat, ServiceManager
+from zc_perception.nodes.startup import STARTUP
 
 EXIT_FAILURE = 1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -116,6 +117,7 @@ def ros_context(args: Sequence[str] | None, context: rclpy.Context | None = None
     except Exception as error:  # rclpy has several classes of its own for this
         raise ConfigError(f'ROS arguments: {" ".join(str(error).split())}') from error
     _ARGUMENTS[context] = tuple(args or ())
+    STARTUP.reached('ros')
     try:
         yield context
     finally:
@@ -173,16 +175,40 @@ _ARGUMENTS: weakref.WeakKeyDictionary[rclpy.Context, tuple[str, ...]] = weakref.
 """What each context was initialised with, for :func:`refuse_unknown_parameters`: only there it is seen for whom a key was meant."""
 
 
-def refuse_unknown_parameters(nodes: Sequence[PerceptionNode], known: Sequence[type[PerceptionNode]]) -> None:
-    """Check every node's start-up keys against all nodes of the package. Those that were set for nodes of any name are warned of.
+def parameters_for_any_node(node: Node) -> frozenset[str]:
+    """Keys that the command line sets for *node* only among those for nodes of any name."""
+    return keys_for_any_node(_ARGUMENTS.get(node.context, ()), node.get_fully_qualified_name())
 
+
+def known_parameters() -> tuple[str, ...]:
+    """Names, and prefixes that end in a dot, of all nodes of the package that take parameter files."""
+    from zc_perception.nodes.components import KINDS  # only keys for nodes of any name need it
+
+    specs = (spec.name for kind in KINDS for spec in kind.SPECS)
+    return tuple(dict.fromkeys((*specs, *(prefix for kind in KINDS for prefix in kind.PREFIXES))))
+
+
+def known_among(names: Collection[str]) -> list[str]:
+    """Those of *names* that a node of the package has."""
+    known = known_parameters() if names else ()
+    prefixes = tuple(name for name in known if name.endswith('.'))
+    return [name for name in names if name in known or name.startswith(prefixes)]
+
+
+def refuse_unknown_parameters(nodes: Sequence[PerceptionNode], known: Sequence[type[PerceptionNode]]) -> None:
+    """Check every node's start-up keys. Those that were set for nodes of any name may be another node's; what none has is warned of.
+
+    :param known: kinds of the process's nodes, all of which a bare ``-p`` is for.
     :raises ConfigError: a key that none has.
     """
     elsewhere = [*(spec.name for kind in known for spec in kind.SPECS), *(prefix for kind in known for prefix in kind.PREFIXES)]
     elsewhere += [name for node in nodes for name in node.parameters.qos_overrides()]
     for node in nodes:
-        tolerated = keys_for_any_node(_ARGUMENTS.get(node.context, ()), node.get_fully_qualified_name())
-        for sentence in node.parameters.refuse_unknown(elsewhere, tolerated):
+        tolerated = parameters_for_any_node(node)
+        named = keys_by_name(_ARGUMENTS.get(node.context, ()), node.get_fully_qualified_name())
+        others = [name for name in elsewhere if name not in named]
+        others += known_among(tolerated.intersection(node.parameters.unclaimed()))
+        for sentence in node.parameters.refuse_unknown(others, tolerated):
             node.get_logger().warning(sentence)
 
 
@@ -197,6 +223,9 @@ def serve(stop: StopRequest, liveness: Liveness) -> None:
 class OptionParser(argparse.ArgumentParser):
     """A program's own options, beside ROS's; what it can't read is a ConfigError like everything else."""
 
+    def __init__(self, prog: str, description: str = '') -> None:
+        super().__init__(prog=prog, description=description, epilog='Parameters: --ros-args -p NAME:=VALUE or --params-file FILE.')
+
     def error(self, message: str) -> NoReturn:
         """See argparse.
 
@@ -205,13 +234,13 @@ class OptionParser(argparse.ArgumentParser):
         raise ConfigError(f'{message}; see --help')
 
 
-def _options(argv: list[str], parser: OptionParser | None) -> argparse.Namespace:
+def _options(argv: list[str], parser: OptionParser) -> argparse.Namespace:
     """:raises ConfigError: an argument that nobody knows."""
     try:
         own = remove_ros_args(argv)[1:]
     except Exception as error:  # rclpy has several classes of its own for this
         raise ConfigError(f'ROS arguments: {" ".join(str(error).split())}') from error
-    options, leftover = (argparse.Namespace(), own) if parser is None else parser.parse_known_args(own)
+    options, leftover = parser.parse_known_args(own)
     if leftover:
         raise ConfigError(f"argument '{leftover[0]}' is unknown; set parameters by --ros-args -p NAME:=VALUE or --params-file FILE")
     return options
@@ -220,7 +249,8 @@ def _options(argv: list[str], parser: OptionParser | None) -> argparse.Namespace
 def _checked(nodes: Sequence[PerceptionNode], argv: Sequence[str]) -> Sequence[PerceptionNode]:
     """The nodes, if the command line's parameters reach them; else they are taken down."""
     try:
-        check_parameter_sources(argv, [node.get_fully_qualified_name() for node in nodes])
+        for sentence in check_parameter_sources(argv, [node.get_fully_qualified_name() for node in nodes]):
+            nodes[0].get_logger().warning(sentence)
     except BaseException:
         for node in nodes:
             node.stop()
@@ -241,11 +271,14 @@ def run_program(
     0 after SIGINT or SIGTERM, :data:`EXIT_USAGE` with one line on stderr for anything the user can mend, 1 for a bug.
     """
     argv = list(sys.argv if args is None else [program, *args])
+    STARTUP.reached('imports')
     with StopRequest() as stop:
         try:
-            options = _options(argv, parser)
+            options = _options(argv, parser or OptionParser(program))
             with ros_context(argv[1:]) as context, NodeGroup(context, _checked(build(context, options), argv), stop.set) as group:
+                STARTUP.reached('nodes')
                 group.start()
+                STARTUP.reached('ready')
                 for node in group.nodes:
                     waits = '' if node.parameters['autostart'] else f': ros2 lifecycle set {node.get_fully_qualified_name()} configure'
                     node.get_logger().info(f'ready{waits}')

@@ -9,7 +9,6 @@ from zc_perception.errors import AcceleratorError, ConfigError, nearest
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.npu.accelerator import Accelerator
 from zc_perception.npu.axl import abi as axl_abi
-from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.npu.manifest import ModelManifest
 
@@ -90,11 +89,13 @@ def parse_ioctl_numbers(entries: Sequence[str]) -> dict[str, int]:
 
 def _open(name: str, options: AcceleratorOptions, ledger: CopyLedger) -> Accelerator:
     if name == 'axl':
+        # Each where it is wanted alone, which keeps a start short.
+        from zc_perception.npu.axl.accelerator import AxlAccelerator
+
         return AxlAccelerator(
             options.device, import_cache=options.import_cache, timeout_s=options.timeout_s, numbers=options.ioctl_numbers or None
         )
     if name == 'axruntime':
-        # Only where it is wanted: it looks for the vendor's library.
         from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
 
         return AxRuntimeAccelerator(

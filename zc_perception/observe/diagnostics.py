@@ -11,8 +11,9 @@ from functools import cached_property
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
-from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
+
+from zc_perception.link.endpoints.node_watch import NodeWatch
 
 TOPIC = '/diagnostics'
 PERIOD_S = 1.0
@@ -76,9 +77,10 @@ class Status:
 class DiagnosticsPublisher:
     """Looks five times a second, publishes once a second and when a level has changed.
 
-    By the steady clock: a simulation's time may stand still. What *collect* raises is published as an error, and costs nothing else.
+    By the steady clock: a simulation's time may stand still. From the moment on that the node has an executor, but not on that: see
+    :mod:`~zc_perception.lookout`. What *collect* raises is published as an error, and costs nothing else.
 
-    :param collect: called on the executor; must be quick, and neither wait nor touch pixels.
+    :param collect: called on a thread of its own, one call at a time; must be quick, and neither wait nor touch pixels.
     :param before_publishing: called before each message of the regular ones: once a second.
     """
 
@@ -93,7 +95,7 @@ class DiagnosticsPublisher:
         self._levels: dict[str, Level] = {}
         self._due = time.monotonic()
         self._publisher = node.create_publisher(DiagnosticArray, TOPIC, 10)
-        self._timer = node.create_timer(LOOK_S, self.look, clock=Clock(clock_type=ClockType.STEADY_TIME))
+        self._watch = NodeWatch(node, LOOK_S, self.look)
 
     def look(self) -> None:
         """Publish if it is time, or if a level has changed since it was published last."""
@@ -141,7 +143,7 @@ class DiagnosticsPublisher:
 
     def stop(self) -> None:
         """No more messages. Idempotent."""
-        self._timer.cancel()
+        self._watch.stop()
 
 
 def _broken(error: Exception, part: str = 'diagnostics') -> Status:

@@ -25,11 +25,15 @@ _REMEMBERED = 256
 
 @dataclass(frozen=True)
 class ExtraMessage(Generic[T]):
-    """One more message that a publisher makes of each object, on ``<topic><suffix>``, while somebody reads it there."""
+    """One more message that a publisher makes of each object, on ``<topic><suffix>``, while somebody reads it there.
+
+    :param qos: of that topic; ``None``: as the publisher's own.
+    """
 
     ros_type: type[Any]
     suffix: str
     convert: Callable[[T], Any]
+    qos: QoSProfile | None = None
 
 
 @dataclass
@@ -58,6 +62,7 @@ class MessageWriter(Generic[T]):
         self._adapter = adapter
         self._outputs: list[tuple[Any, Callable[[T], Any]]] = [(self._publisher, adapter.to_ros)]
         self._extras: dict[str, Any] = {}
+        self._latched: tuple[Any, ...] = ()
         self._profile = qos
         # Keep-all would pin every frame while a conversion is slow.
         depth = (self._qos.depth or 1) if adapter.leased else self._qos.depth
@@ -88,10 +93,12 @@ class MessageWriter(Generic[T]):
             for extra in extras:
                 publisher = before.pop(extra.suffix, None)
                 if publisher is None:
-                    publisher = self._node.create_publisher(extra.ros_type, self.topic + extra.suffix, self._profile)
+                    publisher = self._node.create_publisher(extra.ros_type, self.topic + extra.suffix, extra.qos or self._profile)
                 self._extras[extra.suffix] = publisher
                 outputs.append((publisher, extra.convert))
             self._outputs = outputs
+            own = [(self._publisher, self._profile), *((self._extras[extra.suffix], extra.qos) for extra in extras)]
+            self._latched = tuple(publisher for publisher, qos in own if qos is not None and link_qos(qos).transient_local)
         for publisher in before.values():
             self._node.destroy_publisher(publisher)
 
@@ -106,7 +113,7 @@ class MessageWriter(Generic[T]):
 
     def wanted(self) -> bool:
         """Whether objects are converted now."""
-        if self._qos.transient_local:
+        if self._latched:
             return True
         for publisher, _ in self._outputs:  # noqa: SIM110 - for every frame: a generator costs more than all the rest
             if subscription_count(publisher):
@@ -162,8 +169,7 @@ class MessageWriter(Generic[T]):
                 continue
             try:
                 for publisher, convert in self._outputs:
-                    eager = publisher is self._publisher and self._qos.transient_local
-                    if eager or subscription_count(publisher):
+                    if publisher in self._latched or subscription_count(publisher):
                         self._convert(publisher, convert, item)
             finally:
                 self._releaser.end(item)

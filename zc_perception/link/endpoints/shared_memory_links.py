@@ -69,6 +69,11 @@ class _Source:
             frame.release()
         return None
 
+    @property
+    def attention(self) -> bool:
+        """See :class:`~zc_perception.frame_queue.Source`."""
+        return self._client.attention
+
 
 OTHER_HOST = 'it is on another host'
 

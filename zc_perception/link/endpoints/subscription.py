@@ -19,6 +19,7 @@ from zc_perception.link.bus import BUS, BusPublisher, BusSubscription
 from zc_perception.link.duplicates import REMEMBERED, DuplicateFilter, message_identity
 from zc_perception.link.endpoints.discovery import Announcements, count_publishers
 from zc_perception.link.endpoints.executor_wake import ExecutorWake
+from zc_perception.link.endpoints.node_watch import NodeWatch
 from zc_perception.link.endpoints.qos import ANNOUNCEMENTS_QOS, bus_key, link_qos, uses_direct_links
 from zc_perception.link.endpoints.remote_links import DDS_ONLY, NO_LINKS, RemoteLinks
 from zc_perception.link.rclpy_compat import call_soon, tells_message_info
@@ -120,16 +121,29 @@ class AdaptedSubscription(Generic[T]):
         self._said = UNMATCHED, 'no publisher'
         self._closed = False
         self._paused = False
+        self._raised = False
         remote.open(self.queue, self._wanted, self._accept_direct, self._deliver if callback else None, self._remote_changed)
         BUS.add_subscription(self._key, self._bus_subscription)
         self._announcement_reader = node.create_subscription(String, self.topic + SUFFIX, self._on_announcement, ANNOUNCEMENTS_QOS)
-        self._timer = node.create_timer(_RUNG_PERIOD_S, self._on_timer)
+        self._watch = NodeWatch(node, _RUNG_PERIOD_S, self._look)
         self.update_rung()
 
-    def _on_timer(self) -> None:
-        self.update_rung()
-        if self._wake is not None and len(self.queue):
+    def _look(self) -> None:
+        """On no executor: that is woken only when there is something for it to do."""
+        executor = self._node.executor
+        with self._rung_lock:
+            news = not self._closed and not self._paused and self._is_news(choose(self._view()))
+        if news and executor is not None:
+            call_soon(executor, self.update_rung)
+        # A multi-threaded executor raises what a callback has raised when something wakes it up the next time.
+        if self._wake is not None and (len(self.queue) or self._raised):
+            self._raised = False
             self._wake()
+
+    def _is_news(self, choice: Choice) -> bool:
+        if choice.reader:
+            self._reader_needed_at = time.monotonic()
+        return choice != self._choice or (choice.rung, choice.reason) != self._said or choice.reader != (self._reader is not None)
 
     def _on_announcement(self, message: String) -> None:
         announcement = Announcement.from_json(message.data)
@@ -139,7 +153,7 @@ class AdaptedSubscription(Generic[T]):
             self.update_rung()
 
     def update_rung(self) -> None:
-        """Look at who publishes now and move to the best rungs. Called by a timer, and by an owner that doesn't want to wait for it."""
+        """Look at who publishes now and move to the best rungs. Done when a look has found a change, and for an owner that can't wait."""
         with self._rung_lock:
             if not self._closed and not self._paused:
                 self._move_to(choose(self._view()))
@@ -322,6 +336,9 @@ class AdaptedSubscription(Generic[T]):
                 while (item := self.queue.get()) is not None:
                     self._call(item)
                     del item
+            except BaseException:
+                self._raised = True
+                raise
             finally:
                 # The callback has raised: the rest is for whoever spins on.
                 if self._wake is not None and len(self.queue):
@@ -361,7 +378,7 @@ class AdaptedSubscription(Generic[T]):
             self._closed = True
         BUS.remove_subscription(self._key, self._bus_subscription)
         self._remote.close()
-        self._node.destroy_timer(self._timer)
+        self._watch.stop()
         self._node.destroy_subscription(self._announcement_reader)
         if self._reader is not None:
             self._node.destroy_subscription(self._reader)

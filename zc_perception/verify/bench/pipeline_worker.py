@@ -25,13 +25,11 @@ import contextlib
 import gc
 import itertools
 import json
-import signal
 import statistics
 import sys
 import threading
 import time
 from collections.abc import Mapping
-from types import FrameType
 from typing import Any
 
 import rclpy
@@ -42,16 +40,16 @@ from rclpy.utilities import get_rmw_implementation_identifier
 from vision_msgs.msg import Detection2DArray
 
 from zc_perception.detection.detections import Detections
-from zc_perception.errors import ZcError
 from zc_perception.link.endpoints import IN_PROCESS
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
-from zc_perception.nodes.process import ExecutorThread, NodeGroup, ros_context
+from zc_perception.nodes.process import ExecutorThread, NodeGroup
 from zc_perception.npu.scheduler import InFlight
 from zc_perception.verify.bench.commands import answer, commands
 from zc_perception.verify.bench.delayed_accelerator import DelayedAccelerator
 from zc_perception.verify.bench.prefilled_camera import PrefilledCamera
+from zc_perception.verify.bench.worker_process import last_words, run_worker, terminable
 
 MODEL = 'road'
 _DRAIN_S = 5.0
@@ -207,13 +205,6 @@ def _obey(role: Any, command: dict[str, Any]) -> dict[str, Any]:
     return answered
 
 
-def _why(running: ExecutorThread | NodeGroup) -> str:
-    """The last line of what ended the executor; all of it goes to standard error."""
-    text = running.failure or 'unknown'
-    print(text, file=sys.stderr)
-    return f'its executor has ended: {text.strip().splitlines()[-1]}'
-
-
 def _serve(context: rclpy.Context, role: str, topic: str, cameras: int, *options: str) -> None:
     topics = [f'{topic}/camera_{number}' for number in range(cameras)]
     failed = threading.Event()
@@ -240,35 +231,15 @@ def _serve(context: rclpy.Context, role: str, topic: str, cameras: int, *options
             running = group = ending.enter_context(NodeGroup(context, nodes, failed.set))
             group.start()
             server = Pipelines(graphs)
-        try:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        with terminable():
             for command in commands():
-                answer({'failure': _why(running)} if failed.is_set() else _obey(server, command))
-        finally:
-            signal.signal(signal.SIGTERM, _do_nothing)
-
-
-def _do_nothing(number: int, frame: FrameType | None) -> None:
-    """Not SIG_IGN, about which Python complains when a signal has just come."""
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, _do_nothing)
-    raise SystemExit(128 + number)
+                answer(last_words(running.failure) if failed.is_set() else _obey(server, command))
 
 
 def main() -> None:
     """Serve commands until standard input ends or SIGTERM."""
-    # Not before there is something to end in order, and in this thread alone.
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-    signal.signal(signal.SIGTERM, _terminate)
     role, topic, cameras, *options = sys.argv[1:]
-    try:
-        with ros_context(['--ros-args', '--log-level', 'error']) as context:
-            _serve(context, role, topic, int(cameras), *options)
-    except ZcError as error:
-        answer({'failure': str(error)})
-        raise SystemExit(1) from None
+    run_worker(lambda context: _serve(context, role, topic, int(cameras), *options))
 
 
 if __name__ == '__main__':

@@ -1,0 +1,105 @@
+"""What is looked at of a node: only while that is spun, and its end is no error."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import pytest
+import rclpy
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+
+from zc_perception.link.endpoints.node_watch import NodeWatch
+from zc_perception.lookout import Lookout
+
+WAIT_S = 30.0
+SOON_S = 0.001
+
+
+@pytest.fixture
+def context(free_domain: int) -> Iterator[rclpy.Context]:
+    made = rclpy.Context()
+    rclpy.init(context=made, domain_id=free_domain)
+    yield made
+    made.try_shutdown()
+
+
+@pytest.fixture
+def lookout(monkeypatch: pytest.MonkeyPatch) -> Lookout:
+    """One of a test's own: whether it still has something to look at can be seen."""
+    made = Lookout()
+    monkeypatch.setattr('zc_perception.link.endpoints.node_watch.LOOKOUT', made)
+    return made
+
+
+def eventually(condition: Callable[[], object]) -> bool:
+    deadline = time.monotonic() + WAIT_S
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return bool(condition())
+
+
+def test_a_node_is_looked_at_once_it_is_spun(context: rclpy.Context, lookout: Lookout) -> None:
+    node, looked, others = rclpy.create_node('camera', context=context), threading.Event(), threading.Event()
+    watch = NodeWatch(node, SOON_S, looked.set)
+    turns = iter(range(20))
+    beside = lookout.watch(SOON_S, lambda: next(turns, None) is None and others.set())
+    assert others.wait(WAIT_S) and not looked.is_set(), 'twenty turns of others, none of it'
+    executor = SingleThreadedExecutor(context=context)
+    executor.add_node(node)
+    assert looked.wait(WAIT_S)
+    for each in (watch, beside):
+        each.stop()
+    executor.shutdown()
+    node.destroy_node()
+
+
+def end_node(node: Node) -> None:
+    node.destroy_node()
+
+
+def end_context(node: Node) -> None:
+    node.context.try_shutdown()
+
+
+@pytest.mark.parametrize('end', [end_node, end_context])
+def test_the_end_of_a_node_or_its_context_is_the_end_of_looking_and_no_error(
+    context: rclpy.Context, lookout: Lookout, end: Callable[[Node], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    node = rclpy.create_node('camera', context=context)
+    executor = SingleThreadedExecutor(context=context)
+    executor.add_node(node)
+    looks: list[int] = []
+    watch = NodeWatch(node, SOON_S, lambda: looks.append(node.count_publishers('/image')))
+    assert eventually(lambda: looks)
+    end(node)
+    assert eventually(lambda: lookout._thread is None), 'there is nothing more to look at'
+    assert 'Traceback' not in capfd.readouterr().err
+    watch.stop()
+    executor.shutdown()
+
+
+def test_another_error_of_the_middleware_is_told_and_ends_nothing(lookout: Lookout, capfd: pytest.CaptureFixture[str]) -> None:
+    node = SimpleNamespace(executor=object(), context=SimpleNamespace(ok=lambda: True))
+    looks: list[int] = []
+
+    def fail() -> None:
+        looks.append(len(looks))
+        raise RuntimeError('rmw said no')
+
+    watch = NodeWatch(node, SOON_S, fail)  # type: ignore[arg-type]
+    assert eventually(lambda: len(looks) >= 3)
+    watch.stop()
+    assert capfd.readouterr().err.count('RuntimeError: rmw said no') == 1
+
+
+def test_whoever_forgets_its_watch_ends_it(lookout: Lookout) -> None:
+    node = SimpleNamespace(executor=object(), context=SimpleNamespace(ok=lambda: True))
+    looked = threading.Event()
+    watch = NodeWatch(node, SOON_S, looked.set)  # type: ignore[arg-type]
+    assert looked.wait(WAIT_S)
+    del watch
+    assert eventually(lambda: lookout._thread is None)

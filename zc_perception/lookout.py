@@ -1,0 +1,126 @@
+"""Looks at things now and then, all of a process on one thread.
+
+An executor of rclpy gathers all entities of all its nodes each time that it wakes up, which takes a millisecond for some ten nodes and is
+all under the interpreter's lock: for sixteen cameras, timers that only look whether something has changed would cost most of a core, and
+keep frames waiting.
+"""
+
+from __future__ import annotations
+
+import heapq
+import inspect
+import itertools
+import os
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable
+
+_LONGEST_STOP_S = 2.0
+
+
+class Watch:
+    """One thing that is looked at, until :meth:`stop`; or until the object is gone whose method looks: it isn't kept alive for that."""
+
+    def __init__(self, lookout: Lookout, period_s: float, look: Callable[[], object]) -> None:
+        self._lookout = lookout
+        self._look = weakref.WeakMethod(look) if inspect.ismethod(look) else (lambda: look)
+        self.period_s = period_s
+        self.stopped = False
+        #: What it raised last.
+        self.complaint = ''
+
+    def look(self) -> None:
+        """Once."""
+        look = self._look()
+        if look is None:
+            self.stopped = True
+        else:
+            look()
+
+    def stop(self) -> None:
+        """Not again. A look that is under way has ended afterwards, unless this is called from within it. Idempotent."""
+        self._lookout.end(self)
+
+
+class Lookout:
+    """A thread that lives while there is something to look at.
+
+    What looks must neither wait nor hold the owner's locks while it does so. The traceback of what it raises goes to standard error, once
+    as long as it stays the same; it is looked at again in its turn, since a process that has run out of something may have it again.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._order = itertools.count()
+        self._begin()
+        # A forked child has none of the threads, and whoever held the lock isn't there to give it back.
+        os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
+        self._changed = threading.Condition()
+        self._due: list[tuple[float, int, Watch]] = []
+        self._turn = 0.0
+        self._looking: Watch | None = None
+        self._thread: threading.Thread | None = None
+
+    def watch(self, period_s: float, look: Callable[[], object]) -> Watch:
+        """Call *look* each *period_s*, for the first time after one. By the steady clock; turns that were missed are not made up for."""
+        watch = Watch(self, period_s, look)
+        with self._changed:
+            self._put(watch, self._monotonic() + period_s)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name='lookout', daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+        return watch
+
+    def end(self, watch: Watch) -> None:
+        """See :meth:`Watch.stop`."""
+        with self._changed:
+            watch.stopped = True
+            self._due = [entry for entry in self._due if entry[2] is not watch]
+            heapq.heapify(self._due)
+            self._changed.notify_all()
+            if threading.current_thread() is not self._thread:
+                self._changed.wait_for(lambda: self._looking is not watch, _LONGEST_STOP_S)
+
+    def _put(self, watch: Watch, due: float) -> None:
+        heapq.heappush(self._due, (due, next(self._order), watch))
+
+    def _run(self) -> None:
+        while (watch := self._next()) is not None:
+            try:
+                watch.look()
+            except Exception as error:
+                if watch.complaint != repr(error):
+                    watch.complaint = repr(error)
+                    traceback.print_exc()
+            self._looked(watch)
+
+    def _looked(self, watch: Watch) -> None:
+        with self._changed:
+            self._looking = None
+            if not watch.stopped:
+                due = self._turn + watch.period_s
+                self._put(watch, due if due > self._monotonic() else self._monotonic() + watch.period_s)
+            self._changed.notify_all()
+
+    def _next(self) -> Watch | None:
+        """The one whose turn it is, once it is; ``None`` and the end of the thread when there is nothing more to look at."""
+        with self._changed:
+            while self._due:
+                due, _, watch = self._due[0]
+                wait_s = due - self._monotonic()
+                if wait_s <= 0:
+                    heapq.heappop(self._due)
+                    self._looking, self._turn = watch, due
+                    return watch
+                self._changed.wait(wait_s)
+            self._thread = None
+            return None
+
+
+LOOKOUT = Lookout()
+"""The process's."""

@@ -1,0 +1,84 @@
+"""``zc_bench timeline``: its options."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from zc_perception.errors import ConfigError
+from zc_perception.observe.frame_log_layout import CAPACITY
+from zc_perception.verify.bench.command import Command, Measured, Say, check_counts
+from zc_perception.verify.bench.pipeline import RATE_HZ
+from zc_perception.verify.bench.timeline import TimelinePlan, measure_timeline
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    plan = TimelinePlan()
+    parser.add_argument('--seconds', type=float, default=plan.seconds, help='(default: 5)')
+    parser.add_argument('--delay-ms', type=float, default=plan.delay_ms, help="how long the benchmark's accelerator takes (default: 2)")
+    parser.add_argument('--running', nargs='*', type=int, metavar='PID', help='nodes that run already; no PID: all that may be seen')
+    parser.add_argument('--trace', metavar='FILE', default=str(plan.trace), help='for ui.perfetto.dev (default: build/bench/timeline.json)')
+    parser.add_argument('--picture', metavar='FILE', default=str(plan.picture), help='a PNG (default: build/bench/timeline.png)')
+    parser.add_argument('--frames', type=int, default=1, help='successive frames that the picture shows (default: 1)')
+    parser.set_defaults(repetitions=1)
+
+
+def _place(name: str, option: str) -> Path:
+    """:raises ConfigError: nothing can be written there; known before anything is measured."""
+    path = Path(name)
+    try:
+        path.resolve().parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"folder of {option} '{name}' can't be made: {error.strerror}; name another file with {option}") from error
+    if path.is_dir() or not os.access(path if path.exists() else path.resolve().parent, os.W_OK):
+        raise ConfigError(f"{option} '{name}' can't be written; name another file with {option}")
+    return path
+
+
+def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
+    if options.check:
+        raise ConfigError('--check: timeline has no bars of its own; zc_bench pipeline --check compares what a frame costs')
+    # A frame log has so many frames; a second of them is for what looks at it.
+    check_counts(options, seconds=CAPACITY / RATE_HZ - 1, frames=20)
+    if not 0 <= options.delay_ms <= 60:
+        raise ConfigError(f'--delay-ms {options.delay_ms:g}: give 0 to 60; two frames are in flight at 30 Hz')
+    running = None if options.running is None else tuple(options.running)
+    plan = TimelinePlan(options.seconds, options.delay_ms, running, _place(options.trace, '--trace'), _place(options.picture, '--picture'))
+
+    def measure(say: Say) -> Measured:
+        result = measure_timeline(plan, say)
+        _write(plan.trace, result.trace)
+        drawn = _draw(result.trace, plan.picture, options.frames)
+        say(f'{plan.trace} (open it in ui.perfetto.dev){drawn}')
+        return Measured(result.rows, result.facts)
+
+    return measure
+
+
+def _write(path: Path, trace: dict[str, Any]) -> None:
+    temporary = path.with_name(f'{path.name}.{os.getpid()}.tmp')
+    try:
+        temporary.write_text(json.dumps(trace), encoding='utf-8')
+        temporary.replace(path)
+    except OSError as error:
+        raise ConfigError(f"--trace '{path}' can't be written: {error.strerror}; name another file") from error
+
+
+def _draw(trace: dict[str, Any], path: Path, frames: int) -> str:
+    # OpenCV is needed for nothing else here.
+    try:
+        from zc_perception.observe.timeline_picture import draw_timeline
+    except ImportError as error:
+        return f'; no picture without OpenCV: {error}'
+    try:
+        draw_timeline(trace, path, frames=frames)
+    except (OSError, ValueError) as error:
+        return f'; no picture: {error}'
+    return f', {path}'
+
+
+TIMELINE = Command('timeline', "where a frame's time goes: medians of the stages, a trace and a picture", _add_options, _prepare, ())
