@@ -6,7 +6,7 @@ SET_UP = $(PYTHON) test/environment/bootstrap.py
 RUN = .venv/bin/python
 
 # The rooms below ROS: plain Python, fully typed.
-TYPED = $(addprefix zc_perception/,pixel memory negotiation camera npu detection frame.py mapping.py frame_queue.py link/shared_memory \
+TYPED = $(addprefix zc_perception/,pixel memory negotiation camera npu detection frame.py mapping.py frame_queue.py lookout.py link/shared_memory \
 	verify/evidence verify/doctor) $(wildcard zc_perception/verify/*.py zc_perception/observe/frame_*.py zc_perception/observe/t*.py)
 # What talks to ROS, and so is tested on a second distribution.
 ROS_TESTS = $(addprefix test/,environment link nodes)
@@ -14,7 +14,7 @@ ROS_TESTS = $(addprefix test/,environment link nodes)
 # A ROS installation that the shell has sourced must not mix its libraries with those of the environment.
 unexport AMENT_PREFIX_PATH LD_LIBRARY_PATH PYTHONHOME PYTHONPATH RMW_IMPLEMENTATION _ROS_WHEELS_BOOTSTRAP_COMPLETE
 
-.PHONY: help env env-kilted fixtures demo test test-kilted rig rig-full lint clean
+.PHONY: help env env-kilted fixtures demo test test-kilted rig rig-full bench faults soak lint clean
 
 help:
 	@echo 'make demo         run the demo: camera, NPU (on the CPU here) and detections in one process (DEMO_ARGS=...)'
@@ -22,6 +22,9 @@ help:
 	@echo 'make test-kilted  run the ROS tests on ROS 2 Kilted (TEST_ARGS=...)'
 	@echo 'make rig          run the verification in the kernel rig (RIG_ARGS=...)'
 	@echo 'make rig-full     run everything in the kernel rig: that, and all tests that boot it (TEST_ARGS=...)'
+	@echo 'make bench        measure everything, beside its peers: build/bench/report.md (BENCH_ARGS=--quick)'
+	@echo 'make faults       do damage to running programs and count what is lost: build/faults/result.json (FAULTS_ARGS=...)'
+	@echo 'make soak         four cameras for half an hour under damage (SOAK_ARGS="--minutes 5")'
 	@echo 'make lint         run ruff and mypy'
 	@echo 'make env          only set up .venv/'
 	@echo 'make clean        remove build/, .venv/ and .venv-kilted/'
@@ -49,6 +52,17 @@ rig: env
 
 rig-full: rig fixtures
 	ZC_RIG=required $(RUN) -m pytest test -m rig $(TEST_ARGS)
+
+# The peers are measured, not needed: a failure to get one makes it absent.
+bench: env
+	$(RUN) test/environment/extras.py bench || echo 'some peers could not be installed'
+	$(RUN) -m zc_perception.verify.bench.report build/bench $(BENCH_ARGS)
+
+faults: env
+	$(RUN) test/faults/run_faults.py $(FAULTS_ARGS)
+
+soak: env
+	$(RUN) test/faults/soak.py $(SOAK_ARGS)
 
 lint: env
 	$(RUN) -m ruff check .

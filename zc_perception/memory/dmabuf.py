@@ -25,6 +25,12 @@ from zc_perception.memory.owned_fd import OwnedFd
 
 CPU_ACCESS_TIMEOUT_S = 5.0
 _SYNC_ATTEMPTS = 100
+_UNMAPPABLE = 'use a consumer that imports it, or a heap with CPU access such as /dev/dma_heap/system'
+# What has nothing to do with the exporter. A mapping of Python's takes a descriptor, too.
+_EXHAUSTED = {
+    errno.ENOMEM: "use fewer slots or a smaller image, or raise this process's limit ('ulimit -v', vm.max_map_count)",
+    errno.EMFILE: "this process has no file descriptor left, raise its limit ('ulimit -n')",
+}
 
 # Ioctls that this kernel answered with ENOTTY on a real dma-buf: it has them for none, so that asking once is enough.
 _missing_ioctls: set[int] = set()
@@ -160,9 +166,9 @@ class DmaBuf:
                 try:
                     self._mapping = mmap.mmap(self.fileno(), self.size, mmap.MAP_SHARED, protection)
                 except OSError as error:
+                    step = _EXHAUSTED.get(error.errno or 0, _UNMAPPABLE)
                     raise AllocationError(
-                        f"buffer {self.identity.inode} ({self.heap}) can't be mapped for the CPU: {error.strerror}; "
-                        'use a consumer that imports it, or a heap with CPU access such as /dev/dma_heap/system'
+                        f"buffer {self.identity.inode} ({self.heap}) can't be mapped for the CPU: {error.strerror}; {step}"
                     ) from error
                 self._memory = memoryview(self._mapping)
                 self.read_memory = self._memory.toreadonly()

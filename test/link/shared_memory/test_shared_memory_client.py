@@ -338,6 +338,26 @@ def test_a_source_of_a_frame_queue(pool: BufferPool, server: SharedMemoryServer,
     queue.close()
 
 
+def test_a_forgotten_frame_is_given_back_before_its_queue_waits(pool: BufferPool, server: SharedMemoryServer) -> None:
+    """Nothing is readable then, and with a window of one nothing else would come."""
+    queue = FrameQueue(1)
+    with SharedMemoryClient(server.path, name='npu', publisher_id=PUBLISHER, window=1) as client:
+        client.connect()
+        queue.attach(client)
+        publish(server, pool, 3)
+        frame = queue.get(20.0)
+        assert frame is not None and not client.attention
+        del frame
+        assert client.attention
+        publish(server, pool, 4)
+        frame = queue.get(20.0)
+        assert frame is not None and frame.data.sequence == 4 and not client.attention
+        frame.release()
+        queue.detach(client)
+    queue.close()
+    assert not client.attention, 'nobody is there to give it to'
+
+
 def test_no_descriptor_is_left_over_many_frames(pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient) -> None:
     def turn(sequence: int) -> None:
         publish(server, pool, sequence)

@@ -109,7 +109,23 @@ def test_frame_comes_back(message: wire.FrameMessage, frame_id: bytes) -> None:
 def test_release_and_retired_come_back(uid: int, generation: int, fence: bool) -> None:
     packet = wire.pack_release(uid, generation, fence)
     assert wire.parse_release(packet, len(packet)) == (uid, generation, fence)
+    assert wire.plain_release(packet, len(packet)) == (None if fence else (uid, generation))
     assert wire.parse_retired(wire.pack_retired(uid)) == uid
+
+
+@given(st.data())
+def test_a_plain_release_is_one_that_the_parser_takes(data: st.DataObject) -> None:
+    packet = bytearray(wire.pack_release(7, 3, False))
+    for position in data.draw(st.lists(st.integers(0, len(packet) - 1), max_size=3)):
+        packet[position] = data.draw(st.integers(0, 255))
+    size = data.draw(st.sampled_from([len(packet), 0, 8, len(packet) - 1]))
+    plain = wire.plain_release(packet, size)
+    try:
+        message = wire.parse_release(packet, size)
+    except ProtocolError:
+        assert plain is None
+    else:
+        assert plain == (None if message.fence else (message.uid, message.generation))
 
 
 @pytest.mark.parametrize('name', PARSERS)

@@ -10,22 +10,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from zc_perception.verify.bench.link import (
-    FLOORS,
-    LINKS,
-    PLAIN,
-    WARM_UP_FRAMES,
-    WORKER,
-    LinkCase,
-    LinkPlan,
-    fastdds_profile,
-    plain_environment,
-    series_of,
-    tuned_environment,
-)
+from zc_perception.verify.bench.link import FLOORS, LINKS, PLAIN, READ, READERS, WORKER, LinkPlan, link_rows
+from zc_perception.verify.bench.link_cases import WARM_UP_FRAMES, FloorCase, LinkCase, TornFrameError, series_of
+from zc_perception.verify.bench.link_environment import fastdds_profile, plain_environment, tuned_environment
 from zc_perception.verify.bench.link_roles.role import Arrivals, paced
-from zc_perception.verify.bench.rows import Condition
-from zc_perception.verify.bench.worker import BenchError, Worker
+from zc_perception.verify.bench.rows import Condition, Series
+from zc_perception.verify.bench.worker import BenchError, NoAnswerError, Worker
 
 VGA, HD, UHD_8K = (640, 480), (1920, 1080), (7680, 4320)
 
@@ -95,9 +85,10 @@ class Ends:
 
     role = 'played'
 
-    def __init__(self, conversions: int = 0) -> None:
+    def __init__(self, conversions: int = 0, torn: int = 0) -> None:
         self.asked: list[dict[str, Any]] = []
         self._conversions = conversions
+        self._torn = torn
         self._first = self._frames = 0
 
     def ask(self, timeout_s: float = 0.0, **command: Any) -> dict[str, Any]:
@@ -108,7 +99,7 @@ class Ends:
         return {
             'run': {'sent': times, 'arrived': times},
             'end': {'arrived': [(command.get('last', 0), command.get('last', 0))]},
-            'spent': {'cpu_us': 30.0, 'conversions': self._conversions},
+            'spent': {'cpu_us': 30.0, 'conversions': self._conversions, 'torn': self._torn},
         }.get(command['op'], {})
 
 
@@ -133,15 +124,66 @@ def test_the_cpu_time_of_both_sides_counts_and_of_one_process_once() -> None:
 def test_a_consumer_listens_before_the_first_frame_and_is_told_the_last() -> None:
     producer, consumer = Ends(), Ends()
     series = link_case(producer, consumer).measure('v', Condition(*VGA, 30.0), 20)
-    assert [c['op'] for c in consumer.asked] == ['begin', 'end', 'spent'] * 2
-    assert consumer.asked[3:5] == [{'op': 'begin', 'first': 12, 'rate_hz': 30.0}, {'op': 'end', 'last': 31}]
+    assert [c['op'] for c in consumer.asked] == ['prepare', *['begin', 'end', 'spent'] * 2]
+    assert consumer.asked[4:6] == [{'op': 'begin', 'first': 12, 'rate_hz': 30.0, 'read': False}, {'op': 'end', 'last': 31}]
     assert series.lost == 19
+
+
+def test_both_ends_are_told_the_size_and_what_the_consumer_reads() -> None:
+    producer, consumer = Ends(), Ends()
+    link_case(producer, consumer).measure('v', Condition(*HD, 0.0), 20, read=True)
+    size = {'op': 'prepare', 'width': 1920, 'height': 1080}
+    assert producer.asked[0] == consumer.asked[0] == size
+    assert [c['read'] for end in (producer, consumer) for c in end.asked if c['op'] in ('begin', 'run')] == [True] * 4
+
+
+@pytest.mark.parametrize('ends', [(Ends(torn=1),), (Ends(), Ends(torn=1))])
+def test_a_torn_frame_is_an_error(ends: tuple[Ends, ...]) -> None:
+    with pytest.raises(TornFrameError, match='torn'):
+        link_case(*ends).measure('v', Condition(*VGA, 0.0), 10)
 
 
 @pytest.mark.parametrize('ends', [(Ends(conversions=1),), (Ends(), Ends(conversions=1)), (Ends(conversions=1), Ends())])
 def test_a_conversion_is_an_error(ends: tuple[Ends, ...]) -> None:
     with pytest.raises(BenchError, match='converted'):
         link_case(*ends).measure('v', Condition(*VGA, 0.0), 10)
+
+
+class Floor:
+    """A floor's process, played: so many of its series get no answer."""
+
+    def __init__(self, silent: int) -> None:
+        self.silent = silent
+        self.cpus = {1}
+        self.closed = False
+
+    def ask(self, timeout_s: float, **command: Any) -> dict[str, Any]:
+        if self.silent:
+            self.silent -= 1
+            raise NoAnswerError('no answer')
+        return {'latencies_ns': [2000] * command['frames'], 'cpu_us': 30.0}
+
+    def set_cpus(self, cpus: set[int]) -> None:
+        self.cpus = cpus
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_floor_that_does_not_answer_is_started_again_on_its_cpus() -> None:
+    started = [Floor(1), Floor(0)]
+    coming, said = iter(started), list[str]()
+    case = FloorCase(lambda: cast(Worker, next(coming)), said.append)
+    started[0].cpus = {0}
+    assert case.measure('guard', Condition(*VGA, 0.0), 20).median_us == 2.0
+    assert started[0].closed and case.workers == (started[1],) and started[1].cpus == {0}
+    assert said == ['floor guard: no answer; its process is started again']
+
+
+def test_a_floor_that_does_not_answer_twice_ends_the_run() -> None:
+    coming = iter([Floor(1), Floor(1)])
+    with pytest.raises(NoAnswerError):
+        FloorCase(lambda: cast(Worker, next(coming)), lambda line: None).measure('guard', Condition(*VGA, 0.0), 20)
 
 
 def plan(**changes: Any) -> LinkPlan:
@@ -151,15 +193,41 @@ def plan(**changes: Any) -> LinkPlan:
 def test_each_repetition_has_every_case_once_beside_its_floors() -> None:
     steps = plan().steps(0)
     assert set(Counter(steps).values()) == {1} and len(steps) == (len(LINKS) + len(PLAIN) + len(FLOORS)) * 6
-    conditions = [condition for _, condition in steps]
+    conditions = [condition for *_, condition in steps]
     assert sum(before != after for before, after in pairwise(conditions)) == 5, 'cases of one condition are neighbours'
 
 
 def test_orders_differ_and_can_be_repeated() -> None:
     orders = [plan().steps(repetition) for repetition in range(7)]
     assert len({tuple(order) for order in orders}) == 7
-    assert len({order[0][1] for order in orders}) > 1 and len({order[0][0] for order in orders}) > 1
+    assert len({order[0][2] for order in orders}) > 1 and len({order[0][1] for order in orders}) > 1
     assert orders == [plan().steps(repetition) for repetition in range(7)]
+
+
+def test_who_reads_every_pixel_does_so_beside_the_others_unthrottled_and_at_some_sizes() -> None:
+    steps = plan(read_sizes=[HD]).steps(0)
+    assert [step for step in steps if step[0] == READ and step[2] != Condition(*HD, 0.0)] == []
+    readers = {variant for case, variant, _ in steps if case == READ}
+    assert readers == {'in_process_mailbox', 'shared_memory', 'rclpy_image_tuned'} == set(READERS) & {*LINKS, *PLAIN}
+
+
+def test_those_who_read_every_pixel_are_compared_to_each_other() -> None:
+    condition = Condition(*HD, 0.0)
+    medians = {
+        ('floor', 'fd_socket'): 2.0, ('link', 'shared_memory'): 20.0, ('link', 'zenoh'): 1000.0,
+        (READ, 'shared_memory'): 200.0, (READ, 'zenoh_shared_memory'): 1200.0,
+    }  # fmt: skip
+    rows = link_rows({(*key, condition): [Series([median], 1.0)] for key, median in medians.items()})
+    assert sorted((row.case, row.variant) for row in rows) == sorted(medians), 'each once'
+    ratios = {(row.case, row.variant): row.ratio_to for row in rows}
+    assert ratios[READ, 'zenoh_shared_memory'] == {'floor/fd_socket': 600.0, f'{READ}/shared_memory': 6.0}
+    assert ratios['link', 'zenoh'] == {'floor/fd_socket': 500.0, 'link/shared_memory': 50.0}
+
+
+def test_who_is_absent_has_no_series_and_the_others_keep_their_order() -> None:
+    steps, fewer = plan(read_sizes=[HD]).steps(3), plan(read_sizes=[HD]).steps(3, {'shared_memory', 'rclpy_image_tuned'})
+    assert fewer == [step for step in steps if step[1] not in ('shared_memory', 'rclpy_image_tuned')]
+    assert len(fewer) < len(steps)
 
 
 @pytest.mark.parametrize(
@@ -168,6 +236,9 @@ def test_orders_differ_and_can_be_repeated() -> None:
         ('shared_memory', UHD_8K, 0.0, 300),
         ('fd_socket', UHD_8K, 0.0, 300),
         ('rclpy_image_default', VGA, 0.0, 217),
+        ('cyclonedds', UHD_8K, 0.0, 8),
+        ('zenoh_shared_memory', HD, 0.0, 32),
+        ('iceoryx2_in_place', UHD_8K, 0.0, 300),
         ('rclpy_image_tuned', UHD_8K, 0.0, 8),
         ('rclpy_image_tuned', UHD_8K, 30.0, 45),
         ('shared_memory', VGA, 30.0, 45),
@@ -186,7 +257,7 @@ def test_the_default_is_the_default_whatever_the_shell_has_set() -> None:
     tuning = {
         'FASTRTPS_DEFAULT_PROFILES_FILE': 'x', 'FASTDDS_DEFAULT_PROFILES_FILE': 'x', 'FASTDDS_BUILTIN_TRANSPORTS': 'LARGE_DATA',
         'CYCLONEDDS_URI': 'x', 'GLIBC_TUNABLES': 'x', 'MALLOC_MMAP_THRESHOLD_': '1', 'MALLOC_ARENA_MAX': '1',
-        'RMW_FASTRTPS_PUBLICATION_MODE': 'ASYNCHRONOUS',
+        'RMW_FASTRTPS_PUBLICATION_MODE': 'ASYNCHRONOUS', 'ZENOH_CONFIG': 'x', 'IOX2_CONFIG': 'x',
     }  # fmt: skip
     kept = {'HOME': '/h', 'RMW_IMPLEMENTATION': 'rmw_fastrtps_cpp', 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'SUBNET'}
     assert plain_environment({**tuning, **kept}) == {**kept, 'ROS_DOMAIN_ID': '101', 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}

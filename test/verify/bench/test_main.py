@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import shutil
@@ -21,6 +22,8 @@ from zc_perception.verify.bench import link_command
 from zc_perception.verify.bench import main as program
 from zc_perception.verify.bench.bars import Verdict
 from zc_perception.verify.bench.link import FLOORS, LINKS, PLAIN, LinkResult
+from zc_perception.verify.bench.link_bars import LINK_BARS
+from zc_perception.verify.bench.link_peers.variants import VARIANTS as PEERS
 from zc_perception.verify.bench.rows import Condition, Series, SeriesBook
 from zc_perception.verify.bench.schema import check_document
 
@@ -98,7 +101,10 @@ def test_a_short_run_of_everything(start: Start, runtime: Path, tmp_path: Path) 
     assert list(path.parent.iterdir()) == [path]
     assert document['environment']['rmw'] and document['environment']['buffers'] == 'sealed memfd'
     rows = {(row['case'], row['variant'], row['rate_hz']): row for row in document['rows']}
-    names = [('floor', name) for name in FLOORS] + [('link', name) for name in (*LINKS, *PLAIN)]
+    peers = {name for name, peer in PEERS.items() if importlib.util.find_spec(peer.module)}
+    absent = document['environment'].get('absent', {})
+    assert set(absent) == set(PEERS) - peers and all("pip install 'zc_perception[bench]'" in reason for reason in absent.values())
+    names = [('floor', name) for name in FLOORS] + [('link', name) for name in (*LINKS, *PLAIN, *peers)]
     assert set(rows) == {(*name, rate) for name in names for rate in (0.0, 50.0)} and len(document['rows']) == len(rows)
     for (case, variant, rate), row in rows.items():
         assert (row['width'], row['height'], row['repetitions']) == (640, 480, 1)
@@ -106,7 +112,7 @@ def test_a_short_run_of_everything(start: Start, runtime: Path, tmp_path: Path) 
         others = {f'{c}/{v}' for c, v in names if c == 'floor' or v in (*PLAIN, 'shared_memory')} - {f'{case}/{variant}'}
         assert set(row['ratio_to']) == set(row['added_us']) == set(row['cpu_ratio_to']) == others
         assert f'{case}/{variant}' in said
-        if rate == 0.0 and variant not in PLAIN:
+        if rate == 0.0 and variant in (*FLOORS, *LINKS):
             assert row['lost_per_cent'] == 0.0, 'with one frame in flight none is lost'
         assert row['lost_per_cent'] < 100.0
 
@@ -225,7 +231,7 @@ def test_the_bars_decide_only_when_asked(measured: list[Any], monkeypatch: pytes
     assert program.main(['link']) == 0
     assert 'FAIL' not in capsys.readouterr().out
     assert program.main(['link', '--check']) == 1
-    assert capsys.readouterr().out.count('not measured') == 13
+    assert capsys.readouterr().out.count('not measured') == len(LINK_BARS)
     monkeypatch.setattr(program, 'check_bars', lambda rows, bars: [Verdict('a bar ≤ 2×', '1.50×', True)])
     assert program.main(['link', '--check']) == 0
     assert 'pass  a bar ≤ 2×: 1.50×' in capsys.readouterr().out

@@ -123,6 +123,12 @@ class SharedMemoryClient:
         """Whether the producer has welcomed us and hasn't gone."""
         return self._slots is not None
 
+    @property
+    def attention(self) -> bool:
+        """Whether :meth:`receive` has something to give back, although :meth:`fileno` isn't readable."""
+        slots = self._slots
+        return slots is not None and slots.attention
+
     def connect(self, timeout_s: float = HANDSHAKE_S) -> None:
         """Connect and say HELLO. Does nothing while connected.
 

@@ -69,6 +69,8 @@ class Reception:
 
     def patience_s(self) -> float | None:
         """Until :meth:`look_at_clock` has something to do."""
+        if not self._newcomers and not self._accept_at:
+            return None
         # They stand in the order in which they came, and so do their deadlines.
         deadlines = [newcomer.deadline for newcomer in itertools.islice(self._newcomers.values(), 1)]
         if self._accept_at:

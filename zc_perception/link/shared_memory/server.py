@@ -246,27 +246,35 @@ class SharedMemoryServer:
         self._say(f'consumer {holder} (pid {newcomer.peer.pid}) is connected: window {window}, depth {depth}')
 
     def _receive(self, number: int, connection: Connection) -> None:
-        sock = connection.socket
         try:
-            received = self._reader.read(sock, 1)
+            received = self._reader.read(connection.socket, 1)
             if received is None:
                 return
             size, fds = received
-            if not size:
+            if not fds and (released := wire.plain_release(self._reader.packet, size)) is not None:
+                connection.release(*released, None)
+            elif not size:
                 self._drop(number, 'eof', '')
-                return
-            try:
-                message = wire.parse_release(self._reader.packet, size)
-                if message.fence is not bool(fds):
-                    raise ProtocolError('descriptors', f'RELEASE with {len(fds)} descriptors and flags {int(message.fence)}')
-            except ProtocolError:
-                close_all(fds)
-                raise
-            connection.release(message.uid, message.generation, adopt_fence(fds[0]) if fds else None)
+            else:
+                self._receive_with_fence(connection, size, fds)
         except ProtocolError as error:
             self.counters.refuse(error)
             connection.refuse(error.code, str(error))
             self._drop(number, error.reason, str(error))
+
+    def _receive_with_fence(self, connection: Connection, size: int, fds: list[OwnedFd]) -> None:
+        """Or whatever else may come.
+
+        :raises ProtocolError: it may not.
+        """
+        try:
+            message = wire.parse_release(self._reader.packet, size)
+            if message.fence is not bool(fds):
+                raise ProtocolError('descriptors', f'RELEASE with {len(fds)} descriptors and flags {int(message.fence)}')
+        except ProtocolError:
+            close_all(fds)
+            raise
+        connection.release(message.uid, message.generation, adopt_fence(fds[0]) if fds else None)
 
     def _drop(self, number: int, reason: str, text: str) -> None:
         """End a connection, or a newcomer that made something fail."""

@@ -327,6 +327,14 @@ def parse_frame(buffer: Packet, size: int) -> tuple[int, ...]:
     raise ProtocolError('reserved', 'FRAME: unknown flags')
 
 
+def plain_release(buffer: Packet, size: int) -> tuple[int, int] | None:
+    """Uid and generation of the RELEASE in the first *size* bytes of *buffer*, which nearly all are: without a fence; or ``None``."""
+    if size != RELEASE.size:
+        return None
+    kind, length, zero, uid, generation, flags, zero2 = RELEASE.unpack_from(buffer)
+    return None if kind != _RELEASE_TYPE or length != size or zero or flags or zero2 else (uid, generation)
+
+
 def parse_release(buffer: Packet, size: int) -> ReleaseMessage:
     """The RELEASE in the first *size* bytes of *buffer*. :raises ProtocolError: it isn't one."""
     if size == RELEASE.size:

@@ -9,7 +9,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-_PACKAGES = ('zc_perception', 'numpy', 'opencv-python-headless', 'rclpy', 'ros-rclpy', 'ros-rmw-fastrtps-cpp', 'ros-sensor-msgs')
+_PACKAGES = (
+    'zc_perception', 'numpy', 'opencv-python-headless', 'rclpy', 'ros-rclpy', 'ros-rmw-fastrtps-cpp', 'ros-sensor-msgs', 'eclipse-zenoh',
+    'iceoryx2', 'cyclonedds',
+)  # fmt: skip
 
 
 def _first_line(path: str, prefix: str = '') -> str:

@@ -1,190 +1,55 @@
-"""``zc_bench link``: what handing over a frame costs, beside its floors and plain rclpy in the same run.
+"""``zc_bench link``: what handing over a frame costs, beside its floors and what one would use instead, in the same run.
 
 Every repetition measures every case at every size and rate, in an order of its own, so that what the machine does meanwhile hits all of
 them. The floors are those of ``floor.py``: a bare descriptor loop over a Unix socket, a bare ``SimpleQueue``, a bare guard condition.
+
+For all of them the clock starts when the pixels are in a buffer of the producer's and stamped, and stops when the consumer has a view of
+all of them. How each peer is set up is told in ``link_peers/``, plain messages in :func:`~.link_environment.tuned_environment`. The case
+``link_read`` is the same with a consumer that reads every pixel first, which most consumers do: what remains of a ratio then.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import socket
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from zc_perception.verify.bench.rows import Condition, Series, SeriesBook
-from zc_perception.verify.bench.worker import BenchError, Worker
+from zc_perception.verify.bench.link_cases import Case, FloorCase, LinkCase
+from zc_perception.verify.bench.link_environment import plain_environment, tuned_environment
+from zc_perception.verify.bench.link_peers.peers import Peers
+from zc_perception.verify.bench.link_peers.variants import PEERS
+from zc_perception.verify.bench.link_peers.variants import VARIANTS as PEER_VARIANTS
+from zc_perception.verify.bench.rows import Condition, Rounds, Row, SeriesBook, make_rows
+from zc_perception.verify.bench.worker import Worker
 
 WORKER = 'zc_perception.verify.bench.link_worker'
 FLOOR_WORKER = 'zc_perception.verify.bench.floor_worker'
 FLOORS = ('fd_socket', 'simple_queue', 'guard')
 LINKS = ('in_process_mailbox', 'in_process_executor', 'shared_memory')
 PLAIN = ('rclpy_image_default', 'rclpy_image_tuned')
-REFERENCES = [('floor', name) for name in FLOORS] + [('link', name) for name in PLAIN] + [('link', 'shared_memory')]
-WARM_UP_FRAMES = 12
-_MATCH_S = 60.0
-# How long an answer may take on top of the series; a producer whose frames aren't answered gives up sooner.
-_PATIENCE_S = 120.0
-# What somebody may have set for the whole machine would make the "default" another one.
-_TUNING = (
-    'FASTRTPS_DEFAULT_PROFILES_FILE',
-    'FASTDDS_DEFAULT_PROFILES_FILE',
-    'FASTDDS_BUILTIN_TRANSPORTS',
-    'CYCLONEDDS_URI',
-    'GLIBC_TUNABLES',
-)
-_TUNING_PREFIXES = ('MALLOC_', 'RMW_FASTRTPS_', 'ZENOH_')
-
-
-def series_of(frames: int, sent: Sequence[tuple[int, int]], arrived: Sequence[tuple[int, int]], cpu_us: float) -> Series:
-    """What a producer and a consumer noted of the same series.
-
-    :param frames: how many were to be sent; those that could not be are lost too.
-    :param sent: (number, ns) of each frame.
-    :param arrived: (number, ns), in the order of arrival.
-    :raises BenchError: a frame arrived that wasn't sent, or twice.
-    """
-    left = dict(sent)
-    try:
-        latencies = [(at - left.pop(number)) / 1e3 for number, at in arrived]
-    except KeyError as error:
-        raise BenchError(f'frame {error} arrived twice, or was never sent') from error
-    return Series(latencies, cpu_us / max(1, frames), frames - len(latencies))
-
-
-class Case(Protocol):
-    """Something to measure."""
-
-    def wait_until_matched(self) -> None:
-        """Until both ends see each other."""
-
-    def measure(self, variant: str, condition: Condition, frames: int) -> Series:
-        """One repetition."""
-
-    @property
-    def workers(self) -> tuple[Worker, ...]:
-        """Its processes."""
-
-
-@dataclass
-class FloorCase:
-    """Floors; a frame's size doesn't enter."""
-
-    worker: Worker
-
-    @property
-    def workers(self) -> tuple[Worker, ...]:
-        """See :class:`Case`."""
-        return (self.worker,)
-
-    def wait_until_matched(self) -> None:
-        """There is nobody to wait for."""
-
-    def measure(self, variant: str, condition: Condition, frames: int) -> Series:
-        """See :class:`Case`."""
-        patience_s = _PATIENCE_S + (frames / condition.rate_hz if condition.rate_hz else 0.0)
-        answer = self.worker.ask(patience_s, floor=variant, frames=frames, rate_hz=condition.rate_hz)
-        return Series([ns / 1e3 for ns in answer['latencies_ns']], answer['cpu_us'] / frames)
-
-
-@dataclass
-class LinkCase:
-    """A producer's and a consumer's process, which may be the same one."""
-
-    producer: Worker
-    consumer: Worker
-    _next: int = 0
-
-    @property
-    def workers(self) -> tuple[Worker, ...]:
-        """See :class:`Case`."""
-        return self.producer, self.consumer
-
-    def wait_until_matched(self) -> None:
-        """See :class:`Case`.
-
-        :raises BenchError: they don't.
-        """
-        deadline = time.monotonic() + _MATCH_S
-        for end in (self.producer, self.consumer):
-            while not (answer := end.ask(op='matched'))['matched']:
-                if time.monotonic() > deadline:
-                    raise BenchError(
-                        f"the benchmark's process '{end.role}' did not find its other end within {_MATCH_S:g} s ({answer['reason']}); "
-                        'does multicast work on the loopback device?'
-                    )
-                time.sleep(0.1)
-
-    def measure(self, variant: str, condition: Condition, frames: int) -> Series:
-        """See :class:`Case`. The first frames of a new size introduce and map its buffers: set-up, not hand-over."""
-        self.producer.ask(_PATIENCE_S, op='prepare', width=condition.width, height=condition.height)
-        self._run(WARM_UP_FRAMES, 0.0)
-        return self._run(frames, condition.rate_hz)
-
-    def _run(self, frames: int, rate_hz: float) -> Series:
-        first, self._next = self._next, self._next + frames
-        run = {'op': 'run', 'first': first, 'frames': frames, 'rate_hz': rate_hz}
-        patience_s = _PATIENCE_S + (frames / rate_hz if rate_hz else 0.0)
-        if self.consumer is self.producer:
-            answer = self.producer.ask(patience_s, **run)
-            sent, arrived = answer['sent'], answer['arrived']
-            spent = [self.producer.ask(op='spent')]
-        else:
-            self.consumer.ask(op='begin', first=first, rate_hz=rate_hz)
-            sent = self.producer.ask(patience_s, **run)['sent']
-            arrived = self.consumer.ask(op='end', last=sent[-1][0] if sent else first - 1)['arrived']
-            spent = [end.ask(op='spent') for end in (self.consumer, self.producer)]
-        if any(s['conversions'] for s in spent):
-            raise BenchError(
-                f'frames were converted to messages on a link without copies ({self.consumer.role}): it does not measure what it says'
-            )
-        return series_of(frames, sent, arrived, sum(s['cpu_us'] for s in spent))
-
-
-def fastdds_profile() -> Path:
-    """The profile for plain images, as it is installed or in the source tree.
-
-    :raises BenchError: neither.
-    """
-    package = Path(__file__).resolve().parents[2]
-    places = [
-        package.parent / 'config',
-        *(Path(p) / 'share/zc_perception/config' for p in (*os.environ.get('AMENT_PREFIX_PATH', '').split(':'), sys.prefix)),
-    ]
-    for place in places:
-        if (place / 'fastdds_images.xml').is_file():
-            return place / 'fastdds_images.xml'
-    raise BenchError('fastdds_images.xml is not installed; run from the source tree or an installed package')
-
-
-def tuned_environment() -> dict[str, str]:
-    """What makes plain images as quick as they get: a shared-memory segment that holds them, and an allocator that keeps its memory."""
-    profile = str(fastdds_profile())
-    return {
-        'FASTRTPS_DEFAULT_PROFILES_FILE': profile,
-        'FASTDDS_DEFAULT_PROFILES_FILE': profile,
-        'MALLOC_MMAP_THRESHOLD_': str(1 << 30),
-        'MALLOC_TRIM_THRESHOLD_': str(1 << 30),
-        'MALLOC_TOP_PAD_': str(1 << 26),
-    }
-
-
-def plain_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """*environment* without tuning, on this host only, and on a ROS domain of its own unless one is set."""
-    kept = {name: value for name, value in environment.items() if name not in _TUNING and not name.startswith(_TUNING_PREFIXES)}
-    return {'ROS_DOMAIN_ID': '101', **kept, 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}
+READ = 'link_read'
+# With a consumer that reads every pixel: ours, and of what one would use instead the best of its kind.
+READERS = ('in_process_mailbox', 'shared_memory', 'iceoryx2_in_place', 'iceoryx2_copy', 'zenoh_shared_memory', 'rclpy_image_tuned')
+REFERENCES = [('floor', name) for name in FLOORS] + [('link', name) for name in (*PLAIN, 'shared_memory')]
+READ_REFERENCES = [*REFERENCES[: len(FLOORS)], (READ, 'shared_memory')]
+# Each copies every pixel, so that fewer of them make a series.
+_COPYING = (*PLAIN, 'zenoh', 'zenoh_shared_memory', 'cyclonedds')
+# Nothing of them runs at the same time.
+_ONE_CPU = (*FLOORS, *LINKS, *(name for name, variant in PEER_VARIANTS.items() if variant.one_cpu))
 
 
 class Cases:
     """All processes of a run. Use as a context manager."""
 
-    def __init__(self, variants: Sequence[str]) -> None:
+    def __init__(self, variants: Sequence[str], say: Callable[[str], None]) -> None:
         self._cases: dict[str, Case] = {}
+        self._peers = Peers(say)
         self._workers: list[Worker] = []
         self._environment = plain_environment()
         # Another benchmark may be running.
@@ -193,15 +58,19 @@ class Cases:
         try:
             # Nothing of a floor goes over the network, and what its context says there would be work for the others.
             alone = {**self._environment, 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'OFF'}
-            bare = FloorCase(self._start(FLOOR_WORKER, 'floors', environment=alone, orderly=False))
-            guard = FloorCase(self._start(FLOOR_WORKER, 'floor guard', environment=alone, orderly=False))
+            bare, guard = (
+                FloorCase(functools.partial(self._start, FLOOR_WORKER, name, environment=alone, orderly=False), say)
+                for name in ('floors', 'floor guard')
+            )
             self._cases = {name: guard if name == 'guard' else bare for name in FLOORS}
             for variant in variants:
-                self._cases[variant] = self._open(variant)
+                if variant not in PEERS:
+                    self._cases[variant] = self._open(variant)
             for case in self._cases.values():
                 case.wait_until_matched()
-            if variants:
+            if set(variants) - set(PEERS):
                 self.facts = self._workers[-1].ask(op='describe')
+            self._cases |= self._peers.open([variant for variant in variants if variant in PEERS])
         except BaseException:
             self.close()
             raise
@@ -243,21 +112,34 @@ class Cases:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    @property
+    def absent(self) -> dict[str, str]:
+        """Peers that can't be measured, and why."""
+        return self._peers.absent
+
+    @property
+    def stalled(self) -> dict[str, str]:
+        """Peers of which a series failed: of how many, and why the last one did."""
+        return self._peers.stalled
+
     def close(self) -> None:
         """End them, all at once."""
+        self._peers.end()
         for worker in self._workers:
             worker.end()
         for worker in self._workers:
             worker.close()
+        self._peers.close()
 
 
 @dataclass(frozen=True)
 class LinkPlan:
     """What to measure. A plain message of 8K takes a tenth of a second, so that fewer of them go into a series.
 
-    :param one_cpu: unthrottled, floors and links without copies run on one CPU. With one frame in flight nothing runs at the same time,
-        and where the scheduler puts the two ends decides between 3 and 30 µs: the wake-up of an idle CPU, which isn't the link's. Plain
-        messages always have all CPUs: their middleware copies in threads of its own.
+    :param read_sizes: unthrottled, at these sizes, :data:`READERS` are measured with a consumer that reads every pixel too.
+    :param one_cpu: unthrottled, floors, links without copies and peers that are quickest so run on one CPU. With one frame in flight
+        nothing runs at the same time, and where the scheduler puts the two ends decides between 3 and 30 µs: the wake-up of an idle CPU,
+        which isn't the link's. What has threads of its own that copy always has all CPUs.
     """
 
     sizes: Sequence[tuple[int, int]]
@@ -266,6 +148,7 @@ class LinkPlan:
     repetitions: int = 7
     seconds: float = 1.5
     frames_unthrottled: int = 300
+    read_sizes: Sequence[tuple[int, int]] = ()
     seed: int = 1
     one_cpu: bool = True
 
@@ -273,22 +156,24 @@ class LinkPlan:
         """Frames of one series."""
         if condition.rate_hz:
             return max(20, round(self.seconds * condition.rate_hz))
-        if variant in PLAIN:
+        if variant in _COPYING:
             megabytes = condition.width * condition.height * 1.5e-6
             return min(self.frames_unthrottled, max(8, round(100 / megabytes)))
         return self.frames_unthrottled
 
-    def steps(self, repetition: int) -> list[tuple[str, Condition]]:
-        """Each case and condition once, in this repetition's order."""
+    def steps(self, repetition: int, absent: Container[str] = ()) -> list[tuple[str, str, Condition]]:
+        """Case, variant and condition: each once, in this repetition's order."""
         chance = random.Random(f'{self.seed} {repetition}')
         conditions = [Condition(*size, rate) for size in self.sizes for rate in self.rates_hz]
         chance.shuffle(conditions)
         order = []
         for condition in conditions:
             # Floor and case of one condition stay neighbours: what the machine does changes by the second.
-            variants = [*self.variants, *FLOORS]
-            chance.shuffle(variants)
-            order += [(variant, condition) for variant in variants]
+            steps = [('link', variant) for variant in self.variants] + [('floor', name) for name in FLOORS]
+            if not condition.rate_hz and (condition.width, condition.height) in self.read_sizes:
+                steps += [(READ, variant) for variant in READERS if variant in self.variants]
+            chance.shuffle(steps)
+            order += [(case, variant, condition) for case, variant in steps if variant not in absent]
         return order
 
 
@@ -300,23 +185,34 @@ class LinkResult:
     facts: dict[str, Any]
 
 
+def link_rows(rounds: Rounds) -> list[Row]:
+    """All of a run, those with a consumer that reads every pixel compared to each other."""
+    read = {key: series for key, series in rounds.items() if key[0] in ('floor', READ)}
+    others = {key: series for key, series in rounds.items() if key[0] != READ}
+    return make_rows(others, REFERENCES) + [row for row in make_rows(read, READ_REFERENCES) if row.case == READ]
+
+
 def measure_links(plan: LinkPlan, say: Callable[[str], None]) -> LinkResult:
     """Run the plan.
 
-    :param say: gets a line at the start and for each repetition.
-    :raises BenchError: a process failed, or a link converted a frame.
+    :param say: gets a line for each peer that is absent, at the start, for each series of a peer that failed, and for each repetition.
+    :raises BenchError: a process that isn't a peer's failed, a link converted a frame, or a frame was torn.
     """
     book = SeriesBook()
-    with Cases(plan.variants) as cases:
-        say(f'measuring: {len(plan.steps(0))} series in each repetition')
+    with Cases(plan.variants, say) as cases:
+        say(f'measuring: {len(plan.steps(0, cases.absent))} series in each repetition')
         for repetition in range(plan.repetitions):
             began = time.monotonic()
-            for variant, condition in plan.steps(repetition):
-                with _on_cpus(cases[variant], plan.one_cpu and not condition.rate_hz and variant not in PLAIN):
-                    series = cases[variant].measure(variant, condition, plan.frames(variant, condition))
-                book.add('floor' if variant in FLOORS else 'link', variant, condition, series)
+            for case, variant, condition in plan.steps(repetition, cases.absent):
+                with _on_cpus(cases[variant], plan.one_cpu and not condition.rate_hz and variant in _ONE_CPU):
+                    series = cases[variant].measure(variant, condition, plan.frames(variant, condition), read=case == READ)
+                book.add(case, variant, condition, series)
             say(f'repetition {repetition + 1} of {plan.repetitions}: {time.monotonic() - began:.0f} s')
-        return LinkResult(book, {**cases.facts, 'unthrottled_cpus': 1 if plan.one_cpu else len(os.sched_getaffinity(0))})
+        facts = {**cases.facts, 'unthrottled_cpus': 1 if plan.one_cpu else len(os.sched_getaffinity(0))}
+        for name, found in (('absent', cases.absent), ('stalled', cases.stalled)):
+            if found:
+                facts[name] = dict(found)
+        return LinkResult(book, facts)
 
 
 @contextlib.contextmanager

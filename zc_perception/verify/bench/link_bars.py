@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from zc_perception.verify.bench.bars import FULL_HD, UHD_8K, VGA, Bar, Key, Rows
+from zc_perception.verify.bench.bars import FULL_HD, UHD_4K, UHD_8K, VGA, Bar, Key, Rows
 
 UNTHROTTLED = 0.0
+SIZES = {'VGA': VGA, '1080p': FULL_HD, '4K': UHD_4K, '8K': UHD_8K}
+# What copies a camera's frame at least once.
+COPYING_PEERS = ('zenoh_shared_memory', 'cyclonedds', 'iceoryx2_copy')
+IN_PLACE = 'iceoryx2_in_place'
+SHARED_MEMORY = 'link/shared_memory'
 LINKS = ('shared_memory', 'in_process_mailbox', 'in_process_executor')
 
 
@@ -66,6 +71,37 @@ def _floor(variant: str, floor: str, rate_hz: float, *, added_us: float = 0.0, t
     return Bar(f'1080p {when}: {variant} to the floor {floor}', _ratio(variant, rate_hz, f'floor/{floor}'), times, '×', involved=involved)
 
 
+def _below_peer(peer: str, size: str) -> Bar:
+    key: Key = ('link', peer, *SIZES[size], UNTHROTTLED)
+
+    def figure(rows: Rows) -> float | None:
+        row = rows.get(key)
+        return None if row is None else row.ratio_to.get(SHARED_MEMORY)
+
+    involved = (key, ('link', 'shared_memory', *SIZES[size], UNTHROTTLED))
+    return Bar(f'{size} unthrottled: shared_memory below {peer}, times', figure, 5, '×', at_least=True, involved=involved)
+
+
+def _above_in_place(size: str) -> Bar:
+    key: Key = ('link', IN_PLACE, *SIZES[size], UNTHROTTLED)
+
+    def figure(rows: Rows) -> float | None:
+        row = rows.get(key)
+        return None if row is None or SHARED_MEMORY not in row.added_us else -row.added_us[SHARED_MEMORY]
+
+    return Bar(f'{size} unthrottled: shared_memory above {IN_PLACE}', figure, 25, ' µs', involved=(key,))
+
+
+def _cpu_below(plain: str) -> Bar:
+    key = _key(plain, UNTHROTTLED)
+
+    def figure(rows: Rows) -> float | None:
+        row = rows.get(key)
+        return None if row is None else row.cpu_ratio_to.get(SHARED_MEMORY)
+
+    return Bar(f'1080p unthrottled: CPU per frame of shared_memory below {plain}, times', figure, 50, '×', at_least=True, involved=(key,))
+
+
 LINK_BARS = (
     _floor('shared_memory', 'fd_socket', UNTHROTTLED, added_us=25),
     *_speed(UNTHROTTLED, 100, 150),
@@ -82,4 +118,7 @@ LINK_BARS = (
         )
         for variant in LINKS
     ),
+    *(_below_peer(peer, size) for peer in COPYING_PEERS for size in SIZES),
+    *(_above_in_place(size) for size in SIZES),
+    *(_cpu_below(plain) for plain in ('rclpy_image_tuned', 'rclpy_image_default')),
 )  # fmt: skip

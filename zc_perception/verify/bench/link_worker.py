@@ -10,23 +10,22 @@ op         takes                                                answers
 describe                                                        what the figures depend on
 matched                                                         ``matched``; if not, ``reason``
 prepare    ``width``, ``height``                                frames have this size from now on
-begin      ``first``: its first frame's number, ``rate_hz``     a consumer listens
-run        ``first``, ``rate_hz``, ``frames``                   ``sent``: [number, ns] of each; both ends in one: ``arrived`` too
+begin      ``first``: its first frame's number, ``rate_hz``,    a consumer listens
+           ``read``: every pixel
+run        ``first``, ``rate_hz``, ``read``, ``frames``         ``sent``: [number, ns] of each; both ends in one: ``arrived`` too
 end        ``last``: number of the last frame that was sent     ``arrived``: [number, ns] of each
-spent                                                           ``cpu_us`` since the series began, all threads; ``conversions`` ever
+spent                                                           ``cpu_us`` since the series began, all threads; ``torn`` frames in it;
+                                                                ``conversions`` ever
 =========  ===================================================  ==================================================================
 """
 
 from __future__ import annotations
 
 import contextlib
-import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
@@ -34,10 +33,11 @@ from rclpy.utilities import get_default_context, get_rmw_implementation_identifi
 
 from zc_perception.errors import ZcError
 from zc_perception.link.rclpy_compat import init_without_signal_handlers
-from zc_perception.verify.bench.commands import answer, commands
+from zc_perception.verify.bench.commands import answer
 from zc_perception.verify.bench.link_roles.frames import SLOTS, FramesIn, FramesLocal, FramesOut
 from zc_perception.verify.bench.link_roles.images import ImagesIn, ImagesOut
 from zc_perception.verify.bench.link_roles.role import Role
+from zc_perception.verify.bench.link_roles.serving import hold_back_termination, serve
 
 
 def _make(role: str, node: Node, topic: str) -> Role:
@@ -51,32 +51,6 @@ def _make(role: str, node: Node, topic: str) -> Role:
         'local_executor': lambda: FramesLocal(node, topic, executor=True),
     }
     return makers[role]()
-
-
-def _obey(role: Role, command: dict[str, Any]) -> dict[str, Any]:
-    operation = command.pop('op')
-    if operation == 'describe':
-        return {'rmw': get_rmw_implementation_identifier(), 'buffers': 'sealed memfd', 'slots': SLOTS}
-    if operation == 'matched':
-        matched, reason = role.matched()
-        return {'matched': matched, 'reason': '' if matched else reason}
-    if operation == 'run':
-        return role.run(**command)
-    if operation == 'end':
-        return {'arrived': role.end(**command)}
-    if operation == 'spent':
-        return role.spent()
-    (role.prepare if operation == 'prepare' else role.begin)(**command)
-    return {}
-
-
-def _do_nothing(number: int, frame: FrameType | None) -> None:
-    """Not SIG_IGN, about which Python complains when a signal has just come."""
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, _do_nothing)
-    raise SystemExit(128 + number)
 
 
 def _serve(role_name: str, topic: str) -> None:
@@ -93,20 +67,12 @@ def _serve(role_name: str, topic: str) -> None:
             spinning.start()
             ending.callback(spinning.join, 2.0)
         ending.callback(executor.shutdown)
-        try:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
-            for command in commands():
-                answer(_obey(role, command))
-        finally:
-            # The end of input comes first, and what it sets off is not to be stopped.
-            signal.signal(signal.SIGTERM, _do_nothing)
+        serve(role, {'rmw': get_rmw_implementation_identifier(), 'buffers': 'sealed memfd', 'slots': SLOTS})
 
 
 def main() -> None:
     """Serve commands until standard input ends or SIGTERM."""
-    # Not before there is something to end in order, and in this thread alone.
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-    signal.signal(signal.SIGTERM, _terminate)
+    hold_back_termination()
     context = get_default_context()
     try:
         # Warnings go to standard error, which is the benchmark's; what the links say of themselves is asked for.

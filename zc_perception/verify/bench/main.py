@@ -23,9 +23,12 @@ from zc_perception.verify.bench.pipeline_command import PIPELINE
 from zc_perception.verify.bench.realtime import P99_RATIO
 from zc_perception.verify.bench.realtime_command import REALTIME
 from zc_perception.verify.bench.rows import Row
+from zc_perception.verify.bench.scale_command import SCALE
 from zc_perception.verify.bench.schema import check_document
+from zc_perception.verify.bench.startup_command import STARTUP
+from zc_perception.verify.bench.timeline_command import TIMELINE
 
-COMMANDS = (LINK, DECODE, PIPELINE, REALTIME)
+COMMANDS = (LINK, DECODE, PIPELINE, REALTIME, SCALE, STARTUP, TIMELINE)
 EXIT_FAILURE = 1
 
 
@@ -66,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         one.set_defaults(command=command)
         one.add_argument('--json', metavar='FILE', help='write all rows there')
         one.add_argument('--check', action='store_true', help="compare to the package's bars; exit code 1 if one fails or was not measured")
-        one.add_argument('--repetitions', type=int, default=7, help='(default: 7)')
+        one.add_argument('--repetitions', type=int, default=7, help='(default: %(default)s)')
         command.add_options(one)
     return parser
 

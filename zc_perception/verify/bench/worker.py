@@ -23,6 +23,10 @@ class BenchError(ZcError):
     """A process of the benchmark ended, doesn't answer, or measured something else than it should."""
 
 
+class NoAnswerError(BenchError):
+    """A process of the benchmark takes too long."""
+
+
 class Worker:
     """A process of a module of this folder.
 
@@ -51,6 +55,18 @@ class Worker:
             pass_fds=inherited,
             start_new_session=True,
         )
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    @property
+    def cpus(self) -> set[int]:
+        """That it may run on; all of ours once it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            return os.sched_getaffinity(self._process.pid)
+        return os.sched_getaffinity(0)
 
     def set_cpus(self, cpus: Collection[int]) -> None:
         """Let all of its threads, those that it starts later too, run on these CPUs only."""
@@ -88,7 +104,7 @@ class Worker:
         assert self._process.stdout is not None
         while b'\n' not in self._pending:
             if not select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise BenchError(
+                raise NoAnswerError(
                     f"the benchmark's process '{self.role}' doesn't answer within {timeout_s:.0f} s; is the machine overloaded?"
                 )
             received = os.read(self._process.stdout.fileno(), 1 << 20)

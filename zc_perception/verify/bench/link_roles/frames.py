@@ -24,6 +24,7 @@ from zc_perception.memory.pool import BufferPool, Slot
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout, compute_layout
+from zc_perception.verify.bench.link_roles.pixels import FILL, stamp
 from zc_perception.verify.bench.link_roles.role import ANSWER_S, Arrivals, Role, Times, paced
 
 SLOTS = 4
@@ -35,20 +36,28 @@ def _buffers(layout: ImageLayout) -> tuple[DmaBuf, ...]:
     heap = SealedMemfd()
     buffers = tuple(heap.allocate(layout.buffer_size(i)) for i in range(layout.num_buffers))
     for buffer in buffers:
-        np.frombuffer(buffer.mapping(), np.uint8)[:] = 90
+        np.frombuffer(buffer.mapping(), np.uint8)[:] = FILL
     return buffers
+
+
+def _pixels(slot: Slot) -> list[np.ndarray[Any, Any]]:
+    """A slot's planes, as its producer writes them."""
+    mappings = [np.frombuffer(buffer.mapping(), np.uint8) for buffer in slot.buffers]
+    return [mappings[plane.buffer][plane.offset : plane.offset + plane.size] for plane in slot.layout.planes]
 
 
 class FramesOut(Role):
     """Publishes frames: those of :class:`FramesIn` in another process, or those of a subscription in this one."""
 
     def __init__(self, node: Node, topic: str, *, shared_memory: bool = True) -> None:
-        super().__init__(node)
+        super().__init__()
         self.publisher: AdaptedPublisher[Frame] = AdaptedPublisher(node, frame_adapter('rgb8', CopyLedger(), holder='bench'), topic, _QOS)
         layout = compute_layout(NV12, 64, 48)
         # One for each frame whose slot is free again: every lease on it is back.
         self._returned: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._out = 0
+        # By buffer_uid.
+        self._pixels: dict[int, list[np.ndarray[Any, Any]]] = {}
         self._pool = BufferPool(layout, lambda: _buffers(layout), SLOTS, name='bench', on_free=self._on_free)
         if shared_memory:
             self.publisher.serve(SharedMemoryServer('bench', self.publisher.publisher_id, self._pool))
@@ -67,17 +76,25 @@ class FramesOut(Role):
             return False
         return True
 
+    def _planes(self, slot: Slot) -> list[np.ndarray[Any, Any]]:
+        planes = self._pixels.get(slot.buffer_uid)
+        if planes is None:
+            planes = self._pixels[slot.buffer_uid] = _pixels(slot)
+        return planes
+
     def prepare(self, width: int, height: int) -> None:
+        self._pixels.clear()
         layout = compute_layout(NV12, width, height)
         self._pool.reconfigure(layout, lambda: _buffers(layout))
 
-    def run(self, first: int, frames: int, rate_hz: float) -> dict[str, Any]:
-        self.begin(first, rate_hz)
+    def run(self, first: int, frames: int, rate_hz: float, read: bool = False) -> dict[str, Any]:
+        self.begin(first, rate_hz, read)
         sent: Times = []
         for number in paced(first, frames, rate_hz, self._all_back):
             slot = self._pool.acquire()
             if slot is None:
                 continue  # not sent, hence lost
+            stamp(self._planes(slot), number)
             header = Header(number, 'bench')
             frame = Frame.publish_slot(self._pool, slot, header=header, colorimetry=BT601_LIMITED, sequence=number, captured_ns=0)
             self._out += 1
@@ -86,6 +103,7 @@ class FramesOut(Role):
             frame.release()
         if not self._all_back():
             raise ZcError(f'{self._out} frame(s) were not given back within {ANSWER_S:g} s of the end of a series')
+        self.finish()
         return {'sent': sent}
 
     def conversions(self) -> int:
@@ -93,6 +111,7 @@ class FramesOut(Role):
 
     def close(self) -> None:
         self.publisher.destroy()
+        self._pixels.clear()
         self._pool.close()
 
 
@@ -121,10 +140,10 @@ class FramesTaken:
 
 
 class FramesIn(Role):
-    """Takes frames on its own thread and reads one byte of each: publish → readable pixels."""
+    """Takes frames on its own thread and looks at each: publish → readable pixels."""
 
     def __init__(self, node: Node, topic: str) -> None:
-        super().__init__(node)
+        super().__init__()
         adapter = frame_adapter('rgb8', CopyLedger(), holder='bench')
         self._subscription = AdaptedSubscription(node, adapter, topic, _QOS, remote=SharedMemoryLinks('bench consumer'))
         self._arrivals = Arrivals()
@@ -132,20 +151,20 @@ class FramesIn(Role):
 
     def _read(self, frame: Frame) -> None:
         with frame.map() as planes:
-            planes[0][0, 0]
-            now = time.monotonic_ns()
-        self._arrivals.note(frame.data.sequence, now)
+            self._arrivals.note(*self.look(planes))
 
     def matched(self) -> tuple[bool, str]:
         statistics = self._subscription.statistics()
         return statistics.rung == SHARED_MEMORY, f'the link is {statistics.rung}: {statistics.reason}'
 
-    def begin(self, first: int, rate_hz: float) -> None:
+    def begin(self, first: int, rate_hz: float, read: bool = False) -> None:
         self._arrivals.begin(first)
-        super().begin(first, rate_hz)
+        super().begin(first, rate_hz, read)
 
     def end(self, last: int) -> Times:
-        return self._arrivals.wait_for(last)
+        times = self._arrivals.wait_for(last)
+        self.finish()
+        return times
 
     def conversions(self) -> int:
         return self._subscription.statistics().conversions
@@ -167,19 +186,23 @@ class FramesLocal(FramesOut):
         self._taken = None if executor else FramesTaken(self._subscription, self._in_hand)
 
     def _in_hand(self, frame: Frame) -> None:
-        self._arrivals.note(frame.data.sequence, time.monotonic_ns())
+        if not self.look.every_pixel:
+            self._arrivals.note(frame.data.sequence, time.monotonic_ns())
+            return
+        with frame.map() as planes:
+            self._arrivals.note(*self.look(planes))
 
     def matched(self) -> tuple[bool, str]:
         statistics = self._subscription.statistics()
         return statistics.rung == IN_PROCESS, f'the link is {statistics.rung}: {statistics.reason}'
 
-    def begin(self, first: int, rate_hz: float) -> None:
+    def begin(self, first: int, rate_hz: float, read: bool = False) -> None:
         self._arrivals.begin(first)
-        super().begin(first, rate_hz)
+        super().begin(first, rate_hz, read)
 
-    def run(self, first: int, frames: int, rate_hz: float) -> dict[str, Any]:
+    def run(self, first: int, frames: int, rate_hz: float, read: bool = False) -> dict[str, Any]:
         # Frames are noted before they are given back, and all are back.
-        return {**super().run(first, frames, rate_hz), 'arrived': self._arrivals.wait_for(first - 1)}
+        return {**super().run(first, frames, rate_hz, read), 'arrived': self._arrivals.wait_for(first - 1)}
 
     def conversions(self) -> int:
         return super().conversions() + self._subscription.statistics().conversions

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import array
-import contextlib
-import select
 import socket
 import time
 from typing import Any
@@ -14,7 +12,9 @@ from rclpy.node import Node
 from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import Image
 
-from zc_perception.verify.bench.link_roles.role import ANSWER_S, Arrivals, Role, Times, paced
+from zc_perception.verify.bench.link_roles.answers import answered, give_answer
+from zc_perception.verify.bench.link_roles.pixels import FILL, stamp
+from zc_perception.verify.bench.link_roles.role import Arrivals, Role, Times, paced
 
 
 def _image_qos() -> QoSProfile:
@@ -25,7 +25,7 @@ class ImagesOut(Role):
     """Publishes plain ``sensor_msgs/Image`` messages, nv12, the way that is quickest in rclpy: ``data`` is an ``array`` that it keeps."""
 
     def __init__(self, node: Node, topic: str, answers: socket.socket) -> None:
-        super().__init__(node)
+        super().__init__()
         self._publisher = node.create_publisher(Image, topic, _image_qos())
         self._answers = answers
         self._message = Image()
@@ -35,52 +35,46 @@ class ImagesOut(Role):
 
     def prepare(self, width: int, height: int) -> None:
         self._message = Image(width=width, height=height, step=width, encoding='nv12')
-        self._message.data = array.array('B', bytes([90]) * (width * height * 3 // 2))
+        self._message.data = array.array('B', bytes([FILL]) * (width * height * 3 // 2))
 
-    def run(self, first: int, frames: int, rate_hz: float) -> dict[str, Any]:
-        self.begin(first, rate_hz)
+    def run(self, first: int, frames: int, rate_hz: float, read: bool = False) -> dict[str, Any]:
+        self.begin(first, rate_hz, read)
         sent: Times = []
-        for number in paced(first, frames, rate_hz, self._answered):
-            self._message.header.stamp.sec = number
+        pixels = [np.frombuffer(self._message.data, np.uint8)]
+        for number in paced(first, frames, rate_hz, lambda number: answered(self._answers, number)):
+            stamp(pixels, number)
             sent.append((number, time.monotonic_ns()))
             self._publisher.publish(self._message)
+        self.finish()
         return {'sent': sent}
-
-    def _answered(self, number: int) -> bool:
-        deadline = time.monotonic() + ANSWER_S
-        while select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            answer = self._answers.recv(8)
-            # An earlier frame's is late; without any, the other end has ended.
-            if not answer or int.from_bytes(answer, 'little') == number:
-                return bool(answer)
-        return False
 
 
 class ImagesIn(Role):
-    """Receives plain messages on the executor and reads one byte of each."""
+    """Receives plain messages on the executor and looks at each."""
 
     def __init__(self, node: Node, topic: str, answers: socket.socket) -> None:
-        super().__init__(node)
+        super().__init__()
+        self._node = node
         self._answers = answers
         self._answering = False
         self._arrivals = Arrivals()
         self._subscription = node.create_subscription(Image, topic, self._on_image, _image_qos())
 
     def matched(self) -> tuple[bool, str]:
-        return bool(self.node.count_publishers(self._subscription.topic_name)), 'the subscriber sees no publisher'
+        return bool(self._node.count_publishers(self._subscription.topic_name)), 'the subscriber sees no publisher'
 
-    def begin(self, first: int, rate_hz: float) -> None:
+    def begin(self, first: int, rate_hz: float, read: bool = False) -> None:
         self._answering = not rate_hz
         self._arrivals.begin(first)
-        super().begin(first, rate_hz)
+        super().begin(first, rate_hz, read)
 
     def _on_image(self, message: Image) -> None:
-        np.frombuffer(message.data, np.uint8)[0]
-        number, now = message.header.stamp.sec, time.monotonic_ns()
+        number, now = self.look([np.frombuffer(message.data, np.uint8)])
         self._arrivals.note(number, now)
         if self._answering:
-            with contextlib.suppress(OSError):  # nobody waits for it any more
-                self._answers.send(number.to_bytes(8, 'little'), socket.MSG_DONTWAIT)
+            give_answer(self._answers, number)
 
     def end(self, last: int) -> Times:
-        return self._arrivals.wait_for(last)
+        times = self._arrivals.wait_for(last)
+        self.finish()
+        return times

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rclpy.node import Node
+from zc_perception.verify.bench.link_roles.pixels import Look
 
 # A frame that nobody has answered by then is lost; unthrottled, the next one goes out. After some of them in a row, the series is over.
 ANSWER_S = 5.0
@@ -68,24 +68,32 @@ class Arrivals:
 class Role:
     """A process's part."""
 
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self._began_us = 0.0
+    def __init__(self) -> None:
+        self.look = Look()
+        self._began_us = self._ended_us = 0.0
 
     def matched(self) -> tuple[bool, str]:
         """Whether the other end is there, and why not."""
         return True, ''
 
     def prepare(self, width: int, height: int) -> None:
-        """From the next run on, frames have this size. A consumer takes any."""
+        """From the next run on, frames have this size; a consumer is told before its producer."""
         return
 
-    def begin(self, first: int, rate_hz: float) -> None:
-        """A series begins with frame *first*."""
-        gc.collect()
-        self._began_us = cpu_us()
+    def begin(self, first: int, rate_hz: float, read: bool = False) -> None:
+        """A series begins with frame *first*.
 
-    def run(self, first: int, frames: int, rate_hz: float) -> dict[str, Any]:
+        :param read: its consumer reads every pixel.
+        """
+        self.look.begin(read)
+        gc.collect()
+        self._began_us = self._ended_us = cpu_us()
+
+    def finish(self) -> None:
+        """A series has ended; what telling of it costs isn't the link's."""
+        self._ended_us = cpu_us()
+
+    def run(self, first: int, frames: int, rate_hz: float, read: bool = False) -> dict[str, Any]:
         """A producer's series."""
         raise NotImplementedError
 
@@ -99,7 +107,7 @@ class Role:
 
     def spent(self) -> dict[str, Any]:
         """What the series cost."""
-        return {'cpu_us': cpu_us() - self._began_us, 'conversions': self.conversions()}
+        return {'cpu_us': self._ended_us - self._began_us, 'conversions': self.conversions(), 'torn': self.look.torn}
 
     def close(self) -> None:
         """Free everything that the node's end doesn't."""

@@ -1,0 +1,29 @@
+"""Installs one of the package's extras into the environment that runs this: ``.venv/bin/python test/environment/extras.py bench``.
+
+The package itself is left as it is installed, so that nothing is built again.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import metadata
+
+PACKAGE = "zc_perception"
+
+
+def requirements(extra: str) -> list[str]:
+    """What setup.py names for it.
+
+    :raises SystemExit: there is no such extra.
+    """
+    known = metadata.metadata(PACKAGE).get_all("Provides-Extra") or []
+    if extra not in known:
+        raise SystemExit(f"extra '{extra}' is unknown; there are {', '.join(sorted(known))}")
+    named = [line.partition(";") for line in metadata.requires(PACKAGE) or []]
+    return [what.strip() for what, _, marker in named if f"extra == {extra!r}" in marker.replace('"', "'")]
+
+
+if __name__ == "__main__":
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    sys.exit(subprocess.call([*pip, *requirements(sys.argv[1])]))

@@ -1,0 +1,142 @@
+"""A stand-in for zenoh's Python API, as far as the benchmark uses it: over a Unix socket, from the documented signatures alone.
+
+``ZC_ZENOH_DOUBLE`` says what goes wrong: ``missing`` and ``broken`` on import; ``torn`` frames; ``hangs``, ``dies`` in put.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import mmap
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+_TROUBLE = os.environ.get('ZC_ZENOH_DOUBLE', '')
+if _TROUBLE == 'missing':
+    raise ModuleNotFoundError("No module named 'zenoh'", name='zenoh')
+if _TROUBLE == 'broken':
+    raise OSError('libzenoh.so: wrong ELF class')
+
+
+class CongestionControl(enum.Enum):
+    BLOCK = 1
+
+
+class Priority(enum.Enum):
+    REAL_TIME = 1
+
+
+class Reliability(enum.Enum):
+    RELIABLE = 1
+
+
+class Config:
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    def insert_json5(self, key: str, value: str) -> None:
+        self.values[key] = json.loads(value)
+
+
+class _Publisher:
+    def __init__(self, session: _Session) -> None:
+        self._session = session
+
+    @property
+    def matching_status(self) -> Any:
+        return SimpleNamespace(matching=self._session.connected)
+
+    def put(self, payload: Any) -> None:
+        data = bytearray(payload.data if isinstance(payload, _Buffer) else payload)
+        if _TROUBLE == 'hangs':
+            time.sleep(3600)
+        if _TROUBLE == 'dies':
+            os._exit(7)
+        if _TROUBLE == 'torn':
+            data[-1] ^= 1
+        self._session.send(data)
+
+
+class _Session:
+    def __init__(self, config: Config) -> None:
+        values = config.values
+        (endpoint,) = values['listen/endpoints'] or values['connect/endpoints']
+        path = endpoint.removeprefix('unixsock-stream/')
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._peer: socket.socket | None = None
+        self._segment: mmap.mmap | None = None
+        if values['transport/shared_memory/enabled']:
+            # As the real one has them: with a name that nobody can guess.
+            segment = Path('/dev/shm') / f'{os.urandom(6).hex()}.zenoh_double'
+            segment.write_bytes(bytes(4096))
+            with segment.open('r+b') as file:
+                self._segment = mmap.mmap(file.fileno(), 4096)
+        if values['listen/endpoints']:
+            self._socket.bind(path)
+            self._socket.listen()
+            threading.Thread(target=self._accept, daemon=True).start()
+        else:
+            while self._socket.connect_ex(path):
+                time.sleep(0.01)
+            self._peer = self._socket
+
+    def _accept(self) -> None:
+        self._peer = self._socket.accept()[0]
+
+    @property
+    def connected(self) -> bool:
+        return self._peer is not None
+
+    def declare_publisher(
+        self, key: str, *, congestion_control: CongestionControl, priority: Priority, express: bool, reliability: Reliability
+    ) -> _Publisher:
+        assert key and express and congestion_control and priority and reliability
+        return _Publisher(self)
+
+    def declare_subscriber(self, key: str, handler: Callable[[Any], None]) -> None:
+        threading.Thread(target=self._receive, args=(handler,), daemon=True).start()
+
+    def send(self, data: bytearray) -> None:
+        assert self._peer is not None
+        self._peer.sendall(struct.pack('<Q', len(data)) + data)
+
+    def _receive(self, handler: Callable[[Any], None]) -> None:
+        assert self._peer is not None
+        with self._peer.makefile('rb') as stream:
+            while len(head := stream.read(8)) == 8:
+                data = stream.read(struct.unpack('<Q', head)[0])
+                handler(SimpleNamespace(payload=SimpleNamespace(to_bytes=lambda data=data: data)))
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def open(config: Config) -> _Session:
+    return _Session(config)
+
+
+class _Buffer:
+    def __init__(self, size: int) -> None:
+        self.data = bytearray(size)
+
+    def __setitem__(self, place: slice, value: bytes | bytearray) -> None:
+        self.data[place] = value
+
+
+class _Provider:
+    @classmethod
+    def default_backend(cls, layout: int) -> _Provider:
+        return cls()
+
+    def alloc(self, layout: int, policy: object) -> _Buffer:
+        return _Buffer(layout)
+
+
+shm = SimpleNamespace(ShmProvider=_Provider, GarbageCollect=object, BlockOn=lambda policy: policy)
