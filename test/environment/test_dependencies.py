@@ -1,0 +1,122 @@
+"""What the package needs at run time: under licences that a vehicle's maker can ship, in pinned versions, in agreement."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).parent
+LISTS = [HERE / f'requirements{which}.txt' for which in ('', '-jazzy', '-kilted')]
+# Permissive ones, and those that ask for nothing of who links or imports dynamically.
+ALLOWED = re.compile(
+    r'\b(MIT|MIT-CMU|BSD|BSD-[23]-Clause|0BSD|Apache|Apache-2\.0|ISC|PSF|PSF-2\.0|Python Software Foundation|Zlib|HPND|CC0-1\.0|any-OSI'
+    r'|Unlicense|MPL-2\.0|Mozilla|Boost|BSL-1\.0|Expat)\b',
+    re.IGNORECASE,
+)
+FORBIDDEN = re.compile(r'\b(A?GPL|LGPL|GNU|SSPL|BUSL|Commons Clause|CC-BY-NC|Proprietary)', re.IGNORECASE)
+# FFmpeg is LGPL-2.1 inside OpenCV's wheel, linked dynamically, which its licence allows; a system's own OpenCV replaces it.
+DYNAMICALLY_LINKED = {'opencv-python-headless'}
+
+
+def runtime() -> list[str]:
+    """What setup.py asks for, extras included but those of the tests."""
+    tree = ast.parse((ROOT / 'setup.py').read_text(encoding='utf-8'))
+    call = next(node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == 'setup')
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+    extras = ast.literal_eval(keywords['extras_require'])
+    return [
+        *ast.literal_eval(keywords['install_requires']),
+        *(each for name in extras if name != 'test' for each in extras[name]),
+    ]
+
+
+def needed(names: list[str]) -> Iterator[Distribution]:
+    """Those that are installed, and all that they need in turn."""
+    seen: set[str] = set()
+    while names:
+        requirement = Requirement(names.pop())
+        name = canonicalize_name(requirement.name)
+        if name in seen or (requirement.marker is not None and not requirement.marker.evaluate({'extra': ''})):
+            continue
+        seen.add(name)
+        try:
+            found = distribution(name)
+        except PackageNotFoundError:
+            continue
+        names += found.requires or []
+        yield found
+
+
+def licence(of: Distribution) -> str:
+    """What its metadata says, in one line."""
+    metadata = of.metadata
+    classifiers = [text for text in metadata.get_all('Classifier') or [] if text.startswith('License ::')]
+    files = [path for path in of.files or [] if path.name.upper().startswith('LICEN') and 'dist-info' in str(path)]
+    if not classifiers and any('Permission is hereby granted, free of charge' in path.read_text() for path in files):
+        classifiers = ['MIT, by its text']
+    short = [text for text in (metadata.get('License-Expression'), metadata.get('License')) if text]
+    return ' '.join('; '.join([*classifiers, *(text.strip().splitlines()[0][:200] for text in short if text.strip())]).split())
+
+
+def refused(text: str) -> str:
+    """Why a licence isn't allowed; empty: it is."""
+    if not text:
+        return 'no licence is named'
+    if FORBIDDEN.search(text):
+        return f"'{text}' binds those who ship it"
+    return '' if ALLOWED.search(text) else f"'{text}' is on no list here"
+
+
+DISTRIBUTIONS = sorted(needed(runtime()), key=lambda each: each.metadata['Name'])
+
+
+@pytest.mark.parametrize('each', DISTRIBUTIONS, ids=lambda each: each.metadata['Name'])
+def test_a_dependency_may_be_shipped(each: Distribution) -> None:
+    assert refused(licence(each)) == ''
+
+
+def test_the_required_ones_were_looked_at() -> None:
+    found = {canonicalize_name(each.metadata['Name']) for each in DISTRIBUTIONS}
+    assert found >= {'numpy', 'pyyaml', 'onnxruntime', 'opencv-python-headless', 'rosbags'}
+    assert found >= DYNAMICALLY_LINKED
+
+
+@pytest.mark.parametrize(('text', 'why'), [
+    ('MIT', ''), ('License :: OSI Approved :: BSD License', ''), ('Apache-2.0', ''), ('Apache License 2.0', ''), ('PSF-2.0', ''),
+    ('GPL-3.0', 'binds'), ('License :: OSI Approved :: GNU General Public License v2 (GPLv2)', 'binds'), ('AGPL-3.0', 'binds'),
+    ('LGPL-2.1', 'binds'), ('MIT; GPL-2.0', 'binds'), ('Proprietary', 'binds'), ('', 'no licence'), ('Whatever', 'on no list'),
+])  # fmt: skip
+def test_licences_are_told_apart(text: str, why: str) -> None:
+    found = refused(text)
+    assert why in found and bool(found) is bool(why)
+
+
+def pins(path: Path) -> list[Requirement]:
+    lines = (line.split('#')[0].strip() for line in path.read_text(encoding='utf-8').splitlines())
+    return [Requirement(line) for line in lines if line and not line.startswith('-')]
+
+
+@pytest.mark.parametrize('path', LISTS, ids=lambda path: path.stem)
+def test_what_the_environment_installs_is_pinned_or_bounded(path: Path) -> None:
+    open_ended = [str(each) for each in pins(path) if not any(each_one.operator in ('==', '<', '<=', '~=') for each_one in each.specifier)]
+    assert open_ended == []
+    if path.stem != 'requirements':
+        assert [str(each) for each in pins(path) if not str(each.specifier).startswith('==')] == [], 'ROS is one exact set'
+
+
+def test_what_is_installed_agrees_with_itself() -> None:
+    done = subprocess.run([sys.executable, '-m', 'pip', 'check', '-q'], capture_output=True, text=True, check=False)
+    ours = [line for line in done.stdout.splitlines() if 'No broken requirements' not in line]
+    # Other tools of this environment may have their own quarrels; those of what the package needs are ours.
+    known = {canonicalize_name(each.metadata['Name']) for each in DISTRIBUTIONS} | {'zc-perception'}
+    assert [line for line in ours if canonicalize_name(line.split(' ')[0]) in known] == []

@@ -1,0 +1,1 @@
+"""What comes from outside, and what reads it: mutated from a stored corpus, by :mod:`~fuzz.run_fuzz` and in the tests."""

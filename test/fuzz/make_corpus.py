@@ -1,0 +1,160 @@
+"""Writes ``corpus/``: small true examples of everything that is read, by the code that writes them on a vehicle, and what once went wrong.
+
+    python test/fuzz/make_corpus.py
+
+Files named ``found-…`` are not touched: they were found by ``run_fuzz.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+if __name__ == '__main__':
+    _TEST = Path(__file__).resolve().parents[1]
+    sys.path[:0] = [str(_TEST), str(_TEST.parent), str(_TEST / 'link' / 'shared_memory')]
+
+import numpy as np
+from camera.replay_kit import IMAGE, STORE
+from mcap.writer import Writer as McapWriter
+from memory_link import PUBLISHER, make_frame, make_layout, make_pool
+from rosbags.rosbag2 import StoragePlugin
+from rosbags.rosbag2 import Writer as BagWriter
+
+from fuzz.targets import CORPUS
+from zc_perception.camera.calibration import format_calibration, uncalibrated
+from zc_perception.camera.recording_writer import FrameRecorder
+from zc_perception.camera.replay.raw import RawGeometry, format_sidecar
+from zc_perception.link.announcement import Announcement
+from zc_perception.link.shared_memory import wire
+from zc_perception.link.shared_memory.codes import RefusalCode
+from zc_perception.link.shared_memory.requirements import Requirements
+from zc_perception.memory.dmabuf import BufferKind
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.observe.frame_log import FrameLog
+from zc_perception.observe.frame_log_layout import RECORD_SIZE, RING_OFFSET
+from zc_perception.pixel.colorimetry import BT601_LIMITED
+from zc_perception.pixel.fourcc import NV12
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def packets() -> dict[str, bytes]:
+    """Each message of WIRE.md."""
+    layout = make_layout()
+    return {
+        'hello': wire.pack_hello(wire.Hello(2, 3, 'npu', PUBLISHER, True, Requirements(((NV12, 0), (1, 2)), max_width=64))),
+        'hello-plain': wire.pack_hello(wire.Hello(1, 1)),
+        'welcome': wire.pack_welcome(wire.Welcome(4, 1, PUBLISHER)),
+        'refused': wire.pack_refused(wire.Refused(RefusalCode.BUSY, 'come back later')),
+        'buffers': wire.pack_buffers(wire.BuffersMessage(7, layout, BT601_LIMITED, BufferKind.MEMFD, (layout.buffer_size(0),))),
+        'frame': wire.pack_frame(wire.FrameMessage(7, 1, 5, 1000, 1, 2, 3, 0, False), b'camera_optical_frame'),
+        'release': wire.pack_release(7, 1, False),
+        'retired': wire.pack_retired(7),
+    }
+
+
+def recording() -> bytes:
+    """Three frames of 16x8."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / 'a.zcr'
+        recorder, pool = FrameRecorder(str(path), ledger=CopyLedger(), buffer_bytes=1 << 20), make_pool(4, make_layout(16, 8))
+        for sequence in range(3):
+            with make_frame(pool, sequence) as frame:
+                recorder.put(frame)
+        recorder.close()
+        pool.close()
+        return path.read_bytes()
+
+
+def image() -> bytes:
+    """One of 4x2."""
+    kinds = STORE.types
+    header = kinds['std_msgs/msg/Header'](kinds['builtin_interfaces/msg/Time'](1, 2), 'lens')
+    message = kinds[IMAGE](header, 2, 4, 'mono8', 0, 4, np.arange(8, dtype=np.uint8))
+    return bytes(STORE.serialize_cdr(message, IMAGE))
+
+
+def compressed_image() -> bytes:
+    """Not a picture, but a message of one."""
+    kinds = STORE.types
+    header = kinds['std_msgs/msg/Header'](kinds['builtin_interfaces/msg/Time'](1, 2), 'lens')
+    name = 'sensor_msgs/msg/CompressedImage'
+    return bytes(STORE.serialize_cdr(kinds[name](header, 'jpeg', np.arange(40, dtype=np.uint8)), name))
+
+
+def bags() -> tuple[bytes, bytes]:
+    """One image each: MCAP without an index, and rosbag2's database."""
+    with tempfile.TemporaryDirectory() as folder:
+        mcap = Path(folder) / 'a.mcap'
+        with mcap.open('wb') as file:
+            writer = McapWriter(file)
+            writer.start('ros2', 'fuzz')
+            text = STORE.generate_msgdef(IMAGE)[0]
+            schema = writer.register_schema(name=IMAGE, encoding='ros2msg', data=text.encode())
+            channel = writer.register_channel('/image', 'cdr', schema)
+            writer.add_message(channel, log_time=1, publish_time=1, data=image(), sequence=1)
+            writer.finish()
+        bag = Path(folder) / 'bag'
+        with BagWriter(bag, version=9, storage_plugin=StoragePlugin.SQLITE3) as writer:
+            connection = writer.add_connection('/image', IMAGE, typestore=STORE)
+            writer.write(connection, 1, image())
+        return mcap.read_bytes(), next(bag.glob('*.db3')).read_bytes()
+
+
+def frame_log() -> bytes:
+    """Its head, some facts and two records."""
+    pool = make_pool(2)
+    with FrameLog('capture', '/capture') as log:
+        log.describe({'heap': 'memfd', 'published': 2})
+        for sequence in range(2):
+            with make_frame(pool, sequence) as frame:
+                log.published(frame, 1, 2)
+        assert log._open is not None
+        content = bytes(log._open[0][: RING_OFFSET + 2 * RECORD_SIZE])
+    pool.close()
+    return content.rstrip(b'\0')
+
+
+def examples() -> dict[str, dict[str, bytes]]:
+    """By target and name."""
+    announcement = Announcement(PUBLISHER, 'a' * 32, '/run/user/1000/zc_perception/x.sock', 640, 480, ('NV12',), 'memfd').to_json().encode()
+    mcap, database = bags()
+    configurations = {path.stem: path.read_bytes() for path in sorted((ROOT / 'config').glob('*.yaml')) if path.stem in ('sim', 'stereo')}
+    return {
+        'wire': packets(),
+        'announcements': {'true': announcement, 'empty': b'{}', 'deep': b'[' * 3000, 'surrogate': b'"\\ud800"'},
+        'parameters': {**configurations, 'alias': b'/**:\n  ros__parameters:\n    a: &x 1\n    b: *x\n',
+                       'tag': b'/**:\n  ros__parameters: !!python/none ~\n'},
+        'manifests': {**{name: (ROOT / 'zc_perception' / 'models' / name / 'model.yaml').read_bytes() for name in ('road', 'hog')},
+                      'tag': b'!!python/object/apply:os.system [x]\n'},
+        'calibrations': {'uncalibrated': format_calibration(uncalibrated(64, 48)).encode(), 'opencv': b'%YAML:1.0\n---\nimage_width: 64\n'},
+        'sidecars': {'true': format_sidecar(RawGeometry(64, 48, 64, 48)).encode()},
+        'recordings': {'true': recording()},
+        'bags_mcap': {'true': mcap},
+        'bags_sqlite3': {'true': database},
+        'images_cdr': {'true': image()},
+        'compressed_images_cdr': {'true': compressed_image()},
+        'frame_logs': {'true': frame_log()},
+        'caps': {'dmabuf': b'video/x-raw(memory:DMABuf), format=DMA_DRM, drm-format=NV12:0x0100000000000002, width=64, height=48',
+                 'plain': b'video/x-raw, format={ NV12, I420 }, width=[ 1, 8192 ], framerate=30/1'},
+        'drm_formats': {'linear': b'NV12', 'tiled': b'NV12:0x0100000000000002'},
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Write them."""
+    from fuzz.targets import TARGETS
+
+    for target, files in examples().items():
+        folder = CORPUS / target
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (folder / f'{name}.{TARGETS[target].suffix}').write_bytes(content)
+    print(f'{sum(path.is_file() for path in CORPUS.rglob("*"))} files in {os.path.relpath(CORPUS)}')
+
+
+if __name__ == '__main__':
+    main()

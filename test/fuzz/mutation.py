@@ -1,0 +1,44 @@
+"""Mutations of bytes: bits, numbers, cuts, repetitions, pieces of other files, and words that mean something to what reads them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+_NUMBERS = (0, 1, 2, 3, 127, 128, 255, 256, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)
+_WORDS = (b'\0', b'\xff\xfe', b'\xed\xa0\x80', b'{', b'[', b'"', b"'", b': ', b'- ', b'&a ', b'*a', b'!!python/object/apply:os.system [x]',
+          b'\n', b'\t', b'null', b'NaN', b'1e999', b'-1', b'99999999999999999999', b'~', b'..', b'/', b'<<: ', b'%', b'\x80')  # fmt: skip
+
+
+def mutated(rng: random.Random, content: bytes, others: Sequence[bytes]) -> bytes:
+    """*content* with one to six things changed."""
+    raw = bytearray(content)
+    for _ in range(rng.randrange(1, 7)):
+        at = rng.randrange(len(raw) + 1)
+        match rng.randrange(9):
+            case 0 if raw:
+                raw[at % len(raw)] ^= 1 << rng.randrange(8)
+            case 1 if raw:
+                raw[at % len(raw)] = rng.randrange(256)
+            case 2:
+                size = rng.choice((1, 2, 4, 8))
+                at -= at % size
+                raw[at : at + size] = (rng.choice(_NUMBERS) & (1 << 8 * size) - 1).to_bytes(size, rng.choice(('little', 'big')))
+            case 3:
+                del raw[at : at + rng.choice((1, 2, 4, 8, 64, 1 << 20))]
+            case 4:
+                raw[at:at] = raw[at : at + rng.randrange(1, 40)]
+            case 5:
+                raw[at:at] = rng.choice(_WORDS)
+            case 6:
+                other = rng.choice(others)
+                begin = rng.randrange(len(other) + 1)
+                raw[at : at + rng.randrange(40)] = other[begin : begin + rng.randrange(80)]
+            case 7:
+                raw[at:at] = rng.randbytes(rng.randrange(16))
+            case _:
+                lines = raw.split(b'\n')
+                first, second = rng.randrange(len(lines)), rng.randrange(len(lines))
+                lines[first], lines[second] = lines[second], lines[first]
+                raw = bytearray(b'\n'.join(lines))
+    return bytes(raw[: 1 << 17])

@@ -1,0 +1,76 @@
+"""Mutates the corpus for as long as one likes; what breaks a reader is kept in the corpus, and so is tested from then on.
+
+python test/fuzz/run_fuzz.py [--seconds 60] [--seed 1] [TARGET …]
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import random
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+if __name__ == '__main__':
+    _TEST = Path(__file__).resolve().parents[1]
+    sys.path[:0] = [str(_TEST), str(_TEST.parent)]
+
+from fuzz.mutation import mutated
+from fuzz.targets import CORPUS, TARGETS, Target
+
+
+def corpus(name: str) -> list[bytes]:
+    """A target's stored examples."""
+    return [path.read_bytes() for path in sorted((CORPUS / name).iterdir())]
+
+
+def defect(target: Target, content: bytes) -> str:
+    """What *content* makes of the reader besides a value or an allowed error; empty: nothing."""
+    try:
+        target.read(content)
+    except target.allowed:
+        return ''
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        return ''.join(traceback.format_exception(error))
+    return ''
+
+
+def fuzz(name: str, seconds: float, seed: int, most: int = 10**9) -> tuple[int, list[tuple[bytes, str]]]:
+    """How many were tried within *seconds*, and those that broke it."""
+    target, rng, stored = TARGETS[name], random.Random(f'{seed} {name}'), corpus(name)
+    found: list[tuple[bytes, str]] = []
+    tried, deadline = 0, time.monotonic() + seconds
+    while time.monotonic() < deadline and tried < most and len(found) < 5:
+        content = mutated(rng, rng.choice(stored), stored)
+        tried += 1
+        if text := defect(target, content):
+            found.append((content, text))
+    return tried, found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 1 if something broke."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('targets', nargs='*', default=list(TARGETS), metavar='TARGET', help=', '.join(TARGETS))
+    parser.add_argument('--seconds', type=float, default=60.0, help='for all of them')
+    parser.add_argument('--seed', type=int, default=1)
+    options = parser.parse_args(arguments)
+    broken = 0
+    for name in options.targets:
+        tried, found = fuzz(name, options.seconds / len(options.targets), options.seed)
+        print(f'{name}: {tried} tried, {len(found)} broke it', flush=True)
+        for content, text in found:
+            path = CORPUS / name / f'found-{hashlib.sha256(content).hexdigest()[:12]}.{TARGETS[name].suffix}'
+            path.write_bytes(content)
+            print(f'{path}\n{text}')
+        broken += len(found)
+    return 1 if broken else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

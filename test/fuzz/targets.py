@@ -1,0 +1,150 @@
+"""Everything in the package that reads what others wrote: bytes in, a value or one of the package's own errors out, never anything else."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from zc_perception.camera.calibration import parse_calibration
+from zc_perception.camera.recording import RecordingReader
+from zc_perception.camera.replay.camera import open_source
+from zc_perception.camera.replay.cdr import read_compressed_image, read_image
+from zc_perception.camera.replay.raw import parse_sidecar
+from zc_perception.errors import ZcError
+from zc_perception.link.announcement import Announcement
+from zc_perception.link.shared_memory import wire
+from zc_perception.link.shared_memory.codes import MAX_PACKET
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.nodes.parameter_yaml import read_parameter_yaml
+from zc_perception.npu.manifest import load_manifest
+from zc_perception.observe.frame_log_layout import SIZE
+from zc_perception.observe.frame_log_reading import FrameLogReader
+from zc_perception.pixel.caps import parse_caps
+from zc_perception.pixel.drm_format import parse_drm_format
+
+CORPUS = Path(__file__).with_name('corpus')
+_SEAL_SHRINK_GROW = 2 | 4
+_F_ADD_SEALS = 1033
+
+
+@dataclass(frozen=True)
+class Target:
+    """One reader.
+
+    :ivar read: raises one of *allowed* for what it refuses; anything else is a defect.
+    :ivar suffix: of files in the corpus.
+    :ivar slow: takes milliseconds.
+    """
+
+    read: Callable[[bytes], object]
+    allowed: tuple[type[Exception], ...] = (ZcError,)
+    suffix: str = 'bin'
+    slow: bool = False
+
+
+@contextlib.contextmanager
+def _file(content: bytes, suffix: str) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix='fuzz-') as folder:
+        path = Path(folder) / f'a{suffix}'
+        path.write_bytes(content)
+        yield path
+
+
+def _packets(raw: bytes) -> None:
+    """A packet as each end takes it; the first byte settles which message it is."""
+    packet = memoryview(bytearray(raw[:MAX_PACKET]))
+    kind = wire.message_type(packet)
+    name = kind.name.lower().replace('buffer_retired', 'retired')
+    if name in ('release', 'frame'):
+        buffer = memoryview(bytearray(MAX_PACKET))
+        buffer[: len(packet)] = packet
+        getattr(wire, f'parse_{name}')(buffer, len(packet))
+    else:
+        getattr(wire, f'parse_{name}')(packet)
+
+
+def _announcement(raw: bytes) -> None:
+    try:
+        text = raw.decode('utf-8', 'surrogatepass')
+    except UnicodeDecodeError:
+        text = raw.decode('utf-8', 'replace')
+    found = Announcement.from_json(text)
+    assert found is None or found.sensible in (True, False)
+    if found is not None:
+        assert Announcement.from_json(found.to_json()) == found
+
+
+def _parameters(raw: bytes) -> None:
+    with _file(raw, '.yaml') as path:
+        read_parameter_yaml(str(path))
+
+
+def _manifest(raw: bytes) -> None:
+    with _file(raw, '.yaml') as path:
+        load_manifest(str(path))
+
+
+def _text(read: Callable[..., object], *more: object) -> Callable[[bytes], object]:
+    return lambda raw: read(raw.decode('utf-8', 'replace'), *more)
+
+
+def _recording(raw: bytes) -> None:
+    with _file(raw, '.zcr') as path, RecordingReader(path) as reader:
+        for number in range(min(len(reader), 8)):
+            reader.frame(number)
+            reader.read_planes(number)
+
+
+def _played(suffix: str) -> Callable[[bytes], None]:
+    def play(raw: bytes) -> None:
+        with _file(raw, suffix) as path:
+            source = open_source(str(path))
+            try:
+                width, height = source.width, source.height
+                for _ in range(4):
+                    if source.advance() is None:
+                        break
+                    if width * height < 1 << 22:
+                        source.read((np.empty((height, width), np.uint8), np.empty((height // 2, width // 2, 2), np.uint8)))
+            finally:
+                source.close()
+
+    return play
+
+
+def _frame_log(raw: bytes) -> None:
+    """A log that begins with these bytes; the rest is zero."""
+    with OwnedFd(os.memfd_create('fuzz', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)) as fd:
+        os.ftruncate(fd.fileno(), SIZE)
+        os.pwrite(fd.fileno(), raw[:SIZE], 0)
+        fcntl.fcntl(fd.fileno(), _F_ADD_SEALS, _SEAL_SHRINK_GROW)
+        with FrameLogReader(fd, os.getpid()) as reader:
+            reader.read()
+            json.dumps(reader.facts())
+            reader.alive, reader.ended, reader.written  # noqa: B018
+
+
+TARGETS: dict[str, Target] = {
+    'wire': Target(_packets),
+    'announcements': Target(_announcement, (), 'json'),
+    'parameters': Target(_parameters, suffix='yaml'),
+    'manifests': Target(_manifest, suffix='yaml', slow=True),
+    'calibrations': Target(_text(parse_calibration, 'a.yaml'), suffix='yaml'),
+    'sidecars': Target(_text(parse_sidecar, 'a.nv12.yaml'), suffix='yaml'),
+    'recordings': Target(_recording),
+    'bags_mcap': Target(_played('.mcap'), slow=True),
+    'bags_sqlite3': Target(_played('.db3'), slow=True),
+    'images_cdr': Target(read_image),
+    'compressed_images_cdr': Target(read_compressed_image),
+    'frame_logs': Target(_frame_log, (ValueError, OSError)),
+    'caps': Target(_text(parse_caps), suffix='txt'),
+    'drm_formats': Target(_text(parse_drm_format), suffix='txt'),
+}

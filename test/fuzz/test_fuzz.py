@@ -1,0 +1,63 @@
+"""The stored corpus, and a moment of mutations of it, against all that reads what others wrote. ``ZC_FUZZ_SECONDS``: altogether."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from fuzz.mutation import mutated
+from fuzz.run_fuzz import corpus, defect, fuzz, main
+from fuzz.targets import CORPUS, TARGETS, Target
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+SECONDS = float(os.environ.get('ZC_FUZZ_SECONDS') or 7) / len(TARGETS)
+FILES = sorted(path for path in CORPUS.rglob('*') if path.is_file())
+# What is refused on purpose; the manifest of a model whose engine isn't beside it.
+REFUSED = ('road', 'alias', 'tag', 'empty', 'deep', 'surrogate', 'opencv')
+
+
+@pytest.mark.parametrize('path', FILES, ids=lambda path: f'{path.parent.name}-{path.stem}')
+def test_a_stored_file_is_read_or_refused(path: Path) -> None:
+    target = TARGETS[path.parent.name]
+    assert defect(target, path.read_bytes()) == ''
+    if path.stem not in REFUSED and not path.stem.startswith('found-'):
+        target.read(path.read_bytes())  # a true one: nothing is raised
+
+
+@pytest.mark.parametrize('name', TARGETS)
+def test_mutations_are_read_or_refused(name: str) -> None:
+    tried, found = fuzz(name, SECONDS, seed=1)
+    assert not found, found[0][1]
+    assert tried
+
+
+def test_every_target_has_a_corpus_and_every_folder_a_target() -> None:
+    assert {path.parent.name for path in FILES} == set(TARGETS)
+    assert sum(path.stat().st_size for path in FILES) < 1 << 20
+
+
+def test_a_reader_that_breaks_is_found_and_what_broke_it_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(raw: bytes) -> None:
+        if b'{' not in raw:
+            raise KeyError('{')
+
+    (tmp_path / 'frail').mkdir()
+    (tmp_path / 'frail' / 'true.bin').write_bytes(b'{}')
+    monkeypatch.setitem(TARGETS, 'frail', Target(read))
+    monkeypatch.setattr('fuzz.run_fuzz.CORPUS', tmp_path)
+    assert main(['frail', '--seconds', '20']) == 1
+    kept = sorted((tmp_path / 'frail').glob('found-*'))
+    assert kept and all('KeyError' in defect(TARGETS['frail'], path.read_bytes()) for path in kept)
+    assert len(corpus('frail')) == len(kept) + 1
+
+
+def test_mutations_are_the_same_for_a_seed_and_of_all_lengths() -> None:
+    stored = [b'a: 1\nb: 2\n', bytes(64)]
+    first = [mutated(random.Random(7), stored[0], stored) for _ in range(5)]
+    assert len(set(first)) == 1
+    rng = random.Random(1)
+    many = [mutated(rng, b'a: 1\nb: 2\n', stored) for _ in range(500)]
+    assert len(set(many)) > 400 and {len(each) > 10 for each in many} == {True, False}

@@ -1,0 +1,161 @@
+"""What the package must never do with what others send or name: no pickle, no eval, no unsafe YAML, no shell, nothing open to strangers."""
+
+from __future__ import annotations
+
+import ast
+import fcntl
+import mmap
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import zc_perception
+
+sys.path.append(str(Path(__file__).parent / 'link' / 'shared_memory'))
+
+from memory_link import PUBLISHER, RawPeer, make_pool, publish
+
+from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.link.shared_memory.socket_folder import runtime_folder
+
+PACKAGE = Path(zc_perception.__file__).parent
+SOURCES = sorted(PACKAGE.rglob('*.py'))
+MODULES = {'pickle', 'cPickle', '_pickle', 'marshal', 'shelve', 'dill', 'cloudpickle', 'joblib', 'pty', 'telnetlib', 'xmlrpc', 'http',
+           'ftplib', 'urllib', 'smtplib', 'socketserver'}  # fmt: skip
+BUILTINS = {'eval', 'exec', 'compile', '__import__'}
+CALLS = {'os.system', 'os.popen', 'os.execl', 'os.execv', 'os.execvp', 'tempfile.mktemp', 'yaml.full_load', 'yaml.unsafe_load',
+         'yaml.load_all', 'yaml.full_load_all', 'yaml.unsafe_load_all', 'subprocess.getoutput', 'subprocess.getstatusoutput',
+         'numpy.fromfile', 'ast.literal_eval', 'pickle.loads'}  # fmt: skip
+SAFE_LOADERS = {'yaml.SafeLoader', 'yaml.BaseLoader', 'yaml.CSafeLoader'}
+
+
+def _name(node: ast.expr) -> str:
+    """``a.b.c`` of an expression; empty for what is none."""
+    if isinstance(node, ast.Attribute):
+        return f'{_name(node.value)}.{node.attr}'
+    return node.id if isinstance(node, ast.Name) else ''
+
+
+def _safe_loaders(tree: ast.AST) -> set[str]:
+    """Loaders that build nothing but plain values: PyYAML's, and classes of this file that derive from them."""
+    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and {_name(base) for base in node.bases} & SAFE_LOADERS}
+    return SAFE_LOADERS | own
+
+
+def _of_call(call: ast.Call, loaders: set[str]) -> Iterator[str]:
+    name = _name(call.func)
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+    if name in BUILTINS or name in CALLS:
+        yield name
+    if name in ('yaml.load', 'yaml.parse', 'yaml.compose', 'yaml.scan'):
+        loader = keywords.get('Loader') or (call.args[1] if len(call.args) > 1 else None)
+        if loader is None or _name(loader) not in loaders:
+            yield f'{name} without a safe loader'
+    shell = keywords.get('shell')
+    if shell is not None and not (isinstance(shell, ast.Constant) and shell.value is False):
+        yield f'{name} with a shell'
+    allow = keywords.get('allow_pickle')
+    if allow is not None and not (isinstance(allow, ast.Constant) and allow.value is False):
+        yield f'{name} with pickle'
+    if name in ('os.chmod', 'os.fchmod', 'os.mkdir', 'os.makedirs') or name.endswith(('.chmod', '.mkdir')):
+        modes = [node.value for node in ast.walk(call) if isinstance(node, ast.Constant) and isinstance(node.value, int)]
+        if any(mode & 0o002 for mode in modes if not isinstance(mode, bool)):
+            yield f'{name} that lets anybody write'
+    if name.endswith('.bind') and any(
+        isinstance(a, ast.Constant) and isinstance(a.value, str) and a.value.startswith('\0') for a in call.args
+    ):
+        yield 'an abstract socket'
+
+
+def dangers(text: str) -> list[str]:
+    """What a source does that it must not."""
+    tree = ast.parse(text)
+    loaders = _safe_loaders(tree)
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names if alias.name.split('.')[0] in MODULES]
+        elif isinstance(node, ast.ImportFrom):
+            found += [str(node.module)] if str(node.module).split('.')[0] in MODULES else []
+        elif isinstance(node, ast.Call):
+            found += _of_call(node, loaders)
+    return found
+
+
+@pytest.mark.parametrize('path', SOURCES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_a_source_does_nothing_dangerous(path: Path) -> None:
+    assert dangers(path.read_text(encoding='utf-8')) == []
+
+
+@pytest.mark.parametrize(('text', 'danger'), [
+    ('import pickle', 'pickle'), ('from pickle import loads', 'pickle'), ('import http.server', 'http.server'),
+    ('eval(x)', 'eval'), ('exec(x)', 'exec'), ('__import__(x)', '__import__'), ('os.system(x)', 'os.system'),
+    ('yaml.load(x)', 'without a safe loader'), ('yaml.load(x, yaml.Loader)', 'without a safe loader'),
+    ('yaml.load(x, Loader=yaml.FullLoader)', 'without a safe loader'), ('yaml.parse(x)', 'without a safe loader'),
+    ('class A(yaml.Loader): pass\nyaml.load(x, A)', 'without a safe loader'), ('yaml.unsafe_load(x)', 'yaml.unsafe_load'),
+    ('subprocess.run(x, shell=True)', 'with a shell'), ('subprocess.run(x, shell=y)', 'with a shell'),
+    ('np.load(x, allow_pickle=True)', 'with pickle'), ('os.chmod(x, 0o777)', 'lets anybody write'), ('p.mkdir(mode=0o777)', 'lets anybody'),
+    ("s.bind('\\0name')", 'abstract socket'), ('tempfile.mktemp()', 'mktemp'),
+])  # fmt: skip
+def test_what_is_dangerous_is_found(text: str, danger: str) -> None:
+    assert danger in '; '.join(dangers(text))
+
+
+@pytest.mark.parametrize('text', [
+    'yaml.load(x, yaml.SafeLoader)', 'class A(yaml.SafeLoader): pass\nyaml.load(x, A)', 'yaml.safe_load(x)',
+    'subprocess.run(x, shell=False)',
+    'np.load(x, allow_pickle=False)', 'os.chmod(x, 0o660)', 'p.mkdir(mode=0o700)', 'model.eval()', "s.bind('/run/a')", 're.compile(x)',
+])  # fmt: skip
+def test_what_only_looks_like_it_is_not(text: str) -> None:
+    assert dangers(text) == []
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> Iterator[int]:
+    """The descriptor of a buffer, as a consumer in another process gets it."""
+    folder = tmp_path / 's'
+    folder.mkdir(mode=0o700)
+    pool = make_pool(4, reserve=1)
+    with SharedMemoryServer('camera', PUBLISHER, pool, folder=folder) as server, RawPeer.welcomed(server.path) as peer:
+        publish(server, pool, 0)
+        packet, fds = peer.receive()
+        assert packet and len(fds) == 1
+        yield fds[0]
+        os.close(fds[0])
+    pool.close()
+
+
+def test_a_consumer_can_read_a_sealed_buffer_and_nothing_else(given: int) -> None:
+    size = os.fstat(given).st_size
+    with mmap.mmap(given, size, prot=mmap.PROT_READ) as memory:
+        assert len(memory) == size
+    with pytest.raises(PermissionError):
+        mmap.mmap(given, size, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    # By the back door: the kernel opens a memfd anew, for writing too, but the seal is the memory's own.
+    again = os.open(f'/proc/self/fd/{given}', os.O_RDWR | os.O_CLOEXEC)
+    try:
+        with pytest.raises(PermissionError):
+            mmap.mmap(again, size, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        with pytest.raises(PermissionError):
+            os.pwrite(again, b'x', 0)
+        for change in (0, size * 2):
+            with pytest.raises(PermissionError):
+                os.ftruncate(again, change)
+        with pytest.raises(PermissionError):
+            fcntl.fcntl(again, 1033, 0x20)  # F_ADD_SEALS: an executable one, were there any more to add
+    finally:
+        os.close(again)
+
+
+def test_the_folder_and_the_socket_are_the_user_s_own(tmp_path: Path) -> None:
+    folder = runtime_folder(environment={'ZC_RUNTIME_DIR': str(tmp_path / 'zc')})
+    before = os.umask(0)
+    try:
+        with SharedMemoryServer('camera', PUBLISHER, make_pool(2), folder=folder) as server:
+            assert os.stat(server.path).st_mode & 0o777 == 0o600
+    finally:
+        os.umask(before)
+    assert os.stat(folder).st_mode & 0o777 == 0o700
