@@ -7,6 +7,7 @@ import copy
 import importlib.util
 import inspect
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -37,8 +38,25 @@ def refuses_guard_conditions(executor: Executor | None) -> bool:
     return executor is not None and type(executor).__name__ == 'EventsExecutor'
 
 
+class _Weakly:
+    """Calls a method if its object is still there."""
+
+    def __init__(self, method: Callable[[], object]) -> None:
+        self._method = weakref.WeakMethod(method)
+
+    def __call__(self) -> None:
+        method = self._method()
+        if method is not None:
+            method()
+
+
 def call_soon(executor: Executor, function: Callable[[], object]) -> None:
-    """Run *function* on the executor's thread; not at all if that is shutting down. Any thread may call this."""
+    """Run *function* on the executor's thread; not at all if that is shutting down. Any thread may call this.
+
+    A method's object is not kept alive for it: the executor keeps tasks that are done until it wakes up the next time.
+    """
+    if inspect.ismethod(function):
+        function = _Weakly(function)
     with contextlib.suppress(*_GONE):
         executor.create_task(function)
 
