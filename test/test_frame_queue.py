@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import threading
 import time
@@ -158,3 +159,36 @@ def test_no_frame_is_lost_between_threads(make_pool: MakePool, make_frame: MakeF
     assert got == sorted(got) and got[-1] == total - 1
     assert len(got) + queue.dropped == total
     assert pool.statistics().holders == {}
+
+
+class _Nothing:
+    """A source that never has anything."""
+
+    def __init__(self) -> None:
+        self.pipe = os.pipe()
+        self.attention = False
+
+    def fileno(self) -> int:
+        return self.pipe[0]
+
+    def receive(self) -> Frame | None:
+        return None
+
+    def close(self) -> None:
+        for number in self.pipe:
+            os.close(number)
+
+
+def test_at_its_end_a_queue_that_somebody_keeps_has_no_descriptor_of_sources() -> None:
+    queue, source, got = FrameQueue(1), _Nothing(), []
+    before = len(os.listdir('/proc/self/fd'))
+    queue.attach(source)
+    assert len(os.listdir('/proc/self/fd')) == before + 1
+    waiting = threading.Thread(target=lambda: got.append(queue.get(30.0)))
+    waiting.start()
+    queue.end()
+    waiting.join(10.0)
+    assert got == [None] and queue.get(0.1) is None and readable(queue)
+    assert len(os.listdir('/proc/self/fd')) == before
+    queue.end()
+    source.close()

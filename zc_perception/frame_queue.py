@@ -149,7 +149,10 @@ class KeepLastQueue(Generic[T]):
                 # Nearly always there is nothing yet, and a source takes longer to say so than poll to find out that there is.
                 entry = self._take() if self._entries or self._signalled or self._wanted() else None
                 if entry is None and not self._closed:
-                    epoll.poll(timeout_s)
+                    try:
+                        epoll.poll(timeout_s)
+                    except ValueError:  # it has ended just now
+                        return None
                     # What costs a frame its microseconds comes first: one from another process.
                     for receive in self._receivers:
                         entry = receive()
@@ -214,6 +217,14 @@ class KeepLastQueue(Generic[T]):
             self._signal()
         for entry in entries:
             self._release(entry)
+
+    def end(self) -> None:
+        """Close, and the sources' descriptor at once, whoever may still refer to the queue. A :meth:`get` that waits returns ``None``."""
+        self.close()
+        with self._lock:
+            epoll, self._epoll = self._epoll, None
+        if epoll is not None:
+            epoll.close()
 
 
 class FrameQueue(KeepLastQueue[Frame]):

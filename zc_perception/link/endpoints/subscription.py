@@ -385,6 +385,6 @@ class AdaptedSubscription(Generic[T]):
             self._reader = None
         if self._wake is not None:
             self._wake.close()
-        self.queue.close()
+        self.queue.end()  # an executor at rest may keep what it called last
         with self._drain_lock:
             self._releaser.retry()
