@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -74,14 +75,15 @@ def test_inference_gets_the_cameras_own_framedata(free_domain: int) -> None:
     assert set(entries) == {'draw', 'tensor'}, 'nobody else touched pixels'
 
 
-def _threads_and_descriptors() -> tuple[int, int]:
-    """The least of some looks: a job in flight has a fence of its own for a moment."""
+def _threads_and_descriptors(at_most: tuple[int, int] | None = None) -> tuple[int, int]:
+    """The least of many looks: a job in flight has a fence of its own, and with a busy model one mostly is; what leaks never goes again."""
     gc.collect()
-    looks = []
-    for _ in range(40):
-        looks.append((threading.active_count(), len(os.listdir('/proc/self/fd'))))
+    least = (sys.maxsize, sys.maxsize)
+    end = time.monotonic() + (2 if at_most is None else 10)
+    while time.monotonic() < end and (at_most is None or least[0] > at_most[0] or least[1] > at_most[1]):
+        least = min(least[0], threading.active_count()), min(least[1], len(os.listdir('/proc/self/fd')))
         time.sleep(0.001)
-    return min(looks)
+    return least
 
 
 def test_descriptors_threads_and_slots_are_flat_over_ten_thousand_frames(free_domain: int) -> None:
@@ -103,14 +105,15 @@ def test_descriptors_threads_and_slots_are_flat_over_ten_thousand_frames(free_do
         for step in range(1, 11):
             wait_for(300 + 1000 * step)
             pool = graph.capture.camera.pool_statistics()
-            samples.append((_threads_and_descriptors(), pool.slots, pool.abandoned, pool.retired))
+            samples.append((_threads_and_descriptors(at_most=before), pool.slots, pool.abandoned, pool.retired))
         processed, failed = graph.inference.processed, graph.inference.failed
         graph.capture.camera.stop()
         end = time.monotonic() + 5
         while graph.capture.camera.pool_statistics().states != {SlotState.FREE: 8} and time.monotonic() < end:
             time.sleep(0.01)
         final = graph.capture.camera.pool_statistics()
-    assert {sample for sample, *_ in samples} == {before}
+    assert max(threads for (threads, _), *_ in samples) <= before[0], (before, samples)
+    assert max(descriptors for (_, descriptors), *_ in samples) <= before[1], (before, samples)
     assert {tuple(rest) for _, *rest in samples} == {(8, 0, 0)}
     assert processed > 1000 and failed == 0
     assert final.states == {SlotState.FREE: 8} and final.holders == {}
