@@ -14,7 +14,7 @@ ROS_TESTS = $(addprefix test/,environment link nodes)
 # A ROS installation that the shell has sourced must not mix its libraries with those of the environment.
 unexport AMENT_PREFIX_PATH LD_LIBRARY_PATH PYTHONHOME PYTHONPATH RMW_IMPLEMENTATION _ROS_WHEELS_BOOTSTRAP_COMPLETE
 
-.PHONY: help env env-kilted fixtures demo test test-kilted rig rig-full bench lint clean
+.PHONY: help env env-kilted fixtures demo test test-kilted rig rig-full bench faults soak lint clean
 
 help:
 	@echo 'make demo         run the demo: camera, NPU (on the CPU here) and detections in one process (DEMO_ARGS=...)'
@@ -23,6 +23,8 @@ help:
 	@echo 'make rig          run the verification in the kernel rig (RIG_ARGS=...)'
 	@echo 'make rig-full     run everything in the kernel rig: that, and all tests that boot it (TEST_ARGS=...)'
 	@echo 'make bench        measure everything, beside its peers: build/bench/report.md (BENCH_ARGS=--quick)'
+	@echo 'make faults       damage it on purpose: build/faults/result.json (FAULTS_ARGS=--short)'
+	@echo 'make soak         four cameras, kills and changes for half an hour: build/faults/soak.csv (SOAK_ARGS="--minutes 5")'
 	@echo 'make lint         run ruff and mypy'
 	@echo 'make env          only set up .venv/'
 	@echo 'make clean        remove build/, .venv/ and .venv-kilted/'
@@ -55,6 +57,12 @@ rig-full: rig fixtures
 bench: env
 	$(RUN) test/environment/extras.py bench || echo 'some peers could not be installed'
 	$(RUN) -m zc_perception.verify.bench.report build/bench $(BENCH_ARGS)
+
+faults: env
+	$(RUN) test/faults/run_faults.py $(FAULTS_ARGS)
+
+soak: env
+	$(RUN) test/faults/soak.py $(SOAK_ARGS)
 
 lint: env
 	$(RUN) -m ruff check .

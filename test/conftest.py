@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
-import os
-import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 from descriptors import open_descriptors
 from hypothesis import HealthCheck, settings
+from ros_domains import locked_domain
 
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import DmaBuf
@@ -26,8 +22,6 @@ from zc_perception.memory.pool import BufferPool
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
-
-DOMAINS = range(1, 101)
 
 # A busy machine is no reason to fail.
 settings.register_profile('busy_machine', deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -56,39 +50,10 @@ def no_fd_leak() -> Iterator[None]:
     assert not leaked, f'descriptors left open: {dict(leaked)}'
 
 
-def _domain_folder() -> Path:
-    """Where this user's domains are locked. In a user namespace the same number may be another user, whose folder is closed to us."""
-    for attempt in range(100):
-        folder = Path(tempfile.gettempdir()) / f'zc_perception_domains_{os.getuid()}_{attempt}'
-        with suppress(PermissionError):
-            folder.mkdir(mode=0o700, exist_ok=True)
-            if os.access(folder, os.W_OK | os.X_OK):
-                return folder
-    raise RuntimeError(f'no folder for domain locks can be made in {tempfile.gettempdir()}')
-
-
-@contextmanager
-def _locked_domain() -> Iterator[int]:
-    folder = _domain_folder()
-    deadline = time.monotonic() + 60.0
-    while True:
-        for offset in range(len(DOMAINS)):
-            domain = DOMAINS[(os.getpid() + offset) % len(DOMAINS)]
-            with open(folder / f'domain-{domain}.lock', 'w', encoding='ascii') as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    continue
-                yield domain
-                return
-        assert time.monotonic() < deadline, f'all of the domains {DOMAINS[0]}..{DOMAINS[-1]} are locked in {folder}'
-        time.sleep(0.1)
-
-
 @pytest.fixture
 def free_domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A ROS domain id that no other test of this user has at the same time; also in ROS_DOMAIN_ID, for child processes."""
-    with _locked_domain() as domain:
+    with locked_domain() as domain:
         monkeypatch.setenv('ROS_DOMAIN_ID', str(domain))
         yield domain
 
@@ -96,7 +61,7 @@ def free_domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 @pytest.fixture(scope='module')
 def module_domain() -> Iterator[int]:
     """As ``free_domain``, for all tests of a module; not in the environment."""
-    with _locked_domain() as domain:
+    with locked_domain() as domain:
         yield domain
 
 

@@ -1,0 +1,104 @@
+"""Cameras that break, go away or say nothing, cards that are pulled or hang: on doubles here, on a real kernel's devices in the rig."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+
+from nodes.fault_kit import fleet
+from rclpy.logging import LoggingSeverity, get_logger_effective_level, set_logger_level
+
+import faults
+from faults.harness import Trial, fault
+from faults.holdings import frame_mappings, holding, settled_excess, with_slots
+from faults.scarcity import sockets_of
+
+_NODES = ('capture', 'inference')
+CAMERA = ('unplugged', 'silent', 'bad')
+SLOTS = 8
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Nodes of this process say nothing; what they would say is in diagnostics."""
+    before = {name: get_logger_effective_level(name) for name in _NODES}
+    for name in _NODES:
+        set_logger_level(name, LoggingSeverity.FATAL)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            set_logger_level(name, level)
+
+
+@fault('a camera that fails', 'a camera that is unplugged, silent or broken is waited for and comes back by itself; nothing of it stays',
+       staged=False)  # fmt: skip
+def camera(trial: Trial) -> None:
+    with quiet(), sockets_of(trial), fleet(trial.domain, capture={'slots': SLOTS}) as nodes:
+        before = with_slots(holding(os.getpid()), SLOTS)
+        for mode in CAMERA[:2] if trial.short else CAMERA * 4:
+            nodes.camera.mode = mode
+            nodes.until(lambda: (nodes.reader.level('capture: camera') or 0) > 0, f'{mode} is said')
+            nodes.camera.mode = ''
+            nodes.well('capture: camera')
+            processed = nodes.inference.processed
+            nodes.until(lambda: nodes.inference.processed > processed + 5, 'detections')  # noqa: B023
+        captured = nodes.capture._counters.total().captured
+        trial.outcome.frames_in, trial.outcome.frames_out = captured, nodes.inference.processed
+        trial.note('openings of the camera', nodes.capture._counters.openings)
+        trial.leaked(settled_excess(before, lambda: holding(os.getpid())))
+        trial.must_be_zero('frames that failed', nodes.inference.failed)
+    trial.leaked(settled_excess({}, lambda: {'frame mappings afterwards': frame_mappings(os.getpid())}))
+
+
+@fault('an accelerator that fails', 'a card that is pulled or late costs frames, each counted, and never the node; it is taken up again',
+       staged=False)  # fmt: skip
+def accelerator(trial: Trial) -> None:
+    with quiet(), sockets_of(trial), fleet(trial.domain, capture={'slots': SLOTS}, inference={'timeout': 0.2}) as nodes:
+        before = with_slots(holding(os.getpid()), SLOTS)
+        for _ in range(trial.times(1, 6)):
+            nodes.accelerator.present = False
+            nodes.until(lambda: nodes.inference.scheduler.state.recovering, 'the loss is noticed')
+            nodes.accelerator.present = True
+            nodes.until(lambda: not nodes.inference.scheduler.state.recovering, 'it is back')
+            lost = nodes.inference.failed
+            nodes.accelerator.job_s = 0.5
+            nodes.until(lambda: nodes.inference.failed > lost, 'a frame is late')  # noqa: B023
+            nodes.accelerator.job_s = 0.0
+            processed = nodes.inference.processed
+            nodes.until(lambda: nodes.inference.processed > processed + 10, 'detections')  # noqa: B023
+        submitted = nodes.inference.processed + nodes.inference.failed
+        trial.outcome.frames_in, trial.outcome.frames_out = submitted, nodes.inference.processed
+        trial.outcome.drops['failed, counted'] = nodes.inference.failed
+        trial.leaked(settled_excess(before, lambda: holding(os.getpid())))
+    trial.leaked(settled_excess({}, lambda: {'frame mappings afterwards': frame_mappings(os.getpid())}))
+
+
+@fault('devices of a real kernel', 'jobs that fail, cards and cameras that are pulled, consumers killed with imports: frames go on, '
+       'the kernel keeps no dma-buf and no attachment', staged=False, long_only=True)  # fmt: skip
+def rig(trial: Trial) -> None:
+    from rig import Rig, RigUnavailable
+    from rig.guest import camera_kit
+
+    machine = Rig()
+    try:
+        kernel = machine.prepare()
+    except RigUnavailable as error:
+        if os.environ.get('ZC_RIG') == 'required':
+            raise
+        trial.absent(f'no kernel rig here: {error}')
+    command = [sys.executable, str(faults.TEST / 'rig' / 'guest' / 'camera_checks.py'), 'the graph survives', 'a graph that never got']
+    result = machine.run(command, timeout=480, out_dir=trial.folder, vivid=camera_kit.VIVID)
+    try:
+        found: dict[str, str] = json.loads((trial.folder / 'camera_checks.json').read_text(encoding='utf-8'))
+    except FileNotFoundError:
+        raise AssertionError(result.report()) from None
+    trial.note('kernel', kernel.version)
+    trial.note('faults in the guest', len(found))
+    for name, text in found.items():
+        trial.must_be_zero(f'{name}: {text}', bool(text))
+    trial.must_be_zero('complaints of the kernel', len(result.complaints))
+    trial.must(len(found) > 10, 'checks that did not run')

@@ -1,0 +1,109 @@
+"""What a process holds, read from outside in ``/proc``: descriptors by kind, threads, mappings of frames, sockets, memory."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+FRAME = '/memfd:zc_frame (deleted)'
+_PAGE = os.sysconf('SC_PAGESIZE')
+# The middleware maps a file for each participant that it sees and keeps those of a killed one for its lease of 20 s; it binds sockets.
+_MIDDLEWARE = ('/dev/shm/', 'inet')
+
+
+def _unix_sockets() -> set[str]:
+    """Inodes."""
+    return {line.split()[6] for line in Path('/proc/net/unix').read_text(encoding='utf-8').splitlines()[1:]}
+
+
+def _kind(target: str, unix: Collection[str]) -> str:
+    if target.startswith('socket:['):
+        return 'unix socket' if target[8:-1] in unix else 'inet socket'
+    if target.startswith('pipe:['):
+        return 'pipe'
+    if target.startswith(('/memfd:', '/dev/', 'anon_inode:')):
+        return target.removesuffix(' (deleted)')
+    return 'file'
+
+
+def descriptors(pid: int) -> Counter[str]:
+    """How many of each kind: a path, ``anon_inode:[eventfd]``, ``unix socket``."""
+    found: Counter[str] = Counter()
+    folder = Path(f'/proc/{pid}/fd')
+    unix = _unix_sockets()
+    for entry in os.listdir(folder):
+        with suppress(OSError):  # closed meanwhile; of our own process, the listing's
+            found[_kind(os.readlink(folder / entry), unix)] += 1
+    return found
+
+
+def threads(pid: int) -> int:
+    """How many."""
+    return len(os.listdir(f'/proc/{pid}/task'))
+
+
+def frame_mappings(pid: int) -> int:
+    """Mappings of frame buffers."""
+    return Path(f'/proc/{pid}/maps').read_text(encoding='utf-8', errors='replace').count(FRAME)
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory that is its own and in use: without what libraries and frames share with others."""
+    resident, shared = (int(number) for number in Path(f'/proc/{pid}/statm').read_text(encoding='ascii').split()[1:3])
+    return (resident - shared) * _PAGE
+
+
+def frame_buffers(pids: Collection[int]) -> set[int]:
+    """Inodes of the frame buffers that some of these processes keep alive: what there is of them in the kernel."""
+    found: set[int] = set()
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for entry in Path(f'/proc/{pid}/fd').iterdir():
+                with suppress(OSError):
+                    if os.readlink(entry).startswith(FRAME):
+                        found.add(entry.stat().st_ino)
+            for line in Path(f'/proc/{pid}/maps').read_text(encoding='utf-8', errors='replace').splitlines():
+                if FRAME in line:
+                    found.add(int(line.split()[4]))
+    return found
+
+
+def is_ours(kind: str) -> bool:
+    """Whether a descriptor is the package's doing, or its user's, not the middleware's."""
+    return not kind.startswith(_MIDDLEWARE)
+
+
+def holding(pid: int) -> Counter[str]:
+    """Descriptors, threads and mappings by kind; the least of some looks, since a frame on its way has some for a moment."""
+    looks = []
+    for _ in range(12):
+        found = Counter({f'fd {kind}': count for kind, count in descriptors(pid).items() if is_ours(kind)})
+        found['threads'], found['frame mappings'] = threads(pid), frame_mappings(pid)
+        looks.append(found)
+        time.sleep(0.004)
+    least = looks[0]
+    for look in looks[1:]:
+        least &= look
+    return least
+
+
+def with_slots(held: Counter[str], slots: int) -> Counter[str]:
+    """A slot costs a descriptor, a mapping and the mapping's descriptor at its first use in a process, whenever that is."""
+    return held | Counter({'frame mappings': slots, 'fd /memfd:zc_frame': 2 * slots})
+
+
+def excess(before: Mapping[str, int], now: Mapping[str, int]) -> Counter[str]:
+    """What is held more than *before*."""
+    return Counter(now) - Counter(before)
+
+
+def settled_excess(before: Mapping[str, int], look: Callable[[], Mapping[str, int]], patience_s: float = 20.0) -> Counter[str]:
+    """What is still held more than *before* after some patience: threads end, sockets close and memory is unmapped in their own time."""
+    deadline = time.monotonic() + patience_s
+    while (found := excess(before, look())) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found

@@ -1,0 +1,128 @@
+"""SIGKILL at random moments, with leases held in other processes, and how everybody else gets on."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from memory_link import line, start
+from nodes.container_kit import Container, client, install
+
+from faults.harness import Trial, fault
+from faults.holdings import frame_mappings, holding, settled_excess
+from faults.scarcity import sockets_of
+from faults.stage import CAMERA
+from faults.witness import Witness, until
+
+
+class Forker:
+    """A process that forks consumers on command, each in milliseconds; see ``test/link/shared_memory/link_process.py``."""
+
+    def __init__(self, socket: Path, mode: str, count: int) -> None:
+        self.process: subprocess.Popen[str] = start('link_process.py', 'consumers', socket, mode, count)
+
+    def fork(self) -> int:
+        """A new consumer's pid."""
+        assert self.process.stdin is not None
+        self.process.stdin.write('\n')
+        self.process.stdin.flush()
+        return int(line(self.process))
+
+    def __enter__(self) -> Forker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            stream.close()
+        self.process.terminate()
+        self.process.wait(20.0)
+
+
+def served(pid: int) -> bool:
+    """Whether that process has mapped a frame."""
+    return frame_mappings(pid) > 0
+
+
+@fault('consumers killed with leases', 'a killed consumer costs its own frames only: its leases come back, nobody else misses a frame')
+def consumers(trial: Trial) -> None:
+    stage = trial.stage
+    taken = int(stage.witness.values('capture: link').get('leases_taken_back', '0'))
+    kills = trial.times(6, 60)
+    with Forker(stage.socket(), 'hold', 2) as victims:
+        for _ in range(kills):
+            pid = victims.fork()
+            if trial.random.random() < 0.8:
+                stage.meanwhile(lambda pid=pid: served(pid), 'the victim has a frame')  # type: ignore[misc]
+            time.sleep(trial.random.uniform(0.0, 0.08))
+            os.kill(pid, signal.SIGKILL)
+    stage.holders()
+    back = int(stage.witness.values('capture: link').get('leases_taken_back', '0')) - taken
+    trial.note('kills', kills)
+    trial.note('leases taken back', back)
+    trial.must(back >= kills // 3, 'kills that hit no lease: the fault did not happen')
+
+
+@fault('inference killed', 'a killed inference node costs the camera nothing; its successor detects again by itself')
+def inference(trial: Trial) -> None:
+    stage = trial.stage
+    for _ in range(trial.times(1, 6)):
+        time.sleep(trial.random.uniform(0.0, 0.3))
+        stage.inference.kill()
+        began = time.monotonic()
+        stage.start('inference')
+        stage.witness.expect(1, 1)
+        trial.worst('from the start to the first detection, s', time.monotonic() - began)
+        stage.read_logs()
+
+
+@fault('capture killed', 'consumers of a killed camera process find its successor; nothing of the old buffers stays, no frame is converted')
+def capture(trial: Trial) -> None:
+    stage = trial.stage
+    for _ in range(trial.times(1, 6)):
+        time.sleep(trial.random.uniform(0.0, 0.3))
+        stage.read_logs()
+        stage.capture.kill()
+        stage.meanwhile(lambda: not frame_mappings(os.getpid()), 'nothing of it is mapped here')
+        stage.meanwhile(lambda: not frame_mappings(stage.inference.pid), 'nothing of it is mapped in the inference node')
+        began = time.monotonic()
+        stage.start('capture')
+        ready = time.monotonic()
+        stage.witness.expect(1, 1)
+        trial.worst('from ready to the first detection, s', time.monotonic() - ready)
+        trial.worst('from the start to ready, s', ready - began)
+
+
+@fault('container killed', 'a killed container of components is replaced; consumers elsewhere go on, its sockets go with the next start',
+       staged=False)  # fmt: skip
+def container(trial: Trial) -> None:
+    installed = trial.folder / 'i'
+    installed.mkdir()
+    install(installed)
+    with sockets_of(trial):
+        Witness(trial.domain).close()  # loads what is loaded once
+        held = holding(os.getpid())
+        witness = Witness(trial.domain)
+        try:
+            for _ in range(trial.times(1, 4)):
+                with Container(installed, trial.domain) as running, client(trial.domain) as caller:
+                    for plugin, values in (('ours::CaptureNode', CAMERA), ('ours::InferenceNode', {'model': 'hog'})):
+                        loaded = caller.load(plugin, 'ours', parameters=values)
+                        assert loaded.success, loaded.error_message
+                    witness.expect(5, 3)
+                    time.sleep(trial.random.uniform(0.0, 0.2))
+                    os.killpg(running.pid, signal.SIGKILL)
+                    running.process.wait(20.0)
+                    until(lambda: not frame_mappings(os.getpid()), 'nothing of it is mapped here')
+            trial.must_be_zero('frames with wrong pixels', witness.wrong_pixels)
+            trial.must_be_zero('frames out of order', witness.disorder)
+            trial.note('frames received', witness.received)
+        finally:
+            witness.close()
+            gc.collect()
+        trial.leaked(settled_excess(held, lambda: holding(os.getpid())))
+        trial.must(len(list((installed / 'sockets').glob('*.sock'))) <= 1, 'sockets of killed containers that a successor left')

@@ -1,0 +1,100 @@
+"""What came of a fault, as ``build/faults/result.json`` has it; ``result.schema.json`` is its format."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+VERSION = 1
+SCHEMA = Path(__file__).with_name('result.schema.json')
+HELD, BROKEN, ABSENT = 'held', 'broken', 'absent'
+
+
+@dataclass
+class Outcome:
+    """One fault's.
+
+    :ivar promise: what has to hold, in words.
+    :ivar status: ``held``, ``broken``, or ``absent``: it could not be done here, *reason* says why.
+    :ivar frames_in: frames that the camera published while it was looked at; 0 where none were meant to flow.
+    :ivar frames_out: of these, those that the witness received or that were detected on.
+    :ivar drops: the others, by reason.
+    :ivar leaks: what was held more than before, by kind, in all processes that live on.
+    :ivar zero: everything else that must be zero.
+    :ivar figures: what was measured besides; no bar.
+    """
+
+    name: str
+    group: str
+    promise: str
+    status: str = HELD
+    reason: str = ''
+    seconds: float = 0.0
+    frames_in: int = 0
+    frames_out: int = 0
+    drops: Counter[str] = field(default_factory=Counter)
+    leaks: Counter[str] = field(default_factory=Counter)
+    zero: Counter[str] = field(default_factory=Counter)
+    figures: dict[str, float | str] = field(default_factory=dict)
+
+    def judge(self) -> None:
+        """Broken, if anything isn't zero that must be."""
+        wrong = [f'{count} {kind}' for counts in (self.leaks, self.zero) for kind, count in counts.items() if count]
+        if wrong:
+            self.status = BROKEN
+            self.reason = '; '.join(filter(None, [self.reason, ', '.join(wrong)]))
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**vars(self), **{name: dict(getattr(self, name)) for name in ('drops', 'leaks', 'zero', 'figures')}}
+
+
+@dataclass(frozen=True)
+class Result:
+    """All of a run.
+
+    :ivar short: the reduced form, as in CI.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    short: bool
+    seed: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether no promise was broken. What is absent is said, and isn't broken."""
+        return all(outcome.status != BROKEN for outcome in self.outcomes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            'version': VERSION,
+            'date': datetime.now(timezone.utc).date().isoformat(),
+            'short': self.short,
+            'seed': self.seed,
+            'machine': {'kernel': platform.release(), 'cpus': os.cpu_count() or 0, 'python': platform.python_version()},
+            'pass': self.holds,
+            'faults': [outcome.as_dict() for outcome in self.outcomes],
+        }
+
+    def write(self, path: Path) -> None:
+        """As JSON."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(self.as_dict(), indent=1) + '\n', encoding='utf-8')
+
+    def table(self) -> str:
+        """For people: a line for each fault."""
+        lines = [f'{"fault":<46} {"s":>6} {"in":>7} {"out":>7} {"dropped":>8} {"leaks":>6}  verdict']
+        for each in self.outcomes:
+            numbers = f'{each.seconds:6.1f} {each.frames_in:7d} {each.frames_out:7d} {each.drops.total():8d} {each.leaks.total():6d}'
+            lines.append(f'{each.group + ": " + each.name:<46} {numbers}  {each.status}{": " * bool(each.reason)}{each.reason}')
+        broken = sum(each.status == BROKEN for each in self.outcomes)
+        absent = sum(each.status == ABSENT for each in self.outcomes)
+        lines.append(f'{len(self.outcomes)} faults, {broken} broken promises, {absent} absent')
+        return '\n'.join(lines)

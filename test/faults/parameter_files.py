@@ -1,0 +1,135 @@
+"""Garbage in place of a parameter file: a program ends with 2 and one line that says what is wrong, or starts, where nothing is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+if __name__ == '__main__':
+    sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
+
+from faults.file_garbage import garbage
+from faults.harness import Trial, fault
+from faults.program import Running
+from faults.scarcity import sockets_of
+
+PROGRAMS = ('capture_node', 'inference_node', 'overlay_node', 'perception')
+_TIMEOUT_S = 30.0
+
+
+def verdict(program: str, code: int, output: str) -> str:
+    """What is wrong with how a program took it; empty: nothing."""
+    if 'Traceback' in output:
+        return 'a traceback'
+    if code == 0:
+        return ''
+    if code != 2:
+        return f'exit code {code}'
+    errors = [line for line in output.splitlines() if ' error: ' in line]
+    if len(errors) != 1 or not output.rstrip().endswith(errors[0]):
+        return f'{len(errors)} lines that say what is wrong'
+    return '' if errors[0].startswith(f'{program}: error: ') else 'a line that does not begin as the others'
+
+
+@fault('garbage for a parameter file', 'whatever a parameter file holds, the program ends with 2 and one line, or runs; never a traceback',
+       staged=False)  # fmt: skip
+def files(trial: Trial) -> None:
+    with sockets_of(trial):
+        paths = []
+        for number, content in enumerate(garbage(trial.times(24, 300), trial.random)):
+            paths.append(trial.folder / f'{number}.yaml')
+            paths[-1].write_bytes(content)
+        ends: Counter[str] = Counter()
+        # As a user starts it, a process of its own; most of them forked from one that has imported everything, which is the same but quick.
+        for path in paths[: trial.times(2, 12)]:
+            program = trial.random.choice(PROGRAMS)
+            with Running(program, '--ros-args', '--params-file', str(path), domain=trial.domain) as running:
+                running.start()
+                _judge(trial, ends, program, path, running)
+        command = [sys.executable, __file__, str(trial.random.randrange(1 << 30)), *map(str, paths[trial.times(2, 12) :])]
+        done = subprocess.run(
+            command, env=os.environ | {'ROS_DOMAIN_ID': str(trial.domain)}, capture_output=True, text=True, timeout=600.0, check=False
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        for line in done.stdout.splitlines():
+            kind, _, text = line.partition('\t')
+            ends[kind] += 1
+            if kind == 'wrong':
+                trial.must_be_zero(text, 1)
+        for kind, count in sorted(ends.items()):
+            trial.note(f'ended with {kind}' if kind.isdigit() else kind, count)
+        trial.must(ends.total() == len(paths), 'files that nobody read')
+        trial.must(ends['2'] > len(paths) // 2, 'files that are no garbage')
+
+
+def _judge(trial: Trial, ends: Counter[str], program: str, path: Path, running: Running) -> None:
+    deadline = time.monotonic() + _TIMEOUT_S
+    while running.alive and ']: ready' not in running.output and time.monotonic() < deadline:
+        time.sleep(0.01)
+    code = running.end() if running.alive else running.process.returncode
+    running._reader.join(5.0)
+    ends[str(code)] += 1
+    if wrong := verdict(program, code, running.output):
+        trial.must_be_zero(f'{program}, {path.read_bytes()!r:.300}: {wrong}: {running.output[-300:]}', 1)
+
+
+def _forked(program: str, path: str) -> tuple[int, str]:
+    """The exit code and the output of a child that runs *program*."""
+    output = Path(path).with_suffix('.out')
+    pid = os.fork()
+    if not pid:
+        try:
+            from zc_perception.nodes import programs
+
+            fd = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            os.dup2(fd, 1)
+            os.dup2(fd, 2)
+            sys.argv = [program, '--ros-args', '--params-file', path]
+            sys.stdout = sys.stderr = os.fdopen(1, 'w', buffering=1, closefd=False)
+            code = getattr(programs, program)()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+            code = 1
+        os._exit(code)
+    deadline, asked = time.monotonic() + _TIMEOUT_S, False
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status), output.read_text(encoding='utf-8', errors='replace') if output.exists() else ''
+        ready = output.exists() and ']: ready' in output.read_text(encoding='utf-8', errors='replace')
+        if ready and not asked:
+            os.kill(pid, signal.SIGINT)
+            asked = True
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+            deadline += 1e9
+        time.sleep(0.005)
+
+
+def main() -> None:
+    """``python parameter_files.py SEED FILE …``: a line for each, the exit code, or what is wrong."""
+    import random
+
+    from zc_perception.nodes import programs
+
+    assert programs
+    rng = random.Random(int(sys.argv[1]))
+    for path in sys.argv[2:]:
+        program = rng.choice(PROGRAMS)
+        code, output = _forked(program, path)
+        wrong = verdict(program, code, output)
+        said = ' '.join(f'{program}, {Path(path).read_bytes()!r:.400}: {wrong}: {output[-400:]}'.split())
+        print(f'wrong\t{said}' if wrong else code, flush=True)
+
+
+if __name__ == '__main__':
+    main()

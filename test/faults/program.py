@@ -1,0 +1,67 @@
+"""The package's console scripts as a user would start them, for faults: with variables, wrappers and signals of one's own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+
+from nodes.programs import BIN, Program, environment
+
+
+class Running(Program):
+    """A program; its output is collected. Ends with SIGKILL, where nobody has ended it before.
+
+    :param wrapper: command in front, such as ``unshare``.
+    :param variables: of its environment.
+    """
+
+    def __init__(self, name: str, *args: str, domain: int, variables: Mapping[str, str] | None = None, wrapper: Sequence[str] = ()) -> None:
+        command = [sys.executable, *args] if name == 'python' else [str(BIN / name), *args]
+        self.process = subprocess.Popen(
+            [*wrapper, *command], env=environment(domain) | dict(variables or {}), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            stdin=subprocess.PIPE, text=True, errors='replace', start_new_session=True,
+        )  # fmt: skip
+        self.lines: list[str] = []
+        self._ready = threading.Event()
+        self._ready_marks: tuple[str, ...] = ()
+        self._reader = threading.Thread(target=self._read, name='program output', daemon=True)
+
+    @property
+    def pid(self) -> int:
+        """Of the program; of its wrapper, where there is one that doesn't exec it."""
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs, or is stopped."""
+        return self.process.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal."""
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait."""
+        self.process.kill()
+        self.process.wait(20.0)
+        self._reader.join(5.0)
+
+    def end(self, timeout_s: float = 20.0) -> int:
+        """SIGINT; the exit code, or that of SIGKILL where it didn't end in time."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.interrupt(timeout_s)
+        self.kill()
+        return int(self.process.returncode)
+
+    def __exit__(self, *exception: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # a wrapper's child, too
+        super().__exit__(*exception)
+        if self.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()

@@ -1,0 +1,245 @@
+"""Nothing left: descriptors (RLIMIT_NOFILE), address space (RLIMIT_AS), disk (a small tmpfs). The kernel says no, to programs that run.
+
+Limits are lowered and lifted from outside, by prlimit(2); only the soft one, which needs no privilege.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState
+from memory_link import RawPeer
+from nodes.programs import parameters
+from std_srvs.srv import Trigger
+
+from faults.harness import Trial, fault
+from faults.program import Running
+from faults.witness import Witness, until
+from zc_perception.camera.recording import RecordingReader
+from zc_perception.link.shared_memory.codes import MessageType
+
+
+@contextlib.contextmanager
+def limited(pid: int, which: int, soft: int) -> Iterator[None]:
+    """A process's soft limit, lower for a while."""
+    before = resource.prlimit(pid, which)
+    resource.prlimit(pid, which, (soft, before[1]))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(pid, which, before)
+
+
+def no_descriptor(pid: int) -> contextlib.AbstractContextManager[None]:
+    """Every new descriptor is EMFILE: the lowest free number is beyond the limit."""
+    used: set[int] = _descriptors(pid)
+    before: set[int] = set()
+    while used != before:  # who has just gone is still being closed
+        time.sleep(0.2)
+        used, before = _descriptors(pid), used
+    return limited(pid, resource.RLIMIT_NOFILE, next(number for number in range(len(used) + 1) if number not in used))
+
+
+def _descriptors(pid: int) -> set[int]:
+    return {int(name) for name in os.listdir(f'/proc/{pid}/fd')}
+
+
+def address_space(pid: int) -> int:
+    """In use, in bytes."""
+    return int(Path(f'/proc/{pid}/statm').read_text(encoding='ascii').split()[0]) * os.sysconf('SC_PAGESIZE')
+
+
+@fault('EMFILE in capture', 'without a descriptor left the camera serves whoever is in, and lets in who waits as soon as it can')
+def emfile_capture(trial: Trial) -> None:
+    stage, witness = trial.stage, trial.stage.witness
+    path = stage.socket()
+    for _ in range(trial.times(1, 5)):
+        with contextlib.ExitStack() as ending:
+            with no_descriptor(stage.capture.pid):
+                peers = [ending.enter_context(RawPeer.connected(path)) for _ in range(3)]
+                for peer in peers:
+                    peer.hello(name='late')
+                before = witness.received
+                stage.meanwhile(lambda: witness.received >= before + 30, 'frames go on')  # noqa: B023
+                trial.must(all(peer.nothing_there() for peer in peers), 'peers that were accepted without a descriptor')
+            for peer in peers:
+                trial.must(peer.receive_type() == MessageType.WELCOME, 'peers that were not let in afterwards')
+    stage.meanwhile(lambda: int(witness.values('capture: link').get('refused_descriptors', '0')) > 0, 'it is counted')
+
+
+@fault('EMFILE in inference', 'a consumer without a descriptor left lives on without frames, says why, and heals when there are some')
+def emfile_inference(trial: Trial) -> None:
+    stage, witness = trial.stage, trial.stage.witness
+    for _ in range(trial.times(1, 4)):
+        with no_descriptor(stage.inference.pid):
+            # New buffers come with descriptors.
+            assert stage.change('capture', 'deactivate') and stage.change('capture', 'activate')
+            before = witness.received
+            stage.meanwhile(lambda: witness.received >= before + 60, 'others get frames')  # noqa: B023
+            trial.must(stage.inference.alive, 'consumers that ended')
+            stage.meanwhile(lambda: (witness.level('inference: link') or 0) > 0 or (witness.level('inference: detections') or 0) > 0,
+                            'it is said')  # fmt: skip
+            trial.note('what is said', f'{witness.text("inference: link")} / {witness.text("inference: detections")}')
+        began = time.monotonic()
+        witness.expect(1, 1)
+        trial.worst('healed within, s', time.monotonic() - began)
+
+
+HUGE = {'pattern': 'counter', 'width': 7680, 'height': 4320, 'framerate': 2.0, 'slots': 3, 'heap': 'memfd', 'quarantine': 0.2}
+ROOMY = {'pattern': 'counter', 'width': 1280, 'height': 720, 'framerate': 20.0, 'slots': 24, 'heap': 'memfd', 'quarantine': 0.2}
+
+
+@fault('ENOMEM in inference', 'a consumer that can not map a frame loses that frame, counts it and says why; it detects again when it can',
+       staged=False, long_only=True)  # fmt: skip
+def enomem_inference(trial: Trial) -> None:
+    with sockets_of(trial), contextlib.ExitStack() as ending:
+        witness = Witness(trial.domain, frames=False)
+        ending.callback(witness.close)
+        capture = ending.enter_context(Running('capture_node', *parameters(**ROOMY, autostart=False), domain=trial.domain))
+        inference = ending.enter_context(Running('inference_node', *parameters(model='road', threads=1), domain=trial.domain))
+        capture.start('[capture]: ready')
+        inference.start('[inference]: ready')
+        for transition in (Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_ACTIVATE):
+            assert _change(witness, transition)
+        until(lambda: witness.detections > 5, 'detections')
+        for _ in range(trial.times(1, 4)):
+            assert _change(witness, Transition.TRANSITION_DEACTIVATE)
+            time.sleep(0.3)
+            # Room for what Python and the middleware need in passing, not for another picture of 1.4 MB.
+            with limited(inference.pid, resource.RLIMIT_AS, address_space(inference.pid) + 1_000_000):
+                assert _change(witness, Transition.TRANSITION_ACTIVATE)
+                witness.forget_diagnostics()
+                until(lambda: (witness.level('inference: accelerator') or 0) > 0, lambda: f'it is said: {witness.describe()}')
+                trial.note('what is said', witness.text('inference: accelerator'))
+                trial.must(inference.alive and capture.alive, 'programs that ended')
+            detected, began = witness.detections, time.monotonic()
+            until(lambda: witness.detections > detected + 3, 'detections again')  # noqa: B023
+            trial.worst('healed within, s', time.monotonic() - began)
+        for program in (inference, capture):
+            trial.must(program.end() == 0, 'programs that did not end with 0')
+            trial.must_be_zero('tracebacks', program.output.count('Traceback'))
+
+
+@fault('ENOMEM in capture', 'a camera process without memory for its buffers lives on, says why, and streams when there is some',
+       staged=False)  # fmt: skip
+def enomem_capture(trial: Trial) -> None:
+    with sockets_of(trial), contextlib.ExitStack() as ending:
+        witness = Witness(trial.domain, frames=False)
+        ending.callback(witness.close)
+        capture = ending.enter_context(Running('capture_node', *parameters(**HUGE, autostart=False), domain=trial.domain))
+        capture.start('[capture]: ready')
+        for _ in range(trial.times(1, 4)):
+            # Room for the threads' stacks, without which the C library aborts the process, and for no picture of 50 MB.
+            with limited(capture.pid, resource.RLIMIT_AS, address_space(capture.pid) + 30_000_000):
+                # What fails first depends on what the allocator has left: a transition, then it says so, or the camera's first frame.
+                steps = (Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_ACTIVATE)
+                part = 'camera' if all(_change(witness, step) for step in steps) else 'lifecycle'
+                until(lambda: witness.level(f'capture: {part}') == 2, lambda: f'it is said: {witness.describe()}')  # noqa: B023
+                trial.note('what is said', witness.text(f'capture: {part}'))
+                trial.must(capture.alive, 'programs that ended')
+            began = time.monotonic()
+            if part == 'lifecycle':
+                assert all(_change(witness, step) for step in steps), witness.describe()
+            until(lambda: witness.text('capture: camera').startswith('streaming'), lambda: f'it streams: {witness.describe()}')
+            trial.worst('healed within, s', time.monotonic() - began)
+            assert _change(witness, Transition.TRANSITION_DEACTIVATE) and _change(witness, Transition.TRANSITION_CLEANUP)
+        trial.must(capture.end() == 0, 'programs that did not end with 0')
+        trial.must_be_zero('tracebacks', capture.output.count('Traceback'))
+
+
+def _change(witness: Witness, transition: int) -> bool:
+    request = ChangeState.Request(transition=Transition(id=transition))
+    return bool(witness.call(ChangeState, '/capture/change_state', request).success)
+
+
+@contextlib.contextmanager
+def sockets_of(trial: Trial) -> Iterator[Path]:
+    """A folder for sockets, in the environment."""
+    folder = trial.folder / 's'
+    folder.mkdir(mode=0o700, exist_ok=True)
+    names = {'ZC_RUNTIME_DIR': str(folder), 'ROS_HOME': str(trial.folder), 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}
+    before = {name: os.environ.get(name) for name in names}
+    os.environ |= names
+    try:
+        yield folder
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def small_disk(folder: Path, options: str, afterwards: str = '') -> list[str]:
+    """A command that runs another one with a small tmpfs at *folder*, which nobody else sees."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rights = '-m' if os.geteuid() == 0 else '-Urm'
+    script = f'mount -t tmpfs -o mode=0700,{options} tmpfs "$0" || exit 77; "$@"; code=$?; {afterwards or ":"}; exit $code'
+    return ['unshare', rights, 'sh', '-c', script, str(folder)]
+
+
+def _can_mount(folder: Path) -> str:
+    """Why no small disk can be made; empty: it can."""
+    if shutil.which('unshare') is None:
+        return 'there is no unshare(1)'
+    done = subprocess.run([*small_disk(folder, 'size=64k'), 'true'], capture_output=True, text=True, check=False)
+    return '' if done.returncode == 0 else f'no tmpfs can be mounted: {done.stderr.strip()}'
+
+
+@fault('ENOSPC under a recorder', 'a full disk ends the recording with one line, and what there is can be played; the camera goes on')
+def enospc_recorder(trial: Trial) -> None:
+    disk, copy = trial.folder / 'd', trial.folder / 'copy.zcr'
+    if why := _can_mount(disk):
+        trial.absent(why)
+    wrapper = small_disk(disk, 'size=1m', f'cp "{disk}/a.zcr" "{copy}"')
+    with Running('zc_record', *parameters(path=f'{disk}/a.zcr'), domain=trial.stage.domain, wrapper=wrapper) as recorder:
+        recorder.start()
+        trial.stage.meanwhile(lambda: not recorder.alive, 'the recorder ends')
+        trial.must(recorder.process.returncode == 1, 'exit codes other than 1')
+        trial.must('No space left on device' in recorder.output, f'ends without the reason: {recorder.output[-800:]}')
+        trial.must_be_zero('tracebacks', recorder.output.count('Traceback'))
+    with RecordingReader(copy) as recording:
+        frames = len(recording)
+        trial.must(all(recording.read_planes(number) is not None for number in range(frames)), 'frames that can not be read')
+    trial.note('frames in the recording', frames)
+    trial.must(frames > 5, 'recordings that can not be played')
+
+
+@fault('ENOSPC for sockets and snapshots', 'no room for a socket ends the program with one line; none for a snapshot is an answer',
+       staged=False)  # fmt: skip
+def enospc_others(trial: Trial) -> None:
+    disk = trial.folder / 'd'
+    if why := _can_mount(disk):
+        trial.absent(why)
+    with sockets_of(trial), contextlib.ExitStack() as ending:
+        # The folder itself is the only inode.
+        sockets = Running(
+            'capture_node', *parameters(**ROOMY), domain=trial.domain, variables={'ZC_RUNTIME_DIR': str(disk)},
+            wrapper=small_disk(disk, 'size=64k,nr_inodes=1'),
+        )  # fmt: skip
+        ending.enter_context(sockets)
+        sockets.start()
+        witness = Witness(trial.domain, frames=False)
+        ending.callback(witness.close)
+        camera = Running(
+            'capture_node', *parameters(**ROOMY, snapshot_folder=disk), domain=trial.domain, wrapper=small_disk(disk, 'size=64k')
+        )
+        ending.enter_context(camera)
+        camera.start('[capture]: ready')
+        for _ in range(trial.times(1, 5)):
+            answer = witness.call(Trigger, '/capture/snapshot', Trigger.Request())
+            trial.must(not answer.success and 'No space left on device' in answer.message, f'snapshots on a full disk: {answer.message}')
+        until(lambda: witness.text('capture: camera').startswith('streaming'), 'it streams')
+        sockets.process.wait(30.0)
+        trial.must(sockets.process.returncode == 2, f'exit codes other than 2: {sockets.process.returncode}')
+        until(lambda: 'No space left' in sockets.output, lambda: f'one line with the reason: {sockets.output}', 5.0)
+        for program in (sockets, camera):
+            trial.must_be_zero('tracebacks', program.output.count('Traceback'))
+        said = [line for line in sockets.output.splitlines() if 'error:' in line]
+        trial.must(len(said) == 1, 'more or less than one line')

@@ -1,0 +1,234 @@
+"""What faults happen to: ``capture_node`` and ``inference_node`` as programs of their own that share frames by rung 2, and the witness.
+
+Books are kept over each fault. What the camera published stands in its frame log, which is read from outside and outlives the process;
+what the witness received and what the link says that it dropped must add up to it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState
+from nodes.programs import parameters
+
+from faults.holdings import frame_buffers, holding, settled_excess, with_slots
+from faults.program import Running
+from faults.witness import NAME, Witness, until
+from zc_perception.observe.frame_log_reading import FrameLogReader, RecordKind, find_frame_logs
+
+if TYPE_CHECKING:
+    from faults.harness import Trial
+
+SLOTS = 24
+CAMERA = {'camera': 'synthetic', 'pattern': 'counter', 'width': 128, 'height': 128, 'framerate': 60.0, 'slots': SLOTS, 'quarantine': 0.2,
+          'heap': 'memfd'}  # fmt: skip
+MODEL = {'model': 'hog', 'copy_free': 'required'}
+_TRANSITIONS = {
+    name: getattr(Transition, f'TRANSITION_{name.upper()}') for name in ('configure', 'activate', 'deactivate', 'cleanup')
+}  # fmt: skip
+_HOLDER = re.compile(r'([^,]+?) holds (\d+) for')
+_KNOWN = {'capture', 'inference', 'overlay', NAME}
+
+
+@dataclass(frozen=True)
+class Account:
+    """How things stood before.
+
+    :ivar held: by role, what its process holds.
+    :ivar lines: by role, how much it had said.
+    """
+
+    held: dict[str, Counter[str]]
+    lines: dict[str, int]
+
+
+class Stage:
+    """See the module.
+
+    :param folder: for sockets, logs and ROS_HOME; its name must be short.
+    """
+
+    def __init__(self, folder: Path, domain: int) -> None:
+        self.folder = folder
+        self.domain = domain
+        self.sockets = folder / 's'
+        self.sockets.mkdir(mode=0o700, exist_ok=True)
+        self._logs: dict[int, FrameLogReader] = {}
+        self._published: list[int] = []
+        self.programs: dict[str, Running] = {}
+        self._before = {name: os.environ.get(name) for name in ('ZC_RUNTIME_DIR', 'ROS_HOME', 'ROS_AUTOMATIC_DISCOVERY_RANGE')}
+        os.environ |= {'ZC_RUNTIME_DIR': str(self.sockets), 'ROS_HOME': str(folder), 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}
+        try:
+            self.start('capture')
+            self.start('inference')
+            self.witness = Witness(domain)
+            self.whole()
+            self.first = self.account()
+        except BaseException:
+            for program in self.programs.values():
+                program.__exit__()
+            raise
+
+    def start(self, role: str, variables: dict[str, str] | None = None) -> Running:
+        """Start ``capture`` or ``inference``, in place of the one that has ended."""
+        values: dict[str, Any] = CAMERA if role == 'capture' else MODEL
+        program = Running(f'{role}_node', *parameters(**values), domain=self.domain, variables=variables)
+        self.programs[role] = program
+        if role == 'capture' and hasattr(self, 'witness'):
+            self.witness.new_life()
+        program.start(f'[{role}]: ready')
+        return program
+
+    @property
+    def capture(self) -> Running:
+        """The camera's process."""
+        return self.programs['capture']
+
+    @property
+    def inference(self) -> Running:
+        """The consumer's process."""
+        return self.programs['inference']
+
+    def socket(self) -> Path:
+        """Where the camera's process listens now."""
+        from zc_perception.link.shared_memory.socket_folder import is_dead
+
+        return until(lambda: next((p for p in self.sockets.glob('*.sock') if is_dead(p) is False), None), 'a socket')  # type: ignore[no-any-return]
+
+    def pids(self) -> dict[str, int]:
+        """Of all processes, by role."""
+        return {'witness': os.getpid()} | {role: program.pid for role, program in self.programs.items() if program.alive}
+
+    def change(self, role: str, transition: str) -> bool:
+        """``ros2 lifecycle set``."""
+        request = ChangeState.Request(transition=Transition(id=_TRANSITIONS[transition]))
+        return bool(self.witness.call(ChangeState, f'/{role}/change_state', request).success)
+
+    # The books.
+
+    def read_logs(self) -> None:
+        """Take note of what the camera's process has published; often enough that its log doesn't go round meanwhile."""
+        pid = self.capture.pid
+        if pid not in self._logs and self.capture.alive:
+            for log in find_frame_logs(pids=[pid]):
+                if log.role == 'capture':
+                    self._logs[pid] = log
+                else:
+                    log.close()
+        for log_pid, log in list(self._logs.items()):
+            self._published += [record.captured_ns for record in log.read() if record.kind is RecordKind.PUBLISHED]
+            if not log.alive:
+                log.close()
+                del self._logs[log_pid]
+
+    def holders(self) -> dict[str, int]:
+        """Who holds slots of the camera, but for those who may, as its diagnostics say it from now on."""
+        self.witness.forget_diagnostics()
+        values = until(lambda: self.witness.values('capture: pool'), 'diagnostics of the pool')
+        held = {name.strip(): int(count) for name, count in _HOLDER.findall(values['holders'])}
+        return {name: count for name, count in held.items() if name.partition('#')[0].split(':')[0].strip('/') not in _KNOWN}
+
+    def whole(self) -> None:
+        """Until everything flows.
+
+        :raises AssertionError: it doesn't.
+        """
+        for role, program in self.programs.items():
+            assert program.alive, f'{role} has ended with {program.process.returncode}:\n{program.output[-2000:]}'
+        self.witness.expect(5, 3)
+
+    def account(self) -> Account:
+        """Open the books."""
+        self.witness.begin()
+        self._published = self._published[-1000:]
+        self.read_logs()
+        return Account(
+            {role: with_slots(holding(pid), SLOTS) for role, pid in self.pids().items()},
+            {role: len(program.lines) for role, program in self.programs.items()},
+        )
+
+    def settle(self, trial: Trial, before: Account, *, final: bool = False) -> None:
+        """Close the books of a fault: everything flows again, nothing is held, and every frame is accounted for."""
+        self.whole()
+        self.balance(trial)
+        for role, pid in self.pids().items():
+            # Of a killed publisher a connection is kept until the graph forgets it, after 20 s; the last fault looks at that once for all.
+            found = settled_excess(before.held[role], lambda pid=pid: holding(pid), 1.0 if trial.short and not final else 30.0)  # type: ignore[misc]
+            if final or not trial.short:
+                trial.leaked(Counter({f'{role}: {kind}': count for kind, count in found.items()}))
+            elif found:
+                trial.note(f'{role} holds for a while', ', '.join(f'{count} {kind}' for kind, count in found.items()))
+        pids = self.pids().values()
+        trial.leaked(settled_excess({'frame buffers': SLOTS}, lambda: {'frame buffers': len(frame_buffers(pids))}))
+        if final or not trial.short:
+            leases = settled_excess({}, self.holders, 5.0)
+            trial.leaked(Counter({f'leases of {holder}': count for holder, count in leases.items()}))
+        for role, program in self.programs.items():
+            said = ''.join(program.lines[before.lines[role] :] if len(program.lines) >= before.lines[role] else program.lines)
+            trial.must_be_zero('tracebacks', said.count('Traceback'))
+        trial.must_be_zero('sockets that nobody listens at', self._dead_sockets())
+
+    def _dead_sockets(self) -> int:
+        from zc_perception.link.shared_memory.socket_folder import is_dead
+
+        return sum(is_dead(path) is True for path in self.sockets.glob('*.sock'))
+
+    def balance(self, trial: Trial) -> None:
+        """Frames in, frames out, drops by reason, since :meth:`account`."""
+        witness = self.witness
+        stretches = witness.finish()
+        self.read_logs()
+        if stretches:
+            self.meanwhile(lambda: self._published and self._published[-1] >= stretches[-1].last_ns, "the last frame's record")
+            # Who is killed between publishing a frame and noting it has published it.
+            received = {captured for stretch in stretches for captured in stretch.captured}
+            published = received.union(self._published)
+            # Between two stretches the witness had no connection: to a camera that was gone, or has other buffers now.
+            came = [captured for captured in published if stretches[0].first_ns <= captured <= stretches[-1].last_ns]
+            seen = sum(any(stretch.first_ns <= captured <= stretch.last_ns for stretch in stretches) for captured in came)
+            dropped = sum(stretch.dropped for stretch in stretches)
+            trial.frames(len(came), len(received), newest_wins=dropped, not_connected=len(came) - seen)
+        assert witness.frames is not None
+        trial.must_be_zero('frames with wrong pixels', witness.wrong_pixels)
+        trial.must_be_zero('frames out of order', witness.disorder)
+        trial.must_be_zero('detections out of order', witness.detection_disorder)
+        trial.must_be_zero('conversions', witness.frames.statistics().conversions)
+        trial.worst('longest pause of frames, s', witness.longest_gap_s)
+        trial.worst('longest pause of detections, s', witness.longest_detection_gap_s)
+
+    def meanwhile(self, condition: Callable[[], Any], what: str, patience_s: float = 60.0) -> Any:
+        """As :func:`until`, with the books kept."""
+
+        def look() -> Any:
+            self.read_logs()
+            return condition()
+
+        return until(look, what, patience_s)
+
+    def close(self) -> None:
+        """End everything."""
+        self.witness.close()
+        for program in self.programs.values():
+            if program.alive:
+                program.end()
+            program.__exit__()
+        for log in self._logs.values():
+            log.close()
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

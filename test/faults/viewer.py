@@ -1,0 +1,49 @@
+"""A consumer for the soak: takes the frames of several cameras by rung 2 and holds some of each, until somebody kills it.
+
+``python viewer.py HELD TOPIC …`` prints ``holding`` once it holds a frame of each topic.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from functools import partial
+from pathlib import Path
+
+if __name__ == '__main__':
+    sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
+
+import rclpy
+from rclpy.node import Node
+
+from zc_perception.frame import Frame
+from zc_perception.link.endpoints.frame_subscription import FrameSubscription
+
+
+def main() -> None:
+    """Until killed."""
+    held, topics = int(sys.argv[1]), sys.argv[2:]
+    rclpy.init(args=['--ros-args', '--log-level', 'error'])
+    node = Node('soak_viewer', enable_rosout=False, start_parameter_services=False)
+    kept: dict[str, deque[Frame]] = {topic: deque() for topic in topics}
+    said = False
+
+    def take(topic: str, frame: Frame) -> None:
+        nonlocal said
+        mine = kept[topic]
+        if len(mine) >= held:
+            mine.popleft().release()
+        with frame.map() as planes:
+            assert planes[0].shape
+        mine.append(frame.share())
+        if not said and all(kept.values()):
+            said = True
+            print('holding', flush=True)
+
+    subscriptions = [FrameSubscription(node, topic, partial(take, topic), held=held + 1, copy_free_required=True) for topic in topics]
+    assert subscriptions
+    rclpy.spin(node)
+
+
+if __name__ == '__main__':
+    main()

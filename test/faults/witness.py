@@ -1,0 +1,239 @@
+"""Somebody else's node that looks on: takes every frame by rung 2 and reads its number from the pixels, counts detections.
+
+A buffer that is written while it is held, a frame that comes twice or in the wrong order, a stamp that goes back: the witness sees it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.logging import LoggingSeverity, set_logger_level
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from vision_msgs.msg import Detection2DArray
+
+from zc_perception.camera.pattern import read_counter
+from zc_perception.frame import Frame
+from zc_perception.link.endpoints.frame_subscription import FrameSubscription
+
+WAIT_S = 60.0
+NAME = 'fault_witness'
+STRANGE = 'strange'
+"""The frame_id of detections that are not the camera's."""
+
+
+def until(condition: Callable[[], Any], what: str | Callable[[], str], patience_s: float = WAIT_S) -> Any:
+    """What *condition* returns once that is true.
+
+    :raises AssertionError: not in time.
+    """
+    deadline = time.monotonic() + patience_s
+    while not (result := condition()):
+        assert time.monotonic() < deadline, f'{what() if callable(what) else what}: not within {patience_s:g} s'
+        time.sleep(0.005)
+    return result
+
+
+@dataclass
+class Stretch:
+    """Frames of one connection and one life of the camera's buffers.
+
+    :ivar captured: when each frame that was received was captured.
+    :ivar dropped: by the link, before the last frame and behind the first one.
+    """
+
+    first_ns: int
+    dropped_before: int
+    connection: int
+    last_ns: int = 0
+    captured: list[int] = field(default_factory=list)
+    dropped: int = 0
+    sequence: int = -1
+    inodes: set[int] = field(default_factory=set)
+
+
+class Witness:
+    """See the module. A context of its own, an executor's thread, and one for frames.
+
+    :param wrong_pixels: frames whose picture isn't the one that their descriptor says.
+    :param disorder: frames that came twice or too late.
+    """
+
+    def __init__(self, domain: int, topic: str = 'image_raw', *, frames: bool = True) -> None:
+        self._context = rclpy.Context()
+        rclpy.init(context=self._context, domain_id=domain)
+        self.node = Node(NAME, context=self._context)
+        set_logger_level(NAME, LoggingSeverity.ERROR)
+        self._lock = threading.Lock()
+        self.stretches: list[Stretch] = []
+        self.received = self.wrong_pixels = self.disorder = self.detections = self.detection_disorder = 0
+        self.longest_gap_s = self.longest_detection_gap_s = 0.0
+        self._last_frame_s = self._last_detection_s = 0.0
+        self.last_stamp_ns = self.last_detection_ns = 0
+        self.delay_s = 0.0
+        """How long it looks at each frame: longer than a frame's time, and it loses some."""
+        self._statuses: dict[str, DiagnosticStatus] = {}
+        self._news = 0
+        self._clients: dict[str, Any] = {}
+        self._stop = threading.Event()
+        self.node.create_subscription(DiagnosticArray, '/diagnostics', self._on_diagnostics, 100)
+        self.node.create_subscription(Detection2DArray, 'detections', self._on_detections, QoSProfile(depth=100))
+        self.frames = FrameSubscription(self.node, topic, depth=2, held=2, copy_free_required=True) if frames else None
+        self._links: Any = None if self.frames is None else self.frames._remote  # its connections are counted there
+        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self.node)
+        self._threads = [threading.Thread(target=self._spin, name='witness executor', daemon=True)]
+        if frames:
+            self._threads.append(threading.Thread(target=self._take, name='witness frames', daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def _spin(self) -> None:
+        with contextlib.suppress(ExternalShutdownException):
+            self._executor.spin()
+
+    def _take(self) -> None:
+        assert self.frames is not None
+        while not self._stop.is_set():
+            frame = self.frames.queue.get(0.1)
+            if frame is not None:
+                with frame:
+                    self._look(frame)
+
+    def _look(self, frame: Frame) -> None:
+        assert self.frames is not None
+        data = frame.data
+        with frame.map() as planes:
+            code = read_counter(planes[0])
+        now, dropped = time.monotonic(), self.frames.statistics().dropped
+        connection = sum(each.connections for each in self._links.statistics().values())
+        wrong = code is None or code.counter != data.sequence & 0xFFFFFFFF or code.stamp_ns != frame.header.stamp_ns
+        inode = data.buffers[0].identity.inode
+        with self._lock:
+            current = self.stretches[-1] if self.stretches else None
+            new_buffers = current is not None and data.sequence <= current.sequence and inode not in current.inodes
+            if current is None or new_buffers or connection != current.connection:
+                current = Stretch(data.captured_ns, dropped, connection)
+                self.stretches.append(current)
+            self.disorder += data.sequence <= current.sequence or frame.header.stamp_ns <= self.last_stamp_ns
+            current.sequence, current.last_ns = data.sequence, data.captured_ns
+            current.dropped = dropped - current.dropped_before
+            current.captured.append(data.captured_ns)
+            current.inodes.add(inode)
+            self.wrong_pixels += wrong
+            self.received += 1
+            self.last_stamp_ns = frame.header.stamp_ns
+            if self._last_frame_s:
+                self.longest_gap_s = max(self.longest_gap_s, now - self._last_frame_s)
+            self._last_frame_s = now
+        if self.delay_s:
+            self._stop.wait(self.delay_s)
+
+    def _on_detections(self, message: Detection2DArray) -> None:
+        stamp = message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec
+        now = time.monotonic()
+        if message.header.frame_id == STRANGE:
+            return
+        with self._lock:
+            self.detections += 1
+            self.detection_disorder += stamp <= self.last_detection_ns
+            self.last_detection_ns = stamp
+            if self._last_detection_s:
+                self.longest_detection_gap_s = max(self.longest_detection_gap_s, now - self._last_detection_s)
+            self._last_detection_s = now
+
+    def _on_diagnostics(self, message: DiagnosticArray) -> None:
+        with self._lock:
+            self._statuses.update({status.name: status for status in message.status})
+            self._news += 1
+
+    def new_life(self) -> None:
+        """The camera's process is another one: its stamps begin anew."""
+        with self._lock:
+            self.last_stamp_ns = self.last_detection_ns = 0
+
+    def begin(self) -> None:
+        """Forget what was counted: what comes from now on belongs to the next fault."""
+        with self._lock:
+            self.stretches = []
+            self.wrong_pixels = self.disorder = self.detection_disorder = 0
+            self.longest_gap_s = self.longest_detection_gap_s = 0.0
+            self._last_frame_s = self._last_detection_s = time.monotonic()
+
+    def finish(self) -> list[Stretch]:
+        """The stretches since :meth:`begin`."""
+        with self._lock:
+            found, self.stretches = self.stretches, []
+            return found
+
+    def expect(self, frames: int = 3, detections: int = 2) -> None:
+        """So many more come."""
+        wanted = self.received + frames, self.detections + detections
+        until(lambda: self.received >= wanted[0] and self.detections >= wanted[1], lambda: f'frames and detections ({self.describe()})')
+
+    def describe(self) -> str:
+        """For messages."""
+        link = '' if self.frames is None else f'{self.frames.statistics().rung}: {self.frames.statistics().reason}; '
+        with self._lock:
+            bad = {name: status.message for name, status in self._statuses.items() if self._level(status)}
+        return f'{link}{self.received} frames, {self.detections} detections, {bad}'
+
+    @staticmethod
+    def _level(status: DiagnosticStatus) -> int:
+        return status.level if isinstance(status.level, int) else status.level[0]
+
+    def level(self, name: str) -> int | None:
+        """Of a part: 0 OK, 1 WARN, 2 ERROR; ``None``: it hasn't said anything yet."""
+        with self._lock:
+            status = self._statuses.get(name)
+        return None if status is None else self._level(status)
+
+    def text(self, name: str) -> str:
+        """A part's sentence."""
+        with self._lock:
+            return str(self._statuses[name].message) if name in self._statuses else ''
+
+    def values(self, name: str) -> dict[str, str]:
+        """A part's figures; empty while it hasn't said anything."""
+        with self._lock:
+            status = self._statuses.get(name)
+            return {} if status is None else {pair.key: pair.value for pair in status.values}
+
+    def forget_diagnostics(self) -> None:
+        """Only what is said from now on counts."""
+        with self._lock:
+            self._statuses = {}
+
+    def call(self, kind: Any, service: str, request: Any, patience_s: float = WAIT_S) -> Any:
+        """Ask a service.
+
+        :raises AssertionError: no answer.
+        """
+        client = self._clients.get(service)
+        if client is None:
+            client = self._clients[service] = self.node.create_client(kind, service)
+        assert client.wait_for_service(patience_s), f'no service {service}'
+        future = client.call_async(request)
+        until(future.done, f'the answer of {service}', patience_s)
+        return future.result()
+
+    def close(self) -> None:
+        """End."""
+        self._stop.set()
+        self._executor.shutdown(timeout_sec=2.0)
+        for thread in self._threads:
+            thread.join(5.0)
+        if self.frames is not None:
+            self.frames.destroy()
+        self.node.destroy_node()
+        self._context.try_shutdown()
+        # A queue's descriptors end with its last reference.
+        self.frames = self._links = None
