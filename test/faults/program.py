@@ -45,6 +45,13 @@ class Running(Program):
         """A signal."""
         self.process.send_signal(number)
 
+    def ended(self) -> bool:
+        """Whether it has ended, and all that it said has been read."""
+        if self.alive:
+            return False
+        self._reader.join(5.0)
+        return True
+
     def kill(self) -> None:
         """SIGKILL, and wait."""
         self.process.kill()

@@ -21,6 +21,7 @@ from nodes.programs import parameters
 from std_srvs.srv import Trigger
 
 from faults.harness import Trial, fault
+from faults.holdings import frame_mappings
 from faults.program import Running
 from faults.witness import Witness, until
 from zc_perception.camera.recording import RecordingReader
@@ -80,9 +81,11 @@ def emfile_capture(trial: Trial) -> None:
 def emfile_inference(trial: Trial) -> None:
     stage, witness = trial.stage, trial.stage.witness
     for _ in range(trial.times(1, 4)):
+        # New buffers come with descriptors; those of the old ones go first, or there would be room.
+        assert stage.change('capture', 'deactivate')
+        stage.meanwhile(lambda: not frame_mappings(stage.inference.pid), 'the old buffers are gone')
         with no_descriptor(stage.inference.pid):
-            # New buffers come with descriptors.
-            assert stage.change('capture', 'deactivate') and stage.change('capture', 'activate')
+            assert stage.change('capture', 'activate')
             before = witness.received
             stage.meanwhile(lambda: witness.received >= before + 60, 'others get frames')  # noqa: B023
             trial.must(stage.inference.alive, 'consumers that ended')
@@ -200,7 +203,7 @@ def enospc_recorder(trial: Trial) -> None:
     wrapper = small_disk(disk, 'size=1m', f'cp "{disk}/a.zcr" "{copy}"')
     with Running('zc_record', *parameters(path=f'{disk}/a.zcr'), domain=trial.stage.domain, wrapper=wrapper) as recorder:
         recorder.start()
-        trial.stage.meanwhile(lambda: not recorder.alive, 'the recorder ends')
+        trial.stage.meanwhile(recorder.ended, 'the recorder ends')
         trial.must(recorder.process.returncode == 1, 'exit codes other than 1')
         trial.must('No space left on device' in recorder.output, f'ends without the reason: {recorder.output[-800:]}')
         trial.must_be_zero('tracebacks', recorder.output.count('Traceback'))

@@ -210,7 +210,11 @@ class Stage:
             self.read_logs()
             return condition()
 
-        return until(look, what, patience_s)
+        def describe() -> str:
+            last = {role: program.output[-600:] for role, program in self.programs.items()}
+            return f'{what} ({self.witness.describe()}; said at last: {last})'
+
+        return until(look, describe, patience_s)
 
     def close(self) -> None:
         """End everything."""
