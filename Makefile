@@ -7,7 +7,7 @@ RUN = .venv/bin/python
 
 # The rooms below ROS: plain Python, fully typed.
 TYPED = $(addprefix zc_perception/,pixel memory negotiation camera npu detection frame.py mapping.py frame_queue.py lookout.py link/shared_memory \
-	verify/evidence verify/doctor) $(wildcard zc_perception/verify/*.py zc_perception/observe/frame_*.py zc_perception/observe/t*.py)
+	verify/evidence verify/doctor) $(wildcard zc_perception/link/announcement*.py zc_perception/verify/*.py zc_perception/observe/frame_*.py zc_perception/observe/t*.py)
 # What talks to ROS, and so is tested on a second distribution.
 ROS_TESTS = $(addprefix test/,environment link nodes)
 

@@ -94,6 +94,7 @@ class Soak:
     """What came of it.
 
     :ivar minutes: those after the warm-up.
+    :ivar missed: what the last consumer said that was killed without frames.
     """
 
     minutes: list[Minute] = field(default_factory=list)
@@ -103,6 +104,7 @@ class Soak:
     longest_pause_s: float = 0.0
     exit_code: int | None = None
     tracebacks: int = 0
+    missed: str = ''
 
     def judge(self) -> None:
         """From the minutes."""
@@ -246,6 +248,7 @@ def soak(
             holds = any('holding' in text for text in viewer.lines)
             if now >= kill_at and (holds or now >= kill_at + MOST_PATIENCE_S):
                 kills, attempts = kills + holds, attempts + 1
+                found.missed = found.missed if holds else viewer.output[-1500:]
                 viewer.kill()
                 viewer.__exit__()
                 viewer, kill_at = None, now + KILL_EVERY_S
@@ -290,7 +293,7 @@ def four_cameras(trial: Trial) -> None:
     trial.note('longest pause of detections, s', found.longest_pause_s)
     trial.note('memory, MB', last.memory_mb)
     trial.note('kills', last.attempts)
-    trial.must(last.kills > 0 and last.kills * 2 >= last.attempts, 'kills that hit no frame')
+    trial.must(last.kills > 0 and last.kills * 2 >= last.attempts, f'kills that hit no frame: {found.missed}')
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -23,7 +23,7 @@ from zc_perception.link.endpoints.frame_subscription import FrameSubscription
 def main() -> None:
     """Until killed."""
     held, topics = int(sys.argv[1]), sys.argv[2:]
-    rclpy.init(args=['--ros-args', '--log-level', 'error'])
+    rclpy.init()
     node = Node('soak_viewer', enable_rosout=False, start_parameter_services=False)
     kept: dict[str, deque[Frame]] = {topic: deque() for topic in topics}
     said = False

@@ -76,9 +76,12 @@ class Announcements:
     def __init__(self) -> None:
         self._known: dict[str, Announcement] = {}
 
-    def add(self, announcement: Announcement) -> None:
-        """Take note of one; a publisher's later one replaces its earlier. One that makes no sense is as good as none."""
-        if not announcement.sensible:
+    def add(self, announcement: Announcement, *, again: bool = True) -> None:
+        """Take note of one; a publisher's later one replaces its earlier. One that makes no sense is as good as none.
+
+        :param again: it is newer than what is known of the publisher.
+        """
+        if not announcement.sensible or (announcement.publisher_id in self._known and not again):
             return
         self._known.pop(announcement.publisher_id, None)
         self._known[announcement.publisher_id] = announcement

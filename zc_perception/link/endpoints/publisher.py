@@ -15,6 +15,7 @@ from std_msgs.msg import String
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
 from zc_perception.link.announcement import SUFFIX, Announcement, host_id, new_publisher_id
+from zc_perception.link.announcement_files import remove_announcement, write_announcement
 from zc_perception.link.bus import BUS, BusPublisher
 from zc_perception.link.endpoints.message_writer import ExtraMessage, MessageWriter
 from zc_perception.link.endpoints.qos import ANNOUNCEMENT_QOS, bus_key, link_qos
@@ -123,6 +124,8 @@ class AdaptedPublisher(Generic[T]):
         socket = '' if self._shared_memory is None else str(self._shared_memory.path)
         announcement = Announcement(self.publisher_id, host_id(), socket, width, height, tuple(formats), heap)
         self._announcer.publish(String(data=announcement.to_json()))
+        if socket:
+            write_announcement(announcement, self.topic, self._node.context.get_domain_id())
 
     def convert_by(self, to_ros: Callable[[T], Any]) -> None:
         """Make messages in another way from the next object on. Any thread."""
@@ -196,6 +199,7 @@ class AdaptedPublisher(Generic[T]):
         self._closed = True
         BUS.remove_publisher(self._key, self._bus_publisher)
         if self._shared_memory is not None:
+            remove_announcement(self._shared_memory.path)
             self._shared_memory.close()
         self._writer.close()
         self._node.destroy_publisher(self._announcer)

@@ -15,6 +15,7 @@ from std_msgs.msg import String
 
 from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.announcement import SUFFIX, Announcement, host_id
+from zc_perception.link.announcement_files import read_announcements
 from zc_perception.link.bus import BUS, BusPublisher, BusSubscription
 from zc_perception.link.duplicates import REMEMBERED, DuplicateFilter, message_identity
 from zc_perception.link.endpoints.discovery import Announcements, count_publishers
@@ -24,6 +25,7 @@ from zc_perception.link.endpoints.qos import ANNOUNCEMENTS_QOS, bus_key, link_qo
 from zc_perception.link.endpoints.remote_links import DDS_ONLY, NO_LINKS, RemoteLinks
 from zc_perception.link.rclpy_compat import call_soon, tells_message_info
 from zc_perception.link.rungs import REFUSED, UNMATCHED, Choice, LocalPublisher, TopicView, choose
+from zc_perception.link.shared_memory.socket_folder import default_folder
 from zc_perception.link.type_adapter import Releaser, TypeAdapter
 
 T = TypeVar('T')
@@ -206,6 +208,10 @@ class AdaptedSubscription(Generic[T]):
         count = count_publishers(self._node, self.topic, self._wanted, local)
         own_ids = {publisher.publisher_id for publisher in local}
         announced = self._announcements.known(own_ids)
+        if count.adapted > len(announced) and self._remote not in (NO_LINKS, DDS_ONLY):
+            for announcement in read_announcements(default_folder(), self.topic, self._node.context.get_domain_id()):
+                self._announcements.add(announcement, again=False)
+            announced = self._announcements.known(own_ids)
         # Which of them don't match can't be known from here: then the middleware decides.
         all_match = count.matching == count.adapted
         reachable = [a for a in announced if a.host_id == host_id() and a.socket] if all_match else []

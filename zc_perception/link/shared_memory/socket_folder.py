@@ -14,8 +14,9 @@ from pathlib import Path
 from zc_perception.errors import ConfigError
 
 SUFFIX = '.sock'
-_STARTING = '.starting-'
-_STARTING_LENGTH = len(_STARTING) + 8
+ANNOUNCEMENT_SUFFIX = '.announcement'
+STARTING = '.starting-'
+_STARTING_LENGTH = len(STARTING) + 8
 _SUN_PATH = 107
 _STARTING_S = 60.0
 _BACKLOG = 128
@@ -90,7 +91,7 @@ def listen(path: Path, group: int | None = None) -> socket.socket:
 
     :raises ConfigError: somebody listens there, or the folder can't be written.
     """
-    starting = path.with_name(f'{_STARTING}{os.urandom(4).hex()}')
+    starting = path.with_name(f'{STARTING}{os.urandom(4).hex()}')
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     try:
         if is_dead(path) is False:
@@ -131,14 +132,21 @@ def is_dead(path: Path) -> bool | None:
 
 
 def remove_stale(folder: Path) -> int:
-    """Remove the sockets of killed producers; safe while others start and run. Returns how many."""
+    """Remove the sockets of killed producers, and their announcements; safe while others start and run. Returns how many sockets."""
     removed = 0
-    for path in (*folder.glob(f'*{SUFFIX}'), *folder.glob(f'{_STARTING}*')):
+    for path in (*folder.glob(f'*{SUFFIX}'), *folder.glob(f'{STARTING}*'), *folder.glob(f'*{ANNOUNCEMENT_SUFFIX}')):
         with contextlib.suppress(OSError):
-            # Under its first name a socket refuses connections until it listens.
-            if path.name.startswith(_STARTING) and time.time() - path.lstat().st_mtime < _STARTING_S:
-                continue
-            if is_dead(path):
+            # Under its first name a socket refuses connections until it listens; an announcement is written when it does.
+            young = time.time() - path.lstat().st_mtime < _STARTING_S
+            if path.suffix == ANNOUNCEMENT_SUFFIX:
+                if not young and not os.path.lexists(path.with_suffix(SUFFIX)):
+                    path.unlink()
+            elif path.name.startswith(STARTING):
+                if not young and is_dead(path) is not False:
+                    path.unlink()
+                    removed += 1
+            elif is_dead(path):
+                path.with_suffix(ANNOUNCEMENT_SUFFIX).unlink(missing_ok=True)
                 path.unlink()
                 removed += 1
     return removed
