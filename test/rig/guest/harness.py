@@ -91,12 +91,15 @@ def run(checks: dict[str, Check], results: Path) -> bool:
     outcome: dict[str, str] = {}
     for name, function in checks.items():
         started = time.monotonic()
+        gc.collect()
+        # What an earlier check's threads are just letting go of doesn't count: it would be missed afterwards.
+        time.sleep(0.02)
         fds, buffers = _open_fds(), set(bufinfo())
         try:
             function()
             expect_nothing_left()
             # Soon, not at once: a thread that has just ended something may still be letting go of it.
-            settles(_open_fds, fds, 'open file descriptors')
+            settles(lambda before=fds: _open_fds() - before, set(), 'open file descriptors')
             settles(lambda before=buffers: set(bufinfo()) - before, set(), 'dma-bufs that nobody lets go of')
             outcome[name] = ''
         except Exception:
