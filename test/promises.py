@@ -2,7 +2,7 @@
 
     python test/promises.py        writes the figures of build/faults/result.json, build/faults/soak.csv and build/bench/*.json into it
 
-A row's *measured by* names faults (``kills: capture killed``), ``soak``, or a benchmark's row (``bench link: CASE, VARIANT``).
+A row's *measured by* names faults (``kills: capture killed``), ``soak``, or a benchmark's rows (``bench link: CASE, VARIANT``).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ HERE = Path(__file__).resolve().parent
 FILE = HERE / 'PROMISES.md'
 RESULT = HERE.parent / 'build' / 'faults' / 'result.json'
 SOAK = HERE.parent / 'build' / 'faults' / 'soak.csv'
+BENCH = HERE.parent / 'build' / 'bench'
 COLUMNS = ['id', 'promise', 'held by', 'measured by', 'last figures']
 _MOST = 3
 
@@ -66,9 +67,30 @@ def _figures_of(outcome: Mapping[str, Any]) -> str:
     return ', '.join(found) if outcome['status'] == 'held' else f'**{outcome["status"]}**: {outcome["reason"][:200]}'.replace('|', '/')
 
 
-def measured(result: Mapping[str, Any] | None, minutes: Sequence[Mapping[str, str]]) -> dict[str, str]:
+def _size_and_rate(row: Mapping[str, Any]) -> str:
+    rate = f'at {row["rate_hz"]:g} Hz' if row['rate_hz'] else 'unthrottled'
+    return f'{row["width"]}x{row["height"]} {rate}'
+
+
+def benchmarks(results: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Figures of ``zc_bench``, by what measures them.
+
+    :param results: documents by sub-command.
+    """
+    found: dict[str, list[str]] = {}
+    for name, document in results.items():
+        for row in document['rows']:
+            texts = found.setdefault(f'bench {name}: {row["case"]}, {row["variant"]}', [f'{document["environment"]["date"][:10]}:'])
+            figures = f'median {row["median_us"]:.4g} µs, p99 {row["p99_us"]:.4g}, lost {row["lost_per_cent"]:g} %'
+            texts.append(f'{_size_and_rate(row)} {figures};')
+    return {name: ' '.join(texts).rstrip(';') for name, texts in found.items()}
+
+
+def measured(
+    result: Mapping[str, Any] | None, minutes: Sequence[Mapping[str, str]], bench: Mapping[str, Mapping[str, Any]] | None = None
+) -> dict[str, str]:
     """Figures by what measures them, with their date."""
-    found = {}
+    found = benchmarks(bench or {})
     if result is not None:
         for outcome in result['faults']:
             found[f'{outcome["group"]}: {outcome["name"]}'] = f'{result["date"]}: {_figures_of(outcome)}'
@@ -145,9 +167,11 @@ def main() -> None:
     """Write the figures."""
     result = json.loads(RESULT.read_text(encoding='utf-8')) if RESULT.exists() else None
     minutes = list(csv.DictReader(SOAK.open(encoding='utf-8'))) if SOAK.exists() else []
+    bench = {path.stem: json.loads(path.read_text(encoding='utf-8')) for path in sorted(BENCH.glob('*.json'))}
+    bench = {name: document for name, document in bench.items() if 'rows' in document}
     if result is not None and result['short']:
         sys.exit(f'{RESULT} is of the reduced form; run make faults')
-    FILE.write_text(with_figures(FILE.read_text(encoding='utf-8'), measured(result, minutes)), encoding='utf-8')
+    FILE.write_text(with_figures(FILE.read_text(encoding='utf-8'), measured(result, minutes, bench)), encoding='utf-8')
 
 
 if __name__ == '__main__':

@@ -217,16 +217,18 @@ def test_options_become_the_plan(planned: list[ScalePlan]) -> None:
         '--repetitions',
         '4',
         '--in-step',
+        '--depth',
+        '3',
     ]
     assert program.main(['scale', *arguments, '--delay-ms', '1']) == 0
-    assert planned == [ScalePlan((2, 8), (VGA, FULL_HD), (15.0, 60.0), 3.0, 1.0, 4, True)]
+    assert planned == [ScalePlan((2, 8), (VGA, FULL_HD), (15.0, 60.0), 3.0, 1.0, 4, True, 3)]
     assert program.main(['scale', '--check']) == 1 and planned[-1] == ScalePlan()
 
 
 @pytest.mark.parametrize(
     'arguments',
     [['--seconds', '0'], ['--rates', '0'], ['--rates', 'nan'], ['--cameras', '0'], ['--cameras', '257'], ['--delay-ms', '61'],
-     ['--delay-ms', '-1'], ['--repetitions', '0']],
+     ['--delay-ms', '-1'], ['--repetitions', '0'], ['--depth', '0'], ['--depth', '5']],
 )  # fmt: skip
 def test_numbers_that_make_no_sense(arguments: list[str], planned: list[ScalePlan], capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(['scale', *arguments]) == 2 and planned == []

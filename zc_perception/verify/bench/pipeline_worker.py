@@ -68,6 +68,7 @@ class Graph:
         rate_hz: float,
         delay_s: float,
         parameters: Mapping[str, Any] | None,
+        depth: int = 1,
     ) -> None:
         common: dict[str, Any] = {'context': context, 'namespace': topic, 'ledger': ledger}
         self._delay_ns = round(delay_s * 1e9)
@@ -86,6 +87,8 @@ class Graph:
         self.capture = CaptureNode(camera_factory=lambda identity: self.camera, parameter_overrides=own, **common)
         try:
             values = {'model': MODEL, 'in_flight': _IN_FLIGHT}
+            if depth > 1:
+                values[f'qos_overrides.{self.capture.publisher.topic}.subscription.depth'] = depth
             overrides = [*own, *(Parameter(name, value=value) for name, value in values.items())]
             self.inference = InferenceNode(accelerator_factory=lambda: DelayedAccelerator(delay_s), parameter_overrides=overrides, **common)
         except BaseException:

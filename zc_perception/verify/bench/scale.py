@@ -3,8 +3,9 @@
 A camera is one of pre-filled slots with its own capture and inference node, in-process link, scheduler and an accelerator that completes
 after a set delay; all of them in one process on the first two CPUs. Their frames are spread evenly over the period, about as those of
 free-running cameras are; with ``--in-step`` all come at the same moment, as those of triggered ones: the worst case. The nodes have
-``gc_freeze``, as on a vehicle: a full collection of so many nodes' objects takes longer than a frame's period. A reader in another process
-takes all detections.
+``gc_freeze``, as on a vehicle: a full collection of so many nodes' objects takes longer than a frame's period. Two of a camera's frames may
+wait (``--depth``): a virtual machine's CPU may stand still for nearly a period, after which the next frame is due already; with one place,
+as ``perception`` has by itself, it would replace the one that waits. A reader in another process takes all detections.
 
 For each size and rate the process grows from number to number, and each is given a window: a number holds when no frame was lost in it,
 for whatever reason. A window with a loss is measured again, since it may be another program's (``--repetitions``: windows at most); the
@@ -54,6 +55,7 @@ class ScalePlan:
     :param delay_ms: how long the accelerator takes.
     :param windows: that a number has at most to hold in.
     :param in_step: all cameras have their frames at the same moment.
+    :param depth: so many of a camera's frames may wait for the inference node.
     """
 
     cameras: Sequence[int] = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)
@@ -63,6 +65,7 @@ class ScalePlan:
     delay_ms: float = 2.0
     windows: int = 2
     in_step: bool = False
+    depth: int = 2
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ class Cameras:
         self._plan, self._condition = plan, condition
         environment = plain_environment()
         topic = f'/zc_bench/run_{os.getpid()}/scale_{condition.width}x{condition.height}_{condition.rate_hz:g}'.replace('.', '_')
-        numbers = [str(condition.width), str(condition.height), f'{condition.rate_hz:g}', f'{plan.delay_ms:g}']
+        numbers = [str(condition.width), str(condition.height), f'{condition.rate_hz:g}', f'{plan.delay_ms:g}', str(plan.depth)]
         self.cpus = sorted(os.sched_getaffinity(0))[:_CPUS]
         self._reader = Worker(WORKER, ['reader', topic], environment)
         try:

@@ -12,6 +12,7 @@ from zc_perception.verify.bench.scale import CASE, ScalePlan, measure_scale, var
 
 SIZES = {'vga': VGA, '1080p': FULL_HD, '4k': UHD_4K, '8k': UHD_8K}
 _MOST_CAMERAS = 256
+_MOST_DEPTH = 4
 _SIXTEEN: Key = (CASE, variant(16), *FULL_HD, 30.0)
 _SECONDS = 10.0
 
@@ -34,6 +35,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--seconds', type=float, default=defaults.seconds, help='in which nothing may be lost (default: 10)')
     parser.add_argument('--delay-ms', type=float, default=defaults.delay_ms, help='how long the accelerator takes for a frame (default: 2)')
     parser.add_argument('--in-step', action='store_true', help='all cameras have their frames at the same moment, as triggered ones do')
+    parser.add_argument('--depth', type=int, default=defaults.depth, help='frames of a camera that may wait (default: 2; perception: 1)')
     # Windows of a number in which something was lost.
     parser.set_defaults(repetitions=defaults.windows)
 
@@ -48,6 +50,8 @@ def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
     for cameras in options.cameras:
         if not 1 <= cameras <= _MOST_CAMERAS:
             raise ConfigError(f'--cameras {cameras}: each is 1 to {_MOST_CAMERAS}')
+    if not 1 <= options.depth <= _MOST_DEPTH:
+        raise ConfigError(f'--depth {options.depth}: give 1 to {_MOST_DEPTH}; the camera has 8 slots')
     plan = ScalePlan(
         tuple(sorted(set(options.cameras))),
         tuple(SIZES[size] for size in dict.fromkeys(options.sizes)),
@@ -56,6 +60,7 @@ def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
         options.delay_ms,
         options.repetitions,
         options.in_step,
+        options.depth,
     )
 
     def measure(say: Say) -> Measured:

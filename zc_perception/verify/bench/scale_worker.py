@@ -1,6 +1,6 @@
 """A process of the scale benchmark: ``python -m zc_perception.verify.bench.scale_worker ROLE TOPIC …``.
 
-``cameras TOPIC WIDTH HEIGHT HZ DELAY_MS`` runs a capture and an inference node for each camera, all in this process, as
+``cameras TOPIC WIDTH HEIGHT HZ DELAY_MS DEPTH`` runs a capture and an inference node for each camera, all in this process, as
 ``perception --cameras`` does; it begins with none. ``reader TOPIC`` subscribes to their detections.
 Reads a command per line from standard input, JSON, and answers with a line of JSON.
 
@@ -61,12 +61,12 @@ class Cameras:
     """All cameras of this process, some of them running."""
 
     def __init__(
-        self, context: rclpy.Context, running: ExecutorThread, topic: str, size: tuple[int, int], rate_hz: float, delay_s: float
+        self, context: rclpy.Context, running: ExecutorThread, topic: str, size: tuple[int, int], rate_hz: float, delay_s: float, depth: int
     ) -> None:
         self._context = context
         self._executor = running.executor
         self._topic = topic
-        self._size, self._rate_hz, self._delay_s = size, rate_hz, delay_s
+        self._size, self._rate_hz, self._delay_s, self._depth = size, rate_hz, delay_s, depth
         self._ledger = CopyLedger()
         self._graphs: list[Graph] = []
 
@@ -75,7 +75,7 @@ class Cameras:
         while len(self._graphs) < cameras:
             topic = f'{self._topic}/camera_{len(self._graphs)}'
             try:
-                graph = Graph(self._context, topic, self._ledger, self._size, self._rate_hz, self._delay_s, KNOBS)
+                graph = Graph(self._context, topic, self._ledger, self._size, self._rate_hz, self._delay_s, KNOBS, self._depth)
             except (ZcError, OSError) as error:
                 return {'cameras': len(self._graphs), 'refused': str(error)}
             self._graphs.append(graph)
@@ -190,8 +190,8 @@ def _serve(context: rclpy.Context, role: str, topic: str, *numbers: str) -> None
             running.executor.add_node(node)
             server = Reader(node, topic)
         else:
-            width, height, rate_hz, delay_ms = (float(number) for number in numbers)
-            server = Cameras(context, running, topic, (int(width), int(height)), rate_hz, delay_ms / 1e3)
+            width, height, rate_hz, delay_ms, depth = (float(number) for number in numbers)
+            server = Cameras(context, running, topic, (int(width), int(height)), rate_hz, delay_ms / 1e3, int(depth))
         ending.callback(server.close)
         running.start()
         with terminable():
