@@ -185,12 +185,12 @@ class RecorderNode(PerceptionNode):
         if self._recorder is None or self._closed_recorder is self._recorder:
             return
         self._closed_recorder = self._recorder
-        whole = self._recorder.close()
+        self._recorder.close()
         done = self._recorder.statistics()
         self.get_logger().info(
             f'{done.recorded} frames in {", ".join(done.files) or "no file"}, {done.dropped} left out for the disk, {done.refused} refused'
         )
-        if not whole:
+        if self._recorder.failed:
             self.get_logger().error(done.failure)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import select
 import threading
+import time
 import zlib
 from pathlib import Path
 
@@ -247,6 +249,24 @@ def test_held_frames_outlive_the_producer(pool: BufferPool, server: SharedMemory
     assert mappings_of(inodes[0]) == 2
     shared.release()
     assert mappings_of(inodes[0]) == 1 and mappings_of(inodes[1]) == 1, 'only the producer has them now'
+
+
+def test_without_a_descriptor_it_backs_off_and_connects_later(folder: Path, pool: BufferPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that maintains must not end by it."""
+
+    def none_left(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    server = SharedMemoryServer('camera', PUBLISHER, pool, folder=folder)
+    with server, SharedMemoryClient(server.path, name='npu') as client:
+        with monkeypatch.context() as scarce:
+            scarce.setattr('socket.socket', none_left)
+            delay = client.maintain()
+            assert delay is not None and delay > 0 and not client.connected
+            assert 'Too many open files' in client.last_end and "'ulimit -n'" in client.last_end
+            assert client.statistics().ended['gone'] == 1
+        time.sleep(delay)
+        assert client.maintain() is None and client.connected
 
 
 def test_maintain_connects_when_there_is_somebody_and_backs_off_while_not(folder: Path, pool: BufferPool) -> None:

@@ -159,10 +159,15 @@ class SharedMemoryLinks:
         wanted = {a.publisher_id: a for a in reachable}
         with self._lock:
             gone = [self._links.pop(publisher_id) for publisher_id in list(self._links) if publisher_id not in wanted]
+            unreachable = {}
             for publisher_id, announcement in wanted.items():
-                self._point(publisher_id, announcement)
+                try:
+                    self._point(publisher_id, announcement)
+                except OSError as error:  # this process has no descriptor left; it is asked again
+                    text = f"no link to it: {error.strerror}; raise the limit ('ulimit -n')"
+                    unreachable[publisher_id] = RemotePublisher(publisher_id, RemoteState.CONNECTING, text)
             successor = any(link.client.connected for link in self._links.values())
-            states = {publisher_id: link.state(successor) for publisher_id, link in self._links.items()}
+            states = unreachable | {publisher_id: link.state(successor) for publisher_id, link in self._links.items()}
         for link in gone:
             self._end(link)
         self._look.set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import threading
 import time
 import weakref
@@ -31,9 +32,10 @@ from zc_perception.link.shared_memory.descriptors import (
 )
 from zc_perception.link.shared_memory.errors import PeerGoneError, ProtocolError, RefusedError
 from zc_perception.link.shared_memory.handshake import greet
+from zc_perception.link.shared_memory.peer import Peer
 from zc_perception.link.shared_memory.remote_slots import RemoteSlots
 from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
-from zc_perception.link.shared_memory.wire import Hello
+from zc_perception.link.shared_memory.wire import Hello, Welcome
 from zc_perception.memory.owned_fd import OwnedFd
 
 _FIRST_RETRY_S = 0.02
@@ -141,7 +143,7 @@ class SharedMemoryClient:
                 return
             target, path, hello = self._target, self._path, self._hello
             try:
-                sock, peer, welcome = greet(path, hello, timeout_s, self._allowed_uids)
+                sock, peer, welcome = self._greet(path, hello, timeout_s)
             except ZcError as error:
                 with self._lock:
                     self._count_end(_reason(error), str(error))
@@ -155,6 +157,12 @@ class SharedMemoryClient:
                 slots = RemoteSlots(sock, self._epoll, peer, self.name, welcome.window, hello.requirements)
                 self._epoll.register(sock.fileno(), select.EPOLLIN)
                 self._slots = slots
+
+    def _greet(self, path: Path, hello: Hello, timeout_s: float) -> tuple[socket.socket, Peer, Welcome]:
+        try:
+            return greet(path, hello, timeout_s, self._allowed_uids)
+        except OSError as error:  # this process has no descriptor or no memory left; it may have later
+            raise PeerGoneError(f"no connection to the producer at '{path}': {error.strerror}; raise the limit ('ulimit -n')") from error
 
     def maintain(self, timeout_s: float = HANDSHAKE_S) -> float | None:
         """Connect if that is due: at once after a producer that served us has gone, then less and less often, but at least twice a second;
