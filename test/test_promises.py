@@ -8,7 +8,7 @@ import re
 import pytest
 from faults.outcome import Outcome, Result
 from faults.run_faults import all_faults
-from promises import FILE, Row, measured, problems, rows, with_figures
+from promises import FILE, Row, benchmarks, measured, problems, rows, with_figures
 from test_rules import reference_problem
 
 TEXT = FILE.read_text(encoding='utf-8')
@@ -54,3 +54,15 @@ def test_figures_come_from_the_results() -> None:
     outcome.judge()
     broken = measured(json.loads(json.dumps(Result((outcome,), False, 1).as_dict())), [])
     assert '**broken**: 1 threads' in broken['kills: capture killed']
+
+
+def test_figures_of_benchmarks_name_size_and_rate() -> None:
+    row = {'case': 'link', 'variant': 'shared_memory', 'width': 640, 'height': 480, 'rate_hz': 0.0, 'median_us': 19.42, 'p99_us': 48.3,
+           'lost_per_cent': 0.0}  # fmt: skip
+    document = {'environment': {'date': '2026-11-21T10:00:00'}, 'rows': [row, {**row, 'rate_hz': 30.0}]}
+    found = benchmarks({'link': document})
+    assert found == {
+        'bench link: link, shared_memory': '2026-11-21: 640x480 unthrottled median 19.42 µs, p99 48.3, lost 0 %; '
+        '640x480 at 30 Hz median 19.42 µs, p99 48.3, lost 0 %'
+    }
+    assert measured(None, [], {'link': document}) == found
