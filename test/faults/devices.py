@@ -46,8 +46,10 @@ def camera(trial: Trial) -> None:
             nodes.well('capture: camera')
             processed = nodes.inference.processed
             nodes.until(lambda: nodes.inference.processed > processed + 5, 'detections')  # noqa: B023
-        captured = nodes.capture._counters.total().captured
-        trial.outcome.frames_in, trial.outcome.frames_out = captured, nodes.inference.processed
+        captured, link = nodes.capture._counters.total().captured, nodes.inference.subscription
+        nodes.until(lambda: nodes.inference.processed + link.statistics().dropped >= captured, 'every frame so far is accounted for')
+        dropped = link.statistics().dropped
+        trial.frames(captured, captured - dropped, newest_wins=dropped)
         trial.note('openings of the camera', nodes.capture._counters.openings)
         trial.leaked(settled_excess(before, lambda: holding(os.getpid())))
         trial.must_be_zero('frames that failed', nodes.inference.failed)
