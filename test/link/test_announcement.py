@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from dataclasses import asdict
 from typing import Any
 
@@ -99,3 +101,14 @@ def test_the_json_has_the_pinned_keys() -> None:
 def test_publishers_differ_and_the_host_stays() -> None:
     assert new_publisher_id() != new_publisher_id()
     assert host_id() == host_id() != ''
+
+
+def test_the_host_stays_the_same_when_nothing_can_be_opened_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = host_id()
+
+    def none_left(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr('io.open', none_left)
+    monkeypatch.setattr('builtins.open', none_left)
+    assert host_id() == here

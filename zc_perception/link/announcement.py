@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -73,7 +74,13 @@ def new_publisher_id() -> str:
 def host_id() -> str:
     """The same for all processes of one boot of one kernel, hence of all containers on it; not reversible to the machine's id."""
     try:
-        boot = Path('/proc/sys/kernel/random/boot_id').read_text(encoding='ascii').strip()
+        boot = _boot_id()
     except OSError:
         boot = str(uuid.getnode())
     return hashlib.sha256(boot.encode()).hexdigest()[:32]
+
+
+@functools.cache
+def _boot_id() -> str:
+    """Read once: a process that runs out of descriptors later is not on another host for it."""
+    return Path('/proc/sys/kernel/random/boot_id').read_text(encoding='ascii').strip()
