@@ -66,16 +66,20 @@ def message(stamp_ns: int, *boxes: tuple[float, float, float, float, str, float]
 def picture_of(viewer: Viewer, stamps: list[int], *boxes: tuple[float, float, float, float, str, float]) -> Image:
     """What becomes of these boxes in some frame."""
     viewer.pictures.clear()
-    sent: set[int] = set()
+    # Frames that nobody has sent boxes for yet: pictures of what was sent before may still come.
+    sent, before = set[int](), stamps[-1] if stamps else 0
 
-    def drawn() -> bool:
-        if stamps and stamps[-1] not in sent:
+    def drawn() -> Image | None:
+        if stamps and stamps[-1] > before and stamps[-1] not in sent:
             sent.add(stamps[-1])
             viewer.detections.publish(message(stamps[-1], *boxes))
-        return any(picture.header.stamp.sec * 10**9 + picture.header.stamp.nanosec in sent for picture in viewer.pictures)
+        ours = (picture for picture in viewer.pictures if picture.header.stamp.sec * 10**9 + picture.header.stamp.nanosec in sent)
+        return next(ours, None)
 
-    viewer.until(drawn, 'a picture')
-    return viewer.pictures[-1]
+    viewer.until(lambda: drawn() is not None, 'a picture')
+    picture = drawn()
+    assert picture is not None
+    return picture
 
 
 def shows_good_box(picture: Image) -> bool:
