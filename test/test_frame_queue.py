@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -192,3 +193,33 @@ def test_at_its_end_a_queue_that_somebody_keeps_has_no_descriptor_of_sources() -
     assert len(os.listdir('/proc/self/fd')) == before
     queue.end()
     source.close()
+
+
+def test_a_queue_that_ends_at_any_moment_of_a_get_is_no_error_in_it() -> None:
+    """Between its look at the queue and its poll the descriptor must not go, nor be another file's."""
+    errors: list[BaseException] = []
+
+    def get(queue: FrameQueue) -> None:
+        try:
+            assert queue.get(30.0) is None
+        except BaseException as error:
+            errors.append(error)
+
+    before, interval = len(os.listdir('/proc/self/fd')), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for turn in range(500):
+            queue, source = FrameQueue(1), _Nothing()
+            queue.attach(source)
+            waiting = threading.Thread(target=get, args=(queue,))
+            waiting.start()
+            for _ in range(turn % 50 * 4):
+                pass
+            queue.end()
+            waiting.join(10.0)
+            assert not waiting.is_alive()
+            source.close()
+            del queue
+    finally:
+        sys.setswitchinterval(interval)
+    assert errors == [] and len(os.listdir('/proc/self/fd')) == before

@@ -149,10 +149,7 @@ class KeepLastQueue(Generic[T]):
                 # Nearly always there is nothing yet, and a source takes longer to say so than poll to find out that there is.
                 entry = self._take() if self._entries or self._signalled or self._wanted() else None
                 if entry is None and not self._closed:
-                    try:
-                        epoll.poll(timeout_s)
-                    except ValueError:  # it has ended just now
-                        return None
+                    epoll.poll(timeout_s)
                     # What costs a frame its microseconds comes first: one from another process.
                     for receive in self._receivers:
                         entry = receive()
@@ -222,9 +219,8 @@ class KeepLastQueue(Generic[T]):
         """Close, and the sources' descriptor at once, whoever may still refer to the queue. A :meth:`get` that waits returns ``None``."""
         self.close()
         with self._lock:
-            epoll, self._epoll = self._epoll, None
-        if epoll is not None:
-            epoll.close()
+            # Its last reference closes it: whoever polls it just now has one, and must not find another file under its number.
+            self._epoll = None
 
 
 class FrameQueue(KeepLastQueue[Frame]):

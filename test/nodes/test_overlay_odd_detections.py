@@ -145,8 +145,9 @@ def test_a_picture_that_can_not_be_drawn_is_a_warning_until_the_next_ones_can(fr
             return fed
 
         monkeypatch.setattr(Painter, 'paint', refuse)
-        viewer.until(feed(lambda: verdict(overlay).level is Level.WARN), 'a warning')
+        viewer.until(feed(lambda: 'could not be drawn' in verdict(overlay).message), 'a warning')
         status = verdict(overlay)
+        assert status.level is Level.WARN
         assert 'picture(s) could not be drawn lately, last: ValueError: no such colour: ?' in status.message
         assert status.advice == 'look at boxes and class_ids: ros2 topic echo /detections'
         monkeypatch.setattr(Painter, 'paint', paint)
@@ -166,8 +167,8 @@ def test_a_frame_that_can_not_be_kept_costs_that_picture(free_domain: int) -> No
             raise MemoryError('no room')
 
         overlay._history.keep = refuse  # type: ignore[method-assign]
-        viewer.until(lambda: verdict(overlay).level is Level.WARN, 'a warning')
-        assert 'could not be drawn lately, last: MemoryError: no room' in verdict(overlay).message
+        viewer.until(lambda: 'could not be drawn lately, last: MemoryError: no room' in verdict(overlay).message, 'a warning')
+        assert verdict(overlay).level is Level.WARN
         overlay._history.keep = keep  # type: ignore[method-assign]
         assert shows_good_box(picture_of(viewer, stamps, GOOD))
         viewer.until(lambda: verdict(overlay).level is Level.OK, 'no warning any more')
