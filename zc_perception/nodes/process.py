@@ -9,6 +9,7 @@ import select
 import signal
 import sys
 import threading
+import time
 import traceback
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -21,7 +22,7 @@ from rclpy.node import Node
 from rclpy.utilities import remove_ros_args
 
 from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError
-from zc_perception.link.rclpy_compat import call_soon, init_without_signal_handlers
+from zc_perception.link.rclpy_compat import InvalidHandle, call_soon, init_without_signal_handlers
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.nodes.liveness import Liveness
 from zc_perception.nodes.parameter_sources import check_parameter_sources, keys_by_name, keys_for_any_node
@@ -31,6 +32,8 @@ from zc_perception.nodes.startup import STARTUP
 
 EXIT_FAILURE = 1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_MAX_WAITS_IN_VAIN = 20
+_PAUSE_S = 0.002
 
 
 class StopRequest:
@@ -76,11 +79,23 @@ def _do_nothing(number: int, frame: FrameType | None) -> None:
     """The pipe has been written already; without a handler there would be no write."""
 
 
+class _Executor(SingleThreadedExecutor):
+    """Waits again where another thread, such as a transition's, destroys an entity while it is looked at: rclpy's own ends with that."""
+
+    def wait_for_ready_callbacks(self, *arguments: Any, **options: Any) -> Any:
+        """See rclpy."""
+        for _ in range(_MAX_WAITS_IN_VAIN):
+            with contextlib.suppress(InvalidHandle):
+                return super().wait_for_ready_callbacks(*arguments, **options)
+            time.sleep(_PAUSE_S)
+        return super().wait_for_ready_callbacks(*arguments, **options)
+
+
 class ExecutorThread:
     """Spins a SingleThreadedExecutor on a thread of its own, so that the main thread is free for signals."""
 
     def __init__(self, context: rclpy.Context, on_failure: Callable[[], None]) -> None:
-        self.executor = SingleThreadedExecutor(context=context)
+        self.executor = _Executor(context=context)
         self.failure: str | None = None
         self._on_failure = on_failure
         self._thread = threading.Thread(target=self._spin, name='executor', daemon=True)

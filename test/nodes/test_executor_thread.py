@@ -1,0 +1,112 @@
+"""The programs' executor: what other threads destroy does not end it, what its callbacks raise does."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+import rclpy
+from rclpy.qos import QoSProfile
+from rclpy.waitable import NumberOfEntities, Waitable
+from std_msgs.msg import String
+
+from zc_perception.link.rclpy_compat import InvalidHandle
+from zc_perception.nodes.process import ExecutorThread, ros_context
+
+WAIT_S = 30.0
+ROUNDS = 150
+
+
+@pytest.fixture
+def context(free_domain: int, monkeypatch: pytest.MonkeyPatch) -> rclpy.Context:
+    monkeypatch.setenv('ROS_DOMAIN_ID', str(free_domain))
+    with ros_context(['--ros-args', '--log-level', 'error']) as made:
+        yield made
+
+
+class Spinning:
+    """A node on an executor's thread."""
+
+    def __init__(self, context: rclpy.Context) -> None:
+        self.failed = threading.Event()
+        self.node = rclpy.create_node('spinning', context=context)
+        self.thread = ExecutorThread(context, self.failed.set)
+        self.thread.executor.add_node(self.node)
+        self.thread.start()
+
+    def soon(self, function: object) -> None:
+        self.thread.executor.create_task(function)
+
+    def answers(self) -> bool:
+        answered = threading.Event()
+        self.soon(answered.set)
+        return answered.wait(WAIT_S)
+
+    def end(self) -> None:
+        self.thread.stop()
+        self.node.destroy_node()
+
+
+@pytest.fixture
+def spinning(context: rclpy.Context) -> Spinning:
+    made = Spinning(context)
+    yield made
+    made.end()
+
+
+def test_subscriptions_may_be_destroyed_while_it_looks_at_them(spinning: Spinning) -> None:
+    node, busy = spinning.node, threading.Event()
+
+    def again() -> None:  # each task has it look at all entities anew
+        if not busy.is_set():
+            spinning.soon(again)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    again()
+    try:
+        for _ in range(ROUNDS):
+            made = [node.create_subscription(String, 'text', lambda _: None, QoSProfile(depth=1)) for _ in range(4)]
+            for subscription in made:
+                node.destroy_subscription(subscription)
+            assert not spinning.failed.is_set(), spinning.thread.failure
+    finally:
+        busy.set()
+        sys.setswitchinterval(interval)
+    assert spinning.answers()
+    assert spinning.thread.failure is None
+
+
+class Gone(Waitable):
+    """Destroyed, and still in its node."""
+
+    def get_num_entities(self) -> NumberOfEntities:
+        return NumberOfEntities()
+
+    def add_to_wait_set(self, wait_set: object) -> None:
+        raise InvalidHandle('it is gone')
+
+    def is_ready(self, wait_set: object) -> bool:
+        return False
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+
+def test_an_entity_that_is_gone_for_good_does(spinning: Spinning) -> None:
+    spinning.node.add_waitable(Gone(spinning.node.default_callback_group))
+    assert spinning.failed.wait(WAIT_S)
+    assert 'it is gone' in spinning.thread.failure
+
+
+def test_what_a_callback_raises_does(spinning: Spinning) -> None:
+    def fail() -> None:
+        raise ValueError('it can not go on')
+
+    spinning.soon(fail)
+    assert spinning.failed.wait(WAIT_S)
+    assert 'it can not go on' in spinning.thread.failure
