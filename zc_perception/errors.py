@@ -77,3 +77,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
     found = get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean '{found[0]}'?" if found else ''
+
+
+def error_line(program: str, error: Exception) -> str:
+    """What a program says of an error: one line, whatever the value that it names; what a terminal would not print is escaped."""
+    text = ''.join(c if c.isprintable() else c.encode('unicode_escape').decode() for c in str(error))
+    return f'{program}: error: {text}'

@@ -128,8 +128,10 @@ def test_a_place_that_can_not_be_written_is_named(tmp_path: Path) -> None:
 def test_files_that_can_not_be_read(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         load_calibration(tmp_path / 'none.yaml')
-    with pytest.raises(ConfigError, match="can't be read: Is a directory"):
-        load_calibration(tmp_path)
+    os.mkfifo(tmp_path / 'pipe')
+    for path in (tmp_path, tmp_path / 'pipe', Path('/dev/zero')):
+        with pytest.raises(ConfigError, match=f"calibration '{path}' is no file; set 'camera_info_url' to one"):
+            load_calibration(path)
     (tmp_path / 'binary').write_bytes(b'\xff\xfe\x00')
     with pytest.raises(ConfigError, match='is no text in UTF-8'):
         load_calibration(tmp_path / 'binary')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -244,6 +245,21 @@ def test_a_missing_file_is_named(open_camera: Callable[..., ReplayCamera], tmp_p
         open_camera(str(path))
     with pytest.raises(ConfigError, match="parameter 'video' is empty"):
         open_camera('')
+
+
+@pytest.mark.parametrize('suffix', ['avi', 'mcap', 'nv12', 'zcr', 'png'])
+def test_a_pipe_is_not_waited_for(open_camera: Callable[..., ReplayCamera], tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f'pipe.{suffix}'
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match=f"video '{path}' is neither a file nor a folder; set parameter 'video' to"):
+        open_camera(str(path), width=64, height=48)
+
+
+def test_a_pipe_beside_a_raw_file_is_not_waited_for(open_camera: Callable[..., ReplayCamera], tmp_path: Path) -> None:
+    (tmp_path / 'clip.nv12').write_bytes(bytes(64 * 48 * 3 // 2))
+    os.mkfifo(tmp_path / 'clip.nv12.yaml')
+    with pytest.raises(ConfigError, match=r"clip\.nv12\.yaml' is no file; take it away"):
+        open_camera(str(tmp_path / 'clip.nv12'), width=64, height=48)
 
 
 def test_a_file_that_is_no_video_is_named(open_camera: Callable[..., ReplayCamera], tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -331,6 +332,12 @@ def test_a_file_of_classes_that_cannot_be_meant_is_refused(tmp_path: Path, conte
         load_manifest(written(tmp_path, values))
     with pytest.raises(ConfigError, match="keys 'classes' and 'classes_file' say the same"):
         load_manifest(written(tmp_path, {**GOOD, 'classes_file': 'labels.txt'}))
+
+
+def test_a_pipe_in_place_of_a_file_of_classes_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / 'labels.txt')
+    with pytest.raises(ConfigError, match=r"names 'labels\.txt', which can't be read: it is no file"):
+        load_manifest(written(tmp_path, {**changed(GOOD, 'classes', MISSING), 'classes_file': 'labels.txt'}))
 
 
 def test_other_types_than_float_need_their_scale(tmp_path: Path) -> None:

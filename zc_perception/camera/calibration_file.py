@@ -86,6 +86,9 @@ def load_calibration(path: Path) -> Calibration:
     :raises ConfigError: it can't be read, or isn't a calibration.
     """
     try:
+        if path.exists() and not path.is_file():
+            # To open a pipe would wait for its writer, and no signal ends that.
+            raise ConfigError(f"calibration '{path}' is no file; set 'camera_info_url' to one that camera_calibration has written")
         with path.open('rb') as file:
             content = file.read(MAX_BYTES + 1)
         text = content.decode('utf-8')

@@ -27,7 +27,7 @@ from zc_perception.camera.scene import RoadScene
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.detection.average_precision import box_iou
 from zc_perception.detection.detections import Detections
-from zc_perception.errors import EXIT_USAGE, ZcError
+from zc_perception.errors import EXIT_USAGE, ZcError, error_line
 from zc_perception.nodes.perception import Overrides, PerceptionGraph
 from zc_perception.nodes.process import EXIT_FAILURE, NodeGroup, StopRequest, ros_context
 from zc_perception.npu.scheduler import InFlight
@@ -296,7 +296,7 @@ def main(args: Sequence[str] | None = None) -> int:
                     print(group.failure, file=sys.stderr)
                     return EXIT_FAILURE
         except ZcError as error:
-            print(f'zc_demo: error: {error}', file=sys.stderr)
+            print(error_line('zc_demo', error), file=sys.stderr)
             return EXIT_USAGE
         _write(options, summary, watcher)
         _print_summary(summary, options.out)

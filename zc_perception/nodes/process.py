@@ -21,7 +21,7 @@ from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.utilities import remove_ros_args
 
-from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError
+from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError, error_line
 from zc_perception.link.rclpy_compat import InvalidHandle, call_soon, init_without_signal_handlers
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.nodes.liveness import Liveness
@@ -303,5 +303,5 @@ def run_program(
                     return EXIT_FAILURE
                 return 0
         except ZcError as error:
-            print(f'{program}: error: {error}', file=sys.stderr)
+            print(error_line(program, error), file=sys.stderr)
             return EXIT_USAGE

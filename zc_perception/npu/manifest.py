@@ -214,7 +214,10 @@ def _classes(part: _Part) -> tuple[str, ...]:
     if 'classes' in part.values:
         raise ConfigError(f"{part.path}: keys '{part.place('classes').key}' and '{place.key}' say the same; leave one out")
     try:
-        lines = (part.path.parent / name).read_text(encoding='utf-8').rstrip().splitlines()
+        file = part.path.parent / name
+        if file.exists() and not file.is_file():
+            raise OSError('it is no file')  # a pipe would be waited for
+        lines = file.read_text(encoding='utf-8').rstrip().splitlines()
     except (OSError, ValueError) as error:
         raise ConfigError(f"{part.path}: key '{place.key}' names '{name}', which can't be read: {error}") from error
     classes = tuple(line.strip() for line in lines)

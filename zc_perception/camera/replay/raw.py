@@ -118,6 +118,8 @@ def raw_geometry(path: str, width: int, height: int) -> RawGeometry:
     :raises ConfigError: neither is there, or the sidecar can't be used.
     """
     sidecar = Path(path + SIDECAR)
+    if sidecar.exists() and not sidecar.is_file():
+        raise ConfigError(f"'{sidecar}' is no file; take it away, or write the geometry into a file of that name")
     try:
         with sidecar.open('rb') as file:
             return parse_sidecar(file.read(_MAX_SIDECAR).decode('utf-8'), str(sidecar))

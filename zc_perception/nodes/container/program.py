@@ -12,7 +12,7 @@ from typing import NoReturn
 import rclpy
 from rclpy.utilities import remove_ros_args
 
-from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError
+from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError, error_line
 from zc_perception.link.rclpy_compat import call_soon
 from zc_perception.nodes.container.executor import ContainerExecutor
 from zc_perception.nodes.container.manager import THREADS, ComponentManager
@@ -40,7 +40,7 @@ def run(program: str, *, multi_threaded: bool) -> int:
             with ros_context(sys.argv[1:], rclpy.get_default_context()) as context:
                 return _serve(context, stop, multi_threaded)
         except ZcError as error:
-            print(f'{program}: error: {error}', file=sys.stderr)
+            print(error_line(program, error), file=sys.stderr)
             return EXIT_USAGE
 
 
