@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from zc_perception.frame import Frame
-from zc_perception.frame_queue import FrameQueue
+from zc_perception.frame_queue import FrameQueue, KeepLastQueue
 from zc_perception.memory.pool import BufferPool
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -223,3 +223,38 @@ def test_a_queue_that_ends_at_any_moment_of_a_get_is_no_error_in_it() -> None:
     finally:
         sys.setswitchinterval(interval)
     assert errors == [] and len(os.listdir('/proc/self/fd')) == before
+
+
+class _Endless:
+    """A source that always has something, and says whose it is."""
+
+    attention = False
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._fd = os.eventfd(1)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def receive(self) -> str:
+        return self._name
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+@pytest.mark.parametrize('timeout_s', [0.0, 10.0])
+def test_a_source_that_always_has_something_keeps_no_other_from_its_turn(timeout_s: float) -> None:
+    sources = [_Endless(name) for name in 'abc']
+    queue: KeepLastQueue[str] = KeepLastQueue(1, release=lambda entry: None)
+    for source in sources:
+        queue.attach(source)
+    queue.get(timeout_s)
+    got = [queue.get(timeout_s) for _ in range(30)]
+    assert {name: got.count(name) for name in 'abc'} == {'a': 10, 'b': 10, 'c': 10}
+    queue.detach(sources[1])
+    assert {queue.get(timeout_s) for _ in range(6)} == {'a', 'c'}
+    queue.end()
+    for source in sources:
+        source.close()

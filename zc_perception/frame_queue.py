@@ -151,11 +151,9 @@ class KeepLastQueue(Generic[T]):
                 if entry is None and not self._closed:
                     epoll.poll(timeout_s)
                     # What costs a frame its microseconds comes first: one from another process.
-                    for receive in self._receivers:
-                        entry = receive()
-                        if entry is not None:
-                            return entry
-                    entry = self._take()
+                    entry = self._receive()
+                    if entry is None:
+                        entry = self._take()
             if entry is not None or self._closed:
                 return entry
             timeout_s = deadline - time.monotonic()
@@ -170,12 +168,19 @@ class KeepLastQueue(Generic[T]):
 
     def _take(self) -> T | None:
         entry = self._pop(owing=True) if self._entries or self._signalled else None
-        if entry is None:
-            for receive in self._receivers:
-                entry = receive()
-                if entry is not None:
-                    return entry
-        return entry
+        return self._receive() if entry is None else entry
+
+    def _receive(self) -> T | None:
+        receivers = self._receivers
+        for receive in receivers:
+            entry = receive()
+            if entry is not None:
+                if len(receivers) > 1:
+                    # One that always has something must not keep the others from being asked.
+                    with self._lock:
+                        self._receivers = (*self._receivers[1:], *self._receivers[:1])
+                return entry
+        return None
 
     def _pop(self, *, owing: bool) -> T | None:
         """The oldest entry. *owing*: its token is still there, and goes with it."""
