@@ -224,6 +224,7 @@ class FrameSubscription(Receiver):
             'errors': statistics.conversion_errors,
             'dropped': statistics.dropped,
             'duplicates': statistics.duplicates,
+            'windows': f'{statistics.window} of {statistics.asked}',
         }
 
     def close(self) -> None:

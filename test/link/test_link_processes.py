@@ -312,6 +312,45 @@ def test_holding_more_than_was_agreed_starves_only_that_subscription(start: Star
     assert one(here, 'other')['received'] == list(range(1, 41))
 
 
+def test_a_window_below_what_was_asked_for_is_said_once_for_each_connection(start: Start) -> None:
+    here, there = start(), start()
+    here('open', [end('sub', 'adapted subscriber', depth=1, held=5, keeps=5, converts=False)])
+    for warnings, (slots, window) in enumerate(((4, 3), (3, 2)), 1):
+        there('open', [end('camera', 'adapted publisher', depth=1, slots=slots, converts=False)])
+        met(here, sub={'windows': f'{window} of 5'})
+        assert eventually(lambda said=f'lets this consumer hold {window} frame(s) at a time, 5 were asked for': said in here.log), here.log
+        there('publish', {'camera': [warnings]})
+        met(here, sub={'received': warnings})
+        there('close', ['camera'])
+        met(here, sub={'windows': '0 of 0'})
+        assert here.log.count('lets this consumer hold') == warnings and "parameter 'slots'" in here.log
+    there('open', [end('camera', 'adapted publisher', depth=1, slots=6, converts=False)])
+    met(here, sub={'windows': '5 of 5', 'rung': 'shared_memory'})
+    assert here.log.count('lets this consumer hold') == 2
+
+
+def test_who_fetches_frames_itself_is_warned_of_a_window_that_a_new_connection_has_narrowed(
+    here: Ros, tmp_path: Path, make_pool: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    subscription = here.subscription(here.node('sub'), remote=SharedMemoryLinks('sub', held=3))
+    said = ''
+    with SharedMemoryServer('camera', 'a' * 32, make_pool(slots=5), folder=tmp_path) as server:
+        announcer = here.node('camera').create_publisher(String, 'image/_zc', LATCHED)
+        announcer.publish(String(data=announcement(socket=str(server.path))))
+        assert eventually(lambda: subscription.statistics().window == 3)
+        server.set_pool(make_pool(slots=3))
+
+        def warned() -> bool:
+            nonlocal said
+            assert subscription.queue.get(0.01) is None
+            said += capfd.readouterr().err
+            return 'lets this consumer hold 2 frame(s) at a time, 3 were asked for' in said
+
+        assert eventually(warned), said
+        statistics = subscription.statistics()
+    assert (statistics.window, statistics.asked) == (2, 3) and '[WARN]' in said and said.count('lets this consumer') == 1
+
+
 def test_fifty_publishers_and_subscriptions_later_nothing_is_left(start: Start) -> None:
     here, there = start(), start()
     before = []

@@ -22,6 +22,7 @@ from zc_perception.link.rungs import (
 HERE = LocalPublisher('/camera')
 CONNECTED = RemotePublisher('a' * 32, RemoteState.CONNECTED)
 CONNECTING = RemotePublisher('b' * 32, RemoteState.CONNECTING)
+SCARCE = RemotePublisher('e' * 32, RemoteState.CONNECTING, "no descriptor ('ulimit -n')")
 GONE = RemotePublisher('d' * 32, RemoteState.GONE, 'Connection refused')
 FAR = RemotePublisher('c' * 32, RemoteState.IMPOSSIBLE, 'on another host')
 
@@ -32,6 +33,7 @@ TABLE = [
     ('local, other type', TopicView(local=[LocalPublisher('/camera', convertible=True)]), ROS_MESSAGE, True, 'another type'),
     ('remote', TopicView(remote=[CONNECTED]), SHARED_MEMORY, False, 'publisher aaaaaaaa is in another process'),
     ('remote, not yet', TopicView(remote=[CONNECTING]), UNMATCHED, False, 'connecting to publisher bbbbbbbb'),
+    ('remote, in trouble', TopicView(remote=[SCARCE]), UNMATCHED, False, "connecting to publisher eeeeeeee: no descriptor ('ulimit -n')"),
     ('remote, far', TopicView(remote=[FAR]), ROS_MESSAGE, True, 'publisher cccccccc: on another host'),
     ('killed', TopicView(remote=[GONE]), UNMATCHED, False, 'publisher dddddddd has ended'),
     ('killed, and its successor', TopicView(remote=[GONE, CONNECTED]), SHARED_MEMORY, False, 'another process'),

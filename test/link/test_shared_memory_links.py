@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,10 @@ from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.announcement import Announcement, host_id
 from zc_perception.link.bus import LinkQos
 from zc_perception.link.endpoints.shared_memory_links import SharedMemoryLinks
+from zc_perception.link.endpoints.windows import NarrowWindows, Window, narrowest
 from zc_perception.link.rungs import RemoteState
+from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.memory.pool import BufferPool
 
 
 @pytest.mark.parametrize('with_callback', [False, True])
@@ -40,3 +45,50 @@ def test_without_a_descriptor_there_is_no_link_yet_and_one_later(
     assert len(links.statistics()) == 1
     links.close()
     queue.end()
+
+
+def window_of(links: SharedMemoryLinks, queue: KeepLastQueue[Frame], announced: list[Announcement], granted: int) -> Window:
+    """The window of that size, once there is one; meanwhile the queue's owner waits for frames."""
+    deadline = time.monotonic() + 20.0
+    while time.monotonic() < deadline:
+        links.update(announced, announced)
+        assert queue.get(0.01) is None
+        for window in links.windows():
+            if window.granted == granted:
+                return window
+    raise AssertionError(f'{links.windows()}, {links.statistics()}')
+
+
+@pytest.mark.parametrize('with_callback', [False, True])
+def test_a_narrow_window_is_told_and_a_publisher_with_more_slots_grants_more(
+    tmp_path: Path, make_pool: Callable[..., BufferPool], with_callback: bool
+) -> None:
+    queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
+    links = SharedMemoryLinks('npu', held=4)
+    links.open(queue, LinkQos(1), lambda frame: True, queue.put if with_callback else None, lambda: None)
+    assert links.windows() == []
+    tmp_path.chmod(0o700)
+    with SharedMemoryServer('camera', 'a' * 32, make_pool(slots=3), folder=tmp_path) as server:
+        announced = [Announcement('a' * 32, host_id(), str(server.path), 64, 48, ('NV12',), 'memfd')]
+        narrow = window_of(links, queue, announced, 2)
+        assert narrow.narrow and narrow.asked == 4 and narrow.publisher_id == 'a' * 32
+        server.set_pool(make_pool(slots=4))
+        again = window_of(links, queue, announced, 3)
+        assert again.connection != narrow.connection, 'worth another sentence'
+        server.set_pool(make_pool(slots=8))
+        assert not window_of(links, queue, announced, 4).narrow
+    links.close()
+    assert links.windows() == []
+    queue.end()
+
+
+def test_each_connection_s_narrow_window_is_said_once() -> None:
+    narrow, other, wide = Window('a' * 32, (1, 1), 1, 3), Window('b' * 32, (2, 1), 2, 3), Window('c' * 32, (3, 1), 3, 3)
+    windows = NarrowWindows()
+    assert windows.unsaid([wide]) == [] and windows.say([wide]) == []
+    assert windows.unsaid([narrow, wide, other]) == [narrow, other]
+    (sentence,) = windows.say([narrow, wide])
+    assert 'publisher aaaaaaaa lets this consumer hold 1 frame(s) at a time, 3 were asked for' in sentence and "'slots'" in sentence
+    assert windows.say([narrow, wide]) == [] and windows.unsaid([narrow, other]) == [other]
+    assert len(windows.say([Window('a' * 32, (1, 2), 1, 3)])) == 1, 'connected anew'
+    assert narrowest([wide, other, narrow]) == (1, 3) and narrowest([]) == (0, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,8 +20,10 @@ from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedPublisher, AdaptedSubscription, SubscriptionStatistics
 from zc_perception.link.endpoints.shared_memory_links import OTHER_HOST
 from zc_perception.link.image_conversion import frame_adapter
+from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.connection import ConsumerStatistics
 from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import BufferPool
 from zc_perception.nodes import frame_links
 from zc_perception.nodes.frame_links import FrameServer, _Report, group_ids, subscription_status, user_ids
 from zc_perception.nodes.parameters import NodeParameters
@@ -127,8 +130,9 @@ def test_who_is_merely_early_is_no_trouble(served: ServedTopic) -> None:
 
 
 def test_consumers_are_named_with_their_rung_and_what_they_lost(served: ServedTopic, make_frame: Callable[..., Frame]) -> None:
-    remote = ConsumerStatistics('overlay', 'x', 42, 0, 2, 1, held=1, pending=0, sent=9, dropped=3, trusted_writer=True)
-    served.counted = {'consumers': (remote,)}
+    remote = ConsumerStatistics('overlay', 'x', 42, 0, 2, 2, 1, held=1, pending=0, sent=9, dropped=3, trusted_writer=True)
+    narrow = replace(remote, name='tracker elsewhere', asked=3, trusted_writer=False)
+    served.counted = {'consumers': (remote, narrow)}
     adapter = frame_adapter('rgb8', CopyLedger(), holder='tracker')
     subscription = AdaptedSubscription(served.node, adapter, 'image_raw', QoSProfile(depth=1), holder='tracker')
     for _ in range(3):
@@ -137,12 +141,33 @@ def test_consumers_are_named_with_their_rung_and_what_they_lost(served: ServedTo
     status = served.links.status()
     assert status.values['consumer tracker'] == 'in_process, sent 3, dropped 2, refused by its quota 0'
     assert status.values['consumer overlay'] == 'shared_memory, pid 42, sent 9, dropped 3, holds 1 of 2'
+    assert status.values['consumer tracker elsewhere'] == 'shared_memory, pid 42, sent 9, dropped 3, holds 1 of 2, asked for 3'
     assert status.level is Level.OK and status.message == 'overlay can write to the buffers, which this heap cannot prevent'
     subscription.destroy()
 
 
-def _subscription(rung: str, reason: str, errors: int = 0) -> Any:
-    return SimpleNamespace(statistics=lambda: SubscriptionStatistics(rung, reason, 5, 1, 2, errors))
+def test_the_publisher_s_log_warns_of_a_consumer_that_was_granted_fewer_frames_than_it_asked_for(
+    served: ServedTopic, make_pool: Callable[..., BufferPool], capfd: pytest.CaptureFixture[str]
+) -> None:
+    served.links.offer(make_pool(slots=5), 0)
+    assert served.links._server is not None
+    path, said = served.links._server.path, ''
+    with SharedMemoryClient(path, name='modest', window=1) as modest, SharedMemoryClient(path, name='greedy', window=4) as greedy:
+        modest.connect()
+        greedy.connect()
+        deadline = time.monotonic() + 20.0
+        while 'or end other consumers\n' not in said and time.monotonic() < deadline:
+            said += capfd.readouterr().err
+        values = dict(served.links.status().values)
+    modest_line, greedy_line = (next(line for line in said.splitlines() if f'{name}#' in line) for name in ('modest', 'greedy'))
+    assert '[INFO]' in modest_line and modest_line.endswith('is connected: window 1, depth 1')
+    assert '[WARN]' in greedy_line and 'window 2, depth 1; it asked for a window of 4' in greedy_line and "raise 'slots'" in greedy_line
+    assert str(values['consumer greedy']).endswith('holds 0 of 2, asked for 4')
+    assert str(values['consumer modest']).endswith('holds 0 of 1')
+
+
+def _subscription(rung: str, reason: str, errors: int = 0, *, window: int = 0, asked: int = 0) -> Any:
+    return SimpleNamespace(statistics=lambda: SubscriptionStatistics(rung, reason, 5, 1, 2, errors, window=window, asked=asked))
 
 
 @pytest.mark.parametrize(
@@ -168,3 +193,20 @@ def test_messages_that_can_not_be_converted_are_a_warning_while_they_come() -> N
     assert subscription_status(_subscription('in_process', 'x', 1), errors).level is Level.OK, 'from before'
     status = subscription_status(_subscription('in_process', 'x', 4), errors)
     assert status.level is Level.WARN and status.message.startswith('3 message(s) could not be converted lately') and status.advice
+
+
+@pytest.mark.parametrize('rung', ['shared_memory', 'in_process'])
+def test_a_window_below_what_was_asked_for_is_a_warning_as_long_as_it_is_so(rung: str) -> None:
+    status = subscription_status(_subscription(rung, 'x', window=2, asked=3))
+    assert status.level is Level.WARN and 'may hold 2 frame(s) at a time, 3 were asked for' in status.message
+    assert "'slots'" in status.advice and 'end other consumers' in status.advice
+    assert (status.values['window'], status.values['window_asked'], status.values['reason']) == (2, 3, 'x')
+    status = subscription_status(_subscription(rung, 'x', window=3, asked=3))
+    assert (status.level, status.advice, status.values['window']) == (Level.OK, '', 3)
+    assert 'window' not in subscription_status(_subscription(rung, 'x')).values, 'nobody elsewhere grants anything'
+
+
+def test_a_worse_rung_is_said_before_a_narrow_window() -> None:
+    for rung, level in (('refused', Level.ERROR), ('ros_message', Level.WARN)):
+        status = subscription_status(_subscription(rung, 'why', window=1, asked=3))
+        assert status.level is level and status.message == f'{rung}: why' and status.values['window_asked'] == 3

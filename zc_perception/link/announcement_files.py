@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -55,9 +55,11 @@ def remove_announcement(socket: Path) -> None:
         announcement_path(socket).unlink()
 
 
-def read_announcements(folder: Path, topic: str, domain: int) -> Iterator[Announcement]:
+def read_announcements(folder: Path, topic: str, domain: int, known: Collection[str] = ()) -> Iterator[Announcement]:
     """Those in *folder* of publishers that listen. Somebody else may have written the files: what makes no sense is passed over, and who
     listens is checked at the socket.
+
+    :param known: sockets that are tried anyway, and not for this.
     """
     try:
         with os.scandir(folder) as entries:
@@ -67,7 +69,7 @@ def read_announcements(folder: Path, topic: str, domain: int) -> Iterator[Announ
     for name in sorted(names)[:_MAX_FILES]:
         announcement = _read(folder / name, topic, domain)
         socket = folder / name.replace(ANNOUNCEMENT_SUFFIX, '.sock')
-        if announcement is not None and announcement.socket == str(socket) and _listens(socket):
+        if announcement is not None and announcement.socket == str(socket) and (str(socket) in known or _listens(socket)):
             yield announcement
 
 

@@ -40,11 +40,16 @@ class LocalPublisher:
 
 @dataclass(frozen=True)
 class RemotePublisher:
-    """An adapted publisher of another process that has announced itself."""
+    """An adapted publisher of another process that has announced itself.
+
+    :param reason: what is in the way; empty while nothing is.
+    :param listens: somebody who may be it has been met at its socket.
+    """
 
     publisher_id: str
     state: RemoteState
     reason: str = ''
+    listens: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ def choose(view: TopicView) -> Choice:
         if remote.state is RemoteState.CONNECTED:
             routes.append((SHARED_MEMORY, f'{label} is in another process of this host'))
         elif remote.state is RemoteState.CONNECTING:
-            waiting.append(f'connecting to {label}')
+            waiting.append(f'connecting to {label}{": " * bool(remote.reason)}{remote.reason}')
         elif remote.state is RemoteState.GONE:
             # The graph knows it for a while yet. To read messages for its sake would make its successor convert.
             waiting.append(f'{label} has ended')

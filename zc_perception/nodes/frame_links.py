@@ -46,6 +46,7 @@ SUBSCRIPTION_SPECS = (
     ParameterSpec('shared_memory_users', [], 'Users whose publishers are trusted, besides this one and root.'),
     ParameterSpec('copy_free', 'preferred', 'required: plain messages, a copy, are an error instead.', choices=('preferred', 'required')),
 )
+_NARROW = "raise the publisher's 'slots', or end other consumers, then deactivate and activate this node: who connects anew gets the room"
 # Those rungs that are no good, and what to do about them.
 _LINK_VERDICTS = {
     REFUSED: (Level.ERROR, "run that publisher in this process, or on this host with shared_memory, or set 'copy_free' to 'preferred'"),
@@ -118,9 +119,14 @@ def subscription_status(subscription: AdaptedSubscription[Frame], errors: Recent
     level, advice = _LINK_VERDICTS.get(link.rung, (Level.OK, ''))
     if link.rung == ROS_MESSAGE and OTHER_HOST in link.reason:
         level, advice = Level.OK, ''  # no memory reaches that far: nothing could be better
+    if link.asked:
+        values |= {'window': link.window, 'window_asked': link.asked}
     if failed:
         text = f'{failed} message(s) could not be converted lately; {link.rung}: {link.reason}'
         return Status('link', Level.WARN, text, values, 'publish an encoding and a size that the log names')
+    if level is Level.OK and link.window < link.asked:
+        text = f'{link.rung}: this node may hold {link.window} frame(s) at a time, {link.asked} were asked for'
+        return Status('link', Level.WARN, text, values, _NARROW)
     return Status('link', level, f'{link.rung}: {link.reason}', values, advice)
 
 
@@ -180,14 +186,16 @@ class FrameServer:
         self._publisher = publisher
         self._recent = {name: RecentCount() for name in ('conversion_errors', 'internal_errors', 'protocol_errors', *_REFUSALS)}
         self._server: SharedMemoryServer | None = None
-        groups = group_ids(parameters['shared_memory_group'])
+        groups, logger = group_ids(parameters['shared_memory_group']), node.get_logger()
         if parameters['shared_memory'] and uses_direct_links(node):
             self._server = SharedMemoryServer(
                 node.get_fully_qualified_name(),
                 publisher.publisher_id,
                 allowed_gids=groups,
                 quarantine_timeout_s=parameters['quarantine'],
-                report=_Report(node.get_logger().info),
+                # Each on a line of its own: rclpy raises when one line of code logs with two severities.
+                report=_Report(lambda text: logger.info(text)),
+                warn=_Report(lambda text: logger.warning(text)),
             )
             publisher.serve(self._server)
 
@@ -261,7 +269,7 @@ class FrameServer:
             values[f'consumer {consumer.name}'] = (
                 f'{SHARED_MEMORY}, pid {consumer.pid}, sent {consumer.sent}, dropped {consumer.dropped}, '
                 f'holds {consumer.held} of {consumer.window}'
-            )
+            ) + (f', asked for {consumer.asked}' if consumer.window < consumer.asked else '')
         values |= {f'refused_{reason}': count for reason, count in server.refused.items()}
         values |= {f'protocol_error_{reason}': count for reason, count in server.protocol_errors.items()}
         values['leases_taken_back'] = server.taken_back

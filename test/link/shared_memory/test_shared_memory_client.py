@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import resource
 import select
 import threading
 import time
@@ -267,6 +268,23 @@ def test_without_a_descriptor_it_backs_off_and_connects_later(folder: Path, pool
             assert client.statistics().ended['gone'] == 1
         time.sleep(delay)
         assert client.maintain() is None and client.connected
+
+
+def test_buffers_that_find_no_descriptor_left_are_not_called_the_producer_s_fault(folder: Path) -> None:
+    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+        peer = producer.serve(client)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        lowest = os.dup(0)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+        try:
+            peer.send(b'whatever comes with it', [0])
+            wait_for(lambda: client.receive() is None and not client.connected, 'the end')
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert 'no descriptor left' in client.last_end and "'ulimit -n'" in client.last_end
+        assert client.statistics().ended == {'gone': 1}
+        peer.close()
 
 
 def test_maintain_connects_when_there_is_somebody_and_backs_off_while_not(folder: Path, pool: BufferPool) -> None:

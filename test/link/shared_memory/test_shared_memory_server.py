@@ -332,6 +332,22 @@ def test_closing_tells_everybody_and_leaves_nothing(pool: BufferPool, serve: Ser
     publish(server, pool, 1)
 
 
+def test_who_is_granted_fewer_frames_than_it_asked_for_is_warned_of(pool: BufferPool, serve: Serve) -> None:
+    said: list[str] = []
+    warned: list[str] = []
+    server = serve(pool, report=said.append, warn=warned.append)
+    with RawPeer.welcomed(server.path, name='npu', window=4, depth=9):
+        pass
+    settled(server, 'eof')
+    wait_for(lambda: len(said) == 2, 'the sentences')
+    assert warned == [] and 'window 4, depth 3' in said[0], 'a smaller depth costs frames, but starves nobody'
+    with RawPeer.welcomed(server.path, name='npu', window=7):
+        wait_for(lambda: warned, 'the warning')
+        (found,) = server.statistics().consumers
+    assert (found.window, found.asked) == (6, 7)
+    assert 'is connected: window 6, depth 1; it asked for a window of 7' in warned[0] and "raise 'slots', or end other" in warned[0]
+
+
 def test_the_log_gets_a_sentence_for_each_consumer(pool: BufferPool, serve: Serve) -> None:
     said: list[str] = []
     server = serve(pool, report=said.append)

@@ -4,7 +4,8 @@ from zc_perception.link.endpoints.message_writer import ExtraMessage
 from zc_perception.link.endpoints.publisher import AdaptedPublisher, PublisherStatistics
 from zc_perception.link.endpoints.qos import IN_PROCESS_ATTRIBUTE
 from zc_perception.link.endpoints.shared_memory_links import SharedMemoryLinks
-from zc_perception.link.endpoints.subscription import AdaptedSubscription, SubscriptionStatistics
+from zc_perception.link.endpoints.subscription import AdaptedSubscription
+from zc_perception.link.endpoints.subscription_statistics import SubscriptionStatistics
 from zc_perception.link.rungs import IN_PROCESS, REFUSED, ROS_MESSAGE, SHARED_MEMORY, UNMATCHED
 
 __all__ = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -9,12 +10,15 @@ from typing import Any
 
 from rclpy.node import Node
 
-from zc_perception.link.announcement import SUFFIX, Announcement
+from zc_perception.link.announcement import SUFFIX, Announcement, host_id
 from zc_perception.link.bus import BusPublisher, LinkQos
 from zc_perception.link.endpoints.qos import link_qos
 from zc_perception.link.rungs import RemotePublisher, RemoteState
 
 _MAX_ANNOUNCEMENTS = 100
+# So long an announcement is believed at whose socket nobody was ever met, while there are more of them than publishers.
+_UNMET_S = 60.0
+_FILES_S = 2.0
 _LIKELY = (RemoteState.CONNECTED, RemoteState.CONNECTING, RemoteState.IMPOSSIBLE, RemoteState.GONE)
 
 
@@ -70,37 +74,109 @@ def link_qos_or_default(profile: object) -> LinkQos:
     return link_qos(profile)  # type: ignore[arg-type]
 
 
+class _Heard:
+    """One publisher's announcement, and what came of it.
+
+    :param confirmed: a file in the sockets' folder says the same, which only that folder's users can write.
+    """
+
+    def __init__(self, announcement: Announcement, confirmed: bool) -> None:
+        self.announcement = announcement
+        self.confirmed = confirmed
+        self.since = time.monotonic()
+        self.state: RemotePublisher | None = None
+
+    def elsewhere(self, announcement: Announcement) -> bool:
+        """Whether *announcement* says another place."""
+        return (announcement.host_id, announcement.socket) != (self.announcement.host_id, self.announcement.socket)
+
+    def connected(self) -> bool:
+        return self.state is not None and self.state.state is RemoteState.CONNECTED
+
+    def worth(self) -> int:
+        """The least is forgotten first."""
+        state = RemoteState.CONNECTING if self.state is None else self.state.state
+        if state is RemoteState.CONNECTED:
+            return 3
+        if state is not RemoteState.GONE and (self.confirmed or (self.state is not None and self.state.listens)):
+            return 2
+        return int(state is RemoteState.CONNECTING)
+
+    def unmet(self) -> bool:
+        """Whether it has been tried in vain for long, and nothing speaks for it."""
+        local = self.announcement.socket and self.announcement.host_id == host_id()
+        return bool(local) and self.worth() == 0 and time.monotonic() - self.since >= _UNMET_S
+
+
 class Announcements:
-    """What publishers have said of themselves, the newest last. The graph doesn't say whose announcement ended: see :meth:`present`."""
+    """What publishers have said of themselves, the newest last. The graph doesn't say whose announcement ended: see :meth:`present`.
+
+    Anybody in the ROS domain may announce anything, in any number: whoever is connected is kept and stays where it is, and of the others
+    those go first at whose sockets nobody was met.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[str, Announcement] = {}
+        self._known: dict[str, _Heard] = {}
+        self._read_at = 0.0
 
-    def add(self, announcement: Announcement, *, again: bool = True) -> None:
-        """Take note of one; a publisher's later one replaces its earlier. One that makes no sense is as good as none.
+    def add(self, announcement: Announcement, *, confirmed: bool = False, connected: Collection[str] = ()) -> None:
+        """Take note of one; a publisher's later one replaces its earlier, unless that one is proved. One that makes no sense is as good as
+        none.
 
-        :param again: it is newer than what is known of the publisher.
+        :param confirmed: it was read from a file in the sockets' folder.
+        :param connected: ids of publishers that are connected, as far as is known.
         """
-        if not announcement.sensible or (announcement.publisher_id in self._known and not again):
+        publisher_id = announcement.publisher_id
+        if not announcement.sensible:
             return
-        self._known.pop(announcement.publisher_id, None)
-        self._known[announcement.publisher_id] = announcement
+        known = self._known.get(publisher_id)
+        if known is not None and known.elsewhere(announcement):
+            if known.connected() or publisher_id in connected or (known.confirmed and not confirmed):
+                return
+            known = None
+        if known is not None:
+            known.announcement = announcement
+            known.confirmed |= confirmed
+        if known is None or not confirmed:
+            self._known.pop(publisher_id, None)
+            self._known[publisher_id] = known or _Heard(announcement, confirmed)
         if len(self._known) > _MAX_ANNOUNCEMENTS:
-            del self._known[next(iter(self._known))]
+            del self._known[min(self._known, key=lambda each: (each in connected, self._known[each].worth()))]
 
     def known(self, own_ids: Collection[str]) -> list[Announcement]:
         """Those of other processes, of which some may have ended."""
         for publisher_id in own_ids:
             self._known.pop(publisher_id, None)
-        return list(self._known.values())
+        return [heard.announcement for heard in self._known.values()]
+
+    def incomplete(self, adapted: int) -> bool:
+        """Whether to look for files: not all of the *adapted* ones are connected. Where as many were heard of, every two seconds only."""
+        if adapted <= sum(heard.connected() for heard in self._known.values()):
+            return False
+        now = time.monotonic()
+        if adapted <= len(self._known) and now < self._read_at + _FILES_S:
+            return False
+        self._read_at = now
+        return True
+
+    def judge(self, states: Sequence[RemotePublisher]) -> None:
+        """What came of them."""
+        for state in states:
+            heard = self._known.get(state.publisher_id)
+            if heard is not None:
+                heard.state = state
+                if state.state is RemoteState.CONNECTED:
+                    heard.since = time.monotonic()
 
     def present(self, states: Sequence[RemotePublisher], adapted: int) -> list[RemotePublisher]:
         """The *adapted* ones that are most likely there: who is connected is; of the rest, the newest and who may yet be."""
         newest_first = list(reversed(states))
-        found = sorted(newest_first, key=lambda state: _LIKELY.index(state.state))[:adapted]
-        if all(state.state is RemoteState.CONNECTED for state in found) and len(found) == adapted:
-            # Nobody else is left to be found.
-            for state in states:
-                if state.state in (RemoteState.IMPOSSIBLE, RemoteState.GONE):
-                    self._known.pop(state.publisher_id, None)
+        ranked = sorted(newest_first, key=lambda state: _LIKELY.index(state.state))
+        found = ranked[:adapted]
+        # Nobody else is left to be found.
+        complete = all(state.state is RemoteState.CONNECTED for state in found) and len(found) == adapted
+        for state in ranked[adapted:]:
+            heard = self._known.get(state.publisher_id)
+            if heard is not None and (heard.unmet() or (complete and state.state in (RemoteState.IMPOSSIBLE, RemoteState.GONE))):
+                del self._known[state.publisher_id]
         return found

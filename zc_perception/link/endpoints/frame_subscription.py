@@ -20,7 +20,8 @@ class FrameSubscription(AdaptedSubscription[Frame]):
     :param callback: called with each frame on the node's executor; the frame ends when it returns, unless it called ``frame.share()``.
         ``None``: take frames from :attr:`queue` on a thread of your own, and release them.
     :param depth: how many of the newest frames wait while the callback runs; older ones are dropped.
-    :param held: frames that you hold at the same time, those that you ``share()`` included.
+    :param held: frames that you hold at the same time, those that you ``share()`` included. A publisher of another process with fewer slots
+        left grants fewer: that is a warning in the log, and ``window`` below ``asked`` in :meth:`statistics`.
     :param trusted_uids: users whose publishers are trusted, besides this one and root.
     :param copy_free_required: never take plain messages, which are copies; :meth:`statistics` says what stands in the way.
     :param ledger: where copies are booked that a lower rung makes; one of its own otherwise.

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.announcement import Announcement
 from zc_perception.link.bus import LinkQos
+from zc_perception.link.endpoints.windows import Window
 from zc_perception.link.rungs import RemotePublisher, RemoteState
 
 T = TypeVar('T')
@@ -36,13 +37,18 @@ class RemoteLinks(Protocol[T]):
         """Connect to *reachable*, leave others, and say how far it is with each of *announced*."""
 
     def hold(self, held: int) -> None:
-        """The owner holds so many frames at a time from now on. Publishers that granted fewer are left, and met again by :meth:`update`."""
+        """The owner holds so many frames at a time from now on. If that is more than before, all publishers are left, and met again by
+        :meth:`update`.
+        """
 
     def connected(self) -> Collection[str]:
         """Ids of the publishers that are connected."""
 
     def dropped(self) -> int:
-        """Objects that were dropped on the other side, because this one was too slow."""
+        """Objects that were dropped on the other side, because this one was too slow, as far as it has told."""
+
+    def windows(self) -> Sequence[Window]:
+        """What each publisher that is connected lets the owner hold."""
 
     def close(self) -> None:
         """End all connections. Idempotent."""
@@ -74,6 +80,10 @@ class NoLinks:
     def dropped(self) -> int:
         """See :class:`RemoteLinks`."""
         return 0
+
+    def windows(self) -> Sequence[Window]:
+        """See :class:`RemoteLinks`."""
+        return ()
 
     def close(self) -> None:
         """See :class:`RemoteLinks`."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
+import select
 import threading
 import time
 from collections import deque
@@ -15,6 +17,7 @@ from zc_perception.frame import Frame
 from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.announcement import Announcement, host_id
 from zc_perception.link.bus import LinkQos
+from zc_perception.link.endpoints.windows import Window
 from zc_perception.link.rungs import RemotePublisher, RemoteState
 from zc_perception.link.shared_memory.client import ClientStatistics, SharedMemoryClient
 from zc_perception.link.shared_memory.receiver import SharedMemoryReceiver
@@ -26,6 +29,11 @@ _PATIENCE_S = 2.0
 # So long the graph may know publishers that have been killed; Fast DDS forgets them after 20 s.
 _GRAPH_REMEMBERS_S = 60.0
 _LOOK_S = 0.5
+# While answers are awaited: so long a new link waits for its turn.
+_STEP_S = 0.02
+# Frames that nobody wants, in one call: whoever sends them for ever must not keep the queue's owner.
+_UNWANTED_AT_ONCE = 64
+_numbers = itertools.count(1)
 
 
 class _Once:
@@ -63,8 +71,9 @@ class _Source:
 
     def receive(self) -> Frame | None:
         """See :class:`~zc_perception.frame_queue.Source`."""
-        while (frame := self._client.receive()) is not None:
-            if self._accept(frame):
+        for _ in range(_UNWANTED_AT_ONCE):
+            frame = self._client.receive()
+            if frame is None or self._accept(frame):
                 return frame
             frame.release()
         return None
@@ -84,11 +93,19 @@ class _Link:
     def __init__(self, announcement: Announcement, client: SharedMemoryClient) -> None:
         self.announcement = announcement
         self.client = client
+        self.number = next(_numbers)
         self.since = time.monotonic()
         self.source: _Source | None = None
         self.receiver: SharedMemoryReceiver | None = None
         self.was_connected = False
         self.ever_connected = False
+
+    def window(self) -> Window | None:
+        """What was granted; ``None`` while not connected."""
+        found = self.client.statistics()
+        if not found.connected:
+            return None
+        return Window(self.announcement.publisher_id, (self.number, found.connections), found.window, found.asked)
 
     def state(self, successor: bool) -> RemotePublisher:
         """How far it is.
@@ -100,11 +117,12 @@ class _Link:
         if self.client.connected:
             self.since, self.ever_connected = now, True
             return RemotePublisher(publisher_id, RemoteState.CONNECTED)
-        reason = self.client.last_end or f"nobody answers at '{self.announcement.socket}'"
+        reason = self.client.last_end
         if now - self.since < _PATIENCE_S:
-            return RemotePublisher(publisher_id, RemoteState.CONNECTING, reason)
+            return RemotePublisher(publisher_id, RemoteState.CONNECTING, reason, self.client.listens)
+        reason = reason or f"no answer from '{self.announcement.socket}' yet"
         gone = now - self.since < _GRAPH_REMEMBERS_S and self._has_ended(reason, successor)
-        return RemotePublisher(publisher_id, RemoteState.GONE if gone else RemoteState.IMPOSSIBLE, reason)
+        return RemotePublisher(publisher_id, RemoteState.GONE if gone else RemoteState.IMPOSSIBLE, reason, self.client.listens)
 
     def _has_ended(self, reason: str, successor: bool) -> bool:
         """Nobody listens at a socket that is there: it was killed. No socket may also mean that its folder isn't shared with us."""
@@ -121,7 +139,7 @@ class SharedMemoryLinks:
 
     :param name: this consumer's, for diagnostics at both ends.
     :param held: frames that the owner holds at the same time: those in work and those that it shared. It gets no more until one of them is
-        released.
+        released. A publisher with fewer slots left grants fewer, see :meth:`windows`.
     :param requirements: what buffers have to be like.
     :param allowed_uids: users whose producers are trusted, besides this one and root.
     """
@@ -206,17 +224,28 @@ class SharedMemoryLinks:
         return link
 
     def _connect(self) -> None:
-        """Connecting may wait for a producer that is busy or stopped: neither an executor nor the owner's thread has time for that."""
+        """Connecting may wait for a producer that is busy or stopped: neither an executor nor the owner's thread has time for that, and no
+        publisher waits for another one.
+        """
         while not self._stop.is_set():
             with self._lock:
                 links = list(self._links.values())
-            waits = [wait for link in links if (wait := link.client.maintain()) is not None]
+            waits = [wait for link in links if (wait := link.client.approach()) is not None]
             for link in links:
                 if link.client.connected is not link.was_connected:
                     link.was_connected = link.client.connected
                     self._changed()
-            self._look.wait(min([_LOOK_S, *waits]))
+            self._wait(min([_LOOK_S, *waits]), [fd for link in links if (fd := link.client.awaited) is not None])
+
+    def _wait(self, patience_s: float, awaited: Sequence[int]) -> None:
+        if not awaited:
+            self._look.wait(patience_s)
             self._look.clear()
+            return
+        poller = select.poll()
+        for fd in awaited:
+            poller.register(fd, select.POLLIN)
+        poller.poll(min(patience_s, _STEP_S) * 1000 + 1)
 
     def _end(self, link: _Link) -> None:
         self._dropped += link.client.statistics().dropped
@@ -244,6 +273,11 @@ class SharedMemoryLinks:
         """See :class:`RemoteLinks`."""
         with self._lock:
             return self._dropped + sum(link.client.statistics().dropped for link in self._links.values())
+
+    def windows(self) -> Sequence[Window]:
+        """See :class:`RemoteLinks`."""
+        with self._lock:
+            return [window for link in self._links.values() if (window := link.window()) is not None]
 
     def statistics(self) -> dict[str, ClientStatistics]:
         """Each publisher's connection."""

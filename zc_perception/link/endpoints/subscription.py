@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup, ReentrantCallbackGroup
@@ -23,6 +22,8 @@ from zc_perception.link.endpoints.executor_wake import ExecutorWake
 from zc_perception.link.endpoints.node_watch import NodeWatch
 from zc_perception.link.endpoints.qos import ANNOUNCEMENTS_QOS, bus_key, link_qos, uses_direct_links
 from zc_perception.link.endpoints.remote_links import DDS_ONLY, NO_LINKS, RemoteLinks
+from zc_perception.link.endpoints.subscription_statistics import SubscriptionStatistics
+from zc_perception.link.endpoints.windows import NarrowWindows, narrowest
 from zc_perception.link.rclpy_compat import call_soon, tells_message_info
 from zc_perception.link.rungs import REFUSED, UNMATCHED, Choice, LocalPublisher, TopicView, choose
 from zc_perception.link.shared_memory.socket_folder import default_folder
@@ -35,23 +36,6 @@ _RUNG_PERIOD_S = 0.5
 _GRACE_S = 10.0
 # Messages may be waiting in a reader that is no longer needed.
 _READER_LINGERS_S = 0.5
-
-
-@dataclass(frozen=True)
-class SubscriptionStatistics:
-    """Counters since start, and the rung in use with its reason.
-
-    :param routes: each publisher's rung and reason, where there are several.
-    """
-
-    rung: str
-    reason: str
-    received: int
-    dropped: int
-    conversions: int
-    conversion_errors: int
-    duplicates: int = 0
-    routes: tuple[tuple[str, str], ...] = ()
 
 
 class AdaptedSubscription(Generic[T]):
@@ -121,6 +105,7 @@ class AdaptedSubscription(Generic[T]):
         self._conversion_errors = 0
         self._choice = Choice(UNMATCHED, 'no publisher', False)
         self._said = UNMATCHED, 'no publisher'
+        self._narrow = NarrowWindows()
         self._closed = False
         self._paused = False
         self._raised = False
@@ -145,13 +130,15 @@ class AdaptedSubscription(Generic[T]):
     def _is_news(self, choice: Choice) -> bool:
         if choice.reader:
             self._reader_needed_at = time.monotonic()
+        if self._narrow.unsaid(self._remote.windows()):
+            return True
         return choice != self._choice or (choice.rung, choice.reason) != self._said or choice.reader != (self._reader is not None)
 
     def _on_announcement(self, message: String) -> None:
         announcement = Announcement.from_json(message.data)
         if announcement is not None:
             with self._rung_lock:
-                self._announcements.add(announcement)
+                self._announcements.add(announcement, connected=self._remote.connected())
             self.update_rung()
 
     def update_rung(self) -> None:
@@ -208,14 +195,16 @@ class AdaptedSubscription(Generic[T]):
         count = count_publishers(self._node, self.topic, self._wanted, local)
         own_ids = {publisher.publisher_id for publisher in local}
         announced = self._announcements.known(own_ids)
-        if count.adapted > len(announced) and self._remote not in (NO_LINKS, DDS_ONLY):
-            for announcement in read_announcements(default_folder(), self.topic, self._node.context.get_domain_id()):
-                self._announcements.add(announcement, again=False)
+        if self._remote not in (NO_LINKS, DDS_ONLY) and self._announcements.incomplete(count.adapted):
+            known, connected = {a.socket for a in announced}, self._remote.connected()
+            for announcement in read_announcements(default_folder(), self.topic, self._node.context.get_domain_id(), known):
+                self._announcements.add(announcement, confirmed=True, connected=connected)
             announced = self._announcements.known(own_ids)
         # Which of them don't match can't be known from here: then the middleware decides.
         all_match = count.matching == count.adapted
         reachable = [a for a in announced if a.host_id == host_id() and a.socket] if all_match else []
         remote = self._remote.update(reachable, announced)
+        self._announcements.judge(remote)
         remote = self._announcements.present(remote, count.adapted) if all_match else remote[-count.matching :]
         unannounced = max(0, count.adapted - len(announced)) if count.matching else 0
         patient = self._patient(unannounced)
@@ -266,6 +255,9 @@ class AdaptedSubscription(Generic[T]):
                 self._node.get_logger().error(text)
             else:
                 self._node.get_logger().info(text)
+        if self._node.executor is not None:
+            for narrow in self._narrow.say(self._remote.windows()):
+                self._node.get_logger().warning(f"'{self.topic}': {narrow}")
 
     def _read(self) -> Any:
         """A reader of messages. What comes directly as well is told by (frame_id, stamp), or by what the middleware says of the message."""
@@ -367,6 +359,7 @@ class AdaptedSubscription(Generic[T]):
 
     def statistics(self) -> SubscriptionStatistics:
         """Counters."""
+        window, asked = narrowest(self._remote.windows())
         return SubscriptionStatistics(
             self._choice.rung,
             self._choice.reason,
@@ -376,6 +369,8 @@ class AdaptedSubscription(Generic[T]):
             self._conversion_errors,
             self._duplicates.dropped,
             self._choice.routes,
+            window,
+            asked,
         )
 
     def destroy(self) -> None:

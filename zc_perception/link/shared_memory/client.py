@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 import threading
 import time
 import weakref
@@ -20,27 +19,30 @@ from pathlib import Path
 from zc_perception.errors import ZcError
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.codes import HANDSHAKE_S, MAX_FDS, MAX_PACKET, MessageType, RefusalCode
+from zc_perception.link.shared_memory.codes import HANDSHAKE_S, MAX_FDS, MAX_PACKET, MessageType
 from zc_perception.link.shared_memory.descriptors import (
     CONTROL_ROOM,
+    NO_DESCRIPTOR,
     RECEIVE_FLAGS,
     TRUNCATED,
     TRUNCATED_TEXT,
     adopt,
     adopt_fence,
     close_all,
+    descriptor_left,
 )
 from zc_perception.link.shared_memory.errors import PeerGoneError, ProtocolError, RefusedError
-from zc_perception.link.shared_memory.handshake import greet
-from zc_perception.link.shared_memory.peer import Peer
+from zc_perception.link.shared_memory.handshake import Greeting, somebody_listens, worth_patience
 from zc_perception.link.shared_memory.remote_slots import RemoteSlots
 from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
-from zc_perception.link.shared_memory.wire import Hello, Welcome
+from zc_perception.link.shared_memory.wire import Hello
 from zc_perception.memory.owned_fd import OwnedFd
 
 _FIRST_RETRY_S = 0.02
 _LAST_RETRY_S = 0.5
 _PATIENT_RETRY_S = 5.0
+# Of those that bring no frame, in one call: whoever sends them for ever must not keep the caller.
+_PACKETS_AT_ONCE = 64
 _FRAME_TYPE = int(MessageType.FRAME)
 
 
@@ -49,6 +51,7 @@ class ClientStatistics:
     """A snapshot for diagnostics.
 
     :param window: granted; 0 while not connected.
+    :param asked: the window that was asked for.
     :param held: frames that the producer counts as held here.
     :param received: frames since start.
     :param dropped: frames that the producer dropped because this consumer was too slow.
@@ -60,6 +63,7 @@ class ClientStatistics:
 
     connected: bool
     window: int
+    asked: int
     depth: int
     held: int
     received: int
@@ -81,6 +85,8 @@ class SharedMemoryClient:
     :param history: ask for the frames that a transient_local publisher keeps.
     :param requirements: what the buffers have to be like.
     :param allowed_uids: users whose producers are trusted, besides this one and root.
+
+    ``last_end`` says how the latest connection or attempt ended; ``listens``, whether that met somebody who may be the publisher.
     """
 
     def __init__(
@@ -104,6 +110,7 @@ class SharedMemoryClient:
         self._lock = threading.Lock()
         self._connecting = threading.Lock()
         self._slots: RemoteSlots | None = None
+        self._greeting: Greeting | None = None
         self._target = 0
         self._buffer = bytearray(MAX_PACKET)
         self._packet = memoryview(self._buffer)
@@ -114,6 +121,7 @@ class SharedMemoryClient:
         self._received = self._dropped = self._connections = self._abandoned = self._depth = 0
         self._ended: Counter[str] = Counter()
         self.last_end = ''
+        self.listens = False
         _CLIENTS.add(self)
 
     def fileno(self) -> int:
@@ -139,47 +147,73 @@ class SharedMemoryClient:
         :raises ProtocolError: the producer isn't one that we talk to.
         """
         with self._connecting:
-            if self._slots is not None or self._closed:
-                return
+            if self._slots is None and not self._closed:
+                self._attempt(timeout_s, wait=True)
+
+    def _attempt(self, timeout_s: float, *, wait: bool) -> None:
+        """Go on with the attempt that is under way, or begin one; ``_connecting`` held."""
+        with self._lock:
+            greeting, self._greeting = self._greeting, None
             target, path, hello = self._target, self._path, self._hello
+        welcome = None
+        try:
             try:
-                sock, peer, welcome = self._greet(path, hello, timeout_s)
-            except ZcError as error:
+                greeting = greeting or Greeting(path, hello, timeout_s, self._allowed_uids)
+                welcome = greeting.wait() if wait else greeting.answer()
+            except OSError as error:  # this process has no descriptor or no memory left; it may have later
+                text = f"no connection to the producer at '{path}': {error.strerror}; raise the limit ('ulimit -n')"
+                raise PeerGoneError(text) from error
+        except BaseException as error:
+            if greeting is not None:
+                greeting.close()
+            if isinstance(error, ZcError):
                 with self._lock:
+                    self.listens = somebody_listens(error)
                     self._count_end(_reason(error), str(error))
-                raise
-            with self._lock:
-                if self._closed or target != self._target:
-                    sock.close()
-                    return
+            raise
+        with self._lock:
+            if self._closed or target != self._target:
+                greeting.close()
+            elif welcome is None:
+                self._greeting = greeting
+            else:
+                self.listens = True
                 self._connections += 1
                 self._depth = welcome.depth
-                slots = RemoteSlots(sock, self._epoll, peer, self.name, welcome.window, hello.requirements)
-                self._epoll.register(sock.fileno(), select.EPOLLIN)
+                slots = RemoteSlots(greeting.socket, self._epoll, greeting.peer, self.name, welcome.window, hello.requirements)
+                self._epoll.register(greeting.fileno(), select.EPOLLIN)
                 self._slots = slots
-
-    def _greet(self, path: Path, hello: Hello, timeout_s: float) -> tuple[socket.socket, Peer, Welcome]:
-        try:
-            return greet(path, hello, timeout_s, self._allowed_uids)
-        except OSError as error:  # this process has no descriptor or no memory left; it may have later
-            raise PeerGoneError(f"no connection to the producer at '{path}': {error.strerror}; raise the limit ('ulimit -n')") from error
 
     def maintain(self, timeout_s: float = HANDSHAKE_S) -> float | None:
         """Connect if that is due: at once after a producer that served us has gone, then less and less often, but at least twice a second;
-        every 5 s if it refuses us for good (not allowed, constraints, version, another publisher).
+        every 5 s if it doesn't answer or refuses us for good (not allowed, constraints, version, another publisher).
 
         :returns: seconds until it is worth calling again; ``None`` while connected, and after close.
         """
-        if self._slots is None and not self._closed and time.monotonic() >= self._retry_at:
-            try:
-                self.connect(timeout_s)
-            except ZcError as error:
-                # What isn't there yet comes soon; what was refused for good comes with a new announcement.
-                final = isinstance(error, RefusedError) and error.code != RefusalCode.BUSY
-                self._back_off(_PATIENT_RETRY_S if final else _LAST_RETRY_S)
+        return self._try(timeout_s, wait=True)
+
+    def approach(self) -> float | None:
+        """As :meth:`maintain`, but nothing waits: the next call goes on, worth it when :attr:`awaited` is readable."""
+        return self._try(HANDSHAKE_S, wait=False)
+
+    @property
+    def awaited(self) -> int | None:
+        """The descriptor on which :meth:`approach` awaits an answer."""
+        greeting = self._greeting
+        fd = -1 if greeting is None else greeting.fileno()
+        return fd if fd >= 0 else None
+
+    def _try(self, timeout_s: float, *, wait: bool) -> float | None:
+        with self._connecting:
+            if self._slots is None and not self._closed and (self._greeting is not None or time.monotonic() >= self._retry_at):
+                try:
+                    self._attempt(timeout_s, wait=wait)
+                except ZcError as error:
+                    self._back_off(_PATIENT_RETRY_S if worth_patience(error) else _LAST_RETRY_S)
         if self._slots is not None or self._closed:
             return None
-        return max(0.0, self._retry_at - time.monotonic())
+        greeting = self._greeting
+        return max(0.0, (self._retry_at if greeting is None else greeting.deadline) - time.monotonic())
 
     def _back_off(self, most_s: float) -> None:
         self._retry_s = min(most_s, 2 * self._retry_s or _FIRST_RETRY_S)
@@ -193,10 +227,19 @@ class SharedMemoryClient:
                 self._path, self._hello = path, self._hello._replace(publisher_id=publisher_id)
                 if self._slots is not None:
                     self._end('retargeted', f"there is a new announcement: '{path}'")
+                self._give_up()
             self._retry_at = self._retry_s = 0.0
 
+    def _give_up(self) -> None:
+        """Lock held: leave the attempt that is under way."""
+        greeting, self._greeting = self._greeting, None
+        if greeting is not None:
+            greeting.close()
+
     def receive(self) -> Frame | None:
-        """The next frame, whose lease is the caller's, or ``None``. Never blocks and never raises; a connection that ended is counted."""
+        """The next frame, whose lease is the caller's, or ``None``: there is none, or much else before it, and :meth:`fileno` stays
+        readable. Never blocks and never raises; a connection that ended is counted.
+        """
         with self._lock:
             slots = self._slots
             if slots is None:
@@ -204,7 +247,7 @@ class SharedMemoryClient:
             if slots.attention:
                 slots.attend()
             receive_into, buffers, packet = slots.receive_into, self._buffers, self._packet
-            while True:
+            for _ in range(_PACKETS_AT_ONCE):
                 try:
                     size, ancillary, flags, _ = receive_into(buffers, CONTROL_ROOM, RECEIVE_FLAGS)
                 except BlockingIOError:
@@ -234,6 +277,7 @@ class SharedMemoryClient:
                 self._received += 1
                 self._dropped += dropped
                 return frame
+            return None
 
     def _other_packet(self, slots: RemoteSlots, size: int, fds: list[OwnedFd], flags: int) -> tuple[Frame, int] | None:
         """Everything but a FRAME without a fence. Owns *fds*.
@@ -242,12 +286,17 @@ class SharedMemoryClient:
         """
         try:
             if flags & TRUNCATED:
+                if not descriptor_left():  # what the kernel has left out is not the producer's fault
+                    self._end('gone', NO_DESCRIPTOR)
+                    return None
                 raise ProtocolError('truncated', TRUNCATED_TEXT)
             if not size:
                 self._end('eof', 'the producer has closed the connection')
                 return None
             packet = self._packet[:size]
             kind = wire.message_type(packet)
+            if kind is not MessageType.FRAME:
+                slots.count_other()
             most = {MessageType.BUFFERS: MAX_FDS, MessageType.FRAME: 1}.get(kind, 0)
             if len(fds) > most:
                 raise ProtocolError('descriptors', f'{kind.name} with {len(fds)} descriptors')
@@ -283,6 +332,9 @@ class SharedMemoryClient:
             slots.end()
             if slots.admitted and reason == 'eof':
                 self._retry_at = self._retry_s = 0.0
+            elif reason == 'flood':
+                self._retry_s = _PATIENT_RETRY_S
+                self._back_off(_PATIENT_RETRY_S)
             elif reason != 'retargeted':
                 # It may go on like this: a producer that welcomes us and then ends it, one way or another.
                 self._back_off(_LAST_RETRY_S)
@@ -293,8 +345,8 @@ class SharedMemoryClient:
             slots = self._slots
             window, depth, held, abandoned = (0, 0, 0, 0) if slots is None else (slots.window, self._depth, slots.out, slots.abandoned)
             return ClientStatistics(
-                slots is not None, window, depth, held, self._received, self._dropped, self._abandoned + abandoned, self._connections,
-                dict(self._ended), self.last_end,
+                slots is not None, window, self._hello.window, depth, held, self._received, self._dropped, self._abandoned + abandoned,
+                self._connections, dict(self._ended), self.last_end,
             )  # fmt: skip
 
     def close(self) -> None:
@@ -304,6 +356,7 @@ class SharedMemoryClient:
                 return
             self._closed = True
             self._end('closed', 'this consumer was closed')
+            self._give_up()
             self._epoll.close()
 
     def __enter__(self) -> SharedMemoryClient:
@@ -320,6 +373,7 @@ class SharedMemoryClient:
         slots, self._slots = self._slots, None
         if slots is not None:
             slots.close_in_child()
+        self._give_up()
         self._epoll.close()
 
 

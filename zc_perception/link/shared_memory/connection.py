@@ -38,6 +38,7 @@ class ConsumerStatistics:
     """One connected consumer, for diagnostics.
 
     :param holder: its name among the holders of leases.
+    :param window: granted, of *asked*.
     :param held: frames that it has.
     :param pending: frames kept for it because its window is full or a fence is pending.
     :param sent: FRAMEs so far.
@@ -50,6 +51,7 @@ class ConsumerStatistics:
     pid: int
     uid: int
     window: int
+    asked: int
     depth: int
     held: int
     pending: int
@@ -370,8 +372,8 @@ class Connection:
         """A snapshot."""
         with self._lock:
             return ConsumerStatistics(
-                self.hello.name, self.holder, self.peer.pid, self.peer.uid, self._window, self._depth, len(self._out), len(self._pending),
-                self._sent, self._dropped, self._trusted_writer,
+                self.hello.name, self.holder, self.peer.pid, self.peer.uid, self._window, self.hello.window, self._depth, len(self._out),
+                len(self._pending), self._sent, self._dropped, self._trusted_writer,
             )  # fmt: skip
 
 

@@ -17,8 +17,18 @@ from zc_perception.memory.owned_fd import OwnedFd
 RECEIVE_FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 TRUNCATED = socket.MSG_TRUNC | socket.MSG_CTRUNC
 TRUNCATED_TEXT = f'a packet too long, or with more than {MAX_FDS} descriptors or more than this process may still open (RLIMIT_NOFILE)'
+NO_DESCRIPTOR = "this process has no descriptor left for the producer's buffers; raise the limit ('ulimit -n')"
 CONTROL_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array('i').itemsize)
 Ancillary = Iterable[tuple[int, int, bytes]]
+
+
+def descriptor_left() -> bool:
+    """Whether this process may open one more."""
+    try:
+        os.close(os.eventfd(0, os.EFD_CLOEXEC))
+    except OSError:
+        return False
+    return True
 
 
 def adopt(ancillary: Ancillary) -> list[OwnedFd]:

@@ -32,3 +32,7 @@ class RefusedError(ZcError):
 
 class PeerGoneError(ZcError):
     """Nobody listens there, or the other end closed."""
+
+
+class SilentError(PeerGoneError):
+    """Somebody listens there and doesn't answer."""

@@ -54,9 +54,14 @@ class SharedMemoryReceiver:
         while not self._stopping:
             # Before trying again: that would replace the reason of the end.
             self._tell()
-            patience_s = client.maintain()
+            patience_s = client.approach()
             self._tell()
+            awaited = client.awaited
+            if awaited is not None:
+                poller.register(awaited, select.POLLIN)
             poller.poll(None if patience_s is None else patience_s * 1000 + 1)
+            if awaited is not None:
+                poller.unregister(awaited)
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._wake.fileno())
             while not self._stopping and (frame := client.receive()) is not None:

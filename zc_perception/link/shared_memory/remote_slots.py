@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, cast
 from zc_perception.errors import AllocationError, FormatError, LayoutError, StaleFrameError
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.codes import MAX_SLOTS, MessageType
+from zc_perception.link.shared_memory.codes import MAX_OTHERS, MAX_SLOTS, MessageType
 from zc_perception.link.shared_memory.descriptors import close_all
 from zc_perception.link.shared_memory.errors import ProtocolError
 from zc_perception.link.shared_memory.peer import Peer
@@ -69,6 +69,7 @@ class RemoteSlots:
         self._slots: dict[int, RemoteSlot] = {}
         # FRAMEs; only the receiving thread counts them, so that admitting one takes no lock.
         self.admitted = 0
+        self._others = self._others_since = 0
         self._abandoned_leases: queue.SimpleQueue[RemoteLease] = queue.SimpleQueue()
         # What hangs on a fence of this process, and RELEASEs for which the socket was full.
         self._held_back: list[RemoteSlot] = []
@@ -85,6 +86,17 @@ class RemoteSlots:
     def known(self) -> int:
         """Slots that are known."""
         return len(self._slots)
+
+    def count_other(self) -> None:
+        """Something else than a FRAME came.
+
+        :raises ProtocolError: for too long nothing but that.
+        """
+        if self._others_since != self.admitted:
+            self._others_since, self._others = self.admitted, 0
+        self._others += 1
+        if self._others > MAX_OTHERS:
+            raise ProtocolError('flood', f'more than {MAX_OTHERS} messages came without a FRAME among them')
 
     def introduce(self, message: BuffersMessage, fds: list[OwnedFd]) -> None:
         """BUFFERS came. Owns the descriptors.

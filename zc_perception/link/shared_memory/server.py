@@ -51,6 +51,7 @@ class SharedMemoryServer:
     :param quarantine_timeout_s: the longest job of any consumer's device. See :func:`quarantine_fence`.
     :param history: frames kept for consumers that ask for them, as with transient_local; they are leased from the pool.
     :param report: gets a sentence when a consumer comes, is refused or ends; called on the server's thread, without locks.
+    :param warn: gets in its place those of consumers that were granted less than they count on; without it *report* does.
     :raises ConfigError: the folder can't be used, or the id is taken or no identifier.
     """
 
@@ -66,6 +67,7 @@ class SharedMemoryServer:
         quarantine_timeout_s: float = QUARANTINE_S,
         history: int = 0,
         report: Callable[[str], None] | None = None,
+        warn: Callable[[str], None] | None = None,
     ) -> None:
         self.name = name
         wire.check_publisher_id(publisher_id)
@@ -73,6 +75,7 @@ class SharedMemoryServer:
         group = next(iter(allowed_gids), None)
         self._quarantine_timeout_s = quarantine_timeout_s
         self._report = report
+        self._warn = warn or report
         self._pid = os.getpid()
         self.counters = ServerCounters()
         self._lock = threading.Lock()
@@ -243,7 +246,12 @@ class SharedMemoryServer:
                     connection.offer(frame)
         for frame in kept:
             frame.release()
-        self._say(f'consumer {holder} (pid {newcomer.peer.pid}) is connected: window {window}, depth {depth}')
+        text = f'consumer {holder} (pid {newcomer.peer.pid}) is connected: window {window}, depth {depth}'
+        if window < hello.window:
+            why = f"it asked for a window of {hello.window}, but no more slots are left to promise; raise 'slots', or end other consumers"
+            self._say(f'{text}; {why}', warn=True)
+        else:
+            self._say(text)
 
     def _receive(self, number: int, connection: Connection) -> None:
         try:
@@ -293,9 +301,10 @@ class SharedMemoryServer:
         why = f'was disconnected: {text}' if text else 'has gone'
         self._say(f'consumer {connection.holder} {why}; it held {held} frames')
 
-    def _say(self, text: str) -> None:
-        if self._report is not None:
-            self._report(f'{self.name}: {text}')
+    def _say(self, text: str, *, warn: bool = False) -> None:
+        say = self._warn if warn else self._report
+        if say is not None:
+            say(f'{self.name}: {text}')
 
     def _shut_down(self) -> None:
         self._reception.close()

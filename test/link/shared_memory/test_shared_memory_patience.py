@@ -1,0 +1,170 @@
+"""Producers that keep a consumer busy, or say nothing: nobody who calls waits for them."""
+
+from __future__ import annotations
+
+import itertools
+import select
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+from memory_link import PUBLISHER, FakeProducer, RawPeer, make_layout, receive, wait_for
+
+from zc_perception.link.shared_memory import wire
+from zc_perception.link.shared_memory.client import SharedMemoryClient
+from zc_perception.link.shared_memory.codes import MAX_OTHERS
+from zc_perception.link.shared_memory.receiver import SharedMemoryReceiver
+from zc_perception.memory.dmabuf import BufferKind, DmaBuf
+from zc_perception.pixel.colorimetry import BT601_LIMITED
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+
+
+def come_and_go(peer: RawPeer, buffer: DmaBuf, uid: int) -> None:
+    """BUFFERS and BUFFER_RETIRED of a slot that never has a frame."""
+    message = wire.BuffersMessage(uid, make_layout(), BT601_LIMITED, BufferKind.MEMFD, (buffer.size,))
+    peer.send(wire.pack_buffers(message), [buffer.fileno()])
+    peer.send(wire.pack_retired(uid))
+
+
+def readable(fd: int) -> bool:
+    return bool(select.select([fd], [], [], 0)[0])
+
+
+def test_one_call_takes_only_so_much_that_brings_no_frame_and_the_rest_is_still_readable(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr('zc_perception.link.shared_memory.client._PACKETS_AT_ONCE', 8)  # a socket holds fewer than the real number
+    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+        peer, buffer = producer.serve(client), producer.buffer()
+        for uid in range(100, 108):
+            come_and_go(peer, buffer, uid)
+        producer.introduce(peer)
+        producer.frame(peer)
+        for _ in range(2):
+            assert client.receive() is None and client.connected and readable(client.fileno())
+        with receive(client) as frame:
+            assert frame.data.sequence == 1
+        peer.close()
+
+
+def test_who_sends_no_frame_for_ever_is_left_and_not_met_again_at_once(folder: Path) -> None:
+    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+        peer, buffer = producer.serve(client), producer.buffer()
+
+        def flood() -> None:
+            try:
+                for uid in range(100, 101 + MAX_OTHERS):
+                    come_and_go(peer, buffer, uid)
+            except OSError:
+                pass  # it was left
+
+        thread = threading.Thread(target=flood)
+        thread.start()
+        wait_for(lambda: client.receive() is None and not client.connected, 'the end')
+        peer.close()
+        thread.join()
+        assert client.statistics().ended == {'flood': 1} and f'more than {MAX_OTHERS} messages' in client.last_end
+        assert (client.maintain() or 0.0) > 1.0
+
+
+def test_a_frame_now_and_then_is_enough(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A camera that is configured anew has other slots each time."""
+    monkeypatch.setattr('zc_perception.link.shared_memory.remote_slots.MAX_OTHERS', 8)
+    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+        peer, buffer = producer.serve(client), producer.buffer()
+        for uid in range(20):
+            for spare in range(3):
+                come_and_go(peer, buffer, 1000 + 3 * uid + spare)
+            producer.introduce(peer, uid)
+            producer.frame(peer, uid)
+            receive(client).release()
+        assert client.connected, client.last_end
+        peer.close()
+
+
+def test_an_attempt_goes_on_from_call_to_call(folder: Path) -> None:
+    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu', publisher_id=PUBLISHER) as client:
+        assert client.awaited is None
+        assert client.approach() is not None and not client.connected and not client.listens
+        with RawPeer(producer.listener.accept()[0]) as peer:
+            wire.parse_hello(peer.receive()[0])
+            awaited = client.awaited
+            assert awaited is not None and not readable(awaited)
+            assert client.approach() is not None and client.awaited == awaited and client.statistics().ended == {}
+            peer.send(wire.pack_welcome(wire.Welcome(1, 1, PUBLISHER)))
+            assert readable(awaited)
+            assert client.approach() is None and client.connected and client.listens and client.awaited is None
+            producer.introduce(peer)
+            producer.frame(peer)
+            receive(client).release()
+
+
+@pytest.mark.parametrize('how', ['close', 'retarget', 'connect'])
+def test_an_attempt_may_end_otherwise(folder: Path, how: str) -> None:
+    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+        client.approach()
+        with RawPeer(producer.listener.accept()[0]) as peer:
+            wire.parse_hello(peer.receive()[0])
+            if how == 'connect':
+                peer.send(wire.pack_welcome(wire.Welcome(1, 1, PUBLISHER)))
+                client.connect()
+                assert client.connected and client.statistics().connections == 1, 'the same attempt'
+                return
+            if how == 'close':
+                client.close()
+                assert client.approach() is None
+            else:
+                client.retarget(folder / 't')
+            assert client.awaited is None and not client.connected
+            assert peer.receive()[0] == b'', 'the producer sees EOF'
+
+
+def test_who_says_nothing_is_asked_less_and_less_often(folder: Path) -> None:
+    with FakeProducer(folder / 's'), SharedMemoryClient(folder / 's', name='npu') as client:
+        delays = []
+        for _ in range(10):
+            client._retry_at = 0.0  # time has passed
+            delays.append(client.maintain(0.001) or 0.0)
+        assert [round(delay, 2) for delay in delays] == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.0, 5.0]
+        assert client.listens and client.statistics().ended == {'gone': 10}
+
+
+def test_a_socket_with_a_full_backlog_is_somebody_s(folder: Path) -> None:
+    waiting = []
+    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+        producer.listener.listen(0)
+        for _ in itertools.repeat(None, 20):
+            waiting.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK))
+            if waiting[-1].connect_ex(str(folder / 's')):
+                break
+        assert client.approach() is not None and client.awaited is None
+        assert client.listens and 'does not answer' in client.last_end
+        for sock in waiting:
+            sock.close()
+
+
+@pytest.mark.parametrize(('answer', 'listens'), [
+    (wire.Refused(4, 'no slots'), True), (wire.Refused(3, 'unfit'), True), (wire.Refused(6, 'another'), False), (None, False),
+])  # fmt: skip
+def test_whether_somebody_was_met_who_may_be_the_publisher(folder: Path, answer: wire.Refused | None, listens: bool) -> None:
+    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu', publisher_id=PUBLISHER) as client:
+        client.approach()
+        with RawPeer(producer.listener.accept()[0]) as peer:
+            peer.receive()
+            peer.send(wire.pack_welcome(wire.Welcome(1, 1, 'somebody')) if answer is None else wire.pack_refused(answer))
+        wait_for(lambda: client.approach() is not None and client.last_end, 'the answer')
+        assert client.listens is listens
+    with SharedMemoryClient(folder / 'nobody', name='npu') as client:
+        assert client.approach() is not None and not client.listens
+
+
+def test_a_receiver_ends_at_once_while_its_producer_says_nothing(folder: Path) -> None:
+    with FakeProducer(folder / 's') as producer:
+        receiver = SharedMemoryReceiver(SharedMemoryClient(folder / 's', name='npu'), lambda frame: frame.release())
+        with RawPeer(producer.listener.accept()[0]) as peer:
+            peer.receive()
+            receiver.close()
+            assert receiver.client.statistics().ended == {}, 'no attempt had to end first'
+            assert peer.receive()[0] == b''

@@ -1,0 +1,217 @@
+"""What is believed of announcements: anybody in the ROS domain may send any number of them, and none costs a publisher its consumer."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from link_ros import eventually
+
+from zc_perception.frame import Frame
+from zc_perception.frame_queue import KeepLastQueue
+from zc_perception.link.announcement import Announcement, host_id
+from zc_perception.link.announcement_files import read_announcements, write_announcement
+from zc_perception.link.bus import LinkQos
+from zc_perception.link.endpoints import discovery
+from zc_perception.link.endpoints.discovery import Announcements
+from zc_perception.link.endpoints.shared_memory_links import SharedMemoryLinks, _Source
+from zc_perception.link.rungs import RemotePublisher, RemoteState
+from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.memory.pool import BufferPool
+
+CAMERA = 'c' * 32
+TOPIC = '/image_raw'
+
+
+def said(publisher_id: str, path: object = '/nowhere/x.sock', host: str = '') -> Announcement:
+    return Announcement(publisher_id, host or host_id(), str(path), 64, 48, ('NV12',), 'memfd')
+
+
+def liars(count: int, path: object = '/nowhere/x.sock') -> list[Announcement]:
+    return [said(f'{number:032x}', path) for number in range(count)]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix='zc-') as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def camera(folder: Path, make_pool: Callable[..., BufferPool]) -> Iterator[SharedMemoryServer]:
+    with SharedMemoryServer('camera', CAMERA, make_pool(slots=8), folder=folder) as server:
+        yield server
+
+
+class Consumer:
+    """What a subscription does with announcements, without a node; its graph is told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.announcements = Announcements()
+        self.links = SharedMemoryLinks('npu')
+        self.queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
+        self._folder = folder
+        self.links.open(self.queue, LinkQos(1), lambda frame: True, None, lambda: None)
+
+    def hear(self, *announcements: Announcement) -> None:
+        for announcement in announcements:
+            self.announcements.add(announcement, connected=self.links.connected())
+
+    def look(self, adapted: int = 1) -> list[RemotePublisher]:
+        announced = self.announcements.known(())
+        if self.announcements.incomplete(adapted):
+            for announcement in read_announcements(self._folder, TOPIC, 0, {a.socket for a in announced}):
+                self.announcements.add(announcement, confirmed=True, connected=self.links.connected())
+            announced = self.announcements.known(())
+        states = self.links.update(announced, announced)
+        self.announcements.judge(states)
+        return self.announcements.present(states, adapted)
+
+    def meets(self, publisher_id: str = CAMERA) -> bool:
+        return eventually(lambda: RemotePublisher(publisher_id, RemoteState.CONNECTED) in self.look(), 20.0)
+
+    @property
+    def ids(self) -> list[str]:
+        return [announcement.publisher_id for announcement in self.announcements.known(())]
+
+    def close(self) -> None:
+        self.links.close()
+        self.queue.end()
+
+
+@pytest.fixture
+def consumer(folder: Path) -> Iterator[Consumer]:
+    made = Consumer(folder)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize('looks', [False, True])
+def test_any_number_of_liars_does_not_displace_who_is_connected(consumer: Consumer, camera: SharedMemoryServer, looks: bool) -> None:
+    consumer.hear(said(CAMERA, camera.path))
+    assert consumer.meets()
+    for liar in liars(250):
+        consumer.hear(liar)
+        if looks:
+            consumer.look()
+    assert consumer.look() == [RemotePublisher(CAMERA, RemoteState.CONNECTED)]
+    assert len(consumer.ids) == discovery._MAX_ANNOUNCEMENTS
+    assert consumer.links.statistics()[CAMERA].connections == 1
+    # The graph knows of nobody else: they are forgotten, and tried no more.
+    assert eventually(lambda: consumer.look() and consumer.ids == [CAMERA])
+
+
+@pytest.mark.parametrize('lie', [
+    said(CAMERA), said(CAMERA, ''), said(CAMERA, '/nowhere/x.sock', 'f' * 32),
+], ids=['another socket', 'no socket', 'another host'])  # fmt: skip
+def test_a_liar_that_takes_a_publisher_s_name_does_not_move_it(consumer: Consumer, camera: SharedMemoryServer, lie: Announcement) -> None:
+    consumer.hear(said(CAMERA, camera.path))
+    assert consumer.meets()
+    consumer.hear(lie)
+    assert consumer.look() == [RemotePublisher(CAMERA, RemoteState.CONNECTED)]
+    assert consumer.links.statistics()[CAMERA].connections == 1
+    consumer.hear(said(CAMERA, camera.path))
+    assert consumer.meets() and consumer.links.statistics()[CAMERA].connections == 1
+
+
+def test_the_file_beside_the_socket_is_worth_more_than_what_anybody_says(consumer: Consumer, camera: SharedMemoryServer) -> None:
+    """The camera's own message was pushed out, or came before a lie."""
+    consumer.hear(said(CAMERA), *liars(250))
+    assert consumer.look()[0].state is RemoteState.CONNECTING, 'as many as there are publishers have been heard of'
+    write_announcement(said(CAMERA, camera.path), TOPIC, 0)
+    assert consumer.meets()
+    assert eventually(lambda: consumer.look() and consumer.ids == [CAMERA])
+
+
+def test_what_a_file_confirms_is_not_moved_and_not_pushed_out_before_it_is_connected(folder: Path) -> None:
+    announcements = Announcements()
+    announcements.add(said(CAMERA, folder / 'c.sock'), confirmed=True)
+    for liar in (said(CAMERA), *liars(250)):
+        announcements.add(liar)
+    assert said(CAMERA, folder / 'c.sock') in announcements.known(())
+    announcements.add(said(CAMERA, folder / 'd.sock'), confirmed=True)
+    assert said(CAMERA, folder / 'd.sock') in announcements.known(()), 'another file replaces it'
+
+
+def test_who_was_met_nowhere_goes_first_and_who_listens_stays_longest() -> None:
+    announcements, connected = Announcements(), said('a')
+    for announcement in (connected, said('refuses'), said('ended'), said('nowhere'), said('waits')):
+        announcements.add(announcement)
+    announcements.judge([
+        RemotePublisher('a', RemoteState.CONNECTED), RemotePublisher('refuses', RemoteState.IMPOSSIBLE, 'no slots', True),
+        RemotePublisher('ended', RemoteState.GONE), RemotePublisher('nowhere', RemoteState.IMPOSSIBLE),
+        RemotePublisher('waits', RemoteState.CONNECTING),
+    ])  # fmt: skip
+    left = []
+    for number in range(200):
+        announcements.add(said(f'{number:032x}'))
+        known = [a.publisher_id for a in announcements.known(())]
+        left += [each for each in ('a', 'refuses', 'ended', 'nowhere', 'waits') if each not in known and each not in left]
+    assert left == ['ended', 'nowhere', 'waits']
+
+
+def test_surplus_at_whose_sockets_nobody_is_met_is_forgotten_after_a_while(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('zc_perception.link.endpoints.shared_memory_links._PATIENCE_S', 0.0)
+    consumer.hear(said('far', host='f' * 32), *liars(20))
+    assert eventually(lambda: all(state.state is RemoteState.IMPOSSIBLE for state in consumer.look(21)))
+    assert len(consumer.ids) == 21
+    monkeypatch.setattr(discovery, '_UNMET_S', 0.0)
+    consumer.look()
+    assert consumer.ids == ['far', f'{19:032x}'], 'one is as good as the graph says; the other costs nothing'
+
+
+def test_files_are_read_at_once_for_who_is_missing_and_now_and_then_for_who_is_not_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(discovery, 'time', SimpleNamespace(monotonic=lambda: now[0]))
+    announcements = Announcements()
+    assert not announcements.incomplete(0)
+    assert announcements.incomplete(1) and announcements.incomplete(1), 'nothing was heard'
+    announcements.add(said(CAMERA))
+    assert not announcements.incomplete(1)
+    now[0] += 2.1
+    assert announcements.incomplete(1) and not announcements.incomplete(1)
+    announcements.judge([RemotePublisher(CAMERA, RemoteState.CONNECTED)])
+    now[0] += 10.0
+    assert not announcements.incomplete(1) and announcements.incomplete(2)
+
+
+def test_a_silent_listener_with_many_names_delays_nobody(consumer: Consumer, camera: SharedMemoryServer, folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(folder / 'silent.sock'))
+        listener.listen(200)
+        silent = liars(90, folder / 'silent.sock')
+        consumer.hear(*silent, said(CAMERA, camera.path))
+        # One after another they would take 90 s.
+        assert consumer.meets()
+        for state in consumer.links.update(silent, silent):
+            assert state.state is RemoteState.CONNECTING and 'nobody' not in state.reason
+
+
+def test_an_answer_that_is_awaited_is_no_reason_yet(consumer: Consumer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('zc_perception.link.endpoints.shared_memory_links._PATIENCE_S', 0.0)
+    monkeypatch.setattr('zc_perception.link.shared_memory.client.HANDSHAKE_S', 20.0)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(folder / 'silent.sock'))
+        listener.listen(2)
+        consumer.hear(said(CAMERA, folder / 'silent.sock'))
+        for _ in range(2):
+            (state,) = consumer.look()
+            assert state.reason == f"no answer from '{folder / 'silent.sock'}' yet"
+
+
+def test_frames_that_nobody_wants_do_not_keep_the_queue_s_owner() -> None:
+    released = []
+
+    def receive() -> Any:
+        """Of a producer that is always quicker."""
+        assert len(released) < 1000
+        return SimpleNamespace(release=lambda: released.append(1))
+
+    client: Any = SimpleNamespace(fileno=lambda: -1, receive=receive)
+    source = _Source(client, lambda frame: False)
+    assert source.receive() is None and source.receive() is None and released
