@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -197,6 +198,18 @@ def test_frames_of_one_camera_only() -> None:
     chosen = choose_frames(trace['traceEvents'], 4)
     cameras = {e['pid'] for e in trace['traceEvents'] if e['ph'] == 'X' and e['cat'] == 'capture' and e['args']['frame'] in chosen}
     assert len(chosen) == 4 and len(cameras) == 1
+
+
+def test_a_fifo_gets_the_picture_and_stays_one(timeline: dict[str, Any], picture: NDArray[np.uint8], tmp_path: Path) -> None:
+    fifo = tmp_path / 'fifo'
+    os.mkfifo(fifo)
+    command = [sys.executable, '-c', 'import sys; sys.stdout.buffer.write(open(sys.argv[1], "rb").read())', str(fifo)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as reader:
+        draw_timeline(timeline, fifo)
+        assert fifo.is_fifo() and list(tmp_path.iterdir()) == [fifo]
+        assert reader.stdout is not None
+        written = np.frombuffer(reader.stdout.read(), np.uint8)
+    assert np.array_equal(cv2.imdecode(written, cv2.IMREAD_COLOR), picture)
 
 
 def test_the_command_draws_a_stored_timeline(timeline: dict[str, Any], picture: NDArray[np.uint8], tmp_path: Path) -> None:

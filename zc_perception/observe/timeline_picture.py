@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.observe.timeline import BUFFERS, IMPORTS, JOBS, SIGNALS, WAITS
+from zc_perception.observe.whole_file import write_whole
 
 Colour = tuple[int, int, int]
 # B, G, R; told apart by those who don't see red or green, too.
@@ -328,15 +328,13 @@ def _step(about_us: float) -> float:
 
 
 def draw_timeline(timeline: Mapping[str, Any], path: Path, *, frames: int = 5, size: tuple[int, int] = (1400, 600)) -> None:
-    """Write the picture as PNG; see :func:`render_timeline`.
+    """Write the picture as PNG; see :func:`render_timeline` and :func:`write_whole`.
 
     :raises ValueError: no frame is known from the camera to its detections.
     :raises OSError: the file can't be written.
     """
     encoded = cv2.imencode('.png', render_timeline(timeline, frames=frames, size=size))[1]
-    temporary = path.with_name(f'{path.name}.{os.getpid()}.tmp')
-    temporary.write_bytes(encoded.tobytes())
-    temporary.replace(path)
+    write_whole(path, encoded.tobytes())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -96,6 +96,10 @@ def test_options_become_the_plan(planned: list[TimelinePlan], tmp_path: Path, ca
         (['--frames', '0'], '--frames 0'),
         (['--check'], '--check: timeline has no bars'),
         (['--trace', '/'], "--trace '/' can't be written"),
+        (['--trace', ''], "--trace '' names no file"),
+        (['--picture', 'x' * 256], f"--picture '{'x' * 256}' can't be written: File name too long"),
+        (['--trace', 'same', '--picture', './same'], "--trace and --picture are the same file './same'"),
+        (['--trace', 'same', '--json', 'same'], "--trace and --json are the same file 'same'"),
         (['--picture', '/proc/nothing/here.png'], "folder of --picture '/proc/nothing/here.png' can't be made"),
     ],
 )
@@ -106,6 +110,17 @@ def test_what_can_not_be_is_said_before_anything_is_measured(
     assert program.main(['timeline', *places, *arguments]) == 2 and planned == []
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f'zc_bench: error: {message}')
+
+
+def test_a_fifo_gets_the_trace_and_stays_one(planned: list[TimelinePlan], tmp_path: Path) -> None:
+    fifo = tmp_path / 'fifo'
+    os.mkfifo(fifo)
+    reading = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert program.main(['timeline', '--trace', str(fifo), '--picture', str(tmp_path / 't.png')]) == 0
+        assert json.loads(os.read(reading, 1000)) == {'traceEvents': []} and fifo.is_fifo()
+    finally:
+        os.close(reading)
 
 
 def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ def test_every_peer_is_named_once_and_imported_by_its_module_alone() -> None:
     for path in here.glob('*.py'):
         imported = {module for module in modules if f'import {module}\n' in (text := path.read_text('utf-8')) or f'from {module}.' in text}
         assert imported == ({path.stem} & modules)
-    loaded = f'import sys, zc_perception.verify.bench.main; print(sorted({sorted(modules)!r} & sys.modules.keys()))'.replace(
+    loaded = f'import sys, zc_perception.verify.bench.program; print(sorted({sorted(modules)!r} & sys.modules.keys()))'.replace(
         repr(sorted(modules)), f'set({sorted(modules)!r})'
     )
     assert subprocess.run([sys.executable, '-c', loaded], capture_output=True, text=True, check=True).stdout.strip() == '[]'

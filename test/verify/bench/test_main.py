@@ -171,7 +171,8 @@ def test_what_a_process_cannot_do_is_one_line(start: Start, runtime: Path) -> No
         (['--rates', 'nan'], '--rates nan'),
         (['--rates', '0.01'], '--rates 0.01'),
         (['--rates', '1001'], '--rates 1001'),
-        (['--json', '.'], "--json '.' can't be written"),
+        (['--json', '.'], "--json '.' can't be written: Is a directory"),
+        (['--json', ''], "--json '' names no file"),
         (['--json', '/proc/none/x.json'], "folder of --json '/proc/none/x.json' can't be made"),
     ],
 )
@@ -232,7 +233,7 @@ def test_the_bars_decide_only_when_asked(measured: list[Any], monkeypatch: pytes
     assert 'FAIL' not in capsys.readouterr().out
     assert program.main(['link', '--check']) == 1
     assert capsys.readouterr().out.count('not measured') == len(LINK_BARS)
-    monkeypatch.setattr(program, 'check_bars', lambda rows, bars: [Verdict('a bar ≤ 2×', '1.50×', True)])
+    monkeypatch.setattr('zc_perception.verify.bench.program.check_bars', lambda rows, bars: [Verdict('a bar ≤ 2×', '1.50×', True)])
     assert program.main(['link', '--check']) == 0
     assert 'pass  a bar ≤ 2×: 1.50×' in capsys.readouterr().out
 

@@ -9,17 +9,20 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from report_kit import ENVIRONMENT, bench, command, row, write
 
 from zc_perception.verify.bench import report as program
 from zc_perception.verify.bench import report_runs
-from zc_perception.verify.bench.bars import Bar
-from zc_perception.verify.bench.main import COMMANDS, _parser
+from zc_perception.verify.bench.bars import Bar, check_bars
+from zc_perception.verify.bench.program import COMMANDS, _parser
 from zc_perception.verify.bench.report_runs import ARGUMENTS, arguments_of, load
 from zc_perception.verify.bench.report_tables import duration, report, size_name, table, times
+from zc_perception.verify.bench.scale_command import SCALE_BARS
 
 
 @pytest.mark.parametrize(
@@ -105,13 +108,66 @@ def test_cameras_are_counted_and_a_ratio_to_another_case_says_which() -> None:
 
 @pytest.mark.parametrize(
     ('content', 'problem'),
-    [(None, 'it was not measured'), ('{', 'x.json is not a result'), ('{"rows": []}', "lacks 'environment'"), ('[]', 'not object')],
+    [
+        (None, 'it was not measured'),
+        ('{', 'x.json is not a result'),
+        ('{"rows": []}', "lacks 'environment'"),
+        ('[]', 'not object'),
+        ('[' * 200_000, 'x.json is not a result: '),
+    ],
 )
 def test_a_file_that_is_no_result_is_a_problem_and_no_crash(tmp_path: Path, content: str | None, problem: str) -> None:
     path = tmp_path / 'x.json'
     if content is not None:
         path.write_text(content, encoding='utf-8')
     assert problem in load(command('x'), path).problem
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ({'width': 10**400}, 'width is 1000'),
+        ({'median_us': 10**400}, 'median_us is 1000'),
+        ({'figures': {'a': -(10**400)}}, 'figures.a is -1000'),
+        ({'variant': '\ud800'}, 'surrogates not allowed'),
+        ({'figures': {'\ud800': 1.0}}, 'surrogates not allowed'),
+    ],
+)
+def test_a_damaged_row_is_a_problem_and_the_others_are_reported(
+    changes: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = row('tensor', 'ours')
+    write(tmp_path / 'decode.json', [replace(good, **changes)])
+    write(tmp_path / 'pipeline.json', [good])
+    assert program.main([str(tmp_path), '--no-run']) == 0
+    page = (tmp_path / 'report.md').read_text(encoding='utf-8')
+    (line,) = (line for line in page.splitlines() if 'decode.json is not a result: ' in line)
+    assert message in line and len(line) < 250
+    assert page.count('| tensor | `ours` |') == 1
+
+
+def test_a_folder_in_a_file_s_place_is_a_problem_and_the_others_are_reported(stand_in: Callable[[str], None], tmp_path: Path) -> None:
+    write(tmp_path / 'result', [row('tensor', 'ours')])
+    folder = tmp_path / 'out'
+    for name in ('decode.json', 'scale.log', 'link_latency.png'):
+        (folder / name).mkdir(parents=True)
+    assert load(command('decode'), folder / 'decode.json').problem == 'decode.json is not a result: Is a directory'
+    stand_in(f'open(path, "w").write(open({str(tmp_path / "result")!r}).read())')
+    assert program.main([str(folder)]) == 1
+    page = (folder / 'report.md').read_text(encoding='utf-8')
+    assert page.count('| tensor | `ours` |') == len(COMMANDS) - 3, 'the link has a table of its own'
+    for name in ('decode.json', 'scale.log', 'link_latency.png'):
+        assert f"'{folder}/{name}' can't be written: Is a directory" in page
+
+
+def test_a_scale_row_that_says_nothing_of_its_window_is_not_measured() -> None:
+    rows = [row('scale', '16_cameras', rate_hz=30.0, lost_per_cent=0.0)]
+    assert [verdict.measured for verdict in check_bars(rows, SCALE_BARS)] == ['not measured']
+
+
+def test_an_empty_list_of_loads_is_none() -> None:
+    page = report([bench('decode', [row('tensor', 'ours')], environment={**ENVIRONMENT, 'load_average_after': []})], {})
+    assert 'decode 0.1 → 0' in page
 
 
 def test_what_was_written_is_what_is_read(tmp_path: Path) -> None:
@@ -210,8 +266,8 @@ def test_a_folder_that_cannot_be_written_is_one_line(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert program.main(arguments) == 2
-    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith('zc_bench'))
-    assert line.startswith('zc_bench report: error: ') and message in line
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith('python -m'))
+    assert line.startswith('python -m zc_perception.verify.bench.report: error: ') and message in line
 
 
 def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

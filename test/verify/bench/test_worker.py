@@ -99,8 +99,21 @@ def test_closing_ends_it(make_worker: MakeWorker, orderly: bool, no_fd_leak: Non
     assert worker._process.returncode in ((0, -signal.SIGTERM) if orderly else (0,))
 
 
+def test_it_is_told_to_end_once(make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second SIGTERM may come when the interpreter has taken its handlers down: that kills the worker, whatever it still has."""
+    worker = make_worker("import signal; signal.signal(signal.SIGTERM, lambda *_: None); print('{}', flush=True); input()")
+    worker.receive()
+    told: list[None] = []
+    monkeypatch.setattr(worker._process, 'terminate', lambda: told.append(None))
+    worker.end()
+    worker.end()
+    worker.close()
+    worker.close()
+    assert len(told) == 1
+
+
 def test_one_that_does_not_end_is_killed_with_its_children(make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('zc_perception.verify.bench.worker._END_S', 0.1)
+    monkeypatch.setattr('zc_perception.verify.bench.worker._ORDERLY_END_S', 0.1)
     stubborn = """
 import os, signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

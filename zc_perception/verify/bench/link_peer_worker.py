@@ -19,9 +19,10 @@ from pathlib import Path
 
 from zc_perception.errors import ZcError
 from zc_perception.verify.bench.commands import answer
+from zc_perception.verify.bench.interruption import hold_back_termination
 from zc_perception.verify.bench.link_peers.variants import VARIANTS, Variant
 from zc_perception.verify.bench.link_roles.role import Role
-from zc_perception.verify.bench.link_roles.serving import hold_back_termination, serve
+from zc_perception.verify.bench.link_roles.serving import serve
 
 _PARENT_ENDS_S = 1.0
 

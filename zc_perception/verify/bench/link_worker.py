@@ -34,10 +34,11 @@ from rclpy.utilities import get_default_context, get_rmw_implementation_identifi
 from zc_perception.errors import ZcError
 from zc_perception.link.rclpy_compat import init_without_signal_handlers
 from zc_perception.verify.bench.commands import answer
+from zc_perception.verify.bench.interruption import hold_back_termination
 from zc_perception.verify.bench.link_roles.frames import SLOTS, FramesIn, FramesLocal, FramesOut
 from zc_perception.verify.bench.link_roles.images import ImagesIn, ImagesOut
 from zc_perception.verify.bench.link_roles.role import Role
-from zc_perception.verify.bench.link_roles.serving import hold_back_termination, serve
+from zc_perception.verify.bench.link_roles.serving import serve
 
 
 def _make(role: str, node: Node, topic: str) -> Role:

@@ -48,8 +48,9 @@ from zc_perception.nodes.process import ExecutorThread, NodeGroup
 from zc_perception.npu.scheduler import InFlight
 from zc_perception.verify.bench.commands import answer, commands
 from zc_perception.verify.bench.delayed_accelerator import DelayedAccelerator
+from zc_perception.verify.bench.interruption import end_if_told, terminable
 from zc_perception.verify.bench.prefilled_camera import PrefilledCamera
-from zc_perception.verify.bench.worker_process import last_words, run_worker, terminable
+from zc_perception.verify.bench.worker_process import last_words, run_worker
 
 MODEL = 'road'
 _DRAIN_S = 5.0
@@ -101,6 +102,13 @@ class Graph:
         self.spent_ns.append(time.process_time_ns())
         self.camera.go_on()
         self.latencies_us.append((time.monotonic_ns() - entry.frame.data.captured_ns - self._delay_ns) / 1e3)
+
+    def close(self) -> None:
+        """End both nodes, the producer first."""
+        for node in (self.capture, self.inference):
+            node.stop()
+        for node in (self.capture, self.inference):
+            node.destroy_node()
 
     def refused(self) -> list[str]:
         """Real-time knobs that the nodes could not turn: their own warnings."""
@@ -208,6 +216,24 @@ def _obey(role: Any, command: dict[str, Any]) -> dict[str, Any]:
     return answered
 
 
+def _build(context: rclpy.Context, topics: list[str], *options: str) -> list[Graph]:
+    """All of them or none: nobody else knows those that are there when one fails."""
+    width, height, rate_hz, delay_ms = (float(number) for number in options[:4])
+    parameters = json.loads(options[4]) if len(options) > 4 else None
+    ledger = CopyLedger()
+    graphs: list[Graph] = []
+    try:
+        for one in topics:
+            end_if_told()
+            graphs.append(Graph(context, one, ledger, (int(width), int(height)), rate_hz, delay_ms / 1e3, parameters))
+            graphs[-1].capture.configure([graphs[-1].inference.consumer()])
+    except BaseException:
+        for graph in graphs:
+            graph.close()
+        raise
+    return graphs
+
+
 def _serve(context: rclpy.Context, role: str, topic: str, cameras: int, *options: str) -> None:
     topics = [f'{topic}/camera_{number}' for number in range(cameras)]
     failed = threading.Event()
@@ -223,13 +249,7 @@ def _serve(context: rclpy.Context, role: str, topic: str, cameras: int, *options
             ending.callback(running.stop)
             running.start()
         else:
-            width, height, rate_hz, delay_ms = (float(number) for number in options[:4])
-            parameters = json.loads(options[4]) if len(options) > 4 else None
-            ledger = CopyLedger()
-            graphs: list[Graph] = []
-            for one in topics:
-                graphs.append(Graph(context, one, ledger, (int(width), int(height)), rate_hz, delay_ms / 1e3, parameters))
-                graphs[-1].capture.configure([graphs[-1].inference.consumer()])
+            graphs = _build(context, topics, *options)
             nodes = [node for graph in graphs for node in (graph.capture, graph.inference)]
             running = group = ending.enter_context(NodeGroup(context, nodes, failed.set))
             group.start()

@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zc_perception.errors import EXIT_USAGE, ConfigError
-from zc_perception.verify.bench.main import COMMANDS, EXIT_FAILURE, Interrupted, interruptible
+from zc_perception.verify.bench.interruption import Interrupted, interruptible
+from zc_perception.verify.bench.output import say, show
+from zc_perception.verify.bench.program import COMMANDS, EXIT_FAILURE
 from zc_perception.verify.bench.report_plots import PlotsAbsentError, draw
 from zc_perception.verify.bench.report_runs import Bench, arguments_of, load, run
 from zc_perception.verify.bench.report_tables import report
 
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+PROGRAM = 'python -m zc_perception.verify.bench.report'
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog='zc_bench report', description='Measure everything, and write report.md and pictures.')
+    parser = argparse.ArgumentParser(prog=PROGRAM, description='Measure everything, and write report.md and pictures.')
     names = [command.name for command in COMMANDS]
     parser.add_argument('folder', type=Path, help='where results are')
     parser.add_argument('--quick', action='store_true', help='a first look: less than 5 minutes instead of less than 25')
@@ -43,10 +43,14 @@ def make_report(folder: Path, benches: Sequence[Bench]) -> Path:
         pictures = draw(benches, folder)
     except PlotsAbsentError as error:
         pictures, problem = {}, str(error)
-        _say(f'no pictures: {error}')
+        say(f'no pictures: {error}')
+    except OSError as error:
+        pictures, problem = {}, f"'{error.filename}' can't be written: {error.strerror}"
+        say(f'no pictures: {problem}')
     path = folder / 'report.md'
     try:
-        path.write_text(report(benches, pictures, problem), encoding='utf-8')
+        # Names that aren't UTF-8, and what a damaged file has in place of them.
+        path.write_text(report(benches, pictures, problem), encoding='utf-8', errors='backslashreplace')
     except OSError as error:
         raise ConfigError(f"report '{path}' can't be written: {error.strerror}; name another folder") from error
     return path
@@ -64,13 +68,12 @@ def _run(options: argparse.Namespace) -> int:
         if options.no_run or command.name not in options.only:
             benches.append(load(command, folder / f'{command.name}.json', arguments))
         else:
-            benches.append(run(command, folder, arguments, _say))
+            benches.append(run(command, folder, arguments, say))
     path = make_report(folder, benches)
     verdicts = [verdict for bench in benches for verdict in bench.verdicts()]
     failed = [verdict for verdict in verdicts if not verdict.passed]
-    for verdict in failed:
-        print(verdict)
-    print(f'{len(verdicts) - len(failed)} of {len(verdicts)} bars are met; {path}')
+    # If that can't be printed, it is in the report.
+    show('\n'.join([*map(str, failed), f'{len(verdicts) - len(failed)} of {len(verdicts)} bars are met; {path}']))
     # A benchmark that failed is no report of it; one that nobody asked for is.
     broken = any(bench.problem for bench in benches if not options.no_run and bench.name in options.only)
     return EXIT_FAILURE if broken or (options.check and failed) else 0
@@ -83,10 +86,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with interruptible():
             return _run(options)
     except ConfigError as error:
-        print(f'zc_bench report: error: {error}', file=sys.stderr)
+        say(f'{PROGRAM}: error: {error}')
         return EXIT_USAGE
     except Interrupted as interruption:
-        print(f'zc_bench report: ended by {interruption}', file=sys.stderr)
+        say(f'{PROGRAM}: ended by {interruption}')
         return interruption.exit_code
 
 

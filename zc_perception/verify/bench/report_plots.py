@@ -253,6 +253,7 @@ def draw(benches: Sequence[Bench], folder: Path) -> dict[str, list[Path]]:
     """PNG files in *folder*, by the benchmark's name; none of what was not measured, whose old ones go.
 
     :raises PlotsAbsentError: Matplotlib isn't installed.
+    :raises OSError: a picture can't be written, or an old one not be removed.
     """
     drawn: dict[str, list[Path]] = {}
     for bench in benches:

@@ -78,10 +78,13 @@ def load(command: Command, path: Path, arguments: Sequence[str] = ()) -> Bench:
     try:
         document = json.loads(path.read_text(encoding='utf-8'))
         check_document(document)
+        # Half a pair of surrogates is valid JSON, and no text that could be written into the report.
+        json.dumps(document, ensure_ascii=False).encode()
     except FileNotFoundError:
         return Bench(command.name, command, path, arguments, problem='it was not measured')
-    except (OSError, ValueError, SchemaError) as error:
-        return Bench(command.name, command, path, arguments, problem=f'{path.name} is not a result: {error}')
+    except (OSError, ValueError, RecursionError, SchemaError) as error:
+        reason = getattr(error, 'strerror', None) or str(error)
+        return Bench(command.name, command, path, arguments, problem=f'{path.name} is not a result: {reason}')
     return Bench(command.name, command, path, arguments, document['environment'], [Row(**row) for row in document['rows']])
 
 
@@ -94,11 +97,17 @@ def arguments_of(name: str, folder: Path, *, quick: bool) -> Sequence[str]:
 def run(command: Command, folder: Path, arguments: Sequence[str], say: Callable[[str], None]) -> Bench:
     """Measure, in a process of its own. What fails is a result too: the others go on."""
     path = folder / f'{command.name}.json'
-    path.unlink(missing_ok=True)
     log = folder / f'{command.name}.log'
+    try:
+        path.unlink(missing_ok=True)
+        words = log.open('w', encoding='utf-8')
+    except OSError as error:
+        problem = f"'{error.filename}' can't be written: {error.strerror}"
+        say(f'zc_bench {command.name}: not measured: {problem}')
+        return Bench(command.name, command, path, arguments, problem=problem)
     say(f'zc_bench {command.name}: measuring; its words go to {log}')
     began = time.monotonic()
-    with log.open('w', encoding='utf-8') as words:
+    with words:
         process = subprocess.Popen(
             [sys.executable, '-m', PROGRAM, command.name, *arguments, '--json', str(path)], stdout=words, stderr=subprocess.STDOUT
         )

@@ -63,7 +63,7 @@ def _environment(benches: Sequence[Bench]) -> Iterator[str]:
         '- ' + ', '.join(f'{name} {version}' for name, version in environment['packages'].items()),
     )
     loads = [
-        f'{bench.name} {bench.environment["load_average"][0]:g} → {bench.environment.get("load_average_after", [0.0])[0]:g}'
+        f'{bench.name} {bench.environment["load_average"][0]:g} → {(bench.environment.get("load_average_after") or [0.0])[0]:g}'
         for bench in benches
         if bench.environment.get('load_average')
     ]

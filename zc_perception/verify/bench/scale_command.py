@@ -19,7 +19,7 @@ _SECONDS = 10.0
 
 def _lost(rows: Rows) -> float | None:
     row = rows.get(_SIXTEEN)
-    return None if row is None or row.figures['window_s'] < _SECONDS else row.lost_per_cent
+    return None if row is None or row.figures.get('window_s', 0.0) < _SECONDS else row.lost_per_cent
 
 
 SCALE_BARS = (Bar('16 cameras of 1080p at 30 Hz in one process on 2 CPUs for 10 s: lost frames', _lost, 0, ' %', involved=(_SIXTEEN,)),)

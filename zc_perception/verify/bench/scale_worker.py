@@ -34,9 +34,10 @@ from zc_perception.errors import ZcError
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.process import ExecutorThread
 from zc_perception.verify.bench.commands import answer, commands
+from zc_perception.verify.bench.interruption import INTERRUPTION, terminable
 from zc_perception.verify.bench.machine_use import MachineUse
 from zc_perception.verify.bench.pipeline_worker import Graph, Pipelines
-from zc_perception.verify.bench.worker_process import last_words, run_worker, terminable
+from zc_perception.verify.bench.worker_process import last_words, run_worker
 
 _DRAIN_S = 5.0
 # Of the nodes. A full collection of all objects of 32 nodes takes longer than a frame's period.
@@ -73,21 +74,28 @@ class Cameras:
     def grow(self, cameras: int) -> dict[str, Any]:
         """To so many."""
         while len(self._graphs) < cameras:
-            topic = f'{self._topic}/camera_{len(self._graphs)}'
-            try:
-                graph = Graph(self._context, topic, self._ledger, self._size, self._rate_hz, self._delay_s, KNOBS, self._depth)
-            except (ZcError, OSError) as error:
-                return {'cameras': len(self._graphs), 'refused': str(error)}
-            self._graphs.append(graph)
-            try:
-                graph.capture.configure([graph.inference.consumer()])
-            except (ZcError, OSError) as error:
-                return {'cameras': len(self._graphs) - 1, 'refused': str(error)}
-            for node in (graph.capture, graph.inference):
-                self._executor.add_node(node)
-            graph.inference.start()
-            graph.capture.start()
+            with INTERRUPTION.put_off():
+                if refused := self._add():
+                    return refused
         return {'cameras': len(self._graphs)}
+
+    def _add(self) -> dict[str, Any] | None:
+        """One more; the answer if it is refused."""
+        topic = f'{self._topic}/camera_{len(self._graphs)}'
+        try:
+            graph = Graph(self._context, topic, self._ledger, self._size, self._rate_hz, self._delay_s, KNOBS, self._depth)
+        except (ZcError, OSError) as error:
+            return {'cameras': len(self._graphs), 'refused': str(error)}
+        self._graphs.append(graph)
+        try:
+            graph.capture.configure([graph.inference.consumer()])
+        except (ZcError, OSError) as error:
+            return {'cameras': len(self._graphs) - 1, 'refused': str(error)}
+        for node in (graph.capture, graph.inference):
+            self._executor.add_node(node)
+        graph.inference.start()
+        graph.capture.start()
+        return None
 
     def matched(self) -> dict[str, Any]:
         """Whether frames get to all inference nodes within the process, and detections to the reader."""

@@ -32,6 +32,7 @@ from typing import Any
 
 import zc_perception
 from zc_perception.observe.frame_log_reading import FrameRecord, find_frame_logs
+from zc_perception.verify.bench.interruption import INTERRUPTION
 from zc_perception.verify.bench.link_environment import plain_environment
 from zc_perception.verify.bench.page_cache import cached_bytes, evict
 from zc_perception.verify.bench.rows import Condition, Row, Series, SeriesBook, make_rows
@@ -166,16 +167,17 @@ class Starter:
         self._reader.ask(op='watch', topic=f'{namespace}/detections')
         parameters = [word for parameter in self._plan.parameters for word in ('-p', parameter)]
         arguments = ['--ros-args', '--log-level', 'warn', '-r', f'__ns:={namespace}', *parameters]
-        executed_ns = time.monotonic_ns()
-        process = subprocess.Popen(
-            [self._program, *arguments], env=self._environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
-        )
-        try:
+        command: list[str | Path] = [self._program, *arguments]
+        with contextlib.ExitStack() as ending:
+            with INTERRUPTION.put_off():
+                executed_ns = time.monotonic_ns()
+                process = subprocess.Popen(
+                    command, env=self._environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+                )
+                ending.callback(_end, process)
             received_ns = self._wait(process)
             cpu_us = _cpu_us(process.pid)
             return Start(executed_ns, received_ns, *_logged(process.pid), cpu_us, mapped_libraries(process.pid))
-        finally:
-            _end(process)
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
         deadline = time.monotonic() + _PATIENCE_S

@@ -25,7 +25,8 @@ from vision_msgs.msg import Detection2DArray
 
 from zc_perception.nodes.process import ExecutorThread
 from zc_perception.verify.bench.commands import answer, commands
-from zc_perception.verify.bench.worker_process import last_words, run_worker, terminable
+from zc_perception.verify.bench.interruption import terminable
+from zc_perception.verify.bench.worker_process import last_words, run_worker
 
 
 class Reader:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from zc_perception.errors import ConfigError
 from zc_perception.observe.frame_log_layout import CAPACITY
 from zc_perception.verify.bench.command import Command, Measured, Say, check_counts
 from zc_perception.verify.bench.pipeline import RATE_HZ
+from zc_perception.verify.bench.targets import check_apart, target, write
 from zc_perception.verify.bench.timeline import TimelinePlan, measure_timeline
 
 
@@ -27,18 +27,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(repetitions=1)
 
 
-def _place(name: str, option: str) -> Path:
-    """:raises ConfigError: nothing can be written there; known before anything is measured."""
-    path = Path(name)
-    try:
-        path.resolve().parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"folder of {option} '{name}' can't be made: {error.strerror}; name another file with {option}") from error
-    if path.is_dir() or not os.access(path if path.exists() else path.resolve().parent, os.W_OK):
-        raise ConfigError(f"{option} '{name}' can't be written; name another file with {option}")
-    return path
-
-
 def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
     if options.check:
         raise ConfigError('--check: timeline has no bars of its own; zc_bench pipeline --check compares what a frame costs')
@@ -47,25 +35,18 @@ def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
     if not 0 <= options.delay_ms <= 60:
         raise ConfigError(f'--delay-ms {options.delay_ms:g}: give 0 to 60; two frames are in flight at 30 Hz')
     running = None if options.running is None else tuple(options.running)
-    plan = TimelinePlan(options.seconds, options.delay_ms, running, _place(options.trace, '--trace'), _place(options.picture, '--picture'))
+    check_apart({'--trace': options.trace, '--picture': options.picture, '--json': options.json})
+    trace, picture = target(options.trace, '--trace'), target(options.picture, '--picture')
+    plan = TimelinePlan(options.seconds, options.delay_ms, running, trace, picture)
 
     def measure(say: Say) -> Measured:
         result = measure_timeline(plan, say)
-        _write(plan.trace, result.trace)
+        write(plan.trace, json.dumps(result.trace), '--trace')
         drawn = _draw(result.trace, plan.picture, options.frames)
         say(f'{plan.trace} (open it in ui.perfetto.dev){drawn}')
         return Measured(result.rows, result.facts)
 
     return measure
-
-
-def _write(path: Path, trace: dict[str, Any]) -> None:
-    temporary = path.with_name(f'{path.name}.{os.getpid()}.tmp')
-    try:
-        temporary.write_text(json.dumps(trace), encoding='utf-8')
-        temporary.replace(path)
-    except OSError as error:
-        raise ConfigError(f"--trace '{path}' can't be written: {error.strerror}; name another file") from error
 
 
 def _draw(trace: dict[str, Any], path: Path, frames: int) -> str:

@@ -17,6 +17,7 @@ from zc_perception.errors import ZcError
 
 _START_S = 60.0
 _END_S = 5.0
+_ORDERLY_END_S = 10.0
 
 
 class BenchError(ZcError):
@@ -45,6 +46,7 @@ class Worker:
     ) -> None:
         self.role = arguments[0]
         self._orderly = orderly
+        self._told = False
         self._pending = b''
         self._process = subprocess.Popen(
             [sys.executable, '-m', module, *arguments],
@@ -129,7 +131,10 @@ class Worker:
         return self.receive(timeout_s)
 
     def end(self) -> None:
-        """Tell it to end, without waiting for that."""
+        """Tell it to end, without waiting for that. A second call does nothing: a signal in a program's last moments kills it."""
+        if self._told:
+            return
+        self._told = True
         assert self._process.stdin is not None
         self._process.stdin.close()
         if self._orderly:
@@ -138,9 +143,11 @@ class Worker:
     def close(self) -> None:
         """Have it ended, with all that it started. A second call does nothing."""
         self.end()
+        # One that is just being built up ends after that, and leaves its sockets if it may not: on a busy machine that takes seconds.
+        patience_s = _ORDERLY_END_S if self._orderly else _END_S
         for number in (signal.SIGTERM, signal.SIGKILL):
             try:
-                self._process.wait(_END_S)
+                self._process.wait(patience_s)
                 break
             except subprocess.TimeoutExpired:
                 self._signal_group(number)

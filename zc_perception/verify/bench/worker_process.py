@@ -2,46 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Callable
 
 import rclpy
 
 from zc_perception.errors import ZcError
 from zc_perception.nodes.process import ros_context
 from zc_perception.verify.bench.commands import answer
-
-
-def _do_nothing(number: int, frame: FrameType | None) -> None:
-    """Not SIG_IGN, about which Python complains when a signal has just come."""
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, _do_nothing)
-    raise SystemExit(128 + number)
-
-
-@contextlib.contextmanager
-def terminable() -> Iterator[None]:
-    """While it lasts SIGTERM ends the process; what is built up before, and taken down after it, isn't left half-way."""
-    try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, _do_nothing)
+from zc_perception.verify.bench.interruption import hold_back_termination
 
 
 def run_worker(serve: Callable[[rclpy.Context], None]) -> None:
-    """Run *serve*, which is :func:`terminable` where it waits for commands.
+    """Run *serve*, which is :func:`~zc_perception.verify.bench.interruption.terminable` where it waits for commands.
 
     :raises SystemExit: 1 after an error, which is the answer to the command then.
     """
-    # Not before there is something to end in order, and in this thread alone.
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-    signal.signal(signal.SIGTERM, _terminate)
+    hold_back_termination()
     try:
         with ros_context(['--ros-args', '--log-level', 'error']) as context:
             serve(context)

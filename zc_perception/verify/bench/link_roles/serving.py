@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-from types import FrameType
 from typing import Any
 
 from zc_perception.verify.bench.commands import answer, commands
+from zc_perception.verify.bench.interruption import terminable
 from zc_perception.verify.bench.link_roles.role import Role
-
-
-def _do_nothing(number: int, frame: FrameType | None) -> None:
-    """Not SIG_IGN, about which Python complains when a signal has just come."""
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, _do_nothing)
-    raise SystemExit(128 + number)
-
-
-def hold_back_termination() -> None:
-    """Call it first, in the main thread: SIGTERM waits until there is something to end in order."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-    signal.signal(signal.SIGTERM, _terminate)
 
 
 def _obey(role: Role, facts: dict[str, Any], command: dict[str, Any]) -> dict[str, Any]:
@@ -47,10 +31,7 @@ def serve(role: Role, facts: dict[str, Any]) -> None:
 
     :param facts: what ``describe`` answers.
     """
-    try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    # The end of input comes first, and what it sets off is not to be stopped.
+    with terminable():
         for command in commands():
             answer(_obey(role, facts, command))
-    finally:
-        # The end of input comes first, and what it sets off is not to be stopped.
-        signal.signal(signal.SIGTERM, _do_nothing)

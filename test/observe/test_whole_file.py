@@ -1,0 +1,110 @@
+"""What a user asked for is written whole or not at all; what is no regular file is written in place and stays what it was."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zc_perception.observe.whole_file import check_writable, write_whole
+
+
+def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
+    path = tmp_path / 'x.json'
+    for content in ('ä', b'\x00\xff'):
+        check_writable(path)
+        write_whole(path, content)
+        assert path.read_bytes() == (content.encode() if isinstance(content, str) else content)
+        assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    link, there = tmp_path / 'link', tmp_path / 'folder' / 'there'
+    there.parent.mkdir()
+    link.symlink_to(there)
+    for content in ('new', 'newer'):
+        check_writable(link)
+        write_whole(link, content)
+        assert link.is_symlink() and there.read_text() == content and list(there.parent.iterdir()) == [there]
+
+
+def test_a_fifo_is_written_in_place(tmp_path: Path) -> None:
+    path = tmp_path / 'fifo'
+    os.mkfifo(path)
+    reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        check_writable(path)
+        write_whole(path, 'in place')
+        assert os.read(reading, 100) == b'in place'
+    finally:
+        os.close(reading)
+    assert stat.S_ISFIFO(path.lstat().st_mode) and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_device_stays_one_and_its_error_is_told(tmp_path: Path) -> None:
+    path = tmp_path / 'full'
+    try:
+        os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 7))
+        os.close(os.open(path, os.O_WRONLY))
+    except OSError:
+        pytest.skip('only root may make a device, and not everywhere')
+    check_writable(path)
+    with pytest.raises(OSError) as caught:
+        write_whole(path, 'x')
+    assert caught.value.errno == errno.ENOSPC and stat.S_ISCHR(path.lstat().st_mode) and list(tmp_path.iterdir()) == [path]
+
+
+def test_our_own_output_in_a_file_is_not_replaced(tmp_path: Path) -> None:
+    """``--json /dev/stdout > x``: what is printed afterwards would be in a file that nobody sees any more."""
+    path = tmp_path / 'x'
+    lines = 'from pathlib import Path; from zc_perception.observe.whole_file import *; p = Path("/dev/stdout"); check_writable(p); '
+    with path.open('w') as out:
+        subprocess.run([sys.executable, '-c', lines + 'write_whole(p, "first\\n"); print("then")'], stdout=out, check=True)
+    assert path.read_text() == 'first\nthen\n' and list(tmp_path.iterdir()) == [path] and Path('/dev/stdout').is_symlink()
+
+
+def test_the_longest_name_is_no_longer_when_it_is_unfinished(tmp_path: Path) -> None:
+    path = tmp_path / ('x' * os.pathconf(tmp_path, 'PC_NAME_MAX'))
+    check_writable(path)
+    write_whole(path, 'x')
+    assert path.read_text() == 'x'
+
+
+def test_what_can_not_be_written_is_known_before(tmp_path: Path) -> None:
+    (tmp_path / 'loop').symlink_to(tmp_path / 'loop')
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / 's'))
+    wrong = {
+        tmp_path / ('x' * 256): errno.ENAMETOOLONG,
+        tmp_path / 'loop': errno.ELOOP,
+        tmp_path / 'loop' / 'x': errno.ELOOP,
+        tmp_path / 'none' / 'x': errno.ENOENT,
+        tmp_path / 's': errno.ENXIO,
+        tmp_path: errno.EISDIR,
+    }
+    before = set(tmp_path.iterdir())
+    for path, number in wrong.items():
+        with pytest.raises(OSError) as caught:
+            check_writable(path)
+        assert caught.value.errno == number, path
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_what_was_there_stays_when_writing_fails(tmp_path: Path) -> None:
+    path = tmp_path / 'x'
+    path.write_text('before')
+    limited = (
+        'import resource, signal, sys; from pathlib import Path; from zc_perception.observe.whole_file import write_whole; '
+        'signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n'
+        'try: write_whole(Path(sys.argv[1]), "x" * 2000)\n'
+        'except OSError as error: print(error.strerror)'
+    )
+    ran = subprocess.run([sys.executable, '-c', limited, str(path)], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == 'File too large'
+    assert path.read_text() == 'before' and list(tmp_path.iterdir()) == [path]

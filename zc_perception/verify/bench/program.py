@@ -1,0 +1,102 @@
+"""What ``zc_bench`` runs, see :mod:`~zc_perception.verify.bench.main`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError
+from zc_perception.verify.bench.bars import check_bars
+from zc_perception.verify.bench.command import Command, check_counts
+from zc_perception.verify.bench.decode_command import DECODE
+from zc_perception.verify.bench.environment import describe_environment
+from zc_perception.verify.bench.interruption import Interrupted, interruptible
+from zc_perception.verify.bench.link_command import LINK
+from zc_perception.verify.bench.output import say, show
+from zc_perception.verify.bench.pipeline_command import PIPELINE
+from zc_perception.verify.bench.realtime import P99_RATIO
+from zc_perception.verify.bench.realtime_command import REALTIME
+from zc_perception.verify.bench.rows import Row
+from zc_perception.verify.bench.scale_command import SCALE
+from zc_perception.verify.bench.schema import check_document
+from zc_perception.verify.bench.startup_command import STARTUP
+from zc_perception.verify.bench.targets import target, write
+from zc_perception.verify.bench.timeline_command import TIMELINE
+
+COMMANDS = (LINK, DECODE, PIPELINE, REALTIME, SCALE, STARTUP, TIMELINE)
+EXIT_FAILURE = 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog='zc_bench', description='Measure this package beside its floors and what one would use instead.')
+    commands = parser.add_subparsers(dest='name', required=True)
+    for command in COMMANDS:
+        one = commands.add_parser(command.name, help=command.help)
+        one.set_defaults(command=command)
+        one.add_argument('--json', metavar='FILE', help='write all rows there')
+        one.add_argument('--check', action='store_true', help="compare to the package's bars; exit code 1 if one fails or was not measured")
+        one.add_argument('--repetitions', type=int, default=7, help='(default: %(default)s)')
+        command.add_options(one)
+    return parser
+
+
+def _figure(value: float | None) -> str:
+    return '      none' if value is None else f'{value:10.1f}'
+
+
+def report(rows: Sequence[Row]) -> str:
+    """A table for people. Latencies in µs."""
+    lines = [f'{"case":28s} {"size":>10s} {"rate":>5s} {"median":>10s} {"p99":>10s} {"cpu/frame":>10s} {"lost %":>7s}   × floor']
+    for row in rows:
+        floors = ' '.join(f'{name.split("/")[1]} {ratio:.2f}' for name, ratio in row.ratio_to.items() if row.case != 'floor')
+        if P99_RATIO in row.figures:
+            floors += f', p99 {row.figures[P99_RATIO]:.2f}'
+        lines.append(
+            f'{row.case + "/" + row.variant:28s} {f"{row.width}x{row.height}":>10s} {row.rate_hz:5g} {_figure(row.median_us)} '
+            f'{_figure(row.p99_us)} {_figure(row.cpu_us_per_frame)} {row.lost_per_cent:7.1f}   {floors}'
+        )
+    return '\n'.join(lines)
+
+
+def _run(options: argparse.Namespace) -> int:
+    command: Command = options.command
+    check_counts(options, repetitions=1000)
+    measure = command.prepare(options)
+    path = None if options.json is None else target(options.json, '--json')
+    environment = describe_environment()
+    measured = measure(say)
+    environment |= {**measured.facts, 'load_average_after': [round(v, 2) for v in os.getloadavg()]}
+    document: dict[str, Any] = {'environment': environment, 'rows': [row.as_json() for row in measured.rows]}
+    # The file first: whatever becomes of the terminal, the figures are there. And the table after all: whatever became of the file.
+    try:
+        check_document(document)
+        if path is not None:
+            write(path, json.dumps(document, indent=1, allow_nan=False) + '\n', '--json')
+    finally:
+        lost = show(report(measured.rows))
+    verdicts = check_bars(measured.rows, command.bars) if options.check else []
+    if verdicts and not lost:
+        lost = show('\n'.join(['', *map(str, verdicts)]))
+    if lost and path is None:
+        raise ConfigError(f"the result can't be printed: {lost}; give a file with --json")
+    return 0 if all(verdict.passed for verdict in verdicts) else EXIT_FAILURE
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """0, 1: something went wrong or a bar isn't met, 2: arguments, or nowhere to put the result, 128 + n: signal n."""
+    options = _parser().parse_args(arguments)
+    try:
+        with interruptible():
+            return _run(options)
+    except ConfigError as error:
+        say(f'zc_bench: error: {error}')
+        return EXIT_USAGE
+    except ZcError as error:
+        say(f'zc_bench: error: {error}')
+        return EXIT_FAILURE
+    except Interrupted as interruption:
+        say(f'zc_bench: ended by {interruption}')
+        return interruption.exit_code
