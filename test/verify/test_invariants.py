@@ -197,6 +197,21 @@ def test_each_fault_breaks_its_invariants_and_no_other(fault: str) -> None:
     assert any(advice(mode) in check.next_step for check in told)
 
 
+def another_set(seen: Observation, **changes: Any) -> Observation:
+    """Capture and inference of a second camera, in another process."""
+    rear = (replace(node, pid=200, node=f'/rear{node.node}') for node in seen.nodes)
+    return replace(seen, nodes=(*seen.nodes, *(replace(node, **changes) if node.role == 'inference' else node for node in rear)))
+
+
+def killed(seen: Observation) -> Observation:
+    """In the middle: with a job that it has noted nowhere, and an import that its counters don't know."""
+    left = (
+        event(MIDDLE, 'axl_submit', handle=1, ctx=1, seqno=77),
+        event(MIDDLE, 'axl_dmabuf_import', handle=8, inode=POOL[0], exporter='system'),
+    )
+    return with_node(with_events(seen, *left), 'inference', ended_ns=MIDDLE + MS)
+
+
 UNKNOWN: dict[str, tuple[Callable[[Observation], Observation], set[str]]] = {
     'bufinfo': (lambda seen: replace(seen, snapshots=(), unreadable={'bufinfo': [ROOT]}), {'I1', 'I3'}),
     'trace': (lambda seen: replace(seen, trace=None, event_sources={}, unreadable={'trace': [ROOT]}), {'I3', 'I4'}),
@@ -229,6 +244,21 @@ UNKNOWN: dict[str, tuple[Callable[[Observation], Observation], set[str]]] = {
         lambda seen: replace(with_records(with_events(seen, without=['axl_submit', 'axl_complete']), lambda old: None)),
         {'I1', 'I2', 'I3', 'I4'},
     ),
+    'no frame of one node of two': (lambda seen: another_set(seen, records=()), {'I1', 'I2', 'I3', 'I4'}),
+    'no accelerator of one node of two': (
+        lambda seen: another_set(seen, after={'copies': {}}, records=()),
+        {'I1', 'I2', 'I3', 'I4'},
+    ),
+    'frames without an accelerator': (lambda seen: with_facts(with_events(seen), 'inference', accelerator=''), {'I1', 'I2', 'I3', 'I4'}),
+    'a node that was killed': (killed, {'I1', 'I2', 'I3', 'I4'}),
+    'a capture node that ended': (lambda seen: with_node(seen, 'capture', ended_ns=MIDDLE), {'I1', 'I2', 'I3', 'I4'}),
+    'old counters': (
+        lambda seen: with_node(
+            with_events(seen, event(MIDDLE, 'axl_dmabuf_import', handle=8, inode=POOL[0], exporter='system')), 'inference', described=False
+        ),
+        {'I3', 'I4'},
+    ),
+    'a log of another version': (lambda seen: replace(seen, unreadable={'frame log': [ROOT]}), {'I1', 'I2', 'I3', 'I4'}),
     'failed before the device': (
         lambda seen: with_records(
             with_events(seen, without=['axl_submit']), lambda old: old._replace(kind=RecordKind.FAILED, submitted_ns=0, device_seqno=0)
@@ -245,6 +275,12 @@ def test_what_could_not_be_seen_is_never_true(what: str) -> None:
     assert {check.name for check in checks if check.holds is None} == expected
     assert {check.name for check in checks if check.holds is False} == set()
     assert all(check.reason for check in checks if check.holds is None)
+
+
+def test_an_idle_node_is_named_with_what_to_do() -> None:
+    (check, *_) = all_checks(another_set(cached_graph(), records=()))
+    assert check.reason == 'no frame was submitted to a device in the window by /rear/inference (process 200)'
+    assert check.next_step == advice('no_frames')
 
 
 def test_a_failed_frame_that_was_submitted_counts() -> None:

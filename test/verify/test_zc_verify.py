@@ -8,68 +8,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from observe.frame_log_kit import made_entry, made_frame
+from verify.command_kit import environment, nodes, nodes_command, result_in, verify, verify_command
 from verify.fake_tracefs import FakeTracefs
 
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.frame_log_reading import FoundFrameLogs, UnreadableProcess, find_frame_logs
-from zc_perception.verify.bench.schema import violations
 from zc_perception.verify.evidence.tracefs import own_name
 from zc_perception.verify.invariants import all_checks
 from zc_perception.verify.measurement import Measurement, Roots
-from zc_perception.verify.result import SCHEMA
 from zc_perception.verify.zc_verify import main
 
-TEST = Path(__file__).resolve().parents[1]
 PCI = '0000:01:00.0'
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, 'PYTHONPATH': f'{TEST}{os.pathsep}{TEST.parent}'}
-
-
-def nodes_command(*wishes: str) -> list[str]:
-    return [sys.executable, str(TEST / 'verify' / 'made_nodes.py'), *wishes]
-
-
-@contextmanager
-def nodes(*wishes: str) -> Iterator[subprocess.Popen[str]]:
-    """Nodes that run, with frames flowing unless they are to be silent."""
-    with subprocess.Popen(nodes_command(*wishes), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()) as process:
-        try:
-            assert process.stdout is not None
-            if 'silent' not in wishes:
-                assert process.stdout.readline() == 'ready\n'
-            else:
-                _wait_until(lambda: len(find_frame_logs(pids=[process.pid])) == 2)
-            yield process
-        finally:
-            process.kill()
-
-
-def _wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def verify(*options: object, command: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    started = ['--', *command] if command else []
-    words = [sys.executable, '-m', 'zc_perception.verify.zc_verify', '--no-picture', *map(str, options), *started]
-    return subprocess.run(words, capture_output=True, text=True, timeout=120, env=environment(), check=False)
-
-
-def result_in(folder: Path) -> Any:
-    document = json.loads((folder / 'result.json').read_text())
-    assert list(violations(document, json.loads(SCHEMA.read_text()))) == []
-    return document
 
 
 def test_running_nodes_are_measured(tmp_path: Path) -> None:
@@ -155,18 +109,7 @@ def test_a_command_that_ignores_sigint_is_ended_all_the_same(tmp_path: Path, mon
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_and_what_was_seen_is_judged(tmp_path: Path, number: signal.Signals) -> None:
-    words = [
-        sys.executable,
-        '-m',
-        'zc_perception.verify.zc_verify',
-        '--no-picture',
-        '--seconds',
-        '600',
-        '--output',
-        str(tmp_path),
-        '--',
-        *nodes_command(),
-    ]
+    words = verify_command('--seconds', 600, '--output', tmp_path, command=nodes_command())
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment()) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -210,15 +153,15 @@ def test_who_may_not_look_into_processes_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hidden = FoundFrameLogs((), [UnreadableProcess(7, 'perception', 'its open files (/proc/7/fd) may not be listed', 'run as root')])
-    monkeypatch.setattr('zc_perception.verify.zc_verify.running_nodes', lambda pids: hidden)
-    monkeypatch.setattr('zc_perception.verify.zc_verify.os.geteuid', lambda: 1000)
+    monkeypatch.setattr('zc_perception.verify.verification.running_nodes', lambda pids: hidden)
     assert main(['--output', str(tmp_path)]) == 3
     assert 'not measured' in (told := capsys.readouterr().err) and 'run as root' in told
     assert not (tmp_path / 'result.json').exists()
 
 
 def test_it_starts_without_what_takes_long_to_import() -> None:
-    code = 'import sys, zc_perception.verify.zc_verify; print([name for name in ("numpy", "cv2", "rclpy", "yaml") if name in sys.modules])'
+    heavy = ('numpy', 'cv2', 'rclpy', 'yaml')
+    code = f'import sys, zc_perception.verify.verification as _; print([name for name in {heavy} if name in sys.modules])'
     assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, env=environment(), check=True).stdout == '[]\n'
 
 

@@ -94,7 +94,7 @@ def _hot(seen: Observation) -> bool | None:
 
 
 def notes(seen: Observation) -> list[str]:
-    """What breaks no invariant but is worth knowing: waits for fences that took long."""
+    """What breaks no invariant but is worth knowing: nodes that ended, waits for fences that took long."""
     started: dict[tuple[int, str, str], int] = {}
     slow = []
     for event in seen.trace.events if seen.trace is not None else ():
@@ -105,7 +105,11 @@ def notes(seen: Observation) -> list[str]:
             slow.append((event.time_ns - started.pop(key)) / 1e6)
     jobs = [(record.signalled_ns - record.submitted_ns) / 1e6 for node, record in seen.all_submitted()
             if record.signalled_ns and node.accelerator == IMPORTING]  # fmt: skip
-    found = []
+    found = [
+        f'{node} ended {max(0, node.ended_ns - seen.start_ns) / 1e9:.1f} s after the window began; what it did last is not known'
+        for node in seen.nodes
+        if node.ended_ns
+    ]
     for what, waits in (('waits for fences', slow), ('jobs of the device', jobs)):
         long = [wait for wait in waits if wait > SLOW_FENCE_MS]
         if long:

@@ -22,7 +22,16 @@ class FailureMode:
 FAILURE_MODES = {
     'no_frames': FailureMode(
         'no frame was submitted while it was measured',
-        "look at /diagnostics of the nodes: does the camera deliver, and does the inference node get frames? Measure longer (--seconds)",
+        "look at /diagnostics of the nodes: does the camera deliver, and does the inference node get frames? Measure longer (--seconds); "
+        "activate or enable a node that rests, or name the other nodes' processes with --pid",
+    ),
+    'node_ended': FailureMode(
+        'a node ended, or was killed, while it was measured, and left frames and copies uncounted',
+        'look into its log for the reason, start it again, and measure while it runs',
+    ),
+    'not_described': FailureMode(
+        "a node's counters are old: its executor hangs, or the machine is too slow for it",
+        'look for what blocks its callbacks (/diagnostics is silent as well), and measure once more',
     ),
     'frames_lost': FailureMode(
         'frames were overwritten in a frame log before they were read',

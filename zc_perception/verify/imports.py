@@ -24,7 +24,7 @@ class ImportFollowing:
     :ivar unreadable: why it could not be followed; empty: it was.
     :ivar submitted: frames of the nodes' logs in the window.
     :ivar kernel_submits: the driver's jobs in the window, of the nodes.
-    :ivar unknown_jobs: jobs that are no node's frame; *missing_jobs*: frames without a job.
+    :ivar unknown_jobs: jobs that are no node's frame, of processes whose nodes lasted; *missing_jobs*: frames without a job.
     :ivar foreign: frames whose buffer was not imported, or whose handle is another buffer's.
     :ivar own_imports: frames that were submitted by an import of their own.
     :ivar shared_imports: frames of nodes without a cache that were not.
@@ -123,6 +123,8 @@ def follow_imports(seen: Observation, found: Mapping[int, History]) -> ImportFol
         result.unreadable = 'a node does not say where its device is, so its earlier imports could not be told'
         return result
     pids = {node.pid for node in nodes}
+    # A node that ends in the middle leaves jobs behind that it has noted nowhere.
+    cut = {node.pid for node in seen.nodes if node.ended_ns}
     jobs, windowed = _jobs(nodes, seen)
     result.submitted = sum(windowed.values())
     frame_inodes = {inode for node, record in jobs.values() for inode in record.inodes}
@@ -154,7 +156,7 @@ def follow_imports(seen: Observation, found: Mapping[int, History]) -> ImportFol
         matched[job] += 1
         result.kernel_submits += inside
         if job not in jobs:
-            result.unknown_jobs += inside
+            result.unknown_jobs += inside and pid not in cut
             continue
         node, record = jobs[job]
         if windowed.get(job):
@@ -211,6 +213,6 @@ def _count_cached(
             buffers = max(buffers, len(record.inodes))
             needed |= {inode for inode in record.inodes if inode in found and not found[inode].at(seen.start_ns)[device]}
     result.new_buffers = len(needed)
-    if nodes and all(node.cached for node in nodes):
+    if nodes and all(node.cached and node.counted for node in nodes):
         trials = sum(node.grown('trial_imports') for node in nodes)
         result.surplus = max(0, sum(imported.values()) - len(needed) - buffers * trials)

@@ -43,9 +43,19 @@ def attachments_are_recorded(seen: Observation) -> bool:
 
 
 def _frames(seen: Observation, findings: Findings) -> None:
-    """What all checks need: that something flowed, and that all of it was seen."""
-    if not seen.all_submitted():
-        findings.unknown.append(('no frame was submitted to a device in the window', advice('no_frames')))
+    """What all checks need: that something flowed through each node, and that all of it was seen."""
+    nodes = seen.inference_nodes()
+    idle = [str(node) for node in nodes if not seen.submitted(node)]
+    if idle or not nodes:
+        by = f' by {", ".join(idle)}' if idle else ''
+        findings.unknown.append((f'no frame was submitted to a device in the window{by}', advice('no_frames')))
+    silent = [str(node) for node in nodes if not node.accelerator]
+    if silent:
+        findings.unknown.append((f'{", ".join(silent)} names no accelerator: it has none open', advice('no_frames')))
+    ended = [str(node) for node in seen.nodes if node.ended_ns]
+    if ended:
+        findings.unknown.append((f'{", ".join(ended)} ended while it was measured', advice('node_ended')))
+    _unread(seen, findings, 'frame log')
     if seen.lost_records:
         findings.unknown.append((f'{seen.lost_records} frames were overwritten in the log before they were read', advice('frames_lost')))
 
@@ -54,6 +64,13 @@ def _unread(seen: Observation, findings: Findings, *topics: str) -> bool:
     for one in seen.why(*topics):
         findings.unknown.append((f'{one.source}: {one.reason}', one.next_step))
     return bool(seen.why(*topics))
+
+
+def _counters(seen: Observation, findings: Findings) -> None:
+    """What rests on the nodes' own counters."""
+    stale = [str(node) for node in seen.nodes if not node.described and not node.ended_ns]
+    if stale:
+        findings.unknown.append((f'{", ".join(stale)} did not renew its counters behind the window', advice('not_described')))
 
 
 def _bystanders(seen: Observation, findings: Findings) -> None:
@@ -156,6 +173,7 @@ def check_imports(seen: Observation, found: Mapping[int, History] | None = None)
             findings.unknown.append((f"the kernel's trace lost {seen.trace.lost} events", advice('lost_events')))
         else:
             findings.broken += following.problems()
+            _counters(seen, findings)
     figures = following.figures() if following is not None else {}
     source = 'frame log, tracepoints axl_dmabuf_import, axl_dmabuf_release and axl_submit, bufinfo'
     return findings.conclude('I3', 'every submitted buffer was imported, each as often as it has to be', source, figures)
@@ -173,6 +191,7 @@ def check_copies(seen: Observation) -> Check:
     mapped = _mmap_events(seen, findings)
     _large_copies(seen, findings)
     booked = _booked_copies(seen.nodes, findings)
+    _counters(seen, findings)
     figures = {
         'mappings': [str(one) for one in seen.mappings[:_SHOWN]],
         'scans': seen.scans,

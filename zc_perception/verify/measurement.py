@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from zc_perception.observe.frame_log_layout import FrameRecord, RecordKind
+from zc_perception.observe.frame_log_layout import RecordKind
 from zc_perception.observe.frame_log_reading import FrameLogReader
 from zc_perception.verify.evidence.attachments import Snapshot
 from zc_perception.verify.evidence.buffer_statistics import SYSFS, read_buffer_statistics
@@ -24,14 +25,19 @@ from zc_perception.verify.evidence.processes import PROC, NodeThreads
 from zc_perception.verify.evidence.sampling import Sampler, Samples, open_sampler
 from zc_perception.verify.evidence.tracefs import TRACING, remove_leftovers
 from zc_perception.verify.evidence.unreadable import Unreadable
-from zc_perception.verify.observation import CAPTURE, NodeView, Observation
+from zc_perception.verify.observation import CAPTURE, Observation
 from zc_perception.verify.sorting import copies_of, shares_of
+from zc_perception.verify.watched_node import WatchedNode
 
 _TICK_S = 0.25
 #: Looking at buffers and maps may take so much of the time; on a slow machine they are looked at less often.
 _LOOK_SHARE = 0.1
 _LOOK_PERIOD_S = 1.0
+#: Facts are looked at so often while they are waited for.
+_FACTS_TICK_S = 0.05
+#: A node that is done with no frame for so long has nothing new to tell; one with frames gets more time on a slow machine.
 _GRACE_S = 2.0
+_PATIENCE_S = 5.0
 #: At most so long, and as long as the window, or until there are so many of each node, a few times what one per cent needs.
 _SAMPLING_S = 5.0
 _ENOUGH_SAMPLES = 500
@@ -48,15 +54,13 @@ class Roots:
     sysfs: Path = SYSFS
 
 
-@dataclass
-class _Node:
-    log: FrameLogReader
-    before: dict[str, Any] = field(default_factory=dict)
-    records: list[FrameRecord] = field(default_factory=list)
+class Ending(Enum):
+    """Why a window ended."""
 
-    def view(self) -> NodeView:
-        log = self.log
-        return NodeView(log.pid, log.node, log.role, self.before, log.facts(), tuple(self.records), log.lost)
+    TIME = 'time'
+    FRAMES = 'frames'
+    WANTED = 'wanted'
+    GONE = 'gone'
 
 
 class Measurement:
@@ -76,7 +80,7 @@ class Measurement:
         self._probe: MemmoveProbe | None = None
         self._sampler: Sampler | None = None
         self._samples: Samples | None = None
-        self._nodes: list[_Node] = []
+        self._nodes: list[WatchedNode] = []
         self._threads = NodeThreads((), self.roots.proc)
         self._snapshots: list[Snapshot] = []
         self._exporters: dict[int, str] = {}
@@ -129,28 +133,35 @@ class Measurement:
         if one not in told:
             told.append(one)
 
-    def watch(self, logs: Sequence[FrameLogReader], seconds: float, frames: int, wait: Wait, more: Callable[[], bool]) -> None:
-        """Measure.
+    def watch(self, logs: Sequence[FrameLogReader], seconds: float, frames: int, wait: Wait, more: Callable[[], bool]) -> Ending:
+        """Measure; why it ended.
+
+        The window goes on a moment, until the first node has rewritten its facts: counters and what is seen from outside end together.
 
         :param logs: of all nodes of the pipeline.
-        :param seconds: at most so long.
+        :param seconds: so long, and up to a second more.
         :param frames: until so many frames were processed; 0: no matter.
         :param wait: waits so many seconds; true: somebody wants it to end.
         :param more: whether the nodes are still there.
         """
-        self._nodes = [_Node(log) for log in logs]
+        self._nodes = [WatchedNode(log) for log in logs]
         for log in logs:
             self._threads.add(log.pid)
             log.skip()  # a frame's record comes when it is done: what is in flight now is still to come
         self._begin(wait)
         deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0 and more():
-            if wait(min(_TICK_S, left)):
-                break
-            self._look()
-            if frames and self._processed() >= frames:
-                break
+        ending = Ending.TIME
+        while (left := deadline - time.monotonic()) > 0 and ending is Ending.TIME:
+            if not more():
+                ending = Ending.GONE
+            elif wait(min(_TICK_S, left)):
+                ending = Ending.WANTED
+            else:
+                self._look()
+                if frames and self._processed() >= frames:
+                    ending = Ending.FRAMES
         self._end(min(_SAMPLING_S, seconds), wait, more)
+        return ending
 
     def _processed(self) -> int:
         return sum(
@@ -164,21 +175,24 @@ class Measurement:
             for one in self._probe.unreadable:
                 self._say('memmove', one)
         self._look(everything=True)
-        self._wait_for_facts(wait)
+        self._wait_for_facts(wait, all, self._expect_facts())
         for node in self._nodes:
             node.before = node.log.facts()
         self._cpu_s = time.process_time()
         self._start_ns = time.monotonic_ns()
 
     def _end(self, sampling_s: float, wait: Wait, more: Callable[[], bool]) -> None:
+        # No later than any node's new facts: a copy behind the window would count as one of it, one before it must not be missing.
+        self._end_ns = self._wait_for_facts(wait, any, self._expect_facts())
         self._look(everything=True)
-        self._end_ns = time.monotonic_ns()
         self._cpu_s = time.process_time() - self._cpu_s
         if self._probe is not None:
             self._probe.end()
-        self._sample(sampling_s, wait, more)
         # What was submitted in the window is done a little later.
-        self._wait_for_facts(wait)
+        self._wait_for_facts(wait, all, self._end_ns, past_ns=self._end_ns)
+        for node in self._nodes:
+            node.keep_facts()
+        self._sample(sampling_s, wait, more)
         self._read_logs()
         self._threads.look()
         if self._recording is not None:
@@ -210,20 +224,38 @@ class Measurement:
                 break
         self._samples = sampler.stop()
 
-    def _wait_for_facts(self, wait: Wait) -> None:
-        """They are rewritten once a second: until each node has, so that counters are those of now."""
-        old = [node.log.facts() for node in self._nodes]
-        deadline = time.monotonic() + _GRACE_S
-        while time.monotonic() < deadline and not wait(_TICK_S):
+    def _expect_facts(self) -> int:
+        """A moment that all facts from now on are behind of."""
+        now_ns = time.monotonic_ns()
+        for node in self._nodes:
+            node.expect_facts()
+        return now_ns
+
+    def _wait_for_facts(self, wait: Wait, enough: Callable[[Iterable[bool]], bool], before_ns: int, past_ns: int = 0) -> int:
+        """Until *enough* nodes have rewritten the expected facts, and are past the frames of a moment.
+
+        A signal doesn't shorten it, as it doesn't shorten the jobs that are in flight.
+
+        :param before_ns: a moment before the first of the new facts; the answer is a later one.
+        :param past_ns: the moment; 0: no matter.
+        """
+        began = time.monotonic()
+        while (waited := time.monotonic() - began) < _PATIENCE_S:
+            now_ns = time.monotonic_ns()
             self._read_logs()
+            idle = waited >= _GRACE_S
+            if enough([node.ended or (node.renewed and node.is_past(past_ns)) or (idle and node.idle) for node in self._nodes]):
+                break
+            before_ns = now_ns
             if self._recording is not None:
                 self._recording.drain()
-            if all(node.log.facts() != before or not node.log.alive for node, before in zip(self._nodes, old, strict=True)):
-                break
+            if wait(_FACTS_TICK_S):
+                time.sleep(_FACTS_TICK_S)
+        return before_ns
 
     def _read_logs(self) -> None:
         for node in self._nodes:
-            node.records += node.log.read()
+            node.read()
 
     def _look(self, *, everything: bool = False) -> None:
         """At what is written all the time, and now and then at the rest."""
@@ -252,7 +284,7 @@ class Measurement:
     def _frame_identities(self) -> set[tuple[int, int]]:
         found = {(record.st_dev, inode) for node in self._nodes for record in node.records for inode in record.inodes}
         for node in self._nodes:
-            found |= {(int(device), int(inode)) for device, inode in (node.before or node.log.facts()).get('pool', ())}
+            found |= {(int(device), int(inode)) for device, inode in (node.before or node.facts()).get('pool', ())}
         return found
 
     def _look_at_descriptors(self) -> None:
@@ -282,7 +314,7 @@ class Measurement:
     def _facts(self, role: str) -> Iterator[dict[str, Any]]:
         for node in self._nodes:
             if node.log.role == role:
-                yield node.log.facts()
+                yield node.facts()
 
     def _look_at_maps(self, everybody: bool) -> None:
         """Of all processes; between begin and end only of the nodes, where an event tells of everybody's new mappings."""

@@ -26,9 +26,11 @@ def time_of(record: FrameRecord) -> int:
 class NodeView:
     """One node.
 
-    :ivar before: its facts when the window began; *after* when its last frames were done.
+    :ivar before: its facts when the window began; *after* those that it wrote next when the window had ended.
     :ivar records: all that were read, also from before and after the window.
     :ivar lost: records that were overwritten before they were read.
+    :ivar ended_ns: when it was seen to have ended, before it had told what it did in the window; CLOCK_MONOTONIC, 0: it lasted.
+    :ivar described: whether *after* is from behind the window's end.
     """
 
     pid: int
@@ -38,6 +40,16 @@ class NodeView:
     after: Mapping[str, Any] = field(default_factory=dict)
     records: Sequence[FrameRecord] = ()
     lost: int = 0
+    ended_ns: int = 0
+    described: bool = True
+
+    def __str__(self) -> str:
+        return f'{self.node} (process {self.pid})'
+
+    @property
+    def counted(self) -> bool:
+        """Whether its counters are those of the whole window."""
+        return self.described and not self.ended_ns
 
     @property
     def accelerator(self) -> str:
@@ -54,7 +66,7 @@ class NodeView:
         return int(self.after.get(name, 0)) - int(self.before.get(name, 0))
 
     def copies(self) -> dict[str, int]:
-        """Copies that the ledger counted in the window, by reason."""
+        """Copies that the ledger counted between *before* and *after*, by reason."""
         before, after = self.before.get('copies', {}), self.after.get('copies', {})
         grown = {reason: entry['count'] - before.get(reason, {}).get('count', 0) for reason, entry in after.items()}
         return {reason: count for reason, count in grown.items() if count}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,8 +11,9 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from zc_perception.errors import ConfigError
-from zc_perception.observe.frame_log_reading import FoundFrameLogs, FrameLogReader, find_frame_logs
-from zc_perception.verify.evidence.processes import PROC
+from zc_perception.observe.frame_log_reading import FoundFrameLogs, FrameLogReader, UnreadableProcess, find_frame_logs
+from zc_perception.verify.evidence.processes import PROC, all_pids, command_name
+from zc_perception.verify.evidence.unreadable import Unreadable
 from zc_perception.verify.observation import INFERENCE
 
 _MARK = 'ZC_VERIFY_COMMAND'
@@ -20,6 +22,9 @@ _POLL_S = 0.25
 _FLOWING = 5
 _PATIENCE_S = (15.0, 5.0, 5.0)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+_LOOK_S = 0.05
+#: More processes that can't be read for the same reason are counted, not named.
+_NAMED = 4
 
 
 class Command:
@@ -43,22 +48,30 @@ class Command:
             raise ConfigError(f'the command {self.words[0]!r} cannot be started: {error.strerror}; give one that is in PATH') from error
 
     def started(self, pid: int, proc: Path = PROC) -> bool:
-        """Whether a process is the command or was started by it."""
+        """Whether a process is the command or was started by it, and has not ended."""
         try:
+            state, _, _, session = (proc / str(pid) / 'stat').read_text(errors='replace').rpartition(')')[2].split()[:4]
+        except (OSError, ValueError):
+            return False
+        if state in 'ZX':
+            return False
+        with contextlib.suppress(OSError):
             if self._mark in (proc / str(pid) / 'environ').read_bytes().split(b'\0'):
                 return True
-            session = (proc / str(pid) / 'stat').read_text(errors='replace').rpartition(')')[2].split()[3]
-        except (OSError, IndexError):
-            return False
         return session == str(self._process.pid)
 
     @property
     def ended(self) -> bool:
         """Whether it has."""
-        return self._process.poll() is not None
+        return self.status is not None
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status, minus the signal's number after one; ``None``: it runs."""
+        return self._process.poll()
 
     def stop(self) -> int:
-        """End it as Ctrl-C would, then harder, and whatever it left; its exit status."""
+        """End it as Ctrl-C would, then harder, then whatever it left, in its own session or in another one; its exit status."""
         for number, patience in zip(_SIGNALS, _PATIENCE_S, strict=True):
             if self._process.poll() is None:
                 (self._process.send_signal if number == signal.SIGINT else self._signal_all)(number)
@@ -67,7 +80,7 @@ class Command:
                 break
             except subprocess.TimeoutExpired:
                 continue
-        self._signal_all(signal.SIGTERM)
+        self._end_rest()
         self._output.close()
         return self._process.returncode if self._process.returncode is not None else -signal.SIGKILL
 
@@ -76,6 +89,22 @@ class Command:
             os.killpg(self._process.pid, number)
         except (ProcessLookupError, PermissionError):
             return
+
+    def _end_rest(self) -> None:
+        for number, patience in zip(_SIGNALS, _PATIENCE_S, strict=True):
+            deadline = time.monotonic() + patience
+            for pid in self._rest():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, number)
+            while self._rest():
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(_LOOK_S)
+            else:
+                return
+
+    def _rest(self) -> list[int]:
+        return [pid for pid in all_pids() if self.started(pid)]
 
 
 def running_nodes(pids: Collection[int] | None, proc: Path = PROC) -> FoundFrameLogs:
@@ -87,13 +116,16 @@ def running_nodes(pids: Collection[int] | None, proc: Path = PROC) -> FoundFrame
 def wait_for_frames(command: Command, seconds: float, wait: Callable[[float], bool], proc: Path = PROC) -> FoundFrameLogs:
     """The nodes that a command started, once frames flow through all that infer; after *seconds* those that there are."""
     known: dict[tuple[int, str, int], FrameLogReader] = {}
+    unreadable: tuple[UnreadableProcess, ...] = ()
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not command.ended:
         if wait(_POLL_S):
             break
         fresh = False
-        for log in find_frame_logs(proc):
-            identity = log.pid, log.node, log.started_ns
+        logs = find_frame_logs(proc)
+        unreadable = tuple(one for one in logs.unreadable if command.started(one.pid, proc))
+        for log in logs:
+            identity = _identity(log)
             if identity in known or not command.started(log.pid, proc):
                 log.close()
             else:
@@ -102,7 +134,54 @@ def wait_for_frames(command: Command, seconds: float, wait: Callable[[float], bo
         inferring = [log for log in known.values() if log.role == INFERENCE]
         if inferring and not fresh and all(log.written >= _FLOWING for log in inferring):
             break
-    return FoundFrameLogs(sorted(known.values(), key=lambda log: (log.pid, log.node)))
+    return FoundFrameLogs(sorted(known.values(), key=lambda log: (log.pid, log.node)), unreadable)
+
+
+def _identity(log: FrameLogReader) -> tuple[int, str, int]:
+    return log.pid, log.node, log.started_ns
+
+
+def newcomers(
+    known: Collection[FrameLogReader], until_ns: int, pids: Collection[int] | None, command: Command | None, proc: Path = PROC
+) -> list[str]:
+    """Nodes that began after those were looked for which are *known*: a line for each.
+
+    :param until_ns: and before this, CLOCK_MONOTONIC.
+    :param pids: of these processes; ``None``: of all, or of those that the command started.
+    """
+    old = {_identity(log) for log in known}
+    with find_frame_logs(proc, pids) as logs:
+        fresh = [log for log in logs if _identity(log) not in old and log.started_ns <= until_ns and log.alive]
+        return [describe(log) for log in fresh if command is None or command.started(log.pid, proc)]
+
+
+def absent(found: FoundFrameLogs, pids: Collection[int], proc: Path = PROC) -> list[str]:
+    """Those of *pids* that are no process with a node, each with what to do: a line for each."""
+    told = []
+    seen = {log.pid for log in found}
+    hidden = {one.pid: one for one in found.unreadable}
+    for pid in sorted(set(pids)):
+        if not (proc / str(pid)).exists():
+            told.append(f'process {pid}: there is no such process; start it, or give another pid')
+        elif pid not in seen and pid not in hidden:
+            name = command_name(pid, proc)
+            told.append(f'process {pid} ({name}) is no node with a frame log; give those of capture and inference nodes, or no --pid')
+    return told
+
+
+def hidden_logs(unreadable: Collection[UnreadableProcess]) -> list[Unreadable]:
+    """What may be a node and can't be read. Many with one reason are one."""
+    by_step: dict[str, list[UnreadableProcess]] = {}
+    for one in unreadable:
+        by_step.setdefault(one.next_step, []).append(one)
+    told = []
+    for step, those in by_step.items():
+        if len(those) > _NAMED:
+            names = ', '.join(f'{one.pid} ({one.name})' for one in those[:_NAMED])
+            told.append(Unreadable(f'{len(those)} processes', f'they may be nodes but cannot be looked into: {names}, …', step))
+        else:
+            told += [Unreadable(f'process {one.pid} ({one.name})', one.reason, step) for one in those]
+    return told
 
 
 def describe(log: FrameLogReader) -> str:

@@ -1,0 +1,71 @@
+"""Nodes of processes of their own, and ``zc_verify`` as a process that measures them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from zc_perception.observe.frame_log_reading import find_frame_logs
+from zc_perception.verify.bench.schema import violations
+from zc_perception.verify.result import SCHEMA
+
+TEST = Path(__file__).resolve().parents[1]
+
+
+def environment() -> dict[str, str]:
+    """For programs that import the tests' kits."""
+    return {**os.environ, 'PYTHONPATH': f'{TEST}{os.pathsep}{TEST.parent}'}
+
+
+def nodes_command(*wishes: str) -> list[str]:
+    """See made_nodes.py."""
+    return [sys.executable, str(TEST / 'verify' / 'made_nodes.py'), *wishes]
+
+
+@contextmanager
+def nodes(*wishes: str) -> Iterator[subprocess.Popen[str]]:
+    """Nodes that run, with frames flowing unless they are to be silent."""
+    with subprocess.Popen(nodes_command(*wishes), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()) as process:
+        try:
+            assert process.stdout is not None
+            if 'silent' not in wishes:
+                assert process.stdout.readline() == 'ready\n'
+            else:
+                wait_until(lambda: len(find_frame_logs(pids=[process.pid])) == 2)
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """It becomes true."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def verify_command(*options: object, command: Sequence[str] = ()) -> list[str]:
+    """``zc_verify`` with options."""
+    started = ['--', *command] if command else []
+    return [sys.executable, '-m', 'zc_perception.verify.zc_verify', '--no-picture', *map(str, options), *started]
+
+
+def verify(*options: object, command: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """Run it to its end."""
+    words = verify_command(*options, command=command)
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, env=environment(), check=False)
+
+
+def result_in(folder: Path) -> Any:
+    """Its result.json, which keeps to the schema."""
+    document = json.loads((folder / 'result.json').read_text())
+    assert list(violations(document, json.loads(SCHEMA.read_text()))) == []
+    return document

@@ -1,0 +1,221 @@
+"""Which nodes ``zc_verify`` measures: all of them, whole, or it says which not; and what it started has ended afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from verify.command_kit import environment, nodes, nodes_command, result_in, verify, verify_command, wait_until
+
+from zc_perception.observe.frame_log import FrameLog
+from zc_perception.observe.frame_log_layout import CAPACITY, HEADER, MAGIC, NAME, RECORD_SIZE, SIZE, VERSION
+from zc_perception.observe.frame_log_reading import FoundFrameLogs, UnreadableProcess, find_frame_logs
+from zc_perception.verify import verification
+from zc_perception.verify.workload import hidden_logs, newcomers
+from zc_perception.verify.zc_verify import main
+
+_F_ADD_SEALS, _SHRINK_AND_GROW = 1033, 2 | 4
+ABSENT = 4194305
+
+
+@contextlib.contextmanager
+def foreign_log() -> Iterator[int]:
+    """This process is a node of another version; its pid."""
+    fd = os.memfd_create(NAME, os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, SIZE)
+        os.pwrite(fd, HEADER.pack(MAGIC, VERSION + 1, RECORD_SIZE, CAPACITY), 0)
+        fcntl.fcntl(fd, _F_ADD_SEALS, _SHRINK_AND_GROW)
+        yield os.getpid()
+    finally:
+        os.close(fd)
+
+
+def is_alive(pid: int) -> bool:
+    """And no zombie."""
+    with contextlib.suppress(OSError):
+        return Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] not in 'ZX'
+    return False
+
+
+def assert_not_measured(document: Any, reason: str) -> None:
+    checks = document['checks'].values()
+    assert document['pass'] is False and not any(check['holds'] for check in checks)
+    assert all(reason in check['reason'] for check in checks if check['holds'] is None)
+    assert any(check['holds'] is None for check in checks)
+
+
+def test_a_pid_that_is_not_there_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    with nodes() as process:
+        done = verify('--seconds', 0.5, '--pid', process.pid, ABSENT, '--output', tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.count('\n')) == (2, '', 1)
+    assert f'process {ABSENT}: there is no such process' in done.stderr and str(process.pid) not in done.stderr
+
+
+def test_a_pid_without_a_node_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    with nodes() as process:
+        done = verify('--seconds', 0.5, '--pid', process.pid, os.getpid(), '--output', tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.count('\n')) == (2, '', 1)
+    assert f'process {os.getpid()} (' in done.stderr and 'is no node with a frame log' in done.stderr
+
+
+def test_a_pid_that_can_not_be_read_is_named_and_nothing_is_true(tmp_path: Path) -> None:
+    with nodes() as process, foreign_log() as pid:
+        done = verify('--seconds', 0.5, '--pid', process.pid, pid, '--output', tmp_path)
+    document = result_in(tmp_path)
+    assert done.returncode == 3 and f'not measured: process {pid} (' in done.stdout
+    assert {one['pid'] for one in document['processes']} == {process.pid}
+    (told,) = [one for one in document['unreadable'] if one['topic'] == 'frame log']
+    assert told['source'].startswith(f'process {pid} (') and f'version {VERSION + 1}' in told['reason'] and told['next_step']
+    assert_not_measured(document, told['source'])
+
+
+def test_a_log_that_can_not_be_read_counts_though_no_pid_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with nodes() as process, foreign_log() as pid:
+        monkeypatch.setattr(verification, 'running_nodes', lambda pids: find_frame_logs(pids=[process.pid, pid]))
+        assert main(['--seconds', '0.5', '--no-picture', '--output', str(tmp_path)]) == 3
+        monkeypatch.setattr(verification, 'running_nodes', lambda pids: find_frame_logs(pids=[pid]))
+        assert main(['--output', str(tmp_path / 'alone')]) == 3
+    document = result_in(tmp_path)
+    assert [one['source'].split()[1] for one in document['unreadable'] if one['topic'] == 'frame log'] == [str(pid)]
+    assert_not_measured(document, f'process {pid} (')
+    assert f'not measured: process {pid} (' in capsys.readouterr().err and not (tmp_path / 'alone' / 'result.json').exists()
+
+
+def test_many_processes_that_can_not_be_read_are_one_line() -> None:
+    several = [UnreadableProcess(pid, f'name{pid}', 'its open files may not be listed', 'run as root') for pid in range(300)]
+    (line,) = hidden_logs(several)
+    assert line.source == '300 processes' and '0 (name0), 1 (name1)' in line.reason and '9 (' not in line.reason
+    assert [one.source for one in hidden_logs(several[:2])] == ['process 0 (name0)', 'process 1 (name1)']
+
+
+def test_a_node_that_begins_in_between_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    later: list[FrameLog] = []
+    describe = verification.describe
+
+    def describing(log: Any) -> str:
+        if not later:
+            later.append(FrameLog('inference', '/made/later'))
+        return describe(log)
+
+    monkeypatch.setattr(verification, 'describe', describing)
+    with FrameLog('capture', '/made/capture'):
+        main(['--seconds', '0.2', '--no-picture', '--no-sampling', '--quiet', '--pid', str(os.getpid()), '--output', str(tmp_path)])
+    later[0].close()
+    (note,) = result_in(tmp_path)['notes']
+    assert note.startswith(f'inference /made/later (process {os.getpid()}) began while others were measured')
+
+
+def test_only_those_that_began_in_time_are_newcomers() -> None:
+    with FrameLog('capture', '/made/known'), find_frame_logs(pids=[os.getpid()]) as known:
+        before = time.monotonic_ns()
+        with FrameLog('capture', '/made/new'):
+            now = time.monotonic_ns()
+            assert newcomers(known, now, [os.getpid()], None) == [f'capture /made/new (process {os.getpid()})']
+            assert newcomers(known, before, [os.getpid()], None) == []
+        assert newcomers(known, time.monotonic_ns(), [os.getpid()], None) == []
+
+
+@contextlib.contextmanager
+def measuring(folder: Path, *options: object, command: Sequence[str] = ()) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """``zc_verify`` that has begun, and the process that it measures."""
+    words = verify_command(*options, '--output', folder, command=command)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()) as process:
+        try:
+            assert process.stdout is not None
+            found = None
+            while found is None:
+                line = process.stdout.readline()
+                assert line, 'it ended'
+                found = re.match(r'measuring inference /made/inference \(process (\d+)\)', line)
+            yield process, int(found[1])
+        finally:
+            process.terminate()
+
+
+def test_a_node_that_is_killed_meanwhile_is_told_and_nothing_is_true(tmp_path: Path) -> None:
+    with nodes() as made, measuring(tmp_path, '--seconds', 600, '--pid', made.pid) as (process, pid):
+        os.kill(pid, signal.SIGKILL)
+        said, _ = process.communicate(timeout=60)
+    document = result_in(tmp_path)
+    assert process.returncode == 3
+    assert_not_measured(document, f'/made/capture (process {pid}), /made/inference (process {pid}) ended while it was measured')
+    assert any('no node was left' in note for note in document['notes'])
+    assert any(f'/made/inference (process {pid}) ended ' in note for note in document['notes'])
+    assert [line.removeprefix('note: ') for line in said.splitlines() if line.startswith('note: ')] == document['notes']
+
+
+def test_a_command_that_ends_by_itself_is_told_and_nothing_is_true(tmp_path: Path) -> None:
+    with measuring(tmp_path, '--seconds', 600, command=nodes_command()) as (process, pid):
+        os.kill(pid, signal.SIGINT)
+        process.communicate(timeout=60)
+    document = result_in(tmp_path)
+    assert process.returncode == 3 and any(note.startswith('the command ended its nodes or itself') for note in document['notes'])
+    assert_not_measured(document, f'/made/inference (process {pid}) ended while it was measured')
+
+
+def test_a_signal_that_ends_it_is_noted(tmp_path: Path) -> None:
+    with nodes() as made, measuring(tmp_path, '--seconds', 600, '--pid', made.pid) as (process, _):
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    (note,) = result_in(tmp_path)['notes']
+    assert note.startswith('SIGINT ended the measurement after') and 'of 600 s' in note
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_anything_is_measured_is_no_failure_of_the_command(tmp_path: Path, number: signal.Signals) -> None:
+    words = verify_command('--wait', 600, '--output', tmp_path, command=['sleep', '600'])
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as process:
+        try:
+            wait_until(lambda: (tmp_path / 'command.log').exists())
+            process.send_signal(number)
+            _, told = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, told) == (128 + number, f'zc_verify: interrupted by {number.name} before anything was measured\n')
+
+
+@pytest.mark.parametrize('wishes', [(), ('stubborn',)])
+def test_what_a_command_left_in_another_session_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wishes: tuple[str, ...]) -> None:
+    monkeypatch.setattr('zc_perception.verify.workload._PATIENCE_S', (10.0 if not wishes else 0.3, 5.0, 5.0))
+    monkeypatch.setenv('PYTHONPATH', environment()['PYTHONPATH'])
+    command = ['bash', '-c', 'setsid "$@" & exec sleep 600', 'bash', *nodes_command(*wishes)]
+    main(['--seconds', '0.3', '--no-sampling', '--no-picture', '--quiet', '--output', str(tmp_path), '--', *command])
+    (pid,) = {one['pid'] for one in result_in(tmp_path)['processes']}
+    try:
+        assert not is_alive(pid)
+        assert (tmp_path / 'command.log').read_text() == ('ready\n' if wishes else 'ready\nended\n')
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_who_reads_no_further_ends_no_measurement(tmp_path: Path) -> None:
+    with nodes() as made:
+        reading, writing = os.pipe()
+        os.close(reading)
+        try:
+            words = verify_command('--seconds', 0.5, '--pid', made.pid, '--output', tmp_path)
+            done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120, env=environment(), check=False)
+        finally:
+            os.close(writing)
+    document = result_in(tmp_path)
+    assert document['frames'] > 0 and done.stderr == ''
+    assert done.returncode == (1 if all(check['measured'] for check in document['checks'].values()) else 3)
+
+
+def test_nothing_found_is_still_no_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(verification, 'running_nodes', lambda pids: FoundFrameLogs())
+    assert main(['--output', str(tmp_path)]) == 2
+    assert 'there is no node with a frame log on this machine' in capsys.readouterr().err

@@ -1,0 +1,204 @@
+"""The window, and what the nodes count meanwhile: both begin and end together, as far as a node tells its counters once in a while."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from observe.frame_log_kit import made_entry, made_frame
+
+from zc_perception.observe.frame_log import FrameLog
+from zc_perception.observe.frame_log_reading import find_frame_logs
+from zc_perception.verify import measurement
+from zc_perception.verify.evidence.sampling import Samples
+from zc_perception.verify.measurement import Ending, Measurement, Roots
+from zc_perception.verify.observation import NodeView, Observation
+from zc_perception.verify.watched_node import WatchedNode
+
+EVERY = 40
+
+
+class Pipeline:
+    """Two nodes of this process, a frame and a copy each time that somebody waits; they tell their counters every few frames.
+
+    :param every: the capture node, and the inference node some frames later.
+    """
+
+    def __init__(self, capture: FrameLog, inference: FrameLog, every: int = 5, later: int = 0) -> None:
+        self._capture, self._inference = capture, inference
+        self._every, self._later = every, later
+        self.frames = 0
+        self.copies = 0
+
+    def frame(self) -> None:
+        """One."""
+        self.frames += 1
+        self.copies += 1
+        now = time.monotonic_ns()
+        frame = made_frame(self.frames, captured_ns=now, published_ns=now)
+        self._capture.published(frame, now, now)
+        self._inference.processed(made_entry(frame, now, now, now, handle=1, device_seqno=self.frames), now, now, now, 1)
+        if self.frames % self._every == 0:
+            self._describe(self._capture)
+        if self.frames % self._every == self._later:
+            self._describe(self._inference)
+
+    def _describe(self, log: FrameLog) -> None:
+        log.describe({'copies': {'draw': {'count': self.copies, 'bytes': 1}}, 'processed': self.frames, 'accelerator': 'axl'})
+
+    def book(self) -> None:
+        """Copies of somebody who looks on, as the next counters tell."""
+        self.copies += 1000
+        self._describe(self._capture)
+
+
+@contextmanager
+def pipeline(**how: int) -> Iterator[Pipeline]:
+    with FrameLog('capture', '/made/capture') as capture, FrameLog('inference', '/made/inference') as inference:
+        yield Pipeline(capture, inference, **how)
+
+
+def watch(tmp_path: Path, wait: Callable[[float], bool], frames: int = 20, **options: bool) -> tuple[Ending, Observation]:
+    """Measure this process's nodes for so many frames, on a kernel that shows nothing."""
+    roots = Roots(tracing=tmp_path / 'tracing', debugfs=tmp_path / 'debug', sysfs=tmp_path / 'sys')
+    with find_frame_logs(pids=[os.getpid()]) as logs, Measurement(roots, memmove_probe=False, **options) as measured:
+        return measured.watch(logs, 60, frames, wait, lambda: True), measured.observation()
+
+
+def booked(node: NodeView) -> int:
+    return node.copies()['draw']
+
+
+def test_what_is_copied_behind_the_window_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pipeline() as made:
+
+        class Sampler:
+            def start(self) -> None:
+                made.book()
+
+            def drain(self) -> None:
+                made.book()
+
+            def kept(self, pid: int) -> int:
+                return 10**6
+
+            def stop(self) -> Samples:
+                return Samples({}, 0)
+
+            def close(self) -> None:
+                pass
+
+        def wait(seconds: float) -> bool:
+            made.frame()
+            return False
+
+        monkeypatch.setattr(measurement, 'open_sampler', lambda pids: Sampler())
+        ending, seen = watch(tmp_path, wait)
+    assert ending is Ending.FRAMES and made.copies > 1000
+    assert [booked(node) < 1000 for node in seen.nodes] == [True, True]
+
+
+@pytest.mark.parametrize('later', [0, 2])
+def test_counters_and_frames_are_of_the_same_time(tmp_path: Path, later: int) -> None:
+    with pipeline(every=EVERY, later=later) as made:
+
+        def wait(seconds: float) -> bool:
+            made.frame()
+            return False
+
+        _, seen = watch(tmp_path, wait, sampling=False)
+    frames = len(seen.all_submitted())
+    assert frames >= 20
+    # Nothing of the window is missing. What is counted besides lies between the renewals of several nodes.
+    besides = 2 if not later else 2 * EVERY
+    assert all(frames <= booked(node) <= frames + besides for node in seen.nodes)
+
+
+def test_a_signal_does_not_cut_off_what_the_nodes_count(tmp_path: Path) -> None:
+    with pipeline(every=7) as made:
+
+        def wait(seconds: float) -> bool:
+            made.frame()
+            return made.frames > 30
+
+        ending, seen = watch(tmp_path, wait, frames=0, sampling=False)
+    frames = len(seen.all_submitted())
+    assert ending is Ending.WANTED and frames > 7
+    assert all(node.described and frames <= booked(node) <= frames + 2 for node in seen.nodes)
+
+
+def test_jobs_in_flight_at_the_end_are_waited_for(tmp_path: Path) -> None:
+    """The counters come at once, the frame's record later."""
+    with FrameLog('inference', '/made/inference') as log:
+        submitted: list[int] = []
+        count = 0
+
+        def wait(seconds: float) -> bool:
+            nonlocal count
+            count += 1
+            submitted.append(time.monotonic_ns())
+            log.describe({'processed': count})
+            if len(submitted) > 4:  # five jobs at a time
+                at = submitted.pop(0)
+                frame = made_frame(count)
+                log.processed(made_entry(frame, at, at, at, handle=1, device_seqno=count), at, at, at, 1)
+            return False
+
+        _, seen = watch(tmp_path, wait, sampling=False)
+    assert seen.nodes[0].records[-1].submitted_ns > seen.end_ns
+
+
+@contextmanager
+def node(role: str = 'capture') -> Iterator[tuple[FrameLog, WatchedNode]]:
+    with FrameLog(role, '/made/node') as log, find_frame_logs(pids=[os.getpid()]) as (reader,):
+        log.describe({'n': 1})
+        watched = WatchedNode(reader)
+        watched.expect_facts()
+        yield log, watched
+
+
+def publish(log: FrameLog) -> None:
+    log.published(made_frame(), 1, 1)
+
+
+def test_counters_that_a_busy_node_does_not_renew_are_old() -> None:
+    with node() as (log, watched):
+        publish(log)
+        watched.read()
+        watched.keep_facts()
+        assert (watched.view().described, watched.view().counted) == (False, False)
+
+
+def test_a_node_without_frames_has_nothing_new_to_tell() -> None:
+    with node() as (_, watched):
+        watched.keep_facts()
+        assert watched.view().described and watched.view().counted
+
+
+def test_the_first_new_facts_are_those_of_the_window_s_end() -> None:
+    with node() as (log, watched):
+        assert not watched.renewed
+        for n in (2, 3):
+            log.describe({'n': n})
+            assert watched.renewed
+        watched.keep_facts()
+        log.describe({'n': 4})
+        assert watched.view().after['n'] == 2
+
+
+def test_a_node_that_ends_before_it_has_told_its_counters_has_ended() -> None:
+    def view(end_first: bool) -> Any:
+        with node() as (log, watched):
+            for step in (log.close, watched.keep_facts) if end_first else (watched.keep_facts, log.close):
+                step()
+                watched.read()
+            return watched.view()
+
+    early, late = view(True), view(False)
+    assert early.ended_ns > 0 and not early.counted
+    assert late.ended_ns == 0 and late.counted

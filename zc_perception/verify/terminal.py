@@ -1,0 +1,99 @@
+"""What ``zc_verify`` has to do with whoever started it: signals, and lines for people."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+from types import FrameType
+from typing import TextIO
+
+
+class Interrupted(Exception):
+    """A signal came before anything was measured.
+
+    :ivar number: the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f'interrupted by {signal.Signals(number).name} before anything was measured')
+        self.number = number
+
+    @property
+    def exit_code(self) -> int:
+        """128 + n, as shells say it."""
+        return 128 + self.number
+
+
+class Stop:
+    """SIGINT and SIGTERM end the measurement, not the program: what was set up is taken down, what was seen is judged.
+
+    :ivar number: the signal that came; 0: none.
+    """
+
+    def __init__(self) -> None:
+        self._reading, self._writing = os.pipe()
+        os.set_blocking(self._writing, False)
+        self.number = 0
+
+    def __enter__(self) -> Stop:
+        self._before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        os.close(self._reading)
+        os.close(self._writing)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.number = number
+        with contextlib.suppress(OSError):
+            os.write(self._writing, b'.')
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a signal came."""
+        return bool(self.number)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait, or return true at once when it is to end."""
+        if not self.wanted:
+            select.select([self._reading], [], [], seconds)
+        return self.wanted
+
+    def check(self) -> None:
+        """:raises Interrupted: a signal came."""
+        if self.wanted:
+            raise Interrupted(self.number)
+
+
+class Say:
+    """Prints, unless it is to be quiet. Whoever reads may have read enough: that ends no measurement."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+
+    def __call__(self, text: str) -> None:
+        """A line that may be left out."""
+        if not self._quiet:
+            self.verdict(text)
+
+    def verdict(self, text: str) -> None:
+        """A line that is always said."""
+        _print(text, sys.stdout)
+
+    def error(self, text: str) -> None:
+        """A line to standard error."""
+        _print(f'zc_verify: {text}', sys.stderr)
+
+
+def _print(text: str, stream: TextIO) -> None:
+    try:
+        print(text, file=stream, flush=True)
+    except OSError:
+        # What is still in its buffer goes nowhere, or Python would complain of it at the end.
+        with contextlib.suppress(OSError, ValueError), open(os.devnull, 'w', encoding='ascii') as nowhere:
+            os.dup2(nowhere.fileno(), stream.fileno())

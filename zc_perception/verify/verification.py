@@ -1,0 +1,221 @@
+"""``zc_verify``: are the four invariants kept by the nodes that run, or by those that a command starts?
+
+:mod:`~zc_perception.verify.zc_verify` is where it begins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zc_perception.errors import ConfigError, ZcError
+from zc_perception.observe.frame_log_reading import FoundFrameLogs
+from zc_perception.verify.document_keys import document_keys, notes
+from zc_perception.verify.evidence.unreadable import Unreadable
+from zc_perception.verify.invariants import KNOWN_EXPORTERS, all_checks
+from zc_perception.verify.measurement import Ending, Measurement, Roots
+from zc_perception.verify.observation import Observation
+from zc_perception.verify.result import EXIT_NOT_MEASURED, EXIT_USAGE, RESULT, Result, verdict, write_result
+from zc_perception.verify.terminal import Interrupted, Say, Stop
+from zc_perception.verify.workload import Command, absent, describe, hidden_logs, newcomers, running_nodes, wait_for_frames
+
+TRACE, TIMELINE, PICTURE, LOG = 'trace.txt', 'timeline.json', 'timeline.png', 'command.log'
+_DESCRIPTION = 'Are the four invariants kept by the nodes that run, or by those that a command starts?'
+_EPILOG = """exit status: 0 all four were measured and hold; 1 all were measured, and one does not hold; 3 not all could be measured;
+2 wrong use, or there is no node to measure; 128 + n: signal n came before anything was measured. Everything is measured only as root."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    made = argparse.ArgumentParser(prog='zc_verify', description=_DESCRIPTION, epilog=_EPILOG)
+    made.add_argument('--seconds', type=float, default=10.0, help='how long, and up to a second more for the counters (default: 10)')
+    made.add_argument('--frames', type=int, default=0, help='measure until so many frames were processed (0: the whole time)')
+    made.add_argument('--output', type=Path, default=Path('build/verify'), help=f'folder for {RESULT}, {TRACE}, {TIMELINE}, {PICTURE}')
+    made.add_argument('--pid', type=int, nargs='+', default=None, help='measure the nodes of these processes only')
+    made.add_argument('--known-exporter', nargs='+', default=[], action='extend', metavar='NAME',
+                      help=f'an exporter that is fine, besides {", ".join(KNOWN_EXPORTERS)}')  # fmt: skip
+    made.add_argument('--no-memmove-probe', action='store_true',
+                      help="do not count the C library's copies, which slows memmove down; I4 is then not measured")  # fmt: skip
+    made.add_argument('--no-sampling', action='store_true',
+                      help="do not sample the processors after the window; the document's fourth key is then not known")  # fmt: skip
+    made.add_argument('--wait', type=float, default=60.0, help='how long a command may take until frames flow (default: 60)')
+    made.add_argument('--no-picture', action='store_true', help=f'write no {PICTURE}')
+    made.add_argument('--quiet', action='store_true', help='print the last line only')
+    made.add_argument('command', nargs='*', help='start this, measure what it starts, end it (after --)')
+    return made
+
+
+@contextlib.contextmanager
+def _workload(arguments: argparse.Namespace, stop: Stop) -> Iterator[tuple[FoundFrameLogs, Command | None]]:
+    if not arguments.command:
+        with running_nodes(arguments.pid) as found:
+            yield found, None
+        return
+    command = Command(arguments.command, arguments.output / LOG)
+    try:
+        with wait_for_frames(command, arguments.wait, stop.wait) as found:
+            yield found, command
+    finally:
+        command.stop()
+
+
+class _NotMeasured(ConfigError):
+    """There are processes that this user may not look into."""
+
+
+def _unreadable(found: FoundFrameLogs, arguments: argparse.Namespace, command: Command | None) -> list[Unreadable]:
+    """What may be a node and can't be read.
+
+    :raises ConfigError: a process that was asked for is none, or there is nothing to measure.
+    """
+    missing = absent(found, arguments.pid or ())
+    if missing:
+        raise ConfigError('; '.join(missing))
+    # One without a name has ended meanwhile.
+    hidden = hidden_logs([one for one in found.unreadable if arguments.pid or one.name])
+    if not arguments.pid and command is None:
+        hidden = [replace(one, next_step=f'{one.next_step}, or name the nodes with --pid') for one in hidden]
+    if found:
+        return hidden
+    if hidden:
+        raise _NotMeasured(f'not measured: {"; ".join(map(str, hidden))}')
+    if command is not None:
+        how = 'has ended' if command.ended else f'started no node within {arguments.wait:g} s'
+        raise ConfigError(f'the command {how}; see {arguments.output / LOG}')
+    raise ConfigError('there is no node with a frame log on this machine; start one, or give a command after --')
+
+
+def _measure(arguments: argparse.Namespace, stop: Stop, say: Say) -> Result:
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    for name in (RESULT, TRACE, TIMELINE, PICTURE):
+        (arguments.output / name).unlink(missing_ok=True)
+    with Measurement(Roots(), memmove_probe=not arguments.no_memmove_probe, sampling=not arguments.no_sampling) as measurement:
+        for name in measurement.leftovers:
+            say(f'removed {name}, which an earlier run left behind')
+        with _workload(arguments, stop) as (found, command):
+            stop.check()
+            hidden = _unreadable(found, arguments, command)
+            for log in found:
+                say(f'measuring {describe(log)}')
+            for one in hidden:
+                say(f'not measured: {one}')
+            with contextlib.suppress(OSError):
+                os.nice(10)  # after the command was started, which would inherit it
+            running = functools.partial(_still_run, found, command)
+            ending = measurement.watch(found, arguments.seconds, arguments.frames, stop.wait, running)
+            seen = measurement.observation()
+            if hidden:
+                seen = replace(seen, unreadable={**seen.unreadable, 'frame log': hidden})
+            told = [*_cut_short(ending, seen, arguments, stop, command), *_newcomers(found, seen, arguments, command), *notes(seen)]
+            say(f'measured {len(seen.all_submitted())} frames')
+        text = measurement.trace_text()
+        measurement.close()
+        for one in measurement.teardown:
+            say(str(one))
+    known = (*KNOWN_EXPORTERS, *arguments.known_exporter)
+    files = {'trace': TRACE} if text else {}
+    if text:
+        (arguments.output / TRACE).write_text(text, encoding='utf-8')
+    if arguments.command:
+        files['command'] = LOG
+    document = document_keys(seen)
+    result = Result(seen, all_checks(seen, known), document, told, sys.argv, files | {'timeline': TIMELINE})
+    timeline = _write_timeline(seen, arguments.output)
+    write_result(result, arguments.output)
+    if not arguments.no_picture and _draw(timeline, arguments.output, say):
+        result = Result(seen, result.checks, document, result.notes, sys.argv, {**result.files, 'picture': PICTURE})
+        write_result(result, arguments.output)
+    return result
+
+
+def _still_run(found: FoundFrameLogs, command: Command | None) -> bool:
+    return any(log.alive for log in found) and not (command is not None and command.ended)
+
+
+def _cut_short(
+    ending: Ending, seen: Observation, arguments: argparse.Namespace, stop: Stop, command: Command | None
+) -> Iterator[str]:  # fmt: skip
+    """Why it was, if it was."""
+    after = f'after {(seen.end_ns - seen.start_ns) / 1e9:.1f} of {arguments.seconds:g} s'
+    if ending is Ending.WANTED:
+        yield f'{signal.Signals(stop.number).name} ended the measurement {after}; what was seen until then is judged'
+    elif ending is Ending.GONE and command is not None:
+        status = f', with status {command.status}' if command.ended else ''
+        yield f'the command ended its nodes or itself {after}{status}; give one that runs until it is ended'
+    elif ending is Ending.GONE:
+        yield f'the measurement ended {after}: no node was left'
+
+
+def _newcomers(found: FoundFrameLogs, seen: Observation, arguments: argparse.Namespace, command: Command | None) -> Iterator[str]:
+    for line in newcomers(found, seen.end_ns, arguments.pid, command):
+        yield f'{line} began while others were measured and was not looked at; measure once more'
+
+
+def _write_timeline(seen: Observation, folder: Path) -> dict[str, Any]:
+    from zc_perception.observe.timeline import NodeTrack, build_timeline
+
+    tracks = [
+        NodeTrack(node.node, node.role, node.pid, [record for record in node.records if seen.within(record.done_ns or record.published_ns)])
+        for node in seen.nodes
+    ]
+    events = [event for event in seen.trace.events if seen.within(event.time_ns)] if seen.trace is not None else []
+    timeline = build_timeline(tracks, events)
+    (folder / TIMELINE).write_text(json.dumps(timeline), encoding='utf-8')
+    return timeline
+
+
+def _draw(timeline: dict[str, Any], folder: Path, say: Say) -> bool:
+    """At the very end: it needs OpenCV."""
+    try:
+        from zc_perception.observe.timeline_picture import draw_timeline
+
+        draw_timeline(timeline, folder / PICTURE)
+    except (ImportError, ValueError) as error:
+        say(f'no {PICTURE}: {error}')
+        return False
+    return True
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """:raises ConfigError: an option can't be used."""
+    if not 0.1 <= arguments.seconds <= 86400:
+        raise ConfigError(f'--seconds is {arguments.seconds:g}, outside of 0.1..86400; 10 is a good start')
+    if arguments.frames < 0:
+        raise ConfigError(f'--frames is {arguments.frames}; it must be 0 (the whole time) or more')
+    if not 1 <= arguments.wait <= 86400:
+        raise ConfigError(f'--wait is {arguments.wait:g}, outside of 1..86400; 60 is a good start')
+    if arguments.command and arguments.pid:
+        raise ConfigError('--pid names running nodes and a command starts new ones; give one of both')
+
+
+def run(words: Sequence[str] | None = None) -> int:
+    """The whole command; its exit status."""
+    arguments = parser().parse_args(words)
+    say = Say(arguments.quiet)
+    try:
+        _check(arguments)
+        with Stop() as stop:
+            result = _measure(arguments, stop, say)
+    except Interrupted as interruption:
+        say.error(str(interruption))
+        return interruption.exit_code
+    except ZcError as error:
+        say.error(str(error))
+        return EXIT_NOT_MEASURED if isinstance(error, _NotMeasured) else EXIT_USAGE
+    except OSError as error:
+        say.error(f'{error}; choose a folder that can be written with --output')
+        return EXIT_USAGE
+    lines = verdict(result)
+    for line in lines[:-1]:
+        say(line)
+    say.verdict(f'{lines[-1]} ({arguments.output / RESULT})')
+    return result.exit_code

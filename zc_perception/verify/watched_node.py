@@ -1,0 +1,80 @@
+"""One node while it is measured: its frames, what it says of itself at the window's ends, and whether it lasted."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from zc_perception.observe.frame_log_layout import FrameRecord
+from zc_perception.observe.frame_log_reading import FrameLogReader
+from zc_perception.verify.observation import INFERENCE, NodeView
+
+_RECENT = 32
+
+
+class WatchedNode:
+    """Facts are rewritten once a second, so those of a moment are the next ones: ask for them with :meth:`expect_facts`, and wait.
+
+    :ivar before: facts of the window's begin.
+    :ivar records: those that were read so far.
+    """
+
+    def __init__(self, log: FrameLogReader) -> None:
+        self.log = log
+        self.before: dict[str, Any] = {}
+        self.records: list[FrameRecord] = []
+        self._after: dict[str, Any] | None = None
+        self._old: dict[str, Any] = {}
+        self._new: dict[str, Any] | None = None
+        self._written = 0
+        self._ended_ns = 0
+        self._described = True
+
+    def read(self) -> None:
+        """Its new records, and whether it is still there."""
+        self.records += self.log.read()
+        if not self._ended_ns and self._after is None and not self.log.alive:
+            self._ended_ns = time.monotonic_ns()
+
+    def expect_facts(self) -> None:
+        """From now on."""
+        self._old, self._new, self._written = self.log.facts(), None, self.log.written
+
+    @property
+    def renewed(self) -> bool:
+        """Whether it has said something new since. The first that it says is kept: what it says next is of a later time."""
+        if self._new is None and (facts := self.log.facts()) != self._old:
+            self._new = facts
+        return self._new is not None
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is done with no frame since: then it may have nothing new to say."""
+        return self.log.written == self._written
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has, so that nothing more comes."""
+        return bool(self._ended_ns)
+
+    def is_past(self, time_ns: int) -> bool:
+        """Whether all is known of frames that it submitted before: it is done with a later one."""
+        if self.log.role != INFERENCE or not time_ns:
+            return True
+        return any(record.submitted_ns > time_ns for record in self.records[-_RECENT:])
+
+    def keep_facts(self) -> None:
+        """The first new ones are those of the window's end; what becomes of it later is no matter."""
+        self._described = self.renewed or self.idle
+        self._after = self._old if self._new is None else self._new
+
+    def facts(self) -> dict[str, Any]:
+        """The latest ones of the window."""
+        return self.log.facts() if self._after is None else self._after
+
+    def view(self) -> NodeView:
+        """What was seen of it."""
+        log = self.log
+        return NodeView(
+            log.pid, log.node, log.role, self.before, self.facts(), tuple(self.records), log.lost, self._ended_ns, self._described
+        )  # fmt: skip
