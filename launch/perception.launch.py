@@ -43,7 +43,7 @@ def generate_launch_description() -> LaunchDescription:
             DeclareLaunchArgument(
                 'stereo',
                 default_value='false',
-                choices=['true', 'false'],
+                choices=arguments.SWITCH,
                 description='Two cameras whose frames are pairs, with their nodes in the namespaces left and right, in a program of their '
                 'own; not with cameras.',
             ),

@@ -13,7 +13,7 @@ def start(context: LaunchContext) -> list[Action]:
     file = chosen.params_file()
     namespace = chosen.namespace()
     nodes = {f'{namespace.rstrip("/")}/{kind}': kind for kind in chosen.kinds()}
-    processes.check_file(file, nodes)
+    processes.check_file(chosen, file, nodes)
     copy_free = {} if chosen['copy_free'] == arguments.FROM_FILE else {'copy_free': chosen['copy_free']}
     actions: list[Action] = []
     for path, kind in nodes.items():

@@ -136,6 +136,17 @@ def test_a_mistyped_key_for_all_nodes_is_said_with_the_right_one(ros2: Ros2, tmp
         assert launch.output.count('widht') == 1, launch.output
 
 
+def test_quality_of_service_for_all_nodes_is_nobodys_mistake(ros2: Ros2, tmp_path: Path) -> None:
+    path = tmp_path / 'mine.yaml'
+    path.write_text(f'/**: {{ros__parameters: {{qos_overrides: {{/image_raw: {{publisher: {{depth: 2}}}}}}}}}}{SMALL}', encoding='utf-8')
+    for file, ready in (('perception.launch.py', "'/image_raw': link is in_process"), ('split_process.launch.py', 'link is shared_memory')):
+        with ros2.launch(PACKAGE, file, f'params_file:={path}', 'overlay:=False') as launch:
+            launch.wait_for(ready)
+            assert '2' in ros2.asked('param get', '/capture', 'qos_overrides./image_raw.publisher.depth')
+            assert_clean(launch.interrupt(), launch.output)
+        assert 'is unknown' not in launch.output and 'overlay' not in launch.output, launch.output
+
+
 def test_cameras_of_a_file_may_be_left_out(ros2: Ros2) -> None:
     with ros2.launch(PACKAGE, 'multi_camera.launch.py', 'cameras:=front', 'overlay:=false', 'accelerator:=cpu') as launch:
         launch.wait_for("'/front/image_raw': link is in_process")
@@ -211,7 +222,7 @@ def test_perception_within_another_launch_file_takes_its_namespace_and_parameter
             <include file="$(find-pkg-share zc_perception)/launch/perception.launch.py">
               <arg name="params_file" value="{small.removeprefix('params_file:=')}"/>
               <arg name="container" value="mine"/>
-              <arg name="overlay" value="false"/>
+              <arg name="overlay" value="False"/>
             </include>
           </group>
         </launch>
@@ -254,6 +265,30 @@ WRONG: dict[str, tuple[list[str], str]] = {
         ['stereo.launch.py', 'FILE:/**/capture: {ros__parameters: {width: wide}}'],
         "'width' is 'wide'; it must be an integer",
     ),
+    'a stand-in that is none': (
+        ['perception.launch.py', 'FILE:/**/capture: {ros__parameters: {participants: [garbage]}}'],
+        "capture: parameter 'participants': 'garbage'",
+    ),
+    'a model that is not there': (
+        ['perception.launch.py', 'FILE:/**/inference: {ros__parameters: {model: /no/such/model.yaml}}'],
+        "model '/no/such/model.yaml' is not known",
+    ),
+    'a CPU that is not there': (
+        ['perception.launch.py', "FILE:/**/capture: {ros__parameters: {cpu_affinity: ['0-99999']}}"],
+        "'cpu_affinity' has '0-99999'",
+    ),
+    'a quality of service that is none': (
+        ['split_process.launch.py', 'FILE:/**: {ros__parameters: {qos_overrides: {/image_raw: {publisher: {reliability: foo}}}}}'],
+        "'qos_overrides./image_raw.publisher.reliability' is 'foo'; it must be reliable or",
+    ),
+    'a clock that is none': (
+        ['multi_camera.launch.py', 'FILE:/**: {ros__parameters: {use_sim_time: 5}}'],
+        "'use_sim_time' is 5; it must be a boolean",
+    ),
+    'a recording that the arguments name': (
+        ['perception.launch.py', 'camera:=replay', 'video:=/no/such.avi'],
+        "'/no/such.avi' does not exist",
+    ),
     'a missed section': (
         ['multi_camera.launch.py', 'FILE:/fornt/capture: {ros__parameters: {width: 320}}'],
         "'fornt/capture' does not match node '/front/capture'",
@@ -277,11 +312,12 @@ def test_what_is_wrong_is_said_in_one_line_before_anything_starts(ros2: Ros2, tm
 
 
 def test_a_component_that_cannot_be_loaded_ends_the_launch_with_the_reason(ros2: Ros2, tmp_path: Path) -> None:
-    path = tmp_path / 'model.yaml'
-    path.write_text('/**/inference: {ros__parameters: {model: /no/such/model.yaml}}\n', encoding='utf-8')
+    path = tmp_path / 'card.yaml'
+    path.write_text('/**/inference: {ros__parameters: {accelerator: axl}}\n', encoding='utf-8')
     done = ros2.run('launch', PACKAGE, 'perception.launch.py', f'params_file:={path}')
     assert done.returncode == 1
-    assert "'/inference' could not be loaded into '/perception_container': " in done.stdout and '/no/such/model.yaml' in done.stdout
+    assert "'/inference' could not be loaded into '/perception_container': " in done.stdout
+    assert 'also runs on accelerator: cpu' in done.stdout
     assert 'Traceback' not in done.stdout
 
 

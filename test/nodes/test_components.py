@@ -136,6 +136,19 @@ def test_a_key_of_another_of_our_nodes_is_none(run: Managed, capfd: pytest.Captu
     assert 'is unknown' not in capfd.readouterr().err
 
 
+def test_quality_of_service_of_a_topic_of_another_of_our_nodes_is_none(run: Managed, capfd: pytest.CaptureFixture[str]) -> None:
+    ends = ('/image_raw.publisher', '/image_raw.subscription', '/rear/image_raw.publisher', '/detections.subscription')
+    everybodys = {f'qos_overrides.{end}.depth': 2 for end in ends}
+    for kind, values in KINDS.values():
+        run.make(kind, everybodys | values)
+    assert 'is unknown' not in capfd.readouterr().err
+    run.make(
+        components.OverlayNode, {'qos_overrides./image_raw.publisher.deepth': 2, 'qos_overrides./imag.publisher.depth': 2}, namespace='/b'
+    )
+    said = capfd.readouterr().err
+    assert "publisher.deepth' is unknown" in said and "/imag.publisher.depth' is unknown" in said
+
+
 def test_without_autostart_a_component_waits(run: Managed) -> None:
     node = run.make(components.CaptureNode, {**SMALL, 'autostart': False})
     count = [0]
@@ -212,7 +225,7 @@ def test_unknown_qos_overrides_and_impossible_ones_are_refused(run: Managed) -> 
 
     for values, message in (
         (qos('depth', 0), 'depth 0: keep-last needs at least 1'),
-        (qos('reliability', 'sometimes'), 'reliability .reliable, best_effort.'),
+        (qos('reliability', 'sometimes'), 'it must be reliable or best_effort'),
         (qos('depth', 'deep'), "'qos_overrides./image_raw.publisher"),
         ({**qos('durability', 'transient_local'), 'qos_overrides./image_raw.publisher.history': 'keep_all'}, 'pin every frame for ever'),
         ({**qos('durability', 'transient_local'), 'qos_overrides./image_raw.publisher.depth': 6}, 'would pin 6 of 8 slots'),

@@ -88,6 +88,42 @@ REFUSED: dict[str, tuple[str, str]] = {
         '/**/capture: {ros__parameters: {score_threshold: 0.5}}',
         "capture: parameter 'score_threshold' is unknown",
     ),
+    'a stand-in that is none': (
+        '/**/capture: {ros__parameters: {participants: [garbage]}}',
+        "capture: parameter 'participants': 'garbage'",
+    ),
+    'a CPU that is not there': (
+        "/**/capture: {ros__parameters: {cpu_affinity: ['0-99999']}}",
+        "capture: parameter 'cpu_affinity' has '0-99999'",
+    ),
+    'nobody': (
+        '/**/overlay: {ros__parameters: {shared_memory_users: [nobody9]}}',
+        "overlay: parameter 'shared_memory_users': there is no user",
+    ),
+    'a recording that is not there': ('/**/capture: {ros__parameters: {camera: replay}}', "capture: parameter 'video' is empty"),
+    'a model that is not there': ('/**/inference: {ros__parameters: {model: nope}}', "inference: model 'nope' is not known"),
+    'a class that the model has not': ('/**/inference: {ros__parameters: {classes: [nope]}}', "inference: parameter 'classes' has 'nope'"),
+    'a calibration by http': (
+        "/**/capture: {ros__parameters: {camera_info_url: 'http://x/y'}}",
+        "capture: parameter 'camera_info_url' is 'http://x/y'",
+    ),
+    'a type of every node': ('/**: {ros__parameters: {use_sim_time: 5}}', "overlay: parameter 'use_sim_time' is 5; it must be a boolean"),
+    'a QoS that there is not': (
+        '/**: {ros__parameters: {qos_overrides: {/front/image_raw: {publisher: {reliability: foo}}}}}',
+        "capture: parameter 'qos_overrides./front/image_raw.publisher.reliability' is 'foo'; it must be reliable or best_effort",
+    ),
+    'a depth that is none': (
+        '/**: {ros__parameters: {qos_overrides: {/front/detections: {subscription: {depth: -1}}}}}',
+        "overlay: parameter 'qos_overrides./front/detections.subscription.depth' is -1; it must be an integer from 0",
+    ),
+    "another of our nodes' QoS": (
+        '/front/inference: {ros__parameters: {qos_overrides: {/front/image_raw: {publisher: {depth: 2}}}}}',
+        "'qos_overrides./front/image_raw.publisher.depth' is unknown; did you mean 'qos_overrides./front/image_raw.subscription.depth'?",
+    ),
+    'more latched than there is': (
+        '/**: {ros__parameters: {slots: 5, qos_overrides: {/front/image_raw: {publisher: {depth: 2, durability: transient_local}}}}}',
+        "capture: topic 'image_raw': transient_local with depth 2 would pin 2 of 5 slots",
+    ),
     'a node that is not there': ('/**/captrue: {ros__parameters: {width: 3}}', "there is no node 'captrue' here; did you mean 'capture'?"),
 }
 NODES = {'/front/capture': 'capture', '/front/inference': 'inference', '/front/overlay': 'overlay'}
@@ -102,6 +138,19 @@ def test_what_is_wrong_is_said_in_one_line_that_names_the_file(tmp_path: Path, c
         ParameterFile(str(path)).check(NODES)
     assert message in str(refusal.value) and str(path) in str(refusal.value)
     assert '\n' not in str(refusal.value)
+
+
+def test_what_the_launch_arguments_set_stands_on_top_of_the_file(tmp_path: Path) -> None:
+    path, video = tmp_path / 'mine.yaml', tmp_path / 'drive.avi'
+    path.write_text('/**/capture: {ros__parameters: {camera: replay}}')
+    video.touch()
+    file = ParameterFile(str(path))
+    assert file.check(NODES, {'capture': {'video': str(video)}}) == []
+    assert file.check(NODES, {'capture': {'camera': 'synthetic'}}) == []
+    with pytest.raises(
+        ConfigError, match=r"mine.yaml', with camera, video as the launch arguments say: capture: video '/nope' does not exist"
+    ):
+        file.check(NODES, {'capture': {'camera': 'replay', 'video': '/nope'}, 'recorder': {'path': ''}})
 
 
 def test_what_is_others_business_passes(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,9 @@ NODES = ['/capture', '/inference', '/overlay']
 FRONT = ['/front/capture', '/front/inference', '/front/overlay']
 
 
-def _file(folder: Path, *sections: str) -> list[str]:
+def _file(folder: Path, *sections: str, key: str = 'width') -> list[str]:
     path = folder / 'parameters.yaml'
-    path.write_text(''.join(f'{s}:\n  ros__parameters:\n    width: 640\n' for s in sections))
+    path.write_text(''.join(f'{s}:\n  ros__parameters:\n    {key}: 640\n' for s in sections))
     return ['perception', '--ros-args', '--params-file', str(path)]
 
 
@@ -36,7 +37,40 @@ def _file(folder: Path, *sections: str) -> list[str]:
     ],
 )
 def test_sections_that_reach_a_node_or_are_somebody_elses_pass(section: str, nodes: list[str], tmp_path: Path) -> None:
-    assert check_parameter_sources(_file(tmp_path, section), nodes) == []
+    assert (
+        check_parameter_sources(_file(tmp_path, section, key='beams' if section.endswith(('driver', 'planner')) else 'width'), nodes) == []
+    )
+
+
+def _sections(folder: Path, text: str) -> list[str]:
+    path = folder / 'parameters.yaml'
+    path.write_text(text)
+    return ['capture_node', '--ros-args', '--params-file', str(path)]
+
+
+@pytest.mark.parametrize(
+    ('text', 'nodes', 'meant'),
+    [
+        (
+            '/camera: {ros__parameters: {framerate: 5.0}}',
+            NODES,
+            "no node 'camera' here, but all that section 'camera' sets .* '/\\*\\*/capture'",
+        ),
+        ('/**/camera: {ros__parameters: {framerate: 5.0, width: 64}}', FRONT, "section '\\*\\*/camera' sets is a parameter of 'capture'"),
+        ('/front/detector: {ros__parameters: {score_threshold: 0.5}}', FRONT, "'front/detector' sets is a parameter of 'inference'"),
+        ('/camera: {ros__parameters: {framerate: 5.0, exposure: 3}}', NODES, ''),
+        ('/camera: {ros__parameters: {framerate: 5.0, score_threshold: 0.5}}', NODES, ''),
+        ('/detector: {ros__parameters: {score_threshold: 0.5}}', ['/capture'], ''),  # no inference node would have it
+        ('/camera: {ros__parameters: {use_sim_time: true}}', NODES, ''),
+        ('/camera: {ros__parameters: {}}', NODES, ''),
+        ('/recorder: {ros__parameters: {shared_memory: true}}', NODES, ''),
+        ('/**: {ros__parameters: {framerate: 5.0}}', NODES, ''),
+    ],
+)
+def test_a_section_of_another_name_with_nothing_but_our_keys_is_a_warning(text: str, nodes: list[str], meant: str, tmp_path: Path) -> None:
+    argv = _sections(tmp_path, text)
+    said = check_parameter_sources(argv, nodes)
+    assert len(said) == bool(meant) and all(re.search(meant, sentence) and argv[-1] in sentence for sentence in said), said
 
 
 @pytest.mark.parametrize(

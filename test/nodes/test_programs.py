@@ -100,6 +100,10 @@ def test_a_camera_that_is_not_there_is_waited_for(free_domain: int) -> None:
         ('capture_node', ['--ros-args', '-p', 'hight:=360'], "'hight' is unknown; did you mean 'height'?"),
         ('inference_node', ['--ros-args', '-p', 'treshold:=0.5'], "'treshold' is unknown"),
         ('overlay_node', ['--ros-args', '-p', 'scale:=7.0'], "'scale' is 7.0; it must be a number from 0.1 to 1"),
+        ('perception', ['--ros-args', '-p', 'use_sim_time:=5'], "node 'capture': parameter 'use_sim_time' is 5; it must be a boolean"),
+        ('perception', ['--stereo', '--ros-args', '-p', 'use_sim_time:=5'], "parameter 'use_sim_time' is 5; it must be a boolean"),
+        ('overlay_node', ['--ros-args', '-p', 'start_type_description_service:=x'], "'start_type_description_service' is 'x'; it must be"),
+        ('component_container', ['--ros-args', '-p', 'use_sim_time:=5'], "'use_sim_time' is 5; it must be a boolean"),
     ],
 )
 def test_other_wrong_arguments_too(program: str, args: list[str], message: str, free_domain: int) -> None:
@@ -128,6 +132,16 @@ def test_a_key_for_nodes_of_any_name_is_a_warning_and_one_for_ours_the_end(tmp_p
     for program in ('capture_node', 'perception'):
         refusal = _refused(program, ['--ros-args', '--params-file', str(yaml)], free_domain)
         _assert_one_clear_line(refusal, "node 'capture': parameter 'score_threshold' is unknown")
+
+
+def test_quality_of_service_for_all_nodes_is_no_mistake_in_a_program_of_one_of_them(tmp_path: Path, free_domain: int) -> None:
+    yaml = tmp_path / 'shared.yaml'
+    yaml.write_text('/**: {ros__parameters: {qos_overrides: {/image_raw: {publisher: {depth: 2}}}}}\n')
+    with Program('overlay_node', '--ros-args', '--params-file', str(yaml), domain=free_domain).start('[overlay]: ready') as program:
+        assert program.interrupt(10) == 0 and 'is unknown' not in program.output, program.output
+    yaml.write_text('/overlay: {ros__parameters: {qos_overrides: {/image_raw: {publisher: {depth: 2}}}}}\n')
+    refusal = _refused('overlay_node', ['--ros-args', '--params-file', str(yaml)], free_domain)
+    _assert_one_clear_line(refusal, "did you mean 'qos_overrides./image_raw.subscription.depth'?")
 
 
 def test_broken_yaml_and_broken_models_are_named(tmp_path: Path, free_domain: int) -> None:

@@ -72,5 +72,5 @@ def test_a_latched_compressed_topic_has_a_picture_for_who_comes_late(run: Manage
 
 
 def test_a_policy_that_there_is_not_is_named_even_while_the_topic_is_off(run: Managed) -> None:
-    with pytest.raises(ConfigError, match=r"parameters 'qos_overrides./image_raw/compressed.publisher.\*' can't be used"):
+    with pytest.raises(ConfigError, match=r"/image_raw/compressed\.publisher\.reliability' is 'sometimes'; it must be reliable or best"):
         run.make(CaptureNode, {**SMALL, f'{COMPRESSED}.reliability': 'sometimes'})

@@ -21,6 +21,7 @@ from rclpy.qos import QoSProfile
 from std_srvs.srv import Trigger
 
 from zc_perception.camera.replay.camera import open_source
+from zc_perception.camera.replay.raw import raw_geometry
 from zc_perception.camera.snapshot import Snapshot
 from zc_perception.errors import ConfigError
 from zc_perception.nodes import snapshot
@@ -85,7 +86,8 @@ def capturing(domain: int, **parameters: Any) -> Iterator[Caller]:
         context.try_shutdown()
 
 
-def test_a_picture_and_bytes_that_replay_plays(free_domain: int, tmp_path: Path) -> None:
+def test_a_picture_and_bytes_that_replay_plays(free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('nodes.fault_kit.FRAMERATE', 20.0)
     with capturing(free_domain, snapshot_folder=str(tmp_path / 'shots')) as run:
         assert not [thread for thread in threading.enumerate() if thread.name.startswith('snapshot')], 'nobody has asked for one yet'
         answers = [run.answer() for _ in range(2)]
@@ -97,6 +99,7 @@ def test_a_picture_and_bytes_that_replay_plays(free_domain: int, tmp_path: Path)
             source = open_source(str(paths[0]))
             planes = [np.zeros((SIZE[1], SIZE[0]), np.uint8), np.zeros((SIZE[1] // 2, SIZE[0] // 2, 2), np.uint8)]
             assert source.seek(0, 0) is not None and source.read(planes)
+            assert raw_geometry(str(paths[0]), 0, 0).framerate == 20.0
             source.close()
             assert b''.join(plane.tobytes() for plane in planes) == paths[0].read_bytes() and planes[0].std() > 10
             assert cv2.imread(str(paths[2])).shape == (SIZE[1], SIZE[0], 3)
@@ -114,6 +117,9 @@ def test_the_folder_changes_while_it_runs_and_may_be_below_the_home(
         assert f'{tmp_path}/ros/zc_perception/snapshots/capture_' in run.answer().message
         assert run.capture.set_parameters([Parameter('snapshot_folder', value='$SHOTS/else')])[0].successful
         assert f'{tmp_path}/else/capture_' in run.answer().message
+        monkeypatch.chdir(tmp_path)
+        assert run.capture.set_parameters([Parameter('snapshot_folder', value='below')])[0].successful
+        assert f': {tmp_path}/below/capture_' in run.answer().message, 'who reads the answer is in another folder'
 
 
 def test_without_a_frame_the_answer_says_why_in_time(free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from zc_perception.camera.recording import SUFFIX, RecordingFormat, frame_head, index_of, preamble, tight_layout
 from zc_perception.camera.recording_writer import RAW_SUFFIX
 from zc_perception.camera.replay.raw import SIDECAR, RawGeometry, format_sidecar
+from zc_perception.camera.replay.source import DEFAULT_FRAMERATE
 from zc_perception.errors import FormatError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.ledger import CopyLedger
@@ -29,6 +30,8 @@ from zc_perception.pixel.modifier import LINEAR
 REASON = 'snapshot'
 PICTURE_SUFFIX = '.png'
 _TRIES = 1000
+# Of what a sidecar may say, in Hz.
+_HIGHEST_RATE = 1000.0
 # Little compression: a large picture takes a second otherwise, and the disk has room.
 _PNG = (cv2.IMWRITE_PNG_COMPRESSION, 1)
 _KR_KB = {Matrix.BT601: (0.299, 0.114), Matrix.BT709: (0.2126, 0.0722), Matrix.BT2020: (0.2627, 0.0593)}
@@ -68,6 +71,7 @@ class Snapshot:
     """A frame's pixels, copied, with all that belongs to them.
 
     :param content: the planes, tight, one after the other.
+    :param framerate: the camera's, in Hz; 0: nobody knows.
     """
 
     recording_format: RecordingFormat
@@ -75,9 +79,10 @@ class Snapshot:
     sequence: int
     captured_ns: int
     content: bytearray
+    framerate: float = 0.0
 
     @classmethod
-    def of(cls, frame: Frame, ledger: CopyLedger) -> Snapshot:
+    def of(cls, frame: Frame, ledger: CopyLedger, framerate: float = 0.0) -> Snapshot:
         """Copy *frame*, which stays the caller's; booked under ``snapshot``.
 
         :raises FormatError: it isn't LINEAR: no row that the CPU reads.
@@ -87,7 +92,7 @@ class Snapshot:
         if data.layout.modifier != LINEAR:
             raise FormatError(f'{data.layout.describe()} has no rows that the CPU reads; let a participant ask for LINEAR frames')
         found = RecordingFormat(data.layout, data.colorimetry)
-        snapshot = cls(found, data.header, data.sequence, data.captured_ns, bytearray(found.frame_bytes))
+        snapshot = cls(found, data.header, data.sequence, data.captured_ns, bytearray(found.frame_bytes), framerate)
         with frame.map() as sources:
             for source, target in zip(sources, snapshot.planes(), strict=True):
                 np.copyto(target, source)
@@ -118,7 +123,9 @@ class Snapshot:
         layout, colorimetry = found.layout, found.colorimetry
         files: dict[str, bytes | bytearray]
         if layout.fourcc == NV12 and colorimetry.matrix in _KR_KB:
-            geometry = RawGeometry(layout.width, layout.height, layout.width, layout.height, colorimetry=colorimetry)
+            size = (layout.width, layout.height)
+            rate = self.framerate if 0 < self.framerate <= _HIGHEST_RATE else DEFAULT_FRAMERATE
+            geometry = RawGeometry(*size, *size, rate, colorimetry)
             files = {RAW_SUFFIX: self.content, RAW_SUFFIX + SIDECAR: format_sidecar(geometry).encode()}
         else:
             start = preamble(found)

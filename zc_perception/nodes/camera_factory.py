@@ -58,6 +58,35 @@ CAMERA_SPECS = (
 )  # fmt: skip
 
 
+def check_camera(values: Mapping[str, Any]) -> None:
+    """What can be known of a camera without opening it, nor a library for it.
+
+    :param values: of :data:`CAMERA_SPECS`.
+    :raises ConfigError: they don't go together.
+    """
+    kind = values['camera']
+    if values['keep_all'] and kind != 'replay':
+        raise ConfigError(f"parameter 'keep_all' is true, but camera '{kind}' never ends; use it with camera: replay")
+    if kind != 'argus' and values['heap'] == _ARGUS_HEAP:
+        raise ConfigError(
+            f"parameter 'heap' is '{_ARGUS_HEAP}', which has memory for whole images only, as camera argus takes them by itself; "
+            f"camera '{kind}' needs auto, dma_heap/NAME, udmabuf or memfd"
+        )
+    if kind == 'gstreamer' and not values['pipeline'].strip():
+        raise ConfigError("parameter 'pipeline' is empty; camera gstreamer needs one: 'v4l2src device=/dev/video0 io-mode=dmabuf'")
+
+
+def check_recording(values: Mapping[str, Any]) -> None:
+    """Whether what camera replay is to play is there; opening it says so, too.
+
+    :raises ConfigError: it isn't.
+    """
+    if values['camera'] == 'replay':
+        from zc_perception.camera.replay.video import check_file
+
+        check_file(values['video'])
+
+
 @dataclass
 class CameraFactory:
     """Opens the camera that the parameters describe, as often as it takes.
@@ -87,7 +116,7 @@ class CameraFactory:
 
         :raises ConfigError: the parameters don't go together, or name a pipeline that can't be made.
         """
-        self._check_together()
+        check_camera(self.parameters)
         parameters = self.parameters
         pipeline = parameters['pipeline'].strip()
         if parameters['camera'] == 'argus' and not pipeline:
@@ -102,18 +131,6 @@ class CameraFactory:
 
             check_description(pipeline)
 
-    def _check_together(self) -> None:
-        kind = self.parameters['camera']
-        if self.parameters['keep_all'] and kind != 'replay':
-            raise ConfigError(f"parameter 'keep_all' is true, but camera '{kind}' never ends; use it with camera: replay")
-        if kind != 'argus' and self.parameters['heap'] == _ARGUS_HEAP:
-            raise ConfigError(
-                f"parameter 'heap' is '{_ARGUS_HEAP}', which has memory for whole images only, as camera argus takes them by itself; "
-                f"camera '{kind}' needs auto, dma_heap/NAME, udmabuf or memfd"
-            )
-        if kind == 'gstreamer' and not self.parameters['pipeline'].strip():
-            raise ConfigError("parameter 'pipeline' is empty; camera gstreamer needs one: 'v4l2src device=/dev/video0 io-mode=dmabuf'")
-
     def open(self, identity: str) -> Camera:
         """Open it.
 
@@ -123,7 +140,7 @@ class CameraFactory:
         """
         parameters = self.parameters
         kind = parameters['camera']
-        self._check_together()
+        check_camera(parameters)
         if kind == 'v4l2':
             return self._v4l2(identity)
         if kind in ('gstreamer', 'argus', 'libcamera'):

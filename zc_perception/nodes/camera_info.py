@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
+from typing import Any
 
 from ament_index_python.packages import PackageNotFoundError, get_package_share_directory
 from rclpy.node import Node
@@ -32,6 +34,17 @@ def _package_folder(name: str) -> str:
         raise LookupError(name) from error
 
 
+def calibration_store(values: Mapping[str, Any], node: str) -> CameraInfoStore:
+    """Where the parameters say that the calibration is.
+
+    :param values: of :data:`CAMERA_INFO_SPECS`.
+    :param node: the full name of the camera's node.
+    :raises ConfigError: the URL or the file can't be used.
+    """
+    name = camera_name_of(values['camera_name'] or node)
+    return CameraInfoStore(values['camera_info_url'], name, (0, 0), package_folder=_package_folder)
+
+
 class CameraInfoPublisher:
     """Publishes the calibration with each frame's own header, while somebody listens.
 
@@ -52,13 +65,7 @@ class CameraInfoPublisher:
 
         :raises ConfigError: the URL or the file can't be used.
         """
-        own_name = f'{self._node.get_namespace().strip("/")}_{self._node.get_name()}'.strip('_')
-        store = CameraInfoStore(
-            parameters['camera_info_url'],
-            camera_name_of(parameters['camera_name'] or own_name),
-            (0, 0),
-            package_folder=_package_folder,
-        )
+        store = calibration_store(parameters, self._node.get_fully_qualified_name())
         with self._lock:
             self._store = store
 

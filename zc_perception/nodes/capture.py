@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from sensor_msgs.msg import CompressedImage
 
@@ -23,8 +23,8 @@ from zc_perception.negotiation.stand_in import SYNTAX, parse_stand_ins
 from zc_perception.negotiation.token import Consumer
 from zc_perception.nodes.camera_buffers import CameraBuffers, negotiation_status
 from zc_perception.nodes.camera_controls import PREFIX, CameraControls
-from zc_perception.nodes.camera_factory import CAMERA_SPECS, CameraFactory
-from zc_perception.nodes.camera_info import CAMERA_INFO_SPECS, CameraInfoPublisher
+from zc_perception.nodes.camera_factory import CAMERA_SPECS, CameraFactory, check_camera, check_recording
+from zc_perception.nodes.camera_info import CAMERA_INFO_SPECS, CameraInfoPublisher, calibration_store
 from zc_perception.nodes.capture_status import CaptureCounters, camera_status, clock_status, copies_status, latency_status, pool_status
 from zc_perception.nodes.frame_links import PUBLISHER_SPECS, FrameServer, group_ids
 from zc_perception.nodes.frame_log_facts import capture_facts
@@ -32,7 +32,7 @@ from zc_perception.nodes.liveness import camera_given_up, camera_progress
 from zc_perception.nodes.meeting_point import MEETING, place_of, process_ledger
 from zc_perception.nodes.parameters import ParameterSpec
 from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, UNCONFIGURED, PerceptionNode
-from zc_perception.nodes.qos_overrides import compressed_qos, image_qos
+from zc_perception.nodes.qos_overrides import Endpoint, check_image_room, compressed_qos, image_qos
 from zc_perception.nodes.realtime import REALTIME_SPECS, Realtime, parse_cpus
 from zc_perception.nodes.snapshot import SNAPSHOT_SPECS, SnapshotService, snapshot_folder
 from zc_perception.nodes.startup import STARTUP
@@ -43,6 +43,7 @@ from zc_perception.observe.metrics import StageLatencies
 from zc_perception.pixel.drm_format import drm_format_string
 
 _KEEP_ALL_DELAY_S = 1.0
+_FRAMES = Endpoint('image_raw', 'publisher', adapted=True)
 _SPECS = (
     *CAMERA_SPECS,
     *CAMERA_INFO_SPECS,
@@ -59,6 +60,12 @@ _SPECS = (
 )  # fmt: skip
 
 
+def _check_frame_id(frame_id: str) -> None:
+    size = len(frame_id.encode(errors='replace'))
+    if size > MAX_FRAME_ID:
+        raise ConfigError(f"parameter 'frame_id' has {size} bytes; at most {MAX_FRAME_ID} can be sent to other processes")
+
+
 class CaptureNode(PerceptionNode):
     """Publishes ``image_raw`` (type-adapted) and ``camera_info``.
 
@@ -73,6 +80,11 @@ class CaptureNode(PerceptionNode):
 
     SPECS = _SPECS
     PREFIXES = (PREFIX,)
+    CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {
+        'frame_id': _check_frame_id, 'participants': parse_stand_ins, 'shared_memory_group': group_ids, 'cpu_affinity': parse_cpus,
+        'snapshot_folder': snapshot_folder,
+    }  # fmt: skip
+    ENDPOINTS = (_FRAMES, Endpoint('image_raw/compressed', 'publisher'), Endpoint('camera_info', 'publisher'))
 
     def __init__(
         self,
@@ -106,7 +118,7 @@ class CaptureNode(PerceptionNode):
         self.frame_log = FrameLog('capture', self.get_fully_qualified_name(), self.get_logger().warning)
         try:
             self._begin()
-            self._snapshots = SnapshotService(self, self.parameters, self.ledger, lambda: self.supervisor.condition.reason)
+            self._snapshots = SnapshotService(self, self.parameters, self.ledger, lambda: self.supervisor)
             self._diagnostics = DiagnosticsPublisher(self, self.collect_diagnostics, before_publishing=self._describe)
         except BaseException:
             self.frame_log.close()
@@ -129,9 +141,7 @@ class CaptureNode(PerceptionNode):
 
     def _open(self) -> None:
         """Camera, publisher and socket."""
-        self._check_frame_id(self.parameters['frame_id'])
         self._stand_ins = parse_stand_ins(self.parameters['participants'])
-        snapshot_folder(self.parameters['snapshot_folder'])
         self._factory = self._new_factory()
         if self._stereo is not None:
             self._stereo.begin(self.get_fully_qualified_name(), self.parameters)
@@ -215,13 +225,13 @@ class CaptureNode(PerceptionNode):
         if camera is not None and camera.pool is not None and self.buffers is not None and self._server is not None:
             self._server.promise(camera.pool, self.buffers.local_slots)
 
-    def _check_parameter(self, name: str, value: Any) -> None:
-        checks: dict[str, Callable[[Any], object]] = {
-            'frame_id': self._check_frame_id, 'participants': parse_stand_ins, 'shared_memory_group': group_ids, 'cpu_affinity': parse_cpus,
-            'snapshot_folder': snapshot_folder,
-        }  # fmt: skip
-        if name in checks:
-            checks[name](value)
+    @classmethod
+    def check_together(cls, values: Mapping[str, Any], node: str) -> None:
+        """See :class:`PerceptionNode`."""
+        check_camera(values)
+        check_recording(values)
+        calibration_store(values, node)
+        check_image_room(_FRAMES, node.rpartition('/')[0], values)
 
     def _on_parameter(self, name: str, value: Any) -> None:
         publisher = self._publisher
@@ -230,11 +240,6 @@ class CaptureNode(PerceptionNode):
         elif publisher is not None and name == 'jpeg_quality':
             publisher.offer(self._extras())
         self._realtime.changed(name)
-
-    def _check_frame_id(self, frame_id: str) -> None:
-        size = len(frame_id.encode(errors='replace'))
-        if size > MAX_FRAME_ID:
-            raise ConfigError(f"parameter 'frame_id' has {size} bytes; at most {MAX_FRAME_ID} can be sent to other processes")
 
     def _delay(self) -> float:
         delay = float(self.parameters['start_delay'])

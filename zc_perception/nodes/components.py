@@ -17,7 +17,7 @@ from rclpy.timer import Timer
 from zc_perception.errors import ZcError
 from zc_perception.nodes import capture, inference, overlay, recorder
 from zc_perception.nodes.perception_node import PerceptionNode
-from zc_perception.nodes.process import known_parameters
+from zc_perception.nodes.process import known_among, known_parameters
 
 _SOON_S = 0.001
 KINDS: tuple[type[PerceptionNode], ...] = (capture.CaptureNode, inference.InferenceNode, overlay.OverlayNode, recorder.RecorderNode)
@@ -39,7 +39,7 @@ class SelfStarting(PerceptionNode):
             raise
 
     def _begin_when_spun(self) -> None:
-        for sentence in self.parameters.unknown(known_parameters()):
+        for sentence in self.parameters.unknown([*known_parameters(), *known_among(self.parameters.unclaimed())]):
             self.get_logger().warning(sentence)
         self._starter: Timer | None = None
         if self.parameters['autostart']:

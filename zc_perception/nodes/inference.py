@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile
@@ -22,13 +22,20 @@ from zc_perception.negotiation.token import Consumer
 from zc_perception.nodes.frame_links import SUBSCRIPTION_SPECS, subscribe_frames, user_ids
 from zc_perception.nodes.frame_log_facts import inference_facts
 from zc_perception.nodes.inference_status import InferenceStatus
-from zc_perception.nodes.inference_stream import ClassFilter, InferenceStream, Pace, accelerator_options, select_accelerator
+from zc_perception.nodes.inference_stream import (
+    ClassFilter,
+    InferenceStream,
+    Pace,
+    accelerator_options,
+    check_classes,
+    select_accelerator,
+)
 from zc_perception.nodes.liveness import PATIENCE_S
 from zc_perception.nodes.meeting_point import MEETING, place_of, process_ledger
 from zc_perception.nodes.messages import label_message
 from zc_perception.nodes.parameters import ParameterSpec
 from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode
-from zc_perception.nodes.qos_overrides import publisher_qos
+from zc_perception.nodes.qos_overrides import Endpoint, publisher_qos
 from zc_perception.nodes.realtime import REALTIME_SPECS, Realtime, parse_cpus
 from zc_perception.nodes.startup import STARTUP
 from zc_perception.npu.accelerator import Accelerator
@@ -82,6 +89,12 @@ class InferenceNode(PerceptionNode):
     """
 
     SPECS = _SPECS
+    CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {
+        'axl_ioctls': parse_ioctl_numbers, 'cpu_affinity': parse_cpus, 'shared_memory_users': user_ids,
+    }  # fmt: skip
+    ENDPOINTS = (
+        Endpoint('detections', 'publisher'), Endpoint('label_info', 'publisher'), Endpoint('image_raw', 'subscription', adapted=True),
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -220,15 +233,15 @@ class InferenceNode(PerceptionNode):
     def _publish_labels(self) -> None:
         self._label_publisher.publish(label_message(self.manifest.classes, self.score_threshold))
 
+    @classmethod
+    def check_together(cls, values: Mapping[str, Any], node: str) -> None:
+        """See :class:`PerceptionNode`."""
+        check_classes(values)
+
     def _check_parameter(self, name: str, value: Any) -> None:
         if name == 'classes' and self._stream is not None:
             ClassFilter(value, self._stream.manifest.classes)
-        elif name == 'axl_ioctls':
-            parse_ioctl_numbers(value)
-        elif name == 'cpu_affinity':
-            parse_cpus(value)
-        elif name == 'shared_memory_users':
-            user_ids(value)
+        super()._check_parameter(name, value)
 
     def _on_parameter(self, name: str, value: Any) -> None:
         if name == 'max_rate':

@@ -22,7 +22,7 @@ from zc_perception.nodes.parameters import shown, whole_number
 from zc_perception.npu.accelerator import Accelerator
 from zc_perception.npu.manifest import ModelManifest, load_manifest
 from zc_perception.npu.scheduler import Scheduler
-from zc_perception.npu.selection import AcceleratorOptions, Selection, open_accelerator, parse_ioctl_numbers
+from zc_perception.npu.selection import ENGINES_OF, AcceleratorOptions, Selection, open_accelerator, parse_ioctl_numbers
 
 # A frame that comes so much of a period early counts as on time: cameras jitter, and a rate that is theirs must not halve it.
 _EARLY = 0.125
@@ -162,3 +162,22 @@ class ClassFilter:
             return found
         keep = mask[found.classes]
         return found if keep.all() else Detections(found.boxes[keep], found.scores[keep], found.classes[keep])
+
+
+def check_classes(values: Mapping[str, Any]) -> None:
+    """Whether the model is there, and has the classes that are wanted on an accelerator that may run it.
+
+    :param values: a node's parameters.
+    :raises ConfigError: it isn't, or has not.
+    """
+    manifest = load_manifest(values['model'])
+    engines = ENGINES_OF.get(values['accelerator'])
+    variants = [variant for variant in manifest.variants if engines is None or variant.engine in engines]
+    refusals = []
+    for variant in variants:
+        try:
+            ClassFilter(values['classes'], variant.classes)
+        except ConfigError as error:
+            refusals.append(error)
+    if variants and len(refusals) == len(variants):
+        raise refusals[0]

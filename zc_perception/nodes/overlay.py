@@ -9,7 +9,8 @@ import select
 import threading
 import time
 from collections import deque
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import cv2
 import numpy as np
@@ -31,7 +32,7 @@ from zc_perception.nodes.meeting_point import process_ledger
 from zc_perception.nodes.overlay_picture import LabelledBox, Painter, PictureHistory, ReducedPicture, Stamp
 from zc_perception.nodes.parameters import ParameterSpec
 from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode
-from zc_perception.nodes.qos_overrides import publisher_qos, subscription_qos
+from zc_perception.nodes.qos_overrides import Endpoint, publisher_qos, subscription_qos
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Figures, Level, Status
 from zc_perception.observe.metrics import LatencyWindow
 from zc_perception.observe.recent import RecentCount, RecentRates
@@ -64,6 +65,15 @@ class OverlayNode(PerceptionNode):
     """
 
     SPECS = _SPECS
+    # Used only while somebody looks, which is no time to end the program.
+    CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {'shared_memory_users': user_ids}
+    ENDPOINTS = (
+        Endpoint('detections/image', 'publisher'),
+        Endpoint('detections/image/compressed', 'publisher'),
+        Endpoint('label_info', 'subscription'),
+        Endpoint('detections', 'subscription'),
+        Endpoint('image_raw', 'subscription', adapted=True),
+    )
 
     def __init__(self, *, ledger: CopyLedger | None = None, **node_options: Any) -> None:
         super().__init__('overlay', **node_options)
@@ -106,12 +116,7 @@ class OverlayNode(PerceptionNode):
         self._diagnostics = DiagnosticsPublisher(self, self.collect_diagnostics)
         self._begin()
 
-    def _check_parameter(self, name: str, value: Any) -> None:
-        if name == 'shared_memory_users':
-            user_ids(value)
-
     def _open(self) -> None:
-        user_ids(self.parameters['shared_memory_users'])  # used only while somebody looks, which is no time to end the program
         self._history = PictureHistory(self.parameters['history'], self.parameters['scale'])
 
     def _activate(self) -> None:

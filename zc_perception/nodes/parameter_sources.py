@@ -2,7 +2,8 @@
 
 rcl applies a section of a parameter file, or a ``-p NODE:NAME:=VALUE``, to the nodes whose full name it matches, and says nothing when
 it matches none: a vehicle then drives with defaults. Sections for other packages' nodes are fine, a file may serve many, and so are those
-of cameras that aren't run here; what is refused is a section that was clearly meant for one of this process's nodes and misses it.
+of cameras that aren't run here; what is refused is a section that was clearly meant for one of this process's nodes and misses it. One of
+another name that sets nothing but what such a node has is worth a warning.
 
 A key that none of our nodes has is refused where it was meant for one of them, by name or by a bare ``-p``. In a section for nodes of
 any name (``/**``, ``/front/*``) it may be another package's: there it is a warning.
@@ -10,12 +11,13 @@ any name (``/**``, ``/front/*``) it may be another package's: there it is a warn
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from zc_perception.errors import ConfigError, nearest
-from zc_perception.nodes.parameter_yaml import read_parameter_yaml
+from zc_perception.nodes.parameter_yaml import Section, read_parameter_yaml
 
 _NODE_PREFIX = re.compile(r'^([^:=]+):[^:=]+:=')
 _WILDCARDS = ('*', '**')
@@ -98,6 +100,32 @@ def judge_sections(sections: Sequence[str], nodes: Sequence[str], among: Sequenc
     return refused, warned
 
 
+def likely_meant(sections: Sequence[Section], nodes: Sequence[str], keys: Mapping[str, Collection[str]]) -> list[str]:
+    """Sections that no node here has the name of, but one has every key of: a sentence to warn with for each. Another package's node
+    mostly has a key of its own, too.
+
+    :param nodes: full names of the nodes that are going to have the sections.
+    :param keys: what our nodes have, by their names.
+    """
+    names = list(dict.fromkeys(node.rsplit('/', 1)[-1] for node in nodes))
+    found = []
+    for section, values in sections:
+        name = section.rsplit('/', 1)[-1]
+        if '*' in name or name in keys or not values or any(section_matches(section, node) for node in nodes):
+            continue
+        meant = next((own for own in names if values.keys() <= set(keys.get(own, ()))), '')
+        if meant:
+            sets = f"all that section '{section.lstrip('/')}' sets is a parameter of '{meant}'"
+            found.append(f"there is no node '{name}' here, but {sets}; if that is meant, write '/**/{meant}'")
+    return found
+
+
+def _keys_of_kinds() -> dict[str, set[str]]:
+    """By the nodes' names. Only files with sections for others need it; what else this module does needs no ROS."""
+    kinds = importlib.import_module('zc_perception.nodes.components').KINDS
+    return {kind.__module__.rpartition('.')[2]: {spec.name for spec in kind.SPECS} for kind in kinds}
+
+
 def _check_argument(name: str, where: str, nodes: Sequence[str]) -> None:
     """:raises ConfigError: a command line's own node of that name isn't there, or is in a namespace."""
     own = name.rsplit('/', 1)[-1]
@@ -146,22 +174,26 @@ def check_parameter_sources(argv: Sequence[str], nodes: Sequence[str]) -> list[s
 
     :param argv: the command line, ROS arguments included. Files were parsed by rcl before, so that they are valid.
     :param nodes: full names of this process's nodes.
-    :returns: sentences to warn with: nodes without a section of their own, in a file that has such sections for others.
+    :returns: sentences to warn with: nodes without a section of their own, in a file that has such sections for others; sections that
+        look as if they were meant for one of *nodes*.
     :raises ConfigError: names the file or argument, the section, and the node.
     """
-    files: dict[str, list[str]] = {}
+    files: dict[str, list[Section]] = {}
     for flag, value in itertools.pairwise(argv):
         if flag == '--params-file':
-            files[value] = [section for section, _ in read_parameter_yaml(value)]
+            files[value] = read_parameter_yaml(value)
         elif flag in ('-p', '--param'):
             prefix = _NODE_PREFIX.match(value)
             if prefix is not None:
                 _check_argument('/' + prefix[1].strip('/'), f"argument '{flag} {value}'", nodes)
-    among = [section for sections in files.values() for section in sections]
+    among = [section for sections in files.values() for section, _ in sections]
     warnings: list[str] = []
     for path, sections in files.items():
-        refused, warned = judge_sections(sections, nodes, among)
+        refused, warned = judge_sections([section for section, _ in sections], nodes, among)
         if refused:
             raise ConfigError(f"parameter file '{path}': {refused[0]}")
+        names = {node.rsplit('/', 1)[-1] for node in nodes}
+        if any('*' not in name and name not in names for name in (section.rsplit('/', 1)[-1] for section, _ in sections)):
+            warned += likely_meant(sections, nodes, _keys_of_kinds())
         warnings += [f"parameter file '{path}': {sentence}" for sentence in warned]
     return warnings

@@ -19,7 +19,6 @@ from rclpy.parameter import Parameter
 from zc_perception.errors import ConfigError, nearest
 from zc_perception.link.rclpy_compat import parameter_overrides
 
-_FOREIGN = ('use_sim_time', 'start_type_description_service')
 _QOS = 'qos_overrides.'
 _TYPE_NAMES = {bool: 'a boolean (true or false)', int: 'an integer', float: 'a number', str: 'a string', list: 'a list of strings'}
 _ROS_TYPES = {
@@ -146,6 +145,31 @@ class ParameterSpec:
             else:
                 text.floating_point_range = [FloatingPointRange(from_value=float(low), to_value=float(high), step=0.0)]
         return text
+
+
+EVERY_NODE_SPECS = (
+    ParameterSpec('use_sim_time', False, 'Take the time from /clock. Of every ROS node.'),
+    ParameterSpec('start_type_description_service', True, 'Of every ROS node.'),
+)
+"""What rclpy itself declares for every node."""
+EVERY_NODE = tuple(spec.name for spec in EVERY_NODE_SPECS)
+
+
+def begin_node(node: Node, name: str, **node_options: Any) -> None:
+    """rclpy's own constructor of *node*.
+
+    :raises ConfigError: one of :data:`EVERY_NODE_SPECS` has another type. rclpy has an exception of its own for that.
+    """
+    try:
+        Node.__init__(node, name, **node_options)
+    except Exception:
+        given = parameter_overrides(node)
+        for spec in (spec for spec in EVERY_NODE_SPECS if spec.name in given):
+            try:
+                spec.convert(given[spec.name].value)
+            except ConfigError as error:
+                raise ConfigError(f"node '{name}': {error}") from None
+        raise
 
 
 class NodeParameters(Mapping[str, Any]):
@@ -296,7 +320,7 @@ class NodeParameters(Mapping[str, Any]):
             name
             for name in self._overrides
             if name not in self._specs
-            and name not in _FOREIGN
+            and name not in EVERY_NODE
             and not name.startswith(foreign)
             and not (name.startswith(_QOS) and (name in judged or not self.endpoints_declared))
         ]

@@ -16,6 +16,7 @@ from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.meeting_point import process_ledger
 from zc_perception.nodes.namespaces import check_cameras
 from zc_perception.nodes.overlay import OverlayNode
+from zc_perception.nodes.parameters import EVERY_NODE_SPECS
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.nodes.process import refuse_unknown_parameters
 from zc_perception.nodes.stereo_side import StereoRig, StereoSide
@@ -107,8 +108,9 @@ def stereo_nodes(context: rclpy.Context) -> Sequence[PerceptionNode]:
 
 
 def _program_namespace(context: rclpy.Context) -> str:
-    """That which the command line gives to all nodes; only a node knows."""
-    node = rclpy.create_node('zc_stereo', context=context, start_parameter_services=False, enable_rosout=False)
+    """That which the command line gives to all nodes; only a node knows. What else is given is left to the nodes that it is for."""
+    own = [Parameter(spec.name, value=False) for spec in EVERY_NODE_SPECS]
+    node = rclpy.create_node('zc_stereo', context=context, start_parameter_services=False, enable_rosout=False, parameter_overrides=own)
     try:
         return str(node.get_namespace()).strip('/')
     finally:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from rcl_interfaces.msg import SetParametersResult
 from rclpy.lifecycle import LifecycleNodeMixin, LifecycleState, TransitionCallbackReturn
@@ -20,7 +20,8 @@ from rclpy.parameter import Parameter
 from zc_perception.errors import ConfigError, ZcError
 from zc_perception.link.rclpy_compat import InvalidHandle, begin_lifecycle, end_lifecycle, guard_parameter_services, lifecycle_state
 from zc_perception.nodes.liveness import PATIENCE_S
-from zc_perception.nodes.parameters import NodeParameters, ParameterSpec
+from zc_perception.nodes.parameters import NodeParameters, ParameterSpec, begin_node
+from zc_perception.nodes.qos_overrides import Endpoint
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
 
 LIFECYCLE_SPECS = (
@@ -56,9 +57,13 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
     SPECS: Sequence[ParameterSpec] = ()
     PREFIXES: Sequence[str] = ()
     """Of parameters that are declared later, when they are known; each ends in a dot."""
+    CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {}
+    """What raises ConfigError for a parameter's value that its declaration allows; needs no device."""
+    ENDPOINTS: Sequence[Endpoint] = ()
+    """Those whose QoS can be overridden."""
 
     def __init__(self, name: str, **node_options: Any) -> None:
-        Node.__init__(self, name, **node_options)
+        begin_node(self, name, **node_options)
         self._opened = False
         self._flowing = False
         self._stopped = False
@@ -74,6 +79,15 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         begin_lifecycle(self, self._transitions, self._on_refused)
 
     # What a subclass is made of.
+
+    @classmethod
+    def check_together(cls, values: Mapping[str, Any], node: str) -> None:
+        """Refuse values that each are allowed but don't go together, or name what isn't there, as :meth:`_open` does; opens no device.
+
+        :param values: of all parameters; a file's ``qos_overrides`` too.
+        :param node: the full name of the node that is going to have them.
+        :raises ConfigError: why.
+        """
 
     def _open(self) -> None:
         """First part of configuring: open what the parameters name. At autostart the constructor does this: mistakes end it then.
@@ -101,6 +115,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
         :raises ConfigError: why.
         """
+        if name in self.CHECKS:
+            self.CHECKS[name](value)
 
     def _on_parameter(self, name: str, value: Any) -> None:
         """A parameter has changed."""
@@ -192,6 +208,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
             return
         self._opened = True
         try:
+            for name, check in self.CHECKS.items():
+                check(self.parameters[name])
             self._open()
             self.parameters.endpoints_declared = True
         except BaseException as error:

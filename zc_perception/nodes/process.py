@@ -27,6 +27,7 @@ from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.nodes.liveness import Liveness
 from zc_perception.nodes.parameter_sources import check_parameter_sources, keys_by_name, keys_for_any_node
 from zc_perception.nodes.perception_node import PerceptionNode
+from zc_perception.nodes.qos_overrides import known_in_any_namespace
 from zc_perception.nodes.service_manager import Heartbeat, ServiceManager
 from zc_perception.nodes.startup import STARTUP
 
@@ -204,10 +205,14 @@ def known_parameters() -> tuple[str, ...]:
 
 
 def known_among(names: Collection[str]) -> list[str]:
-    """Those of *names* that a node of the package has."""
-    known = known_parameters() if names else ()
+    """Those of *names* that a node of the package has, or would have for its topics' QoS in another namespace."""
+    if not names:
+        return []
+    from zc_perception.nodes.components import KINDS
+
+    known, endpoints = known_parameters(), [endpoint for kind in KINDS for endpoint in kind.ENDPOINTS]
     prefixes = tuple(name for name in known if name.endswith('.'))
-    return [name for name in names if name in known or name.startswith(prefixes)]
+    return [name for name in names if name in known or name.startswith(prefixes) or known_in_any_namespace(name, endpoints)]
 
 
 def refuse_unknown_parameters(nodes: Sequence[PerceptionNode], known: Sequence[type[PerceptionNode]]) -> None:

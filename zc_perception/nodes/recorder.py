@@ -6,8 +6,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import rclpy
 from rclpy.qos import QoSProfile
@@ -24,6 +24,7 @@ from zc_perception.nodes.meeting_point import process_ledger
 from zc_perception.nodes.parameters import ParameterSpec
 from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode
 from zc_perception.nodes.process import EXIT_FAILURE, OptionParser, refuse_unknown_parameters, run_program
+from zc_perception.nodes.qos_overrides import Endpoint
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
 from zc_perception.observe.recent import RecentCount
 
@@ -49,6 +50,8 @@ class RecorderNode(PerceptionNode):
     """
 
     SPECS = _SPECS
+    CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {'shared_memory_users': user_ids}
+    ENDPOINTS = (Endpoint('image_raw', 'subscription', adapted=True),)
 
     def __init__(self, *, ledger: CopyLedger | None = None, on_finished: Callable[[], None] | None = None, **node_options: Any) -> None:
         super().__init__('recorder', **node_options)
@@ -65,10 +68,6 @@ class RecorderNode(PerceptionNode):
         self._begin()
         self._left_out = RecentCount()
         self._diagnostics = DiagnosticsPublisher(self, self.collect_diagnostics)
-
-    def _check_parameter(self, name: str, value: Any) -> None:
-        if name == 'shared_memory_users':
-            user_ids(value)
 
     def _open(self) -> None:
         """The file, and the subscription, which takes nothing before the node is active."""

@@ -18,6 +18,7 @@ from std_srvs.srv import Trigger
 
 from zc_perception.camera.calibration_file import camera_name_of, ros_home
 from zc_perception.camera.snapshot import PICTURE_SUFFIX, Snapshot
+from zc_perception.camera.supervisor import CameraSupervisor
 from zc_perception.errors import ConfigError, ZcError
 from zc_perception.frame import Frame
 from zc_perception.link.rclpy_compat import ResponseSender, answer_later
@@ -40,12 +41,12 @@ _VARIABLE = re.compile(r'\$(?:(\w+)|\{([^}]*)\})', re.ASCII)
 
 
 def snapshot_folder(named: str) -> Path:
-    """The folder that parameter ``snapshot_folder`` means.
+    """The folder that parameter ``snapshot_folder`` means, absolute: answers name it to who is elsewhere.
 
     :raises ConfigError: it has a variable or a user that isn't known here, which would become the name of a folder.
     """
     if not named:
-        return ros_home() / 'zc_perception' / 'snapshots'
+        return Path(os.path.abspath(ros_home() / 'zc_perception' / 'snapshots'))
     beginning = f"parameter 'snapshot_folder' is '{named}'; "
     for plain, braced in _VARIABLE.findall(named):
         name = plain or braced
@@ -58,7 +59,7 @@ def snapshot_folder(named: str) -> Path:
         raise ConfigError(f"{beginning}'{user}' is nobody's home here: give the whole path, or begin with './' for a folder of that name")
     if not path.strip() or '\0' in path:
         raise ConfigError(f'{beginning}that is no name of a folder: give its path, or nothing for the usual one')
-    return Path(path)
+    return Path(os.path.abspath(path))
 
 
 @dataclass
@@ -74,13 +75,15 @@ class SnapshotService:
 
     That thread begins with the first call. The frame's slot is free again after one copy, booked under ``snapshot``.
 
-    :param why_no_frame: what to say when none comes; may be empty.
+    :param supervisor: of the camera, whichever it is now: says why no frame comes, and how many come a second.
     """
 
-    def __init__(self, node: PerceptionNode, parameters: NodeParameters, ledger: CopyLedger, why_no_frame: Callable[[], str]) -> None:
+    def __init__(
+        self, node: PerceptionNode, parameters: NodeParameters, ledger: CopyLedger, supervisor: Callable[[], CameraSupervisor]
+    ) -> None:
         self._parameters = parameters
         self._ledger = ledger
-        self._why_no_frame = why_no_frame
+        self._supervisor = supervisor
         self._holder = f'{node.get_name()}:snapshot'
         self._prefix = camera_name_of(node.get_fully_qualified_name())
         self._requests: queue.Queue[_Request | None] = queue.Queue()
@@ -94,6 +97,14 @@ class SnapshotService:
         self._node = node
         self._service = node.create_service(Trigger, '~/snapshot', self._on_call, qos_profile=_REQUESTS)
         answer_later(self._service, self._on_request)
+
+    def _why_no_frame(self) -> str:
+        return self._supervisor().condition.reason
+
+    def _framerate(self) -> float:
+        """Of the camera, in Hz; 0: there is none any more."""
+        camera = self._supervisor().camera
+        return 0.0 if camera is None else camera.framerate
 
     def offer(self, frame: Frame) -> None:
         """For each frame that is published, on the camera's thread; takes a lease of the one that is wanted."""
@@ -165,7 +176,7 @@ class SnapshotService:
             raise _Failed(f'no frame came within {FRAME_WAIT_S:g} s: {reason or "the camera gives none"}; see /diagnostics')
         try:
             with frame:
-                snapshot = Snapshot.of(frame, self._ledger)
+                snapshot = Snapshot.of(frame, self._ledger, self._framerate())
             folder = snapshot_folder(self._parameters['snapshot_folder'])
         except ZcError as error:
             raise _Failed(f'no snapshot: {error}') from error

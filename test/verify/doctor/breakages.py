@@ -268,6 +268,10 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
         all_of(capture(slots='eight'), answer('parameters', error='no rclpy')),
         {('parameters.file', ''): 'fail'},
     ),
+    'middleware that is not installed': (
+        all_of(answer('ros', missing='rmw_cyclonedds_cpp', middleware=''), environment(RMW_IMPLEMENTATION='rmw_cyclonedds_cpp')),
+        {('ros.middleware', ''): 'fail'},  # what needs it is left out
+    ),
     'file that cannot be checked whole': (answer('parameters', error='no rclpy'), {('parameters.file', ''): 'warn'}),
     'unknown model': (lambda v: v.answers.update(model={'error': "model 'x' is not known", 'stage': 'manifest'}),
                       {('model.manifest', '/inference'): 'fail'}),
@@ -300,6 +304,7 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
     'two discovery settings': (
         environment(ROS_AUTOMATIC_DISCOVERY_RANGE='SUBNET', ROS_LOCALHOST_ONLY='1'), {('ros.discovery', ''): 'warn'},
     ),
+    'sockets where no folder can be': (environment(ZC_RUNTIME_DIR='/proc/zc'), {('link.runtime_folder', ''): 'fail'}),
     'group that is not there': (capture(shared_memory_group='no_such_group'), {('link.runtime_folder', 'no_such_group'): 'fail'}),
     'clock source that is slow': (
         write('sys/devices/system/clocksource/clocksource0/current_clocksource', 'hpet'), {('time.clock_source', ''): 'warn'},

@@ -37,6 +37,13 @@ def test_an_rclpy_that_is_broken_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     assert 'built for another Python' in ask('parameters', str(CONFIG))['error']
 
 
+def test_a_middleware_that_is_not_installed_is_told_before_rcl_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('RMW_IMPLEMENTATION', 'rmw_of_nobody_cpp')
+    answer = ask('ros')
+    assert answer['missing'] == 'rmw_of_nobody_cpp' and 'rmw_of_nobody_cpp' not in answer['middlewares'] and answer['messages'] == {}
+    assert "'rmw_of_nobody_cpp', which is not installed" in ask('parameters', str(CONFIG))['error']
+
+
 def parameters(text: str, tmp_path: Path) -> dict[str, Any]:
     path = tmp_path / 'vehicle.yaml'
     path.write_text(text, encoding='utf-8')

@@ -77,7 +77,10 @@ def test_the_json_is_what_the_schema_says(vehicle: Vehicle, capsys: pytest.Captu
     assert doctor(vehicle, '--json', str(tmp_path / 'new/folder/doctor.json'), parameters=False) == 0
     written = json.loads((tmp_path / 'new/folder/doctor.json').read_text(encoding='utf-8'))
     assert wrong(written) == [] and written['params_file'] == '' and os.listdir(tmp_path / 'new/folder') == ['doctor.json']
-    assert 'do not apply' in capsys.readouterr().out
+    report = capsys.readouterr()
+    assert 'do not apply' in report.out and report.err == f"zc_doctor: made folder '{tmp_path}/new/folder' for --json\n"
+    assert doctor(vehicle, '--json', str(tmp_path / 'new/folder/doctor.json'), '--only', 'kernel') == 0
+    assert capsys.readouterr().err == ''
 
 
 @pytest.mark.parametrize('there', [True, False])
@@ -246,6 +249,21 @@ def test_the_help_names_every_group(capsys: pytest.CaptureFixture[str]) -> None:
         zc_doctor.main(['--help'])
     text = ' '.join(capsys.readouterr().out.split())
     assert ended.value.code == 0 and all(group in text for group in GROUPS)
+
+
+@pytest.mark.parametrize('arguments', [[], ['--json']])
+@pytest.mark.parametrize('errors', ['full', 'null'])
+def test_a_full_disk_is_wrong_use_and_no_failed_check(arguments: list[str], errors: str) -> None:
+    with open('/dev/full', 'w', encoding='ascii') as full:
+        command = [*COMMAND, '--only', 'kernel', *arguments]
+        result = subprocess.run(
+            command, stdout=full, stderr=full if errors == 'full' else subprocess.PIPE, text=True, timeout=120, check=False
+        )
+    assert result.returncode == 2, result.stderr
+    if errors != 'full':
+        assert result.stderr.splitlines() == [
+            "zc_doctor: error: the report can't be written to stdout: No space left on device; send it to another place"
+        ]
 
 
 def test_a_reader_that_has_enough_is_no_traceback() -> None:

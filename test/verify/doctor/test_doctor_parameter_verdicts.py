@@ -24,6 +24,7 @@ CAPTURE, INFERENCE = (
     '/inference: {{ros__parameters: {{accelerator: cpu, {}}}}}\n'.format,
 )
 GOOD = CAPTURE('width: 64, height: 64')
+QOS = '/**: {{ros__parameters: {{qos_overrides: {}}}}}\n'.format
 #: Whether the capture node starts, or the inference node where the file has a section of its own.
 FILES: dict[str, tuple[bool, str | bytes]] = {
     'good': (True, GOOD),
@@ -123,6 +124,37 @@ FILES: dict[str, tuple[bool, str | bytes]] = {
     'name that is none': (False, '/capture/: {ros__parameters: {slots: 4}}\n'),
     "another's name that is none": (False, GOOD + '/left-lidar: {ros__parameters: {rate: 4}}\n'),
     'merge key': (False, '/capture: {ros__parameters: {<<: {camera: synthetic}}}\n'),
+    'no stand-in': (False, CAPTURE('participants: [garbage]')),
+    'replay of nothing': (False, '/capture: {ros__parameters: {camera: replay}}\n'),
+    'replay of what is not there': (False, '/capture: {ros__parameters: {camera: replay, video: /nope.avi}}\n'),
+    'no calibration by http': (False, CAPTURE("camera_info_url: 'http://x/y'")),
+    "nobody's home": (False, CAPTURE("snapshot_folder: '~nobody9/x'")),
+    'frame_id too long': (False, CAPTURE(f'frame_id: {"f" * 300}')),
+    'class that the model has not': (False, INFERENCE('classes: [nope]')),
+    'class by its index': (True, INFERENCE("classes: ['0']")),
+    'model that is not there': (False, INFERENCE('model: nope')),
+    'user that is not there': (False, INFERENCE('shared_memory_users: [nobody9]')),
+    'group that is not there': (False, CAPTURE('shared_memory_group: nobody9')),
+    'no CPU': (False, CAPTURE("cpu_affinity: ['0-99999']")),
+    'keep_all of what never ends': (False, CAPTURE('keep_all: true')),
+    'no stand-in, overridden': (True, "/**/capture: {ros__parameters: {participants: [garbage]}}\n" + CAPTURE('participants: []')),
+    'no such reliability': (False, GOOD + QOS('{/image_raw: {publisher: {reliability: foo}}}')),
+    'reliability in capitals': (True, GOOD + QOS('{/image_raw: {publisher: {reliability: BEST_EFFORT}}}')),
+    'reliability that is unknown': (False, GOOD + QOS('{/camera_info: {publisher: {reliability: unknown}}}')),
+    'history that is a number': (False, GOOD + QOS('{/camera_info: {publisher: {history: 1}}}')),
+    'depth below 0': (False, GOOD + QOS('{/image_raw: {publisher: {depth: -1}}}')),
+    'depth below 0 of a plain topic': (False, GOOD + QOS('{/camera_info: {publisher: {depth: -1}}}')),
+    'depth of more than 32 bits': (False, GOOD + QOS('{/camera_info: {publisher: {depth: 5000000000}}}')),
+    'depth 0 of frames': (False, GOOD + QOS('{/image_raw: {publisher: {depth: 0}}}')),
+    'depth as a number': (False, GOOD + QOS('{/image_raw: {publisher: {depth: 2.0}}}')),
+    'more frames latched than there are': (False, GOOD + QOS('{/image_raw: {publisher: {depth: 7, durability: transient_local}}}')),
+    'every frame latched': (False, GOOD + QOS('{/image_raw: {publisher: {history: keep_all, durability: transient_local}}}')),
+    "another's QoS, wrong": (True, GOOD + QOS('{/lidar: {publisher: {reliability: foo}}}')),
+    "another node's QoS": (True, GOOD + QOS('{/image_raw: {subscription: {depth: 2}}}')),
+    "another node's QoS, by name": (False, CAPTURE('qos_overrides: {/image_raw: {subscription: {depth: 2}}}')),
+    'use_sim_time as a number': (False, GOOD + '/**: {ros__parameters: {use_sim_time: 5}}\n'),
+    'types as a number': (False, GOOD + '/**: {ros__parameters: {start_type_description_service: 5}}\n'),
+    'section in any one namespace': (False, CAPTURE('framerate: 5.0').replace('/capture', '/*/capture')),
     'an object of Python': (False, '/capture: {ros__parameters: {camera: !!python/object/apply:os.system ["true"]}}\n'),
 }
 
@@ -200,6 +232,18 @@ def test_sections_for_other_cameras_are_judged_as_perception_does(
     assert zc_doctor.main(asked, dataclasses.replace(System(), ask=_asked)) == (0 if starts else 1)
     report = capfd.readouterr().out
     assert warned in report and ('warn  parameters.file' in report) is (starts and bool(warned)), report
+
+
+def test_no_start_is_promised_where_a_section_misses_the_cameras_that_the_file_names(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / 'vehicle.yaml'
+    path.write_text(CAPTURE('slots: 8').replace('/capture', '/front/capture') + '/*/*/overlay: {ros__parameters: {scale: 1.0}}\n')
+    asked = ['--params-file', str(path), '--only', 'parameters']
+    assert zc_doctor.main(asked, dataclasses.replace(System(), ask=_asked)) == 0
+    said = capfd.readouterr().out
+    assert "'*/*/overlay' does not match node '/front/overlay'" in said and 'or give --cameras' in said and 'all the same' not in said
+    assert zc_doctor.main([*asked, '--cameras', 'front'], dataclasses.replace(System(), ask=_asked)) == 1
 
 
 @pytest.mark.parametrize(

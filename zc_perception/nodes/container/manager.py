@@ -30,7 +30,7 @@ from zc_perception.nodes.container.memory_use import return_memory
 from zc_perception.nodes.container.node_options import node_options
 from zc_perception.nodes.container.plugins import LoadError, load_class, one_line, printable
 from zc_perception.nodes.container.unloading import Unloading, leases_left, leftovers, threads_left
-from zc_perception.nodes.parameters import NodeParameters, ParameterSpec
+from zc_perception.nodes.parameters import NodeParameters, ParameterSpec, begin_node
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.nodes.process import known_among, parameters_for_any_node
 
@@ -93,7 +93,7 @@ class ComponentManager(Node):
     """
 
     def __init__(self, context: rclpy.Context, *, multi_threaded: bool) -> None:
-        super().__init__(NAME, context=context)
+        begin_node(self, NAME, context=context)
         cores = min(len(os.sched_getaffinity(0)), MAX_COMPONENT_THREADS)
         text = 'Threads for the callbacks of components; component_container always has one.'
         spec = ParameterSpec('thread_num', cores if multi_threaded else 1, text, '', 1, MAX_COMPONENT_THREADS)

@@ -19,7 +19,9 @@ from zc_perception.nodes.namespaces import check_namespace
 FROM_FILE = 'from_file'
 CAMERAS = ('synthetic', 'replay', 'v4l2', 'gstreamer', 'argus', 'libcamera')
 ACCELERATORS = ('auto', 'axl', 'axruntime', 'cpu')
-_SWITCH = ['true', 'false']
+_ON = ['true', 'True', 'TRUE', '1']
+SWITCH = [*_ON, 'false', 'False', 'FALSE', '0']
+"""Choices of an argument that is true or false: launch's own conditions take these, and front ends in Python and YAML write them."""
 
 
 def config_file(name: str) -> str:
@@ -50,7 +52,7 @@ def common(*, overlay: bool = True) -> list[DeclareLaunchArgument]:
     :param overlay: whether it can be left out.
     """
     offered = DeclareLaunchArgument(
-        'overlay', default_value='true', choices=_SWITCH, description='Whether detections/image, the picture with boxes, is offered.'
+        'overlay', default_value='true', choices=SWITCH, description='Whether detections/image, the picture with boxes, is offered.'
     )
     return [
         DeclareLaunchArgument('namespace', default_value='', description='Namespace of all nodes and topics, such as truck.'),
@@ -64,7 +66,7 @@ def common(*, overlay: bool = True) -> list[DeclareLaunchArgument]:
         DeclareLaunchArgument(
             'autostart',
             default_value=FROM_FILE,
-            choices=[FROM_FILE, *_SWITCH],
+            choices=[FROM_FILE, *SWITCH],
             description='Whether nodes configure and activate themselves; false: they wait for "ros2 lifecycle set /capture configure" '
             'and so on; from_file: as the parameter file says, which is true unless it says otherwise.',
         ),
@@ -132,7 +134,7 @@ class Chosen:
 
     def flag(self, name: str) -> bool:
         """Of an argument that is true or false."""
-        return self[name] == 'true'
+        return self[name] in _ON
 
     def number(self, name: str) -> float:
         """Of an argument that is a number of seconds."""

@@ -88,12 +88,12 @@ def perception_program(chosen: Chosen, file: ParameterFile, cameras: Sequence[st
     names = [side.value for side in Side] if stereo else cameras
     check_cameras(names, "launch argument 'cameras'")
     paths = {f'{chosen.namespace(name).rstrip("/")}/{kind}': kind for name in names or [''] for kind in PLUGINS}
-    file.check(paths)  # the program itself says what is only worth a warning
+    file.check(paths, all_overrides(chosen))  # the program itself says what is only worth a warning
     namespace = chosen.namespace()
     if cameras and namespace != '/':  # the program refuses both: each name is a namespace in full
         cameras, namespace = [chosen.namespace(name).strip('/') for name in cameras], '/'
     options = ['--stereo'] if stereo else ['--cameras', *cameras] if cameras else []
-    values = {name: value for kind in PLUGINS for name, value in chosen.overrides(kind).items()}
+    values = {name: value for overrides in all_overrides(chosen).values() for name, value in overrides.items()}
     return program(chosen, 'perception', [file.path, values], namespace=namespace, arguments=options)
 
 
@@ -164,7 +164,7 @@ def components(
     check_cameras([name for name in cameras if name], "launch argument 'cameras'")
     kinds = chosen.kinds() if kinds is None else kinds
     namespaces = {name: chosen.namespace(name) for name in cameras}
-    check_file(file, {f'{namespace.rstrip("/")}/{kind}': kind for namespace in namespaces.values() for kind in kinds})
+    check_file(chosen, file, {f'{namespace.rstrip("/")}/{kind}': kind for namespace in namespaces.values() for kind in kinds})
     return {
         name: [
             component(kind, namespace=namespace, values=node_values(chosen, file, f'{namespace.rstrip("/")}/{kind}', kind))
@@ -174,13 +174,18 @@ def components(
     }
 
 
-def check_file(file: ParameterFile, nodes: Mapping[str, str]) -> None:
+def all_overrides(chosen: Chosen) -> dict[str, dict[str, Any]]:
+    """Parameters by kind that the launch arguments set."""
+    return {kind: chosen.overrides(kind) for kind in PLUGINS}
+
+
+def check_file(chosen: Chosen, file: ParameterFile, nodes: Mapping[str, str]) -> None:
     """Check a file for nodes that don't get it themselves but their values (:func:`node_values`), hence can't warn of what is in it.
 
     :param nodes: kinds by full names.
     :raises ConfigError: see :meth:`ParameterFile.check`.
     """
-    for sentence in file.check(nodes):
+    for sentence in file.check(nodes, all_overrides(chosen)):
         _LOGGER.warning(sentence)
 
 

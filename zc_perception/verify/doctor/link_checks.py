@@ -1,9 +1,10 @@
-"""The folder of the shared-memory links between processes: looked at, never made."""
+"""The folder of the shared-memory links between processes: looked at, never made. Where it isn't there, one of another name is tried."""
 
 from __future__ import annotations
 
 import grp
 import os
+import tempfile
 from collections.abc import Iterator
 
 from zc_perception.errors import ConfigError
@@ -44,11 +45,20 @@ def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
     if figures['exists']:
         figures['sockets'] = sum(name.endswith(SUFFIX) for name in os.listdir(folder))
         yield ok(f"folder '{folder}' is this user's alone, {figures['sockets']} sockets", **figures)
-    elif os.access(folder.parent, os.W_OK | os.X_OK):
-        yield ok(f"folder '{folder}' can be made when it is needed", **figures)
-    else:
-        found = f"folder '{folder}' is not there, and can't be made in {folder.parent}"
+    elif refusal := _refusal(folder.parent):
+        found = f"folder '{folder}' is not there, and can't be made in {folder.parent}: {refusal}"
         yield Finding(Status.FAIL, found, f'make it with mode 0700 for this user, or {step}', '', figures)
+    else:
+        yield ok(f"folder '{folder}' can be made when it is needed", **figures)
+
+
+def _refusal(parent: os.PathLike[str]) -> str:
+    """Why no folder can be made there; empty: it can. Rights alone don't tell: file systems have a say too, and root has every right."""
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix='.zc_doctor-', dir=parent))
+    except OSError as error:
+        return error.strerror or str(error)
+    return ''
 
 
 def _owned(folder: os.PathLike[str], user: int) -> None:

@@ -19,17 +19,21 @@ def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
         problems, checked = list(needs.refused), None
     else:
         problems, checked = list(answer['problems']), answer['checked']
-    warnings = list(answer.get('warnings', ()))
+    misses = list(answer.get('misses', ()))
+    warnings = [*misses, *answer.get('warnings', ())]
     figures = {'checked': checked, 'problems': problems, 'warnings': warnings}
     if problems:
         said = '; '.join(problems + warnings)
         yield Finding(Status.FAIL, f'{needs.path}: {said}', 'correct it: a node ends with such a line', '', figures)
         return
     if checked is None:
-        advice = 'source ROS 2 to have every key checked; what the other checks read of it has the right types'
+        step = 'install it, or unset RMW_IMPLEMENTATION,' if 'missing' in answer else 'source ROS 2'
+        advice = f'{step} to have every key checked; what the other checks read of it has the right types'
         yield Finding(Status.WARN, f'{needs.path} could not be checked whole: {answer["error"]}', advice, '', figures)
     elif warnings:
         advice = "correct it, unless it is another package's: the nodes start all the same"
+        if misses:
+            advice = 'correct it, or give --cameras, as perception gets it: nodes of the cameras that the file names end with such a line'
         yield Finding(Status.WARN, f'{needs.path}: {"; ".join(warnings)}', advice, '', figures)
     elif not checked:
         yield Finding(

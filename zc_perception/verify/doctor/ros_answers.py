@@ -14,9 +14,9 @@ from importlib import metadata
 from typing import Any
 
 from zc_perception.errors import ConfigError, nearest
-from zc_perception.nodes.parameter_sources import judge_sections, section_matches
+from zc_perception.nodes.parameter_sources import judge_sections, likely_meant, section_matches
 from zc_perception.nodes.parameter_yaml import Section, read_parameter_yaml
-from zc_perception.verify.doctor.parameter_file import nodes_named
+from zc_perception.verify.doctor.parameter_file import nodes_named, parameters_of
 
 MESSAGES = ('sensor_msgs.msg', 'vision_msgs.msg', 'diagnostic_msgs.msg', 'std_srvs.srv', 'lifecycle_msgs.srv')
 # In front of and behind what rcl's parser has to say.
@@ -41,6 +41,16 @@ def _middlewares() -> list[str]:
     return sorted(found)
 
 
+def _missing_middleware(installed: Sequence[str]) -> str:
+    """The middleware that the environment wants and that isn't there: rcl then ends the process that asks for it. Empty: none."""
+    wanted = os.environ.get('RMW_IMPLEMENTATION', '')
+    if not wanted or wanted in installed:
+        return ''
+    folders = os.environ.get('LD_LIBRARY_PATH', '').split(os.pathsep)
+    folders += [os.path.join(prefix, 'lib') for prefix in os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep) if prefix]
+    return '' if any(folder and os.path.exists(os.path.join(folder, f'lib{wanted}.so')) for folder in folders) else wanted
+
+
 def _version(*names: str) -> str:
     for name in names:
         try:
@@ -51,8 +61,11 @@ def _version(*names: str) -> str:
 
 
 def describe_ros() -> dict[str, Any]:
-    """rclpy with its version and middleware, and what each package of messages says to being imported."""
+    """rclpy with its version and middleware, and what each package of messages says to being imported; ``missing``: the middleware that is
+    wanted but isn't there, without which nothing can be imported."""
     answer: dict[str, Any] = {'middlewares': _middlewares(), 'rclpy_version': _version('rclpy', 'ros-rclpy'), 'messages': {}}
+    if missing := _missing_middleware(answer['middlewares']):
+        return {**answer, 'missing': missing}
     try:
         rclpy = importlib.import_module('rclpy')
         answer['middleware'] = rclpy.get_rmw_implementation_identifier()
@@ -113,11 +126,14 @@ def check_parameters(path: str, cameras: str = NAMED, *namespaces: str) -> dict[
     :param cameras: :data:`GIVEN` if these are all cameras that there are going to be; :data:`NAMED` if that follows from the file, so that
         others are possible.
     :param namespaces: of the nodes that are going to have the file; an empty text is the root.
+    :returns: among others ``misses``: sections that the nodes refuse unless there are other cameras than the file names.
     """
     try:
         sections = read_parameter_yaml(path)
     except ConfigError as error:
         return {'problems': [str(error)], 'warnings': [], 'checked': 0}
+    if missing := _missing_middleware(_middlewares()):
+        return {'error': f"RMW_IMPLEMENTATION is '{missing}', which is not installed", 'missing': missing}
     try:
         kinds = node_kinds()
     except ImportError as error:
@@ -134,8 +150,14 @@ def check_parameters(path: str, cameras: str = NAMED, *namespaces: str) -> dict[
     names = [section for section, _ in sections]
     of_cameras = [f'{space}/{kind}' for space in namespaces for kind in _OF_A_CAMERA]
     refused, warned = judge_sections([name for name in names if name.rsplit('/', 1)[-1] in _OF_A_CAMERA], of_cameras, names)
-    (problems if cameras == GIVEN else warnings).extend(f'section {problem}' for problem in refused)
+    misses = [f'section {problem}' for problem in refused]
+    named = any(nodes_named(kind, sections) for kind in _OF_A_CAMERA)
+    if cameras == GIVEN or not named:
+        problems += misses if cameras == GIVEN else [f'{miss}, or give --cameras as perception gets it' for miss in misses]
+        misses = []
     warnings += warned
+    keys = {name: {spec.name for spec in kind.SPECS} for name, kind in kinds.items()}
+    warnings += likely_meant([s for s in sections if not nearest(s[0].rsplit('/', 1)[-1], kinds)], of_cameras, keys)
     for index, (section, values) in enumerate(sections):
         name = section.rsplit('/', 1)[-1]
         kind = kinds.get(name)
@@ -147,6 +169,8 @@ def check_parameters(path: str, cameras: str = NAMED, *namespaces: str) -> dict[
         for key, value in values.items():
             checked += 1
             if key in _OF_EVERY_NODE or key.startswith(prefixes):
+                if kind is not None and not of_others and _is_anothers(key, kind, kinds):
+                    problems.append(f"section '{section}': parameter '{key}' is unknown: the node has no such topic to override")
                 continue
             if kind is None and key not in elsewhere:  # another package's parameter, or a typing error
                 if hint := nearest(key, elsewhere):
@@ -155,7 +179,41 @@ def check_parameters(path: str, cameras: str = NAMED, *namespaces: str) -> dict[
             has_it = kind is None or any(spec.name == key for spec in kind.SPECS)
             unheard = of_others or (has_it and _overridden(index, key, nodes, sections))
             (warnings if unheard else problems).extend(_problem(section, key, value, kind, kinds))
-    return {'problems': problems, 'warnings': warnings, 'checked': checked, 'nodes': sorted(kinds)}
+    for node, name in _expected(sections, kinds, namespaces if cameras == GIVEN else None):
+        for sentence in _start_problems(kinds[name], node, parameters_of(node, sections)):
+            if not any(problem.endswith(sentence) for problem in problems):
+                problems.append(f"node '{node}': {sentence}")
+    return {'problems': problems, 'warnings': warnings, 'misses': misses, 'checked': checked, 'nodes': sorted(kinds)}
+
+
+def _start_problems(kind: Any, node: str, values: dict[str, Any]) -> list[str]:
+    """What the node itself says to all that it gets; each value alone was looked at where it stands."""
+    found: list[str] = importlib.import_module('zc_perception.nodes.start_values').value_problems(kind, node, values)
+    return found
+
+
+def _is_anothers(key: str, kind: Any, kinds: dict[str, Any]) -> bool:
+    """Whether it is the QoS of a topic as only other nodes of ours have it. Any other topic may be a remapped one."""
+    known = importlib.import_module('zc_perception.nodes.qos_overrides').known_in_any_namespace
+    return not known(key, kind.ENDPOINTS) and any(known(key, other.ENDPOINTS) for other in kinds.values())
+
+
+def _expected(sections: Sequence[Section], kinds: dict[str, Any], given: Sequence[str] | None) -> Iterator[tuple[str, str]]:
+    """The nodes that are going to have the file, with their names: those of the namespaces that are *given*, or those that it names.
+
+    A recorder only where a section is for it.
+    """
+    named = {name: nodes_named(name, sections) for name in _OF_A_CAMERA}
+    spaces = given
+    if spaces is None:
+        spaces = list(dict.fromkeys(node.rpartition('/')[0] for nodes in named.values() for node in nodes)) or ['']
+    for name in kinds:
+        meant = [f'{space}/{name}' for space in spaces]
+        if name not in _OF_A_CAMERA:
+            own = [section for section, _ in sections if section.rsplit('/', 1)[-1] == name]
+            meant = [node for node in meant if any(section_matches(section, node) for section in own)]
+        for node in (given is None and named.get(name)) or meant:
+            yield node, name
 
 
 def _problem(section: str, key: str, value: Any, kind: Any, kinds: dict[str, Any]) -> Iterator[str]:

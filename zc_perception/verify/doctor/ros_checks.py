@@ -26,6 +26,7 @@ _SAFE_DOMAINS = (*range(102), *range(215, 233))
 _RANGES = ('OFF', 'SUBNET', 'LOCALHOST', 'SYSTEM_DEFAULT')
 _SOURCE = 'source /opt/ros/DISTRO/setup.bash before the nodes start'
 _MIB = 1 << 20
+_NO_MIDDLEWARE = 'the middleware that RMW_IMPLEMENTATION names is not installed; see ros.middleware'
 
 
 def ros_distribution(system: System, needs: Needs) -> Iterator[Finding]:
@@ -50,7 +51,9 @@ def ros_rclpy(system: System, needs: Needs) -> Iterator[Finding]:
     """Imported in a process of its own."""
     answer = system.ask('ros')
     figures = {'version': answer['rclpy_version']}
-    if 'error' in answer:
+    if 'missing' in answer:
+        yield skip(_NO_MIDDLEWARE, **figures)
+    elif 'error' in answer:
         advice = f'{_SOURCE}, with the Python that it was built for'
         yield Finding(Status.FAIL, f"rclpy can't be imported: {answer['error']}", advice, '', figures)
     else:
@@ -62,10 +65,13 @@ def ros_middleware(system: System, needs: Needs) -> Iterator[Finding]:
     answer = system.ask('ros')
     wanted, there = system.environment.get('RMW_IMPLEMENTATION', ''), answer['middlewares']
     figures = {'wanted': wanted, 'installed': there, 'used': answer.get('middleware', '')}
-    if 'error' in answer:
+    advice = f'apt install ros-$ROS_DISTRO-{wanted.replace("_", "-")}, or unset RMW_IMPLEMENTATION'
+    if 'missing' in answer:
+        found = f"RMW_IMPLEMENTATION is '{answer['missing']}', which is not installed: no node can start"
+        yield Finding(Status.FAIL, f'{found}; installed: {", ".join(there) or "none"}', advice, '', figures)
+    elif 'error' in answer:
         yield skip('rclpy can not be imported; see ros.rclpy', **figures)
     elif wanted and figures['used'] != wanted:
-        advice = f'apt install ros-$ROS_DISTRO-{wanted.replace("_", "-")}, or unset RMW_IMPLEMENTATION'
         yield Finding(Status.FAIL, f"RMW_IMPLEMENTATION is '{wanted}', but {figures['used']} is used", advice, '', figures)
     else:
         yield ok(f'{figures["used"]}{" (the default)" if not wanted else ""}; installed: {", ".join(there) or figures["used"]}', **figures)
@@ -74,8 +80,8 @@ def ros_middleware(system: System, needs: Needs) -> Iterator[Finding]:
 def ros_messages(system: System, needs: Needs) -> Iterator[Finding]:
     """Packages that the nodes import."""
     answer = system.ask('ros')
-    if 'error' in answer:
-        yield skip('rclpy can not be imported; see ros.rclpy')
+    if 'missing' in answer or 'error' in answer:
+        yield skip(_NO_MIDDLEWARE if 'missing' in answer else 'rclpy can not be imported; see ros.rclpy')
         return
     broken = {name: why for name, why in answer['messages'].items() if why}
     if broken:
@@ -107,7 +113,11 @@ def _image(system: System, needs: Needs) -> int:
 
 def large_messages(system: System, needs: Needs) -> Iterator[Finding]:
     """Only for subscribers of plain images in other processes: frames between our own nodes don't go through the middleware."""
-    used = system.ask('ros').get('middleware') or system.environment.get('RMW_IMPLEMENTATION', '')
+    answer = system.ask('ros')
+    if 'missing' in answer:
+        yield skip(_NO_MIDDLEWARE, middleware=answer['missing'])
+        return
+    used = answer.get('middleware') or system.environment.get('RMW_IMPLEMENTATION', '')
     image = _image(system, needs)
     only = 'plain image subscribers of other processes'
     if 'cyclone' in used:

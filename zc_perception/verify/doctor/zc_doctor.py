@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import signal
-import sys
-import threading
-import time
-from collections.abc import Sequence
-from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from zc_perception.verify.early_end import ending_quietly
 
-from zc_perception.errors import EXIT_USAGE, ConfigError
-from zc_perception.verify.doctor.asking import end_all
-from zc_perception.verify.doctor.needs import read_needs
-from zc_perception.verify.doctor.registry import CHECKS, GROUPS, checks_of
-from zc_perception.verify.doctor.report import document, exit_code, heading, lines_of, summary_line
-from zc_perception.verify.doctor.running import CHECK_LIMIT_S, Result, run_checks
-from zc_perception.verify.doctor.system import System
+with ending_quietly():  # they take long enough to be interrupted
+    import argparse
+    import json
+    import os
+    import signal
+    import sys
+    import threading
+    import time
+    from collections.abc import Sequence
+    from pathlib import Path
+    from types import FrameType
+    from typing import Any, NoReturn, TextIO
+
+    from zc_perception.errors import EXIT_USAGE, ConfigError
+    from zc_perception.verify.doctor.asking import end_all
+    from zc_perception.verify.doctor.needs import read_needs
+    from zc_perception.verify.doctor.registry import CHECKS, GROUPS, checks_of
+    from zc_perception.verify.doctor.report import document, exit_code, heading, lines_of, summary_line
+    from zc_perception.verify.doctor.running import CHECK_LIMIT_S, Result, run_checks
+    from zc_perception.verify.doctor.system import System
 
 _STDOUT = '-'
 _PATIENCE_S = 1.0
@@ -42,14 +45,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _write(path: Path, result: dict[str, Any]) -> None:
-    """Whole or not at all; a link stays one, and what it leads to is written."""
+    """Whole or not at all; a link stays one, and what it leads to is written. Folders that are not there are made, and named."""
     text = json.dumps(result, indent=1, allow_nan=False) + '\n'
     try:
         if path.exists() and not path.is_file():  # such as /dev/stderr
             path.write_text(text, encoding='utf-8')
             return
         path = Path(os.path.realpath(path))
+        there = path.parent.is_dir()
         path.parent.mkdir(parents=True, exist_ok=True)
+        if not there:
+            _complain(f"zc_doctor: made folder '{path.parent}' for --json")
         unfinished = path.with_name(f'.{path.name}.{os.getpid()}')
         unfinished.write_text(text, encoding='utf-8')
         unfinished.replace(path)
@@ -57,10 +63,39 @@ def _write(path: Path, result: dict[str, Any]) -> None:
         raise ConfigError(f"--json '{path}' can't be written: {error.strerror}; name another file") from error
 
 
+def _say(text: str) -> None:
+    """One line, or some.
+
+    :raises BrokenPipeError: nobody reads any more.
+    :raises ConfigError: what stdout leads to takes nothing more.
+    """
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _to_nowhere(sys.stdout)
+        raise ConfigError(f"the report can't be written to stdout: {error.strerror}; send it to another place") from error
+
+
+def _complain(text: str) -> None:
+    """On stderr, if that can be written."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        _to_nowhere(sys.stderr)
+
+
+def _to_nowhere(stream: TextIO) -> None:
+    """What is left in its buffer would make the interpreter's end an error of its own."""
+    with open(os.devnull, 'w', encoding='ascii') as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
+
+
 def run(options: argparse.Namespace, system: System) -> int:
     """Run the checks and report; the exit code.
 
-    :raises ConfigError: the parameter file can't be read, or the result not be written.
+    :raises ConfigError: the parameter file can't be read, or report or result not be written.
     """
     needs = read_needs(options.params_file, options.cameras)
     if not 0 < options.time_limit <= _LONGEST_S:
@@ -68,19 +103,19 @@ def run(options: argparse.Namespace, system: System) -> int:
     results: list[Result] = []
     shown = options.json != _STDOUT
     if shown:
-        print(heading(system, needs), flush=True)
+        _say(heading(system, needs))
     for result in run_checks(checks_of(options.only), system, needs, options.time_limit):
         results.append(result)
         for line in lines_of(result, options.verbose) if shown else ():
-            print(line, flush=True)
+            _say(line)
     if shown:
-        print(summary_line(results, options.verbose), flush=True)
+        _say(summary_line(results, options.verbose))
     if options.json is not None:
         written = document(results, system, needs)
         if shown:
             _write(Path(options.json), written)
         else:
-            print(json.dumps(written, indent=1, allow_nan=False), flush=True)
+            _say(json.dumps(written, indent=1, allow_nan=False))
     return exit_code(results)
 
 
@@ -99,16 +134,15 @@ def main(arguments: Sequence[str] | None = None, system: System | None = None) -
     try:
         return run(options, system or System())
     except ConfigError as error:
-        print(f'zc_doctor: error: {error}', file=sys.stderr)
+        _complain(f'zc_doctor: error: {error}')
         return EXIT_USAGE
     except BrokenPipeError:  # whoever read the report has read enough
-        with open(os.devnull, 'w', encoding='ascii') as nowhere:
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        _to_nowhere(sys.stdout)
         return 128 + signal.SIGPIPE
     except (KeyboardInterrupt, _Ended) as ended:
         end_all()
         number = signal.SIGTERM if isinstance(ended, _Ended) else signal.SIGINT
-        print(f'zc_doctor: ended by {number.name}', file=sys.stderr)
+        _complain(f'zc_doctor: ended by {number.name}')
         return 128 + number
     finally:
         signal.signal(signal.SIGTERM, before)
