@@ -104,6 +104,8 @@ def measured(
             f'{int(last["descriptors"]) - int(first["descriptors"]):+d} descriptors, '
             f'{int(last["threads"]) - int(first["threads"]):+d} threads, longest pause {pause:.2f} s'
         )
+        if 'frame_buffers' in last:  # older tables don't have it
+            found['soak'] += f', at most {max(int(minute["frame_buffers"]) for minute in minutes[1:])} frame buffers'
     return found
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 if __name__ == '__main__':
     sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
-from faults.harness import Fault, Trial, fault, run_fault
+from faults.harness import EVERYBODY, Fault, Trial, fault, run_fault
 from faults.stage import Stage
 
 SOURCE = Path(__file__).with_name('clock_double.c')
@@ -39,7 +39,8 @@ def steps(trial: Trial) -> None:
     trial.note('said', witness.text('capture: clock'))
 
 
-@fault('steps of the clock', 'whatever the clock is set to, stamps only increase, no frame is lost, diagnostics say so', staged=False)
+@fault('steps of the clock', 'whatever the clock is set to, stamps only increase, no frame is lost, diagnostics say so',
+       staged=False, needs='gcc')  # fmt: skip
 def machine(trial: Trial) -> None:
     if shutil.which('gcc') is None:
         trial.absent('there is no gcc, which makes the clock that can be set')
@@ -63,7 +64,7 @@ def main() -> None:
     """The machine whose clock is set."""
     folder, domain, seed, form = sys.argv[1:]
     with Stage(Path(folder), int(domain)) as stage:
-        each = Fault('steps', 'clocks', 'see above', steps, staged=True, long_only=False)
+        each = Fault('steps', 'clocks', 'see above', steps, staged=True, long_only=False, bystanders=EVERYBODY)
         outcome = run_fault(each, stage, Path(folder) / 'steps', int(domain), seed=int(seed), short=form == 'short')
     print(json.dumps(outcome.as_dict()))
 

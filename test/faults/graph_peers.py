@@ -19,7 +19,7 @@ from sensor_msgs.msg import Image
 from std_msgs.msg import String
 from vision_msgs.msg import BoundingBox2D, Detection2D, Detection2DArray, ObjectHypothesisWithPose
 
-from faults.harness import Trial, fault
+from faults.harness import EVERYBODY, Trial, fault
 from faults.program import Running
 from faults.witness import STRANGE, until
 from zc_perception.link.announcement import Announcement, host_id
@@ -79,7 +79,8 @@ def lies(socket: str) -> list[str]:
     return ['', 'null', '[]', '7', '"text"', '{', nested, '{"version": 1}', 'NaN', *(json.dumps(good | change) for change in changed)]
 
 
-@fault('bytes that are no message', 'what can not be a message is thrown away by the middleware; no node notices')
+@fault('bytes that are no message', 'what can not be a message is thrown away by the middleware; no node notices',
+       bystanders=EVERYBODY)  # fmt: skip
 def garbage(trial: Trial) -> None:
     stage = trial.stage
     with Stranger(stage.domain) as stranger:
@@ -93,7 +94,8 @@ def garbage(trial: Trial) -> None:
             time.sleep(0.02)
 
 
-@fault('announcements that lie', 'who announces nonsense, or a socket that is none, is passed over; the real camera is served as before')
+@fault('announcements that lie', 'who announces nonsense, or a socket that is none, is passed over; the real camera is served as before',
+       bystanders=EVERYBODY)  # fmt: skip
 def announcements(trial: Trial) -> None:
     stage = trial.stage
     with Stranger(stage.domain) as stranger:
@@ -103,9 +105,18 @@ def announcements(trial: Trial) -> None:
                 stranger.announcements.publish(String(data=text.encode('utf-8', 'replace').decode()))
                 time.sleep(0.01)
             stage.read_logs()
+            # Each of them sounds like a publisher of its own, and there are more than anybody remembers.
+            for number in range(trial.random.randint(101, 150)):
+                identity = f'{trial.random.getrandbits(128):032x}'
+                lie = Announcement(identity, host_id(), str(trial.folder / f'{number}.sock'), 64, 48, ('NV12',), 'memfd')
+                stranger.announcements.publish(String(data=lie.to_json()))
+                time.sleep(0.005)
+            stage.read_logs()
+            stage.witness.expect(15, 5)
 
 
-@fault('a producer that breaks the protocol', 'who is announced and then breaks WIRE.md loses the connection; frames of the camera go on')
+@fault('a producer that breaks the protocol', 'who is announced and then breaks WIRE.md loses the connection; frames of the camera go on',
+       bystanders=EVERYBODY)  # fmt: skip
 def producer(trial: Trial) -> None:
     stage = trial.stage
     path = stage.folder / 'x'  # short: it is a socket's address
@@ -204,7 +215,8 @@ def bad_detections() -> list[Detection2DArray]:
     return arrays
 
 
-@fault('impossible pictures and boxes', 'messages that can not be true cost themselves: nodes that take plain ones count them and go on')
+@fault('impossible pictures and boxes', 'messages that can not be true cost themselves: nodes that take plain ones count them and go on',
+       bystanders=EVERYBODY)  # fmt: skip
 def messages(trial: Trial) -> None:
     stage = trial.stage
     programs = [

@@ -5,10 +5,18 @@ from __future__ import annotations
 import signal
 import time
 
+from faults.accounts import LEAST_RATE, WITNESS
 from faults.harness import Trial, fault
+from faults.stage import FRAMERATE
+
+# One in flight and one that waits for it.
+_ITS_SLOTS = 2
+# One was in work, one in its hands and one waited for it; whatever comes behind these is new.
+_MOST_OLD = 3
 
 
-@fault('inference stopped', 'a consumer that hangs holds its window and nothing else; when it goes on it detects on the newest frames')
+@fault('inference stopped', 'a consumer that hangs holds its window and nothing else; when it goes on it detects on the newest frames',
+       bystanders=(WITNESS,))  # fmt: skip
 def inference(trial: Trial) -> None:
     stage, witness = trial.stage, trial.stage.witness
     for _ in range(trial.times(1, 5)):
@@ -18,14 +26,17 @@ def inference(trial: Trial) -> None:
         while time.monotonic() - began < trial.times(1, 4):
             stage.read_logs()
             time.sleep(0.05)
-        came = witness.received - received
-        detected, newest_ns = witness.detections, witness.last_stamp_ns
-        trial.must(came > 10 * trial.times(1, 4), 'pauses of the camera while a consumer hung')
+        came, least = witness.received - received, LEAST_RATE * FRAMERATE * (time.monotonic() - began)
+        held = sum(count for name, count in stage.held().items() if name.startswith('inference'))
+        trial.worst('slots that it held', float(held))
+        trial.must(0 < held <= _ITS_SLOTS, f'windows that were not kept: {held} slots held, {_ITS_SLOTS} are its own')
+        detected_ns, newest_ns = witness.last_detection_ns, witness.last_stamp_ns
+        trial.must(came >= least, f'cameras that published less than {LEAST_RATE:.0%} while a consumer hung')
         stage.inference.send(signal.SIGCONT)
-        # One was in work, one in its hands and one waited for it; whatever comes behind these is new.
         stage.meanwhile(lambda: witness.last_detection_ns > newest_ns, 'a detection of a new frame')  # noqa: B023
-        trial.must(witness.detections - detected <= 6, 'old frames that were run after a hang')
-        trial.worst('detections until the first new one', float(witness.detections - detected))
+        old = witness.detections_of(detected_ns + 1, newest_ns)
+        trial.must(old <= _MOST_OLD, f'hangs after which {old} old frames were run, at most {_MOST_OLD} may be')
+        trial.worst('old frames that were run after it', float(old))
 
 
 @fault('capture stopped', 'a camera process that hangs makes nobody fall to messages or give up; frames go on where they stopped')

@@ -16,8 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from faults.accounts import INFERENCE, WITNESS
 from faults.outcome import ABSENT, BROKEN, Outcome
 from faults.stage import Stage
+
+EVERYBODY = (WITNESS, INFERENCE)
 
 
 class Absent(Exception):
@@ -33,6 +36,8 @@ class Fault:
     :ivar promise: one sentence.
     :ivar staged: it happens to the stage that all faults share, which must be as before afterwards.
     :ivar long_only: too long for the reduced form; something else there holds the same.
+    :ivar bystanders: of the witness and the inference node, those that must not notice it: no frame is lost, nothing pauses.
+    :ivar needs: the part of the machine without which it may be absent; empty: it must not be.
     """
 
     name: str
@@ -41,17 +46,22 @@ class Fault:
     run: Callable[[Trial], None]
     staged: bool
     long_only: bool
+    bystanders: tuple[str, ...] = ()
+    needs: str = ''
 
 
 FAULTS: dict[str, Fault] = {}
 
 
-def fault(name: str, promise: str, *, staged: bool = True, long_only: bool = False) -> Callable[[Any], Any]:
+def fault(
+    name: str, promise: str, *, staged: bool = True, long_only: bool = False, bystanders: tuple[str, ...] = (), needs: str = ''
+) -> Callable[[Any], Any]:
     """Register a fault."""
 
     def register(function: Callable[[Trial], None]) -> Callable[[Trial], None]:
         assert name not in FAULTS, name
-        FAULTS[name] = Fault(name, function.__module__.rpartition('.')[2], promise, function, staged, long_only)
+        group = function.__module__.rpartition('.')[2]
+        FAULTS[name] = Fault(name, group, promise, function, staged, long_only, bystanders, needs)
         return function
 
     return register
@@ -147,7 +157,9 @@ def run_fault(each: Fault, stage: Stage | None, folder: Path, domain: int, *, se
             trial.stage.whole()
             before = trial.stage.account()
             each.run(trial)
-            trial.stage.settle(trial, before)
+            trial.stage.settle(trial, before, bystanders=each.bystanders)
         else:
             each.run(trial)
+    if outcome.status == ABSENT and not each.needs:
+        outcome.status, outcome.reason = BROKEN, f'absent, which it must not be anywhere: {outcome.reason}'
     return outcome

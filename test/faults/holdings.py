@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-FRAME = '/memfd:zc_frame (deleted)'
+FRAME_KIND = '/memfd:zc_frame'
+FRAME = f'{FRAME_KIND} (deleted)'
 _PAGE = os.sysconf('SC_PAGESIZE')
 # The middleware maps a file for each participant that it sees and keeps those of a killed one for its lease of 20 s; it binds sockets.
 _MIDDLEWARE = ('/dev/shm/', 'inet')

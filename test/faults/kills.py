@@ -12,7 +12,8 @@ from pathlib import Path
 from memory_link import line, start
 from nodes.container_kit import Container, client, install
 
-from faults.harness import Trial, fault
+from faults.accounts import WITNESS
+from faults.harness import EVERYBODY, Trial, fault
 from faults.holdings import frame_mappings, holding, settled_excess
 from faults.scarcity import sockets_of
 from faults.stage import CAMERA
@@ -48,7 +49,8 @@ def served(pid: int) -> bool:
     return frame_mappings(pid) > 0
 
 
-@fault('consumers killed with leases', 'a killed consumer costs its own frames only: its leases come back, nobody else misses a frame')
+@fault('consumers killed with leases', 'a killed consumer costs its own frames only: its leases come back, nobody else misses a frame',
+       bystanders=EVERYBODY)  # fmt: skip
 def consumers(trial: Trial) -> None:
     stage = trial.stage
     taken = int(stage.witness.values('capture: link').get('leases_taken_back', '0'))
@@ -67,7 +69,8 @@ def consumers(trial: Trial) -> None:
     trial.must(back >= kills // 3, 'kills that hit no lease: the fault did not happen')
 
 
-@fault('inference killed', 'a killed inference node costs the camera nothing; its successor detects again by itself')
+@fault('inference killed', 'a killed inference node costs the camera nothing; its successor detects again by itself',
+       bystanders=(WITNESS,))  # fmt: skip
 def inference(trial: Trial) -> None:
     stage = trial.stage
     for _ in range(trial.times(1, 6)):

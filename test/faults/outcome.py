@@ -68,8 +68,11 @@ class Result:
 
     @property
     def holds(self) -> bool:
-        """Whether no promise was broken. What is absent is said, and isn't broken."""
-        return all(outcome.status != BROKEN for outcome in self.outcomes)
+        """Whether something was measured and no promise was broken. What is absent for want of a part of the machine is said, and isn't
+        broken; see :class:`~faults.harness.Fault`.
+        """
+        found = {outcome.status for outcome in self.outcomes}
+        return HELD in found and BROKEN not in found
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -95,6 +98,8 @@ class Result:
             numbers = f'{each.seconds:6.1f} {each.frames_in:7d} {each.frames_out:7d} {each.drops.total():8d} {each.leaks.total():6d}'
             lines.append(f'{each.group + ": " + each.name:<46} {numbers}  {each.status}{": " * bool(each.reason)}{each.reason}')
         broken = sum(each.status == BROKEN for each in self.outcomes)
-        absent = sum(each.status == ABSENT for each in self.outcomes)
-        lines.append(f'{len(self.outcomes)} faults, {broken} broken promises, {absent} absent')
+        absent = [each for each in self.outcomes if each.status == ABSENT]
+        lines.append(f'{len(self.outcomes)} faults, {broken} broken promises, {len(absent)} absent')
+        lines += [f'NOT MEASURED: {each.group}: {each.name}: {each.reason}' for each in absent]
+        lines += ['NOTHING WAS MEASURED'] * (len(absent) == len(self.outcomes))
         return '\n'.join(lines)

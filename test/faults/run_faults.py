@@ -2,7 +2,8 @@
 
     python test/faults/run_faults.py [--short] [--only WORD …] [--seed N] [--json FILE] [--list]
 
-Exit 0 if everything is zero that must be zero, 1 if not, 2 for wrong use.
+Exit 0 if everything is zero that must be zero, 1 if not or if nothing could be measured, 2 for wrong use. What is absent for want of a part
+of the machine (QEMU, root, a compiler) is named at the end.
 """
 
 from __future__ import annotations

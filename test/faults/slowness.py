@@ -9,7 +9,7 @@ from pathlib import Path
 
 from memory_link import RawPeer
 
-from faults.harness import Trial, fault
+from faults.harness import EVERYBODY, Trial, fault
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.codes import MAX_PACKET, MessageType
 from zc_perception.observe.frame_log_reading import RecordKind, find_frame_logs
@@ -17,7 +17,8 @@ from zc_perception.observe.frame_log_reading import RecordKind, find_frame_logs
 _SO_PEEK_OFF = 42
 
 
-@fault('consumers that never read', 'who never reads holds its window and nothing else; the camera and the others lose no frame for it')
+@fault('consumers that never read', 'who never reads holds its window and nothing else; the camera and the others lose no frame for it',
+       bystanders=EVERYBODY)  # fmt: skip
 def never_read(trial: Trial) -> None:
     stage = trial.stage
     peers = [RawPeer.welcomed(stage.socket(), window=2, depth=2, name='deaf') for _ in range(trial.times(2, 3))]
@@ -54,7 +55,8 @@ class Peeker(RawPeer):
         return bool(packet)
 
 
-@fault('a full socket', 'frames that do not go into a full socket are dropped for that consumer, told to it, and cost nobody else anything')
+@fault('a full socket', 'frames that do not go into a full socket are dropped for that consumer, told to it, and cost nobody else anything',
+       bystanders=EVERYBODY)  # fmt: skip
 def full_socket(trial: Trial) -> None:
     stage = trial.stage
     peer = _peeker(stage.socket())

@@ -4,7 +4,8 @@ every second.
     python test/faults/soak.py [--minutes 30] [--csv FILE]
 
 A line for each minute; exit 0 if the process's memory has grown by no more than 0.5 MB since it was warm, its descriptors and threads
-not at all, and no camera's detections ever stopped for more than 2 s.
+not at all, the middleware's descriptors by no more than 10, if it never held more frame buffers, or mappings and descriptors of them, than
+its cameras have slots, took every change of a parameter, and no camera's detections ever stopped for more than 2 s.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from vision_msgs.msg import Detection2DArray
 
 import faults
 from faults.harness import Trial, fault
-from faults.holdings import descriptors, frame_mappings, is_ours, resident_bytes, threads
+from faults.holdings import FRAME_KIND, descriptors, frame_buffers, frame_mappings, is_ours, resident_bytes, threads
 from faults.program import Running
 from faults.witness import until
 
@@ -52,6 +53,13 @@ KILL_EVERY_S = 5.0
 MOST_PATIENCE_S = 10.0
 """A kill waits so long for the consumer to hold frames, where the machine is busy."""
 FRAMERATE = 10.0
+SLOTS = 16
+MOST_BUFFERS = len(CAMERAS) * SLOTS
+"""Frame buffers of the process, and mappings of them; each has a descriptor, and so has its mapping."""
+MOST_MIDDLEWARE = 10
+"""Descriptors of the middleware's, more: it keeps those of a killed participant for its lease of 20 s."""
+LEAST_CHANGES = 0.9
+"""Of the changes that are due, one a second: so many must be answered, for a service may not be found yet."""
 _VALUES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ('inference', 'score_threshold', (0.3, 0.5, -1.0)),
     ('capture', 'image_encoding', ('rgb8', 'mono8', 'bgr8')),
@@ -69,18 +77,22 @@ class Minute:
     """A line.
 
     :ivar memory_mb: of the process, without shared pages; the median of a look each second.
-    :ivar descriptors: the least; consumers come and go. The middleware's apart.
+    :ivar descriptors: the least; consumers come and go. Those of the middleware and of frame buffers apart.
+    :ivar frame_mappings: the most, as of *frame_buffers*, inodes, and *frame_descriptors*: what a process may hold has a bound.
     :ivar pause_s: the longest of any camera's detections.
     :ivar kills: of a consumer that held frames of every camera.
     :ivar attempts: all kills.
+    :ivar changes: of parameters, that were taken.
     """
 
     minute: float
     memory_mb: float
     descriptors: int
     threads: int
-    frame_mappings: int
     middleware_descriptors: int
+    frame_mappings: int
+    frame_buffers: int
+    frame_descriptors: int
     detections: int
     pause_s: float
     kills: int
@@ -94,6 +106,7 @@ class Soak:
     """What came of it.
 
     :ivar minutes: those after the warm-up.
+    :ivar due: changes of parameters that there should have been until the last minute's end.
     :ivar missed: what the last consumer said that was killed without frames.
     """
 
@@ -101,6 +114,8 @@ class Soak:
     growth_mb: float = 0.0
     more_descriptors: int = 0
     more_threads: int = 0
+    more_middleware: int = 0
+    due: int = 0
     longest_pause_s: float = 0.0
     exit_code: int | None = None
     tracebacks: int = 0
@@ -112,12 +127,21 @@ class Soak:
         self.growth_mb = last.memory_mb - first.memory_mb
         self.more_descriptors = max(0, last.descriptors - first.descriptors)
         self.more_threads = max(0, last.threads - first.threads)
+        self.more_middleware = max(0, last.middleware_descriptors - first.middleware_descriptors)
 
-    def broken(self, most_growth_mb: float = MOST_GROWTH_MB) -> list[str]:
+    def broken(self, most_growth_mb: float = MOST_GROWTH_MB, most_middleware: int = MOST_MIDDLEWARE) -> list[str]:
         """What does not hold."""
+        last = self.minutes[-1]
         found = [f'memory grew by {self.growth_mb:.2f} MB, at most {most_growth_mb:g} may be'] * (self.growth_mb > most_growth_mb)
         found += [f'{self.more_descriptors} descriptors more'] * bool(self.more_descriptors)
         found += [f'{self.more_threads} threads more'] * bool(self.more_threads)
+        middleware = f"{self.more_middleware} descriptors of the middleware's more, at most {most_middleware} may be"
+        found += [middleware] * (self.more_middleware > most_middleware)
+        for kind, most in (('frame_mappings', MOST_BUFFERS), ('frame_buffers', MOST_BUFFERS), ('frame_descriptors', 2 * MOST_BUFFERS)):
+            held = max(getattr(minute, kind) for minute in self.minutes)
+            found += [f'{held} {kind.replace("_", " ")}, at most {most} may be'] * (held > most)
+        found += [f'{last.refused} changes of parameters refused'] * bool(last.refused)
+        found += [f'only {last.changes} of {self.due} changes of parameters taken'] * (last.changes < LEAST_CHANGES * self.due)
         found += [f'detections stopped for {self.longest_pause_s:.2f} s'] * (self.longest_pause_s > MOST_PAUSE_S)
         found += [f'{self.tracebacks} tracebacks'] * bool(self.tracebacks)
         return found + [f'exit code {self.exit_code}'] * (self.exit_code != 0)
@@ -136,7 +160,7 @@ class Onlooker:
         self._pause_s = 0.0
         self._clients: dict[str, Any] = {}
         self._futures: list[Any] = []
-        self.refused = 0
+        self.refused = self.changed = 0
         for camera in CAMERAS:
             self._node.create_subscription(
                 Detection2DArray, f'/{camera}/detections', lambda message, camera=camera: self._on_detections(camera), QoSProfile(depth=10)
@@ -177,7 +201,8 @@ class Onlooker:
             self._futures.append(client.call_async(SetParameters.Request(parameters=[Parameter(name, value=value).to_parameter_msg()])))
         done = [future for future in self._futures if future.done()]
         self._futures = [future for future in self._futures if not future.done()]
-        self.refused += sum(not result.successful for future in done for result in future.result().results)
+        results = [result.successful for future in done for result in future.result().results]
+        self.changed, self.refused = self.changed + sum(results), self.refused + len(results) - sum(results)
 
     def close(self) -> None:
         """End."""
@@ -193,29 +218,34 @@ class _Looks:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self.memory: list[int] = []
-        self.counts: list[tuple[int, int, int, int]] = []
+        self.least: list[tuple[int, int, int]] = []
+        self.most: list[tuple[int, int, int]] = []
 
     def look(self) -> None:
         kinds = descriptors(self._pid)
-        ours = sum(count for kind, count in kinds.items() if is_ours(kind) and not kind.startswith('/memfd:zc_frame'))
+        frames = kinds[FRAME_KIND]
+        ours = sum(count for kind, count in kinds.items() if is_ours(kind)) - frames
         self.memory.append(resident_bytes(self._pid))
-        self.counts.append((ours, threads(self._pid), frame_mappings(self._pid), kinds.total() - ours))
+        self.least.append((ours, threads(self._pid), kinds.total() - ours - frames))
+        self.most.append((frame_mappings(self._pid), len(frame_buffers([self._pid])), frames))
 
-    def minute(self, minute: float, onlooker: Onlooker, kills: int, attempts: int, changes: int) -> Minute:
+    def minute(self, minute: float, onlooker: Onlooker, kills: int, attempts: int) -> Minute:
         """Their sum; begins anew."""
-        least = [min(column) for column in zip(*self.counts, strict=True)]
+        least = [min(column) for column in zip(*self.least, strict=True)]
+        most = [max(column) for column in zip(*self.most, strict=True)]
         memory = statistics.median(self.memory) / 1e6
-        self.memory, self.counts = [], []
+        self.memory, self.least, self.most = [], [], []
         detections = onlooker.detections.total()
-        return Minute(round(minute, 2), round(memory, 3), *least, detections, round(onlooker.longest_pause_s(), 3), kills, attempts,
-                      changes, onlooker.refused)  # fmt: skip
+        return Minute(round(minute, 2), round(memory, 3), *least, *most, detections, round(onlooker.longest_pause_s(), 3), kills, attempts,
+                      onlooker.changed, onlooker.refused)  # fmt: skip
 
 
 def soak(
-    seconds: float, warm_up_s: float, minute_s: float, domain: int, folder: Path, say: Callable[[Minute], object] = lambda minute: None
+    minutes: int, warm_up_s: float, minute_s: float, domain: int, folder: Path, say: Callable[[Minute], object] = lambda minute: None
 ) -> Soak:
     """Do it.
 
+    :param minutes: that count, after the warm-up.
     :param minute_s: how long a minute is.
     :param folder: short; for sockets and logs.
     """
@@ -225,11 +255,11 @@ def soak(
     before = {name: os.environ.get(name) for name in variables}
     os.environ |= variables
     values = parameters(
-        pattern='counter', width=128, height=128, framerate=FRAMERATE, slots=16, quarantine=0.2, model='hog', heap='memfd',
+        pattern='counter', width=128, height=128, framerate=FRAMERATE, slots=SLOTS, quarantine=0.2, model='hog', heap='memfd',
     )  # fmt: skip
     topics = [f'/{camera}/image_raw' for camera in CAMERAS]
     viewer_py = str(Path(faults.__file__).with_name('viewer.py'))
-    found, kills, attempts, changes = Soak(), 0, 0, 0
+    found, kills, attempts = Soak(), 0, 0
     program = Running('perception', '--cameras', *CAMERAS, *values, domain=domain)
     onlooker = Onlooker(domain)
     viewer = None
@@ -240,7 +270,8 @@ def soak(
         looks, began = _Looks(program.pid), time.monotonic()
         next_minute, kill_at, turn = began + warm_up_s, began + KILL_EVERY_S, 0
         warm = False
-        while (now := time.monotonic()) < began + seconds:
+        while len(found.minutes) < minutes:
+            now = time.monotonic()
             assert program.alive, f'perception has ended with {program.process.returncode}:\n{program.output[-3000:]}'
             if viewer is None:
                 viewer = Running('python', viewer_py, '2', *topics, domain=domain)
@@ -253,15 +284,14 @@ def soak(
                 viewer.__exit__()
                 viewer, kill_at = None, now + KILL_EVERY_S
             onlooker.change(turn)
-            changes += 1
             looks.look()
             if now >= next_minute:
-                minute = looks.minute((now - began) / 60.0, onlooker, kills, attempts, changes)
+                minute = looks.minute((now - began) / 60.0, onlooker, kills, attempts)
                 if warm:
                     found.minutes.append(minute)
                     found.longest_pause_s = max(found.longest_pause_s, minute.pause_s)
                 say(minute)
-                warm, next_minute = True, now + minute_s
+                warm, next_minute, found.due = True, next_minute + minute_s, turn
             turn += 1
             time.sleep(max(0.0, began + turn - time.monotonic()))
         found.tracebacks = program.output.count('Traceback')
@@ -280,10 +310,9 @@ def soak(
 @fault('four cameras for a while', 'while consumers are killed and parameters change, memory, descriptors and threads stay and detections '
        'never stop for 2 s', staged=False)  # fmt: skip
 def four_cameras(trial: Trial) -> None:
-    seconds, warm_up_s = trial.times(32, 90), trial.times(22, 40)
-    found = soak(seconds, warm_up_s, trial.times(4, 12), trial.domain, trial.folder)
-    # Half an hour is needed to tell growth from what the allocator has not given back yet: the bar here is a coarse one.
-    for broken in found.broken(most_growth_mb=4.0):
+    found = soak(trial.times(2, 4), trial.times(22, 40), trial.times(4, 12), trial.domain, trial.folder)
+    # Half an hour is needed to tell growth from what the allocator has not given back yet, or the middleware: these bars are coarse ones.
+    for broken in found.broken(most_growth_mb=4.0, most_middleware=60):
         trial.must_be_zero(broken, 1)
     last = found.minutes[-1]
     trial.outcome.frames_out = last.detections
@@ -292,6 +321,7 @@ def four_cameras(trial: Trial) -> None:
     trial.note('growth, MB', found.growth_mb)
     trial.note('longest pause of detections, s', found.longest_pause_s)
     trial.note('memory, MB', last.memory_mb)
+    trial.note('frame buffers', last.frame_buffers)
     trial.note('kills', last.attempts)
     trial.must(last.kills > 0 and last.kills * 2 >= last.attempts, f'kills that hit no frame: {found.missed}')
 
@@ -299,12 +329,12 @@ def four_cameras(trial: Trial) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--minutes', type=float, default=30.0)
+    parser.add_argument('--minutes', type=int, default=30)
     parser.add_argument('--warm-up', type=float, default=3.0, metavar='MINUTES', help='that count for nothing')
     parser.add_argument('--csv', type=Path, default=Path('build/faults/soak.csv'))
     options = parser.parse_args(arguments)
-    if options.minutes < 2.0 or options.warm_up < 0.0:
-        parser.error(f'--minutes {options.minutes:g} --warm-up {options.warm_up:g}: growth shows in two minutes or more')
+    if options.minutes < 2 or options.warm_up < 0.0:
+        parser.error(f'--minutes {options.minutes} --warm-up {options.warm_up:g}: growth shows in two minutes or more')
     options.csv.parent.mkdir(parents=True, exist_ok=True)
     with options.csv.open('w', newline='', encoding='utf-8') as file, locked_domain() as domain:
         writer = csv.DictWriter(file, list(Minute.__dataclass_fields__))
@@ -315,12 +345,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file.flush()
             print(
                 f'{minute.minute:6.1f} min  {minute.memory_mb:8.3f} MB  {minute.descriptors:4d} descriptors  {minute.threads:3d} threads  '
+                f'{minute.frame_buffers:3d} frame buffers, {minute.frame_mappings:3d} mapped  '
                 f'{minute.detections:7d} detections, longest pause {minute.pause_s:.2f} s  {minute.kills:4d} kills  '
                 f'{minute.changes:5d} changes ({minute.refused} refused)', flush=True,
             )  # fmt: skip
 
         with tempfile.TemporaryDirectory(prefix='zf-') as folder:
-            found = soak(60.0 * (options.minutes + options.warm_up), 60.0 * options.warm_up, 60.0, domain, Path(folder), say)
+            found = soak(options.minutes, 60.0 * options.warm_up, 60.0, domain, Path(folder), say)
     broken = found.broken()
     print(
         f'soak: {"; ".join(broken) or "held"}: memory {found.growth_mb:+.3f} MB, {found.more_descriptors} descriptors and '

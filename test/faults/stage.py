@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from nodes.programs import parameters
 
+from faults.accounts import noticed, tally
 from faults.holdings import frame_buffers, holding, settled_excess, with_slots
 from faults.program import Running
 from faults.witness import NAME, Witness, until
@@ -26,9 +29,10 @@ from zc_perception.observe.frame_log_reading import FrameLogReader, RecordKind, 
 if TYPE_CHECKING:
     from faults.harness import Trial
 
-SLOTS = 24
-CAMERA = {'camera': 'synthetic', 'pattern': 'counter', 'width': 128, 'height': 128, 'framerate': 60.0, 'slots': SLOTS, 'quarantine': 0.2,
-          'heap': 'memfd'}  # fmt: skip
+SLOTS = 64
+FRAMERATE = 30.0
+CAMERA = {'camera': 'synthetic', 'pattern': 'counter', 'width': 128, 'height': 128, 'framerate': FRAMERATE, 'slots': SLOTS,
+          'quarantine': 0.2, 'heap': 'memfd'}  # fmt: skip
 MODEL = {'model': 'hog', 'copy_free': 'required'}
 _TRANSITIONS = {
     name: getattr(Transition, f'TRANSITION_{name.upper()}') for name in ('configure', 'activate', 'deactivate', 'cleanup')
@@ -43,10 +47,12 @@ class Account:
 
     :ivar held: by role, what its process holds.
     :ivar lines: by role, how much it had said.
+    :ivar no_slot: frames that the camera had dropped for want of a slot, and the process that said so.
     """
 
     held: dict[str, Counter[str]]
     lines: dict[str, int]
+    no_slot: tuple[int, int] = (0, 0)
 
 
 class Stage:
@@ -56,6 +62,9 @@ class Stage:
     """
 
     def __init__(self, folder: Path, domain: int) -> None:
+        # The witness shares its process with who does the damage, and must not wait for that.
+        self._switches_s = sys.getswitchinterval()
+        sys.setswitchinterval(0.0005)
         self.folder = folder
         self.domain = domain
         self.sockets = folder / 's'
@@ -130,10 +139,14 @@ class Stage:
 
     def holders(self) -> dict[str, int]:
         """Who holds slots of the camera, but for those who may, as its diagnostics say it from now on."""
+        held = self.held()
+        return {name: count for name, count in held.items() if name.partition('#')[0].split(':')[0].strip('/') not in _KNOWN}
+
+    def held(self) -> dict[str, int]:
+        """Who holds how many slots of the camera, as its diagnostics say it from now on."""
         self.witness.forget_diagnostics()
         values = until(lambda: self.witness.values('capture: pool'), 'diagnostics of the pool')
-        held = {name.strip(): int(count) for name, count in _HOLDER.findall(values['holders'])}
-        return {name: count for name, count in held.items() if name.partition('#')[0].split(':')[0].strip('/') not in _KNOWN}
+        return {name.strip(): int(count) for name, count in _HOLDER.findall(values['holders'])}
 
     def whole(self) -> None:
         """Until everything flows.
@@ -144,20 +157,30 @@ class Stage:
             assert program.alive, f'{role} has ended with {program.process.returncode}:\n{program.output[-2000:]}'
         self.witness.expect(5, 3)
 
+    def _no_slot(self) -> tuple[int, int]:
+        """The camera's process, and how many frames it has dropped for want of a slot."""
+        return self.capture.pid, int(self.witness.fresh('capture: camera')['dropped_no_free_slot'])
+
     def account(self) -> Account:
         """Open the books."""
+        no_slot = self._no_slot()
+        self.up_to_date()
         self.witness.begin()
         self._published = self._published[-1000:]
         self.read_logs()
         return Account(
             {role: with_slots(holding(pid), SLOTS) for role, pid in self.pids().items()},
             {role: len(program.lines) for role, program in self.programs.items()},
+            no_slot,
         )
 
-    def settle(self, trial: Trial, before: Account, *, final: bool = False) -> None:
-        """Close the books of a fault: everything flows again, nothing is held, and every frame is accounted for."""
+    def settle(self, trial: Trial, before: Account, *, final: bool = False, bystanders: Collection[str] = ()) -> None:
+        """Close the books of a fault: everything flows again, nothing is held, and every frame is accounted for.
+
+        :param bystanders: who must not have noticed anything.
+        """
         self.whole()
-        self.balance(trial)
+        self.balance(trial, before, bystanders)
         for role, pid in self.pids().items():
             # Of a killed publisher a connection is kept until the graph forgets it, after 20 s; the last fault looks at that once for all.
             found = settled_excess(before.held[role], lambda pid=pid: holding(pid), 1.0 if trial.short and not final else 30.0)  # type: ignore[misc]
@@ -180,28 +203,32 @@ class Stage:
 
         return sum(is_dead(path) is True for path in self.sockets.glob('*.sock'))
 
-    def balance(self, trial: Trial) -> None:
-        """Frames in, frames out, drops by reason, since :meth:`account`."""
+    def up_to_date(self) -> None:
+        """Until the witness has a frame that is captured from now on, and so everything before that it will ever have."""
+        now_ns = time.monotonic_ns()
+        self.meanwhile(lambda: self.witness.last_captured_ns > now_ns, 'a frame of now')
+
+    def balance(self, trial: Trial, before: Account, bystanders: Collection[str] = ()) -> None:
+        """Frames in, frames out, drops by reason, since :meth:`account`: from the last frame before it to one that is captured now."""
         witness = self.witness
+        self.up_to_date()
         stretches = witness.finish()
+        pause_s, detection_pause_s = witness.longest_gap_s, witness.longest_detection_gap_s
         self.read_logs()
-        if stretches:
-            self.meanwhile(lambda: self._published and self._published[-1] >= stretches[-1].last_ns, "the last frame's record")
-            # Who is killed between publishing a frame and noting it has published it.
-            received = {captured for stretch in stretches for captured in stretch.captured}
-            published = received.union(self._published)
-            # Between two stretches the witness had no connection: to a camera that was gone, or has other buffers now.
-            came = [captured for captured in published if stretches[0].first_ns <= captured <= stretches[-1].last_ns]
-            seen = sum(any(stretch.first_ns <= captured <= stretch.last_ns for stretch in stretches) for captured in came)
-            dropped = sum(stretch.dropped for stretch in stretches)
-            trial.frames(len(came), len(received), newest_wins=dropped, not_connected=len(came) - seen)
+        self.meanwhile(lambda: self._published and self._published[-1] >= stretches[-1].last_ns, "the last frame's record")
+        frames = tally(stretches, self._published)
+        trial.frames(frames.came, frames.received, newest_wins=frames.newest_wins, not_connected=frames.not_connected)
+        pid, no_slot = self._no_slot()
+        no_slot -= before.no_slot[1] if pid == before.no_slot[0] else 0
+        for what, count in noticed(bystanders, frames, FRAMERATE, no_slot, pause_s, detection_pause_s).items():
+            trial.must_be_zero(what, count)
         assert witness.frames is not None
         trial.must_be_zero('frames with wrong pixels', witness.wrong_pixels)
         trial.must_be_zero('frames out of order', witness.disorder)
         trial.must_be_zero('detections out of order', witness.detection_disorder)
         trial.must_be_zero('conversions', witness.frames.statistics().conversions)
-        trial.worst('longest pause of frames, s', witness.longest_gap_s)
-        trial.worst('longest pause of detections, s', witness.longest_detection_gap_s)
+        trial.worst('longest pause of frames, s', pause_s)
+        trial.worst('longest pause of detections, s', detection_pause_s)
 
     def meanwhile(self, condition: Callable[[], Any], what: str, patience_s: float = 60.0) -> Any:
         """As :func:`until`, with the books kept."""
@@ -218,6 +245,7 @@ class Stage:
 
     def close(self) -> None:
         """End everything."""
+        sys.setswitchinterval(self._switches_s)
         self.witness.close()
         for program in self.programs.values():
             if program.alive:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ import pytest
 from npu.json_schema import conforms
 
 from faults import run_faults, soak
+from faults.accounts import Stretch, Tally, noticed, tally
+from faults.devices import Books
 from faults.file_garbage import garbage
-from faults.harness import Absent, Fault, Trial, run_fault
+from faults.harness import EVERYBODY, Absent, Fault, Trial, run_fault
 from faults.holdings import excess, frame_buffers, frame_mappings, holding, settled_excess, with_slots
 from faults.outcome import ABSENT, BROKEN, HELD, SCHEMA, Outcome, Result
 from faults.parameter_files import verdict
@@ -71,8 +74,8 @@ def test_a_log_of_frames_is_no_frame() -> None:
     os.close(fd)
 
 
-def outcome_of(run: Any, tmp_path: Path) -> Outcome:
-    return run_fault(Fault('a fault', 'tests', 'a promise', run, staged=False, long_only=False), None, tmp_path, 1, short=True)
+def outcome_of(run: Any, tmp_path: Path, needs: str = '') -> Outcome:
+    return run_fault(Fault('a fault', 'tests', 'a promise', run, False, False, needs=needs), None, tmp_path, 1, short=True)
 
 
 def raises(trial: Trial) -> None:
@@ -87,13 +90,64 @@ def raises(trial: Trial) -> None:
     (lambda trial: trial.must_be_zero('tracebacks', 0), HELD, ''),
     (lambda trial: trial.leaked(Counter({'threads': 2})), BROKEN, '2 threads'),
     (raises, BROKEN, 'OSError at test_harness.py'),
-    (lambda trial: trial.absent('no gcc'), ABSENT, 'no gcc'),
+    (lambda trial: trial.absent('no gcc'), BROKEN, 'no gcc'),
 ])  # fmt: skip
 def test_what_is_not_zero_breaks_the_promise(run: Any, status: str, words: str, tmp_path: Path) -> None:
     outcome = outcome_of(run, tmp_path)
     assert outcome.status == status and words in outcome.reason
-    assert Result((outcome,), True, 1).holds is (status != BROKEN)
+    assert Result((outcome,), True, 1).holds is (status == HELD)
     assert outcome.name in Result((outcome,), True, 1).table()
+
+
+def test_what_is_absent_is_named_and_is_not_enough_by_itself(tmp_path: Path) -> None:
+    absent = outcome_of(lambda trial: trial.absent('no QEMU'), tmp_path, needs='a kernel rig')
+    held = outcome_of(lambda trial: None, tmp_path)
+    assert absent.status == ABSENT and held.status == HELD
+    nothing, something = Result((absent,) * 32, False, 1), Result((absent, held), False, 1)
+    assert not nothing.holds and nothing.table().endswith('NOTHING WAS MEASURED')
+    assert something.holds and something.table().endswith('NOT MEASURED: tests: a fault: no QEMU')
+    assert not Result((), False, 1).holds
+
+
+def stretch(first_ns: int, *captured: int, dropped: int = 0) -> Stretch:
+    return Stretch(first_ns, 0, 1, captured[-1] if captured else first_ns - 1, list(captured), dropped)
+
+
+def test_every_frame_since_the_last_one_before_is_looked_for() -> None:
+    times = [ns * 10**9 for ns in range(1, 11)]
+    last = Stretch(0, 5, 1, times[0], times[:1], 2, 7, {3}).continued()
+    assert last == Stretch(times[0] + 1, 7, 1, times[0], [], 0, 7, {3})
+    last.captured, last.last_ns = times[3:], times[-1]
+    assert tally([last], times) == Tally(9, 7, 0, 0, pytest.approx(9.0)), 'two before the first one are missed'
+    last.dropped = 2
+    assert tally([last], times) == Tally(9, 7, 2, 0, pytest.approx(9.0))
+    # A connection that broke, one frame after which nothing came for four, and one without a record.
+    assert tally([stretch(times[0], times[0], times[1]), stretch(times[6], *times[6:])], times[:-1]) == Tally(10, 6, 0, 4, 9.0)
+
+
+GOOD = Tally(100, 100, 0, 0, 4.0)
+
+
+@pytest.mark.parametrize(('frames', 'others', 'words'), [
+    (GOOD, (0, 0.9, 0.9), ''),
+    (replace(GOOD, newest_wins=1), (0, 0.1, 0.1), 'too slow for'),
+    (replace(GOOD, not_connected=2), (0, 0.1, 0.1), 'not connected'),
+    (GOOD, (3, 0.1, 0.1), 'without a free slot'),
+    (GOOD, (0, 1.1, 0.1), 'pauses of frames'),
+    (GOOD, (0, 0.1, 1.1), 'pauses of detections'),
+    (replace(GOOD, came=59), (0, 0.1, 0.1), 'published less than 50%'),
+])  # fmt: skip
+def test_who_stands_by_notices(frames: Tally, others: tuple[int, float, float], words: str) -> None:
+    found = [what for what, count in noticed(EVERYBODY, frames, 30.0, *others).items() if count]
+    assert len(found) == bool(words) and all(words in what for what in found)
+    assert not noticed((), frames, 30.0, *others)
+
+
+def test_a_drop_that_the_link_did_not_make_is_unaccounted_for(tmp_path: Path) -> None:
+    before, after = Books(10, 8, 0, 2, 0), Books(583, 569, 1, 12, 1)
+    assert outcome_of(lambda trial: after.close(trial, before), tmp_path).status == HELD
+    outcome = outcome_of(lambda trial: replace(after, newest_wins=999).close(trial, before), tmp_path)
+    assert outcome.status == BROKEN and '987 frames unaccounted for' in outcome.reason
 
 
 def test_absent_is_its_own_exception(tmp_path: Path) -> None:
@@ -153,7 +207,7 @@ def test_garbage_is_the_same_for_a_seed_and_of_all_kinds() -> None:
 
 
 def minutes(**last: float) -> soak.Soak:
-    first: dict[str, Any] = dict.fromkeys(soak.Minute.__dataclass_fields__, 10)
+    first: dict[str, Any] = dict.fromkeys(soak.Minute.__dataclass_fields__, 10) | {'refused': 0}
     found = soak.Soak([soak.Minute(**first), soak.Minute(**first | last)], longest_pause_s=0.5, exit_code=0)
     found.judge()
     return found
@@ -161,11 +215,66 @@ def minutes(**last: float) -> soak.Soak:
 
 @pytest.mark.parametrize(('last', 'words'), [
     ({}, ''), ({'memory_mb': 10.5}, ''), ({'memory_mb': 10.6}, 'memory grew by 0.60 MB'), ({'descriptors': 11}, '1 descriptors more'),
-    ({'threads': 12}, '2 threads more'), ({'threads': 9}, ''),
+    ({'threads': 12}, '2 threads more'), ({'threads': 9}, ''), ({'refused': 1}, '1 changes of parameters refused'),
+    ({'middleware_descriptors': 20}, ''), ({'middleware_descriptors': 21}, "11 descriptors of the middleware's more"),
+    ({'frame_mappings': 64, 'frame_buffers': 64, 'frame_descriptors': 128}, ''), ({'frame_mappings': 65}, '65 frame mappings, at most 64'),
+    ({'frame_buffers': 65}, '65 frame buffers, at most 64'), ({'frame_descriptors': 129}, '129 frame descriptors, at most 128'),
 ])  # fmt: skip
 def test_a_soak_that_grows_is_broken(last: dict[str, float], words: str) -> None:
     broken = minutes(**last).broken()
     assert (words in '; '.join(broken)) and bool(broken) is bool(words)
+
+
+class Nobody:
+    """An onlooker that saw nothing bad."""
+
+    refused, changed = 0, 60
+
+    def __init__(self) -> None:
+        self.detections = Counter({'front': 1})
+
+    def longest_pause_s(self) -> float:
+        return 0.1
+
+
+_LEAKS = """
+import mmap, os, sys, time
+kept = []
+for _ in range(int(sys.argv[1])):
+    fd = os.memfd_create('zc_frame', os.MFD_CLOEXEC)
+    os.ftruncate(fd, mmap.PAGESIZE)
+    memory = mmap.mmap(fd, mmap.PAGESIZE)
+    memory[:1] = b'x'
+    kept.append((fd, memory))
+print('leaked', flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(('buffers', 'broken'), [
+    (soak.MOST_BUFFERS, []),
+    (soak.MOST_BUFFERS + 1, ['65 frame mappings, at most 64 may be', '65 frame buffers, at most 64 may be',
+                             '130 frame descriptors, at most 128 may be']),
+])  # fmt: skip
+def test_a_soak_sees_a_leak_of_frame_buffers(buffers: int, broken: list[str]) -> None:
+    found = soak.Soak(exit_code=0)
+    with subprocess.Popen([sys.executable, '-c', _LEAKS, str(buffers)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == 'leaked\n'
+        looks = soak._Looks(process.pid)
+        for number in range(2):
+            looks.look()
+            found.minutes.append(looks.minute(number, Nobody(), 1, 1))  # type: ignore[arg-type]
+        process.kill()
+    found.judge()
+    assert found.broken() == broken
+
+
+def test_a_soak_whose_changes_nobody_takes_is_broken() -> None:
+    found = minutes(changes=89)
+    found.due = 100
+    assert found.broken() == ['only 89 of 100 changes of parameters taken']
+    found.due = 98
+    assert found.broken() == []
 
 
 def test_a_soak_whose_detections_stop_or_that_ends_badly_is_broken() -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import rclpy
@@ -20,12 +20,15 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from vision_msgs.msg import Detection2DArray
 
+from faults.accounts import Stretch
 from zc_perception.camera.pattern import read_counter
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
 
 WAIT_S = 60.0
 NAME = 'fault_witness'
+DEPTH = 30
+"""Frames that may wait for it: a second's, so that a machine that is busy for a moment costs it none."""
 STRANGE = 'strange'
 """The frame_id of detections that are not the camera's."""
 
@@ -40,24 +43,6 @@ def until(condition: Callable[[], Any], what: str | Callable[[], str], patience_
         assert time.monotonic() < deadline, f'{what() if callable(what) else what}: not within {patience_s:g} s'
         time.sleep(0.005)
     return result
-
-
-@dataclass
-class Stretch:
-    """Frames of one connection and one life of the camera's buffers.
-
-    :ivar captured: when each frame that was received was captured.
-    :ivar dropped: by the link, before the last frame and behind the first one.
-    """
-
-    first_ns: int
-    dropped_before: int
-    connection: int
-    last_ns: int = 0
-    captured: list[int] = field(default_factory=list)
-    dropped: int = 0
-    sequence: int = -1
-    inodes: set[int] = field(default_factory=set)
 
 
 class Witness:
@@ -78,6 +63,7 @@ class Witness:
         self.longest_gap_s = self.longest_detection_gap_s = 0.0
         self._last_frame_s = self._last_detection_s = 0.0
         self.last_stamp_ns = self.last_detection_ns = 0
+        self.detection_stamps: deque[int] = deque(maxlen=1000)
         self.delay_s = 0.0
         """How long it looks at each frame: longer than a frame's time, and it loses some."""
         self._statuses: dict[str, DiagnosticStatus] = {}
@@ -86,7 +72,7 @@ class Witness:
         self._stop = threading.Event()
         self.node.create_subscription(DiagnosticArray, '/diagnostics', self._on_diagnostics, 100)
         self.node.create_subscription(Detection2DArray, 'detections', self._on_detections, QoSProfile(depth=100))
-        self.frames = FrameSubscription(self.node, topic, depth=2, held=2, copy_free_required=True) if frames else None
+        self.frames = FrameSubscription(self.node, topic, depth=DEPTH, held=2, copy_free_required=True) if frames else None
         self._links: Any = None if self.frames is None else self.frames._remote  # its connections are counted there
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self.node)
@@ -144,6 +130,7 @@ class Witness:
             return
         with self._lock:
             self.detections += 1
+            self.detection_stamps.append(stamp)
             self.detection_disorder += stamp <= self.last_detection_ns
             self.last_detection_ns = stamp
             if self._last_detection_s:
@@ -163,16 +150,23 @@ class Witness:
     def begin(self) -> None:
         """Forget what was counted: what comes from now on belongs to the next fault."""
         with self._lock:
-            self.stretches = []
+            self.stretches = [stretch.continued() for stretch in self.stretches[-1:]]
             self.wrong_pixels = self.disorder = self.detection_disorder = 0
             self.longest_gap_s = self.longest_detection_gap_s = 0.0
             self._last_frame_s = self._last_detection_s = time.monotonic()
 
     def finish(self) -> list[Stretch]:
-        """The stretches since :meth:`begin`."""
+        """The stretches since :meth:`begin`, the first of which continues what was before."""
         with self._lock:
-            found, self.stretches = self.stretches, []
+            found = self.stretches
+            self.stretches = [stretch.continued() for stretch in found[-1:]]
             return found
+
+    @property
+    def last_captured_ns(self) -> int:
+        """When its last frame was captured, CLOCK_MONOTONIC; 0 without."""
+        with self._lock:
+            return self.stretches[-1].last_ns if self.stretches else 0
 
     def expect(self, frames: int = 3, detections: int = 2) -> None:
         """So many more come."""
@@ -206,6 +200,18 @@ class Witness:
         with self._lock:
             status = self._statuses.get(name)
             return {} if status is None else {pair.key: pair.value for pair in status.values}
+
+    def fresh(self, name: str) -> dict[str, str]:
+        """:meth:`values` that are said from now on."""
+        with self._lock:
+            before = self._statuses.get(name)
+        until(lambda: self._statuses.get(name) is not before, f'news of {name}')
+        return self.values(name)
+
+    def detections_of(self, first_ns: int, last_ns: int) -> int:
+        """Of the latest 1000 detections, those whose frames were stamped in that time."""
+        with self._lock:
+            return sum(first_ns <= stamp <= last_ns for stamp in self.detection_stamps)
 
     def forget_diagnostics(self) -> None:
         """Only what is said from now on counts."""

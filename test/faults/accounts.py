@@ -1,0 +1,90 @@
+"""Where the frames of a fault went, as the camera's log and the witness say it, and whether who stood by noticed anything."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+WITNESS, INFERENCE = 'witness', 'inference'
+"""Who may stand by; see :class:`~faults.harness.Fault`."""
+MOST_PAUSE_S = 1.0
+"""Without a frame, for who stands by: two shared processors may keep any process from running for a good part of that."""
+LEAST_RATE = 0.5
+"""Of the camera's frames, that it must publish: a camera that starves publishes less and loses nothing."""
+
+
+@dataclass
+class Stretch:
+    """Frames of one connection and one life of the camera's buffers.
+
+    :ivar captured: when each frame that was received was captured.
+    :ivar dropped: by the link, before the last frame and behind *first_ns*.
+    """
+
+    first_ns: int
+    dropped_before: int
+    connection: int
+    last_ns: int = 0
+    captured: list[int] = field(default_factory=list)
+    dropped: int = 0
+    sequence: int = -1
+    inodes: set[int] = field(default_factory=set)
+
+    def continued(self) -> Stretch:
+        """What comes behind its last frame, with nothing in it yet."""
+        before = self.dropped_before + self.dropped
+        return Stretch(self.last_ns + 1, before, self.connection, self.last_ns, sequence=self.sequence, inodes=set(self.inodes))
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Of one fault.
+
+    :ivar came: frames that were published.
+    :ivar received: of these, those that the witness had.
+    :ivar newest_wins: those that the link told it it was too slow for.
+    :ivar not_connected: those that came between two connections of the witness: to a camera that was gone, or has other buffers now.
+    :ivar span_s: from the first to the last.
+    """
+
+    came: int
+    received: int
+    newest_wins: int
+    not_connected: int
+    span_s: float
+
+
+def tally(stretches: Sequence[Stretch], published: Collection[int]) -> Tally:
+    """Everything behind the last frame before the fault, up to the last one of all.
+
+    :param stretches: at least one; the first continues what was before.
+    :param published: when each frame was captured, as the camera's log has it.
+    """
+    first_ns, last_ns = stretches[0].first_ns, stretches[-1].last_ns
+    received = {captured for stretch in stretches for captured in stretch.captured}
+    # Who is killed between publishing a frame and noting it has published it.
+    came = {captured for captured in received.union(published) if first_ns <= captured <= last_ns}
+    seen = sum(any(stretch.first_ns <= captured <= stretch.last_ns for stretch in stretches) for captured in came)
+    dropped = sum(stretch.dropped for stretch in stretches)
+    return Tally(len(came), len(received), dropped, len(came) - seen, max(0, last_ns - first_ns) / 1e9)
+
+
+def noticed(
+    bystanders: Collection[str], frames: Tally, framerate: float, no_slot: int, pause_s: float, detection_pause_s: float
+) -> dict[str, int]:
+    """What must be zero, of a fault of which *bystanders* notice nothing.
+
+    :param no_slot: frames that the camera dropped since no slot was free.
+    :param pause_s: the longest of the witness's frames.
+    :param detection_pause_s: the longest of the detections.
+    """
+    found = {}
+    if WITNESS in bystanders:
+        found['frames that the witness was too slow for'] = frames.newest_wins
+        found['frames while the witness was not connected'] = frames.not_connected
+        found['frames without a free slot'] = no_slot
+        found[f'pauses of frames over {MOST_PAUSE_S:g} s'] = int(pause_s > MOST_PAUSE_S)
+        found[f'cameras that published less than {LEAST_RATE:.0%}'] = int(frames.came < LEAST_RATE * framerate * frames.span_s)
+    if INFERENCE in bystanders:
+        found[f'pauses of detections over {MOST_PAUSE_S:g} s'] = int(detection_pause_s > MOST_PAUSE_S)
+    return found
