@@ -67,7 +67,7 @@ def test_perception_runs_in_a_container_and_ends_by_ctrl_c(ros2: Ros2, small: st
         listed = ros2.asked('component list', '/perception_container', until='/capture')
         assert re.search(r'1 +/inference\s+2 +/overlay\s+3 +/capture', listed), listed
         assert_clean(launch.interrupt(whole_group=True), launch.output)
-        assert all(f"unloaded '/{node}'" in launch.output for node in ('capture', 'overlay', 'inference'))
+        assert all(f"unloaded '/{node}'" in launch.output for node in ('capture', 'overlay', 'inference')), launch.output
 
 
 def test_perception_runs_as_a_program(ros2: Ros2, small: str) -> None:

@@ -223,8 +223,9 @@ class ComponentManager(Node):
         finally:
             with self._lock:
                 del self._loaded[loaded.unique_id]
+            # Said first: whoever waits for the last one may end the process.
+            self.get_logger().info(f"unloaded '{loaded.name}' with unique_id {loaded.unique_id}")
             loaded.ended.set()
-        self.get_logger().info(f"unloaded '{loaded.name}' with unique_id {loaded.unique_id}")
         self._say_leftovers()
 
     def _end(self, loaded: _Loaded, *, spun: bool = True) -> None:
