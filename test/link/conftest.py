@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import rclpy
@@ -23,5 +24,14 @@ def dds_sockets() -> None:
 def ros(request: pytest.FixtureRequest, free_domain: int) -> Iterator[Ros]:
     """A context with a spinning executor."""
     opened = Ros(free_domain, request.param)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def here(free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ros]:
+    """A context of this process, whose sockets' folder the processes that a test starts share."""
+    monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path))
+    opened = Ros(free_domain, 'single')
     yield opened
     opened.close()

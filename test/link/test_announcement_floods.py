@@ -22,14 +22,6 @@ def there(free_domain: int, tmp_path: Path) -> Iterator[LinkProcess]:
         yield process
 
 
-@pytest.fixture
-def here(free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ros]:
-    monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path))
-    opened = Ros(free_domain, 'single')
-    yield opened
-    opened.close()
-
-
 def lie(publisher_id: str) -> String:
     return String(data=Announcement(publisher_id, host_id(), '/nowhere/x.sock', 64, 48, ('NV12',), 'memfd').to_json())
 

@@ -41,14 +41,6 @@ def start(free_domain: int, tmp_path: Path) -> Iterator[Start]:
         process.close()
 
 
-@pytest.fixture
-def here(free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ros]:
-    monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path))
-    opened = Ros(free_domain, 'single')
-    yield opened
-    opened.close()
-
-
 def end(
     name: str, kind: str, *, depth: int = 5, transient_local: bool = False, best_effort: bool = False, **options: Any
 ) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError
+from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError, error_line
 from zc_perception.verify.bench.bars import check_bars
 from zc_perception.verify.bench.command import Command, check_counts
 from zc_perception.verify.bench.decode_command import DECODE
@@ -92,10 +92,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         with interruptible():
             return _run(options)
     except ConfigError as error:
-        say(f'zc_bench: error: {error}')
+        say(error_line('zc_bench', error))
         return EXIT_USAGE
     except ZcError as error:
-        say(f'zc_bench: error: {error}')
+        say(error_line('zc_bench', error))
         return EXIT_FAILURE
     except Interrupted as interruption:
         say(f'zc_bench: ended by {interruption}')

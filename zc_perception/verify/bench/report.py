@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from zc_perception.errors import EXIT_USAGE, ConfigError
+from zc_perception.errors import EXIT_USAGE, ConfigError, error_line
 from zc_perception.verify.bench.interruption import Interrupted, interruptible
 from zc_perception.verify.bench.output import say, show
 from zc_perception.verify.bench.program import COMMANDS, EXIT_FAILURE
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with interruptible():
             return _run(options)
     except ConfigError as error:
-        say(f'{PROGRAM}: error: {error}')
+        say(error_line(PROGRAM, error))
         return EXIT_USAGE
     except Interrupted as interruption:
         say(f'{PROGRAM}: ended by {interruption}')

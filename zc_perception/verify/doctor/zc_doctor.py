@@ -17,7 +17,7 @@ with ending_quietly():  # they take long enough to be interrupted
     from types import FrameType
     from typing import Any, NoReturn, TextIO
 
-    from zc_perception.errors import EXIT_USAGE, ConfigError
+    from zc_perception.errors import EXIT_USAGE, ConfigError, error_line
     from zc_perception.verify.doctor.asking import end_all
     from zc_perception.verify.doctor.needs import read_needs
     from zc_perception.verify.doctor.registry import CHECKS, GROUPS, checks_of
@@ -134,7 +134,7 @@ def main(arguments: Sequence[str] | None = None, system: System | None = None) -
     try:
         return run(options, system or System())
     except ConfigError as error:
-        _complain(f'zc_doctor: error: {error}')
+        _complain(error_line('zc_doctor', error))
         return EXIT_USAGE
     except BrokenPipeError:  # whoever read the report has read enough
         _to_nowhere(sys.stdout)
