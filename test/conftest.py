@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,6 +49,15 @@ def no_fd_leak() -> Iterator[None]:
             reaper.join(5.0)
         leaked = open_descriptors() - before
     assert not leaked, f'descriptors left open: {dict(leaked)}'
+
+
+@pytest.fixture
+def logged(capfd: pytest.CaptureFixture[str]) -> Callable[[], str]:
+    """What was written to descriptor 2 since the test began, to be asked while other threads write.
+
+    ``capfd.readouterr()`` truncates what it has read, and what is written between the two is lost: it can't be asked in a loop.
+    """
+    return lambda: Path('/proc/self/fd/2').read_text(errors='replace')
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -213,7 +213,7 @@ def test_two_threads_may_publish_at_once(ros: Ros, make_pool: Any, make_frame: A
 
 
 def test_required_copy_free_is_refused_by_a_plain_publisher_without_a_reader(
-    ros: Ros, make_frame: Any, capfd: pytest.CaptureFixture[str]
+    ros: Ros, make_frame: Any, logged: Callable[[], str]
 ) -> None:
     seen: list[str] = []
     foreign = ros.node('foreign').create_publisher(Image, 'image', 1)
@@ -227,4 +227,4 @@ def test_required_copy_free_is_refused_by_a_plain_publisher_without_a_reader(
     subscription.update_rung()
     assert subscription.statistics().rung == REFUSED and foreign.get_subscription_count() == publisher.image_readers() == 0
     assert [rung for rung, _ in subscription.statistics().routes] == [IN_PROCESS, REFUSED]
-    assert eventually(lambda: '[ERROR]' in capfd.readouterr().err)
+    assert eventually(lambda: '[ERROR]' in logged())

@@ -322,10 +322,9 @@ def test_a_window_below_what_was_asked_for_is_said_once_for_each_connection(star
 
 
 def test_who_fetches_frames_itself_is_warned_of_a_window_that_a_new_connection_has_narrowed(
-    here: Ros, tmp_path: Path, make_pool: Any, capfd: pytest.CaptureFixture[str]
+    here: Ros, tmp_path: Path, make_pool: Any, logged: Callable[[], str]
 ) -> None:
     subscription = here.subscription(here.node('sub'), remote=SharedMemoryLinks('sub', held=3))
-    said = ''
     with SharedMemoryServer('camera', 'a' * 32, make_pool(slots=5), folder=tmp_path) as server:
         announcer = here.node('camera').create_publisher(String, 'image/_zc', LATCHED)
         announcer.publish(String(data=announcement(socket=str(server.path))))
@@ -333,14 +332,12 @@ def test_who_fetches_frames_itself_is_warned_of_a_window_that_a_new_connection_h
         server.set_pool(make_pool(slots=3))
 
         def warned() -> bool:
-            nonlocal said
             assert subscription.queue.get(0.01) is None
-            said += capfd.readouterr().err
-            return 'lets this consumer hold 2 frame(s) at a time, 3 were asked for' in said
+            return 'lets this consumer hold 2 frame(s) at a time, 3 were asked for' in logged()
 
-        assert eventually(warned), said
+        assert eventually(warned), logged()
         statistics = subscription.statistics()
-    assert (statistics.window, statistics.asked) == (2, 3) and '[WARN]' in said and said.count('lets this consumer') == 1
+    assert (statistics.window, statistics.asked) == (2, 3) and '[WARN]' in logged() and logged().count('lets this consumer') == 1
 
 
 def test_fifty_publishers_and_subscriptions_later_nothing_is_left(start: Start) -> None:
