@@ -177,7 +177,9 @@ def _subscription(rung: str, reason: str, errors: int = 0, *, window: int = 0, a
         ('shared_memory', 'publisher 1a2b is in another process of this host', Level.OK, ''),
         ('ros_message', '1 plain publisher(s): start an adapted one', Level.WARN, 'each frame is copied'),
         ('ros_message', f'publisher 1a2b: {OTHER_HOST}', Level.OK, ''),
-        ('unmatched', 'no publisher', Level.WARN, 'ros2 topic info -v'),
+        ('unmatched', 'no publisher', Level.WARN, 'start the camera'),
+        ('unmatched', "connecting to publisher 1a2b: no link to it; raise the limit ('ulimit -n')", Level.WARN, "if that doesn't pass"),
+        ('unmatched', 'QoS is incompatible: ...; make both ends the same', Level.WARN, "if that doesn't pass"),
         ('refused', 'copy_free is required, but ...', Level.ERROR, "set 'copy_free' to 'preferred'"),
     ],
 )

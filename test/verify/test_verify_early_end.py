@@ -1,4 +1,4 @@
-"""An interrupt while ``zc_verify`` and ``zc_doctor`` still import: no traceback, and no exit status that reads like a verdict."""
+"""A signal while ``zc_verify`` and ``zc_doctor`` still import: no traceback, and no exit status that reads like a verdict."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import os, signal, sys
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
         if name == {module!r}:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), {number})
 
 sys.meta_path.insert(0, Interrupting())
 from {command} import main
@@ -33,26 +33,31 @@ main(['--help'])
         ('zc_perception.verify.doctor.zc_doctor', 'zc_perception.verify.doctor.registry'),
     ],
 )
-def test_an_interrupt_during_the_imports_is_quiet(command: str, module: str) -> None:
-    program = _PROGRAM.format(command=command, module=module)
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_the_imports_is_one_line(command: str, module: str, number: signal.Signals) -> None:
+    program = _PROGRAM.format(command=command, module=module, number=int(number))
     done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
-    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, '', '')
+    line = f'{command.rpartition(".")[2]}: ended by {number.name}\n'
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, '', line)
 
 
-def test_afterwards_an_interrupt_is_what_it_was() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    with ending_quietly():
-        pass
-    assert signal.getsignal(signal.SIGINT) == before
+def test_afterwards_a_signal_is_what_it_was() -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    with ending_quietly('zc_verify'):
+        assert [signal.getsignal(number) for number in numbers] != before
+    assert [signal.getsignal(number) for number in numbers] == before
 
 
-def test_who_ignores_interrupts_goes_on_to_do_so() -> None:
+def test_who_ignores_a_signal_goes_on_to_do_so() -> None:
     program = (
         'import os, signal\n'
         'from zc_perception.verify.early_end import ending_quietly\n'
-        'signal.signal(signal.SIGINT, signal.SIG_IGN)\n'
-        'with ending_quietly():\n'
+        'for number in (signal.SIGINT, signal.SIGTERM):\n'
+        '    signal.signal(number, signal.SIG_IGN)\n'
+        'with ending_quietly("zc_verify"):\n'
         '    os.kill(os.getpid(), signal.SIGINT)\n'
+        '    os.kill(os.getpid(), signal.SIGTERM)\n'
         'print("there")\n'
     )
     done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])

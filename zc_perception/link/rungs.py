@@ -14,6 +14,7 @@ SHARED_MEMORY = 'shared_memory'
 ROS_MESSAGE = 'ros_message'
 UNMATCHED = 'unmatched'
 REFUSED = 'refused'
+NO_PUBLISHER = 'no publisher'
 _ORDER = (IN_PROCESS, SHARED_MEMORY, ROS_MESSAGE, REFUSED)
 
 
@@ -127,4 +128,4 @@ def choose(view: TopicView) -> Choice:
         return Choice(UNMATCHED, '; '.join(waiting), False)
     if mismatches:
         return Choice(UNMATCHED, f'QoS is incompatible: {"; ".join(mismatches)}; make both ends the same', False)
-    return Choice(UNMATCHED, 'no publisher', False)
+    return Choice(UNMATCHED, NO_PUBLISHER, False)

@@ -27,6 +27,7 @@ from zc_perception.link.endpoints import (
 from zc_perception.link.endpoints.qos import uses_direct_links
 from zc_perception.link.endpoints.shared_memory_links import OTHER_HOST
 from zc_perception.link.image_conversion import frame_adapter
+from zc_perception.link.rungs import NO_PUBLISHER
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.link.shared_memory.server_statistics import ServerStatistics
 from zc_perception.memory.ledger import CopyLedger
@@ -46,6 +47,7 @@ SUBSCRIPTION_SPECS = (
     ParameterSpec('shared_memory_users', [], 'Users whose publishers are trusted, besides this one and root.'),
     ParameterSpec('copy_free', 'preferred', 'required: plain messages, a copy, are an error instead.', choices=('preferred', 'required')),
 )
+_UNLESS_IT_PASSES = "if that doesn't pass, see the publisher's log and diagnostics, and compare both ends: ros2 topic info -v"
 _NARROW = "raise the publisher's 'slots', or end other consumers, then deactivate and activate this node: who connects anew gets the room"
 # Those rungs that are no good, and what to do about them.
 _LINK_VERDICTS = {
@@ -117,6 +119,8 @@ def subscription_status(subscription: AdaptedSubscription[Frame], errors: Recent
     if len(link.routes) > 1:
         values['routes'] = '; '.join(f'{rung}: {reason}' for rung, reason in link.routes)
     level, advice = _LINK_VERDICTS.get(link.rung, (Level.OK, ''))
+    if link.rung == UNMATCHED and link.reason != NO_PUBLISHER:
+        advice = _UNLESS_IT_PASSES
     if link.rung == ROS_MESSAGE and OTHER_HOST in link.reason:
         level, advice = Level.OK, ''  # no memory reaches that far: nothing could be better
     if link.asked:

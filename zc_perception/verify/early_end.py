@@ -1,27 +1,43 @@
-"""The first moments of a command, in which Python imports what it needs: an interrupt then ends it, without a traceback.
+"""The first moments of a command, in which Python imports what it needs: a signal then ends it in one line, without a traceback.
 
-As the signal itself would: who waits for the command must not take it for a verdict, as 0 would be. Imports next to nothing.
+With the exit code that it has later, too: who waits for the command must not take it for a verdict, as 0 would be. Imports next to nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import NoReturn
+
+
+def _ending(command: str) -> Callable[[int, FrameType | None], NoReturn]:
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        try:
+            os.write(2, f'{command}: ended by {signal.Signals(number).name}\n'.encode())
+        finally:
+            os._exit(128 + number)
+
+    return end
 
 
 @contextlib.contextmanager
-def ending_quietly() -> Iterator[None]:
-    """While it lasts SIGINT ends the process at once, unless somebody has taken it over. Nothing is open yet that would have to be given
-    back. Outside of the main thread it changes nothing."""
-    try:
-        before = signal.getsignal(signal.SIGINT)
-        if before is signal.default_int_handler:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-    except ValueError:
-        yield
-        return
+def ending_quietly(command: str) -> Iterator[None]:
+    """While it lasts SIGINT and SIGTERM end the process at once with 128 + n, unless somebody has taken them over or ignores them.
+
+    Nothing is open yet that would have to be given back. Outside of the main thread it changes nothing.
+
+    :param command: its name, for that line.
+    """
+    taken = {}
+    with contextlib.suppress(ValueError):
+        for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+            if signal.getsignal(number) is default:
+                taken[number] = signal.signal(number, _ending(command))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in taken.items():
+            signal.signal(number, handler)

@@ -25,7 +25,7 @@ from zc_perception.link.endpoints.remote_links import DDS_ONLY, NO_LINKS, Remote
 from zc_perception.link.endpoints.subscription_statistics import SubscriptionStatistics
 from zc_perception.link.endpoints.windows import NarrowWindows, narrowest
 from zc_perception.link.rclpy_compat import call_soon, tells_message_info
-from zc_perception.link.rungs import REFUSED, UNMATCHED, Choice, LocalPublisher, TopicView, choose
+from zc_perception.link.rungs import NO_PUBLISHER, REFUSED, UNMATCHED, Choice, LocalPublisher, TopicView, choose
 from zc_perception.link.shared_memory.socket_folder import default_folder
 from zc_perception.link.type_adapter import Releaser, TypeAdapter
 
@@ -103,8 +103,8 @@ class AdaptedSubscription(Generic[T]):
         self._direct = 0
         self._conversions = 0
         self._conversion_errors = 0
-        self._choice = Choice(UNMATCHED, 'no publisher', False)
-        self._said = UNMATCHED, 'no publisher'
+        self._choice = Choice(UNMATCHED, NO_PUBLISHER, False)
+        self._said = UNMATCHED, NO_PUBLISHER
         self._narrow = NarrowWindows()
         self._closed = False
         self._paused = False

@@ -8,12 +8,12 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError, error_line
+from zc_perception.errors import ConfigError
 from zc_perception.verify.bench.bars import check_bars
 from zc_perception.verify.bench.command import Command, check_counts
 from zc_perception.verify.bench.decode_command import DECODE
+from zc_perception.verify.bench.ending import EXIT_FAILURE, exit_code_of
 from zc_perception.verify.bench.environment import describe_environment
-from zc_perception.verify.bench.interruption import Interrupted, interruptible
 from zc_perception.verify.bench.link_command import LINK
 from zc_perception.verify.bench.output import say, show
 from zc_perception.verify.bench.pipeline_command import PIPELINE
@@ -27,7 +27,6 @@ from zc_perception.verify.bench.targets import target, write
 from zc_perception.verify.bench.timeline_command import TIMELINE
 
 COMMANDS = (LINK, DECODE, PIPELINE, REALTIME, SCALE, STARTUP, TIMELINE)
-EXIT_FAILURE = 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -88,15 +87,4 @@ def _run(options: argparse.Namespace) -> int:
 def run(arguments: Sequence[str] | None = None) -> int:
     """0, 1: something went wrong or a bar isn't met, 2: arguments, or nowhere to put the result, 128 + n: signal n."""
     options = _parser().parse_args(arguments)
-    try:
-        with interruptible():
-            return _run(options)
-    except ConfigError as error:
-        say(error_line('zc_bench', error))
-        return EXIT_USAGE
-    except ZcError as error:
-        say(error_line('zc_bench', error))
-        return EXIT_FAILURE
-    except Interrupted as interruption:
-        say(f'zc_bench: ended by {interruption}')
-        return interruption.exit_code
+    return exit_code_of('zc_bench', lambda: _run(options))

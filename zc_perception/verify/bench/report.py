@@ -11,10 +11,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from zc_perception.errors import EXIT_USAGE, ConfigError, error_line
-from zc_perception.verify.bench.interruption import Interrupted, interruptible
+from zc_perception.errors import ConfigError
+from zc_perception.verify.bench.ending import EXIT_FAILURE, exit_code_of
 from zc_perception.verify.bench.output import say, show
-from zc_perception.verify.bench.program import COMMANDS, EXIT_FAILURE
+from zc_perception.verify.bench.program import COMMANDS
 from zc_perception.verify.bench.report_plots import PlotsAbsentError, draw
 from zc_perception.verify.bench.report_runs import Bench, arguments_of, load, run
 from zc_perception.verify.bench.report_tables import report
@@ -82,15 +82,7 @@ def _run(options: argparse.Namespace) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """0, 1: a benchmark failed or, with --check, a bar isn't met, 2: arguments, 128 + n: signal n."""
     options = _parser().parse_args(arguments)
-    try:
-        with interruptible():
-            return _run(options)
-    except ConfigError as error:
-        say(error_line(PROGRAM, error))
-        return EXIT_USAGE
-    except Interrupted as interruption:
-        say(f'{PROGRAM}: ended by {interruption}')
-        return interruption.exit_code
+    return exit_code_of(PROGRAM, lambda: _run(options))
 
 
 if __name__ == '__main__':

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zc_perception.verify.early_end import ending_quietly
 
-with ending_quietly():  # they take long enough to be interrupted
+with ending_quietly('zc_doctor'):  # they take long enough to be interrupted
     import argparse
     import json
     import os
