@@ -87,6 +87,8 @@ class ScriptedAccelerator:
         self.tidy_errors: list[Exception] = []
         self.trial_errors: list[Exception] = []
         self.instant: set[int] = set()
+        self.failing: dict[int, Exception] = {}
+        self.abandon_error: Exception | None = None
         self.instant_all = False
         self.imports = 0
         self.trial_imports = 0
@@ -135,8 +137,9 @@ class ScriptedAccelerator:
             raise self.submit_errors.pop()
         self.most_places = max(self.most_places, 1 + sum(job.takes_place for job in self.jobs))
         job = ScriptedJob(frame.data.sequence)
-        if self.instant_all or frame.data.sequence in self.instant:
-            job.fence.signal()
+        job.abandon_error = self.abandon_error
+        if self.instant_all or frame.data.sequence in self.instant | self.failing.keys():
+            job.fence.signal(self.failing.get(frame.data.sequence))
         self.jobs.append(job)
         return job
 
@@ -248,11 +251,13 @@ class Bench:
             for job in self.jobs:
                 job.fence.signal()
             stopper.join(0.002)
+        self.scheduler._thread.join(LONG_S)
         assert not self.scheduler._thread.is_alive()
 
 
 def check_balance(bench: Bench) -> None:
     """Once everything has ended: each frame and each job ended exactly once, and the figures add up."""
+    eventually(lambda: bench.scheduler.in_flight == 0)  # a callback comes before its frame's end
     figures = bench.scheduler.statistics()
     refused = figures.refused_disabled + figures.refused_recovering + figures.refused_device
     assert figures.taken == refused + figures.submitted

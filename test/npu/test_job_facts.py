@@ -76,6 +76,7 @@ def test_and_those_that_are_lost_with_their_device(start: Callable[..., Bench]) 
     bench = start(reopen=Factory(), in_flight=2)
     told = Told(bench)
     bench.feed(0, 1)
+    eventually(lambda: len(bench.accelerator.jobs) == 2)
     bench.accelerator.finish(0, DeviceLostError('gone'))
     eventually(lambda: len(bench.errors) == 2)
     assert [(sequence, entry is not None and entry.handle.number) for sequence, entry in told.jobs] == [(0, 1), (1, 2)]

@@ -51,7 +51,7 @@ def test_a_timeout_costs_that_frame_only_and_its_slot_waits_for_the_late_job(sta
     bench = start(in_flight=1, timeout_s=SHORT_S)
     bench.accelerator.instant.add(1)
     bench.feed(0, 1)
-    eventually(lambda: bench.results == [1])
+    eventually(lambda: bench.results == [1] and bench.scheduler.in_flight == 0)
     ((sequence, error),) = bench.errors
     assert sequence == 0 and isinstance(error, TimeoutError) and str(error) == 'no result within 0.05 s'
     bench.pool.collect()
@@ -217,9 +217,8 @@ def test_one_wait_sees_every_fence_not_only_the_oldest(start: Callable[..., Benc
 def test_a_job_that_cannot_be_given_up_keeps_its_slot_for_another_timeout(start: Callable[..., Bench]) -> None:
     bench = start(in_flight=1, timeout_s=SHORT_S)
     bench.on_result = lambda entry: None
+    bench.accelerator.abandon_error = OSError(24, 'Too many open files')
     bench.feed(0)
-    eventually(lambda: bool(bench.accelerator.jobs))
-    bench.accelerator.jobs[0].abandon_error = OSError(24, 'Too many open files')
     eventually(lambda: bool(bench.errors))
     eventually(bench.all_free)
     assert bench.lost == [0] and bench.accelerator.jobs[0].closed
@@ -267,9 +266,9 @@ def test_the_figures_say_where_every_frame_went(start: Callable[..., Bench]) -> 
     bench.feed(4)
     eventually(lambda: bench.scheduler.statistics().refused_disabled == 1)
     wanted[0] = True
+    bench.accelerator.failing[5] = AcceleratorError('bus error')
     bench.feed(5)
-    bench.accelerator.finish(2, AcceleratorError('bus error'))
-    eventually(lambda: bench.lost == [1, 2, 5])
+    eventually(lambda: bench.lost == [1, 2, 5] and bench.scheduler.in_flight == 0)
     figures = bench.scheduler.statistics()
     assert replace(figures, busy_ns=0, at_ns=0) == SchedulerStatistics(
         taken=5, refused_disabled=1, refused_device=1, submitted=3, completed=1, timed_out=1, failed=1, imports=4

