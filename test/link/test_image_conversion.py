@@ -132,6 +132,47 @@ def test_a_colour_image_becomes_a_frame_as_opencv_converts(to_frame: ImageToFram
 
 
 @pytest.mark.parametrize('padding', [0, 10])
+@pytest.mark.parametrize('encoding', ['rgb8', 'bgr8', 'rgba8', 'bgra8'])
+def test_a_colour_image_becomes_the_textbook_s_samples(to_frame: ImageToFrame, ledger: CopyLedger, encoding: str, padding: int) -> None:
+    # BT.601 limited of blocks of 2x2 equal pixels, whose chroma is the same wherever it is sited; each pixel's alpha is its own.
+    random = np.random.default_rng(6)
+    rgb = random.integers(0, 256, (HEIGHT // 2, WIDTH // 2, 3), np.uint8).repeat(2, axis=0).repeat(2, axis=1)
+    alpha = random.integers(0, 256, (HEIGHT, WIDTH, encoding.count('a')), np.uint8)
+    picture = np.concatenate([rgb if encoding.startswith('rgb') else rgb[..., ::-1], alpha], axis=2)
+    of_rgb = np.array([[65.481, 128.553, 24.966], [-37.797, -74.203, 112.0], [112.0, -93.786, -18.214]]) / 255
+    y, u, v = np.moveaxis(rgb @ of_rgb.T, 2, 0)
+    with to_frame(image(encoding, picture, padding=padding)) as frame, frame.map() as planes:
+        assert np.abs(planes[0] - (16 + y)).max() <= 2
+        assert np.abs(planes[1] - (128 + np.stack([u, v], axis=2))[::2, ::2]).max() <= 2
+    assert ledger.entries() == {'from_ros': LedgerEntry(1, picture.nbytes)}
+
+
+@pytest.mark.parametrize(('encoding', 'channels'), [('nv12', 1), ('mono8', 1), ('rgb8', 3), ('bgr8', 3), ('rgba8', 4), ('bgra8', 4)])
+def test_bytes_have_no_order(to_frame: ImageToFrame, encoding: str, channels: int) -> None:
+    rows = HEIGHT * 3 // 2 if encoding == 'nv12' else HEIGHT
+    message = image(encoding, np.random.default_rng(7).integers(0, 256, (rows, WIDTH, channels), np.uint8))
+    written = set()
+    for big in (0, 1):
+        message.is_bigendian = big
+        with to_frame(message) as frame, frame.map() as planes:
+            written.add(planes[0].tobytes() + planes[1].tobytes())
+    assert len(written) == 1
+
+
+def test_other_encodings_one_after_another_leave_nothing_of_each_other(to_frame: ImageToFrame) -> None:
+    picture = np.random.default_rng(8).integers(0, 256, (HEIGHT, WIDTH, 4), np.uint8)
+    red_first = picture[..., [2, 1, 0, 3]]
+    given = {'bgra8': picture, 'rgb8': red_first[..., :3], 'rgba8': red_first, 'bgr8': picture[..., :3]}
+    written = set()
+    for encoding, pixels in given.items():
+        with to_frame(image(encoding, pixels)) as frame, frame.map() as planes:
+            written.add(planes[0].tobytes() + planes[1].tobytes())
+        with to_frame(image('mono8', noise()[:HEIGHT])) as frame, frame.map() as planes:
+            assert (planes[1] == 128).all()
+    assert len(written) == 1
+
+
+@pytest.mark.parametrize('padding', [0, 10])
 @pytest.mark.parametrize('encoding', ['nv12', 'mono8'])
 def test_an_image_in_planes_is_taken_as_it_is(to_frame: ImageToFrame, encoding: str, padding: int) -> None:
     nv12 = noise(4)
@@ -221,12 +262,14 @@ def test_another_size_gets_a_new_pool_and_older_frames_stay_readable(to_frame: I
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [
-        ({'encoding': 'bayer_rggb8'}, "image encoding 'bayer_rggb8' can't be converted to a frame; publish nv12, nv21, yuyv"),
+        ({'encoding': 'bayer_rggb8'}, "'bayer_rggb8' can't be converted to a frame; publish nv12, nv21, yuyv, .*, rgba8, bgra8, mono8$"),
         ({'encoding': ''}, "image encoding '' can't be converted"),
         ({'step': WIDTH * 3 - 1}, 'image 64x48 rgb8: step 191 and 9216 bytes of data are too small'),
         ({'step': 0}, 'step 0 and'),
         ({'step': 0xFFFFFFFF}, 'are too small'),
         ({'data': b''}, 'and 0 bytes of data are too small'),
+        ({'encoding': 'bgra8'}, 'image 64x48 bgra8: step 192 and 9216 bytes of data are too small'),
+        ({'encoding': 'rgba8', 'step': WIDTH * 4}, 'image 64x48 rgba8: step 256 and 9216 bytes of data are too small'),
         ({'height': HEIGHT + 2}, 'image 64x50 rgb8: step 192 and 9216 bytes of data are too small'),
     ],
 )
@@ -238,9 +281,10 @@ def test_a_message_that_contradicts_itself_is_refused(to_frame: ImageToFrame, ch
         to_frame(foreign)
 
 
-@pytest.mark.parametrize('encoding', ['rgb8', 'nv12', 'mono8'])
+@pytest.mark.parametrize('encoding', ['rgb8', 'rgba8', 'bgra8', 'nv12', 'mono8'])
 def test_one_byte_short_is_refused(to_frame: ImageToFrame, encoding: str) -> None:
-    foreign = image(encoding, expected_pixels(noise(), encoding))
+    colour = encoding in ('rgba8', 'bgra8')
+    foreign = image(encoding, np.zeros((HEIGHT, WIDTH, 4), np.uint8) if colour else expected_pixels(noise(), encoding))
     foreign.data = foreign.data[:-1]
     with pytest.raises(FormatError, match='are too small'):
         to_frame(foreign)

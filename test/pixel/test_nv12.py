@@ -61,6 +61,20 @@ def test_a_writer_keeps_nothing_of_the_picture_before() -> None:
     assert np.array_equal(results[0][0], results[1][0]) and np.array_equal(results[0][1], results[1][1])
 
 
+@pytest.mark.parametrize('rgb_order', [True, False])
+def test_alpha_is_ignored(rgb_order: bool) -> None:
+    random = np.random.default_rng(2)
+    picture = random.integers(0, 256, (16, 32, 3), np.uint8)
+    # The extremes, too: whole transparency blackens nothing.
+    alphas = [random.integers(0, 256, (16, 32, 1), np.uint8), *(np.full((16, 32, 1), alpha, np.uint8) for alpha in (0, 255))]
+    results = set()
+    for given in (picture, *(np.concatenate([picture, alpha], axis=2) for alpha in alphas)):
+        luma, chroma = np.zeros((16, 32), np.uint8), np.zeros((8, 16, 2), np.uint8)
+        Nv12Writer(32, 16).write(given, luma, chroma, rgb=rgb_order)
+        results.add(luma.tobytes() + chroma.tobytes())
+    assert len(results) == 1
+
+
 def test_a_picture_cut_out_of_a_larger_one_is_accepted() -> None:
     large = np.random.default_rng(1).integers(0, 256, (20, 40, 3), np.uint8)
     results = []
@@ -103,6 +117,8 @@ GOOD: dict[str, NDArray[Any]] = {
     [
         ('picture', np.zeros((18, 32, 3), np.uint8), 'picture is uint8 (18, 32, 3); this writer needs uint8 (16, 32, 3)'),
         ('picture', np.zeros((16, 32), np.uint8), 'picture is uint8 (16, 32); this writer needs uint8 (16, 32, 3)'),
+        ('picture', np.zeros((16, 34, 4), np.uint8), 'picture is uint8 (16, 34, 4); this writer needs uint8 (16, 32, 4)'),
+        ('picture', np.zeros((16, 32, 5), np.uint8), 'picture is uint8 (16, 32, 5); this writer needs uint8 (16, 32, 3)'),
         ('picture', np.zeros((16, 32, 3), np.float32), 'picture is float32 (16, 32, 3); this writer needs uint8 (16, 32, 3)'),
         ('luma', np.zeros((16, 30), np.uint8), 'luma is uint8 (16, 30); this writer needs uint8 (16, 32)'),
         ('chroma', np.zeros((16, 16, 2), np.uint8), 'chroma is uint8 (16, 16, 2); this writer needs uint8 (8, 16, 2)'),

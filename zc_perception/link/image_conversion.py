@@ -27,8 +27,9 @@ OUTPUT_ENCODINGS = ('rgb8', 'bgr8', 'mono8', 'nv12')
 # sensor_msgs has two names for each of the packed formats: the old ones say yuv422.
 _PACKED = {'yuyv': (0, 1), 'yuv422_yuy2': (0, 1), 'uyvy': (1, 0), 'yuv422': (1, 0)}
 _PLANAR = ('nv12', 'nv21')
-INPUT_ENCODINGS = (*_PLANAR, *_PACKED, 'rgb8', 'bgr8', 'mono8')
-_CHANNELS = {'rgb8': 3, 'bgr8': 3, 'mono8': 1, 'nv12': 1, 'nv21': 1, **dict.fromkeys(_PACKED, 2)}
+_COLOUR = {'rgb8': 3, 'bgr8': 3, 'rgba8': 4, 'bgra8': 4}
+INPUT_ENCODINGS = (*_PLANAR, *_PACKED, *_COLOUR, 'mono8')
+_CHANNELS = {**_COLOUR, 'mono8': 1, 'nv12': 1, 'nv21': 1, **dict.fromkeys(_PACKED, 2)}
 _CODES = {'rgb8': cv2.COLOR_YUV2RGB_NV12, 'bgr8': cv2.COLOR_YUV2BGR_NV12}
 
 
@@ -119,7 +120,7 @@ class FrameToJpeg:
 
 
 class ImageToFrame:
-    """Converts messages of plain publishers into NV12 frames in a small pool of its own.
+    """Converts messages of plain publishers into NV12 frames in a small pool of its own. Alpha is ignored.
 
     :param holder: name of that pool among holders of leases.
     :param slots: frames that may be alive at the same time.
@@ -188,8 +189,8 @@ class ImageToFrame:
 
     @staticmethod
     def _write(encoding: str, pixels: NDArray[np.uint8], writer: Nv12Writer, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
-        if encoding in ('rgb8', 'bgr8'):
-            writer.write(np.ascontiguousarray(pixels), luma, chroma, rgb=encoding == 'rgb8')
+        if encoding in _COLOUR:
+            writer.write(np.ascontiguousarray(pixels), luma, chroma, rgb=encoding.startswith('rgb'))
             return
         if encoding in _PACKED:
             samples, pairs = _PACKED[encoding]

@@ -10,6 +10,14 @@ from zc_perception.errors import LayoutError
 from zc_perception.pixel.fourcc import NV12, pixel_format
 from zc_perception.pixel.layout import check_dimensions
 
+# By whether red comes first, and whether alpha follows.
+_CODES = {
+    (False, False): cv2.COLOR_BGR2YUV_I420,
+    (True, False): cv2.COLOR_RGB2YUV_I420,
+    (False, True): cv2.COLOR_BGRA2YUV_I420,
+    (True, True): cv2.COLOR_RGBA2YUV_I420,
+}
+
 
 class Nv12Writer:
     """Converts pictures of one size into planes that the caller owns; its scratch memory is allocated once.
@@ -31,14 +39,18 @@ class Nv12Writer:
     def write(self, picture: NDArray[np.uint8], luma: NDArray[np.uint8], chroma: NDArray[np.uint8], *, rgb: bool = False) -> None:
         """Write *picture* (height, width, 3), B G R or with *rgb* R G B, into *luma* and *chroma* of any row stride.
 
+        A picture may have a fourth channel, alpha. It is ignored: a transparent pixel keeps its colour.
+
         :raises LayoutError: an array isn't ``uint8`` of the writer's size, or a plane is read-only.
         """
-        for (name, shape), array in zip(self._shapes.items(), (picture, luma, chroma), strict=True):
+        alpha = picture.shape[2:] == (4,)
+        shapes = self._shapes | {'picture': (*self._shapes['luma'], 4 if alpha else 3)}
+        for (name, shape), array in zip(shapes.items(), (picture, luma, chroma), strict=True):
             # OpenCV answers a destination of the wrong shape with a new array, and the planes would keep the picture before.
             if array.shape != shape or array.dtype != np.uint8:
                 raise LayoutError(f'{name} is {array.dtype} {array.shape}; this writer needs uint8 {shape}')
             if array is not picture and not array.flags.writeable:
                 raise LayoutError(f'{name} is read-only; map the frame with write=True')
-        cv2.cvtColor(picture, cv2.COLOR_RGB2YUV_I420 if rgb else cv2.COLOR_BGR2YUV_I420, dst=self._planar)
+        cv2.cvtColor(picture, _CODES[rgb, alpha], dst=self._planar)
         np.copyto(luma, self._planar[: self._height])
         cv2.merge(self._half_planes, dst=chroma)
