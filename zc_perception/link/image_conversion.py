@@ -190,7 +190,7 @@ class ImageToFrame:
     @staticmethod
     def _write(encoding: str, pixels: NDArray[np.uint8], writer: Nv12Writer, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
         if encoding in _COLOUR:
-            writer.write(np.ascontiguousarray(pixels), luma, chroma, rgb=encoding.startswith('rgb'))
+            writer.write(pixels, luma, chroma, rgb=encoding.startswith('rgb'))
             return
         if encoding in _PACKED:
             samples, pairs = _PACKED[encoding]
