@@ -60,7 +60,7 @@ def _gstreamer_is_up() -> None:
 def _nothing_stays(no_fd_leak: None) -> Iterator[None]:
     live = value('double_live_surfaces')
     yield
-    assert value('double_live_surfaces') == live, 'surfaces that nobody destroyed'
+    assert value('double_live_surfaces') <= live, 'surfaces that nobody destroyed'
     assert value('double_lost_descriptors') == 0, "the descriptor in a surface is the surface's own"
 
 
@@ -160,7 +160,7 @@ def test_consumers_that_hold_everything_drop_frames_of_a_converting_camera() -> 
 
 @pytest.mark.parametrize('properties', [None, BLOCK_LINEAR])
 def test_surfaces_of_another_size_are_a_changed_camera(properties: dict[str, str] | None) -> None:
-    with streaming({**(properties or {}), 'double-change-at': '40'}) as camera:
+    with streaming({**(properties or {}), 'double-change-at': '100'}) as camera:
 
         def changed() -> CameraChangedError | None:
             try:

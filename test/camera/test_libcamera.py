@@ -100,12 +100,13 @@ def test_a_buffer_is_not_filled_while_somebody_has_it(open_camera: Callable[...,
 
 
 def test_stamps_are_of_boottime(module: Any, open_camera: Callable[..., LibcameraCamera]) -> None:
-    camera, stamps = open_camera(), []
+    camera, stamps, errors = open_camera(), [], []
     for _ in range(8):
         with next_frame(camera) as frame:
             stamps.append(frame.header.stamp_ns)
             assert 0 <= time.time_ns() - frame.header.stamp_ns < 2_000_000_000
-            assert abs((time.time_ns() - frame.header.stamp_ns) - (time.monotonic_ns() - frame.data.captured_ns)) < 5_000_000
+            errors.append(abs((time.time_ns() - frame.header.stamp_ns) - (time.monotonic_ns() - frame.data.captured_ns)))
+    assert min(errors) < 5_000_000, 'what comes between the reads of two clocks is an error: the least counts'
     assert stamps == sorted(set(stamps)) and camera.clock.statistics().implausible == 0
     module.manager.cameras[0].stamps = False
     with next_frame(camera) as frame:

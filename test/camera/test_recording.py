@@ -165,10 +165,10 @@ def test_a_stuck_disk_is_given_up_with_what_it_did_not_take(tmp_path: Path, make
 
 
 class CrawlingDisk(SlowDisk):
-    """Each piece takes half of the time after which a disk counts as stuck."""
+    """Each piece takes a tenth of the time after which a disk counts as stuck, all together more than that."""
 
     def write(self, content: Any) -> int:
-        threading.Event().wait(0.05)
+        threading.Event().wait(0.2)
         return self._file.write(content[:100])
 
 
@@ -178,7 +178,7 @@ def test_a_disk_that_crawls_gets_all_the_time_that_it_needs(tmp_path: Path, make
     for index in range(3):
         with publish(pool, index) as frame:
             assert recorder.put(frame)
-    assert recorder.close(stuck_s=0.5) and not recorder.failed
+    assert recorder.close(stuck_s=2.0) and not recorder.failed
     assert recorder.statistics().recorded == 3
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections import Counter
 
 import pytest
 from camera.v4l2_double import Control, DriverDouble, Frame, opened, streaming, take
+from descriptors import open_descriptors
 
 from zc_perception.camera.clock import StampClock
 from zc_perception.camera.v4l2 import abi
@@ -19,10 +21,9 @@ from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.modifier import LINEAR
 
 
-def open_buffers() -> list[str]:
+def open_buffers() -> Counter[str]:
     """Descriptors of frames' memory. Other threads' own come and go."""
-    links = (os.readlink(entry.path) for entry in os.scandir('/proc/self/fd') if os.path.islink(entry.path))
-    return sorted(link for link in links if 'memfd' in link)
+    return Counter({target: count for target, count in open_descriptors().items() if 'memfd' in target})
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_frames_come_from_the_memory_that_was_asked_for(memory: str, formats: tu
         assert set(driver.queue_order) == {slot.index for slot in camera.slots}
         assert camera.statistics().captured == 12 and not camera.statistics().dropped
     assert driver.closed
-    assert open_buffers() == before
+    assert open_buffers() <= before
 
 
 def test_auto_falls_to_import_and_says_why() -> None:
@@ -196,7 +197,7 @@ def test_frames_outlive_the_camera() -> None:
         frame = camera.capture()
     assert frame is not None and os.fstat(frame.data.buffers[0].fileno()).st_size > 0
     frame.release()
-    assert open_buffers() == before
+    assert open_buffers() <= before
 
 
 def test_a_driver_that_needs_more_buffers_gets_them() -> None:

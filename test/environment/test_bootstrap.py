@@ -164,14 +164,17 @@ def test_a_command_does_not_see_another_ros(tmp_path: Path, monkeypatch: pytest.
     console.run_logged([sys.executable, "-c", script], tmp_path / "log", tmp_path)
 
 
-def test_a_second_set_up_waits_for_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_set_up_waits_for_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order = []
-    entered = threading.Event()
+    said: list[str] = []
+    entered, told = threading.Event(), threading.Event()
+    monkeypatch.setattr(paths, "print", lambda text, **_: (said.append(text), told.set()), raising=False)
 
     def first() -> None:
         with paths.locked(tmp_path / "lock", "busy"):
             entered.set()
-            threading.Event().wait(0.2)
+            told.wait(20.0)
+            threading.Event().wait(0.1)
             order.append("first")
 
     thread = threading.Thread(target=first)
@@ -181,7 +184,7 @@ def test_a_second_set_up_waits_for_the_first(tmp_path: Path, capsys: pytest.Capt
         order.append("second")
     thread.join()
     assert order == ["first", "second"]
-    assert capsys.readouterr().out == "busy\n"
+    assert said == ["busy"]
 
 
 def test_the_cache_falls_back_to_the_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -47,25 +45,12 @@ UPSTREAM_HASHES = {
 DEADLINE_S = 20.0
 
 
-def free_domain() -> int:
-    """Return a ROS domain whose discovery port nobody on this host has bound."""
-    for offset in range(100):
-        domain = 1 + (os.getpid() + offset) % 100
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.bind(("", 7400 + 250 * domain))
-            except OSError:
-                continue
-            return domain
-    raise RuntimeError("all ROS domains from 1 to 100 are in use on this host")
-
-
 @pytest.fixture
-def executor(monkeypatch: pytest.MonkeyPatch) -> Iterator[SingleThreadedExecutor]:
+def executor(monkeypatch: pytest.MonkeyPatch, free_domain: int) -> Iterator[SingleThreadedExecutor]:
     """Yield an executor in a ROS context of its own, invisible to other hosts."""
     monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
     context = Context()
-    rclpy.init(context=context, domain_id=free_domain())
+    rclpy.init(context=context, domain_id=free_domain)
     executor = SingleThreadedExecutor(context=context)
     yield executor
     for node in executor.get_nodes():

@@ -27,7 +27,8 @@ class LinkProcess:
             'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST',
             'ZC_RUNTIME_DIR': str(folder),
         }
-        self._log = (folder / f'{executor}-{os.urandom(3).hex()}.log').open('w+', encoding='utf-8')
+        # Appended to: the process has the same file position, and reading moves it.
+        self._log = (folder / f'{executor}-{os.urandom(3).hex()}.log').open('a+', encoding='utf-8')
         self.process = subprocess.Popen(
             [sys.executable, str(PROGRAM), executor],
             env=environment,
@@ -46,9 +47,9 @@ class LinkProcess:
     def answer(self) -> Any:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, f'the program has ended:\n{self.log}'
+        assert line, f'the program has ended:\n{self.log[-4000:]}'
         answer = json.loads(line)
-        assert 'error' not in answer, f'{answer["error"]}\n{self.log}'
+        assert 'error' not in answer, f'{answer["error"]}\n{self.log[-4000:]}'
         return answer['result']
 
     def __call__(self, operation: str, *arguments: Any) -> Any:
@@ -57,8 +58,9 @@ class LinkProcess:
 
     @property
     def log(self) -> str:
+        """All that it has said so far."""
         self._log.seek(0)
-        return self._log.read()[-4000:]
+        return self._log.read()
 
     def kill(self) -> None:
         self.process.kill()
@@ -81,5 +83,5 @@ class LinkProcess:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         if kind is not None:
-            sys.stderr.write(self.log)
+            sys.stderr.write(self.log[-4000:])
         self.close()

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 import rclpy
+from rclpy.duration import Duration
 from rclpy.executors import MultiThreadedExecutor, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
@@ -97,6 +98,10 @@ class PlainPublisher:
         message = Image(width=WIDTH, height=HEIGHT, step=WIDTH, encoding='mono8', data=bytes([value]) * (WIDTH * HEIGHT))
         message.header.stamp.sec, message.header.stamp.nanosec = 1, value
         self._publisher.publish(message)
+
+    def acked(self) -> bool:
+        """Whether all reliable readers have in their histories what was published; waits for it."""
+        return self._publisher.wait_for_all_acked(Duration(seconds=15))
 
     def state(self) -> dict[str, Any]:
         return {'readers': self._publisher.get_subscription_count()}
@@ -294,6 +299,11 @@ class Program:
         for name, each in values.items():
             for value in each:
                 self._ends[name].publish(value)
+
+    def acked(self, names: list[str]) -> None:
+        """Wait until what these plain publishers have sent is at every reliable reader."""
+        for name in names:
+            assert self._ends[name].acked(), f'no acknowledgement of all that {name} has sent'
 
     def state(self, names: list[str]) -> dict[str, dict[str, Any]]:
         return {name: self._ends[name].state() for name in names}

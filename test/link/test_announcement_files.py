@@ -109,10 +109,10 @@ def test_only_regular_files_about_the_socket_beside_them_count(tmp_path: Path) -
         os.mkfifo(tmp_path / f'c{ANNOUNCEMENT_SUFFIX}')
         (tmp_path / f'd{ANNOUNCEMENT_SUFFIX}').symlink_to(tmp_path / f'b{ANNOUNCEMENT_SUFFIX}')
         assert read(tmp_path) == []
-    assert open_descriptors() == before
+    assert not open_descriptors() - before
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=200)
 @given(st.binary(max_size=300) | st.integers(0, len(GOOD)).map(lambda n: GOOD[:n].encode() + b'\xff' + GOOD[n:].encode()))
 def test_any_bytes_are_read_or_passed_over(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / f'a{ANNOUNCEMENT_SUFFIX}').write_bytes(raw)

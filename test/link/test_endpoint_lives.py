@@ -28,7 +28,7 @@ def ros(request: pytest.FixtureRequest, dds_sockets: None, free_domain: int) -> 
     yield opened
     opened.close()
     # The worker threads of an executor end a little later.
-    assert eventually(lambda: not open_descriptors() - before, 5.0), open_descriptors() - before
+    assert eventually(lambda: not open_descriptors() - before), open_descriptors() - before
 
 
 def mono8(name: str) -> TypeAdapter[Frame]:

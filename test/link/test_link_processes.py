@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -271,6 +272,8 @@ def test_a_slow_subscriber_costs_only_its_own_frames(start: Start, executor: str
         met(quick, quick={'received': number})
         if number == 1:
             met(slow, slow={'entered': 1})
+    if kind == 'plain':
+        publisher('acked', ['camera'])  # where the slow one is, too, though it has taken none of the later ones
     slow('open_gates', ['slow'])
     met(slow, slow={'received': 1 + depth})
     published = list(range(1, depth + 6))
@@ -310,7 +313,8 @@ def test_a_window_below_what_was_asked_for_is_said_once_for_each_connection(star
     for warnings, (slots, window) in enumerate(((4, 3), (3, 2)), 1):
         there('open', [end('camera', 'adapted publisher', depth=1, slots=slots, converts=False)])
         met(here, sub={'windows': f'{window} of 5'})
-        assert eventually(lambda said=f'lets this consumer hold {window} frame(s) at a time, 5 were asked for': said in here.log), here.log
+        said = f'lets this consumer hold {window} frame(s) at a time, 5 were asked for'
+        assert eventually(lambda said=said: said in here.log), here.log[-4000:]
         there('publish', {'camera': [warnings]})
         met(here, sub={'received': warnings})
         there('close', ['camera'])
@@ -340,6 +344,11 @@ def test_who_fetches_frames_itself_is_warned_of_a_window_that_a_new_connection_h
     assert (statistics.window, statistics.asked) == (2, 3) and '[WARN]' in logged() and logged().count('lets this consumer') == 1
 
 
+def no_more(now: dict[str, Any], earlier: dict[str, Any]) -> bool:
+    """Whether a process has neither more descriptors of any kind nor more threads than before."""
+    return Counter(now['descriptors']) <= Counter(earlier['descriptors']) and Counter(now['threads']) <= Counter(earlier['threads'])
+
+
 def test_fifty_publishers_and_subscriptions_later_nothing_is_left(start: Start) -> None:
     here, there = start(), start()
     before = []
@@ -355,7 +364,8 @@ def test_fifty_publishers_and_subscriptions_later_nothing_is_left(start: Start) 
         if number == 1:
             before = [process('resources') for process in (here, there)]
     for process, earlier in zip((here, there), before, strict=True):
-        assert eventually(lambda process=process, earlier=earlier: process('resources') == earlier, 5.0), (process('resources'), earlier)
+        # Less is no leak: something of the second turn may have been about to end.
+        assert eventually(lambda process=process, earlier=earlier: no_more(process('resources'), earlier)), (process('resources'), earlier)
 
 
 def test_an_adapted_publisher_sends_messages_as_frames_to_other_processes(start: Start, here: Ros, make_pool: Any) -> None:

@@ -113,7 +113,7 @@ class Run:
                 asked.append(process)
         missing = [(process.answer(), process) for process in asked]
         for ends, process in missing:
-            assert not ends, f'{ends}\n{process.log}'
+            assert not ends, f'{ends}\n{process.log[-4000:]}'
 
     def open(self, cases: list[Case], role: str) -> None:
         for process in (self.here, self.there):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from unittest import mock
 
 import pytest
-from pool_kit import PATIENCE_S, TIMEOUT_S, acquired, closes, counted_pool, eventually, leased
+from pool_kit import PATIENCE_S, TIMEOUT_S, acquired, closes, counted_pool, eventually, leased, stop_clock
 
 from zc_perception.errors import StaleFrameError
 from zc_perception.frame import Frame
@@ -59,11 +59,15 @@ def test_a_fence_that_signals_ends_its_slot_without_a_call() -> None:
     assert pool.statistics().retired == 0
 
 
-def test_a_fence_that_never_signals_ends_its_slot_after_the_timeout_without_a_call() -> None:
+def test_a_fence_that_never_signals_ends_its_slot_after_the_timeout_without_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    pass_time = stop_clock(monkeypatch)
     pool, memory = counted_pool(1, release_timeout_s=TIMEOUT_S)
     pool.release(leased(pool), EventFence())
     ended = ends(pool)
     pool.close()
+    time.sleep(5 * TIMEOUT_S)  # the looks that closing makes it take are over: from here on only the deadline wakes it
+    assert memory.closes == [0] and not ended.is_set()
+    pass_time(2 * TIMEOUT_S)
     assert ended.wait(PATIENCE_S)
     eventually(lambda: memory.closes == [1], 'the buffers are closed')
     assert (pool.statistics().retired, len(memory.made)) == (1, 1), 'and nothing is allocated in its place'

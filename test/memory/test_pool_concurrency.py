@@ -13,7 +13,7 @@ from collections.abc import Callable
 from unittest import mock
 
 import pytest
-from pool_kit import PATIENCE_S, acquired, closes, counted_pool, eventually, leased
+from pool_kit import PATIENCE_S, TIMEOUT_S, acquired, closes, counted_pool, eventually, leased, stop_clock
 
 from zc_perception.errors import StaleFrameError
 from zc_perception.frame import Frame, Header
@@ -83,7 +83,8 @@ def woken(thread: threading.Thread) -> bool:
 def test_whatever_frees_a_slot_wakes_a_waiting_producer(event: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By itself: the look that it takes now and then comes too late here."""
     monkeypatch.setattr(slot_lending, '_LOOK_AGAIN_S', 1000.0)
-    pool, memory = counted_pool(1, release_timeout_s=0.02 if event == 'timeout' else 600.0)
+    pass_time = stop_clock(monkeypatch) if event == 'timeout' else None
+    pool, memory = counted_pool(1, release_timeout_s=TIMEOUT_S if pass_time else 600.0)
     slot, fence = acquired(pool), EventFence()
     lease = leased(pool, slot) if event != 'discard' else None
     if lease is not None and event in ('fence', 'timeout'):
@@ -101,6 +102,8 @@ def test_whatever_frees_a_slot_wakes_a_waiting_producer(event: str, monkeypatch:
         pool.reconfigure(pool.layout, memory)
     elif event == 'discard':
         pool.discard(slot)
+    elif pass_time:
+        pass_time(2 * TIMEOUT_S)
     assert woken(thread) and got[0] is not None
     assert (got[0] is slot) == (event not in ('timeout', 'reconfigure'))
     if event == 'reconfigure' and lease is not None:

@@ -139,7 +139,7 @@ def test_a_duplicate_has_the_error_of_its_merge(kernel: SyncKernel) -> None:
         fence.close()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     states=st.lists(st.sampled_from([0, 1, -errno.EIO]), min_size=2, max_size=5),
     order=st.permutations(range(5)),

@@ -179,7 +179,7 @@ def test_a_run_that_never_returns_is_told_and_left_behind(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(axruntime, '_LONG_CALL_S', 0.02)
     monkeypatch.setattr(axruntime, '_CLOSE_TIMEOUT_IN_LONG_CALL_S', 0.05)
-    accelerator = open_accelerator(double_buffer=double_buffer, timeout_s=0.01)
+    accelerator = open_accelerator(double_buffer=double_buffer)
     accelerator.load(model(tmp_path))
     pool = make_pool(64, 64, slots=3)
     double.hang_at = double.runs + 1
@@ -187,6 +187,8 @@ def test_a_run_that_never_returns_is_told_and_left_behind(
     jobs = [start(accelerator, first), start(accelerator, second)]
     eventually(double.is_hanging)
     assert not any(job.fence.wait(0.0) for job in jobs)
+    # Only now: with so little patience from the beginning the second job might come too late.
+    accelerator.tune(import_cache=True, timeout_s=0.01)
     eventually(lambda: accelerator._worker is not None and accelerator._worker.silent_s() > 0.02)
     with pytest.raises(DeviceLostError, match=r'libaxruntime has not answered for .*metis-0:1:0.*restart the node'):
         start(accelerator, third)

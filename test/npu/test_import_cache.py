@@ -133,7 +133,7 @@ def test_a_failed_import_leaves_nothing(buffers: list[DmaBuf]) -> None:
 
     with pytest.raises(OSError, match='no'):
         cache.get(import_key(1, 1, LAYOUT, [buffers[0]]), [buffers[0]], refuse)
-    assert len(cache) == 0 and len(os.listdir('/proc/self/fd')) == before
+    assert len(cache) == 0 and len(os.listdir('/proc/self/fd')) <= before
     assert _get(cache, device, buffers[0]) == 1
     cache.clear()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory_link import PUBLISHER, all_free, make_pool, wait_for
+from memory_link import PATIENCE_S, PUBLISHER, all_free, make_pool, wait_for
 
 from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.server import SharedMemoryServer
@@ -57,5 +57,5 @@ def server(folder: Path, pool: BufferPool) -> Iterator[SharedMemoryServer]:
 @pytest.fixture
 def client(server: SharedMemoryServer) -> Iterator[SharedMemoryClient]:
     with SharedMemoryClient(server.path, name='npu', publisher_id=PUBLISHER, window=3, depth=2) as made:
-        made.connect()
+        made.connect(PATIENCE_S)
         yield made

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from memory_link import PUBLISHER, FakeProducer, publish, receive, wait_for
+from memory_link import PATIENCE_S, PUBLISHER, FakeProducer, publish, receive, wait_for
 
 from zc_perception.errors import FrameReleasedError
 from zc_perception.frame import Frame, FrameData, Header
@@ -267,7 +267,7 @@ def test_without_a_descriptor_it_backs_off_and_connects_later(folder: Path, pool
             assert 'Too many open files' in client.last_end and "'ulimit -n'" in client.last_end
             assert client.statistics().ended['gone'] == 1
         time.sleep(delay)
-        assert client.maintain() is None and client.connected
+        assert client.maintain(PATIENCE_S) is None and client.connected
 
 
 def test_buffers_that_find_no_descriptor_left_are_not_called_the_producer_s_fault(folder: Path) -> None:
@@ -296,10 +296,11 @@ def test_maintain_connects_when_there_is_somebody_and_backs_off_while_not(folder
         assert all(delay is not None for delay in delays)
         assert [round(delay or 0, 2) for delay in delays] == [0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5]
         assert client.statistics().ended == {'gone': 7}, 'calls before it is due do nothing'
+        client._retry_at = time.monotonic() + PATIENCE_S  # not due
         with SharedMemoryServer('camera', PUBLISHER, pool, folder=folder):
             assert client.maintain() is not None and not client.connected
             client.retarget(folder / f'{PUBLISHER}.sock', PUBLISHER)
-            assert client.maintain() is None and client.connected
+            assert client.maintain(PATIENCE_S) is None and client.connected
             client.retarget(folder / f'{PUBLISHER}.sock', PUBLISHER)
             assert client.connected, 'the same announcement again changes nothing'
         wait_for(lambda: client.receive() is None and not client.connected, 'EOF')
@@ -307,14 +308,14 @@ def test_maintain_connects_when_there_is_somebody_and_backs_off_while_not(folder
         number = client.fileno()
         with SharedMemoryServer('camera', 'e' * 32, pool, folder=folder) as successor:
             client.retarget(successor.path, 'e' * 32)
-            assert client.maintain() is None and client.fileno() == number
+            assert client.maintain(PATIENCE_S) is None and client.fileno() == number
             publish(successor, pool, 0)
             receive(client).release()
             wait_for(lambda: held(successor) == 0, 'the release')
         wait_for(lambda: client.receive() is None and not client.connected, 'EOF')
         assert client._retry_at == 0.0, 'it served us: the first retry comes at once'
         with SharedMemoryServer('camera', 'e' * 32, pool, folder=folder) as successor:
-            assert client.maintain() is None and client.connected
+            assert client.maintain(PATIENCE_S) is None and client.connected
             client.retarget(folder / 'nobody.sock', 'd' * 32)
             assert not client.connected and client.maintain() is not None
             client.retarget(successor.path, 'c' * 32)
@@ -380,7 +381,7 @@ def test_a_forgotten_frame_is_given_back_before_its_queue_waits(pool: BufferPool
     """Nothing is readable then, and with a window of one nothing else would come."""
     queue = FrameQueue(1)
     with SharedMemoryClient(server.path, name='npu', publisher_id=PUBLISHER, window=1) as client:
-        client.connect()
+        client.connect(PATIENCE_S)
         queue.attach(client)
         publish(server, pool, 3)
         frame = queue.get(20.0)

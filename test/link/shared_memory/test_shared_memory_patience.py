@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from memory_link import PUBLISHER, FakeProducer, RawPeer, make_layout, receive, wait_for
+from memory_link import PATIENCE_S, PUBLISHER, FakeProducer, RawPeer, make_layout, receive, wait_for
 
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.client import SharedMemoryClient
@@ -19,6 +19,12 @@ from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine: an attempt doesn't end before its test answers."""
+    monkeypatch.setattr('zc_perception.link.shared_memory.client.HANDSHAKE_S', PATIENCE_S)
 
 
 def come_and_go(peer: RawPeer, buffer: DmaBuf, uid: int) -> None:
@@ -84,6 +90,7 @@ def test_a_frame_now_and_then_is_enough(folder: Path, monkeypatch: pytest.Monkey
         peer.close()
 
 
+@pytest.mark.usefixtures('patient')
 def test_an_attempt_goes_on_from_call_to_call(folder: Path) -> None:
     with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu', publisher_id=PUBLISHER) as client:
         assert client.awaited is None
@@ -101,6 +108,7 @@ def test_an_attempt_goes_on_from_call_to_call(folder: Path) -> None:
             receive(client).release()
 
 
+@pytest.mark.usefixtures('patient')
 @pytest.mark.parametrize('how', ['close', 'retarget', 'connect'])
 def test_an_attempt_may_end_otherwise(folder: Path, how: str) -> None:
     with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
@@ -109,7 +117,7 @@ def test_an_attempt_may_end_otherwise(folder: Path, how: str) -> None:
             wire.parse_hello(peer.receive()[0])
             if how == 'connect':
                 peer.send(wire.pack_welcome(wire.Welcome(1, 1, PUBLISHER)))
-                client.connect()
+                client.connect(PATIENCE_S)
                 assert client.connected and client.statistics().connections == 1, 'the same attempt'
                 return
             if how == 'close':
@@ -145,6 +153,7 @@ def test_a_socket_with_a_full_backlog_is_somebody_s(folder: Path) -> None:
             sock.close()
 
 
+@pytest.mark.usefixtures('patient')
 @pytest.mark.parametrize(('answer', 'listens'), [
     (wire.Refused(4, 'no slots'), True), (wire.Refused(3, 'unfit'), True), (wire.Refused(6, 'another'), False), (None, False),
 ])  # fmt: skip
@@ -160,6 +169,7 @@ def test_whether_somebody_was_met_who_may_be_the_publisher(folder: Path, answer:
         assert client.approach() is not None and not client.listens
 
 
+@pytest.mark.usefixtures('patient')
 def test_a_receiver_ends_at_once_while_its_producer_says_nothing(folder: Path) -> None:
     with FakeProducer(folder / 's') as producer:
         receiver = SharedMemoryReceiver(SharedMemoryClient(folder / 's', name='npu'), lambda frame: frame.release())

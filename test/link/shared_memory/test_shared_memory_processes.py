@@ -89,6 +89,12 @@ def frames_mapped() -> int:
     return Path('/proc/self/maps').read_text(encoding='utf-8').count('/memfd:zc_frame')
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether none of its threads runs any more: a signal takes its time."""
+    states = [path.read_text('ascii').rpartition(')')[2].split()[0] for path in Path(f'/proc/{pid}/task').glob('*/stat')]
+    return set(states) == {'T'}
+
+
 def everybody_idle(server: SharedMemoryServer, name: str) -> bool:
     return all(consumer.held == consumer.pending == 0 for consumer in server.statistics().consumers if consumer.name == name)
 
@@ -124,7 +130,7 @@ def test_the_consumers_memory_is_the_producers_mapped_once_and_never_copied(fold
             assert frame['mappings'] == 1
         assert len({frame['fds'] for frame in seen[4:]}) == 1, 'descriptors of the consumer over 10,000 frames'
         assert abs(seen[-1]['lines'] - seen[4]['lines']) < 8, 'mappings of the consumer'
-        assert len(os.listdir('/proc/self/fd')) == fds, 'descriptors of the producer'
+        assert len(os.listdir('/proc/self/fd')) <= fds, 'descriptors of the producer'
         assert not any(buffer.mapped for slot in pool.slots for buffer in slot.buffers)
         end(process)
         wait_for(lambda: not server.consumers, 'EOF')
@@ -148,7 +154,7 @@ def test_killed_consumers_leave_nothing_and_nobody_else_notices(
 
     if fence_s is not None:
         monkeypatch.setattr(connection, 'quarantine_fence', busy)
-    threads, others, reused = threading.active_count(), 3 * 2 * window, 0
+    threads, others, reused = set(threading.enumerate()), 3 * 2 * window, 0
     pool = make_pool(slots)
     unpromised = pool.unpromised
     with SharedMemoryServer('camera', PUBLISHER, pool, folder=folder, quarantine_timeout_s=timeout_s) as server:
@@ -179,7 +185,7 @@ def test_killed_consumers_leave_nothing_and_nobody_else_notices(
             taken_s.append(time.monotonic() - killed_at)
             wait_for(lambda: everybody_idle(server, 'work'), 'the others')
         wait_for(lambda: all_free(pool) and server.statistics().ended == {'eof': CONSUMER_KILLS}, 'every slot, and the last end')
-        assert frames_mapped() <= slots and len(os.listdir('/proc/self/fd')) - frames_mapped() == fds
+        assert frames_mapped() <= slots and len(os.listdir('/proc/self/fd')) - frames_mapped() <= fds
         statistics = server.statistics()
         assert statistics.welcomed == CONSUMER_KILLS + 3
         assert statistics.taken_back > CONSUMER_KILLS // 2, 'many were killed with frames'
@@ -193,14 +199,14 @@ def test_killed_consumers_leave_nothing_and_nobody_else_notices(
         assert report == {'last': sequence - 1, 'gaps': 0, 'dropped': 0, 'ended': {'eof': 1}, 'left': [0, 0, 0]}
     workers.close()
     victims.close()
-    assert not list(folder.iterdir()) and threading.active_count() == threads
+    assert not list(folder.iterdir()) and set(threading.enumerate()) <= threads
     pool.close()
     assert frames_mapped() == 0
 
 
 def test_consumers_find_the_successor_of_a_killed_producer(folder: Path) -> None:
     first: dict[int, float] = {}
-    threads = threading.active_count()
+    threads = set(threading.enumerate())
     producers = Forker('producers', folder, PUBLISHER)
 
     def deliver(number: int, frame: Frame) -> None:
@@ -234,7 +240,7 @@ def test_consumers_find_the_successor_of_a_killed_producer(folder: Path) -> None
         assert receiver.client.statistics().connections == PRODUCER_KILLS and receiver.failures == 0, receiver.last_failure
         receiver.close()
     assert not frames_mapped()
-    assert threading.active_count() == threads
+    assert set(threading.enumerate()) <= threads
     producers.close()
     # The last one's socket is what is left, and goes with the next start.
     pool = make_pool(2)
@@ -252,6 +258,7 @@ def test_a_stopped_consumer_costs_its_window_and_gets_the_newest_when_it_goes_on
     publish(server, pool, 0)
     wait_for(lambda: everybody_idle(server, 'work'), 'both')
     os.kill(pids[0], signal.SIGSTOP)
+    wait_for(lambda: is_stopped(pids[0]), 'the stop')
     for sequence in range(1, 100):
         publish(server, pool, sequence)
         wait_for(lambda: all(c.held == 0 for c in server.statistics().consumers if c.pid != stopped.pid), 'the other one')

@@ -112,7 +112,8 @@ def test_an_empty_packet_is_an_end_whatever_comes_with_it(pool: BufferPool, serv
     assert not server.statistics().protocol_errors
 
 
-def test_more_consumers_than_allowed_are_told_to_come_back(pool: BufferPool, serve: Serve) -> None:
+def test_more_consumers_than_allowed_are_told_to_come_back(pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reception, 'HANDSHAKE_S', 120.0)  # the two silent ones stay until the crowd has gone
     server = serve(pool, max_connections=3)
     good = RawPeer.welcomed(server.path)
     silent, other = RawPeer.connected(server.path), RawPeer.connected(server.path)

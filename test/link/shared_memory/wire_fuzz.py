@@ -22,7 +22,7 @@ from pathlib import Path
 if __name__ == '__main__':
     sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[3])]
 
-from memory_link import PUBLISHER, make_frame, make_layout, make_pool, wait_for
+from memory_link import PATIENCE_S, PUBLISHER, make_frame, make_layout, make_pool, wait_for
 
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
@@ -119,7 +119,7 @@ class ServerFuzz:
         self.pool = make_pool(12, reserve=1)
         self.server = SharedMemoryServer('fuzz', PUBLISHER, self.pool, folder=folder, quarantine_timeout_s=0.0)
         self.good = SharedMemoryClient(self.server.path, name='good', window=2, depth=2)
-        self.good.connect()
+        self.good.connect(PATIENCE_S)
         self.sequence = 12
         # Every slot once, so that from here on no new one costs a descriptor and a mapping at both ends.
         frames = [make_frame(self.pool, sequence) for sequence in range(12)]
@@ -264,8 +264,8 @@ def fuzz(seed: int, seconds: float, folder: Path) -> dict[str, object]:
         client.turn(rng, spare)
         turns += 1
     server.check()
-    leaked = len(os.listdir('/proc/self/fd')) - fds
-    assert leaked == 0, f'{leaked} descriptors'
+    # A connection is out of the server's list a moment before its socket is closed.
+    wait_for(lambda: len(os.listdir('/proc/self/fd')) <= fds, f'no more than {fds} descriptors')
     statistics = server.server.statistics()
     client.close()
     server.close()

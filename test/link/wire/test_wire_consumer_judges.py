@@ -245,7 +245,7 @@ def test_the_pixels_wait_for_the_fence_and_are_not_read_after_an_error(
 
 def test_a_fence_that_never_signals_is_given_up(server: SpecServer, start: Start, make_slot: MakeSlot, fake_kernel: Path) -> None:
     slot, fence = make_slot(), os.eventfd(0)
-    consumer = start('--timeout', '1', environment={'LD_PRELOAD': str(fake_kernel)})
+    consumer = start('--timeout', '3', environment={'LD_PRELOAD': str(fake_kernel)})
     with server.accept() as conversation:
         conversation.open()
         conversation.announce(slot)
