@@ -79,7 +79,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean '{found[0]}'?" if found else ''
 
 
+def printable(text: str) -> str:
+    """*text* as one line that a terminal prints: what moves its cursor or changes its colours, or isn't printable otherwise, is escaped.
+
+    For everything that comes from outside: names of processes, nodes, files, values of a file.
+    """
+    return ''.join(c if c.isprintable() else c.encode('unicode_escape').decode() for c in text)
+
+
 def error_line(program: str, error: Exception) -> str:
     """What a program says of an error: one line, whatever the value that it names; what a terminal would not print is escaped."""
-    text = ''.join(c if c.isprintable() else c.encode('unicode_escape').decode() for c in str(error))
-    return f'{program}: error: {text}'
+    return f'{program}: error: {printable(str(error))}'

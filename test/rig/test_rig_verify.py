@@ -35,6 +35,10 @@ SABOTAGES: dict[str, set[str]] = {
     'copies_row_by_row': {'I4'},
     # Every frame's buffer is imported and attached, as it should be, and the device reads something else.
     'submits_an_old_decoy': {'I3'},
+    'without_a_cache': set(),
+    # Every frame has an import of its own, and one more that serves nothing.
+    'imports_twice': {'I3'},
+    'second_node': set(),
     'imports_decoys_alone': {'I1', 'I3'},
 }
 #: Graphs of their own.
@@ -52,6 +56,7 @@ CASES = {**SABOTAGES, **GRAPHS}
 COUNTERPARTS = {
     **{name: 'nothing' for name, wrong in SABOTAGES.items() if wrong},
     'unknown_exporter': 'known_exporter',
+    'imports_twice': 'without_a_cache',
     'plain_link': 'two_processes',
     'gstreamer_copy': 'gstreamer_dmabuf',
 }
@@ -62,6 +67,7 @@ EVIDENCE: dict[str, dict[str, bool]] = {
     'copies_with_numpy': {'mmap_events': True, 'memmove_64k': True, 'ledger': False},
     'copies_row_by_row': {'mappings': True, 'memmove_64k': False, 'memmove_from_frames': True, 'ledger': False},
     'submits_an_old_decoy': {'frames_not_imported': True, 'imports': False},
+    'imports_twice': {'imports': True, 'frames_with_own_import': True, 'frames_not_imported': False},
     'imports_decoys_alone': {'frames_not_imported': True, 'frames_attached': False},
     'unknown_exporter': {'exporters': True},
     'plain_link': {'mappings': True, 'memmove_64k': True, 'ledger': True},
@@ -134,6 +140,12 @@ def test_it_is_found_by_what_the_kernel_shows(name: str, verify_boot: Boot) -> N
     outcome = verify_boot.case(name)
     figures = {key: value for check in sorted(CASES[name]) for key, value in outcome['checks'][check].items()}
     assert {key: bool(figures[key]) for key in EVIDENCE[name]} == EVIDENCE[name], _told(outcome)
+
+
+def test_two_nodes_of_one_process_are_told_apart(verify_boot: Boot) -> None:
+    outcome = verify_boot.case('second_node')
+    inference = [process['node'] for process in outcome['processes'] if process['role'] == 'inference']
+    assert sorted(inference) == ['/inference', '/second'], _told(outcome)
 
 
 def test_exporters_are_named(verify_boot: Boot) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,8 @@ from zc_perception.observe.frame_log_reading import find_frame_logs
 from zc_perception.verify.bench.schema import violations
 from zc_perception.verify.result import SCHEMA
 
+#: Those that end a command; a SIGHUP that is ignored, as when the tests run under nohup, ends none.
+ENDING = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else ()))
 TEST = Path(__file__).resolve().parents[1]
 
 

@@ -303,6 +303,7 @@ def test_a_frame_in_two_buffers_needs_both() -> None:
         return old._replace(inodes=(first, second), device_handle=1)
 
     both = with_records(cached_graph(), two)
+    both = with_node(both, 'capture', records=tuple(old._replace(inodes=(first, second)) for old in both.nodes[0].records))
     assert both.trace is not None
     events = [replace(item, fields={**item.fields, 'handle': '1'}) if item.name == 'axl_submit' else item for item in both.trace.events]
     both = replace(both, trace=Trace(events), exporters={first: 'system', second: 'system', **both.exporters})

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import re
+import shlex
 import signal
 import subprocess
 import time
@@ -14,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from verify.command_kit import environment, nodes, nodes_command, result_in, verify, verify_command, wait_until
+from verify.command_kit import ENDING, environment, nodes, nodes_command, result_in, verify, verify_command, wait_until
 
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.frame_log_layout import CAPACITY, HEADER, MAGIC, NAME, RECORD_SIZE, SIZE, VERSION
 from zc_perception.observe.frame_log_reading import FoundFrameLogs, UnreadableProcess, find_frame_logs
 from zc_perception.verify import verification
-from zc_perception.verify.workload import hidden_logs, newcomers
+from zc_perception.verify.newcomers import Newcomers
+from zc_perception.verify.terminal import Stop
+from zc_perception.verify.workload import hidden_logs
 from zc_perception.verify.zc_verify import main
 
 _F_ADD_SEALS, _SHRINK_AND_GROW = 1033, 2 | 4
@@ -83,6 +86,7 @@ def test_a_log_that_can_not_be_read_counts_though_no_pid_was_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with nodes() as process, foreign_log() as pid:
+        monkeypatch.setattr('zc_perception.verify.newcomers.find_frame_logs', lambda proc, pids: find_frame_logs(pids=[process.pid, pid]))
         monkeypatch.setattr(verification, 'running_nodes', lambda pids: find_frame_logs(pids=[process.pid, pid]))
         assert main(['--seconds', '0.5', '--no-picture', '--output', str(tmp_path)]) == 3
         monkeypatch.setattr(verification, 'running_nodes', lambda pids: find_frame_logs(pids=[pid]))
@@ -100,7 +104,7 @@ def test_many_processes_that_can_not_be_read_are_one_line() -> None:
     assert [one.source for one in hidden_logs(several[:2])] == ['process 0 (name0)', 'process 1 (name1)']
 
 
-def test_a_node_that_begins_in_between_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_begins_in_between_was_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     later: list[FrameLog] = []
     describe = verification.describe
 
@@ -111,20 +115,40 @@ def test_a_node_that_begins_in_between_is_noted(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(verification, 'describe', describing)
     with FrameLog('capture', '/made/capture'):
-        main(['--seconds', '0.2', '--no-picture', '--no-sampling', '--quiet', '--pid', str(os.getpid()), '--output', str(tmp_path)])
+        words = ['--seconds', '0.2', '--no-picture', '--no-sampling', '--quiet', '--pid', str(os.getpid()), '--output', str(tmp_path)]
+        assert main(words) == 3
     later[0].close()
-    (note,) = result_in(tmp_path)['notes']
-    assert note.startswith(f'inference /made/later (process {os.getpid()}) began while others were measured')
+    document = result_in(tmp_path)
+    (told,) = [one for one in document['unreadable'] if one['topic'] == 'frame log']
+    assert told['source'] == f'inference /made/later (process {os.getpid()})' and told['next_step'] == 'measure once more'
+    assert_not_measured(document, 'it began while others were measured, and was not looked at')
 
 
 def test_only_those_that_began_in_time_are_newcomers() -> None:
     with FrameLog('capture', '/made/known'), find_frame_logs(pids=[os.getpid()]) as known:
+        newcomers = Newcomers(known, [os.getpid()], None)
         before = time.monotonic_ns()
         with FrameLog('capture', '/made/new'):
-            now = time.monotonic_ns()
-            assert newcomers(known, now, [os.getpid()], None) == [f'capture /made/new (process {os.getpid()})']
-            assert newcomers(known, before, [os.getpid()], None) == []
-        assert newcomers(known, time.monotonic_ns(), [os.getpid()], None) == []
+            newcomers.look()
+            newcomers.look()
+        # It has ended meanwhile: nobody looked at it all the same.
+        newcomers.look()
+        assert [one.source for one in newcomers.unreadable(time.monotonic_ns())] == [f'capture /made/new (process {os.getpid()})']
+        assert newcomers.unreadable(before) == []
+
+
+def test_a_newcomer_that_can_not_be_read_counts_once() -> None:
+    with FrameLog('capture', '/made/known'), find_frame_logs(pids=[os.getpid()]) as known:
+        newcomers = Newcomers(known, [os.getpid()], None)
+        with foreign_log() as pid:
+            newcomers.look()
+            newcomers.look()
+            (told,) = newcomers.unreadable(time.monotonic_ns())
+            assert told.source.startswith(f'process {pid} (') and f'version {VERSION + 1}' in told.reason
+        with foreign_log() as pid, find_frame_logs(pids=[pid]) as hidden:
+            known_before = Newcomers(hidden, [pid], None)
+            known_before.look()
+            assert known_before.unreadable(time.monotonic_ns()) == []
 
 
 @contextlib.contextmanager
@@ -173,7 +197,18 @@ def test_a_signal_that_ends_it_is_noted(tmp_path: Path) -> None:
     assert note.startswith('SIGINT ended the measurement after') and 'of 600 s' in note
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_a_hangup_that_is_ignored_ends_nothing() -> None:
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Stop() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop.wait(0.1)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize('number', ENDING)
 def test_a_signal_before_anything_is_measured_is_no_failure_of_the_command(tmp_path: Path, number: signal.Signals) -> None:
     words = verify_command('--wait', 600, '--output', tmp_path, command=['sleep', '600'])
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as process:
@@ -191,7 +226,8 @@ def test_what_a_command_left_in_another_session_is_ended(tmp_path: Path, monkeyp
     monkeypatch.setattr('zc_perception.verify.workload._PATIENCE_S', (10.0 if not wishes else 0.3, 5.0, 5.0))
     monkeypatch.setenv('PYTHONPATH', environment()['PYTHONPATH'])
     command = ['bash', '-c', 'setsid "$@" & exec sleep 600', 'bash', *nodes_command(*wishes)]
-    main(['--seconds', '0.3', '--no-sampling', '--no-picture', '--quiet', '--output', str(tmp_path), '--', *command])
+    # They say 'ready' with their tenth frame.
+    main(['--seconds', '60', '--frames', '20', '--no-sampling', '--no-picture', '--quiet', '--output', str(tmp_path), '--', *command])
     (pid,) = {one['pid'] for one in result_in(tmp_path)['processes']}
     try:
         assert not is_alive(pid)
@@ -199,6 +235,31 @@ def test_what_a_command_left_in_another_session_is_ended(tmp_path: Path, monkeyp
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize('lost', ['environment', 'environment and parent'])
+def test_what_a_command_started_without_its_environment_is_its_own(tmp_path: Path, lost: str) -> None:
+    """As sudo and runuser do, in another session; the second is an orphan, too."""
+    clean = ['env', '-i', f'PYTHONPATH={environment()["PYTHONPATH"]}', 'setsid']
+    again = ['bash', '-c', '"$@" & exec sleep 600', 'bash'] if lost == 'environment' else ['bash', '-c', '("$@" &); exec sleep 600', 'bash']
+    command = [*again, *clean, *nodes_command()]
+    done = verify('--seconds', 60, '--frames', 20, '--no-sampling', '--output', tmp_path, command=command)
+    assert done.returncode in (1, 3), done.stderr
+    (pid,) = {one['pid'] for one in result_in(tmp_path)['processes']}
+    try:
+        assert not is_alive(pid)
+        assert (tmp_path / 'command.log').read_text() == 'ready\nended\n'
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_camera_that_loads_slowly_is_waited_for(tmp_path: Path) -> None:
+    words = ' '.join(map(shlex.quote, nodes_command()))
+    done = verify('--seconds', 0.3, '--no-sampling', '--output', tmp_path, command=['bash', '-c', f'{words} & sleep 1; {words} & wait'])
+    document = result_in(tmp_path)
+    assert len({one['pid'] for one in document['processes'] if one['role'] == 'inference'}) == 2, done.stdout
+    assert not [one for one in document['unreadable'] if one['topic'] == 'frame log']
 
 
 def test_who_reads_no_further_ends_no_measurement(tmp_path: Path) -> None:

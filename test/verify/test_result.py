@@ -88,6 +88,12 @@ def test_processes_say_who_they_are() -> None:
     assert (document['frames'], document['window']['seconds']) == (20, 1.0)
 
 
+def test_what_json_does_not_know_is_never_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match='JSON'):
+        write_result(result_of(with_facts(cached_graph(), 'capture', width=float('nan'))), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_verdict_has_a_line_for_each_check_and_the_next_step_of_what_fails() -> None:
     good = verdict(result_of(cached_graph()))
     assert [line.split(':')[0] for line in good[1:5]] == ['I1 holds', 'I2 holds', 'I3 holds', 'I4 holds'] and good[-1] == 'PASS'

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from verify.command_kit import ENDING
 
 from zc_perception.verify.early_end import ending_quietly
 
@@ -33,7 +34,7 @@ main(['--help'])
         ('zc_perception.verify.doctor.zc_doctor', 'zc_perception.verify.doctor.registry'),
     ],
 )
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize('number', ENDING)
 def test_a_signal_during_the_imports_is_one_line(command: str, module: str, number: signal.Signals) -> None:
     program = _PROGRAM.format(command=command, module=module, number=int(number))
     done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
@@ -42,7 +43,7 @@ def test_a_signal_during_the_imports_is_one_line(command: str, module: str, numb
 
 
 def test_afterwards_a_signal_is_what_it_was() -> None:
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = ENDING
     before = [signal.getsignal(number) for number in numbers]
     with ending_quietly('zc_verify'):
         assert [signal.getsignal(number) for number in numbers] != before
@@ -53,11 +54,12 @@ def test_who_ignores_a_signal_goes_on_to_do_so() -> None:
     program = (
         'import os, signal\n'
         'from zc_perception.verify.early_end import ending_quietly\n'
-        'for number in (signal.SIGINT, signal.SIGTERM):\n'
+        'for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):\n'
         '    signal.signal(number, signal.SIG_IGN)\n'
         'with ending_quietly("zc_verify"):\n'
         '    os.kill(os.getpid(), signal.SIGINT)\n'
         '    os.kill(os.getpid(), signal.SIGTERM)\n'
+        '    os.kill(os.getpid(), signal.SIGHUP)\n'
         'print("there")\n'
     )
     done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from observe.frame_log_kit import made_entry, made_frame
-from verify.command_kit import environment, nodes, nodes_command, result_in, verify, verify_command
+from verify.command_kit import ENDING, environment, nodes, nodes_command, result_in, verify, verify_command
 from verify.fake_tracefs import FakeTracefs
 
 from zc_perception.observe.frame_log import FrameLog
@@ -89,7 +89,8 @@ def test_nodes_without_frames_are_never_true(tmp_path: Path) -> None:
 
 def test_a_command_is_started_measured_and_ended(tmp_path: Path) -> None:
     with nodes() as other:
-        done = verify('--seconds', 0.5, '--output', tmp_path, command=nodes_command())
+        # It says 'ready' with its tenth frame.
+        done = verify('--seconds', 60, '--frames', 20, '--output', tmp_path, command=nodes_command())
         document = result_in(tmp_path)
         (pid,) = {one['pid'] for one in document['processes']}
         assert pid != other.pid and other.poll() is None
@@ -107,7 +108,7 @@ def test_a_command_that_ignores_sigint_is_ended_all_the_same(tmp_path: Path, mon
     assert not Path(f'/proc/{pid}').exists()
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize('number', ENDING)
 def test_a_signal_ends_it_and_what_was_seen_is_judged(tmp_path: Path, number: signal.Signals) -> None:
     words = verify_command('--seconds', 600, '--output', tmp_path, command=nodes_command())
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment()) as process:
@@ -181,7 +182,7 @@ class FakeKernel:
         self.tracefs = FakeTracefs(tmp_path, patch)
         self.roots = Roots(tracing=self.tracefs.root, debugfs=tmp_path / 'debug', sysfs=tmp_path / 'sys')
         (tmp_path / 'debug' / 'dma_buf').mkdir(parents=True)
-        self._bufinfo = tmp_path / 'debug' / 'dma_buf' / 'bufinfo'
+        self.bufinfo = tmp_path / 'debug' / 'dma_buf' / 'bufinfo'
         self._number = 0
         self.attach(PCI)
 
@@ -189,7 +190,7 @@ class FakeKernel:
         text = '\nDma-buf Objects:\nsize\tflags\n'
         for inode in (71, 72):
             text += f'00004096\t00000002\t0000000f\t00000002\tsystem\t{inode:08}\t<none>\n\tAttached Devices:\n\t{device}\nTotal 1\n\n'
-        self._bufinfo.write_text(text)
+        self.bufinfo.write_text(text)
 
     def frame(self, capture: FrameLog, inference: FrameLog, *, job: bool = True) -> None:
         """One, in the logs and in the trace."""
@@ -244,6 +245,19 @@ def test_a_kernel_that_knows_no_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     checks = measure(FakeKernel(tmp_path, monkeypatch), job=False)
     assert [checks[name].holds for name in ('I1', 'I2', 'I3')] == [True, True, False]
     assert 'frames have no job' in checks['I3'].reason
+
+
+def test_memory_below_udmabuf_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In all processes; a memfd as large as the frames."""
+    program = 'import os, sys; fd = os.memfd_create("made"); os.ftruncate(fd, 4096); print(flush=True); sys.stdin.read()'
+    kernel = FakeKernel(tmp_path, monkeypatch)
+    with subprocess.Popen([sys.executable, '-c', program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline()
+        told = f'process {other.pid} ('
+        assert told not in measure(kernel)['I4'].reason
+        kernel.bufinfo.write_text(kernel.bufinfo.read_text().replace('\tsystem\t', '\tudmabuf\t'))
+        assert told in measure(kernel)['I4'].reason
+        other.kill()
 
 
 def test_an_error_in_the_middle_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

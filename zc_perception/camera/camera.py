@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.camera.clock import CaptureClock, StampClock
+from zc_perception.camera.constraints import drawn_constraints
 from zc_perception.camera.controls import ControlInfo, ControlValue, WithoutControls
 from zc_perception.errors import CameraError
 from zc_perception.frame import Frame, Header
@@ -24,7 +25,6 @@ from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
-from zc_perception.pixel.modifier import LINEAR
 
 SLOT_WAIT_S = 0.25
 """How long one :meth:`Camera.capture` of a source that isn't live waits for a slot, so that stopping stays quick."""
@@ -203,17 +203,8 @@ class DrawnCamera(WithoutControls):
         return False
 
     def constraints(self) -> BufferConstraints:
-        """See :class:`Camera`. One slot is being filled while another is being published."""
-        size = (self.width, self.height)
-        return BufferConstraints(
-            'camera',
-            formats=((self.fourcc, LINEAR),),
-            heaps=(self.heap_name,),
-            slots=2,
-            min_size=size,
-            max_size=size,
-            cpu_access=CpuAccess.READ | CpuAccess.WRITE,
-        )
+        """See :class:`Camera`."""
+        return drawn_constraints(self.fourcc, (self.width, self.height), self.heap_name)
 
     def configure(self, settings: BufferSettings) -> None:
         """See :class:`Camera`."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from zc_perception.camera.camera import CameraStatistics
 from zc_perception.camera.clock import CaptureClock, StampClock
+from zc_perception.camera.constraints import LIBCAMERA_RESERVE
 from zc_perception.camera.controls import WithoutControls
 from zc_perception.camera.libcamera_bindings import PlaneFd, Requests, checked, error_of, import_libcamera, named, planes_of
 from zc_perception.errors import AllocationError, CameraError, CameraLostError, ConfigError, LayoutError
@@ -30,8 +31,6 @@ from zc_perception.pixel.fourcc import NV12, pixel_format
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout
 from zc_perception.pixel.modifier import LINEAR
 
-# What a pipeline handler needs queued, and one frame that is being handed over.
-_QUEUED = 3
 _WAIT_S, _FENCE_POLL_S = 0.25, 0.005
 _MATRICES = {'Rec601': Matrix.BT601, 'Rec709': Matrix.BT709, 'Rec2020': Matrix.BT2020}
 
@@ -64,8 +63,8 @@ class LibcameraCamera(WithoutControls):
         watchdog_s: float = 5.0,
         clock: StampClock | None = None,
     ) -> None:
-        if not _QUEUED <= buffers <= 32:
-            raise ConfigError(f'{buffers} buffers can not be asked of libcamera; use {_QUEUED} to 32')
+        if not LIBCAMERA_RESERVE <= buffers <= 32:
+            raise ConfigError(f'{buffers} buffers can not be asked of libcamera; use {LIBCAMERA_RESERVE} to 32')
         self._module = import_libcamera()
         self._requests = Requests.shared(self._module)
         self._frame_id = frame_id
@@ -140,8 +139,8 @@ class LibcameraCamera(WithoutControls):
 
     def _describe(self) -> tuple[ImageLayout, Colorimetry]:
         """The layout of every buffer, which must all be alike."""
-        if len(self._buffers) < _QUEUED:
-            raise CameraError(f"camera '{self._camera.id}' gave {len(self._buffers)} buffers; at least {_QUEUED} are needed")
+        if len(self._buffers) < LIBCAMERA_RESERVE:
+            raise CameraError(f"camera '{self._camera.id}' gave {len(self._buffers)} buffers; at least {LIBCAMERA_RESERVE} are needed")
         layouts = {self._layout_of(planes_of(buffer)) for buffer in self._buffers}
         if len(layouts) != 1:
             raise CameraError(f"camera '{self._camera.id}': its buffers are not alike; report the camera and libcamera's version")
@@ -193,7 +192,7 @@ class LibcameraCamera(WithoutControls):
             'libcamera camera',
             formats=((NV12, LINEAR),),
             heaps=(self.heap_name,),
-            slots=_QUEUED,
+            slots=LIBCAMERA_RESERVE,
             min_size=size,
             max_size=size,
         )
@@ -209,7 +208,12 @@ class LibcameraCamera(WithoutControls):
 
         try:
             self._pool = BufferPool(
-                self._layout, take, len(self._buffers), name='camera', on_free=self._queue_again, reserve=min(_QUEUED, len(self._buffers))
+                self._layout,
+                take,
+                len(self._buffers),
+                name='camera',
+                on_free=self._queue_again,
+                reserve=min(LIBCAMERA_RESERVE, len(self._buffers)),
             )
         except (AllocationError, LayoutError) as error:
             raise CameraError(f"camera '{self._camera.id}': {error}") from error

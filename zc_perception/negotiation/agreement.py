@@ -181,6 +181,14 @@ def _count(participants: Participants, wanted: int) -> tuple[int, int, str | Non
     )
 
 
+def slots_of(participants: Participants, wanted: int) -> int:
+    """How many slots :func:`agree` asks for, whatever the images are like.
+
+    :param wanted: as many in all if nobody minds, even where participants need fewer.
+    """
+    return _count(participants, wanted)[0]
+
+
 def _by_step(participants: Participants, name: str) -> str:
     return ', '.join(f'{p.participant} {getattr(p, name)}' for p in participants if getattr(p, name) > 1)
 

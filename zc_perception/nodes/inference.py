@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from rclpy.parameter import Parameter
@@ -39,6 +38,7 @@ from zc_perception.nodes.qos_overrides import Endpoint, publisher_qos
 from zc_perception.nodes.realtime import REALTIME_SPECS, Realtime, parse_cpus
 from zc_perception.nodes.startup import STARTUP
 from zc_perception.npu.accelerator import Accelerator
+from zc_perception.npu.constraints import with_frames
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.npu.scheduler import InFlight, Scheduler
 from zc_perception.npu.selection import ACCELERATORS, OUTPUT_DMABUF, AcceleratorOptions, parse_ioctl_numbers
@@ -279,9 +279,9 @@ class InferenceNode(PerceptionNode):
         """
         if self._consumer is None:
             stream = self._configured()
-            in_flight = min(self.parameters['in_flight'], self.accelerator.capabilities().max_in_flight)
+            most = self.accelerator.capabilities().max_in_flight
             self._consumer = Consumer(
-                replace(self.accelerator.constraints(), slots=in_flight + 1),
+                with_frames(self.accelerator.constraints(), self.parameters['in_flight'], most),
                 trial_import=lambda settings, buffers: stream.scheduler.trial_import(settings.layout, buffers),
                 required=True,
             )

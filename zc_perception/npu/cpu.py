@@ -19,17 +19,16 @@ from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.detection.tensor import Nv12ToTensor
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.frame import Frame
-from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
+from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import EventFence
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.negotiation.constraints import BufferConstraints, Caching
+from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import Capabilities, ImportHandle, Outputs
+from zc_perception.npu.constraints import CPU_JOBS, cpu_constraints
 from zc_perception.npu.head_check import check_head
 from zc_perception.npu.manifest import ModelManifest, TensorSpec
 from zc_perception.pixel.colorimetry import Colorimetry
-from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout
-from zc_perception.pixel.modifier import LINEAR
 
 _ONNX_TYPES = {'float32': 'tensor(float)', 'uint8': 'tensor(uint8)', 'int8': 'tensor(int8)'}
 _RAW_TYPES = ('int8', 'uint8', 'int16', 'int32', 'float32')
@@ -242,11 +241,11 @@ class CpuAccelerator:
 
     def capabilities(self) -> Capabilities:
         """See :class:`Accelerator`."""
-        return Capabilities('cpu', self._name, copy_free=False, max_in_flight=2, may_hang=False)
+        return Capabilities('cpu', self._name, copy_free=False, max_in_flight=CPU_JOBS, may_hang=False)
 
     def constraints(self) -> BufferConstraints:
         """See :class:`Accelerator`."""
-        return BufferConstraints('cpu accelerator', formats=((NV12, LINEAR),), cpu_access=CpuAccess.READ, caching=Caching.CACHED)
+        return cpu_constraints()
 
     def trial_import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> Callable[[], None] | None:
         """See :class:`Accelerator`. There is nothing to import, and nothing is mapped before the first frame."""

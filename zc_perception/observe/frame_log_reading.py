@@ -41,6 +41,7 @@ from zc_perception.observe.frame_log_layout import (
     FrameRecord,
     RecordKind,
 )
+from zc_perception.observe.privileges import as_root
 
 __all__ = ['FoundFrameLogs', 'FrameLogReader', 'FrameRecord', 'RecordKind', 'UnreadableProcess', 'find_frame_logs']
 
@@ -52,7 +53,6 @@ _KINDS = frozenset(RecordKind)
 _RECORD_ATTEMPTS = 5
 _A_MOMENT_S = 0.0002
 _WEAKLY_ORDERED = os.uname().machine not in ('x86_64', 'i686')
-_AS_WHOM = 'run as root, or as the user of that process'
 
 
 @dataclass(frozen=True)
@@ -220,6 +220,10 @@ class FoundFrameLogs(list[FrameLogReader]):
             log.close()
 
 
+def _as_whom() -> str:
+    return f'{as_root("CAP_SYS_PTRACE")}, or run as the user of that process'
+
+
 def find_frame_logs(proc: Path = PROC, pids: Collection[int] | None = None) -> FoundFrameLogs:
     """Open the logs of all processes, or those of *pids*.
 
@@ -232,7 +236,7 @@ def find_frame_logs(proc: Path = PROC, pids: Collection[int] | None = None) -> F
         try:
             links = list(_links(process))
         except PermissionError:
-            unreadable.append(UnreadableProcess(pid, _name(process), f'its open files ({process}/fd) may not be listed', _AS_WHOM))
+            unreadable.append(UnreadableProcess(pid, _name(process), f'its open files ({process}/fd) may not be listed', _as_whom()))
             continue
         except (FileNotFoundError, ProcessLookupError):
             if pids is not None:
@@ -244,7 +248,7 @@ def find_frame_logs(proc: Path = PROC, pids: Collection[int] | None = None) -> F
             except (FileNotFoundError, ProcessLookupError):
                 continue  # closed meanwhile
             except PermissionError:
-                unreadable.append(UnreadableProcess(pid, _name(process), f'its frame log ({link}) may not be opened', _AS_WHOM))
+                unreadable.append(UnreadableProcess(pid, _name(process), f'its frame log ({link}) may not be opened', _as_whom()))
                 continue
             except (OSError, ValueError) as error:
                 step = 'use the same version of the package for the node and for this tool'

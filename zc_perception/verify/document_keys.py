@@ -58,7 +58,7 @@ def document_keys(seen: Observation) -> DocumentKeys:
         known = bool(several) and all(seen.exporters.get(inode) in DOCUMENT_EXPORTERS for inode in several)
     following = follow_imports(seen, found) if seen.trace is not None and seen.snapshots else ImportFollowing('not watched')
     imports: bool | None = None
-    if not following.unreadable and following.submitted and seen.trace is not None and not seen.trace.lost:
+    if not following.unreadable and following.submitted and seen.trace is not None and not seen.trace.gap:
         imports = following.own_imports >= following.submitted
     hot = _hot(seen)
     counted = seen.trace.counts() if seen.trace is not None else {}

@@ -25,7 +25,7 @@ def _ending(command: str) -> Callable[[int, FrameType | None], NoReturn]:
 
 @contextlib.contextmanager
 def ending_quietly(command: str) -> Iterator[None]:
-    """While it lasts SIGINT and SIGTERM end the process at once with 128 + n, unless somebody has taken them over or ignores them.
+    """While it lasts SIGINT, SIGTERM and SIGHUP end the process at once with 128 + n, unless somebody has taken them over or ignores them.
 
     Nothing is open yet that would have to be given back. Outside of the main thread it changes nothing.
 
@@ -33,7 +33,8 @@ def ending_quietly(command: str) -> Iterator[None]:
     """
     taken = {}
     with contextlib.suppress(ValueError):
-        for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+        defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+        for number, default in defaults.items():
             if signal.getsignal(number) is default:
                 taken[number] = signal.signal(number, _ending(command))
     try:

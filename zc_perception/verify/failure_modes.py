@@ -62,7 +62,7 @@ FAILURE_MODES = {
         'dmesg | grep axl; strace -f -e trace=ioctl -p PID; compare the ioctl numbers of driver and package (parameter axl_ioctls)',
     ),
     'imports_differ': FailureMode(
-        'buffers are imported again though the cache is on, or one import serves several frames though it is off',
+        'buffers are imported again though the cache is on, or one import serves several frames, or none, though it is off',
         'does the camera open new buffers while it runs (other inodes in every frame)? Otherwise look at parameter import_cache',
     ),
     'submits_differ': FailureMode(
@@ -76,6 +76,15 @@ FAILURE_MODES = {
     'was_mapped': FailureMode(
         'a program mapped frames for a moment',
         "find who by the events in trace.txt; a camera or consumer that calls map() on frames does this",
+    ),
+    'unseen_producer': FailureMode(
+        'frames come from a node that was not measured, so what it maps and copies is not known',
+        "measure all nodes of the pipeline: name the capture node's process with --pid, too, or leave --pid out; a node that has no frame "
+        'log says why in its own',
+    ),
+    'backing_memory': FailureMode(
+        "udmabuf makes frames of a memfd's pages, and a memfd of that size is in use: whoever maps it can read the frames unseen",
+        'end that program, or let the camera use another heap (dma_heap/system)',
     ),
     'copied': FailureMode(
         'pixels are copied: often a converter that sits in the pipeline because format, colour range, rate or size differ on its two sides',
@@ -94,7 +103,7 @@ FAILURE_MODES = {
         'lspci -vvv -d 1f9d:1100 | grep LnkSta must show Speed 8GT/s and Width x4; zc_doctor checks it',
     ),
     'lost_events': FailureMode(
-        "the kernel's trace lost events",
+        "the kernel's trace lost events, or has lines that nobody can read",
         'measure for a shorter time, or stop what else makes fences on this machine',
     ),
     'left_out': FailureMode('it was left out by --no-memmove-probe', 'run once more without this option'),

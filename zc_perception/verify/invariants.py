@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
+from zc_perception.observe.privileges import as_root
 from zc_perception.verify.check import Check, Findings
 from zc_perception.verify.evidence.attachments import History, event_history, polled_history
+from zc_perception.verify.evidence.backing_memory import UDMABUF
 from zc_perception.verify.evidence.kernel_event import KernelEvent
 from zc_perception.verify.evidence.kernel_recording import ATTACH, DETACH, FUNCTION, MMAP, VIDEO_MMAP
 from zc_perception.verify.evidence.memmove_probe import LARGE
@@ -39,7 +41,7 @@ def histories(seen: Observation) -> dict[int, History]:
 def attachments_are_recorded(seen: Observation) -> bool:
     """Whether every attachment of the window is known, with its buffer and device."""
     known = all(seen.event_sources.get(event, FUNCTION) != FUNCTION for event in (ATTACH, DETACH))
-    return known and seen.trace is not None and not seen.trace.lost
+    return known and seen.trace is not None and not seen.trace.gap
 
 
 def _frames(seen: Observation, findings: Findings) -> None:
@@ -162,17 +164,18 @@ def check_imports(seen: Observation, found: Mapping[int, History] | None = None)
     if seen.trace is None or not seen.snapshots:
         _unread(seen, findings, *(('trace',) if seen.trace is None else ()), *(() if seen.snapshots else ('bufinfo',)))
         if not findings.unknown:
-            findings.unknown.append(('the kernel was not watched', 'run as root'))
+            findings.unknown.append(('the kernel was not watched', as_root()))
     else:
         _bystanders(seen, findings)
         following = follow_imports(seen, histories(seen) if found is None else found)
         if following.unreadable:
             _unread(seen, findings, 'trace')
             findings.unknown.append((following.unreadable, _newer(seen)))
-        elif seen.trace.lost:
-            findings.unknown.append((f"the kernel's trace lost {seen.trace.lost} events", advice('lost_events')))
+        elif seen.trace.gap:
+            findings.unknown.append((seen.trace.gap, advice('lost_events')))
         else:
             findings.broken += following.problems()
+            findings.unknown += following.unknown()
             _counters(seen, findings)
     figures = following.figures() if following is not None else {}
     source = 'frame log, tracepoints axl_dmabuf_import, axl_dmabuf_release and axl_submit, bufinfo'
@@ -187,7 +190,8 @@ def check_copies(seen: Observation) -> Check:
         names = ', '.join(sorted({f'process {one.pid}' for one in seen.mappings}))
         findings.broken.append((f'frames are mapped by {names}', advice('mapped')))
     if (not seen.scans or seen.why('maps')) and not _unread(seen, findings, 'maps'):
-        findings.unknown.append(('no maps were read', 'run as root'))
+        findings.unknown.append(('no maps were read', as_root()))
+    _unwatched(seen, findings)
     mapped = _mmap_events(seen, findings)
     _large_copies(seen, findings)
     booked = _booked_copies(seen.nodes, findings)
@@ -212,11 +216,23 @@ def check_copies(seen: Observation) -> Check:
     return findings.conclude('I4', 'no frame is mapped or copied by a CPU', source, figures)
 
 
+def _unwatched(seen: Observation, findings: Findings) -> None:
+    """What may touch frames and was not looked at: nodes that make them, and the memory below udmabuf."""
+    unseen = seen.unseen_frames()
+    if unseen and any(node.role == CAPTURE for node in seen.nodes):
+        told = ', '.join(f'{count} frames of {node}' for node, count in unseen.items())
+        findings.unknown.append((f'{told} come from a node that is not seen', advice('unseen_producer')))
+    made = any(seen.exporters.get(inode) == UDMABUF for _, record in seen.all_submitted() for inode in record.inodes)
+    if made and seen.backing:
+        told = f"udmabuf's frames may be read through memory of their size: {'; '.join(seen.backing[:_SHOWN])}"
+        findings.unknown.append((told, advice('backing_memory')))
+
+
 def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
     """Of frames, in the window."""
     if seen.trace is None:
         _unread(seen, findings, 'trace')
-        findings.unknown.append(('mappings that come and go were not recorded', 'run as root'))
+        findings.unknown.append(('mappings that come and go were not recorded', as_root()))
         return []
     inside = [event for event in seen.trace.named(MMAP, VIDEO_MMAP) if seen.within(event.time_ns)]
     found = []
@@ -226,29 +242,34 @@ def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
             found.append(event)
         elif event.name == MMAP and event.inode < 0 and by_node:
             findings.unknown.append(('a node mapped a dma-buf, and this kernel does not tell which', _newer(seen)))
-        elif event.name == VIDEO_MMAP and (event.number('rdev') in seen.camera_rdevs or ('rdev' not in event.fields and by_node)):
+        elif event.name == VIDEO_MMAP and (event.number('rdev') in seen.camera_rdevs or (by_node and not _is_other(event, seen))):
             found.append(event)
     if found:
         findings.broken.append((f'frames were mapped {len(found)} times', advice('was_mapped')))
-    if MMAP not in seen.event_sources or (VIDEO_MMAP not in seen.event_sources and seen.camera_rdevs):
+    if MMAP not in seen.event_sources or (VIDEO_MMAP not in seen.event_sources and (seen.camera_rdevs or seen.lost_cameras)):
         _unread(seen, findings, 'trace')
         findings.unknown.append(('mappings that come and go were not recorded', _newer(seen)))
-    elif seen.trace.lost:
-        findings.unknown.append((f"the kernel's trace lost {seen.trace.lost} events", advice('lost_events')))
+    elif seen.trace.gap:
+        findings.unknown.append((seen.trace.gap, advice('lost_events')))
     return found
+
+
+def _is_other(event: KernelEvent, seen: Observation) -> bool:
+    """Whether a video device is known to be none of the nodes' cameras."""
+    return 'rdev' in event.fields and bool(seen.camera_rdevs) and not seen.lost_cameras
 
 
 def _large_copies(seen: Observation, findings: Findings) -> None:
     if seen.copies is None:
         _unread(seen, findings, 'memmove')
-        findings.unknown.append(('large copies of the C library were not counted', '' if seen.why('memmove') else 'run as root'))
+        findings.unknown.append(('large copies of the C library were not counted', '' if seen.why('memmove') else as_root()))
         return
     _unread(seen, findings, 'memmove')
     for copy in seen.copies[:_SHOWN]:
         place = 'out of a frame' if copy.from_frame else f'of {LARGE} bytes or more'
         findings.broken.append((f'process {copy.pid} made {copy.count} copies {place}, of {copy.size} bytes', advice('copied')))
-    if seen.trace is not None and seen.trace.lost and not seen.copies:
-        findings.unknown.append((f"the kernel's trace lost {seen.trace.lost} events", advice('lost_events')))
+    if seen.trace is not None and seen.trace.gap and not seen.copies:
+        findings.unknown.append((seen.trace.gap, advice('lost_events')))
 
 
 def _booked_copies(nodes: Sequence[NodeView], findings: Findings) -> dict[str, int]:

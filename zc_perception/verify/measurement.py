@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 from zc_perception.observe.frame_log_layout import RecordKind
 from zc_perception.observe.frame_log_reading import FrameLogReader
 from zc_perception.verify.evidence.attachments import Snapshot
+from zc_perception.verify.evidence.backing_memory import UDMABUF, find_memfds
 from zc_perception.verify.evidence.buffer_statistics import SYSFS, read_buffer_statistics
 from zc_perception.verify.evidence.bufinfo import DEBUGFS, read_bufinfo
-from zc_perception.verify.evidence.fdinfo import DMABUF, MEMFD, read_holders
+from zc_perception.verify.evidence.fdinfo import DMABUF, read_holders
 from zc_perception.verify.evidence.kernel_event import Trace
 from zc_perception.verify.evidence.kernel_recording import FUNCTION, MMAP, KernelRecording, open_recording
 from zc_perception.verify.evidence.mappings import FrameMemory, Mapping, scan_maps
@@ -25,7 +24,8 @@ from zc_perception.verify.evidence.processes import PROC, NodeThreads
 from zc_perception.verify.evidence.sampling import Sampler, Samples, open_sampler
 from zc_perception.verify.evidence.tracefs import TRACING, remove_leftovers
 from zc_perception.verify.evidence.unreadable import Unreadable
-from zc_perception.verify.observation import CAPTURE, Observation
+from zc_perception.verify.frame_places import Cameras, identities_of, memory_of
+from zc_perception.verify.observation import Observation
 from zc_perception.verify.sorting import copies_of, shares_of
 from zc_perception.verify.watched_node import WatchedNode
 
@@ -85,6 +85,10 @@ class Measurement:
         self._snapshots: list[Snapshot] = []
         self._exporters: dict[int, str] = {}
         self._identities: dict[tuple[int, int], str] = {}
+        self._sizes: dict[int, int] = {}
+        self._cameras = Cameras(self.roots.proc)
+        self._backing: dict[str, None] = {}
+        self._meanwhile: Callable[[], object] = lambda: None
         self._mappings: dict[tuple[int, int, int], Mapping] = {}
         self._scans = 0
         self._next_scan = 0.0
@@ -133,7 +137,10 @@ class Measurement:
         if one not in told:
             told.append(one)
 
-    def watch(self, logs: Sequence[FrameLogReader], seconds: float, frames: int, wait: Wait, more: Callable[[], bool]) -> Ending:
+    def watch(
+        self, logs: Sequence[FrameLogReader], seconds: float, frames: int, wait: Wait, more: Callable[[], bool],
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> Ending:  # fmt: skip
         """Measure; why it ended.
 
         The window goes on a moment, until the first node has rewritten its facts: counters and what is seen from outside end together.
@@ -143,7 +150,9 @@ class Measurement:
         :param frames: until so many frames were processed; 0: no matter.
         :param wait: waits so many seconds; true: somebody wants it to end.
         :param more: whether the nodes are still there.
+        :param meanwhile: called about once a second, and at both ends of the window.
         """
+        self._meanwhile = meanwhile
         self._nodes = [WatchedNode(log) for log in logs]
         for log in logs:
             self._threads.add(log.pid)
@@ -177,7 +186,7 @@ class Measurement:
         self._look(everything=True)
         self._wait_for_facts(wait, all, self._expect_facts())
         for node in self._nodes:
-            node.before = node.log.facts()
+            node.begin()
         self._cpu_s = time.process_time()
         self._start_ns = time.monotonic_ns()
 
@@ -267,6 +276,7 @@ class Measurement:
             self._threads.look()
             self._look_at_buffers(everything)
             self._look_at_maps(everything)
+            self._meanwhile()
             ended = time.monotonic()
             self._next_scan = ended + max(_LOOK_PERIOD_S, (ended - began) / _LOOK_SHARE)
 
@@ -278,14 +288,9 @@ class Measurement:
         else:
             self._snapshots.append(Snapshot(start, time.monotonic_ns(), objects))
             self._exporters |= {inode: one.exporter for inode, one in objects.items()}
-        if everything or not self._frame_identities() <= set(self._identities):
+            self._sizes |= {inode: one.size for inode, one in objects.items()}
+        if everything or not identities_of(self._nodes) <= set(self._identities):
             self._look_at_descriptors()
-
-    def _frame_identities(self) -> set[tuple[int, int]]:
-        found = {(record.st_dev, inode) for node in self._nodes for record in node.records for inode in record.inodes}
-        for node in self._nodes:
-            found |= {(int(device), int(inode)) for device, inode in (node.before or node.facts()).get('pool', ())}
-        return found
 
     def _look_at_descriptors(self) -> None:
         """Which of the nodes' buffers are dma-bufs, and whose."""
@@ -293,6 +298,7 @@ class Measurement:
         for one in holders.unreadable:
             self._say('exporters', one)
         self._identities |= {(one.device, one.inode): one.kind for one in holders.held}
+        self._sizes |= {one.inode: one.size for one in holders.held if one.kind == DMABUF}
         self._exporters |= {inode: name for inode, name in holders.exporters().items() if inode not in self._exporters}
         known = self._exporters.keys()
         if any(kind == DMABUF and inode not in known for (_, inode), kind in self._identities.items()):
@@ -303,23 +309,14 @@ class Measurement:
                 self._exporters |= {inode: one.exporter for inode, one in statistics.items() if inode not in known}
 
     def _memory(self) -> FrameMemory:
-        frames = self._frame_identities()
-        cameras = {word for facts in self._facts(CAPTURE) for word in str(facts.get('device', '')).split()[:1] if word.startswith('/dev/')}
-        real = {os.path.realpath(path) for path in cameras}
-        # What nobody holds any more may have been either.
-        dmabufs = frozenset(inode for device, inode in frames if self._identities.get((device, inode)) != MEMFD)
-        memfds = frozenset(identity for identity in frames if self._identities.get(identity) != DMABUF)
-        return FrameMemory(dmabufs, memfds, frozenset(cameras | real))
-
-    def _facts(self, role: str) -> Iterator[dict[str, Any]]:
-        for node in self._nodes:
-            if node.log.role == role:
-                yield node.facts()
+        self._cameras.look(self._nodes)
+        return memory_of(self._nodes, self._identities, self._cameras)
 
     def _look_at_maps(self, everybody: bool) -> None:
         """Of all processes; between begin and end only of the nodes, where an event tells of everybody's new mappings."""
         pids = None if everybody or not self._mappings_are_recorded() else self._threads.pids
-        scan = scan_maps(self._memory(), pids, self.roots.proc, skip=(os.getpid(),))
+        memory = self._memory()
+        scan = scan_maps(memory, pids, self.roots.proc, skip=(os.getpid(),))
         self._scans += pids is None
         for one in scan.unreadable:
             self._say('maps', one)
@@ -328,6 +325,9 @@ class Measurement:
         if self._probe is not None and self._mappings:
             own = [mapping for mapping in self._mappings.values() if mapping.pid in set(self._threads.pids)]
             self._probe.watch_sources(own)
+        made = {self._sizes[inode] for inode in memory.dmabufs if self._exporters.get(inode) == UDMABUF and inode in self._sizes}
+        if made:
+            self._backing |= dict.fromkeys(find_memfds(made, pids, self.roots.proc, (os.getpid(),), memory.memfds))
 
     def _mappings_are_recorded(self) -> bool:
         return self._recording is not None and self._recording.sources.get(MMAP, FUNCTION) != FUNCTION
@@ -343,7 +343,7 @@ class Measurement:
 
     def observation(self) -> Observation:
         """What was seen."""
-        memory = self._memory()
+        memory = memory_of(self._nodes, self._identities, self._cameras)
         process_of = self._threads.processes()
         copies = None
         if self._probe is not None and self._trace is not None and self._probe.functions:
@@ -358,20 +358,13 @@ class Measurement:
             self._say('memmove', one)
         if not self._with_probe:
             self._say('memmove', Unreadable('memmove probe', 'left out by --no-memmove-probe', 'run once more without this option'))
+        views = tuple(node.view() for node in self._nodes)
+        for one in (wrong for node in self._nodes for wrong in node.unreadable):
+            self._say('frame log', one)
         return Observation(
-            self._start_ns, self._end_ns, tuple(node.view() for node in self._nodes), tuple(self._snapshots), self._trace,
+            self._start_ns, self._end_ns, views, tuple(self._snapshots), self._trace,
             dict(self._recording.sources) if self._recording is not None else {}, process_of, dict(self._exporters), memory.dmabufs,
-            memory.memfds, camera_numbers(memory.cameras), tuple(self._mappings.values()), self._scans, copies, shares,
+            memory.memfds, frozenset(self._cameras.numbers), tuple(self._mappings.values()), self._scans, copies, shares,
             {topic: tuple(told) for topic, told in self._unreadable.items()},
-            self._probe.calls if self._probe is not None else 0, self._cpu_s,
+            self._probe.calls if self._probe is not None else 0, self._cpu_s, self._cameras.lost, tuple(self._backing),
         )  # fmt: skip
-
-
-def camera_numbers(paths: Collection[str]) -> frozenset[int]:
-    """The device numbers of video devices, as the kernel has them within itself (12 bits major, 20 bits minor)."""
-    found = set()
-    for path in paths:
-        with contextlib.suppress(OSError):
-            number = os.stat(path).st_rdev
-            found.add(os.major(number) << 20 | os.minor(number))
-    return frozenset(found)

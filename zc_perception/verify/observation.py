@@ -125,6 +125,8 @@ class Observation:
         be read.
     :ivar copy_calls: calls of memmove and memcpy that the probes met, of any size and process.
     :ivar own_cpu_s: CPU time that watching took.
+    :ivar lost_cameras: paths of cameras whose number could not be found.
+    :ivar backing: memfds that may be those that udmabuf's frames are made of, and who has them: lines.
     """
 
     start_ns: int
@@ -145,6 +147,8 @@ class Observation:
     unreadable: Mapping[str, Sequence[Unreadable]] = field(default_factory=dict)
     copy_calls: int = 0
     own_cpu_s: float = 0.0
+    lost_cameras: frozenset[str] = frozenset()
+    backing: Sequence[str] = ()
 
     def within(self, time_ns: int) -> bool:
         """Whether a moment lies in the window."""
@@ -163,6 +167,19 @@ class Observation:
     def all_submitted(self) -> list[tuple[NodeView, FrameRecord]]:
         """Of all nodes."""
         return [(node, record) for node in self.inference_nodes() for record in self.submitted(node)]
+
+    def unseen_frames(self) -> dict[str, int]:
+        """How many frames of each inference node come from no capture node that is watched: their buffers are in no pool of these, and
+        in no record. What was published before the window doesn't count: its pool may be gone."""
+        captures = [node for node in self.nodes if node.role == CAPTURE]
+        known = {(record.st_dev, inode) for node in captures for record in node.records for inode in record.inodes}
+        known |= {(device, inode) for node in captures for facts in (node.before, node.after) for device, inode in facts.get('pool', ())}
+        found: dict[str, int] = {}
+        for node in self.inference_nodes():
+            late = [one for one in self.submitted(node) if (one.published_ns or one.received_ns or one.submitted_ns) >= self.start_ns]
+            if count := sum(any((one.st_dev, inode) not in known for inode in one.inodes) for one in late):
+                found[str(node)] = count
+        return found
 
     def frame_inodes(self) -> set[int]:
         """Of the frames that any node was done with in the window."""

@@ -111,7 +111,7 @@ def write_result(result: Result, folder: Path) -> Path:
     """Write ``result.json``, whole or not at all."""
     path = folder / RESULT
     temporary = folder / f'.{RESULT}.{os.getpid()}'
-    temporary.write_text(json.dumps(result.as_json(), indent=1) + '\n', encoding='utf-8')
+    temporary.write_text(json.dumps(result.as_json(), indent=1, allow_nan=False) + '\n', encoding='utf-8')
     temporary.replace(path)
     return path
 

@@ -10,6 +10,8 @@ import sys
 from types import FrameType
 from typing import TextIO
 
+from zc_perception.errors import printable
+
 
 class Interrupted(Exception):
     """A signal came before anything was measured.
@@ -28,7 +30,9 @@ class Interrupted(Exception):
 
 
 class Stop:
-    """SIGINT and SIGTERM end the measurement, not the program: what was set up is taken down, what was seen is judged.
+    """SIGINT, SIGTERM and SIGHUP end the measurement, not the program: what was set up is taken down, what was seen is judged.
+
+    A SIGHUP that is ignored, as under nohup, stays so.
 
     :ivar number: the signal that came; 0: none.
     """
@@ -39,7 +43,8 @@ class Stop:
         self.number = 0
 
     def __enter__(self) -> Stop:
-        self._before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        hangup = (signal.SIGHUP,) if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else ()
+        self._before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM, *hangup)}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -71,7 +76,10 @@ class Stop:
 
 
 class Say:
-    """Prints, unless it is to be quiet. Whoever reads may have read enough: that ends no measurement."""
+    """Prints, unless it is to be quiet, one line for each text: names that others chose forge none, see :func:`printable`.
+
+    Whoever reads may have read enough: that ends no measurement.
+    """
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
@@ -92,7 +100,8 @@ class Say:
 
 def _print(text: str, stream: TextIO) -> None:
     try:
-        print(text, file=stream, flush=True)
+        encoding = stream.encoding or 'utf-8'
+        print(printable(text).encode(encoding, 'backslashreplace').decode(encoding), file=stream, flush=True)
     except OSError:
         # What is still in its buffer goes nowhere, or Python would complain of it at the end.
         with contextlib.suppress(OSError, ValueError), open(os.devnull, 'w', encoding='ascii') as nowhere:

@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,15 +24,17 @@ from zc_perception.verify.document_keys import document_keys, notes
 from zc_perception.verify.evidence.unreadable import Unreadable
 from zc_perception.verify.invariants import KNOWN_EXPORTERS, all_checks
 from zc_perception.verify.measurement import Ending, Measurement, Roots
+from zc_perception.verify.newcomers import Newcomers
 from zc_perception.verify.observation import Observation
 from zc_perception.verify.result import EXIT_NOT_MEASURED, EXIT_USAGE, RESULT, Result, verdict, write_result
 from zc_perception.verify.terminal import Interrupted, Say, Stop
-from zc_perception.verify.workload import Command, absent, describe, hidden_logs, newcomers, running_nodes, wait_for_frames
+from zc_perception.verify.workload import Command, absent, describe, hidden_logs, running_nodes, wait_for_frames
 
-TRACE, TIMELINE, PICTURE, LOG = 'trace.txt', 'timeline.json', 'timeline.png', 'command.log'
+TRACE, TIMELINE, PICTURE, LOG, ERROR = 'trace.txt', 'timeline.json', 'timeline.png', 'command.log', 'traceback.txt'
 _DESCRIPTION = 'Are the four invariants kept by the nodes that run, or by those that a command starts?'
-_EPILOG = """exit status: 0 all four were measured and hold; 1 all were measured, and one does not hold; 3 not all could be measured;
-2 wrong use, or there is no node to measure; 128 + n: signal n came before anything was measured. Everything is measured only as root."""
+_EPILOG = """exit status: 0 all four were measured and hold; 1 all were measured, and one does not hold; 3 not all could be measured, or
+zc_verify itself failed; 2 wrong use, or there is no node to measure; 128 + n: signal n came before anything was measured. Everything is
+measured only as root."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -96,7 +99,7 @@ def _unreadable(found: FoundFrameLogs, arguments: argparse.Namespace, command: C
 
 def _measure(arguments: argparse.Namespace, stop: Stop, say: Say) -> Result:
     arguments.output.mkdir(parents=True, exist_ok=True)
-    for name in (RESULT, TRACE, TIMELINE, PICTURE):
+    for name in (RESULT, TRACE, TIMELINE, PICTURE, ERROR):
         (arguments.output / name).unlink(missing_ok=True)
     with Measurement(Roots(), memmove_probe=not arguments.no_memmove_probe, sampling=not arguments.no_sampling) as measurement:
         for name in measurement.leftovers:
@@ -111,11 +114,15 @@ def _measure(arguments: argparse.Namespace, stop: Stop, say: Say) -> Result:
             with contextlib.suppress(OSError):
                 os.nice(10)  # after the command was started, which would inherit it
             running = functools.partial(_still_run, found, command)
-            ending = measurement.watch(found, arguments.seconds, arguments.frames, stop.wait, running)
+            newcomers = Newcomers(found, arguments.pid, command)
+            ending = measurement.watch(found, arguments.seconds, arguments.frames, stop.wait, running, newcomers.look)
             seen = measurement.observation()
-            if hidden:
-                seen = replace(seen, unreadable={**seen.unreadable, 'frame log': hidden})
-            told = [*_cut_short(ending, seen, arguments, stop, command), *_newcomers(found, seen, arguments, command), *notes(seen)]
+            unread = [*hidden, *seen.why('frame log'), *newcomers.unreadable(seen.end_ns)]
+            for one in unread[len(hidden) :]:
+                say(f'not measured: {one}')
+            if unread:
+                seen = replace(seen, unreadable={**seen.unreadable, 'frame log': unread})
+            told = [*_cut_short(ending, seen, arguments, stop, command), *notes(seen)]
             say(f'measured {len(seen.all_submitted())} frames')
         text = measurement.trace_text()
         measurement.close()
@@ -155,11 +162,6 @@ def _cut_short(
         yield f'the measurement ended {after}: no node was left'
 
 
-def _newcomers(found: FoundFrameLogs, seen: Observation, arguments: argparse.Namespace, command: Command | None) -> Iterator[str]:
-    for line in newcomers(found, seen.end_ns, arguments.pid, command):
-        yield f'{line} began while others were measured and was not looked at; measure once more'
-
-
 def _write_timeline(seen: Observation, folder: Path) -> dict[str, Any]:
     from zc_perception.observe.timeline import NodeTrack, build_timeline
 
@@ -169,18 +171,18 @@ def _write_timeline(seen: Observation, folder: Path) -> dict[str, Any]:
     ]
     events = [event for event in seen.trace.events if seen.within(event.time_ns)] if seen.trace is not None else []
     timeline = build_timeline(tracks, events)
-    (folder / TIMELINE).write_text(json.dumps(timeline), encoding='utf-8')
+    (folder / TIMELINE).write_text(json.dumps(timeline, allow_nan=False), encoding='utf-8')
     return timeline
 
 
 def _draw(timeline: dict[str, Any], folder: Path, say: Say) -> bool:
-    """At the very end: it needs OpenCV."""
+    """At the very end: it needs OpenCV. What goes wrong there changes no verdict."""
     try:
         from zc_perception.observe.timeline_picture import draw_timeline
 
         draw_timeline(timeline, folder / PICTURE)
-    except (ImportError, ValueError) as error:
-        say(f'no {PICTURE}: {error}')
+    except Exception as error:
+        say(f'no {PICTURE}: {type(error).__name__}: {error}')
         return False
     return True
 
@@ -195,6 +197,20 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigError(f'--wait is {arguments.wait:g}, outside of 1..86400; 60 is a good start')
     if arguments.command and arguments.pid:
         raise ConfigError('--pid names running nodes and a command starts new ones; give one of both')
+
+
+def _failed(error: Exception, folder: Path, say: Say) -> int:
+    """What nobody foresaw is no verdict. The exit status."""
+    path = folder / ERROR
+    told = f'zc_verify itself failed, so nothing is measured: {type(error).__name__}: {error}'
+    text = ''.join(traceback.format_exception(error))
+    try:
+        path.write_text(text, encoding='utf-8', errors='backslashreplace')
+    except OSError:
+        say.error(f'{told}; please report it with this: {text}')
+    else:
+        say.error(f'{told}; please report it with {path}')
+    return EXIT_NOT_MEASURED
 
 
 def run(words: Sequence[str] | None = None) -> int:
@@ -214,6 +230,8 @@ def run(words: Sequence[str] | None = None) -> int:
     except OSError as error:
         say.error(f'{error}; choose a folder that can be written with --output')
         return EXIT_USAGE
+    except Exception as error:
+        return _failed(error, arguments.output, say)
     lines = verdict(result)
     for line in lines[:-1]:
         say(line)

@@ -7,6 +7,8 @@ from typing import Any
 
 from zc_perception.observe.frame_log_layout import FrameRecord
 from zc_perception.observe.frame_log_reading import FrameLogReader
+from zc_perception.verify.evidence.unreadable import Unreadable
+from zc_perception.verify.node_facts import check_facts
 from zc_perception.verify.observation import INFERENCE, NodeView
 
 _RECENT = 32
@@ -15,7 +17,7 @@ _RECENT = 32
 class WatchedNode:
     """Facts are rewritten once a second, so those of a moment are the next ones: ask for them with :meth:`expect_facts`, and wait.
 
-    :ivar before: facts of the window's begin.
+    :ivar before: facts of the window's begin; see :meth:`begin`.
     :ivar records: those that were read so far.
     """
 
@@ -29,12 +31,22 @@ class WatchedNode:
         self._written = 0
         self._ended_ns = 0
         self._described = True
+        self._wrong: dict[str, None] = {}
 
     def read(self) -> None:
         """Its new records, and whether it is still there."""
         self.records += self.log.read()
         if not self._ended_ns and self._after is None and not self.log.alive:
             self._ended_ns = time.monotonic_ns()
+
+    def begin(self) -> None:
+        """The window begins: what it says now is from before."""
+        self.before = self._checked(self.log.facts())
+
+    def _checked(self, facts: dict[str, Any]) -> dict[str, Any]:
+        good, wrong = check_facts(facts)
+        self._wrong |= dict.fromkeys(wrong)
+        return good
 
     def expect_facts(self) -> None:
         """From now on."""
@@ -69,8 +81,15 @@ class WatchedNode:
         self._after = self._old if self._new is None else self._new
 
     def facts(self) -> dict[str, Any]:
-        """The latest ones of the window."""
-        return self.log.facts() if self._after is None else self._after
+        """The latest ones of the window, without those that are in a wrong form: see :attr:`unreadable`."""
+        return self._checked(self.log.facts() if self._after is None else self._after)
+
+    @property
+    def unreadable(self) -> list[Unreadable]:
+        """What it said in a wrong form so far."""
+        source = f'frame log of {self.log.node} (process {self.log.pid})'
+        step = 'end that program, or use its version of the package; or name the nodes to be measured with --pid'
+        return [Unreadable(source, wrong, step) for wrong in self._wrong]
 
     def view(self) -> NodeView:
         """What was seen of it."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from zc_perception.errors import ConfigError
 from zc_perception.observe.frame_log_reading import FoundFrameLogs, FrameLogReader, UnreadableProcess, find_frame_logs
+from zc_perception.verify.descendants import Descendants, process_state
 from zc_perception.verify.evidence.processes import PROC, all_pids, command_name
 from zc_perception.verify.evidence.unreadable import Unreadable
 from zc_perception.verify.observation import INFERENCE
@@ -20,6 +21,8 @@ _MARK = 'ZC_VERIFY_COMMAND'
 _POLL_S = 0.25
 #: Frames of each inference node before a command counts as running.
 _FLOWING = 5
+#: No further node for so long: those of a launch file don't begin all at once.
+_SETTLED_S = 2.0
 _PATIENCE_S = (15.0, 5.0, 5.0)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 _LOOK_S = 0.05
@@ -30,7 +33,8 @@ _NAMED = 4
 class Command:
     """A command in a session of its own, so that a Ctrl-C of the terminal does not reach it before it has been measured.
 
-    What it starts is known by a variable in the environment that it inherits: a launch system puts processes into other sessions.
+    What it starts is known by being its descendant, orphans too, and by a variable in the environment that it inherits: a launch system
+    puts processes into other sessions, and a program like sudo gives them another environment.
     """
 
     def __init__(self, words: Sequence[str], output: Path) -> None:
@@ -38,27 +42,26 @@ class Command:
         self._mark = f'{_MARK}={os.getpid()}-{time.monotonic_ns()}'.encode()
         name, _, value = self._mark.decode().partition('=')
         self._output = output.open('wb')
+        self._descendants = Descendants()
         try:
             self._process = subprocess.Popen(
                 self.words, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True,
                 env={**os.environ, name: value},
             )  # fmt: skip
         except OSError as error:
+            self._descendants.close()
             self._output.close()
             raise ConfigError(f'the command {self.words[0]!r} cannot be started: {error.strerror}; give one that is in PATH') from error
 
     def started(self, pid: int, proc: Path = PROC) -> bool:
         """Whether a process is the command or was started by it, and has not ended."""
-        try:
-            state, _, _, session = (proc / str(pid) / 'stat').read_text(errors='replace').rpartition(')')[2].split()[:4]
-        except (OSError, ValueError):
-            return False
-        if state in 'ZX':
+        state = process_state(pid, proc)
+        if state is None or state.ended:
             return False
         with contextlib.suppress(OSError):
             if self._mark in (proc / str(pid) / 'environ').read_bytes().split(b'\0'):
                 return True
-        return session == str(self._process.pid)
+        return state.session == self._process.pid or self._descendants.has(pid, proc)
 
     @property
     def ended(self) -> bool:
@@ -81,6 +84,8 @@ class Command:
             except subprocess.TimeoutExpired:
                 continue
         self._end_rest()
+        self._descendants.reap(self._process.pid)
+        self._descendants.close()
         self._output.close()
         return self._process.returncode if self._process.returncode is not None else -signal.SIGKILL
 
@@ -114,45 +119,33 @@ def running_nodes(pids: Collection[int] | None, proc: Path = PROC) -> FoundFrame
 
 
 def wait_for_frames(command: Command, seconds: float, wait: Callable[[float], bool], proc: Path = PROC) -> FoundFrameLogs:
-    """The nodes that a command started, once frames flow through all that infer; after *seconds* those that there are."""
+    """The nodes that a command started, once no more of them begin and frames flow through all that infer; after *seconds* those that
+    there are."""
     known: dict[tuple[int, str, int], FrameLogReader] = {}
     unreadable: tuple[UnreadableProcess, ...] = ()
     deadline = time.monotonic() + seconds
+    settled = 0.0
     while time.monotonic() < deadline and not command.ended:
         if wait(_POLL_S):
             break
-        fresh = False
         logs = find_frame_logs(proc)
         unreadable = tuple(one for one in logs.unreadable if command.started(one.pid, proc))
         for log in logs:
-            identity = _identity(log)
+            identity = identity_of(log)
             if identity in known or not command.started(log.pid, proc):
                 log.close()
             else:
                 known[identity] = log
-                fresh = True
+                settled = time.monotonic() + _SETTLED_S
         inferring = [log for log in known.values() if log.role == INFERENCE]
-        if inferring and not fresh and all(log.written >= _FLOWING for log in inferring):
+        if inferring and time.monotonic() >= settled and all(log.written >= _FLOWING for log in inferring):
             break
     return FoundFrameLogs(sorted(known.values(), key=lambda log: (log.pid, log.node)), unreadable)
 
 
-def _identity(log: FrameLogReader) -> tuple[int, str, int]:
+def identity_of(log: FrameLogReader) -> tuple[int, str, int]:
+    """Tells the logs of a machine apart, also those that a node had one after the other."""
     return log.pid, log.node, log.started_ns
-
-
-def newcomers(
-    known: Collection[FrameLogReader], until_ns: int, pids: Collection[int] | None, command: Command | None, proc: Path = PROC
-) -> list[str]:
-    """Nodes that began after those were looked for which are *known*: a line for each.
-
-    :param until_ns: and before this, CLOCK_MONOTONIC.
-    :param pids: of these processes; ``None``: of all, or of those that the command started.
-    """
-    old = {_identity(log) for log in known}
-    with find_frame_logs(proc, pids) as logs:
-        fresh = [log for log in logs if _identity(log) not in old and log.started_ns <= until_ns and log.alive]
-        return [describe(log) for log in fresh if command is None or command.started(log.pid, proc)]
 
 
 def absent(found: FoundFrameLogs, pids: Collection[int], proc: Path = PROC) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import rclpy
 from rclpy.node import Node
+from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
 
 from zc_perception.frame import Frame
@@ -22,6 +23,7 @@ from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.ledger import CopyLedger
+from zc_perception.nodes.inference import InferenceNode
 from zc_perception.npu.accelerator import ImportHandle
 from zc_perception.npu.axl.abi import ImportFlags
 from zc_perception.npu.axl.accelerator import AxlAccelerator
@@ -194,6 +196,50 @@ def _submit_an_old_decoy(running: RunningGraph) -> Iterator[None]:
 
 
 @contextmanager
+def _without_a_cache(running: RunningGraph) -> Iterator[None]:
+    """As it should be, too: the parameter was turned off."""
+    node = running.graph.inference
+    node.set_parameters([Parameter('import_cache', value=False)])
+    assert not node.parameters['import_cache']
+    try:
+        yield
+    finally:
+        node.set_parameters([Parameter('import_cache', value=True)])
+
+
+@contextmanager
+def _import_twice(running: RunningGraph) -> Iterator[None]:
+    """Without a cache each frame is imported, run and given back, and once more for nothing."""
+
+    def choose(npu: AxlAccelerator, frame: Frame) -> ImportHandle:
+        layout, buffers = frame.data.layout, frame.data.buffers
+        npu._device.release_import(npu._import(layout, buffers))
+        return ImportHandle(npu._import(layout, buffers), cached=False)
+
+    with _without_a_cache(running), _importing(running, choose):
+        yield
+
+
+@contextmanager
+def _second_node(running: RunningGraph) -> Iterator[None]:
+    """As it should be: one more inference node in this process, with an open file of the card, handles and job numbers of its own."""
+    first = running.graph.inference
+    names = ('accelerator', 'model', 'import_cache', 'in_flight', 'keep_all')
+    node = InferenceNode(
+        context=first.context, cli_args=['--ros-args', '-r', '__node:=second', '-r', 'detections:=second_detections'],
+        parameter_overrides=[Parameter(name, value=first.parameters[name]) for name in names],
+    )  # fmt: skip
+    try:
+        running.add_node(node)
+        node.start()
+        assert wait(lambda: node.processed > 3, 60), 'the second node got no frame'
+        yield
+    finally:
+        node.stop()
+        node.destroy_node()
+
+
+@contextmanager
 def _nothing(running: RunningGraph, spectator: Spectator) -> Iterator[None]:
     yield
 
@@ -207,6 +253,9 @@ SABOTAGES: dict[str, Saboteur] = {
     'copies_with_numpy': lambda running, spectator: _spectator_that(_copy_with_numpy, spectator),
     'copies_row_by_row': lambda running, spectator: _copying_rows(spectator),
     'submits_an_old_decoy': lambda running, spectator: _submit_an_old_decoy(running),
+    'without_a_cache': lambda running, spectator: _without_a_cache(running),
+    'imports_twice': lambda running, spectator: _import_twice(running),
+    'second_node': lambda running, spectator: _second_node(running),
     'imports_decoys_alone': lambda running, spectator: _import_decoys_alone(running),
     'maps': lambda running, spectator: _spectator_that(_map, spectator),
 }

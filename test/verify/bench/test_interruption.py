@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from verify.command_kit import ENDING
 
-from zc_perception.verify.bench.interruption import Interruption
+from zc_perception.verify.bench.interruption import Interrupted, Interruption, interruptible
 
-NUMBERS = (signal.SIGINT, signal.SIGTERM)
 Start = Callable[..., 'subprocess.Popen[str]']
 PIPELINE = ('pipeline', '--repetitions', '1')
 EIGHT_CAMERAS = ('pipeline', '/zc_bench/test', '8', '640', '480', '30', '2')
@@ -74,7 +74,28 @@ def test_what_is_built_up_is_whole_before_it_comes(interruption: Interruption) -
         interruption.handle(15, None)
 
 
-@pytest.mark.parametrize('number', NUMBERS)
+@pytest.mark.parametrize('number', ENDING)
+def test_each_signal_is_an_exception_of_the_work(number: signal.Signals) -> None:
+    before = signal.signal(number, lambda *_: None)
+    try:
+        with pytest.raises(Interrupted) as caught, interruptible():
+            os.kill(os.getpid(), number)
+            time.sleep(0.1)
+    finally:
+        signal.signal(number, before)
+    assert caught.value.exit_code == 128 + number
+
+
+def test_a_hangup_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize('number', ENDING)
 @pytest.mark.parametrize('module', ['zc_perception.verify.bench.program', 'numpy'])
 def test_the_first_moments_end_without_a_traceback(module: str, number: signal.Signals) -> None:
     command = [sys.executable, '-c', ON_IMPORT, module, str(int(number)), 'decode', '--repetitions', '1', '--frames', '1']

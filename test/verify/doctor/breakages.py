@@ -141,6 +141,23 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
         all_of(write('sys/module/udmabuf/parameters/size_limit_mb', '1'), capture(heap='udmabuf', width=1920, height=1080)),
         {('memory.udmabuf_limits', ''): 'fail', ('cameras.configured', CAPTURE): 'fail'},
     ),
+    'participants with more than udmabuf gives': (
+        all_of(write('sys/module/udmabuf/parameters/size_limit_mb', '16'),
+               capture(heap='udmabuf', participants=['recorder: NV12; stride_align=65536'])),
+        {('memory.udmabuf_limits', ''): 'fail'},
+    ),
+    'participants with more than CMA has': (
+        capture(camera='synthetic', memory='auto', width=1920, height=1080, participants=['recorder: NV12; stride_align=4096; slots=40']),
+        {('memory.cma_pool', ''): 'fail'},
+    ),
+    'participants that hold more than the driver has': (capture(participants=['a: any; slots=40']), {('memory.cma_pool', ''): 'fail'}),
+    'participants that do not agree': (
+        capture(camera='synthetic', memory='auto', participants=['a: YUYV']), {('memory.cma_pool', ''): 'fail'},
+    ),
+    'participants that are none': (capture(participants=['a']), {('memory.cma_pool', ''): 'fail'}),
+    'inference that holds more than the driver has': (
+        all_of(capture(participants=['a: any; slots=26']), inference(in_flight=8)), {('memory.cma_pool', ''): 'fail'},
+    ),
     'CMA smaller than the pool': (write('proc/meminfo', 'CmaTotal: 2048 kB\nCmaFree: 2048 kB\n'), {('memory.cma_pool', ''): 'fail'}),
     'CMA used up': (write('proc/meminfo', 'CmaTotal: 262144 kB\nCmaFree: 2000 kB\n'), {('memory.cma_pool', ''): 'fail'}),
     'no CMA': (write('proc/meminfo', 'MemTotal: 8000 kB\n'), {('memory.cma_pool', ''): 'fail'}),
@@ -243,6 +260,16 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
             libcamera={'file': '', 'version': '0.3', 'cameras': ['imx219']})),
         {('libcamera.bindings', CAPTURE): 'fail'},
     ),
+    'calibration that is not there': (
+        capture(camera_info_url='file:///opt/${NAME}.yaml'), {('cameras.calibration', CAPTURE): 'warn'},
+    ),
+    'calibration of a package that is not there': (
+        capture(camera_info_url='package://vehicle/front.yaml'), {('cameras.calibration', CAPTURE): 'fail'},
+    ),
+    'calibration that is none': (
+        all_of(write('opt/front.yaml', 'image_width: wide'), capture(camera_info_url='file:///opt/front.yaml')),
+        {('cameras.calibration', CAPTURE): 'fail'},
+    ),
     'recording that is given later': (capture(camera='replay'), {('cameras.configured', CAPTURE): 'warn'}),
     'recording that can be played': (capture(camera='replay', video='/drive.mp4'), {}),
     'recording that can not be played': (
@@ -318,6 +345,11 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
     ),
     'machine without files left': (write('proc/sys/fs/file-nr', '99000 0 100000'), {('limits.open_files', ''): 'warn'}),
     'process that leaks': (lambda v: v.process('79', 'leaky', 100, limit=110), {('limits.open_files', ''): 'warn'}),
+    'too few descriptors for participants': (
+        all_of(write('proc/self/limits', 'Max open files            270                  4096                 files\n'),
+               capture(participants=['a: any; slots=20'])),
+        {('limits.descriptors', ''): 'fail'},
+    ),
     'too few descriptors': (
         write('proc/self/limits', 'Max open files            150                  4096                 files\n'),
         {('limits.descriptors', ''): 'fail'},

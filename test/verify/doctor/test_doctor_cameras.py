@@ -77,7 +77,7 @@ def test_a_node_that_is_no_camera_is_left_out_and_the_camera_is_not(vehicle: Veh
 def test_who_uses_a_camera_is_named(vehicle: Vehicle) -> None:
     vehicle.users = ['this process', 'cheese (4711)']
     vehicle.videos['/dev/video0'].errors['REQBUFS'] += [errno.EBUSY] * 2
-    found = [r.finding.found for r in vehicle.examine('cameras')]
+    found = [r.finding.found for r in vehicle.examine('cameras') if r.check.id != 'cameras.calibration']
     assert all('in use: cheese (4711)' in text for text in found) and len(found) == 2
 
 

@@ -10,11 +10,13 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from npu.json_schema import conforms
+from verify.command_kit import ENDING
 from verify.doctor.vehicle import IDS, Vehicle
 
 from zc_perception.verify.doctor import zc_doctor
@@ -216,11 +218,15 @@ def alive(pid: int) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    return [int(child) for task in Path(f'/proc/{pid}/task').iterdir() for child in (task / 'children').read_text().split()]
+    found: list[int] = []
+    for task in Path(f'/proc/{pid}/task').iterdir():
+        with suppress(OSError):  # a thread that has ended meanwhile
+            found += map(int, (task / 'children').read_text().split())
+    return found
 
 
-@pytest.mark.parametrize(('number', 'code'), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_it_and_all_that_it_has_started(number: signal.Signals, code: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize('number', ENDING)
+def test_a_signal_ends_it_and_all_that_it_has_started(number: signal.Signals, tmp_path: Path) -> None:
     """Its parameter file is a pipe: the doctor itself gets it whole, the process that checks it waits for more."""
     pipe = tmp_path / 'pipe.yaml'
     os.mkfifo(pipe)
@@ -235,13 +241,63 @@ def test_a_signal_ends_it_and_all_that_it_has_started(number: signal.Signals, co
             assert len(started) == 1 and alive(started[0])
             process.send_signal(number)
             _, errors = process.communicate(timeout=60)
-            assert (process.returncode, errors) == (code, f'zc_doctor: ended by {number.name}\n')
+            assert (process.returncode, errors) == (128 + number, f'zc_doctor: ended by {number.name}\n')
             while alive(started[0]):
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
     finally:
         process.kill()
         process.wait()
+
+
+def test_under_nohup_it_goes_on_when_the_terminal_goes(tmp_path: Path) -> None:
+    """Its parameter file is a pipe, so that it waits; the checks begin when that is written."""
+    pipe = tmp_path / 'pipe.yaml'
+    os.mkfifo(pipe)
+    command = ['sh', '-c', f"trap '' HUP; exec {shlex.join([*COMMAND, '--params-file', str(pipe), '--only', 'kernel'])}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            with pipe.open('w', encoding='utf-8') as file:  # it is there, and reads
+                process.send_signal(signal.SIGHUP)
+                file.write('/**/capture: {ros__parameters: {slots: 4}}\n')
+            out, errors = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode in (0, 1) and errors == '' and 'kernel.release' in out
+
+
+def test_two_hangups_end_it_as_one_does(vehicle: Vehicle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel tells who has a terminal that it goes, and the shell may tell it once more."""
+    before = signal.signal(signal.SIGHUP, own := lambda *_: None)
+    monkeypatch.setattr(zc_doctor, 'read_needs', lambda *_: signal.raise_signal(signal.SIGHUP))
+    monkeypatch.setattr(zc_doctor, 'end_all', lambda: signal.raise_signal(signal.SIGHUP))
+    try:
+        assert zc_doctor.main(['--only', 'kernel'], vehicle.system()) == 128 + signal.SIGHUP
+        assert signal.getsignal(signal.SIGHUP) is own
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert capsys.readouterr().err == 'zc_doctor: ended by SIGHUP\n'
+
+
+def test_nothing_from_outside_moves_the_cursor_or_forges_a_line(vehicle: Vehicle, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another user's process has a name as he likes, and so have cards, files and values of a parameter file."""
+    forged = '\x1b[2J\nok    forged.line: all is well\x1b[8m'
+    assert vehicle.yaml is not None
+    vehicle.process('79', forged, 900)
+    vehicle.yaml['/**/capture'].update(device=f'/dev/{forged}', camera_info_url=f'file:///{forged}')
+    vehicle.yaml['/**/inference'].update(model=forged)
+    vehicle.write('proc/sys/kernel/osrelease', f'6.8.0{forged}')
+    path = vehicle.root.parent / f'{forged.replace("/", "")}.yaml'
+    path.write_text(json.dumps({name: {'ros__parameters': values} for name, values in vehicle.yaml.items()}), encoding='utf-8')
+    assert zc_doctor.main(['--verbose', '--params-file', str(path)], vehicle.system()) == 1
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    assert all(line.isprintable() for line in lines) and out.count('\n') == len(lines)
+    assert not [line for line in lines if line.startswith('ok    forged')]
+    assert r'\x1b[2J\nok    forged' in lines[0] and [line for line in lines if r'\x1b[2J' in line and '900' in line]
+    assert zc_doctor.main(['--params-file', str(path), '--only', 'kernel', '--json', str(vehicle.root / forged.strip('\x1b') / 'x')],
+                          vehicle.system()) == 0  # fmt: skip
+    assert len(made := capsys.readouterr().err.splitlines()) == 1 and made[0].isprintable()
 
 
 def test_the_help_names_every_group(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zc_perception.observe.privileges import as_root
 from zc_perception.verify.evidence.buffer_statistics import BufferStatistics, read_buffer_statistics
 from zc_perception.verify.evidence.bufinfo import BufferObject, parse_bufinfo, read_bufinfo
 from zc_perception.verify.evidence.fdinfo import DMABUF, MEMFD, buffers_of, parse_fdinfo, read_holders
@@ -141,8 +142,8 @@ def test_keys_and_values() -> None:
 @pytest.mark.parametrize(
     ('error', 'step'),
     [
-        (PermissionError(13, 'Permission denied'), 'run as root'),
-        (PermissionError(1, 'Operation not permitted'), 'run as root'),
+        (PermissionError(13, 'Permission denied'), as_root()),
+        (PermissionError(1, 'Operation not permitted'), as_root()),
         (FileNotFoundError(2, 'No such file'), 'do this'),
         (OSError(5, 'Input/output error'), 'dmesg'),
     ],
@@ -164,6 +165,6 @@ def test_descriptors_of_others_are_unreadable_not_absent(
 
     monkeypatch.setattr('zc_perception.verify.evidence.fdinfo.os.listdir', refuse)
     told = reader(tmp_path)
-    assert isinstance(told, Unreadable) and told.next_step == 'run as root' and 'process 5 (node)' in told.source
+    assert isinstance(told, Unreadable) and told.next_step == as_root() and 'process 5 (node)' in told.source
     monkeypatch.undo()
     assert buffers_of(6, tmp_path) == []

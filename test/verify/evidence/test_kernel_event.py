@@ -77,7 +77,7 @@ def test_a_recorded_trace_comes_in_the_order_of_time() -> None:
     shuffled = RECORDED.splitlines()[::-1]
     trace = parse_trace(['# tracer: nop', '#', '', *shuffled])
     assert [event.time_ns for event in trace.events] == sorted(event.time_ns for event in trace.events)
-    assert (len(trace.events), trace.lost, trace.damaged) == (5, 0, 0)
+    assert (len(trace.events), trace.lost, trace.damaged, trace.gap) == (5, 0, 0, '')
     assert trace.counts()['dma_fence_init'] == 1
     assert [event.inode for event in trace.named('dma_buf_detach', 'axl_complete')] == [-1, 5]
 
@@ -88,12 +88,14 @@ def test_a_recorded_trace_comes_in_the_order_of_time() -> None:
         ('CPU:1 [LOST 12 EVENTS]', 12, 0),
         ('CPU:0 [LOST EVENTS]', 1, 0),
         ('something else', 0, 1),
+        ('[LINE TOO BIG]', 0, 1),
         ('   <...>-203     [000] .....    31.79', 0, 1),
     ],
 )
 def test_what_the_kernel_lost_is_counted(line: str, lost: int, damaged: int) -> None:
     trace = parse_trace([*RECORDED.splitlines(), line])
     assert (len(trace.events), trace.lost, trace.damaged) == (5, lost, damaged)
+    assert trace.gap == (f"the kernel's trace lost {lost} events" if lost else "the kernel's trace has 1 lines that cannot be read")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from verify.fake_tracefs import DMA_BUF, EVENTS, FakeTracefs
 
+from zc_perception.observe.privileges import as_root
 from zc_perception.verify.evidence.kernel_recording import FENCES, FUNCTION, PROBE, TRACEPOINT, KernelRecording, open_recording
 from zc_perception.verify.evidence.libc_functions import CopyFunction
 from zc_perception.verify.evidence.mappings import Mapping
@@ -92,7 +93,7 @@ def test_without_rights_it_says_run_as_root(tmp_path: Path, monkeypatch: pytest.
     fake = FakeTracefs(tmp_path, monkeypatch)
     fake.refuse_writes = True
     told = open_recording(fake.root)
-    assert isinstance(told, Unreadable) and told.next_step == 'run as root'
+    assert isinstance(told, Unreadable) and told.next_step == as_root()
     told = open_recording(tmp_path / 'nothing')
     assert isinstance(told, Unreadable) and 'mount tracefs' in told.next_step
     fake.refuse_writes = False
@@ -121,6 +122,16 @@ def test_what_was_recorded_is_read_and_what_was_lost_counted(tmp_path: Path, mon
     trace = recording.trace()
     assert [event.number('handle') for event in trace.events] == [1, 2]
     assert trace.lost == 10
+    recording.close()
+
+
+def test_a_thread_s_name_ends_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = opened(FakeTracefs(tmp_path, monkeypatch))
+    recording.begin()
+    (recording.instance.path / 'trace_pipe').write_bytes(' a\x0b\x1c\x85\u2028b-1 [000] ..... 1.000000: axl_submit: handle=1\n'.encode())
+    recording.stop()
+    trace = recording.trace()
+    assert [event.number('handle') for event in trace.events] == [1] and not trace.gap
     recording.close()
 
 

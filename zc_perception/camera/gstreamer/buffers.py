@@ -6,6 +6,7 @@ import time
 from collections.abc import Hashable, Sequence
 from typing import Protocol
 
+from zc_perception.camera.constraints import PIPELINE_RESERVE
 from zc_perception.camera.gstreamer.image import FrameMemory
 from zc_perception.camera.gstreamer.pipeline import Pipeline, Sample
 from zc_perception.errors import CameraChangedError, CameraError
@@ -15,8 +16,7 @@ from zc_perception.memory.pool import Buffers, Slot
 from zc_perception.memory.slot import close_buffers
 from zc_perception.pixel.layout import ImageLayout
 
-# One frame is being handed over while the next one comes.
-RESERVE = 2
+RESERVE = PIPELINE_RESERVE
 # Buffers that a source has queued itself, or that come by later, beyond those found at first: a V4L2 pool grows to 32 while consumers are
 # slow. With fewer slots than that each frame would be a new buffer to every consumer, which imports it anew.
 MORE = 24

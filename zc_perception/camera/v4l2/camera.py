@@ -9,26 +9,23 @@ from collections.abc import Callable, Mapping
 from zc_perception.camera.camera import CameraStatistics
 from zc_perception.camera.clock import CaptureClock, StampClock
 from zc_perception.camera.controls import ControlInfo, ControlValue
+from zc_perception.camera.v4l2.choice import QUEUED, aligned_format, choose_formats, reserve_of
 from zc_perception.camera.v4l2.controls import V4l2Controls
 from zc_perception.camera.v4l2.device import Dequeued, V4l2Device
-from zc_perception.camera.v4l2.file import V4l2Error
-from zc_perception.camera.v4l2.formats import DriverFormat, FormatOffer, driver_layout, format_offers, least_bytes, one_placement
+from zc_perception.camera.v4l2.formats import DriverFormat, driver_layout, least_bytes
 from zc_perception.camera.v4l2.identity import identity_of
 from zc_perception.camera.v4l2.memory import FrameMemory, frame_memory
 from zc_perception.camera.v4l2.signal import V4l2Signal
 from zc_perception.camera.v4l2.stream import V4l2Stream
-from zc_perception.errors import CameraError, ConfigError, FormatError, LayoutError
+from zc_perception.errors import CameraError, ConfigError, LayoutError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot
-from zc_perception.negotiation.constraints import BufferConstraints, Size, size_text
+from zc_perception.negotiation.constraints import BufferConstraints, size_text
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.fourcc import fourcc_name
 from zc_perception.pixel.layout import ImageLayout
 
-# What the driver needs queued so that it never has nowhere to write, plus one that is being handed over.
-_QUEUED = 3
-_MOST_BUFFERS = 32
 _SILENT_S = 2.0
 _SILENT_FRAMES = 10
 # A timestamp outside of this is none: some drivers leave it empty, some take another clock.
@@ -99,75 +96,19 @@ class V4l2Camera:
             self.identity = identity_of(self._device)
             self._signal = V4l2Signal(self._device, input)
             self._signal.follow()
-            self._refused: dict[str, str] = {}
-            self._offers, self._driver = self._choose(width, height, pixel_format)
+            self._choice = choose_formats(self._device, width, height, pixel_format)
+            self._driver = self._device.set_format(self._choice.offers[0].codes[0], *self._choice.size)
             self._colorimetry = self._driver.colorimetry
             self.framerate = self._set_framerate()
             self._memory = frame_memory(self._device, memory, heap, self._driver)
             self._controls = V4l2Controls(self._device)
-            self._reserve = max(_QUEUED, self._controls.minimum_buffers() + 1)
+            self._reserve = reserve_of(self._controls.minimum_buffers())
             self._silent_s = silent_s or max(_SILENT_S, _SILENT_FRAMES / self.framerate if self.framerate else 0.0)
             self._signal.subscribe()
         except BaseException:
             self._close_device()
             raise
         self.width, self.height = self._driver.size
-
-    def _choose(self, width: int, height: int, pixel_format: str) -> tuple[tuple[FormatOffer, ...], DriverFormat]:
-        """All formats that the device has in the one size, and the best of them, which it is set to."""
-        device = self._device
-        codes = device.fourccs()
-        current = device.get_format()
-        offers, self._refused = format_offers(codes or [current.fourcc])
-        if pixel_format != 'auto':
-            named = [o for o in offers if pixel_format in map(fourcc_name, o.codes)]
-            offers = tuple(FormatOffer(o.fourcc, o.modifier, *_only(o, pixel_format)) for o in named)
-        if not offers:
-            raise CameraError(self._no_format(pixel_format))
-        size = (width or current.width, height or current.height)
-        good, misses, nearest = self._usable(offers, size)
-        if not good and not (width and height):
-            size = nearest
-            good, misses, _ = self._usable(offers, size)
-        if not good:
-            hint = misses[0] if nearest == size else f'the nearest is {size_text(nearest)}: set width and height'
-            raise CameraError(f"'{device.path}' can't do {size_text(size)}; {hint}; it offers {self._offered(offers)}")
-        self._placement, good = one_placement(good)
-        return good, device.set_format(good[0].codes[0], *size)
-
-    def _usable(self, offers: tuple[FormatOffer, ...], size: Size) -> tuple[tuple[FormatOffer, ...], list[str], Size]:
-        """Those that the driver really does in *size*, why others aren't, and the nearest size of the best one."""
-        good, misses, nearest = [], [], size
-        for place, offer in enumerate(offers):
-            ways: list[int | None] = []
-            for code in (offer.one_buffer, offer.per_plane):
-                way = None
-                try:
-                    answer = None if code is None else self._device.try_format(code, *size)
-                    if answer is not None and place == 0 and answer.size != size:
-                        nearest = answer.size
-                    if answer is not None and answer.fourcc == code and answer.size == size:
-                        driver_layout(answer)
-                        way = code
-                except (V4l2Error, LayoutError, FormatError) as error:
-                    misses.append(f'{fourcc_name(code or 0)}: {error}')
-                ways.append(way)
-            if any(way is not None for way in ways):
-                good.append(FormatOffer(offer.fourcc, offer.modifier, *ways))
-        return tuple(good), misses or ['no format has this size'], nearest
-
-    def _no_format(self, wanted: str) -> str:
-        what = 'has no pixel format that can be used' if wanted == 'auto' else f"has no pixel format '{wanted}'"
-        codes = ', '.join(map(fourcc_name, self._device.fourccs())) or 'none'
-        reasons = '; '.join(self._refused.values()) if wanted == 'auto' else "set parameter 'pixel_format'"
-        return f"'{self._device.path}' ({self._device.card}) {what}; it offers {codes}; {reasons}"
-
-    def _offered(self, offers: tuple[FormatOffer, ...]) -> str:
-        """Formats and sizes, those of the best format in full."""
-        best = offers[0].codes[0]
-        sizes = ', '.join(map(str, self._device.frame_sizes(best))) or 'sizes that its driver does not list'
-        names = ', '.join(fourcc_name(code) for offer in offers for code in offer.codes if code != best)
-        return f'{fourcc_name(best)} in {sizes}' + (f'; also {names}' if names else '')
 
     def _set_framerate(self) -> float:
         wanted = self._wanted_rate
@@ -229,17 +170,8 @@ class V4l2Camera:
         return self._controls.set(name, value)
 
     def constraints(self) -> BufferConstraints:
-        """See :class:`Camera`. The driver decides stride and offsets, for the one size that it is set to."""
-        return BufferConstraints(
-            'v4l2 camera',
-            formats=tuple(offer.format for offer in self._offers),
-            heaps=(self.heap_name,),
-            slots=self._reserve,
-            max_slots=_MOST_BUFFERS,
-            min_size=(self.width, self.height),
-            max_size=(self.width, self.height),
-            placement=self._placement,
-        )
+        """See :class:`Camera`."""
+        return self._choice.constraints(self.heap_name, self._reserve)
 
     def configure(self, settings: BufferSettings) -> None:
         """See :class:`Camera`. Of the layout only format, placement and the strides' alignment count: the driver decides the rest."""
@@ -258,7 +190,7 @@ class V4l2Camera:
             self._signal,
             memory=self._memory.memory,
             buffers=len(self._driver.planes),
-            needed=max(1, self._reserve - _QUEUED + 1),
+            needed=max(1, self._reserve - QUEUED + 1),
             silent_s=self._silent_s,
             monotonic=self._monotonic,
         )
@@ -271,15 +203,11 @@ class V4l2Camera:
         self.configure(request.settings())
 
     def _agreed_format(self, settings: BufferSettings) -> DriverFormat:
-        offer = next((offer for offer in self._offers if offer.format == settings.format), None)
-        code = None if offer is None else offer.code(settings.placement)
+        code = self._choice.code(settings.format, settings.placement)
         if code is None:
             raise CameraError(f"'{self._device.path}' has no {settings.layout.describe()}; negotiate with its constraints")
         size = (self.width, self.height)
-        driver = self._device.set_format(code, *size)
-        align = settings.limits.stride_align
-        if any(plane.stride % align for plane in driver.planes):
-            driver = self._device.set_format(code, *size, [-(-plane.stride // align) * align for plane in driver.planes])
+        driver = aligned_format(self._device.set_format, code, size, settings.limits.stride_align)
         if driver.size != size:
             raise CameraError(
                 f"'{self._device.path}' answered {size_text(driver.size)} to {fourcc_name(code)} {size_text(size)}; open it again"
@@ -390,9 +318,3 @@ class V4l2Camera:
             self._memory.close()
         self._device.close()
         self._wake.close()
-
-
-def _only(offer: FormatOffer, name: str) -> tuple[int | None, int | None]:
-    """The offer's two ways, without the one of another name."""
-    one, per_plane = (code if code is not None and fourcc_name(code) == name else None for code in (offer.one_buffer, offer.per_plane))
-    return one, per_plane

@@ -152,9 +152,9 @@ class V4l2Device:
         self.call('G_FMT', abi.VIDIOC_G_FMT, argument)
         return self._read(argument)
 
-    def try_format(self, fourcc: int, width: int, height: int) -> DriverFormat:
+    def try_format(self, fourcc: int, width: int, height: int, strides: Sequence[int] = ()) -> DriverFormat:
         """What :meth:`set_format` would set; nothing changes."""
-        argument = self._format(fourcc, width, height, ())
+        argument = self._format(fourcc, width, height, strides)
         self.call('TRY_FMT', abi.VIDIOC_TRY_FMT, argument)
         return self._read(argument)
 

@@ -13,7 +13,7 @@ from zc_perception.errors import AcceleratorError, AllocationError, ConfigError
 from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import SyncFile
-from zc_perception.negotiation.constraints import BufferConstraints, Placement
+from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import Capabilities, ImportHandle
 from zc_perception.npu.axl import job as axl_job
 from zc_perception.npu.axl.abi import ImportFlags
@@ -24,14 +24,10 @@ from zc_perception.npu.head_check import blank_tensors, check_head
 from zc_perception.npu.import_cache import ImportCache, ImportsInUse, import_key
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.npu.pcie_link import read_link
-from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout, compute_layout
 from zc_perception.pixel.modifier import LINEAR
 
-_IMPORTABLE = ('dma_heap/', 'udmabuf', 'v4l2/', 'gstreamer/', 'libcamera', 'nvbufsurface')
 _epochs = itertools.count(1)
-# What parameter in_flight can ask for. Each place has a result buffer, of CMA memory where there is some, whatever a driver could queue.
-_MOST_IN_FLIGHT = 16
 
 
 def _is_tight(layout: ImageLayout, num_buffers: int) -> bool:
@@ -103,19 +99,11 @@ class AxlAccelerator:
 
     def capabilities(self) -> Capabilities:
         """See :class:`Accelerator`."""
-        return Capabilities('axl', self._card.path, copy_free=True, max_in_flight=min(self._axl.max_in_flight, _MOST_IN_FLIGHT))
+        return Capabilities('axl', self._card.path, copy_free=True, max_in_flight=self._axl.jobs)
 
     def constraints(self) -> BufferConstraints:
         """See :class:`Accelerator`."""
-        return BufferConstraints(
-            f'axl {self._card.path}',
-            formats=self._axl.formats or ((NV12, LINEAR),),
-            stride_align=self._axl.stride_align,
-            offset_align=self._axl.offset_align,
-            heaps=_IMPORTABLE,
-            placement=None if self._axl.level >= 2 else Placement.ONE_BUFFER,
-            devices=(self._card.path,),
-        )
+        return self._axl.constraints(self._card.path)
 
     def notices(self) -> Sequence[str]:
         """See :class:`Accelerator`."""

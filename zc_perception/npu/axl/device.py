@@ -15,6 +15,7 @@ from zc_perception.errors import AcceleratorError
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.negotiation.constraints import BufferConstraints, Placement
 from zc_perception.npu.axl import abi as axl_abi
 from zc_perception.npu.axl.abi import ImportFlags
 from zc_perception.npu.axl.discovery import HOST, HostTree, card_at, card_is_gone, find_cards, found_cards
@@ -33,10 +34,14 @@ from zc_perception.npu.axl.fence import JobFence
 from zc_perception.npu.pcie_link import PcieLink, read_link
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout
+from zc_perception.pixel.modifier import LINEAR
 
 _FORMATS = 64
 _MAX_FORMATS = 4096
 _ATTEMPTS = 100
+_IMPORTABLE = ('dma_heap/', 'udmabuf', 'v4l2/', 'gstreamer/', 'libcamera', 'nvbufsurface')
+# What parameter in_flight can ask for. Each place has a result buffer, of CMA memory where there is some, whatever a driver could queue.
+_MOST_IN_FLIGHT = 16
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,23 @@ class AxlCapabilities:
     stride_align: int
     offset_align: int
     formats: tuple[tuple[int, int], ...]
+
+    @property
+    def jobs(self) -> int:
+        """That are submitted to it before the first has completed."""
+        return min(self.max_in_flight, _MOST_IN_FLIGHT)
+
+    def constraints(self, path: str) -> BufferConstraints:
+        """Frames that the card at *path* can import."""
+        return BufferConstraints(
+            f'axl {path}',
+            formats=self.formats or ((NV12, LINEAR),),
+            stride_align=self.stride_align,
+            offset_align=self.offset_align,
+            heaps=_IMPORTABLE,
+            placement=None if self.level >= 2 else Placement.ONE_BUFFER,
+            devices=(path,),
+        )
 
 
 def find_devices() -> list[str]:

@@ -16,24 +16,22 @@ from collections.abc import Callable, Mapping, Sequence
 
 from zc_perception.errors import AcceleratorError, AllocationError, ConfigError, DeviceLostError
 from zc_perception.frame import Frame
-from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
+from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.vic import Vic
 from zc_perception.negotiation.constraints import BufferConstraints, Caching
 from zc_perception.npu.accelerator import Capabilities, ImportHandle
-from zc_perception.npu.axruntime.calls import LATE_CALLS
 from zc_perception.npu.axruntime.input import FrameToTensor
 from zc_perception.npu.axruntime.job import AxRuntimeJob
 from zc_perception.npu.axruntime.loading import LoadedModel, LoadPlan, load_best, why_no_heap
 from zc_perception.npu.axruntime.session import InstanceOptions, RuntimeSession
 from zc_perception.npu.axruntime.tensors import OutputSlot, Tensor, blank_tensors, check_outputs, quantised_spec
 from zc_perception.npu.axruntime.worker import AxRuntimeWorker
+from zc_perception.npu.constraints import AXRUNTIME_JOBS, AXRUNTIME_JOBS_DOUBLE_BUFFERED, axruntime_constraints
 from zc_perception.npu.head_check import check_head
 from zc_perception.npu.manifest import ModelManifest
-from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout
-from zc_perception.pixel.modifier import LINEAR
 
 TENSOR_HEAP = 'dma_heap/system'
 # The first time the runtime compiles a model's host code and loads firmware.
@@ -44,9 +42,6 @@ _CLOSE_TIMEOUT_S = 1.0
 # A call that has lasted so long already, and hasn't returned while the jobs in flight were waited for, will hardly do so now.
 _LONG_CALL_S = 0.5
 _CLOSE_TIMEOUT_IN_LONG_CALL_S = 0.5
-_JOBS = 2
-# Two inside the runtime and one that is converted or running: with fewer, no result would ever push another one out.
-_JOBS_DOUBLE_BUFFERED = LATE_CALLS + 1
 
 
 class AxRuntimeAccelerator:
@@ -137,12 +132,11 @@ class AxRuntimeAccelerator:
 
     @property
     def _max_jobs(self) -> int:
-        return _JOBS_DOUBLE_BUFFERED if self._double_buffer else _JOBS
+        return AXRUNTIME_JOBS_DOUBLE_BUFFERED if self._double_buffer else AXRUNTIME_JOBS
 
     def constraints(self) -> BufferConstraints:
         """See :class:`Accelerator`. Where a VIC reads the frames it makes no difference how the CPU sees them."""
-        caching = Caching.CACHED if self._vic is None else None
-        return BufferConstraints('axruntime accelerator', formats=((NV12, LINEAR),), cpu_access=CpuAccess.READ, caching=caching)
+        return axruntime_constraints(Caching.CACHED if self._vic is None else None)
 
     def trial_import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> Callable[[], None] | None:
         """See :class:`Accelerator`. Frames aren't imported, their tensors are."""

@@ -17,8 +17,6 @@ from zc_perception.npu.axruntime.abi import Argument
 from zc_perception.npu.axruntime.job import AxRuntimeJob
 from zc_perception.npu.axruntime.tensors import InputSlot, OutputSlot
 
-LATE_CALLS = 2
-
 
 class Runner(Protocol):
     """A model on a device."""
@@ -41,7 +39,7 @@ class RuntimeCalls:
     A slot counts its calls in ``users``: it may be filled again when there are none, because a device may read an input as late as it
     computes on it.
 
-    :param late: how many calls later a result comes; 0 or :data:`LATE_CALLS`.
+    :param late: how many calls later a result comes; 0 or :data:`~zc_perception.npu.constraints.LATE_CALLS`.
     """
 
     def __init__(self, runner: Runner, late: int) -> None:

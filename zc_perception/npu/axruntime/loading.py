@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 from zc_perception.errors import AcceleratorError, AllocationError, ConfigError, DeviceLostError, ZcError
 from zc_perception.memory.heaps import Heap
-from zc_perception.npu.axruntime.calls import LATE_CALLS, RuntimeCalls
+from zc_perception.npu.axruntime.calls import RuntimeCalls
 from zc_perception.npu.axruntime.session import InstanceOptions, OpenModel
 from zc_perception.npu.axruntime.tensors import InputSlot, OutputSlot, Tensor
+from zc_perception.npu.constraints import LATE_CALLS
 from zc_perception.npu.manifest import TensorSpec
 
 

@@ -63,7 +63,7 @@ INTERRUPTION = Interruption()
 
 
 class Interrupted(BaseException):
-    """SIGINT or SIGTERM."""
+    """SIGINT, SIGTERM or SIGHUP."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -72,9 +72,13 @@ class Interrupted(BaseException):
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """The first SIGINT or SIGTERM is :exc:`Interrupted`; during what that sets off, another one changes nothing."""
+    """The first SIGINT, SIGTERM or SIGHUP is :exc:`Interrupted`; during what that sets off, another one changes nothing.
+
+    A SIGHUP that is ignored, as under nohup, stays so.
+    """
     INTERRUPTION.begin(Interrupted)
-    before = {number: signal.signal(number, INTERRUPTION.handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    hangup = (signal.SIGHUP,) if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else ()
+    before = {number: signal.signal(number, INTERRUPTION.handle) for number in (signal.SIGINT, signal.SIGTERM, *hangup)}
     try:
         with INTERRUPTION.allowed():
             yield

@@ -11,7 +11,7 @@ from zc_perception.camera.v4l2.formats import format_offers
 from zc_perception.errors import CameraError, FormatError
 from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.verify.doctor.asking import NoAnswerError
-from zc_perception.verify.doctor.camera_view import CameraView, FormatView, look_at, offers_size
+from zc_perception.verify.doctor.camera_view import CameraView, FormatView, look_at, offers_size, taking_turns
 from zc_perception.verify.doctor.finding import Finding, Need, Status, ok, skip
 from zc_perception.verify.doctor.heap_nodes import rights_advice
 from zc_perception.verify.doctor.needs import CameraNeed, Needs
@@ -26,14 +26,15 @@ _ELSEWHERE = {'gstreamer': 'gstreamer.pipeline', 'argus': 'gstreamer.pipeline', 
 def _view(system: System, node: str, wanted: str = '') -> tuple[CameraView | None, int, str]:
     """What the node offers; or the errno of opening it; or why it couldn't be asked."""
     path = str(system.root / node.lstrip('/'))
-    try:
-        file = system.open_video(path)
-    except OSError as error:
-        return None, error.errno or errno.EIO, ''
-    try:
-        return look_at(file, wanted), 0, ''
-    except CameraError as error:
-        return None, 0, str(error)
+    with taking_turns():
+        try:
+            file = system.open_video(path)
+        except OSError as error:
+            return None, error.errno or errno.EIO, ''
+        try:
+            return look_at(file, wanted), 0, ''
+        except CameraError as error:
+            return None, 0, str(error)
 
 
 def _nodes(system: System) -> list[str]:

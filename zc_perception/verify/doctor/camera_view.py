@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from zc_perception.camera.v4l2 import abi
@@ -14,6 +16,8 @@ from zc_perception.pixel.fourcc import fourcc_name
 
 # Some drivers list a hundred formats: rates are asked of the best ones, for so many sizes.
 _RATED_FORMATS, _RATED_SIZES = 8, 64
+_TURN = threading.Lock()
+_TURN_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,20 @@ class CameraView:
     formats: tuple[FormatView, ...] = ()
     busy: bool = False
     dmabuf: bool | None = None
+
+
+@contextmanager
+def taking_turns() -> Iterator[None]:
+    """To open a V4L2 node in: checks run side by side, and some drivers let one file have the node at a time.
+
+    Whoever hangs in a driver doesn't keep the others from theirs: they go on after a while.
+    """
+    mine = _TURN.acquire(timeout=_TURN_S)
+    try:
+        yield
+    finally:
+        if mine:
+            _TURN.release()
 
 
 def _text(raw: bytes) -> str:

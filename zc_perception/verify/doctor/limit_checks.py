@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from zc_perception.verify.doctor.finding import Finding, Status, ok, skip
 from zc_perception.verify.doctor.needs import CameraNeed, InferenceNeed, Needs
+from zc_perception.verify.doctor.pool_need import pool_need
 from zc_perception.verify.doctor.system import System
 
 _CAP_SYS_NICE, _CAP_IPC_LOCK = 1 << 23, 1 << 14
@@ -86,7 +87,8 @@ def descriptors(system: System, needs: Needs) -> Iterator[Finding]:
     if limit is None:
         yield skip('the limit is not shown in /proc/self/limits')
         return
-    needed = _OWN_DESCRIPTORS + sum(_PER_SLOT * max(camera.slots, camera.pipeline_buffers) for camera in needs.cameras)
+    pools = [pool_need(system, needs, camera) for camera in needs.cameras]
+    needed = _OWN_DESCRIPTORS + sum(_PER_SLOT * pool.slots * max(1, len(pool.buffers)) for pool in pools)
     figures = {'limit': _shown(limit), 'needed': needed}
     if limit < needed:
         advice = f'ulimit -n 4096; add to {_FILE}: @video - nofile 4096; in a systemd unit LimitNOFILE=4096'

@@ -72,11 +72,11 @@ def heaps(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def _reference(system: System, needs: Needs) -> tuple[int, str]:
-    """The largest slot that is asked for, or what is usual."""
-    known = [need for need in (pool_need(system, camera) for camera in needs.cameras if camera.camera != 'argus') if need.slot_bytes]
-    if known:
-        largest = max(known, key=lambda need: need.slot_bytes)
-        return largest.slot_bytes, f'{largest.camera.label}, {largest.size[0]}x{largest.size[1]}'
+    """The largest buffer that is asked for, or what is usual."""
+    pools = [pool_need(system, needs, camera) for camera in needs.cameras if camera.camera != 'argus']
+    if known := [pool for pool in pools if pool.buffers]:
+        largest = max(known, key=lambda pool: max(pool.buffers))
+        return max(largest.buffers), f'{largest.camera.label}, {largest.size[0]}x{largest.size[1]}'
     return compute_layout(NV12, 3840, 2160).buffer_size(0), 'NV12 3840x2160'
 
 
@@ -111,7 +111,7 @@ def read_cma(system: System) -> tuple[int, int] | None:
 
 
 def _pools(system: System, needs: Needs) -> list[PoolNeed]:
-    return [pool_need(system, camera) for camera in needs.cameras]
+    return [pool_need(system, needs, camera) for camera in needs.cameras]
 
 
 def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
@@ -150,6 +150,10 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
     figures['needed'] = sure = sum(p.total for p in pools if p.contiguous)
     perhaps = sum(p.total for p in pools if p.contiguous is None)
     words = ', '.join(_described(p) for p in pools)
+    if refused := [f'{p.camera.label}: {p.refusal}' for p in pools if p.refusal]:
+        change = 'change what it names: an entry of participants, slots, a heap, a format or the size'
+        yield Finding(Status.FAIL, f'no buffers can be agreed on for {"; ".join(refused)}', change, '', figures)
+        return
     if all(p.contiguous is False for p in pools):
         yield skip(f'no pool is contiguous: {words}', **figures)
         return

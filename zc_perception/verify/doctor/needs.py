@@ -12,6 +12,7 @@ from zc_perception.nodes.parameter_yaml import Section, read_parameter_yaml
 from zc_perception.verify.doctor.finding import Need
 from zc_perception.verify.doctor.parameter_file import nodes_named, parameters_of
 
+_KINDS = {tuple: 'list of texts'}
 T = TypeVar('T', 'CameraNeed', 'InferenceNeed')
 
 
@@ -32,6 +33,9 @@ class CameraNeed:
     memory: str = 'auto'
     heap: str = 'auto'
     slots: int = 8
+    participants: tuple[str, ...] = ()
+    camera_name: str = ''
+    camera_info_url: str = ''
     pipeline: str = ''
     pipeline_buffers: int = 8
     sensor_id: int = 0
@@ -60,6 +64,7 @@ class InferenceNeed:
     axruntime_library: str = ''
     aipu_cores: int = 1
     in_flight: int = 1
+    double_buffer: bool = False
     realtime_priority: int = 0
     lock_memory: bool = False
 
@@ -155,13 +160,13 @@ def _taken(kind: type[T], node: str, values: Mapping[str, Any], refused: list[st
         if wanted is float and type(value) is int:
             value = float(value)
         elif wanted is tuple:
-            value = tuple(v for v in value if v) if isinstance(value, list) else () if value is None else value
+            value = tuple(v for v in value if v != '') if isinstance(value, list) else () if value is None else value
         elif one.name == 'accelerator_device' and type(value) is int:
             value = str(value)
-        if type(value) is wanted:
+        if type(value) is wanted and (wanted is not tuple or all(type(one) is str for one in value)):
             taken[one.name] = value
         else:
-            refused.append(f"node '{node}': parameter '{one.name}' is {value!r}, which is no {wanted.__name__}")
+            refused.append(f"node '{node}': parameter '{one.name}' is {value!r}, which is no {_KINDS.get(wanted, wanted.__name__)}")
     return replace(default, **taken)
 
 

@@ -1,22 +1,39 @@
-"""How many bytes the parameter file's pools take, by the same layout code as the pools themselves, and which memory they come from."""
+"""How many bytes the parameter file's pools take, and which memory they come from.
+
+By the negotiation that the capture node leads, with the same participants: camera, inference node, stand-ins of ``participants``.
+"""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from zc_perception.camera.constraints import LIBCAMERA_RESERVE, PIPELINE_RESERVE, drawn_constraints
+from zc_perception.camera.v4l2.choice import FormatChoice, aligned_format, choose_formats, reserve_of
+from zc_perception.camera.v4l2.controls import V4l2Controls
 from zc_perception.camera.v4l2.device import V4l2Device
-from zc_perception.errors import ZcError
+from zc_perception.camera.v4l2.formats import FormatOffer, driver_layout
+from zc_perception.errors import ConfigError, NegotiationError, ZcError
 from zc_perception.memory.heaps import is_contiguous
+from zc_perception.negotiation.agreement import agree, slots_of
+from zc_perception.negotiation.constraints import BufferConstraints, Size
+from zc_perception.negotiation.heap_offer import heap_offer
+from zc_perception.negotiation.settings import BufferSettings, violations
+from zc_perception.negotiation.stand_in import parse_stand_ins
 from zc_perception.pixel.format_names import from_v4l2
 from zc_perception.pixel.fourcc import NV12, fourcc_code
-from zc_perception.pixel.layout import compute_layout
+from zc_perception.pixel.modifier import LINEAR
+from zc_perception.verify.doctor.camera_view import taking_turns
+from zc_perception.verify.doctor.consumers import accelerators, anywhere, counting_only
 from zc_perception.verify.doctor.heap_nodes import auto_heap
-from zc_perception.verify.doctor.needs import CameraNeed, uses_own_heap
+from zc_perception.verify.doctor.needs import CameraNeed, Needs, uses_own_heap
 from zc_perception.verify.doctor.system import System
 
 # The synthetic camera's own; other cameras say theirs when they are asked.
 _SYNTHETIC = (640, 360)
+_NOBODY_KNOWS = (0, 0)
+_PAGE = os.sysconf('SC_PAGE_SIZE')
 
 
 @dataclass(frozen=True)
@@ -25,42 +42,95 @@ class PoolNeed:
 
     :param memory: the heap's name, or whose memory it is.
     :param contiguous: whether that is the contiguous pool; ``None``: the driver's choice, which isn't known.
-    :param slot_bytes: of each slot, rounded up to pages; 0 where the size isn't known.
+    :param buffers: bytes of each memory buffer of a slot, rounded up to pages; empty where the size isn't known.
     :param problem: why it isn't.
+    :param refusal: why there can't be such a pool, in the negotiation's words; empty: there can.
     """
 
     camera: CameraNeed
     memory: str
     contiguous: bool | None
-    size: tuple[int, int] = (0, 0)
+    size: Size = _NOBODY_KNOWS
     slots: int = 0
-    slot_bytes: int = 0
+    buffers: tuple[int, ...] = ()
     problem: str = ''
+    refusal: str = ''
+
+    @property
+    def slot_bytes(self) -> int:
+        """Of each slot; 0 where the size isn't known."""
+        return sum(self.buffers)
 
     @property
     def total(self) -> int:
         """Bytes of the whole pool."""
         return self.slots * self.slot_bytes
 
+    def of(self, slots: int, buffers: Sequence[int]) -> PoolNeed:
+        """With so many slots of such buffers."""
+        return replace(self, slots=slots, buffers=tuple(-(-size // _PAGE) * _PAGE for size in buffers))
 
-def _size(system: System, camera: CameraNeed) -> tuple[int, int]:
+
+@dataclass(frozen=True)
+class _Consumers:
+    """Everybody but the camera.
+
+    :param heap: the name of the heap that the buffers are from; empty: not known beforehand.
+    :param wanted: slots in all, if they don't need more.
+    """
+
+    accelerators: list[BufferConstraints]
+    stand_ins: list[BufferConstraints]
+    heap: str
+    wanted: int
+
+    def agree(self, camera: BufferConstraints, size: Size) -> BufferSettings:
+        """In the order of :class:`~zc_perception.nodes.camera_buffers.CameraBuffers`: the camera, who is there, stand-ins.
+
+        :raises NegotiationError: nothing suits the camera and all stand-ins.
+        """
+        heaps = [heap_offer(self.heap)] if self.heap else []
+        stand_ins = self.stand_ins if self.heap else list(map(anywhere, self.stand_ins))
+        there = self.accelerators if self.heap else list(map(anywhere, self.accelerators))
+        try:
+            return agree([camera, *there, *stand_ins], size, heaps=heaps, wanted_slots=self.wanted).settings()
+        except NegotiationError:
+            # Which formats and heaps the accelerator takes other checks try for real; it holds its frames all the same.
+            counted = map(counting_only, there)
+            return agree([camera, *counted, *stand_ins], size, heaps=heaps, wanted_slots=self.wanted).settings()
+
+    def slots(self, held: int) -> int:
+        """How many there are going to be, whatever the frames look like.
+
+        :param held: by the camera.
+        """
+        return slots_of([BufferConstraints('camera', slots=held), *self.accelerators, *self.stand_ins], self.wanted)
+
+
+def _open(system: System, camera: CameraNeed) -> V4l2Device:
+    """:raises OSError: it can't be opened. :raises CameraError: it is none."""
+    return V4l2Device(system.open_video(str(system.root / camera.device.lstrip('/'))))
+
+
+def picture_size(system: System, camera: CameraNeed) -> Size:
     """What the parameters say, or the camera's own; (0, 0) where nobody knows before it streams."""
     if camera.width and camera.height:
         return camera.width, camera.height
     if camera.camera == 'synthetic':
         return camera.width or _SYNTHETIC[0], camera.height or _SYNTHETIC[1]
-    if camera.camera == 'v4l2':
+    if camera.camera != 'v4l2':
+        return _NOBODY_KNOWS
+    with taking_turns():
         try:
-            device = V4l2Device(system.open_video(str(system.root / camera.device.lstrip('/'))))
+            device = _open(system, camera)
         except (ZcError, OSError):
-            return 0, 0
+            return _NOBODY_KNOWS
         try:
             return device.get_format().size
         except ZcError:
-            return 0, 0
+            return _NOBODY_KNOWS
         finally:
             device.close()
-    return 0, 0
 
 
 def _memory(system: System, camera: CameraNeed) -> tuple[str, bool | None]:
@@ -75,20 +145,81 @@ def _memory(system: System, camera: CameraNeed) -> tuple[str, bool | None]:
     }.get(camera.camera, 'unknown buffers'), None
 
 
-def pool_need(system: System, camera: CameraNeed) -> PoolNeed:
+def pool_need(system: System, needs: Needs, camera: CameraNeed) -> PoolNeed:
     """What one camera's pool takes."""
-    memory, contiguous = _memory(system, camera)
-    slots = camera.slots if camera.camera in ('synthetic', 'replay', 'v4l2') else max(camera.slots, camera.pipeline_buffers)
-    size = _size(system, camera)
-    if not all(size):
-        return PoolNeed(camera, memory, contiguous, problem='its picture size is not known before it streams; set width and height')
+    need = PoolNeed(camera, *_memory(system, camera))
+    own = camera.camera in ('synthetic', 'replay', 'v4l2')
+    wanted = camera.slots if own else max(camera.slots, camera.pipeline_buffers)
+    try:
+        stand_ins = parse_stand_ins(camera.participants)
+        consumers = _Consumers(accelerators(system, needs, camera), stand_ins, need.memory if uses_own_heap(camera) else '', wanted)
+    except (ConfigError, NegotiationError) as error:
+        return replace(need, slots=max(wanted, 0), problem='its participants are not known', refusal=str(error))
+    found = _asked(system, need, consumers) if camera.camera == 'v4l2' else None
+    return found or _computed(system, need, consumers)
+
+
+def _asked(system: System, need: PoolNeed, consumers: _Consumers) -> PoolNeed | None:
+    """The pool of a V4L2 camera, by its driver's own answers; ``None``: it gives none that could be used, which other checks tell."""
+    camera = need.camera
+    with taking_turns():
+        try:
+            device = _open(system, camera)
+        except (ZcError, OSError):
+            return None
+        if camera.memory == 'export':
+            consumers = replace(consumers, heap=f'v4l2/{device.driver}')
+        try:
+            choice = choose_formats(device, camera.width, camera.height, camera.pixel_format)
+            heap = consumers.heap or f'v4l2/{device.driver}'
+            own = choice.constraints(heap, reserve_of(V4l2Controls(device).minimum_buffers()))
+            return _of_driver(device, choice, replace(need, size=choice.size), own, consumers)
+        except ZcError:
+            return None
+        finally:
+            device.close()
+
+
+def _of_driver(device: V4l2Device, choice: FormatChoice, need: PoolNeed, own: BufferConstraints, consumers: _Consumers) -> PoolNeed:
+    try:
+        settings = consumers.agree(own, choice.size)
+    except NegotiationError as error:
+        return replace(need, slots=consumers.slots(own.slots), problem='its participants do not agree', refusal=str(error))
+    code = choice.code(settings.format, settings.placement)
+    assert code is not None, 'the camera agreed on it'
+    driver = aligned_format(device.try_format, code, choice.size, settings.limits.stride_align)
+    sizes = tuple(plane.size for plane in driver.planes)
+    given = replace(settings, layout=driver_layout(driver), buffer_sizes=sizes)
+    stand_ins = consumers.stand_ins if consumers.heap else list(map(anywhere, consumers.stand_ins))
+    broken = [f'{one.participant}: {"; ".join(found)}' for one in stand_ins if (found := violations(one, given))]
+    refusal = f"the driver's frames do not suit {'; '.join(broken)}" if broken else ''
+    return replace(need.of(settings.slots, sizes), refusal=refusal)
+
+
+def _computed(system: System, need: PoolNeed, consumers: _Consumers) -> PoolNeed:
+    """The pool of a camera that draws, and about that of one whose driver or pipeline can't be asked before it streams."""
+    camera, size = need.camera, picture_size(system, need.camera)
+    drawn = camera.camera in ('synthetic', 'replay')
+    if camera.camera != 'synthetic':  # which formats the frames have only the camera itself knows
+        consumers = replace(consumers, stand_ins=list(map(counting_only, consumers.stand_ins)))
     try:
         named = camera.camera == 'v4l2' and camera.pixel_format != 'auto'
-        fourcc = from_v4l2(fourcc_code(camera.pixel_format)).fourcc if named else NV12
-        layout = compute_layout(fourcc, *size)
+        code = fourcc_code(camera.pixel_format) if named else NV12
+        fourcc = from_v4l2(code).fourcc if named else NV12
     except (ZcError, ValueError) as error:
-        return PoolNeed(camera, memory, contiguous, size, problem=str(error))
-    page = os.sysconf('SC_PAGE_SIZE')
-    return PoolNeed(
-        camera, memory, contiguous, size, slots, sum(-(-layout.buffer_size(i) // page) * page for i in range(layout.num_buffers))
-    )
+        return replace(need, size=size, slots=consumers.slots(reserve_of(0)), problem=str(error))
+    held = reserve_of(0) if camera.camera == 'v4l2' else LIBCAMERA_RESERVE if camera.camera == 'libcamera' else PIPELINE_RESERVE
+    if not all(size):
+        return replace(need, slots=consumers.slots(held), problem='its picture size is not known before it streams; set width and height')
+    need = replace(need, size=size)
+    try:
+        if drawn:
+            own = drawn_constraints(fourcc, size, need.memory)
+        elif camera.camera == 'v4l2':
+            own = FormatChoice((FormatOffer(fourcc, LINEAR, code),), None, size).constraints(need.memory, held)
+        else:
+            own = BufferConstraints('camera', formats=((fourcc, LINEAR),), heaps=(need.memory,), slots=held, min_size=size, max_size=size)
+        settings = consumers.agree(own, size)
+    except NegotiationError as error:
+        return replace(need, slots=consumers.slots(held), problem='its participants do not agree', refusal=str(error))
+    return need.of(settings.slots, settings.sizes())

@@ -15,6 +15,7 @@ buffers.fences              a real fence taken out of it and put back
 buffers.import              its import into each Metis card, and the release of it
 cameras.devices             each /dev/video*: driver, card, formats, sizes, rates, who uses it
 cameras.configured          whether the camera that the parameter file names offers what it asks for
+cameras.calibration         whether each camera's calibration file is there and fits
 gstreamer.library           GStreamer, and its version
 gstreamer.elements          the elements that matter, with the real names of their properties
 gstreamer.pipeline          whether the parameter file's pipelines can be made
@@ -55,6 +56,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from zc_perception.verify.doctor import (
+    calibration_checks,
     camera_checks,
     gstreamer_checks,
     jetson_checks,
@@ -104,6 +106,7 @@ CHECKS: tuple[Check, ...] = (
     Check('buffers.import', trial_checks.import_trials),
     Check('cameras.devices', camera_checks.camera_devices),
     Check('cameras.configured', camera_checks.configured_cameras),
+    Check('cameras.calibration', calibration_checks.calibrations),
     Check('gstreamer.library', gstreamer_checks.gstreamer_library),
     Check('gstreamer.elements', gstreamer_checks.gstreamer_elements),
     Check('gstreamer.pipeline', gstreamer_checks.gstreamer_pipelines),

@@ -1,4 +1,8 @@
-"""The report, for people and for programs. The latter is ``doctor.schema.json``, version 1: ids and keys stay, new ones may come."""
+"""The report, for people and for programs. The latter is ``doctor.schema.json``, version 1: ids and keys stay, new ones may come.
+
+Much of it comes from outside: names of processes, nodes, cards and files, values of the parameter file. For people all of it is made
+printable here, whatever check it comes from; JSON escapes by itself.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from datetime import datetime, timezone
 from importlib import metadata
 from typing import Any
 
+from zc_perception.errors import printable
 from zc_perception.verify.doctor.finding import Status
 from zc_perception.verify.doctor.needs import Needs
 from zc_perception.verify.doctor.running import Result
@@ -34,7 +39,7 @@ def exit_code(results: Sequence[Result]) -> int:
 
 def heading(system: System, needs: Needs) -> str:
     """The report's first line."""
-    return f'zc_doctor {_package_version()}: Linux {system.release or "?"} on {system.machine}, {needs.summary()}'
+    return printable(f'zc_doctor {_package_version()}: Linux {system.release or "?"} on {system.machine}, {needs.summary()}')
 
 
 def lines_of(result: Result, verbose: bool) -> Iterator[str]:
@@ -43,12 +48,12 @@ def lines_of(result: Result, verbose: bool) -> Iterator[str]:
     if finding.status is Status.SKIP and not verbose:
         return
     subject = f' [{finding.subject}]' if finding.subject else ''
-    yield f'{_MARKS[finding.status]}  {result.check.id}{subject}: {finding.found}'
+    yield printable(f'{_MARKS[finding.status]}  {result.check.id}{subject}: {finding.found}')
     if finding.advice:
-        yield f'      -> {finding.advice}'
+        yield printable(f'      -> {finding.advice}')
     if verbose and finding.figures:
         text = ', '.join(f'{name}={value}' for name, value in finding.figures.items())
-        yield f'      {text if len(text) <= _LONGEST else text[:_LONGEST] + " … (--json has it all)"}'
+        yield printable(f'      {text if len(text) <= _LONGEST else text[:_LONGEST] + " … (--json has it all)"}')
 
 
 def summary_line(results: Sequence[Result], verbose: bool) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from zc_perception.verify.doctor.finding import Finding, Status, ok, skip
 from zc_perception.verify.doctor.needs import Needs
-from zc_perception.verify.doctor.pool_need import pool_need
+from zc_perception.verify.doctor.pool_need import picture_size
 from zc_perception.verify.doctor.system import System
 
 SUPPORTED = ('humble', 'jazzy', 'kilted', 'rolling')
@@ -107,7 +107,7 @@ def _segment(path: Path) -> int:
 
 def _image(system: System, needs: Needs) -> int:
     """Bytes of the largest image as plain subscribers get it: rgb8."""
-    sizes = [pool_need(system, camera).size for camera in needs.cameras]
+    sizes = [picture_size(system, camera) for camera in needs.cameras]
     return max((w * h * 3 for w, h in sizes), default=0) or _USUAL_IMAGE
 
 

@@ -17,7 +17,7 @@ with ending_quietly('zc_doctor'):  # they take long enough to be interrupted
     from types import FrameType
     from typing import Any, NoReturn, TextIO
 
-    from zc_perception.errors import EXIT_USAGE, ConfigError, error_line
+    from zc_perception.errors import EXIT_USAGE, ConfigError, error_line, printable
     from zc_perception.verify.doctor.asking import end_all
     from zc_perception.verify.doctor.needs import read_needs
     from zc_perception.verify.doctor.registry import CHECKS, GROUPS, checks_of
@@ -28,6 +28,7 @@ with ending_quietly('zc_doctor'):  # they take long enough to be interrupted
 _STDOUT = '-'
 _PATIENCE_S = 1.0
 _LONGEST_S = 3600.0
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DESCRIPTION = """Looks at everything that the camera-to-NPU path needs and says what to do. Verdicts are relative to the parameter file:
 what it names has to work, what 'auto' may take is a warning, what it doesn't use is left out. Without one, it says what each use needs.
 Exit code: 0 nothing failed, 1 something did, 2 wrong use."""
@@ -81,7 +82,7 @@ def _say(text: str) -> None:
 def _complain(text: str) -> None:
     """On stderr, if that can be written."""
     try:
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text), file=sys.stderr, flush=True)
     except OSError:
         _to_nowhere(sys.stderr)
 
@@ -120,17 +121,34 @@ def run(options: argparse.Namespace, system: System) -> int:
 
 
 class _Ended(BaseException):
-    """SIGTERM."""
+    """One of :data:`_ENDING` came.
+
+    :ivar number: which.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = signal.Signals(number)
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
-    raise _Ended
+    for one in _ENDING:  # a terminal that goes away is told by the kernel and by the shell: the second must not disturb the end
+        signal.signal(one, signal.SIG_IGN)
+    raise _Ended(number)
+
+
+def _take_over() -> dict[signal.Signals, Any]:
+    """Let signals end it in order, unless they are ignored, as SIGHUP is under nohup.
+
+    :returns: the handlers before.
+    """
+    return {number: signal.signal(number, _end) for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN}
 
 
 def main(arguments: Sequence[str] | None = None, system: System | None = None) -> int:
     """The console script. 0: nothing failed, 1: something did, 2: wrong use, 128 + n: signal n."""
     options = _parser().parse_args(arguments)
-    before = signal.signal(signal.SIGTERM, _end)
+    before = _take_over()
     try:
         return run(options, system or System())
     except ConfigError as error:
@@ -139,14 +157,14 @@ def main(arguments: Sequence[str] | None = None, system: System | None = None) -
     except BrokenPipeError:  # whoever read the report has read enough
         _to_nowhere(sys.stdout)
         return 128 + signal.SIGPIPE
-    except (KeyboardInterrupt, _Ended) as ended:
+    except _Ended as ended:
         end_all()
-        number = signal.SIGTERM if isinstance(ended, _Ended) else signal.SIGINT
-        _complain(f'zc_doctor: ended by {number.name}')
-        return 128 + number
+        _complain(f'zc_doctor: ended by {ended.number.name}')
+        return 128 + ended.number
     finally:
-        signal.signal(signal.SIGTERM, before)
         _leave_nothing()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _leave_nothing() -> None:

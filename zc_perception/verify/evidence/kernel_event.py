@@ -64,12 +64,19 @@ class Trace:
     """What was recorded, in order of time.
 
     :ivar lost: events that the kernel threw away, as far as it says; none of what depends on them counts as measured.
-    :ivar damaged: lines that nothing here can read.
+    :ivar damaged: lines that nothing here can read: events as well, of which nothing is known.
     """
 
     events: list[KernelEvent] = field(default_factory=list)
     lost: int = 0
     damaged: int = 0
+
+    @property
+    def gap(self) -> str:
+        """What is missing in it; empty: nothing."""
+        lost = [f'lost {self.lost} events'] if self.lost else []
+        damaged = [f'has {self.damaged} lines that cannot be read'] if self.damaged else []
+        return f"the kernel's trace {' and '.join(lost + damaged)}" if lost or damaged else ''
 
     def named(self, *names: str) -> list[KernelEvent]:
         """Those of these names."""

@@ -151,7 +151,8 @@ class KernelRecording:
 
     def trace(self) -> Trace:
         """The trace, in order. What the buffer lost counts as lost, and if it could not be read, something is."""
-        trace = parse_trace(self.text().splitlines())
+        # A thread's name may have any other separator of lines in it.
+        trace = parse_trace(self.text().split('\n'))
         trace.lost = max(trace.lost, self._lost, 1 if self._failed is not None else 0)
         return trace
 

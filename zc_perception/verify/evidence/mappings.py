@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from zc_perception.observe.privileges import as_root
 from zc_perception.verify.evidence.processes import PROC, all_pids, command_name
 from zc_perception.verify.evidence.unreadable import Unreadable, unreadable_file
 
@@ -106,7 +107,7 @@ def scan_maps(memory: FrameMemory, pids: Iterable[int] | None = None, proc: Path
         except (FileNotFoundError, ProcessLookupError):
             continue
         except OSError as error:
-            unreadable.append(unreadable_file(path, error, 'run as root', f'mappings of process {pid} ({command_name(pid, proc)})'))
+            unreadable.append(unreadable_file(path, error, as_root(), f'mappings of process {pid} ({command_name(pid, proc)})'))
             continue
         scanned += 1
         found += [mapping for mapping in parse_maps(pid, text) if memory.matches(mapping)]

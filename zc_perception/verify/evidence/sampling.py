@@ -22,6 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.observe.privileges import as_root
 from zc_perception.verify.evidence.unreadable import Unreadable
 
 _SYSCALL = {'x86_64': 298, 'aarch64': 241, 'arm64': 241}
@@ -38,7 +39,6 @@ _LOST, _SAMPLED = 2, 9
 _HEAD, _TAIL = 1024, 1032
 _PAGES = 64
 _ENABLE, _DISABLE = 0x2400, 0x2401
-_AS_ROOT = 'run as root, or give it CAP_PERFMON'
 
 
 @dataclass(frozen=True)
@@ -188,5 +188,5 @@ def open_sampler(pids: Collection[int], frequency_hz: int = 499) -> Sampler | Un
         for ring in rings:
             ring.close()
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return Unreadable('sampling', f'perf_event_open: {reason}', _AS_ROOT)
+        return Unreadable('sampling', f'perf_event_open: {reason}', f'{as_root()}, or give it CAP_PERFMON')
     return Sampler(rings, pids)

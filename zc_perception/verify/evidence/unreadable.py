@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from zc_perception.observe.privileges import as_root
+
 
 @dataclass(frozen=True)
 class Unreadable:
@@ -29,9 +31,6 @@ class Unreadable:
         return {'source': self.source, 'reason': self.reason, 'next_step': self.next_step}
 
 
-_AS_ROOT = 'run as root'
-
-
 def unreadable_file(path: Path, error: OSError, absent: str, source: str = '') -> Unreadable:
     """A file that could not be opened or read.
 
@@ -40,7 +39,7 @@ def unreadable_file(path: Path, error: OSError, absent: str, source: str = '') -
     number = error.errno or 0
     source = source or str(path)
     if number in (errno.EACCES, errno.EPERM):
-        return Unreadable(source, f'{os.strerror(number)} ({path})', _AS_ROOT)
+        return Unreadable(source, f'{os.strerror(number)} ({path})', as_root())
     if number in (errno.ENOENT, errno.ENOTDIR, errno.ENODEV):
         return Unreadable(source, f'{path} is not there', absent)
     return Unreadable(source, f'{path}: {os.strerror(number) if number else error}', 'see the kernel log (dmesg)')

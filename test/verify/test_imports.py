@@ -1,0 +1,349 @@
+"""I3 counts imports by what they are for: each frame's own, or once for each new buffer, whatever else is going on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from verify.card_kit import Card, judged, node, observed
+from verify.verify_kit import DRIVER_THREAD, MS, PERIOD, POOL, START, cached_graph, event, uncached_graph
+
+from zc_perception.npu.import_cache import ENTRIES
+from zc_perception.verify.evidence.kernel_event import Trace
+from zc_perception.verify.failure_modes import advice
+from zc_perception.verify.invariants import all_checks, check_imports
+from zc_perception.verify.observation import Observation
+
+TIMES = [START + 5 * MS + index * PERIOD for index in range(20)]
+ALL = dict.fromkeys(POOL, 1)
+OF_NO_FRAME = '20 imports were of no frame, though the cache is off'
+
+
+def image(index: int) -> int:
+    return POOL[index % len(POOL)]
+
+
+def uncached(card: Card, times: list[int], *, more: Callable[[int, int], None] = lambda time_ns, inode: None) -> None:
+    """Each frame is imported, run, and given back; *more* happens before each."""
+    for index, time_ns in enumerate(times):
+        inode = image(index)
+        more(time_ns - MS, inode)
+        handle = card.take(time_ns - MS // 2, inode)
+        card.run(time_ns, handle, inode)
+        card.give_back(time_ns + 5 * MS, handle, inode)
+
+
+def cached(card: Card, times: list[int], handles: dict[int, int]) -> None:
+    for index, time_ns in enumerate(times):
+        card.run(time_ns, handles[image(index)], image(index))
+
+
+def had(card: Card) -> dict[int, int]:
+    """Imports from before the recording."""
+    return {inode: card.had() for inode in POOL}
+
+
+def taken(card: Card, time_ns: int) -> dict[int, int]:
+    """Imports of all buffers, now."""
+    return {inode: card.take(time_ns + index * 100_000, inode) for index, inode in enumerate(POOL)}
+
+
+@pytest.mark.parametrize('given_back', [True, False])
+def test_without_a_cache_an_import_that_no_job_reads_is_one_too_many(given_back: bool) -> None:
+    card = Card()
+
+    def twice(time_ns: int, inode: int) -> None:
+        handle = card.take(time_ns, inode)
+        if given_back:
+            card.give_back(time_ns + 100_000, handle, inode, thread=card.thread)
+
+    uncached(card, TIMES, more=twice)
+    seen = observed([node(card, cached=False)], [card])
+    assert judged(seen) == (False, OF_NO_FRAME)
+    assert check_imports(seen).next_step == advice('imports_differ')
+    assert check_imports(seen).figures['imports'] == 40
+
+
+def test_imports_on_trial_are_given_back_and_counted_by_the_node() -> None:
+    card = Card()
+    for inode in POOL:
+        card.give_back(START + 3 * MS, card.take(START + 2 * MS, inode), inode, thread=card.thread)
+    uncached(card, TIMES)
+    assert judged(observed([node(card, cached=False, trials=3)], [card])) == (True, '')
+    assert judged(observed([node(card, cached=False, trials=2)], [card]))[0] is False
+    card.take(TIMES[4] + 2 * MS, POOL[0])
+    assert judged(observed([node(card, cached=False, trials=9)], [card])) == (False, '1 imports were of no frame, though the cache is off')
+
+
+def test_what_lies_across_the_window_s_ends_is_no_matter() -> None:
+    card = Card()
+    first, last = START - PERIOD, START + 19 * PERIOD + 49 * MS
+    uncached(card, [first, *TIMES, last])
+    # Imported before the window, run in it; imported in it, run behind it; and behind it, when the recording ends before the job.
+    early = card.take(START - MS, POOL[0])
+    card.run(START + MS, early, POOL[0])
+    late = card.take(START + 20 * PERIOD - MS, POOL[1])
+    card.run(START + 20 * PERIOD + MS, late, POOL[1])
+    card.take(START + 21 * PERIOD, POOL[2])
+    assert judged(observed([node(card, cached=False)], [card])) == (True, '')
+
+
+def test_an_import_whose_job_is_still_to_come_when_the_recording_ends_is_no_matter() -> None:
+    card = Card()
+    uncached(card, TIMES)
+    # The driver is not done with the frame before, whose import it gives back on its own thread.
+    last = card.take(TIMES[-1] + 4 * MS, POOL[0])
+    assert judged(observed([node(card, cached=False)], [card])) == (True, '')
+    card.give_back(TIMES[-1] + 9 * MS, last, POOL[0], thread=card.thread)
+    assert judged(observed([node(card, cached=False)], [card]))[0] is False
+
+
+def test_the_import_of_a_frame_whose_job_the_card_refused_is_none_too_many() -> None:
+    card = Card()
+    uncached(card, TIMES)
+    card.give_back(TIMES[5] + 22 * MS, card.take(TIMES[5] + 20 * MS, POOL[0]), POOL[0], thread=card.thread)
+    without = observed([node(card, cached=False)], [card])
+    card.refused(TIMES[5] + 21 * MS, POOL[0])
+    assert judged(without) == (False, '1 imports were of no frame, though the cache is off')
+    assert judged(observed([node(card, cached=False)], [card])) == (True, '')
+
+
+def beside_an_uncached_node(card: Card) -> Observation:
+    """The node of *card* has a cache; another one, of another process and other buffers, has none."""
+    other = Card(thread=201, context=2, pid=200)
+    for time_ns in TIMES:
+        handle = other.take(time_ns + MS, 31)
+        other.run(time_ns + 2 * MS, handle, 31)
+        other.give_back(time_ns + 8 * MS, handle, 31)
+    return observed([node(card, cached=True), node(other, cached=False, pid=200, name='/rear')], [card, other], ALL)
+
+
+def test_a_broken_cache_shows_beside_a_node_that_has_none() -> None:
+    card = Card()
+    cached(card, TIMES, had(card))
+    assert judged(beside_an_uncached_node(card)) == (True, '')
+    for index, time_ns in enumerate(TIMES):
+        card.take(time_ns + 10 * MS, image(index))
+    assert judged(beside_an_uncached_node(card)) == (False, 'buffers were imported 20 times more often than the cache needs')
+
+
+def turned(on: bool, *, surplus: bool) -> Observation:
+    """The parameter changes in the middle of the window."""
+    card = Card()
+    first, second = TIMES[:10], TIMES[10:]
+    middle = TIMES[10] - 20 * MS
+    if on:
+        uncached(card, first)
+        cached(card, second, taken(card, middle))
+    else:
+        handles = had(card)
+        cached(card, first, handles)
+        for inode, handle in handles.items():
+            card.give_back(middle, handle, inode, thread=card.thread)
+        uncached(card, second)
+    if surplus:
+        for time_ns in second:
+            card.take(time_ns + 10 * MS, POOL[0])
+    return observed([node(card, cached=on, was_cached=not on)], [card], {} if on else ALL)
+
+
+@pytest.mark.parametrize('on', [True, False])
+def test_the_cache_may_be_turned_on_and_off(on: bool) -> None:
+    assert judged(turned(on, surplus=False)) == (True, '')
+    assert judged(turned(on, surplus=True))[0] is False
+
+
+def opened_anew(times: int) -> Observation:
+    """The card comes back, and everything is imported again."""
+    card = Card()
+    handles = had(card)
+    length = len(TIMES) // (times + 1)
+    for part in range(times + 1):
+        cached(card, TIMES[part * length : (part + 1) * length], handles)
+        if part < times:
+            end = TIMES[(part + 1) * length - 1]
+            for inode, handle in handles.items():
+                card.give_back(end + 20 * MS, handle, inode, thread=card.thread)
+            card.reopened()
+            handles = taken(card, end + 30 * MS)
+    return observed([node(card, cached=True)], [card], ALL)
+
+
+def test_who_gives_everything_back_imports_it_once_more() -> None:
+    assert judged(opened_anew(1)) == (True, '')
+    assert judged(opened_anew(3)) == (False, 'buffers were imported 6 times more often than the cache needs')
+
+
+def test_it_may_also_have_got_other_buffers_before() -> None:
+    card = Card()
+    handles = had(card)
+    cached(card, TIMES[:5], handles)
+    new = {inode: card.take(TIMES[4] + 20 * MS + inode, inode + 30) for inode in POOL}
+    for inode, handle in handles.items():
+        card.give_back(TIMES[4] + 30 * MS, handle, inode, thread=card.thread)
+    for index, time_ns in enumerate(TIMES[5:10]):
+        card.run(time_ns, new[image(index)], image(index) + 30)
+    for inode, handle in new.items():
+        card.give_back(TIMES[9] + 20 * MS, handle, inode + 30, thread=card.thread)
+    card.reopened()
+    again = {inode: card.take(TIMES[9] + 30 * MS + inode, inode + 30) for inode in POOL}
+    for index, time_ns in enumerate(TIMES[10:]):
+        card.run(time_ns, again[image(index)], image(index) + 30)
+    assert judged(observed([node(card, cached=True)], [card], ALL)) == (True, '')
+    card.take(TIMES[-1] + 10 * MS, POOL[0] + 30)
+    assert judged(observed([node(card, cached=True)], [card], ALL))[0] is False
+
+
+def test_half_an_image_is_needed_by_nobody() -> None:
+    card = Card()
+    handle = card.take(START + MS, 51, 52)
+    for time_ns in TIMES:
+        card.run(time_ns, handle, 51, 52)
+    assert judged(observed([node(card, cached=True)], [card])) == (True, '')
+    card.take(TIMES[3] + 20 * MS, 52)
+    told = 'buffers were imported 1 times more often than the cache needs'
+    assert judged(observed([node(card, cached=True)], [card])) == (False, told)
+
+
+def test_a_number_of_an_earlier_job_is_not_the_later_frame_s() -> None:
+    """The frames before the window are not in the log; the card, opened anew, numbers its jobs from 1 once more."""
+    card = Card()
+    cached(card, [START - 800 * MS + index * MS for index in range(6)], had(card))
+    card.records.clear()
+    card.reopened()
+    cached(card, TIMES, taken(card, START - 400 * MS))
+    lost = next(one for one in card.events if one.name == 'axl_submit' and one.fields['ctx'] == '101' and one.fields['seqno'] == '2')
+    card.events.remove(lost)
+    told = '0 jobs of the driver are no frame of a node, 1 frames have no job'
+    assert judged(observed([node(card, cached=True)], [card], ALL)) == (False, told)
+
+
+def test_a_cache_that_gives_each_import_back_is_none() -> None:
+    card = Card()
+    uncached(card, TIMES)
+    holds, reason = judged(observed([node(card, cached=True)], [card]))
+    assert holds is False and 'more often than the cache needs' in reason
+
+
+def test_a_late_joiner_imports_buffers_that_another_node_has() -> None:
+    first, second = Card(), Card(thread=201, context=2, pid=200)
+    cached(first, TIMES, had(first))
+    cached(second, [time_ns + 3 * MS for time_ns in TIMES[5:]], taken(second, TIMES[4]))
+    nodes = [node(first, cached=True), node(second, cached=True, pid=200, name='/late')]
+    assert judged(observed(nodes, [first, second], ALL)) == (True, '')
+    second.take(TIMES[9], POOL[0])
+    assert judged(observed(nodes, [first, second], ALL))[0] is False
+
+
+def test_new_buffers_may_be_used_after_the_window() -> None:
+    card = Card()
+    cached(card, TIMES, had(card))
+    new = card.take(TIMES[-1] + 10 * MS, 41)
+    card.run(START + 21 * PERIOD, new, 41)
+    assert judged(observed([node(card, cached=True)], [card], ALL)) == (True, '')
+    card.take(TIMES[-1] + 12 * MS, 41)
+    assert judged(observed([node(card, cached=True)], [card], ALL))[0] is False
+
+
+def test_a_cache_that_was_too_small_imports_again_what_it_threw_out() -> None:
+    card = Card()
+    times = [START + 5 * MS + index * 6 * MS for index in range(2 * ENTRIES + 4)]
+    many = [100 + index for index in range(ENTRIES + 2)]
+    handles = {}
+    for index, time_ns in enumerate(times):
+        inode = many[index % len(many)]
+        if inode not in handles or (index >= len(many) and inode < 102):
+            handles[inode] = card.take(time_ns - MS, inode)
+        card.run(time_ns, handles[inode], inode)
+    assert judged(observed([node(card, cached=True)], [card])) == (True, '')
+    card.take(times[-1], 103)
+    assert judged(observed([node(card, cached=True)], [card]))[0] is False
+
+
+@pytest.mark.parametrize('fact', ['trial_imports', 'import_cache'])
+def test_facts_of_another_version_explain_nothing(fact: str) -> None:
+    card = Card()
+    cached(card, TIMES, had(card))
+    whole = node(card, cached=True)
+    facts = {name: value for name, value in whole.after.items() if name != fact}
+    older = replace(whole, before=facts, after=facts)
+    assert judged(observed([older], [card], ALL)) == (True, '')
+    card.take(TIMES[3], POOL[0])
+    told = '/inference (process 100) imported more often than its frames need, and does not tell what it imported on trial'
+    assert judged(observed([older], [card], ALL)) == (None, told)
+    assert judged(observed([whole], [card], ALL))[0] is False
+
+
+def test_frames_by_imports_from_before_the_recording_are_counted() -> None:
+    figures = [check_imports(graph()).figures['frames_by_earlier_import'] for graph in (cached_graph, uncached_graph)]
+    assert figures == [20, 0]
+
+
+def test_the_same_job_twice_is_one_too_many() -> None:
+    card = Card()
+    cached(card, TIMES, had(card))
+    card.events += [replace(one, time_ns=one.time_ns + 1000) for one in card.events if one.name == 'axl_submit']
+    told = '20 jobs of the driver are no frame of a node, 0 frames have no job'
+    assert judged(observed([node(card, cached=True)], [card], ALL)) == (False, told)
+
+
+def test_a_driver_that_tells_no_job_numbers_is_followed_by_time() -> None:
+    card = Card()
+    cached(card, TIMES, had(card))
+    card.records = [one._replace(device_seqno=0) for one in card.records]
+    assert judged(observed([node(card, cached=True)], [card], ALL)) == (True, '')
+
+
+def test_a_frame_without_a_buffer_has_none_that_was_imported() -> None:
+    card = Card()
+    uncached(card, TIMES)
+    card.records[3] = card.records[3]._replace(inodes=())
+    told = '1 frames were submitted whose buffer was not imported'
+    assert judged(observed([node(card, cached=False)], [card])) == (False, told)
+
+
+def test_what_the_node_gave_back_is_imported_no_more() -> None:
+    card = Card()
+    handles = had(card)
+    cached(card, TIMES, handles)
+    card.give_back(TIMES[16] + 10 * MS, handles[POOL[0]], POOL[0], thread=card.thread)
+    told = '1 frames were submitted whose buffer was not imported'
+    assert judged(observed([node(card, cached=True)], [card], ALL)) == (False, told)
+
+
+def test_a_cache_that_has_two_at_a_time_is_none() -> None:
+    card = Card()
+    times = [START - 300 * MS + index * 30 * MS for index in range(6)] + TIMES[:12]
+    for index in range(0, 18, 2):
+        pair = {60 + (index + more) % 6: times[index + more] for more in (0, 1)}
+        handles = {inode: card.take(time_ns - MS, inode) for inode, time_ns in pair.items()}
+        for inode, time_ns in pair.items():
+            card.run(time_ns, handles[inode], inode)
+        for inode in pair:
+            card.give_back(times[index + 1] + 9 * MS, handles[inode], inode)
+    told = 'buffers were imported 6 times more often than the cache needs'
+    assert judged(observed([node(card, cached=True)], [card])) == (False, told)
+
+
+def test_a_trace_that_cannot_be_read_everywhere_proves_nothing() -> None:
+    seen = cached_graph()
+    assert seen.trace is not None
+    damaged = replace(seen, trace=Trace(seen.trace.events, damaged=2))
+    assert {check.name: check.holds for check in all_checks(damaged)} == {'I1': True, 'I2': True, 'I3': None, 'I4': None}
+    assert check_imports(damaged).reason == "the kernel's trace has 2 lines that cannot be read"
+    lost = check_imports(replace(seen, trace=Trace(seen.trace.events, 3, 2)))
+    assert lost.reason == "the kernel's trace lost 3 events and has 2 lines that cannot be read"
+
+
+def test_another_process_s_release_of_the_same_buffer_by_the_same_number_is_its_own() -> None:
+    first, second = Card(), Card(thread=201, context=2, pid=200)
+    cached(first, TIMES, taken(first, START - 100 * MS))
+    cached(second, [time_ns + MS for time_ns in TIMES[:5]], taken(second, START - 90 * MS))
+    for handle, inode in enumerate(POOL, 1):
+        # On the driver's thread, behind the job that it completed last.
+        done = event(TIMES[4] + 20 * MS + handle, 'axl_complete', DRIVER_THREAD, ctx=2, seqno=handle, handle=handle)
+        second.events.append(done)
+        second.give_back(TIMES[4] + 20 * MS + handle, handle, inode)
+    nodes = [node(first, cached=True), node(second, cached=True, pid=200, name='/rear')]
+    assert judged(observed(nodes, [first, second])) == (True, '')

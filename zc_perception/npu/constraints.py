@@ -1,0 +1,42 @@
+"""What accelerators state of the frames that they read, as far as it is known without one: ``zc_doctor`` counts with it beforehand.
+
+A Metis card's own needs are its driver's: :meth:`~zc_perception.npu.axl.device.AxlCapabilities.constraints`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.negotiation.constraints import BufferConstraints, Caching
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.modifier import LINEAR
+
+CPU_JOBS = 2
+AXRUNTIME_JOBS = 2
+LATE_CALLS = 2
+"""Of axruntime with double buffering: how many calls later a result comes."""
+AXRUNTIME_JOBS_DOUBLE_BUFFERED = LATE_CALLS + 1
+"""Two inside the runtime and one that is converted or running: with fewer, no result would ever push another one out."""
+
+
+def cpu_constraints() -> BufferConstraints:
+    """Of accelerator cpu."""
+    return BufferConstraints('cpu accelerator', formats=((NV12, LINEAR),), cpu_access=CpuAccess.READ, caching=Caching.CACHED)
+
+
+def axruntime_constraints(caching: Caching | None = Caching.CACHED) -> BufferConstraints:
+    """Of accelerator axruntime.
+
+    :param caching: ``None`` where a VIC reads the frames: it makes no difference then how the CPU sees them.
+    """
+    return BufferConstraints('axruntime accelerator', formats=((NV12, LINEAR),), cpu_access=CpuAccess.READ, caching=caching)
+
+
+def with_frames(constraints: BufferConstraints, in_flight: int, most: int) -> BufferConstraints:
+    """An accelerator's constraints with the slots that inference holds: the frames in flight, and the one that waits.
+
+    :param in_flight: as parameter ``in_flight`` asks for.
+    :param most: jobs that the accelerator takes at the same time.
+    """
+    return replace(constraints, slots=min(in_flight, most) + 1)
