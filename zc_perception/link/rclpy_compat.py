@@ -23,6 +23,8 @@ from rclpy.qos_overriding_options import QoSOverridingOptions, _declare_qos_para
 from rclpy.subscription import Subscription
 from rclpy.task import Future
 
+from zc_perception.errors import printable
+
 try:
     from rclpy.exceptions import InvalidHandle
 except ImportError:  # before Jazzy
@@ -122,14 +124,14 @@ def init_without_signal_handlers(context: rclpy.Context, args: list[str] | None)
     rclpy.init(args=args, context=context, signal_handler_options=rclpy.signals.SignalHandlerOptions.NO)
 
 
-def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[Exception | None], object]) -> None:
+def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], object]) -> None:
     """Give a node of :class:`rclpy.lifecycle.LifecycleNodeMixin` its state machine and the standard services.
 
     What ``change_state`` asks for runs on a thread of its own, under *lock*; the executor serves other callbacks meanwhile, and
     ``get_state`` too. An EventsExecutor, which resumes no coroutine of ours, is kept waiting.
 
-    :param refused: told of a transition that failed, with ``None``, or that the present state doesn't have: rclpy raises for that, which
-        would end the executor.
+    :param refused: told why the present state doesn't have a transition, with an empty text of one that failed. Of a number that there
+        isn't rclpy raises, which would end the executor; of a label it says nothing.
     """
     LifecycleNodeMixin.__init__(node, callback_group=ReentrantCallbackGroup())
     machine = node._state_machine
@@ -141,14 +143,20 @@ def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[Excepti
     change_state, send = service.callback, service.send_response
 
     def change(request: Any, response: Any) -> None:
+        label = request.transition.label
         try:
             with lock, machine:
+                there = [transition[1] for transition in machine.available_transitions]
+                if label and label not in there:
+                    response.success = False
+                    refused(f"there is no transition '{printable(label)}' from here; there is {', '.join(there) or 'none'}")
+                    return
                 change_state(request, response)
                 if not response.success:
-                    refused(None)
+                    refused('')
         except Exception as error:
             response.success = False
-            refused(error)
+            refused(f'there is no such transition from here ({" ".join(str(error).split())})')
 
     async def serve(request: Any, response: Any) -> Any:
         executor = node.executor

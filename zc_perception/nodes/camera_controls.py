@@ -43,24 +43,28 @@ class CameraControls:
         }
         self._in_force: dict[str, Any] = {}
         self._refused: dict[str, str] = {}
+        self._missing: set[str] = set()
         node.add_on_set_parameters_callback(self._on_set)
 
     def attach(self, camera: Camera) -> None:
-        """Set what is wanted, then declare all, or show what they are now. What the driver refuses is a warning.
+        """Set what is wanted, then declare all, or show what they are now. A control that the camera doesn't have, and what the driver
+        refuses, is a warning.
 
-        :raises ConfigError: a control that the camera doesn't have, or a value that it doesn't take; not of one that is back.
+        :raises ConfigError: a value that a control doesn't take; not of a camera that is back.
         :raises CameraLostError: it went away meanwhile.
         """
         refused = _set_all(camera, self._wanted)
+        there = camera.controls()
         if not self._attached_before:
-            for error in refused.values():
-                if isinstance(error, ConfigError):
+            for name, error in refused.items():
+                if isinstance(error, ConfigError) and name in there:
                     raise error
         self._attached_before = True
+        self._missing = refused.keys() - there.keys()
         self._refused = {name: str(error) for name, error in refused.items()}
         for sentence in self._refused.values():
             self._node.get_logger().warning(sentence)
-        self._known = {name: info for name, info in camera.controls().items() if info.kind in _AS_PARAMETERS}
+        self._known = {name: info for name, info in there.items() if info.kind in _AS_PARAMETERS}
         for name, info in self._known.items():
             if info.value is not None:
                 self._in_force[name] = _as_value(info, info.value)
@@ -140,6 +144,8 @@ class CameraControls:
         refused = self._refused.copy()
         if refused:
             advice = 'set what the driver takes: ros2 param describe tells the ranges'
+            if refused.keys() <= self._missing:
+                advice = 'name controls that this camera has, or leave them out'
             return Status('controls', Level.WARN, '; '.join(refused.values()), values, advice)
         return Status('controls', Level.OK, f'{len(values)} controls', values)
 

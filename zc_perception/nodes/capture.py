@@ -383,7 +383,7 @@ class CaptureNode(PerceptionNode):
         return [
             camera_status(camera, self.supervisor.condition, self._counters, started=self._flowing, paced=paced),
             pool_status(camera, self._counters),
-            clock_status(camera, self._counters),
+            clock_status(camera, self._counters, self.now_ns()),
             server.status(),
             *found,
             self._camera_info.status(),

@@ -255,8 +255,11 @@ def _pool_values(found: PoolStatistics, pool: BufferPool | None, heap: str) -> d
     return values
 
 
-def clock_status(camera: Camera | None, counters: CaptureCounters) -> Status:
-    """The driver's clock against the ROS clock."""
+def clock_status(camera: Camera | None, counters: CaptureCounters, ros_now_ns: int) -> Status:
+    """The driver's clock against the ROS clock.
+
+    :param ros_now_ns: the ROS clock's time; 0 of a simulation that has never told it.
+    """
     if camera is None:
         return Status('clock', Level.OK, 'no camera is open')
     clock = camera.clock.statistics()
@@ -278,6 +281,9 @@ def clock_status(camera: Camera | None, counters: CaptureCounters) -> Status:
     elif implausible:
         text = f'{implausible} stamp(s) of the driver lay in the future or far in the past lately; the time of arrival counts instead'
         advice = "look at the driver's clock: its stamps should be CLOCK_MONOTONIC"
+    elif clock.simulated and not ros_now_ns:
+        text = 'use_sim_time is true and no /clock has come: stamps begin at 0'
+        advice = 'start the simulation or ros2 bag play --clock, or set use_sim_time: false'
     if text:
         return Status('clock', Level.WARN, text, values, advice, camera.identity)
     return Status('clock', Level.OK, 'simulated' if clock.simulated else 'steady', values, hardware_id=camera.identity)

@@ -47,6 +47,8 @@ SUBSCRIPTION_SPECS = (
     ParameterSpec('shared_memory_users', [], 'Users whose publishers are trusted, besides this one and root.'),
     ParameterSpec('copy_free', 'preferred', 'required: plain messages, a copy, are an error instead.', choices=('preferred', 'required')),
 )
+CONVERTIBLE = 'publish an encoding and a size that the log names'
+"""What to do about messages that can't be converted."""
 _UNLESS_IT_PASSES = "if that doesn't pass, see the publisher's log and diagnostics, and compare both ends: ros2 topic info -v"
 _NARROW = "raise the publisher's 'slots', or end other consumers, then deactivate and activate this node: who connects anew gets the room"
 # Those rungs that are no good, and what to do about them.
@@ -100,13 +102,13 @@ def subscribe_frames(
     )
 
 
-def subscription_status(subscription: AdaptedSubscription[Frame], errors: RecentCount | None = None) -> Status:
+def subscription_status(subscription: AdaptedSubscription[Frame], errors: RecentCount) -> Status:
     """Which rung, why, and what it cost.
 
     :param errors: remembers, from look to look, messages that could not be converted.
     """
     link = subscription.statistics()
-    failed = 0 if errors is None else errors.see(link.conversion_errors)
+    failed = errors.see(link.conversion_errors)
     values: dict[str, object] = {
         'rung': link.rung,
         'reason': link.reason,
@@ -127,7 +129,7 @@ def subscription_status(subscription: AdaptedSubscription[Frame], errors: Recent
         values |= {'window': link.window, 'window_asked': link.asked}
     if failed:
         text = f'{failed} message(s) could not be converted lately; {link.rung}: {link.reason}'
-        return Status('link', Level.WARN, text, values, 'publish an encoding and a size that the log names')
+        return Status('link', Level.WARN, text, values, CONVERTIBLE)
     if level is Level.OK and link.window < link.asked:
         text = f'{link.rung}: this node may hold {link.window} frame(s) at a time, {link.asked} were asked for'
         return Status('link', Level.WARN, text, values, _NARROW)

@@ -8,7 +8,7 @@ from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.rungs import REFUSED, UNMATCHED
 from zc_perception.nodes.capture_status import copies_status, latency_status
-from zc_perception.nodes.frame_links import subscription_status
+from zc_perception.nodes.frame_links import CONVERTIBLE, subscription_status
 from zc_perception.npu.accelerator import Accelerator
 from zc_perception.npu.axl.discovery import place_of
 from zc_perception.npu.manifest import ModelManifest
@@ -34,7 +34,8 @@ class _Parts(NamedTuple):
 
 # Of the frames that come. Fewer results than that: the model is too slow, which newest-wins hides well.
 _LEAST = 0.8
-# A rate of detections is judged over so many frames.
+# A rate of detections is judged over so many frames, and over the time of so many results where `max_rate` lets fewer through: one more
+# or less must not matter.
 _JUDGED_FRAMES = 10
 # So many frames at least before imports are compared with them.
 _IMPORTS_FROM = 10
@@ -58,8 +59,10 @@ class InferenceStatus:
         self._conversion_errors = RecentCount()
         self._rates = RecentRates()
         self._judged: tuple[float, ...] | None = None
+        self._came_before: int | None = None
         self._silence = Silence()
         self._enabled = True
+        self._most = 0.0
         self._temperature = TemperatureWatch()
 
     def lost(self, error: Exception) -> None:
@@ -178,13 +181,18 @@ class InferenceStatus:
         }
 
     def _begin_anew(self) -> None:
-        self._rates.forget()
-        self._judged = None
+        self._judge_anew()
+        self._came_before = None
         self._silence.forget()
 
+    def _judge_anew(self) -> None:
+        self._rates.forget()
+        self._judged = None
+
     def _judge(self, *counts: int) -> tuple[float, ...] | None:
-        """Frames that came, results and frames that failed, per second, over enough of the first; ``None`` until there were."""
-        self._judged = self._rates.see(*counts, at_least=_JUDGED_FRAMES) or self._judged
+        """Frames that came, results and frames that failed, per second, over enough of the first two; ``None`` until there were."""
+        over_s = _JUDGED_FRAMES / self._most if self._most > 0 else 0.0
+        self._judged = self._rates.see(*counts, over_s=over_s, at_least=_JUDGED_FRAMES) or self._judged
         return self._judged
 
     def _rate_status(self, parts: _Parts, statistics: SchedulerStatistics, state: DeviceState, link: Status) -> Status:
@@ -194,10 +202,17 @@ class InferenceStatus:
         if enabled is not self._enabled:
             self._enabled = enabled
             self._begin_anew()
-        came = statistics.taken + parts.subscription.statistics().dropped
-        rates = self._judge(came, statistics.completed, statistics.lost)
         most = float(node.parameters['max_rate'])
+        if most != self._most:  # what ran under another one says nothing of this one
+            self._most = most
+            self._judge_anew()
+        taken = parts.subscription.statistics()
+        came = statistics.taken + taken.dropped
+        if self._came_before is None:
+            self._came_before = came
+        rates = self._judge(came, statistics.completed, statistics.lost)
         silent_s = self._silence.see(came)
+        unconverted = self._conversion_errors.see(taken.conversion_errors)
         coming, done, failing = (0.0, 0.0, 0.0) if rates is None or silent_s else rates
         target = min(coming, most) if most > 0 else coming
         values = Figures(lambda: {
@@ -214,11 +229,14 @@ class InferenceStatus:
             message = 'switched off' if node.flowing else 'the node is not active'
         elif link.level is not Level.OK and link.values['rung'] in (UNMATCHED, REFUSED):
             message = 'waits for a publisher'
+        elif unconverted and (silent_s or came == self._came_before):
+            level, message = Level.WARN, f'no frame could be converted lately, of {unconverted} message(s)'
+            advice = f'see part link: {CONVERTIBLE}'
         elif silent_s:
             level, message = Level.WARN, f'no frame comes any more, for {silent_s:.0f} s now'
             advice = "look at the camera in the publisher's diagnostics; if its recording has ended, all is well"
         elif rates is None:
-            message = 'waits for frames'
+            message = 'waits for frames' if came == self._came_before else 'frames come, not for long enough yet to judge their rate'
         elif done < _LEAST * target and not state.recovering and failing and (failing >= done or done + failing >= _LEAST * target):
             level, message = Level.WARN, f'only {done:.1f} of {target:.1f} frames per second give results, {failing:.1f} fail'
             advice = 'see part accelerator, which has the last error'

@@ -27,7 +27,7 @@ from zc_perception.link.endpoints.node_watch import NodeWatch
 from zc_perception.link.rclpy_compat import call_soon, publish, subscription_count
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.nodes.frame_links import SUBSCRIPTION_SPECS, subscribe_frames, subscription_status, user_ids
+from zc_perception.nodes.frame_links import CONVERTIBLE, SUBSCRIPTION_SPECS, subscribe_frames, subscription_status, user_ids
 from zc_perception.nodes.meeting_point import process_ledger
 from zc_perception.nodes.overlay_picture import LabelledBox, Painter, PictureHistory, ReducedPicture, Stamp
 from zc_perception.nodes.parameters import ParameterSpec
@@ -42,6 +42,8 @@ _IDLE_POLL_MS = 200
 _JOIN_S = 0.5
 _NICER = 5
 _MOST_AGE_MS = 60_000
+# As many as wait in the queue. Where a copy takes longer than a frame's time, more would come for ever, and nothing be drawn.
+_MOST_AT_ONCE = 2
 _SPECS = (
     ParameterSpec('scale', 1.0, 'Size of the picture relative to the frame.', '', 0.1, 1.0, dynamic=True),
     ParameterSpec('history', 32, 'Pictures kept while their detections are on the way; memory only while somebody looks.', '', 1, 256),
@@ -86,6 +88,7 @@ class OverlayNode(PerceptionNode):
         self._last_error = ''
         self._unfit = ''
         self._recent = {name: RecentCount() for name in ('drawn', 'unmatched', 'failed', 'left_out')}
+        self._conversion_errors = RecentCount()
         self._rate = RecentRates()
         self._draw_times = LatencyWindow()
         self._names: dict[str, str] = {}
@@ -112,9 +115,9 @@ class OverlayNode(PerceptionNode):
         self._detections_qos = subscription_qos(self, 'detections', QoSProfile(depth=10))
         subscription_qos(self, 'image_raw', QoSProfile(depth=2))  # declared now, though it is used only while somebody looks
         self._label_subscription = self.create_subscription(LabelInfo, 'label_info', self._on_labels, latched)
-        self._demand = NodeWatch(self, _DEMAND_PERIOD_S, self._look_at_demand)
         self._diagnostics = DiagnosticsPublisher(self, self.collect_diagnostics)
         self._begin()
+        self._demand = NodeWatch(self, _DEMAND_PERIOD_S, self._look_at_demand)
 
     def _open(self) -> None:
         self._history = PictureHistory(self.parameters['history'], self.parameters['scale'])
@@ -126,6 +129,11 @@ class OverlayNode(PerceptionNode):
     def _deactivate(self) -> None:
         with self._demand_lock:
             self._unsubscribe()
+
+    def stop(self) -> None:
+        """See :class:`PerceptionNode`. Nobody is looked for any more."""
+        self._demand.stop()
+        super().stop()
 
     def _on_parameter(self, name: str, value: Any) -> None:
         if name == 'scale':
@@ -201,15 +209,18 @@ class OverlayNode(PerceptionNode):
     ) -> None:
         _be_nice()
         try:
+            kept = 0
             while not stop.is_set():
                 poller = select.poll()
                 poller.register(wake.fileno(), select.POLLIN)
                 if not subscription.queue.closed:  # a closed one polls readable for ever
                     poller.register(subscription.queue.fileno(), select.POLLIN)
-                if any(fd == wake.fileno() for fd, _ in poller.poll(_IDLE_POLL_MS)):
+                if any(fd == wake.fileno() for fd, _ in poller.poll(0 if kept == _MOST_AT_ONCE else _IDLE_POLL_MS)):
                     os.eventfd_read(wake.fileno())
-                while not stop.is_set() and (frame := subscription.queue.get()) is not None:
+                kept = 0
+                while kept < _MOST_AT_ONCE and not stop.is_set() and (frame := subscription.queue.get()) is not None:
                     self._keep(frame, history)
+                    kept += 1
                 if not stop.is_set():
                     self._draw_newest(history, detections)
         except BaseException:
@@ -304,17 +315,14 @@ class OverlayNode(PerceptionNode):
     def collect_diagnostics(self) -> list[Status]:
         """Whether anybody looks, and whether pictures find their detections."""
         subscription = self._frame_subscription
-        return [
-            self._overlay_status(subscription is not None),
-            *([] if subscription is None else [subscription_status(subscription)]),
-            self.lifecycle_status(),
-        ]
+        links = [] if subscription is None else [subscription_status(subscription, self._conversion_errors)]
+        return [self._overlay_status(subscription), *links, self.lifecycle_status()]
 
-    def _overlay_status(self, drawing: bool) -> Status:
+    def _overlay_status(self, subscription: AdaptedSubscription[Frame] | None) -> Status:
         drawn, unmatched, failed, left_out = (recent.see(getattr(self, name)) for name, recent in self._recent.items())
         thread = self._thread
         values = Figures(self._values)
-        if not drawing:
+        if subscription is None:
             return Status('overlay', Level.OK, 'idle: nobody subscribes to detections/image', values)
         if thread is not None and not thread.is_alive() and thread is self._thread:
             text = "the thread that draws has ended; its traceback is on the node's stderr"
@@ -327,6 +335,9 @@ class OverlayNode(PerceptionNode):
             return Status('overlay', Level.WARN, text, values, f'look at what the model gives: {self._echo()}')
         if self._unfit:
             return Status('overlay', Level.WARN, f'no picture: {self._unfit}', values, 'let the camera give LINEAR NV12')
+        unconverted = self._conversion_errors.see(subscription.statistics().conversion_errors)
+        if unconverted and not drawn:
+            return Status('overlay', Level.WARN, f'no picture: {unconverted} message(s) could not be converted lately', values, CONVERTIBLE)
         if unmatched > drawn:
             text = f'{unmatched} detections came lately whose frame is not here any more, or never was'
             return Status('overlay', Level.WARN, text, values, "raise parameter 'history' for a slow model, or lower 'scale'")

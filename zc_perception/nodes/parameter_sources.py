@@ -6,7 +6,8 @@ of cameras that aren't run here; what is refused is a section that was clearly m
 another name that sets nothing but what such a node has is worth a warning.
 
 A key that none of our nodes has is refused where it was meant for one of them, by name or by a bare ``-p``. In a section for nodes of
-any name (``/**``, ``/front/*``) it may be another package's: there it is a warning.
+any name (``/**``, ``/front/*``) it may be another package's: there it is a warning. So it is by a bare ``-p`` from a launch file, whose
+``SetParameter`` reaches the programs of all packages that way.
 """
 
 from __future__ import annotations
@@ -155,13 +156,14 @@ def _keys(argv: Sequence[str], node: str) -> tuple[set[str], set[str], set[str]]
     return wild, named, bare
 
 
-def keys_for_any_node(argv: Sequence[str], node: str) -> frozenset[str]:
+def keys_for_any_node(argv: Sequence[str], node: str, *, bare_too: bool = False) -> frozenset[str]:
     """Keys that the command line sets for a node only in parameter files' sections for nodes of whatever name.
 
     :param node: its full name.
+    :param bare_too: those of a bare ``-p`` as well, which is for all nodes of the process.
     """
     wild, named, bare = _keys(argv, node)
-    return frozenset(wild - named - bare)
+    return frozenset((wild | bare) - named if bare_too else wild - named - bare)
 
 
 def keys_by_name(argv: Sequence[str], node: str) -> frozenset[str]:

@@ -38,6 +38,9 @@ class _WholeOrNothing(type):
         try:
             node.__init__(*args, **options)
         except BaseException:
+            diagnostics = getattr(node, '_diagnostics', None)
+            if diagnostics is not None:
+                diagnostics.stop()
             # rclpy's own constructor may have failed, or somebody has destroyed it already.
             with contextlib.suppress(AttributeError, InvalidHandle):
                 end_lifecycle(node)
@@ -286,9 +289,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         text = str(error) if isinstance(error, ZcError) else f'{type(error).__name__}: {error}'
         self._error, self._failure = error, f'it could not {step}: {text}'
 
-    def _on_refused(self, error: Exception | None) -> None:
-        why = self._failure if error is None else f'there is no such transition from here ({" ".join(str(error).split())})'
-        self.get_logger().error(f'the node is {self.state}: {why}')
+    def _on_refused(self, why: str) -> None:
+        self.get_logger().error(f'the node is {self.state}: {why or self._failure}')
 
     def lifecycle_status(self) -> Status:
         """For diagnostics: the state, and why it isn't the one that somebody wanted."""

@@ -33,6 +33,10 @@ from zc_perception.nodes.startup import STARTUP
 
 EXIT_FAILURE = 1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_UNKNOWN_HELP = (
+    'what becomes of a bare -p NAME:=VALUE that no node of this package has: the end (default), or a warning, as for launch files, whose '
+    'SetParameter reaches the programs of all packages'
+)
 _MAX_WAITS_IN_VAIN = 20
 _PAUSE_S = 0.002
 
@@ -122,9 +126,10 @@ class ExecutorThread:
 
 
 @contextlib.contextmanager
-def ros_context(args: Sequence[str] | None, context: rclpy.Context | None = None) -> Iterator[rclpy.Context]:
+def ros_context(args: Sequence[str] | None, context: rclpy.Context | None = None, *, tolerant: bool = False) -> Iterator[rclpy.Context]:
     """An initialised context: *context*, or one of its own.
 
+    :param tolerant: a bare ``-p`` that none of the package's nodes has is a warning.
     :raises ConfigError: the command line's ROS arguments or a parameter file can't be used.
     """
     context = context or rclpy.Context()
@@ -133,6 +138,8 @@ def ros_context(args: Sequence[str] | None, context: rclpy.Context | None = None
     except Exception as error:  # rclpy has several classes of its own for this
         raise ConfigError(f'ROS arguments: {" ".join(str(error).split())}') from error
     _ARGUMENTS[context] = tuple(args or ())
+    if tolerant:
+        _TOLERANT.add(context)
     STARTUP.reached('ros')
     try:
         yield context
@@ -189,11 +196,13 @@ class NodeGroup:
 
 _ARGUMENTS: weakref.WeakKeyDictionary[rclpy.Context, tuple[str, ...]] = weakref.WeakKeyDictionary()
 """What each context was initialised with, for :func:`refuse_unknown_parameters`: only there it is seen for whom a key was meant."""
+_TOLERANT: weakref.WeakSet[rclpy.Context] = weakref.WeakSet()
+"""Those in which a bare ``-p`` may be for another package's nodes."""
 
 
-def parameters_for_any_node(node: Node) -> frozenset[str]:
-    """Keys that the command line sets for *node* only among those for nodes of any name."""
-    return keys_for_any_node(_ARGUMENTS.get(node.context, ()), node.get_fully_qualified_name())
+def parameters_for_any_node(node: Node, *, bare_too: bool = False) -> frozenset[str]:
+    """Keys that the command line sets for *node* only among those for nodes of any name; see :func:`keys_for_any_node`."""
+    return keys_for_any_node(_ARGUMENTS.get(node.context, ()), node.get_fully_qualified_name(), bare_too=bare_too)
 
 
 def known_parameters() -> tuple[str, ...]:
@@ -216,18 +225,19 @@ def known_among(names: Collection[str]) -> list[str]:
 
 
 def refuse_unknown_parameters(nodes: Sequence[PerceptionNode], known: Sequence[type[PerceptionNode]]) -> None:
-    """Check every node's start-up keys. Those that were set for nodes of any name may be another node's; what none has is warned of.
+    """Check every node's start-up keys. Those that were set for nodes of any name, or by a bare ``-p``, may be another node's. What none
+    has is warned of in the former, and in the latter where the context is tolerant.
 
-    :param known: kinds of the process's nodes, all of which a bare ``-p`` is for.
+    :param known: kinds of the process's nodes.
     :raises ConfigError: a key that none has.
     """
     elsewhere = [*(spec.name for kind in known for spec in kind.SPECS), *(prefix for kind in known for prefix in kind.PREFIXES)]
     elsewhere += [name for node in nodes for name in node.parameters.qos_overrides()]
     for node in nodes:
-        tolerated = parameters_for_any_node(node)
+        tolerated = parameters_for_any_node(node, bare_too=node.context in _TOLERANT)
         named = keys_by_name(_ARGUMENTS.get(node.context, ()), node.get_fully_qualified_name())
         others = [name for name in elsewhere if name not in named]
-        others += known_among(tolerated.intersection(node.parameters.unclaimed()))
+        others += known_among(parameters_for_any_node(node, bare_too=True).intersection(node.parameters.unclaimed()))
         for sentence in node.parameters.refuse_unknown(others, tolerated):
             node.get_logger().warning(sentence)
 
@@ -288,14 +298,20 @@ def run_program(
     """Run until a signal; the exit code.
 
     :param build: makes the nodes, from the context and the options that *parser* has read.
+    :param parser: gets ``--unknown-parameters`` as well.
     0 after SIGINT or SIGTERM, :data:`EXIT_USAGE` with one line on stderr for anything the user can mend, 1 for a bug.
     """
     argv = list(sys.argv if args is None else [program, *args])
+    parser = parser or OptionParser(program)
+    parser.add_argument('--unknown-parameters', choices=('refuse', 'warn'), default='refuse', help=_UNKNOWN_HELP)
     STARTUP.reached('imports')
     with StopRequest() as stop:
         try:
-            options = _options(argv, parser or OptionParser(program))
-            with ros_context(argv[1:]) as context, NodeGroup(context, _checked(build(context, options), argv), stop.set) as group:
+            options = _options(argv, parser)
+            with (
+                ros_context(argv[1:], tolerant=options.unknown_parameters == 'warn') as context,
+                NodeGroup(context, _checked(build(context, options), argv), stop.set) as group,
+            ):
                 STARTUP.reached('nodes')
                 group.start()
                 STARTUP.reached('ready')

@@ -67,6 +67,7 @@ class RecorderNode(PerceptionNode):
         self._finished = False
         self._begin()
         self._left_out = RecentCount()
+        self._conversion_errors = RecentCount()
         self._diagnostics = DiagnosticsPublisher(self, self.collect_diagnostics)
 
     def _open(self) -> None:
@@ -147,7 +148,8 @@ class RecorderNode(PerceptionNode):
         """The state, what was written and lost, and by which link."""
         if self._recorder is None or self._subscription is None:
             return [self.lifecycle_status()]
-        return [self.lifecycle_status(), self._recording_status(self.recorder.statistics()), subscription_status(self.subscription)]
+        link = subscription_status(self.subscription, self._conversion_errors)
+        return [self.lifecycle_status(), self._recording_status(self.recorder.statistics()), link]
 
     def _recording_status(self, statistics: RecorderStatistics) -> Status:
         values = {

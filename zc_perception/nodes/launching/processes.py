@@ -72,7 +72,8 @@ def program(
         executable=executable,
         namespace=namespace if namespace != '/' else None,
         parameters=[dict_or_file for dict_or_file in parameters if dict_or_file],
-        arguments=[*arguments, '--ros-args', '--log-level', chosen['log_level']],
+        # A SetParameter around the launch file is for the nodes of all packages.
+        arguments=[*arguments, '--unknown-parameters', 'warn', '--ros-args', '--log-level', chosen['log_level']],
         output='screen',
         respawn=chosen['on_exit'] == 'respawn',
         respawn_delay=chosen.number('respawn_delay'),
