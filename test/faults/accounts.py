@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 WITNESS, INFERENCE = 'witness', 'inference'
 """Who may stand by; see :class:`~faults.harness.Fault`."""
 MOST_PAUSE_S = 1.0
-"""Without a frame, for who stands by: two shared processors may keep any process from running for a good part of that."""
+"""Without a frame, for who stands by, but for the time that nothing ran: two shared processors may keep any process from running."""
 LEAST_RATE = 0.5
 """Of the camera's frames, that it must publish: a camera that starves publishes less and loses nothing."""
 
@@ -70,13 +70,20 @@ def tally(stretches: Sequence[Stretch], published: Collection[int]) -> Tally:
 
 
 def noticed(
-    bystanders: Collection[str], frames: Tally, framerate: float, no_slot: int, pause_s: float, detection_pause_s: float
+    bystanders: Collection[str],
+    frames: Tally,
+    framerate: float,
+    no_slot: int,
+    pause_s: float,
+    detection_pause_s: float,
+    stalled_s: float = 0.0,
 ) -> dict[str, int]:
     """What must be zero, of a fault of which *bystanders* notice nothing.
 
     :param no_slot: frames that the camera dropped since no slot was free.
     :param pause_s: the longest of the witness's frames.
     :param detection_pause_s: the longest of the detections.
+    :param stalled_s: of the whole time, in which nothing was published since nothing ran.
     """
     found = {}
     if WITNESS in bystanders:
@@ -84,7 +91,8 @@ def noticed(
         found['frames while the witness was not connected'] = frames.not_connected
         found['frames without a free slot'] = no_slot
         found[f'pauses of frames over {MOST_PAUSE_S:g} s'] = int(pause_s > MOST_PAUSE_S)
-        found[f'cameras that published less than {LEAST_RATE:.0%}'] = int(frames.came < LEAST_RATE * framerate * frames.span_s)
+        least = LEAST_RATE * framerate * (frames.span_s - stalled_s)
+        found[f'cameras that published less than {LEAST_RATE:.0%}'] = int(frames.came < least)
     if INFERENCE in bystanders:
         found[f'pauses of detections over {MOST_PAUSE_S:g} s'] = int(detection_pause_s > MOST_PAUSE_S)
     return found

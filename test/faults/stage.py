@@ -213,14 +213,16 @@ class Stage:
         witness = self.witness
         self.up_to_date()
         stretches = witness.finish()
-        pause_s, detection_pause_s = witness.longest_gap_s, witness.longest_detection_gap_s
+        pauses, detection_pauses, stalled_s = witness.frame_pauses, witness.detection_pauses, witness.stalled_since_s()
+        own_pauses = pauses.longest_own_s, detection_pauses.longest_own_s
+        pause_s, detection_pause_s = pauses.longest_s, detection_pauses.longest_s
         self.read_logs()
         self.meanwhile(lambda: self._published and self._published[-1] >= stretches[-1].last_ns, "the last frame's record")
         frames = tally(stretches, self._published)
         trial.frames(frames.came, frames.received, newest_wins=frames.newest_wins, not_connected=frames.not_connected)
         pid, no_slot = self._no_slot()
         no_slot -= before.no_slot[1] if pid == before.no_slot[0] else 0
-        for what, count in noticed(bystanders, frames, FRAMERATE, no_slot, pause_s, detection_pause_s).items():
+        for what, count in noticed(bystanders, frames, FRAMERATE, no_slot, *own_pauses, stalled_s).items():
             trial.must_be_zero(what, count)
         assert witness.frames is not None
         trial.must_be_zero('frames with wrong pixels', witness.wrong_pixels)

@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from faults.harness import EVERYBODY, Absent, Fault, Trial, run_fault
 from faults.holdings import excess, frame_buffers, frame_mappings, holding, settled_excess, with_slots
 from faults.outcome import ABSENT, BROKEN, HELD, SCHEMA, Outcome, Result
 from faults.parameter_files import verdict
+from faults.witness import Pauses
 
 OWN = os.getpid()
 
@@ -141,6 +143,23 @@ def test_who_stands_by_notices(frames: Tally, others: tuple[int, float, float], 
     found = [what for what, count in noticed(EVERYBODY, frames, 30.0, *others).items() if count]
     assert len(found) == bool(words) and all(words in what for what in found)
     assert not noticed((), frames, 30.0, *others)
+
+
+def test_a_time_in_which_nothing_ran_is_nobody_s_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    starved = noticed(EVERYBODY, replace(GOOD, came=59), 30.0, 0, 0.1, 0.1, 0.1)
+    assert not any(starved.values()), 'of 3.9 s, 59 are half of what came'
+    now = [100.0]
+    monkeypatch.setattr('faults.witness.time', SimpleNamespace(monotonic=lambda: now[0]))
+    stalled = [5.0]
+    pauses = Pauses(lambda: stalled[0])
+    pauses.came(90.0)
+    assert pauses.longest_s == 0.0, 'nothing was before it'
+    pauses.begin()
+    for now_s, stalled[0] in ((100.5, 5.0), (102.0, 6.25), (102.5, 6.25)):
+        pauses.came(now_s)
+    assert (pauses.longest_s, pauses.longest_own_s) == (1.5, 0.5)
+    pauses.came(104.0)
+    assert (pauses.longest_s, pauses.longest_own_s) == (1.5, 1.5), 'a stall before excuses none that comes later'
 
 
 def test_a_drop_that_the_link_did_not_make_is_unaccounted_for(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from nodes.fault_kit import Stalls
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.logging import LoggingSeverity, set_logger_level
 from rclpy.node import Node
@@ -45,6 +46,33 @@ def until(condition: Callable[[], Any], what: str | Callable[[], str], patience_
     return result
 
 
+class Pauses:
+    """The longest time between two of something, and the longest without that in which nothing ran. One thread at a time.
+
+    :ivar longest_s: by the clock.
+    :ivar longest_own_s: but for stalls, each of which may hold up every process that takes part.
+    """
+
+    def __init__(self, stalled_s: Callable[[], float]) -> None:
+        self._stalled_s = stalled_s
+        self._last: tuple[float, float] | None = None
+        self.longest_s = self.longest_own_s = 0.0
+
+    def begin(self) -> None:
+        """Anew, from now."""
+        self._last = time.monotonic(), self._stalled_s()
+        self.longest_s = self.longest_own_s = 0.0
+
+    def came(self, now_s: float) -> None:
+        """One more."""
+        stalled_s = self._stalled_s()
+        if self._last is not None:
+            pause_s = now_s - self._last[0]
+            self.longest_s = max(self.longest_s, pause_s)
+            self.longest_own_s = max(self.longest_own_s, pause_s - (stalled_s - self._last[1]))
+        self._last = now_s, stalled_s
+
+
 class Witness:
     """See the module. A context of its own, an executor's thread, and one for frames.
 
@@ -60,8 +88,9 @@ class Witness:
         self._lock = threading.Lock()
         self.stretches: list[Stretch] = []
         self.received = self.wrong_pixels = self.disorder = self.detections = self.detection_disorder = 0
-        self.longest_gap_s = self.longest_detection_gap_s = 0.0
-        self._last_frame_s = self._last_detection_s = 0.0
+        self._stalls = Stalls()
+        self.frame_pauses, self.detection_pauses = Pauses(self.stalled_s), Pauses(self.stalled_s)
+        self._stalled_before_s = 0.0
         self.last_stamp_ns = self.last_detection_ns = 0
         self.detection_stamps: deque[int] = deque(maxlen=1000)
         self.delay_s = 0.0
@@ -117,9 +146,7 @@ class Witness:
             self.wrong_pixels += wrong
             self.received += 1
             self.last_stamp_ns = frame.header.stamp_ns
-            if self._last_frame_s:
-                self.longest_gap_s = max(self.longest_gap_s, now - self._last_frame_s)
-            self._last_frame_s = now
+            self.frame_pauses.came(now)
         if self.delay_s:
             self._stop.wait(self.delay_s)
 
@@ -133,14 +160,20 @@ class Witness:
             self.detection_stamps.append(stamp)
             self.detection_disorder += stamp <= self.last_detection_ns
             self.last_detection_ns = stamp
-            if self._last_detection_s:
-                self.longest_detection_gap_s = max(self.longest_detection_gap_s, now - self._last_detection_s)
-            self._last_detection_s = now
+            self.detection_pauses.came(now)
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
         with self._lock:
             self._statuses.update({status.name: status for status in message.status})
             self._news += 1
+
+    def stalled_s(self) -> float:
+        """How long others may have stood still since it is there, because this process did; they share its processors."""
+        return 3 * self._stalls.total_s
+
+    def stalled_since_s(self) -> float:
+        """:meth:`stalled_s` since :meth:`begin`."""
+        return self.stalled_s() - self._stalled_before_s
 
     def new_life(self) -> None:
         """The camera's process is another one: its stamps begin anew."""
@@ -152,8 +185,9 @@ class Witness:
         with self._lock:
             self.stretches = [stretch.continued() for stretch in self.stretches[-1:]]
             self.wrong_pixels = self.disorder = self.detection_disorder = 0
-            self.longest_gap_s = self.longest_detection_gap_s = 0.0
-            self._last_frame_s = self._last_detection_s = time.monotonic()
+            self.frame_pauses.begin()
+            self.detection_pauses.begin()
+            self._stalled_before_s = self.stalled_s()
 
     def finish(self) -> list[Stretch]:
         """The stretches since :meth:`begin`, the first of which continues what was before."""
@@ -234,6 +268,7 @@ class Witness:
     def close(self) -> None:
         """End."""
         self._stop.set()
+        self._stalls.close()
         self._executor.shutdown(timeout_sec=2.0)
         for thread in self._threads:
             thread.join(5.0)

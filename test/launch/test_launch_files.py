@@ -136,6 +136,25 @@ def test_a_mistyped_key_for_all_nodes_is_said_with_the_right_one(ros2: Ros2, tmp
         assert launch.output.count('widht') == 1, launch.output
 
 
+@pytest.mark.parametrize('arguments', [['split_process.launch.py'], ['perception.launch.py', 'composition:=program']], ids=' '.join)
+def test_a_parameter_for_the_nodes_of_all_packages_ends_nothing(ros2: Ros2, tmp_path: Path, small: str, arguments: list[str]) -> None:
+    """Whoever includes our launch files may have set it for others; a mistake is said by the nodes."""
+    path, (file, *rest) = tmp_path / 'mine.launch.xml', arguments
+    given = ''.join(f'<arg name="{name}" value="{value}"/>' for name, value in (each.split(':=') for each in (*rest, small)))
+    path.write_text(
+        '<launch><set_parameter name="robot_radius" value="0.3"/><set_parameter name="scala" value="0.5"/>'
+        f'<set_parameter name="slots" value="8"/><include file="$(find-pkg-share {PACKAGE})/launch/{file}">{given}</include></launch>',
+        encoding='utf-8',
+    )
+    with ros2.launch(str(path)) as launch:
+        for node in ('capture', 'inference', 'overlay'):
+            launch.wait_for(rf'\[{node}\]: ready')
+            launch.wait_for(rf"\[{node}\]: parameter 'robot_radius' is unknown")
+        launch.wait_for(r"\[overlay\]: parameter 'scala' is unknown; did you mean 'scale'")
+        assert_clean(launch.interrupt(), launch.output)
+    assert "'slots'" not in launch.output, launch.output
+
+
 def test_quality_of_service_for_all_nodes_is_nobodys_mistake(ros2: Ros2, tmp_path: Path) -> None:
     path = tmp_path / 'mine.yaml'
     path.write_text(f'/**: {{ros__parameters: {{qos_overrides: {{/image_raw: {{publisher: {{depth: 2}}}}}}}}}}{SMALL}', encoding='utf-8')

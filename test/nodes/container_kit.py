@@ -19,6 +19,7 @@ from nodes import container_components
 from nodes.programs import environment
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.parameter import Parameter
+from rclpy.qos import QoSProfile
 
 TEST_FOLDER = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 60.0
@@ -50,11 +51,11 @@ def install(folder: Path) -> Path:
     return folder
 
 
-def until(condition: Callable[[], object], what: str) -> None:
+def until(condition: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S) -> None:
     """Wait for *condition*, of a graph or a process that no event tells of."""
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, f'{what}: not within {TIMEOUT_S:g} s'
+        assert time.monotonic() < deadline, f'{what}: not within {timeout_s:g} s'
         time.sleep(0.01)
 
 
@@ -175,7 +176,8 @@ class Client:
         self._executor = SingleThreadedExecutor(context=self.context)
         self._executor.add_node(self.node)
         self._services = {
-            kind: self.node.create_client(kind, f'{container}/_container/{name}')
+            # As many answers as the container takes requests: of more than fit, the oldest would be lost while this process stands still.
+            kind: self.node.create_client(kind, f'{container}/_container/{name}', qos_profile=QoSProfile(depth=200))
             for kind, name in ((LoadNode, 'load_node'), (UnloadNode, 'unload_node'), (ListNodes, 'list_nodes'))
         }
         self._thread = threading.Thread(target=self._spin, daemon=True)

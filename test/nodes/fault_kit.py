@@ -147,17 +147,20 @@ class Stalls:
     """How long threads of this process were kept from running: on a machine that is too busy, nothing can be shown in time."""
 
     def __init__(self) -> None:
-        self.total_s = 0.0
+        self._seen = 0.0, time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name='stalls', daemon=True)
         self._thread.start()
 
+    @property
+    def total_s(self) -> float:
+        """Until now: whoever asks may run again before the thread that counts does."""
+        total, before = self._seen
+        return total + max(0.0, time.monotonic() - before - 0.03)
+
     def _run(self) -> None:
-        before = time.monotonic()
         while not self._stop.wait(0.02):
-            now = time.monotonic()
-            self.total_s += max(0.0, now - before - 0.03)
-            before = now
+            self._seen = self.total_s, time.monotonic()
 
     def close(self) -> None:
         self._stop.set()

@@ -1,6 +1,6 @@
 """A plain rclpy process: it knows standard messages and nothing of zc_perception. Prints what it received as one JSON object.
 
-plain_subscriber.py SECONDS [--image] [--until-images N] [--until-detections N] [--until-silent SECONDS] [--until-eof]
+plain_subscriber.py SECONDS [--image] [--until-images N] [--until-detections N] [--with-others] [--until-silent SECONDS] [--until-eof]
 """
 
 import argparse
@@ -21,6 +21,7 @@ def main() -> None:
     parser.add_argument('--image', action='store_true')
     parser.add_argument('--until-images', type=int, default=sys.maxsize, help='end when so many came')
     parser.add_argument('--until-detections', type=int, default=sys.maxsize, help='end when so many arrays came')
+    parser.add_argument('--with-others', action='store_true', help='...and labels, and ten messages of camera_info behind the first array')
     parser.add_argument('--until-silent', type=float, default=0.0, help='end when no detections came for so long after the first')
     parser.add_argument('--until-eof', action='store_true', help='end when stdin is closed and what had come was taken')
     parser.add_argument('--namespace', default='')
@@ -70,6 +71,11 @@ def main() -> None:
     node.create_subscription(LabelInfo, 'label_info', on_labels, latched)
     if options.image:
         node.create_subscription(Image, 'image_raw', on_image, 1)
+
+    def others():
+        first = seen['detections'][0]['stamp'] if seen['detections'] else 0
+        return seen['labels'] and sum(info['stamp'] >= first for info in seen['camera_info']) >= 10
+
     closed = []
     if options.until_eof:
         threading.Thread(target=lambda: (sys.stdin.read(), closed.append(time.monotonic())), daemon=True).start()
@@ -81,7 +87,9 @@ def main() -> None:
             break
         if options.until_silent and last[0] and time.monotonic() - last[0] > options.until_silent:
             break
-        if seen['images'] >= options.until_images or len(seen['detections']) >= options.until_detections:
+        if seen['images'] >= options.until_images:
+            break
+        if len(seen['detections']) >= options.until_detections and (others() or not options.with_others):
             break
     json.dump(seen, sys.stdout)
     print(flush=True)

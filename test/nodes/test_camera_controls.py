@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nodes.managed import status
 from nodes.test_capture import CONTROLS, PluggedCamera, running
 from nodes.test_capture import Plug as Socket
 from rclpy.parameter import Parameter
 
 from zc_perception.camera.controls import ControlInfo
 from zc_perception.errors import CameraError, CameraLostError, ConfigError
+from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.process import ros_context
 from zc_perception.observe.diagnostics import Level
 
 FOCUS = {
@@ -184,6 +187,30 @@ def test_no_camera_is_closed_while_a_control_is_set(free_domain: int) -> None:
         assert was_closed == [False] and closed.wait(20.0)
         refused = bench.node.set_parameters(setting(brightness=60))[0]
         assert not refused.successful and 'the camera is not there' in refused.reason
+
+
+def test_a_control_that_the_camera_lacks_is_a_warning_with_those_that_it_has(free_domain: int) -> None:
+    plug = Plug()
+    with running(free_domain, plug, controls__brightnes=5, controls__brightness=50) as bench:
+        bench.eventually(lambda: bench.status('camera').level is Level.OK)
+        assert plug.value('brightness') == 50, 'the others are set'
+        found = bench.status('controls')
+        assert found.level is Level.WARN and "has no control 'brightnes'; did you mean 'brightness'?; it has brightness, " in found.message
+        assert found.advice == 'name controls that this camera has, or leave them out'
+        for name in ('brightnes', 'gain'):
+            assert not bench.node.set_parameters([Parameter(f'controls.{name}', value=5)])[0].successful
+
+
+def test_so_it_is_with_a_camera_that_has_none(free_domain: int) -> None:
+    with ros_context([]) as context:
+        node = CaptureNode(context=context, parameter_overrides=setting(brightness=4))
+        try:
+            node.start()
+            found = status(node, 'controls')
+            assert node.state == 'active' and found.level is Level.WARN
+            assert found.message == "synthetic scene, seed 0 has no control 'brightness'; it has none"
+        finally:
+            node.destroy_node()
 
 
 def test_a_value_out_of_range_ends_the_start(free_domain: int) -> None:

@@ -169,9 +169,11 @@ def test_an_unplugged_camera_is_an_error_until_it_is_back_and_detections_go_on(f
         plug.present = True
         bench.eventually(lambda: inference.processed >= before + 3)
         assert bench.node.camera is not first and first.pool_statistics() is not None
+        bench.eventually(lambda: bench.status('camera').level is Level.OK)
+        processed = inference.processed
         status = bench.status('camera')
-        assert status.level is Level.OK and status.values['openings'] == 2 and status.values['times_lost'] == 1
-        assert status.values['captured'] >= inference.processed, 'counted over both openings'
+        assert status.values['openings'] == 2 and status.values['times_lost'] == 1
+        assert status.values['captured'] >= processed, 'counted over both openings'
 
 
 def test_a_format_change_reconfigures_pool_links_and_imports(free_domain: int) -> None:
@@ -365,20 +367,12 @@ def test_controls_are_set_again_when_the_camera_is_back(free_domain: int) -> Non
     with running(free_domain, plug) as bench:
         assert bench.node.set_parameters([Parameter('controls.brightness', value=50)])[0].successful
         plug.pull()
-        bench.eventually(lambda: bench.status('camera').level is Level.ERROR)
+        bench.eventually(lambda: 'unplugged' in bench.status('camera').message or 'plug it in' in bench.status('camera').message)
         refused = bench.node.set_parameters([Parameter('controls.brightness', value=60)])[0]
         assert not refused.successful and 'the camera is not there' in refused.reason
         plug.controls = dict(CONTROLS)
         plug.present = True
         bench.eventually(lambda: len(plug.opened) == 2 and plug.controls['brightness'].value == 50)
-
-
-def test_a_control_that_the_camera_lacks_ends_the_start(free_domain: int) -> None:
-    with (
-        pytest.raises(ConfigError, match="has no control 'brightnes'; did you mean 'brightness'"),
-        running(free_domain, Plug(), controls__brightnes=5),
-    ):
-        raise AssertionError('never reached')
 
 
 def _threads() -> int:
@@ -401,4 +395,8 @@ def test_a_node_that_cannot_be_made_leaves_no_participant(kind: Any, values: dic
     before = _threads()
     for _ in range(3):
         attempt()
-    assert _threads() <= before
+    # A thread that was joined is listed until the kernel is through with it.
+    deadline = time.monotonic() + 10.0
+    while _threads() > before:
+        assert time.monotonic() < deadline, f'{_threads()} threads, before: {before}'
+        time.sleep(0.005)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 
 import pytest
+from nodes.managed import status
 from rclpy.parameter import Parameter
 from rclpy.time import Time
 
 from zc_perception.camera.clock import CaptureClock
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.process import ros_context
+from zc_perception.observe.diagnostics import Level, Status
 
 
 def test_the_system_s_time_until_a_simulation_drives_the_clock_and_after_it(free_domain: int) -> None:
@@ -26,6 +28,30 @@ def test_the_system_s_time_until_a_simulation_drives_the_clock_and_after_it(free
                 assert node.now_ns() == simulated_ns == clock.now().nanoseconds
             node.set_parameters([Parameter('use_sim_time', value=False)])
             assert node.now_ns() >= before
+        finally:
+            node.stop()
+            node.destroy_node()
+
+
+def test_a_simulation_that_tells_no_time_is_a_warning_until_it_does(free_domain: int) -> None:
+    with ros_context([]) as context:
+        overrides = [Parameter('shared_memory', value=False), Parameter('use_sim_time', value=True)]
+        node = CaptureNode(context=context, parameter_overrides=overrides)
+
+        def stamped() -> Status:
+            node.camera.clock.stamp(time.monotonic_ns(), CaptureClock.MONOTONIC)
+            return status(node, 'clock')
+
+        try:
+            found = stamped()
+            assert found.level is Level.WARN and found.message.startswith('use_sim_time is true and no /clock has come')
+            assert 'ros2 bag play --clock' in found.advice
+            clock = node.get_clock()
+            clock.set_ros_time_override(Time(nanoseconds=5, clock_type=clock.clock_type))
+            for _ in range(2):  # it may pause
+                assert (stamped().level, stamped().message) == (Level.OK, 'simulated')
+            node.set_parameters([Parameter('use_sim_time', value=False)])
+            assert 'use_sim_time' not in stamped().message
         finally:
             node.stop()
             node.destroy_node()

@@ -257,12 +257,12 @@ def test_a_clock_that_is_not_steady_is_a_warning_for_a_while(counted: ClockStati
     now = [10.0]
     counters, camera = CaptureCounters(lambda: now[0]), Mock(identity='serial 7')
     camera.clock.statistics.return_value = ClockStatistics()
-    assert clock_status(camera, counters).level is Level.OK
+    assert clock_status(camera, counters, 1).level is Level.OK
     camera.clock.statistics.return_value = counted
-    status = clock_status(camera, counters)
+    status = clock_status(camera, counters, 1)
     assert status.level is Level.WARN and message in status.message and status.advice and status.hardware_id == 'serial 7'
     now[0] += 3.1
-    assert clock_status(camera, counters).level is Level.OK
+    assert clock_status(camera, counters, 1).level is Level.OK
 
 
 def test_stamps_that_are_far_ahead_are_a_warning_however_long_ago_the_clock_was_set() -> None:
@@ -270,10 +270,10 @@ def test_stamps_that_are_far_ahead_are_a_warning_however_long_ago_the_clock_was_
     counters, camera = CaptureCounters(lambda: now[0]), Mock(identity='')
     camera.clock.statistics.return_value = ClockStatistics(steps=1, ahead_ns=3_000_000_000)
     for _ in range(3):
-        assert clock_status(camera, counters).message == 'the ROS clock was set back, stamps are 3000.0 ms ahead until it has caught up'
+        assert clock_status(camera, counters, 1).message == 'the ROS clock was set back, stamps are 3000.0 ms ahead until it has caught up'
         now[0] += 10
     camera.clock.statistics.return_value = ClockStatistics(steps=1, ahead_ns=9_000_000)
-    assert clock_status(camera, counters).level is Level.OK
+    assert clock_status(camera, counters, 1).level is Level.OK
 
 
 def test_a_silent_camera_is_an_error_a_second_later_however_often_one_looks() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from nodes.container_kit import Client, Container, client, install, until
 from rcl_interfaces.msg import Parameter as ParameterMessage
 from rcl_interfaces.msg import ParameterValue
 from rcl_interfaces.srv import GetParameters, ListParameters
+from rclpy.node import NodeNameNonExistentError
 from std_msgs.msg import String
 
 KNOWN_EXTRAS = (
@@ -253,8 +255,14 @@ def test_arguments_that_rclpy_knows_reach_the_node(zoo: Client, container: Conta
     )
     zoo.loaded('Quiet', node_name='left')
     container.wait_for("/left: size 1, arguments {'use_global_arguments': False}")
-    services = dict(zoo.node.get_service_names_and_types_by_node('given', '/'))
-    assert '/given/set_logger_levels' in services
+    services: dict[str, list[str]] = {}
+
+    def known() -> bool:
+        with suppress(NodeNameNonExistentError):
+            services.update(zoo.node.get_service_names_and_types_by_node('given', '/'))
+        return '/given/set_logger_levels' in services
+
+    until(known, 'its services')
     assert '/given/get_parameters' not in services
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +108,15 @@ def test_cycles_of_the_package_s_own_components_leave_nothing(container: Contain
     descriptors, threads, resident = container.descriptors(), len(container.threads()), container.resident_bytes()
     for _ in range(5):
         cycle()
-    until(lambda: container.descriptors() <= descriptors and len(container.threads()) <= threads, 'no more than before')
+    # A descriptor that ends with its last reference may wait for the garbage collector, which no idle process runs; what leaks stays.
+    for _ in range(10):
+        with suppress(AssertionError):
+            until(lambda: container.descriptors() <= descriptors and len(container.threads()) <= threads, 'no more than before', 3.0)
+            break
+        cycle()
+    else:
+        raise AssertionError(f'{container.descriptors()} descriptors, {container.threads()}; before: {descriptors}, {threads}')
     assert container.resident_bytes() - resident < 40 << 20
-    maps = Path(f'/proc/{container.pid}/maps').read_text()
-    assert [line for line in maps.splitlines() if 'memfd:' in line] == [], 'no frame and no log is mapped'
+    until(lambda: 'memfd:' not in Path(f'/proc/{container.pid}/maps').read_text(), 'no frame and no log is mapped')
     assert container.end() == 0
     assert 'left behind' not in container.output

@@ -255,8 +255,11 @@ def test_a_signal_ends_it_with_components_and_a_load_under_way(number: int, star
     zoo.begin_load('Quiet')
     ended_in_time(container, number)
     assert "could not be unloaded in time: '/stuck' (at " in container.output
-    for count in range(4):
-        assert f"unloaded '/n{count}'" in container.output
+    names = [f"'/n{count}'" for count in range(4)]
+    unloaded = [name for name in names if f'unloaded {name}' in container.output]
+    # Behind the one that hangs each has little time, and on a busy machine one may need more: then that is said.
+    (late,) = (line for line in container.output.splitlines() if 'could not be unloaded in time' in line)
+    assert len(unloaded) >= 2 and all(name in late for name in names if name not in unloaded)
     assert 'Traceback' not in container.output
 
 

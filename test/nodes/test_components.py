@@ -13,7 +13,8 @@ from descriptors import open_descriptors
 from nodes.managed import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, Managed, managed, status
 
 from zc_perception.errors import AcceleratorError, ConfigError, NegotiationError, ZcError
-from zc_perception.link.endpoints import IN_PROCESS
+from zc_perception.link.endpoints import IN_PROCESS, node_watch
+from zc_perception.lookout import Lookout
 from zc_perception.memory.pool import SlotState
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.token import Consumer
@@ -108,6 +109,21 @@ def test_unloading_gives_everything_back(run: Managed) -> None:
         cycle()
     # One of either may be just going; five would not.
     run.eventually(lambda: held()[0] <= descriptors + 1 and held()[1] <= threads + 1, f'{held()}, before: {descriptors}, {threads}')
+
+
+def test_nothing_of_an_unloaded_node_is_looked_at_any_more(run: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the thread that looks lives on for a turn, and a container takes it for something that a component has left behind."""
+    lookout = Lookout()
+    monkeypatch.setattr(node_watch, 'LOOKOUT', lookout)
+    nodes = load(run, *KINDS)
+    run.eventually(lambda: all(node.state == 'active' for node in nodes))
+    assert lookout._due
+    for node in nodes:
+        run.drop(node)
+    assert not lookout._due
+    with pytest.raises(ConfigError, match='nobody9'):
+        run.make(components.OverlayNode, {'shared_memory_users': ['nobody9']})
+    assert not lookout._due, 'nor of one that could not be made'
 
 
 def test_what_is_wrong_is_the_constructor_s_error(run: Managed) -> None:

@@ -132,6 +132,25 @@ def test_a_model_that_is_too_slow_for_the_camera(free_domain: int) -> None:
         run.well('inference: detections')
 
 
+def test_who_asks_for_few_frames_a_second_gets_them_and_is_not_called_slow(free_domain: int) -> None:
+    """Nor is what ran under one ``max_rate`` judged by the next one. A model that is too slow even for few is called so."""
+    with fleet(free_domain) as run:
+
+        def shows(text: str) -> bool:
+            assert run.reader.level('inference: detections') == 0, run.reader.text('inference: detections')
+            return text in run.reader.text('inference: detections')
+
+        for max_rate in (2.0, 0.0):
+            assert run.inference.set_parameters([Parameter('max_rate', value=max_rate)])[0].successful
+            run.until(lambda: shows('frames come, not for long enough yet'), 'judged anew')
+            run.until(lambda: shows('frames per second'), 'a rate')
+            shown = run.inference.processed
+            run.until(lambda shown=shown: shows('frames per second') and run.inference.processed > shown + 2, 'that stays')
+        run.accelerator.job_s = 0.6
+        assert run.inference.set_parameters([Parameter('max_rate', value=3.0)])[0].successful
+        run.until(lambda: 'the model is too slow: only' in run.reader.text('inference: detections'), 'too slow for three a second')
+
+
 @pytest.mark.parametrize('refused', [10, 4])
 def test_an_accelerator_that_refuses_frames_is_not_called_slow(free_domain: int, refused: int) -> None:
     with fleet(free_domain) as run:

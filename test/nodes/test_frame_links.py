@@ -184,7 +184,7 @@ def _subscription(rung: str, reason: str, errors: int = 0, *, window: int = 0, a
     ],
 )
 def test_each_rung_has_its_level_and_advice(rung: str, reason: str, level: Level, advice: str) -> None:
-    status = subscription_status(_subscription(rung, reason))
+    status = subscription_status(_subscription(rung, reason), RecentCount())
     assert status.level is level and status.message == f'{rung}: {reason}'
     assert advice in status.advice and bool(status.advice) is (level is not Level.OK)
     assert status.values['conversions'] == 2 and status.values['dropped_newest_wins'] == 1
@@ -199,16 +199,16 @@ def test_messages_that_can_not_be_converted_are_a_warning_while_they_come() -> N
 
 @pytest.mark.parametrize('rung', ['shared_memory', 'in_process'])
 def test_a_window_below_what_was_asked_for_is_a_warning_as_long_as_it_is_so(rung: str) -> None:
-    status = subscription_status(_subscription(rung, 'x', window=2, asked=3))
+    status = subscription_status(_subscription(rung, 'x', window=2, asked=3), RecentCount())
     assert status.level is Level.WARN and 'may hold 2 frame(s) at a time, 3 were asked for' in status.message
     assert "'slots'" in status.advice and 'end other consumers' in status.advice
     assert (status.values['window'], status.values['window_asked'], status.values['reason']) == (2, 3, 'x')
-    status = subscription_status(_subscription(rung, 'x', window=3, asked=3))
+    status = subscription_status(_subscription(rung, 'x', window=3, asked=3), RecentCount())
     assert (status.level, status.advice, status.values['window']) == (Level.OK, '', 3)
-    assert 'window' not in subscription_status(_subscription(rung, 'x')).values, 'nobody elsewhere grants anything'
+    assert 'window' not in subscription_status(_subscription(rung, 'x'), RecentCount()).values, 'nobody elsewhere grants anything'
 
 
 def test_a_worse_rung_is_said_before_a_narrow_window() -> None:
     for rung, level in (('refused', Level.ERROR), ('ros_message', Level.WARN)):
-        status = subscription_status(_subscription(rung, 'why', window=1, asked=3))
+        status = subscription_status(_subscription(rung, 'why', window=1, asked=3), RecentCount())
         assert status.level is level and status.message == f'{rung}: why' and status.values['window_asked'] == 3

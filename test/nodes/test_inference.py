@@ -186,9 +186,9 @@ def test_a_lost_device_is_an_error_in_diagnostics_until_it_is_back(
         assert reader.statuses[-1][2]['recovered'] == '1' and reader.statuses[-1][2]['state'] == 'running'
         eventually(lambda: reader.detections > frozen + 5, 'detections again')
         assert node.accelerator is devices.made[1]
-        errors = [text for (severity, text) in reader.log if severity == 40 and 'the device was lost: ' in text]
+        errors = [text for (severity, text) in list(reader.log) if severity == 40 and 'the device was lost: ' in text]
         assert len(errors) == 1 and 'it is opened anew' in errors[0]
-        eventually(lambda: any(text.startswith('the device is back') for _, text in reader.log), 'a line in the log')
+        eventually(lambda: any(text.startswith('the device is back') for _, text in list(reader.log)), 'a line in the log')
     assert all(device.closed for device in devices.made if isinstance(device, _Losable)), 'the node closes the last one'
 
 
@@ -218,6 +218,7 @@ def test_notices_are_said_once_and_shown_always(free_domain: int, pool: BufferPo
             assert values['notices'] == notice and values['pci_address'] == '0000:01:00.0'
         eventually(lambda: reader.log[30, notice] > 0, 'a warning')
         assert reader.log[30, notice] == 1
+        eventually(lambda: int(reader.statuses[-1][2]['completed']) > 0, 'a job that is done')
         figures = reader.statuses[-1][2]
         assert int(figures['submitted']) >= int(figures['completed']) > 0 and figures['utilisation'].endswith('%')
 

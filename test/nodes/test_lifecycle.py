@@ -149,6 +149,7 @@ def test_events_tell_of_each_transition(run: Managed) -> None:
     node = run.make(CaptureNode, WAITING)
     events = run.events(node)
     run.eventually(lambda: run.manager.count_publishers('/capture/transition_event') == 1)
+    run.eventually(lambda: node.count_subscribers('/capture/transition_event') == 1, 'who tells has found who listens')
     time.sleep(0.2)
     for transition in (CONFIGURE, ACTIVATE, DEACTIVATE, CLEANUP):
         assert run.change(node, transition)
@@ -165,6 +166,21 @@ def test_a_transition_that_is_none_is_refused_and_costs_nothing(run: Managed) ->
     count = frames(node)
     run.eventually(lambda: frames(node) >= count + 3)
     assert run.state(node) == 'active'
+
+
+def test_a_transition_that_is_refused_by_its_label_is_told_with_those_that_there_are(
+    run: Managed, capfd: pytest.CaptureFixture[str]
+) -> None:
+    node = run.make(OverlayNode)
+    node.start()
+    assert not run.change(node, 0, 'cleanup')
+    assert "the node is active: there is no transition 'cleanup' from here; there is deactivate, shutdown" in capfd.readouterr().err
+    assert run.change(node, 0, 'deactivate')
+    assert not run.change(node, CLEANUP, 'configure'), 'a label counts for more than a number'
+    said = capfd.readouterr().err
+    assert "the node is inactive: there is no transition 'configure' from here; there is cleanup, activate, shutdown" in said
+    assert not run.change(node, 0, 'fl\x1b[31my')
+    assert "there is no transition 'fl\\x1b[31my' from here" in capfd.readouterr().err
 
 
 def test_the_executor_serves_others_during_a_transition(run: Managed, monkeypatch: pytest.MonkeyPatch) -> None:

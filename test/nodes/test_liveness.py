@@ -203,10 +203,11 @@ def test_a_camera_that_hangs_is_a_worry_and_one_that_is_lost_is_not(free_domain:
             now[0] += PATIENCE_S + 1.0
             assert liveness.worry() == f'/capture has made no progress for {PATIENCE_S + 1:.0f} s'
 
-            def unplugged() -> object:
+            def unplugged(*_: object) -> Any:
                 raise CameraLostError('it was unplugged')
 
-            node.camera.capture = unplugged  # type: ignore[method-assign, assignment]
+            node.camera.capture = unplugged  # type: ignore[method-assign]
+            node.supervisor._open_camera = unplugged
             go_on.set()
             until(lambda: node.progress() is None)
             assert liveness.worry() == ''

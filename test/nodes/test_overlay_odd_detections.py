@@ -110,15 +110,22 @@ def test_boxes_that_no_model_gives_cost_neither_the_others_nor_the_thread(free_d
         for name, odd in DRAWN.items():
             assert shows_good_box(picture_of(viewer, stamps, odd, GOOD)), name
         assert (overlay.left_out, overlay.failed) == (0, 0)
-        assert verdict(overlay).level is Level.OK
+        # Detections of frames that the overlay had no time for are a warning, for a while.
+        viewer.until(lambda: verdict(overlay).level is Level.OK, 'no warning')
         for name, odd in LEFT_OUT.items():
             before = overlay.left_out
             assert shows_good_box(picture_of(viewer, stamps, odd, GOOD, odd)), name
             assert overlay.left_out - before >= 2, name
-        status = verdict(overlay)
-        assert (status.level, overlay.failed) == (Level.WARN, 0)
-        assert 'box(es) with NaN or infinite numbers were left out lately' in status.message
-        assert 'ros2 topic echo /detections' in status.advice
+        warnings: list[Status] = []
+
+        def warned() -> bool:
+            picture_of(viewer, stamps, odd, GOOD)
+            warnings.append(verdict(overlay))
+            return 'box(es) with NaN or infinite numbers were left out lately' in warnings[-1].message
+
+        viewer.until(warned, 'a warning')
+        assert (warnings[-1].level, overlay.failed) == (Level.WARN, 0)
+        assert 'ros2 topic echo /detections' in warnings[-1].advice
         assert overlay._thread is thread and thread.is_alive()
         viewer.until(lambda: verdict(overlay).level is Level.OK, 'no warning any more')
         viewer.node.destroy_subscription(raw)
@@ -145,8 +152,15 @@ def test_a_picture_that_can_not_be_drawn_is_a_warning_until_the_next_ones_can(fr
             return fed
 
         monkeypatch.setattr(Painter, 'paint', refuse)
-        viewer.until(feed(lambda: 'could not be drawn' in verdict(overlay).message), 'a warning')
-        status = verdict(overlay)
+        warnings: list[Status] = []
+
+        def warned() -> bool:
+            if not warnings or 'could not be drawn' not in warnings[-1].message:
+                warnings.append(verdict(overlay))
+            return 'could not be drawn' in warnings[-1].message
+
+        viewer.until(feed(warned), 'a warning')
+        status = warnings[-1]
         assert status.level is Level.WARN
         assert 'picture(s) could not be drawn lately, last: ValueError: no such colour: ?' in status.message
         assert status.advice == 'look at boxes and class_ids: ros2 topic echo /detections'
@@ -201,7 +215,7 @@ def test_a_thread_that_has_ended_is_an_error_and_holds_no_frame(free_domain: int
         overlay.trigger_deactivate()
         overlay.trigger_activate()
         assert shows_good_box(picture_of(viewer, stamps, GOOD)), 'the advice helps'
-        assert verdict(overlay).level is Level.OK
+        viewer.until(lambda: verdict(overlay).level is Level.OK, 'no warning')
 
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([1e12, -1e12, 2.0**31, 2.0**63, 5e-324])

@@ -199,4 +199,5 @@ def test_keys_for_any_node_are_those_that_were_not_meant_for_it(tmp_path: Path) 
     assert keys_for_any_node(argv, '/front/capture') == always | {'nested', 'in_front', 'other'}
     assert keys_for_any_node(argv, '/front/inference') == always | {'meant', 'in_front', 'other'}
     assert (keys_by_name(argv, '/capture'), keys_by_name(argv, '/front/inference')) == ({'meant', 'other'}, {'nested'})
+    assert keys_for_any_node(argv, '/capture', bare_too=True) == always | {'nested', 'by_argument'}
     assert keys_for_any_node([], '/capture') == frozenset()

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from nodes.fault_kit import Stalls
 from nodes.programs import BIN, PERCEPTION_READY, PlainSubscriber, Program, environment, parameters
 
 MODEL_WITH_BAD_KEY = 'name: x\nfile: model.onnx\nhead: yolov8\nclasses: [a]\nscore_treshold: 0.5\n'
@@ -134,6 +135,25 @@ def test_a_key_for_nodes_of_any_name_is_a_warning_and_one_for_ours_the_end(tmp_p
         _assert_one_clear_line(refusal, "node 'capture': parameter 'score_threshold' is unknown")
 
 
+def test_an_argument_for_all_nodes_is_no_mistake_where_another_of_ours_has_it(free_domain: int) -> None:
+    """``SetParameter`` of a launch file becomes such an argument of every program; what none of ours has is a warning on demand."""
+    args = ['--ros-args', '-p', 'framerate:=12.0', '-p', 'use_sim_time:=false']
+    with Program('overlay_node', *args, domain=free_domain).start('[overlay]: ready') as program:
+        assert program.interrupt(10) == 0 and 'framerate' not in program.output, program.output
+    args = ['--ros-args', '-p', 'robot_radius:=0.3', '-p', 'scala:=0.5', '-p', 'framerate:=12.0']
+    for name, nodes in (('overlay_node', ['overlay']), ('perception', ['capture', 'inference', 'overlay'])):
+        _assert_one_clear_line(_refused(name, args, free_domain), "parameter 'robot_radius' is unknown")
+        ready = [f'[{node}]: ready' for node in nodes]
+        with Program(name, '--unknown-parameters', 'warn', *args, domain=free_domain).start(*ready) as program:
+            for node in nodes:
+                assert f"[{node}]: parameter 'robot_radius' is unknown" in program.output, program.output
+            assert "[overlay]: parameter 'scala' is unknown; did you mean 'scale'?" in program.output
+            assert "parameter 'framerate'" not in program.output and program.interrupt(10) == 0
+    meant = ['--unknown-parameters', 'warn', '--ros-args', '-p', 'overlay:robot_radius:=0.3']
+    _assert_one_clear_line(_refused('overlay_node', meant, free_domain), "node 'overlay': parameter 'robot_radius' is unknown")
+    _assert_one_clear_line(_refused('overlay_node', ['--unknown-parameters', 'maybe'], free_domain), '--unknown-parameters')
+
+
 def test_quality_of_service_for_all_nodes_is_no_mistake_in_a_program_of_one_of_them(tmp_path: Path, free_domain: int) -> None:
     yaml = tmp_path / 'shared.yaml'
     yaml.write_text('/**: {ros__parameters: {qos_overrides: {/image_raw: {publisher: {depth: 2}}}}}\n')
@@ -171,9 +191,11 @@ def test_sigint_at_any_moment_after_ready_ends_in_two_seconds_with_zero(program:
     for delay in delays:
         with Program(program, domain=free_domain).start(*marks) as running:
             time.sleep(delay)
-            began = time.monotonic()
-            code = running.interrupt(timeout_s=5)
-            assert time.monotonic() - began < 2.0
+            stalls, began = Stalls(), time.monotonic()
+            code = running.interrupt(timeout_s=20)
+            took, stalled = time.monotonic() - began, stalls.total_s
+            stalls.close()
+            assert took < 2.0 + 3 * stalled, f'{took:.2f} s, of which nothing ran for {stalled:.2f} s'
             assert code == 0, running.output
             assert 'Traceback' not in running.output
 
@@ -182,11 +204,11 @@ def test_an_impatient_user_may_press_ctrl_c_twice(free_domain: int) -> None:
     with Program('perception', domain=free_domain).start(*PERCEPTION_READY) as running:
         running.process.send_signal(2)
         time.sleep(0.02)
-        assert running.interrupt(timeout_s=5) == 0
+        assert running.interrupt(timeout_s=20) == 0
         assert 'Traceback' not in running.output
 
 
 def test_sigint_before_ready_ends_cleanly_too(free_domain: int) -> None:
     with Program('perception', domain=free_domain).start('link is in_process') as running:
-        assert running.interrupt(timeout_s=5) == 0
+        assert running.interrupt(timeout_s=20) == 0
         assert 'Traceback' not in running.output

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -54,10 +55,10 @@ def _diagnostics(domain: int, part: str, seconds: float = 10.0) -> dict[str, str
 
 
 def test_a_plain_process_gets_detections_info_and_labels_and_nothing_is_converted(graph: Program, free_domain: int) -> None:
-    seen = PlainSubscriber(['30', '--until-detections', '25'], domain=free_domain).result()
+    seen = PlainSubscriber(['60', '--until-detections', '25', '--with-others'], domain=free_domain).result()
 
     assert seen['labels'] == {'0': 'car', '1': 'pedestrian', '2': 'sign', '3': 'cone'}
-    assert len(seen['detections']) == 25
+    assert len(seen['detections']) >= 25
     assert {d['frame_id'] for d in seen['detections']} == {'front_camera'}
     stamps = [d['stamp'] for d in seen['detections']]
     assert stamps == sorted(set(stamps))
@@ -80,7 +81,9 @@ def test_image_raw_shows_the_scene_and_is_converted_only_while_subscribed(graph:
     assert _best_luma_difference(pixels) < 3.0
     converted = int(_diagnostics(free_domain, 'capture: link')['conversions'])
     assert converted >= seen['images'] >= 10
-    time.sleep(1.5)
+    deadline = time.monotonic() + 30
+    while _diagnostics(free_domain, 'capture: link')['image_readers'] != '0':
+        assert time.monotonic() < deadline, 'the reader has ended'
     after = int(_diagnostics(free_domain, 'capture: link')['conversions'])
     time.sleep(1.5)
     assert int(_diagnostics(free_domain, 'capture: link')['conversions']) == after, 'nobody is subscribed any more'
@@ -93,9 +96,11 @@ def _best_luma_difference(pixels: np.ndarray) -> float:
     scene = RoadScene(640, 360, SEED)
     y, uv = np.empty((360, 640), np.uint8), np.empty((180, 320, 2), np.uint8)
     best = 255.0
-    for index in range(250):
+    for index in range(5000):
         scene.draw(index, y, uv)
         best = min(best, float(np.abs(y[::4, ::4].astype(np.float32) - luma[::4, ::4]).mean()))
+        if best < 3.0:
+            break
     return best
 
 
@@ -118,8 +123,8 @@ def test_separate_processes_share_the_memory(free_domain: int) -> None:
         assert (link['rung'], link['conversions']) == ('shared_memory', '0')
         served = _diagnostics(free_domain, 'capture: link')
         assert (served['shared_memory_consumers'], served['conversions'], served['image_readers']) == ('1', '0', '0')
-        assert inference.interrupt(5) == 0
-        assert capture.interrupt(5) == 0
+        assert inference.interrupt(20) == 0
+        assert capture.interrupt(20) == 0
 
 
 def test_without_shared_memory_separate_processes_fall_back_to_messages_and_say_so(free_domain: int) -> None:
@@ -131,8 +136,8 @@ def test_without_shared_memory_separate_processes_fall_back_to_messages_and_say_
         assert len(seen['detections']) == 25 and any(d['boxes'] for d in seen['detections'])
         assert 'it offers no shared memory' in inference.output
         assert int(_diagnostics(free_domain, 'inference: link')['conversions']) > 8
-        assert inference.interrupt(5) == 0
-        assert capture.interrupt(5) == 0
+        assert inference.interrupt(20) == 0
+        assert capture.interrupt(20) == 0
 
 
 def test_a_copy_is_an_error_where_copy_free_is_required(free_domain: int) -> None:
@@ -143,10 +148,10 @@ def test_a_copy_is_an_error_where_copy_free_is_required(free_domain: int) -> Non
         link = _diagnostics(free_domain, 'inference: link')
         assert (link['rung'], link['received'], link['conversions']) == ('refused', '0', '0')
         assert _diagnostics(free_domain, 'capture: link')['image_readers'] == '0'
-        assert inference.interrupt(5) == 0
-        assert capture.interrupt(5) == 0
-        assert inference.interrupt(5) == 0
-        assert capture.interrupt(5) == 0
+        assert inference.interrupt(20) == 0
+        assert capture.interrupt(20) == 0
+        assert inference.interrupt(20) == 0
+        assert capture.interrupt(20) == 0
 
 
 def test_enable_service_and_threshold_change_at_run_time(graph: Program, free_domain: int) -> None:
@@ -174,12 +179,17 @@ def test_enable_service_and_threshold_change_at_run_time(graph: Program, free_do
         assert future.result() is not None
         return future.result()
 
-    def arrays_within(seconds: float) -> list[Detection2DArray]:
-        arrays.clear()
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            executor.spin_once(timeout_sec=0.1)
-        return list(arrays)
+    def a_second(condition: Callable[[list[Detection2DArray]], bool], what: str) -> None:
+        """There comes one of whose arrays that is true."""
+        deadline = time.monotonic() + 30
+        while True:
+            arrays.clear()
+            end = time.monotonic() + 1.0
+            while time.monotonic() < end:
+                executor.spin_once(timeout_sec=0.1)
+            if condition(arrays):
+                return
+            assert time.monotonic() < deadline, what
 
     def set_threshold(value: float):
         parameter = Parameter(name='score_threshold', value=ParameterValue(type=ParameterType.PARAMETER_DOUBLE, double_value=value))
@@ -187,14 +197,14 @@ def test_enable_service_and_threshold_change_at_run_time(graph: Program, free_do
 
     try:
         assert call(enable, SetBool.Request(data=False)).success
-        arrays_within(0.5)
-        assert arrays_within(1.0) == []
+        a_second(lambda arrays: not arrays, 'silence')
         assert call(enable, SetBool.Request(data=True)).success
-        assert len(arrays_within(1.0)) > 3
+        a_second(lambda arrays: len(arrays) > 3 and any(a.detections for a in arrays), 'detections again')
         assert set_threshold(1.0).successful
-        arrays_within(0.5)
-        strict = arrays_within(1.0)
-        assert strict and all(not a.detections for a in strict), 'an empty array for a frame in which nothing was found'
+        a_second(
+            lambda arrays: len(arrays) > 3 and all(not a.detections for a in arrays),
+            'an empty array for a frame in which nothing was found',
+        )
         refused = set_threshold(7.0)
         assert not refused.successful and '7' in refused.reason
     finally:
@@ -204,19 +214,20 @@ def test_enable_service_and_threshold_change_at_run_time(graph: Program, free_do
 
 
 def test_perception_runs_in_a_namespace(free_domain: int) -> None:
+    names = ('image_raw', 'image_raw/_zc', 'camera_info', 'detections', 'label_info', 'detections/image')
+    topics = {'/diagnostics', *(f'/front/{name}' for name in names)}
     with Program('perception', '--ros-args', '-r', '__ns:=/front', domain=free_domain).start('[front.overlay]: ready'):
         listed = subprocess.run(
-            [sys.executable, '-c', _LIST_TOPICS, str(free_domain)],
-            capture_output=True, text=True, timeout=60, check=True,
+            [sys.executable, '-c', _LIST_TOPICS, str(free_domain), *topics],
+            capture_output=True, text=True, timeout=90, check=True,
         ).stdout.split()  # fmt: skip
-        assert {'/front/image_raw', '/front/image_raw/_zc', '/front/camera_info', '/front/detections', '/front/label_info'} <= set(listed)
-        assert {'/front/detections/image', '/diagnostics'} <= set(listed)
+        assert topics <= set(listed)
 
 
 _LIST_TOPICS = """
 import sys, time, rclpy
 rclpy.init(domain_id=int(sys.argv[1])); node = rclpy.create_node('lister')
-end = time.monotonic() + 15
-while time.monotonic() < end and '/front/detections' not in dict(node.get_topic_names_and_types()): time.sleep(0.1)
-time.sleep(0.5); print(*dict(node.get_topic_names_and_types()))
+end = time.monotonic() + 30
+while time.monotonic() < end and not set(sys.argv[2:]) <= set(dict(node.get_topic_names_and_types())): time.sleep(0.1)
+print(*dict(node.get_topic_names_and_types()))
 """

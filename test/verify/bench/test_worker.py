@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -112,6 +113,15 @@ def test_it_is_told_to_end_once(make_worker: MakeWorker, monkeypatch: pytest.Mon
     assert len(told) == 1
 
 
+def living(group: int) -> list[str]:
+    """The states of those processes of the group that are not dead."""
+    states = []
+    for stat in Path('/proc').glob('[0-9]*/stat'):
+        with suppress(OSError):
+            states.append(stat.read_text(encoding='utf-8').rpartition(')')[2].split())
+    return [state[0] for state in states if int(state[2]) == group and state[0] not in 'ZX']
+
+
 def test_one_that_does_not_end_is_killed_with_its_children(make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('zc_perception.verify.bench.worker._ORDERLY_END_S', 0.1)
     stubborn = """
@@ -128,12 +138,11 @@ signal.pause()
     group = worker._process.pid
     worker.close()
     assert worker._process.returncode == -signal.SIGKILL
-    states = []
-    for stat in Path('/proc').glob('[0-9]*/stat'):
-        with suppress(OSError):
-            states.append(stat.read_text(encoding='utf-8').rpartition(')')[2].split())
-    # Whoever is left of the group has been killed too, and waits for init to notice.
-    assert [state[0] for state in states if int(state[2]) == group and state[0] not in 'ZX'] == []
+    # Whoever is left of the group has been killed too: it is about to die, or waits for init to notice.
+    deadline = time.monotonic() + 30.0
+    while left := living(group):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.01)
 
 
 def test_a_ctrl_c_at_the_terminal_is_not_its_business(make_worker: MakeWorker) -> None:
