@@ -247,6 +247,7 @@ class ComponentManager(Node):
         if self._present() or self._closing:
             return
         found = leftovers(lambda: set() if self._present() else {*threads_left(self._own_threads), *leases_left()}) - self._said
+        return_memory()  # what a thread still referred to that has ended since: an idle process collects nothing by itself
         self._said |= found
         if found:
             self._say_warning(f'no component is loaded, but some have left behind: {"; ".join(sorted(found))}')
