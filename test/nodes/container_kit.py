@@ -17,6 +17,7 @@ import rclpy
 from composition_interfaces.srv import ListNodes, LoadNode, UnloadNode
 from nodes import container_components
 from nodes.programs import environment
+from nodes.service_clients import answer_of
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
@@ -160,10 +161,18 @@ class Call:
         """Whether the answer is there."""
         return self._done.is_set()
 
+    def answered_within(self, seconds: float) -> bool:
+        """Wait for it that long."""
+        return self._done.wait(seconds)
+
     def answer(self) -> Any:
         """Wait for it."""
-        assert self._done.wait(TIMEOUT_S), 'the container has not answered'
+        assert self.answered_within(TIMEOUT_S), 'the container has not answered'
         return self._future.result()
+
+
+def _done_within(future: Any, seconds: float) -> bool:
+    return Call(future).answered_within(seconds)
 
 
 class Client:
@@ -228,15 +237,17 @@ class Client:
 
     def list(self) -> dict[int, str]:
         """Names by id, in the order of the answer."""
-        answer = self.send(ListNodes, ListNodes.Request()).answer()
+        client = self._services[ListNodes]
+        assert client.wait_for_service(TIMEOUT_S), f'no service {client.srv_name}'
+        answer = answer_of(client, ListNodes.Request(), _done_within, TIMEOUT_S)
         return dict(zip(answer.unique_ids, answer.full_node_names, strict=True))
 
     def call(self, kind: Any, service: str, request: Any) -> Any:
-        """Any other service's answer."""
+        """Any other service's answer, to a request that may come twice."""
         client = self.node.create_client(kind, service)
         try:
             assert client.wait_for_service(TIMEOUT_S), f'no service {service}'
-            return Call(client.call_async(request)).answer()
+            return answer_of(client, request, _done_within, TIMEOUT_S)
         finally:
             self.node.destroy_client(client)
 

@@ -14,6 +14,7 @@ from typing import Any
 import rclpy
 from lifecycle_msgs.msg import Transition, TransitionEvent
 from lifecycle_msgs.srv import ChangeState, GetAvailableStates, GetAvailableTransitions, GetState
+from nodes.service_clients import wait_until_known
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
@@ -64,6 +65,8 @@ class Managed:
         if client is None:
             client = self._clients[service, kind.__name__] = self.manager.create_client(kind, service)
             assert client.wait_for_service(WAIT_S), service
+            if self.nodes:  # else it is another process's
+                wait_until_known(client, self.manager, self.nodes[-1], WAIT_S)
         future = client.call_async(request)
         self._manager_executor.spin_until_future_complete(future, timeout_sec=WAIT_S)
         assert future.done(), f'{service}: no answer within {WAIT_S:g} s'

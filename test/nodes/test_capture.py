@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import rclpy
 from nodes.programs import Program, parameters
+from nodes.service_clients import wait_until_known
 from rcl_interfaces.srv import DescribeParameters
 from rclpy.node import Node
 from rclpy.parameter import Parameter
@@ -121,7 +122,7 @@ class Bench:
 
     def call(self, kind: Any, name: str, request: Any) -> Any:
         client = self.user.create_client(kind, name)
-        assert client.wait_for_service(WAIT_S)
+        wait_until_known(client, self.user, self.node, WAIT_S)
         future = client.call_async(request)
         done = threading.Event()
         future.add_done_callback(lambda _: done.set())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from nodes.fault_kit import SIZE, Fleet, fleet
+from nodes.service_clients import wait_until_known
 from rclpy.parameter import Parameter
 from sensor_msgs.msg import CameraInfo, Image
 from sensor_msgs.srv import SetCameraInfo
@@ -202,7 +203,7 @@ def test_a_clock_that_is_set(free_domain: int, step_ns: int) -> None:
 
 def _calibrate(run: Fleet, width: int, height: int) -> None:
     client = run.reader.create_client(SetCameraInfo, '/set_camera_info')
-    assert client.wait_for_service(20)
+    wait_until_known(client, run.reader, run.capture)
     info = CameraInfo(width=width, height=height, distortion_model='plumb_bob', d=[0.0] * 5)
     info.k = [100.0, 0.0, width / 2, 0.0, 100.0, height / 2, 0.0, 0.0, 1.0]
     info.r = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]

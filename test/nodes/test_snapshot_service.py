@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import rclpy
 from nodes.fault_kit import SIZE, CameraFaults
+from nodes.service_clients import wait_until_known
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
@@ -44,7 +45,7 @@ class Caller:
 
     def call(self) -> Any:
         client = self.node.create_client(Trigger, '/capture/snapshot')
-        assert client.wait_for_service(WAIT_S)
+        wait_until_known(client, self.node, self.capture)
         return client.call_async(Trigger.Request())
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
@@ -167,7 +168,7 @@ def test_a_slow_disk_keeps_neither_the_camera_nor_the_executor_nor_later_callers
         run.until(lambda: run.capture.camera.statistics().captured > captured + 10, 'the camera goes on')
         assert not any('snapshot' in holder for holder in run.capture.camera.pool.statistics().holders), 'no slot waits for the disk'
         client = run.node.create_client(_get_parameters(), '/capture/get_parameters')
-        assert client.wait_for_service(WAIT_S)
+        wait_until_known(client, run.node, run.capture)
         asked = client.call_async(_get_parameters().Request(names=['slots']))
         run.until(asked.done, 'the executor goes on')
         waiting = [run.call() for _ in range(4)]
@@ -207,7 +208,7 @@ def test_of_a_hundred_callers_at_once_each_gets_an_answer(free_domain: int, tmp_
         # The node's executor is kept until all have called: else it is a matter of luck how many requests there are at a time.
         busy, go_on = threading.Event(), threading.Event()
         client = run.node.create_client(Trigger, '/capture/snapshot', qos_profile=QoSProfile(depth=2 * CALLERS))
-        assert client.wait_for_service(WAIT_S)
+        wait_until_known(client, run.node, run.capture)
 
         def keep() -> None:
             busy.set()

@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray
 from nodes.programs import PERCEPTION_READY, PlainSubscriber, Program, parameters
+from nodes.service_clients import answer_of
 
 from zc_perception.camera.scene import RoadScene
 
@@ -173,11 +175,12 @@ def test_enable_service_and_threshold_change_at_run_time(graph: Program, free_do
     change = node.create_client(SetParameters, '/inference/set_parameters')
     assert enable.wait_for_service(10) and change.wait_for_service(10)
 
-    def call(client, request):
-        future = client.call_async(request)
-        executor.spin_until_future_complete(future, timeout_sec=10)
-        assert future.result() is not None
-        return future.result()
+    def done_within(future: Any, seconds: float) -> bool:
+        executor.spin_until_future_complete(future, timeout_sec=seconds)
+        return bool(future.done())
+
+    def call(client: Any, request: Any) -> Any:
+        return answer_of(client, request, done_within)
 
     def a_second(condition: Callable[[list[Detection2DArray]], bool], what: str) -> None:
         """There comes one of whose arrays that is true."""
