@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak')
 def test_results_keep_the_frames_order_when_jobs_do_not(start: Callable[..., Bench]) -> None:
     bench = start(in_flight=4)
     bench.feed(0, 1, 2, 3, 4, 5)
-    eventually(lambda: bench.scheduler.in_flight == 4)
+    eventually(lambda: len(bench.accelerator.jobs) == 4)
     for index in (3, 1, 2):
         bench.accelerator.finish(index)
     time.sleep(0.02)
@@ -152,7 +152,7 @@ def test_without_frames_the_accelerator_is_told_to_tidy_up_in_its_own_thread(sta
 def test_stopping_waits_for_the_jobs_in_flight(start: Callable[..., Bench]) -> None:
     bench = start(in_flight=2)
     bench.feed(0, 1, 2)
-    eventually(lambda: bench.scheduler.in_flight == 2)
+    eventually(lambda: len(bench.accelerator.jobs) == 2)
     finisher = threading.Timer(0.03, lambda: [bench.accelerator.finish(index) for index in (1, 0)])
     finisher.start()
     bench.scheduler.stop()

@@ -150,7 +150,7 @@ def a_card_that_is_pulled_costs_its_frames_and_works_again_when_it_is_back() -> 
         with jobs_held():
             for _ in range(3):
                 through.put(make())
-            eventually(lambda: through.scheduler.in_flight == 3, 'three jobs in flight')
+            eventually(lambda: through.scheduler.statistics().in_flight == 3, 'three jobs in flight')
             with pulled():
                 through.wait(4)
                 equal([type(error) for _, error in through.losses], [errors.AxlGoneError, DeviceLostError, DeviceLostError], 'losses')
