@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from zc_perception.camera.v4l2 import camera as v4l2
+from zc_perception.camera.v4l2.choice import QUEUED
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
 from zc_perception.link.image_conversion import ImageToFrame
@@ -23,7 +23,7 @@ def default_of(function: Any, parameter: str) -> Any:
 def test_every_default_number_of_buffers_is_three_or_more() -> None:
     assert DEFAULT_SLOTS == default_of(BufferPool, 'slots') == 3
     assert default_of(ImageToFrame, 'slots') >= 3
-    assert v4l2._QUEUED >= 3, 'what a V4L2 camera asks for itself'
+    assert QUEUED >= 3, 'what a V4L2 camera asks for itself'
 
 
 def test_nobody_can_configure_a_camera_with_less() -> None:

@@ -51,11 +51,11 @@ def read(text: str) -> Value:
 
 
 def members(value: Value) -> set[int]:
-    """The integers of 0 .. 40 in *value*, counted by hand."""
+    """The integers in *value*, one of ``small_values``, counted by hand."""
     if isinstance(value, Choice):
         return {number for item in value.items for number in members(item)}
     if isinstance(value, Range):
-        return {n for n in range(41) if value.low <= n <= value.high and n % value.step == 0}
+        return {n for n in range(64) if value.low <= n <= value.high and n % value.step == 0}
     assert isinstance(value, int)
     return {value}
 

@@ -97,10 +97,12 @@ def next_frame(camera: V4l2Camera) -> Frame:
     raise AssertionError(f'no frame within {PATIENCE_S} s: {camera.statistics()} {camera.pool_statistics()}')
 
 
-def settled(camera: V4l2Camera, frames: int = 3) -> Frame:
-    """A frame that was begun after now: those that were queued already pass by."""
-    for _ in range(frames):
-        next_frame(camera).release()
+def settled(camera: V4l2Camera) -> Frame:
+    """A frame that was begun after now: those that were queued already pass by, however many, and the one that may be under way."""
+    now_ns = time.monotonic_ns()
+    while (frame := next_frame(camera)).data.captured_ns < now_ns:
+        frame.release()
+    frame.release()
     return next_frame(camera)
 
 

@@ -154,7 +154,8 @@ def stamps_are_the_drivers_own_mapped_to_the_ros_clock() -> None:
         last = 0
         for _ in range(10):
             with next_frame(camera) as frame:
-                data, offset = frame.data, time.time_ns() - time.monotonic_ns()
+                # Who is interrupted between the two reads gets too little.
+                data, offset = frame.data, max(time.time_ns() - time.monotonic_ns() for _ in range(5))
                 assert abs(data.header.stamp_ns - data.captured_ns - offset) < 1_000_000, (data.header, data.captured_ns, offset)
                 assert frame.header.stamp_ns > last
                 last = frame.header.stamp_ns

@@ -19,7 +19,7 @@ def _now_us() -> int:
 def a_fence_tells_when_its_job_ended() -> None:
     with Npu() as npu, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
         handle = npu.import_planes(image.argument()).handle
-        with parameters(latency_us=400000):
+        with parameters(latency_us=2000000):
             before = _now_us()
             job = npu.submit(handle, result.fd)
             after = _now_us()
@@ -31,7 +31,7 @@ def a_fence_tells_when_its_job_ended() -> None:
         done = wait_fence(job.fence)
         equal((done.status, done.driver, done.timeline), (1, 'axl', 'metis-0'), 'signalled fence')
         end_us = done.timestamp_ns // 1000
-        assert job.submit_us + 400000 <= end_us <= _now_us(), f'timestamp {end_us}, submitted {job.submit_us}'
+        assert job.submit_us + 2000000 <= end_us <= _now_us(), f'timestamp {end_us}, submitted {job.submit_us}'
         os.close(job.fence)
 
 
@@ -47,7 +47,7 @@ def fences_are_close_on_exec() -> None:
 def an_acquire_fence_is_waited_for() -> None:
     with Npu() as npu, Npu() as other, make_image('NV12', 160, 96) as image, heap_buffer(RESULT_SIZE) as result:
         handle, other_handle = npu.import_planes(image.argument()).handle, other.import_planes(image.argument()).handle
-        with parameters(latency_us=500000):
+        with parameters(latency_us=2000000):
             producer = other.submit2(other_handle, result.fd)
         with parameters(latency_us=0, reservation_fences=0):
             consumer = npu.submit2(handle, result.fd, in_fence=producer.fence)
@@ -88,7 +88,7 @@ def an_acquire_fence_that_never_comes_is_a_timeout() -> None:
         info = job.wait()
         equal(info.status, -errno.ETIMEDOUT, 'status')
         waited = info.timestamp_ns // 1000 - job.submit_us
-        assert 60000 <= waited < 2000000, f'the timeout of 60000 us took {waited} us'
+        assert 60000 <= waited < 9000000, f'the timeout of 60000 us took {waited} us'
         other.close()
         equal(wait_fence(stuck.fence).status, -errno.ECANCELED, 'status of the job whose file was closed')
         os.close(stuck.fence)
@@ -110,7 +110,7 @@ def jobs_put_fences_into_reservation_objects() -> None:
     with Npu() as npu, make_image('NV12', 64, 48, separate=True) as image, heap_buffer(RESULT_SIZE) as result:
         handle = npu.import_planes(image.argument()).handle
         inputs = image.buffers()
-        with parameters(latency_us=400000):
+        with parameters(latency_us=2000000):
             job = npu.submit(handle, result.fd)
             # A writer has to wait for our reading, a reader has not.
             fences = [(buffer.reservation_fence(SYNC_WRITE), buffer.reservation_fence(SYNC_READ)) for buffer in inputs]
@@ -132,14 +132,14 @@ def jobs_put_fences_into_reservation_objects() -> None:
 def reservation_fences_can_be_switched_off() -> None:
     with Npu() as npu, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
         handle = npu.import_planes(image.argument()).handle
-        with parameters(latency_us=400000, reservation_fences=0):
+        with parameters(hold=1, reservation_fences=0):
             job = npu.submit(handle, result.fd)
             for buffer in (result, *image.buffers()):
                 fence = buffer.reservation_fence(SYNC_WRITE)
                 equal(is_readable(fence), True, 'buffer free for a writer')
                 os.close(fence)
             equal(is_readable(job.fence), False, 'job ended')
-            equal(job.wait().status, 1, 'status')
+        equal(job.wait().status, 1, 'status')
 
 
 @check

@@ -20,7 +20,7 @@ def a_release_in_flight_waits_for_the_job() -> None:
     with Npu() as npu, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result, tracing('axl'):
         handle = npu.import_planes(image.argument()).handle
         inode = image.planes[0].buffer.inode
-        with parameters(latency_us=300000):
+        with parameters(latency_us=2000000):
             jobs = [npu.submit(handle, result.fd), npu.submit(handle, result.fd)]
             npu.release(handle)
             with raises(errno.ENOENT):

@@ -19,7 +19,7 @@ ATTACH, DETACH = 0xC0045505, 0xC0045506
 
 @check
 def jobs_that_run_side_by_side_overtake_each_other() -> None:
-    with parameters(out_of_order=1, latency_us=60000):
+    with parameters(out_of_order=1, latency_us=500000):
         images = [make_image('NV12', 64, 48, seed=seed) for seed in range(4)]
         results = [heap_buffer(RESULT_SIZE) for _ in images]
         with Npu() as npu:
@@ -40,7 +40,7 @@ def jobs_that_run_side_by_side_overtake_each_other() -> None:
 def jobs_that_run_side_by_side_have_timelines_of_their_own() -> None:
     """The kernel merges fences of one timeline into the last of them: that would say too early that all have ended."""
     images = make_image('NV12', 64, 48)
-    with parameters(out_of_order=1, latency_us=60000), Npu() as npu, images as image, heap_buffer(RESULT_SIZE) as result:
+    with parameters(out_of_order=1, latency_us=500000), Npu() as npu, images as image, heap_buffer(RESULT_SIZE) as result:
         handle = npu.import_planes(image.argument()).handle
         jobs = [npu.submit2(handle, result.fd) for _ in range(4)]
         merged = merge_fences(jobs[0].fence, jobs[3].fence)

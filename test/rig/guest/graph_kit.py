@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +128,9 @@ def thread_seconds() -> dict[str, float]:
     ticks = os.sysconf('SC_CLK_TCK')
     found: dict[str, float] = {}
     for thread in threading.enumerate():
-        fields = Path(f'/proc/self/task/{thread.native_id}/stat').read_text().rpartition(')')[2].split()
-        found[thread.name] = (int(fields[11]) + int(fields[12])) / ticks
+        with suppress(OSError):  # it has just ended
+            fields = Path(f'/proc/self/task/{thread.native_id}/stat').read_text().rpartition(')')[2].split()
+            found[thread.name] = (int(fields[11]) + int(fields[12])) / ticks
     fields = Path('/proc/self/stat').read_text().rpartition(')')[2].split()
     found['process'] = (int(fields[11]) + int(fields[12])) / ticks
     return found

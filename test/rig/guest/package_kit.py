@@ -57,7 +57,8 @@ def refused(kind: type[Exception], *words: str) -> Iterator[None]:
 @contextmanager
 def accelerator(**options: Any) -> Iterator[AxlAccelerator]:
     """An opened one with the virtual model."""
-    opened = AxlAccelerator(**options)
+    # A machine that stands still for a second is no reason for the driver to give a job up.
+    opened = AxlAccelerator(**{'timeout_s': 20.0, **options})
     try:
         opened.load(MANIFEST)
         yield opened

@@ -245,7 +245,7 @@ def a_consumer_in_c_reads_the_cameras_own_buffers(exporter: str) -> None:
         consumer = stack.enter_context(ConsumerProcess(program, server.path, '--memory', 'dmabuf', '--frames', '20', '--timeout', '30'))
         eventually(lambda: server.consumers == 1, 'it connects', PATIENCE_S)
         right = {}
-        while server.consumers and server.statistics().consumers[0].sent < 20:
+        while (consumers := server.statistics().consumers) and consumers[0].sent < 20:
             with captured(camera) as frame:
                 server.publish(frame)
                 right[frame.data.sequence] = frame.data.buffers[0].identity.inode, kernel_crcs(frame)
