@@ -122,7 +122,7 @@ def every_result_is_of_its_own_frame_with_0_imports_a_frame_or_1() -> None:
             through.wait(18)
             equal(npu.imports - before, 0 if cached else 12, 'imports of 12 frames in the steady state')
             equal((through.results, through.losses), (list(range(1, 19)), []), 'results')
-            settles(lambda cached=cached: live()['imports'] - (len(bufinfo_attached()) if cached else 0), 0, 'imports beyond the buffers attached')
+            settles(lambda cached=cached: live()['imports'] - cached * len(bufinfo_attached()), 0, 'imports beyond the buffers attached')
 
 
 def bufinfo_attached() -> list[int]:
