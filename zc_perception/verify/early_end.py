@@ -13,6 +13,12 @@ from types import FrameType
 from typing import NoReturn
 
 
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """SIGINT, SIGTERM, and SIGHUP unless it is ignored, as under nohup: it stays so then."""
+    hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+    return (signal.SIGINT, signal.SIGTERM, *hangup)
+
+
 def _ending(command: str) -> Callable[[int, FrameType | None], NoReturn]:
     def end(number: int, frame: FrameType | None) -> NoReturn:
         try:

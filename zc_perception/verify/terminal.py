@@ -11,6 +11,7 @@ from types import FrameType
 from typing import TextIO
 
 from zc_perception.errors import printable
+from zc_perception.verify.early_end import ending_signals
 
 
 class Interrupted(Exception):
@@ -43,8 +44,7 @@ class Stop:
         self.number = 0
 
     def __enter__(self) -> Stop:
-        hangup = (signal.SIGHUP,) if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else ()
-        self._before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM, *hangup)}
+        self._before = {number: signal.signal(number, self._on_signal) for number in ending_signals()}
         return self
 
     def __exit__(self, *_: object) -> None:

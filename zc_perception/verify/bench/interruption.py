@@ -7,6 +7,8 @@ import signal
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+from zc_perception.verify.early_end import ending_signals
+
 
 class Interruption:
     """The first signal is an exception in the main thread, while that is :meth:`allowed`; the others change nothing.
@@ -77,8 +79,7 @@ def interruptible() -> Iterator[None]:
     A SIGHUP that is ignored, as under nohup, stays so.
     """
     INTERRUPTION.begin(Interrupted)
-    hangup = (signal.SIGHUP,) if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else ()
-    before = {number: signal.signal(number, INTERRUPTION.handle) for number in (signal.SIGINT, signal.SIGTERM, *hangup)}
+    before = {number: signal.signal(number, INTERRUPTION.handle) for number in ending_signals()}
     try:
         with INTERRUPTION.allowed():
             yield
