@@ -1,14 +1,18 @@
 """ament_python package: installs the Python package, the share files and the console scripts."""
 
+import re
 from glob import glob
+from pathlib import Path
 
 from setuptools import find_packages, setup
 
 NAME = 'zc_perception'
+# Read, not imported: what the package needs may not be installed yet. package.xml has the version a second time; a test compares them.
+VERSION = re.search(r"^__version__ = '(.+)'$", Path(NAME, '__init__.py').read_text(encoding='utf-8'), re.MULTILINE)[1]
 
 setup(
     name=NAME,
-    version='0.1.0',
+    version=VERSION,
     packages=find_packages(include=[NAME, NAME + '.*']),
     package_data={
         NAME: ['py.typed', 'models/*/*', 'models/*.json', 'link/WIRE.md', 'npu/axruntime/VOYAGER.md', 'verify/*.json', 'verify/*/*.json']

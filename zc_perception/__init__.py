@@ -1,1 +1,58 @@
-"""Zero-copy camera-to-NPU perception for ROS 2."""
+"""Zero-copy camera-to-NPU perception for ROS 2.
+
+The names below are the package's front door. Each one is imported from its own module when it is first asked for, so that
+``import zc_perception`` loads neither ROS nor NumPy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zc_perception.frame import Frame
+    from zc_perception.link.endpoints.frame_subscription import FrameSubscription
+    from zc_perception.link.endpoints.publisher import AdaptedPublisher
+    from zc_perception.link.endpoints.subscription import AdaptedSubscription
+    from zc_perception.link.type_adapter import TypeAdapter
+
+__all__ = ['AdaptedPublisher', 'AdaptedSubscription', 'Frame', 'FrameSubscription', 'TypeAdapter', '__version__']
+
+# The one place of the version: setup.py reads this line, and a test compares package.xml with it.
+__version__ = '0.1.0'
+
+_MODULES = {
+    'AdaptedPublisher': 'zc_perception.link.endpoints.publisher',
+    'AdaptedSubscription': 'zc_perception.link.endpoints.subscription',
+    'Frame': 'zc_perception.frame',
+    'FrameSubscription': 'zc_perception.link.endpoints.frame_subscription',
+    'TypeAdapter': 'zc_perception.link.type_adapter',
+}
+
+
+if not TYPE_CHECKING:  # else a type checker would take any name for one of ours
+
+    def __getattr__(name: str) -> Any:
+        """Import *name* from its module.
+
+        :raises ImportError: it needs rclpy, and this Python has none.
+        """
+        module = _MODULES.get(name)
+        if module is None:
+            raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+        try:
+            value = getattr(import_module(module), name)
+        except ModuleNotFoundError as error:
+            if error.name != 'rclpy':
+                raise
+            raise ImportError(
+                f"{__name__}.{name} needs rclpy, ROS 2's Python library, and this Python does not find it: run "
+                "'source /opt/ros/<distro>/setup.bash' in this shell and start Python again",
+                name='rclpy',
+            ) from error
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
