@@ -1,83 +1,46 @@
-"""README's table of parameters has each parameter of each node, and says of it what the node's declaration says."""
+"""The tables of docs/parameters.md are those that the nodes' declarations give, and the program that writes them works."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import subprocess
+import sys
 from pathlib import Path
 
-import pytest
-
 from zc_perception.nodes.parameter_schema import NODES
-from zc_perception.nodes.parameters import ParameterSpec
 
-README = Path(__file__).resolve().parents[2] / 'README.md'
-SPECS = {(node, spec.name): spec for node, kind in NODES.items() for spec in kind.SPECS}
-# Declared by the camera once it is open.
-OPEN_ENDED = {('capture', 'controls.NAME')}
-
-
-@dataclass(frozen=True)
-class Row:
-    default: str
-    limits: str
-    run_time: str
-    meaning: str
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGE = REPOSITORY / 'docs/parameters.md'
+PROGRAM = REPOSITORY / 'tools/parameters_page.py'
+WRITE = '.venv/bin/python tools/parameters_page.py docs/parameters.md'
 
 
-def cells(line: str) -> list[str]:
-    return [cell.strip() for cell in re.split(r'(?<!\\)\|', line)[1:-1]]
+def write(page: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, PROGRAM, page], capture_output=True, text=True, timeout=120)
 
 
-def share(cell: str, number: int, of: int) -> str:
-    """One parameter's part of a cell that several share."""
-    parts = [part.strip() for part in cell.split(',')]
-    return parts[number] if of > 1 and len(parts) == of else cell
+def test_the_page_in_the_repository_is_the_nodes_declarations(tmp_path: Path) -> None:
+    text = PAGE.read_text(encoding='utf-8')
+    copy = tmp_path / 'parameters.md'
+    kept, mark, _ = text.partition('<!-- tables:')
+    copy.write_text(kept + mark + text.partition(mark)[2].partition('\n')[0] + '\n| old |\n', encoding='utf-8')
+    written = write(copy)
+    assert written.returncode == 0, written.stderr
+    assert copy.read_text(encoding='utf-8') == text, f'write it anew: {WRITE}'
 
 
-def table() -> dict[tuple[str, str], Row]:
-    section = README.read_text(encoding='utf-8').split('\n## Parameters\n')[1].split('\n## ')[0]
-    lines = [line for line in section.splitlines() if line.startswith('|')]
-    assert cells(lines[0]) == ['node', 'parameter', 'default', 'range', 'run time', 'meaning']
-    rows = {}
-    for line in lines[2:]:
-        nodes, names, default, limits, run_time, meaning = cells(line)
-        names_found = re.findall(r'`([^`]+)`', names)
-        for node in NODES if nodes == 'all' else [name.strip() for name in nodes.split(',')]:
-            for number, name in enumerate(names_found):
-                part = [share(cell, number, len(names_found)) for cell in (default, limits)]
-                assert (node, name) not in rows, f'{node}: {name} stands there twice'
-                rows[node, name] = Row(part[0], part[1], run_time, meaning)
-    return rows
+def test_each_parameter_has_one_row_of_five_cells_in_its_nodes_table() -> None:
+    text = PAGE.read_text(encoding='utf-8')
+    for name, node in NODES.items():
+        section = text.partition(f'\n## {name}\n')[2].partition('\n## ')[0]
+        rows = [re.split(r' (?<!\\)\| ', line.strip('| ')) for line in section.splitlines() if line.startswith('| `')]
+        assert all(len(row) == 5 and all(row) for row in rows)
+        assert [row[0] for row in rows] == [*(f'`{spec.name}`' for spec in node.SPECS), *(f'`{prefix}NAME`' for prefix in node.PREFIXES)]
 
 
-def number(text: str) -> float:
-    digits = str.maketrans('⁰¹²³⁴⁵⁶⁷⁸⁹', '0123456789')
-    text = text.replace('−', '-')
-    if power := re.fullmatch(r'(\d+)([⁰¹²³⁴⁵⁶⁷⁸⁹]+)(-1)?', text):
-        return float(int(power[1]) ** int(power[2].translate(digits)) + int(power[3] or 0))
-    return float(text)
-
-
-def test_the_table_is_complete() -> None:
-    ours = {key for key in table() if key[0] in NODES}
-    assert ours - OPEN_ENDED == set(SPECS) and ours >= OPEN_ENDED
-
-
-def said(value: object) -> str:
-    return '' if value == '' else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-@pytest.mark.parametrize(('key', 'spec'), SPECS.items(), ids=[f'{node}-{name}' for node, name in SPECS])
-def test_a_row_says_what_the_node_declares(key: tuple[str, str], spec: ParameterSpec) -> None:
-    row = table()[key]
-    assert row.default.strip('`"').replace('−', '-').strip() == said(spec.default)
-    assert row.run_time == ('yes' if spec.dynamic else 'no') and row.meaning
-    if spec.choices:
-        assert set(re.findall(r'`([^`]+)`', row.limits)) - {'dma_heap/NAME'} <= set(spec.choices) and row.limits
-    bounds = re.search(r'([-−]?[\d.]+(?:[⁰¹²³⁴⁵⁶⁷⁸⁹]+)?)…([-−]?[\d.]+(?:[⁰¹²³⁴⁵⁶⁷⁸⁹]+(?:−1)?)?)', row.limits)
-    if spec.low is not None and spec.high is not None:
-        assert bounds is not None, f'no range in {row.limits!r}'
-        assert (number(bounds[1]), number(bounds[2])) == (spec.low, spec.high)
-        if spec.unit and not spec.unit.startswith('IoU'):
-            assert spec.unit in row.limits
+def test_a_page_without_the_mark_is_left_alone(tmp_path: Path) -> None:
+    page = tmp_path / 'other.md'
+    page.write_text('# Other\n', encoding='utf-8')
+    written = write(page)
+    assert written.returncode != 0 and 'there is no line' in written.stderr
+    assert page.read_text(encoding='utf-8') == '# Other\n'

@@ -22,8 +22,9 @@ from zc_perception.nodes.qos_overrides import publisher_qos
 from zc_perception.observe.diagnostics import Level, Status
 
 CAMERA_INFO_SPECS = (
-    ParameterSpec('camera_name', '', "Name in calibrations and their files; empty: the node's, with its namespace."),
-    ParameterSpec('camera_info_url', '', 'file:// or package:// with ${NAME} and ${ROS_HOME}; empty: file://${ROS_HOME}/camera_info/${NAME}.yaml'),
+    ParameterSpec('camera_name', '', "Name in calibrations and in their file names. Empty: the node's name with its namespace."),
+    ParameterSpec('camera_info_url', '', 'Calibration file, as a file:// or package:// URL; ${NAME} and ${ROS_HOME} are replaced. '
+                  'Empty: file://${ROS_HOME}/camera_info/${NAME}.yaml.'),
 )  # fmt: skip
 
 

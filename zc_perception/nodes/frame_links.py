@@ -38,15 +38,17 @@ from zc_perception.observe.diagnostics import Figures, Level, Status
 from zc_perception.observe.recent import RecentCount
 
 PUBLISHER_SPECS = (
-    ParameterSpec('shared_memory', True, 'Let other processes of this host have frames as the same memory.'),
+    ParameterSpec('shared_memory', True, 'Share frames with other processes of this host as the same memory.'),
     ParameterSpec('shared_memory_group', '', 'Group whose members may connect, besides this user and root.'),
-    ParameterSpec('quarantine', 2.0, "Longest job of a consumer's device, which a dead consumer leaves behind.", 's', 0.0, 60.0),
-)
+    ParameterSpec('quarantine', 2.0, "Buffers of a dead consumer are not used again for this time, where no fence tells when its device is "
+                  "done. Set it to the longest job of a consumer's device.", 's', 0.0, 60.0),
+)  # fmt: skip
 SUBSCRIPTION_SPECS = (
     ParameterSpec('shared_memory', True, 'Take frames of other processes on this host as the same memory.'),
-    ParameterSpec('shared_memory_users', [], 'Users whose publishers are trusted, besides this one and root.'),
-    ParameterSpec('copy_free', 'preferred', 'required: plain messages, a copy, are an error instead.', choices=('preferred', 'required')),
-)
+    ParameterSpec('shared_memory_users', [], 'Users whose publishers are trusted, besides this user and root.'),
+    ParameterSpec('copy_free', 'preferred', 'required: frames that can only come as plain messages, which is a copy, are an error.',
+                  choices=('preferred', 'required')),
+)  # fmt: skip
 CONVERTIBLE = 'publish an encoding and a size that the log names'
 """What to do about messages that can't be converted."""
 _UNLESS_IT_PASSES = "if that doesn't pass, see the publisher's log and diagnostics, and compare both ends: ros2 topic info -v"

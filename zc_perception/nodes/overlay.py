@@ -45,9 +45,9 @@ _MOST_AGE_MS = 60_000
 # As many as wait in the queue. Where a copy takes longer than a frame's time, more would come for ever, and nothing be drawn.
 _MOST_AT_ONCE = 2
 _SPECS = (
-    ParameterSpec('scale', 1.0, 'Size of the picture relative to the frame.', '', 0.1, 1.0, dynamic=True),
-    ParameterSpec('history', 32, 'Pictures kept while their detections are on the way; memory only while somebody looks.', '', 1, 256),
-    ParameterSpec('jpeg_quality', 80, 'Of detections/image/compressed, made while somebody subscribes to it.', '', 1, 100, dynamic=True),
+    ParameterSpec('scale', 1.0, 'Size of detections/image, as a part of the size of the frame.', '', 0.1, 1.0, dynamic=True),
+    ParameterSpec('history', 32, 'Most pictures that wait for their detections. They need memory only while somebody looks.', '', 1, 256),
+    ParameterSpec('jpeg_quality', 80, 'JPEG quality of detections/image/compressed.', '', 1, 100, dynamic=True),
     *SUBSCRIPTION_SPECS,
     *LIFECYCLE_SPECS,
 )

@@ -16,7 +16,7 @@ from typing import Any
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
-from zc_perception.nodes.parameters import ParameterSpec
+from zc_perception.nodes.parameters import EVERY_NODE_SPECS, ParameterSpec
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.nodes.recorder import RecorderNode
 
@@ -28,14 +28,11 @@ NODES: Mapping[str, type[PerceptionNode]] = {
 }
 _KEY = 'ros__parameters'
 _TYPES = {bool: 'boolean', int: 'integer', float: 'number', str: 'string'}
-_EVERY_NODE = {
-    'use_sim_time': {'type': 'boolean', 'description': 'Take the time from /clock. Of every ROS node.'},
-    'start_type_description_service': {'type': 'boolean', 'description': 'Of every ROS node.'},
-}
+_EVERY_NODE = {spec.name: {'type': _TYPES[type(spec.default)], 'description': spec.description} for spec in EVERY_NODE_SPECS}
 # Parameters that nodes declare when they know them, nested or by names with dots.
-_OPEN_ENDED = {
-    'qos_overrides': 'Quality of service by topic: qos_overrides./topic.publisher.depth and so on.',
-    'controls': 'Controls of the camera by name, each once it is open.',
+OPEN_ENDED = {
+    'qos_overrides': 'Quality of service of a topic, such as qos_overrides./image_raw.publisher.depth.',
+    'controls': 'Controls of the camera, such as controls.brightness. They exist once the camera is open.',
 }
 
 
@@ -69,8 +66,8 @@ def _value_schema(spec: ParameterSpec) -> dict[str, Any]:
 def _parameters(specs: Sequence[ParameterSpec], open_ended: Sequence[str]) -> dict[str, Any]:
     properties: dict[str, Any] = {spec.name: parameter_schema(spec) for spec in specs}
     properties |= _EVERY_NODE
-    properties |= {name: {'type': 'object', 'description': _OPEN_ENDED[name]} for name in open_ended}
-    dotted = {f'^{name}\\..+': {'description': _OPEN_ENDED[name]} for name in open_ended}
+    properties |= {name: {'type': 'object', 'description': OPEN_ENDED[name]} for name in open_ended}
+    dotted = {f'^{name}\\..+': {'description': OPEN_ENDED[name]} for name in open_ended}
     return {'type': 'object', 'properties': properties, 'patternProperties': dotted}
 
 

@@ -148,8 +148,8 @@ class ParameterSpec:
 
 
 EVERY_NODE_SPECS = (
-    ParameterSpec('use_sim_time', False, 'Take the time from /clock. Of every ROS node.'),
-    ParameterSpec('start_type_description_service', True, 'Of every ROS node.'),
+    ParameterSpec('use_sim_time', False, 'Take the time from /clock. Every ROS node has this parameter.'),
+    ParameterSpec('start_type_description_service', True, 'Offer ~/get_type_description. Every ROS node has this parameter.'),
 )
 """What rclpy itself declares for every node."""
 EVERY_NODE = tuple(spec.name for spec in EVERY_NODE_SPECS)

@@ -25,7 +25,7 @@ from zc_perception.nodes.qos_overrides import Endpoint
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
 
 LIFECYCLE_SPECS = (
-    ParameterSpec('autostart', True, 'Configure and activate by itself; false: wait for transitions.', fixed=True),
+    ParameterSpec('autostart', True, 'Configure and activate at the start. false: wait for lifecycle transitions.', fixed=True),
 )  # fmt: skip
 UNCONFIGURED, INACTIVE, ACTIVE, FINALIZED = 'unconfigured', 'inactive', 'active', 'finalized'
 

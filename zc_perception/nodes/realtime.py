@@ -32,12 +32,12 @@ from zc_perception.nodes.parameters import ParameterSpec, shown, whole_number
 from zc_perception.observe.diagnostics import Level, Status
 
 REALTIME_SPECS = (
-    ParameterSpec('cpu_affinity', [], 'CPUs of the hot-path threads, numbers or ranges such as 2-3; empty: all.', whole_numbers=True,
-                  dynamic=True),
-    ParameterSpec('realtime_priority', 0, 'SCHED_FIFO priority of the hot-path threads (camera, inference, those of axruntime; not the cpu '
-                  'accelerator); 0: ordinary scheduling.', '', 0, 99, dynamic=True),
-    ParameterSpec('lock_memory', False, "Keep the process's memory from being paged out (mlockall)."),
-    ParameterSpec('gc_freeze', False, 'Take what exists once configured out of garbage collection (gc.freeze): shorter pauses.'),
+    ParameterSpec('cpu_affinity', [], 'CPUs on which the threads that handle frames may run, as numbers or ranges such as 2-3. Empty: all.',
+                  whole_numbers=True, dynamic=True),
+    ParameterSpec('realtime_priority', 0, 'SCHED_FIFO priority of the threads that handle frames (camera, inference, axruntime; not the '
+                  'cpu accelerator). 0: ordinary scheduling.', '', 0, 99, dynamic=True),
+    ParameterSpec('lock_memory', False, 'Lock the memory of the process, so that nothing is paged out (mlockall).'),
+    ParameterSpec('gc_freeze', False, 'Leave what exists after configuring out of garbage collection (gc.freeze): shorter pauses.'),
 )  # fmt: skip
 _MCL_CURRENT, _MCL_FUTURE = 1, 2
 _THREADS_OF = {'cpu_affinity', 'realtime_priority'}

@@ -32,11 +32,11 @@ _WAIT_S = 0.1
 # Copied at once and released: one frame in work, one behind it.
 _HELD = 2
 _SPECS = (
-    ParameterSpec('path', '', f'The file: {SUFFIX} keeps frames with all that belongs to them, {RAW_SUFFIX} only the pixels of NV12.'),
-    ParameterSpec('overwrite', False, 'Whether files that are there may be replaced.'),
-    ParameterSpec('buffer', 256, 'Memory for frames that wait for the disk.', 'MiB', 1, 65536),
-    ParameterSpec('max_frames', 0, 'End after so many frames; 0: never.', '', 0, 2**31 - 1),
-    ParameterSpec('max_duration', 0.0, 'End so long after the first frame; 0: never.', 's', 0.0, 1e6),
+    ParameterSpec('path', '', f'The file. {SUFFIX} keeps frames with all that belongs to them, {RAW_SUFFIX} only the pixels of NV12.'),
+    ParameterSpec('overwrite', False, 'Whether an existing file may be replaced.'),
+    ParameterSpec('buffer', 256, 'Most memory for frames that wait for the disk.', 'MiB', 1, 65536),
+    ParameterSpec('max_frames', 0, 'Recording ends after this many frames. 0: no limit.', '', 0, 2**31 - 1),
+    ParameterSpec('max_duration', 0.0, 'Recording ends this long after the first frame. 0: no limit.', 's', 0.0, 1e6),
     *SUBSCRIPTION_SPECS,
     *LIFECYCLE_SPECS,
 )  # fmt: skip

@@ -27,9 +27,9 @@ from zc_perception.nodes.parameters import NodeParameters, ParameterSpec
 from zc_perception.nodes.perception_node import PerceptionNode
 
 SNAPSHOT_SPECS = (
-    ParameterSpec(
-        'snapshot_folder', '', 'Where ~/snapshot writes; empty: $ROS_HOME/zc_perception/snapshots, ROS_HOME being ~/.ros.', dynamic=True
-    ),
+    ParameterSpec('snapshot_folder', '', 'Folder for ~/snapshot. ~user and $NAME are replaced. A relative path begins in the '
+                  'working folder of the node. Empty: $ROS_HOME/zc_perception/snapshots, where ROS_HOME is ~/.ros by default.',
+                  dynamic=True),
 )  # fmt: skip
 FRAME_WAIT_S = 2.0
 """So long a snapshot waits for a frame, in seconds."""

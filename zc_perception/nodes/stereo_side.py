@@ -13,8 +13,9 @@ from zc_perception.nodes.parameters import ParameterSpec
 from zc_perception.observe.diagnostics import Level, Status
 
 STEREO_SPECS = (
-    ParameterSpec('stereo_tolerance', 0.005, 'perception --stereo: so far apart two frames still are a pair.', 's', 0.0001, 1.0),
-)
+    ParameterSpec('stereo_tolerance', 0.005, 'perception --stereo: two frames are a pair if their times differ by at most this. Set the '
+                  'same value on both sides.', 's', 0.0001, 1.0),
+)  # fmt: skip
 
 
 class StereoRig:
