@@ -39,6 +39,7 @@ _UNKNOWN_HELP = (
 )
 _MAX_WAITS_IN_VAIN = 20
 _PAUSE_S = 0.002
+_CALLBACK_ENDS_S = 1.0
 
 
 class StopRequest:
@@ -97,12 +98,18 @@ class _Executor(SingleThreadedExecutor):
 
 
 class ExecutorThread:
-    """Spins a SingleThreadedExecutor on a thread of its own, so that the main thread is free for signals."""
+    """Spins a SingleThreadedExecutor on a thread of its own, so that the main thread is free for signals.
+
+    rclpy's ``shutdown`` does not wait for the thread that spins, although it says so: it takes the guard conditions away at once, and the
+    thread may meet the gap. Hence the thread is ended first, and the executor is shut down when nobody spins it any more.
+    """
 
     def __init__(self, context: rclpy.Context, on_failure: Callable[[], None]) -> None:
         self.executor = _Executor(context=context)
         self.failure: str | None = None
         self._on_failure = on_failure
+        self._ending = False
+        self._given_up = False
         self._thread = threading.Thread(target=self._spin, name='executor', daemon=True)
 
     def start(self) -> None:
@@ -111,18 +118,29 @@ class ExecutorThread:
 
     def _spin(self) -> None:
         try:
-            self.executor.spin()
+            while not self._ending and self.executor.context.ok():
+                self.executor.spin_once()
         except ExternalShutdownException:
             pass
         except Exception:
-            self.failure = traceback.format_exc()
-            self._on_failure()
+            if not self._given_up:
+                self.failure = traceback.format_exc()
+                self._on_failure()
 
     def stop(self) -> None:
-        """End it; callbacks that run may finish."""
-        self.executor.shutdown(timeout_sec=1.0)
+        """End it; a callback that runs may finish within :data:`_CALLBACK_ENDS_S`. What a later one raises is no failure: its node is gone."""
+        self._ending = True
         if self._thread.is_alive():
-            self._thread.join(timeout=1.0)
+            call_soon(self.executor, _nothing)  # a task ends the wait; waking the executor alone would begin the next one
+            self._thread.join(timeout=_CALLBACK_ENDS_S)
+        if self._thread.is_alive():
+            self._given_up = True
+        else:
+            self.executor.shutdown(timeout_sec=0.0)
+
+
+def _nothing() -> None:
+    """The task that ends an executor's wait."""
 
 
 @contextlib.contextmanager
