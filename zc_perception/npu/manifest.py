@@ -153,7 +153,7 @@ def find_manifest(model: str) -> Path:
         if path.is_file() and path.suffix in ('.yaml', '.yml'):
             return path
         if path.is_file():
-            raise ConfigError(f"model '{model}' is not a manifest; write a model.yaml beside it (see README, Models) and give its path")
+            raise ConfigError(f"model '{model}' is not a manifest; write a model.yaml beside it (see docs/models.md) and give its path")
     raise ConfigError(f"model '{model}' is not known; use one of {', '.join(shipped)} or the path of a model.yaml{nearest(model, shipped)}")
 
 

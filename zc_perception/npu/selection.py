@@ -121,7 +121,7 @@ def _variant(name: str, manifest: ModelManifest) -> ModelManifest:
         has = ', '.join(v.engine for v in manifest.variants)
         raise ConfigError(
             f"model '{manifest.name}' (engine {has}) can't run on {name}; "
-            f'add a variant with engine: {" or ".join(engines)} to {manifest.path.name} (see README, Models)'
+            f'add a variant with engine: {" or ".join(engines)} to {manifest.path.name} (see docs/models.md)'
         )
     if variant.missing:
         raise ConfigError(variant.missing)

@@ -1,4 +1,4 @@
-"""The four invariants, as the README states them: each a pure function of what was observed.
+"""The four invariants, as ``docs/verify.md`` states them: each a pure function of what was observed.
 
 A check is false when something speaks against it, unknown when a source it rests on could not be read or nothing flowed, and true only
 when everything was measured.

@@ -24,7 +24,7 @@ def model_manifest(system: System, needs: Needs) -> Iterator[Finding]:
     for inference in _inferences(needs):
         answer = system.ask('model', _question(inference))
         if answer.get('stage') == 'manifest':
-            advice = 'set model to a shipped one, or the path of a model.yaml (see README, Models)'
+            advice = 'set model to a shipped one, or the path of a model.yaml (see docs/models.md)'
             yield Finding(Status.FAIL, str(answer['error']), advice, inference.node)
             continue
         engines = ', '.join(answer['engines'])

@@ -1,6 +1,6 @@
 """The Voyager SDK's runtime, for accelerator axruntime.
 
-Source: Voyager SDK, *API Reference* of ``axruntime.h`` and installation; ``npu/axruntime/VOYAGER.md``.
+Source: Voyager SDK, *API Reference* of ``axruntime.h`` and installation; ``docs/voyager.md``.
 """
 
 from __future__ import annotations
