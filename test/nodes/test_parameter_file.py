@@ -86,7 +86,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "another of our nodes' parameter": (
         '/**/capture: {ros__parameters: {score_threshold: 0.5}}',
-        "capture: parameter 'score_threshold' is unknown",
+        "capture: parameter 'score_threshold' is unknown; it belongs to node 'inference': set it there",
     ),
     'a stand-in that is none': (
         '/**/capture: {ros__parameters: {participants: [garbage]}}',

@@ -82,6 +82,7 @@ def named(name: str, value: Any) -> Parameter:
         ('inference', 'max_rate', 5000, "parameter 'max_rate' is 5000.0; it must be a number from 0 to 1000"),
         ('capture', 'use_sim_time', 5, "parameter 'use_sim_time' is 5; it must be a boolean (true or false)"),
         ('capture', 'hight', 5, "parameter 'hight' is unknown; did you mean 'height'?"),
+        ('capture', 'score_threshold', 0.5, "parameter 'score_threshold' is unknown; it belongs to node 'inference': set it there"),
         ('capture', 'qqq', 5, "parameter 'qqq' is unknown; known are assume_linear, autostart, camera, "),
         (
             'capture',

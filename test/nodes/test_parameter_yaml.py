@@ -173,7 +173,7 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     'parameters that are a list': ('/capture:\n  ros__parameters: [1, 2]\n', ", line 2: 'ros__parameters:' needs parameters below"),
     'parameters that are none': ('/capture:\n  ros__parameters:\n', "'ros__parameters:' needs parameters below"),
     'no node': ('ros__parameters: {a: 1}', "'ros__parameters' must be 'ros__parameters', below a node's name"),
-    'a tab': ('a:\n\tb: 1', "can't be read: line 2: found character '\\t' that cannot start any token"),
+    'a tab': ('a:\n\tb: 1', "can't be read: line 2: there is a tab"),
     'broken': ('/capture: {ros__parameters: {a: [1}}', "can't be read: line 1: expected ',' or ']'"),
     'not UTF-8': (b'/capture: {ros__parameters: {a: \xe4}}\n', "can't be read: it is no YAML: unacceptable character #x00e4"),
     'a NUL': (b'/capture: {ros__parameters: {a: x\0y}}\n', 'special characters are not allowed'),

@@ -132,7 +132,7 @@ def test_a_key_for_nodes_of_any_name_is_a_warning_and_one_for_ours_the_end(tmp_p
     yaml.write_text('/**/capture:\n  ros__parameters: {score_threshold: 0.5}\n')
     for program in ('capture_node', 'perception'):
         refusal = _refused(program, ['--ros-args', '--params-file', str(yaml)], free_domain)
-        _assert_one_clear_line(refusal, "node 'capture': parameter 'score_threshold' is unknown")
+        _assert_one_clear_line(refusal, "node 'capture': parameter 'score_threshold' is unknown; it belongs to node 'inference'")
 
 
 def test_an_argument_for_all_nodes_is_no_mistake_where_another_of_ours_has_it(free_domain: int) -> None:

@@ -16,6 +16,7 @@ import importlib
 import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from zc_perception.errors import ConfigError, nearest
 from zc_perception.nodes.parameter_yaml import Section, read_parameter_yaml
@@ -121,10 +122,24 @@ def likely_meant(sections: Sequence[Section], nodes: Sequence[str], keys: Mappin
     return found
 
 
+def _kinds() -> dict[str, Any]:
+    """Classes of the package's nodes, by the nodes' names. They are imported here, because nothing else in this module needs ROS."""
+    return {kind.__module__.rpartition('.')[2]: kind for kind in importlib.import_module('zc_perception.nodes.components').KINDS}
+
+
 def _keys_of_kinds() -> dict[str, set[str]]:
-    """By the nodes' names. Only files with sections for others need it; what else this module does needs no ROS."""
-    kinds = importlib.import_module('zc_perception.nodes.components').KINDS
-    return {kind.__module__.rpartition('.')[2]: {spec.name for spec in kind.SPECS} for kind in kinds}
+    return {name: {spec.name for spec in kind.SPECS} for name, kind in _kinds().items()}
+
+
+def belongs_elsewhere(parameter: str) -> str:
+    """The rest of a sentence that a node doesn't know a parameter: which of the package's nodes has it; empty: none of them."""
+    owners = []
+    for name, kind in _kinds().items():
+        if parameter.startswith(tuple(kind.PREFIXES)) or parameter in (spec.name for spec in kind.SPECS):
+            owners.append(f"'{name}'")
+    if not owners:
+        return ''
+    return f'; it belongs to {"nodes" if owners[1:] else "node"} {" and ".join(owners)}: set it there'
 
 
 def _check_argument(name: str, where: str, nodes: Sequence[str]) -> None:

@@ -36,6 +36,14 @@ _TOKEN = re.compile(r'[A-Za-z_][A-Za-z0-9_]*|\*\*?')
 _UNSAFE = re.compile('[\0\ud800-\udfff]')
 _STRING_TAG = 'tag:yaml.org,2002:str'
 _DEEPEST = 100
+_PLAIN_WORDS = (
+    ('expected <block end>', 'its indentation does not match the lines above'),
+    ("found character '\\t'", 'there is a tab; YAML allows only spaces'),
+    ('mapping values are not allowed', "there is a second ':' in a line, or the line is indented too far"),
+    ("could not find expected ':'", "there is no ':' after the name"),
+    ('unexpected end of stream', 'a quote is not closed'),
+    ('that cannot start any token', 'a value begins with a character that YAML allows only in quotes'),
+)
 _C = ctypes.CDLL(None, use_errno=True)
 _C.strtol.argtypes, _C.strtol.restype = (ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_int), ctypes.c_long
 _C.strtod.argtypes, _C.strtod.restype = (ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p)), ctypes.c_double
@@ -186,6 +194,14 @@ class _Reader:
         return found
 
 
+def _in_plain_words(problem: str) -> str:
+    """What PyYAML says of a file, without its names of tokens."""
+    for pattern, words in _PLAIN_WORDS:
+        if pattern in problem:
+            return words
+    return re.sub("'?<stream end>'?", 'the end of the file', problem)
+
+
 def read_parameter_yaml(path: str, called: str = 'parameter file') -> list[Section]:
     """A parameter file's sections, in the order of their first lines: a node gets those that match it, later ones on top.
 
@@ -203,7 +219,8 @@ def read_parameter_yaml(path: str, called: str = 'parameter file') -> list[Secti
         reader.read()
     except yaml.MarkedYAMLError as error:
         line = '' if error.problem_mark is None else f'line {error.problem_mark.line + 1}: '
-        raise ConfigError(f"{where} can't be read: {line}{error.problem}") from error
+        problem = f'{line}{_in_plain_words(error.problem or "")}; correct that line or the one above it'
+        raise ConfigError(f"{where} can't be read: {problem}") from error
     except (yaml.YAMLError, ValueError, OverflowError) as error:
-        raise ConfigError(f"{where} can't be read: it is no YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{where} can't be read: it is no YAML: {' '.join(str(error).split())}; correct the file") from error
     return list(reader.sections.items())

@@ -18,6 +18,7 @@ from rclpy.parameter import Parameter
 
 from zc_perception.errors import ConfigError, nearest
 from zc_perception.link.rclpy_compat import parameter_overrides
+from zc_perception.nodes.parameter_sources import belongs_elsewhere
 
 _QOS = 'qos_overrides.'
 _TYPE_NAMES = {bool: 'a boolean (true or false)', int: 'an integer', float: 'a number', str: 'a string', list: 'a list of strings'}
@@ -252,7 +253,7 @@ class NodeParameters(Mapping[str, Any]):
         name, kind = parameter.name, parameter.type_
         if not self._node.has_parameter(name):
             declared = self._node.get_parameters_by_prefix('')
-            hint = nearest(name, declared)
+            hint = self._belongs_elsewhere(name) or nearest(name, declared)
             return f"parameter '{name}' is unknown{hint}" if hint else self._unknown_sentence(name, declared)
         described = self._node.describe_parameter(name)
         wanted = Parameter.Type(described.type)
@@ -347,8 +348,14 @@ class NodeParameters(Mapping[str, Any]):
             if name not in elsewhere and not name.startswith(prefixes)
         ]
 
+    def _belongs_elsewhere(self, name: str) -> str:
+        return '' if name.startswith(self._foreign_prefixes) else belongs_elsewhere(name)
+
     def _unknown_sentence(self, name: str, others: Iterable[str]) -> str:
         """*others* are meant maybe, besides the declarations here."""
+        elsewhere = self._belongs_elsewhere(name)
+        if elsewhere:
+            return f"parameter '{name}' is unknown{elsewhere}"
         others = list(others)
         prefix = next((prefix for prefix in (_QOS, *self._foreign_prefixes) if name.startswith(prefix)), '')
         known = sorted(other for other in others if other.startswith(prefix)) if prefix else sorted(self._specs)

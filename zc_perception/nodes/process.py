@@ -28,6 +28,7 @@ from zc_perception.nodes.liveness import Liveness
 from zc_perception.nodes.parameter_sources import check_parameter_sources, keys_by_name, keys_for_any_node
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.nodes.qos_overrides import known_in_any_namespace
+from zc_perception.nodes.ros_arguments import explain_ros_arguments
 from zc_perception.nodes.service_manager import Heartbeat, ServiceManager
 from zc_perception.nodes.startup import STARTUP
 
@@ -154,7 +155,7 @@ def ros_context(args: Sequence[str] | None, context: rclpy.Context | None = None
     try:
         init_without_signal_handlers(context, None if args is None else list(args))
     except Exception as error:  # rclpy has several classes of its own for this
-        raise ConfigError(f'ROS arguments: {" ".join(str(error).split())}') from error
+        raise explain_ros_arguments(args or (), error) from error
     _ARGUMENTS[context] = tuple(args or ())
     if tolerant:
         _TOLERANT.add(context)
@@ -287,7 +288,7 @@ def _options(argv: list[str], parser: OptionParser) -> argparse.Namespace:
     try:
         own = remove_ros_args(argv)[1:]
     except Exception as error:  # rclpy has several classes of its own for this
-        raise ConfigError(f'ROS arguments: {" ".join(str(error).split())}') from error
+        raise explain_ros_arguments(argv, error) from error
     options, leftover = parser.parse_known_args(own)
     if leftover:
         raise ConfigError(f"argument '{leftover[0]}' is unknown; set parameters by --ros-args -p NAME:=VALUE or --params-file FILE")

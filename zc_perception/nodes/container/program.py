@@ -12,13 +12,14 @@ from typing import NoReturn
 import rclpy
 from rclpy.utilities import remove_ros_args
 
-from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError, error_line
+from zc_perception.errors import EXIT_USAGE, ZcError, error_line
 from zc_perception.link.rclpy_compat import call_soon
 from zc_perception.nodes.container.executor import ContainerExecutor
 from zc_perception.nodes.container.manager import THREADS, ComponentManager
 from zc_perception.nodes.container.memory_use import limit_heaps
 from zc_perception.nodes.liveness import Liveness
 from zc_perception.nodes.process import EXIT_FAILURE, OptionParser, StopRequest, ros_context, serve
+from zc_perception.nodes.ros_arguments import explain_ros_arguments
 
 _UNLOAD_S = 1.2
 _EXECUTOR_ENDS_S = 0.2
@@ -49,7 +50,7 @@ def _check_arguments(program: str, multi_threaded: bool) -> None:
     try:
         own = remove_ros_args(sys.argv)[1:]
     except Exception as error:  # rclpy has several classes of its own for this
-        raise ConfigError(f'ROS arguments: {" ".join(str(error).split())}') from error
+        raise explain_ros_arguments(sys.argv, error) from error
     OptionParser(prog=program, description=_DESCRIPTION[multi_threaded]).parse_args(own)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zc_perception.errors import ConfigError, nearest
-from zc_perception.nodes.parameter_sources import check_parameter_sources, section_matches
+from zc_perception.nodes.parameter_sources import belongs_elsewhere, check_parameter_sources, section_matches
 from zc_perception.nodes.parameter_yaml import read_parameter_yaml
 
 
@@ -135,7 +135,7 @@ class _Declared:
         """A hint, or nothing."""
         from zc_perception.nodes.qos_overrides import override_names
 
-        return nearest(name, [*self.names, *override_names(self.endpoints, node.rpartition('/')[0])])
+        return belongs_elsewhere(name) or nearest(name, [*self.names, *override_names(self.endpoints, node.rpartition('/')[0])])
 
 
 def _node_class(kind: str) -> Any:
