@@ -1,0 +1,54 @@
+"""Each message that docs/troubleshooting.md explains is one that the code has: a page that names another one sends people astray."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / 'docs' / 'troubleshooting.md'
+
+
+def messages() -> list[str]:
+    """Headings that are a message; ``…`` in them stands for anything. Others name a symptom in words."""
+    return re.findall(r'^### `([^`]+)`$', PAGE.read_text(encoding='utf-8'), re.MULTILINE)
+
+
+@functools.cache
+def texts() -> tuple[str, ...]:
+    """Every text in the code; what is put into one is an ellipsis."""
+
+    def of(path: Path) -> Iterator[str]:
+        for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+            if isinstance(node, ast.JoinedStr):
+                yield ''.join(part.value if isinstance(part, ast.Constant) else '…' for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+    return tuple(text for path in sorted((ROOT / 'zc_perception').rglob('*.py')) for text in of(path))
+
+
+def occurs(message: str) -> bool:
+    """Whether one text has the message's words in their order."""
+    pattern = '.*'.join(re.escape(piece) for piece in message.strip('…').split('…'))
+    return any(re.search(pattern, text, re.DOTALL) for text in texts())
+
+
+def test_the_page_has_messages() -> None:
+    assert len(messages()) >= 30 and len(set(messages())) == len(messages())
+
+
+@pytest.mark.parametrize('message', messages())
+def test_a_message_is_one_that_the_code_has(message: str) -> None:
+    assert len(re.findall('[A-Za-z]', message)) >= 12, 'so few letters may be anywhere'
+    assert occurs(message)
+
+
+def test_another_message_would_be_noticed() -> None:
+    assert occurs("calibration '…' is for …x… pictures, the camera gives …x…")
+    assert not occurs("calibration '…' is of …x… pictures, the camera gives …x…")
