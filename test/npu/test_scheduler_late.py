@@ -257,7 +257,7 @@ def test_stopping_gives_up_after_a_second_whatever_the_timeout(start: Start, mon
 
 
 def test_the_longest_stop_leaves_room_for_the_end_of_the_device() -> None:
-    """What the README promises: two seconds from the signal, whatever hangs."""
+    """What docs/reliability.md promises: two seconds from the signal, whatever hangs."""
     assert scheduler._LONGEST_STOP_S + 2 * scheduler._IDLE_POLL_S < 1.5
 
 

@@ -1,4 +1,4 @@
-"""``<topic>/_zc``: the small latched message by which an adapted publisher says that it is there. Pinned; see the README."""
+"""``<topic>/_zc``: the small latched message by which an adapted publisher says that it is there. Pinned; see docs/wire.md."""
 
 from __future__ import annotations
 

@@ -209,4 +209,4 @@ class Realtime:
         refused = self._refused.copy()
         if not refused:
             return []
-        return [Status('realtime', Level.WARN, '; '.join(refused.values()), advice='see README, real-time knobs')]
+        return [Status('realtime', Level.WARN, '; '.join(refused.values()), advice='see docs/vehicle.md, real-time knobs')]
