@@ -141,7 +141,15 @@ def test_auto_takes_the_best_that_allocates(devices: Path, kernel: KernelDouble)
     (devices / 'udmabuf').touch()
     heap, reasons = open_heap()
     assert heap.name == 'udmabuf'
-    assert reasons[0] == 'dma_heap/system: No such file or directory'
+    assert reasons == [f'this machine has no {devices}/dma_heap/system and no CMA heap in {devices}/dma_heap']
+    heap.close()
+
+
+def test_a_machine_without_any_heap_is_one_plain_line(devices: Path) -> None:
+    (devices / 'dma_heap').rmdir()
+    heap, reasons = open_heap()
+    assert heap.name == 'memfd'
+    assert reasons == [f'this machine has no {devices}/dma_heap and no {devices}/udmabuf']
     heap.close()
 
 
@@ -150,8 +158,10 @@ def test_auto_falls_to_memfd_and_says_why_each_better_heap_failed(devices: Path)
     (devices / 'dma_heap' / 'system').touch()
     heap, reasons = open_heap('auto')
     assert heap.name == 'memfd'
-    assert reasons[0] == 'dma_heap/system could not allocate 1 bytes: Inappropriate ioctl for device'
-    assert reasons[-1] == 'udmabuf: No such file or directory'
+    assert reasons == [
+        f'this machine has no CMA heap in {devices}/dma_heap and no {devices}/udmabuf',
+        'dma_heap/system could not allocate 1 bytes: Inappropriate ioctl for device',
+    ]
     heap.close()
 
 
@@ -224,7 +234,7 @@ def test_the_first_of_the_order_that_works_is_taken_and_the_others_are_explained
         (devices / 'dma_heap' / name).touch()
     heap, reasons = open_heap(use=use)
     assert heap.name == ('dma_heap/reserved' if use is HeapUse.NPU_RESULT else SYSTEM)
-    assert reasons == (['dma_heap/linux,cma: No such file or directory'] if use is HeapUse.NPU_RESULT else [])
+    assert reasons == [], 'one CMA heap is enough, whatever its name'
     heap.close()
 
 
@@ -232,7 +242,7 @@ def test_scattered_pages_in_place_of_contiguous_ones_are_mentioned(devices: Path
     (devices / 'dma_heap' / 'system').touch()
     heap, reasons = open_heap(contiguous=True)
     assert heap.name == SYSTEM
-    assert reasons[:-1] == [f'{name}: No such file or directory' for name in CMA]
+    assert reasons[:-1] == [f'this machine has no CMA heap in {devices}/dma_heap']
     assert reasons[-1].startswith('dma_heap/system: used although its pages are scattered') and 'IOMMU' in reasons[-1]
     heap.close()
     (devices / 'dma_heap' / 'linux,cma').touch()
@@ -242,7 +252,7 @@ def test_scattered_pages_in_place_of_contiguous_ones_are_mentioned(devices: Path
 
 
 def test_a_device_s_results_are_never_put_into_a_memfd(devices: Path) -> None:
-    with pytest.raises(AllocationError, match=r'no heap for npu_result works: dma_heap/linux,cma: .*; udmabuf: No such file') as caught:
+    with pytest.raises(AllocationError, match=r'no heap for npu_result works: this machine has no .*no CMA heap .*udmabuf') as caught:
         open_heap(use=HeapUse.NPU_RESULT)
     assert 'memfd' not in str(caught.value)
 
@@ -375,6 +385,6 @@ def test_a_heap_that_does_not_allocate_is_closed_again(devices: Path, monkeypatc
 
     monkeypatch.setattr(heaps, '_open_named', keep)
     heap, reasons = open_heap()
-    assert heap.name == 'memfd' and len(reasons) == 5
+    assert heap.name == 'memfd' and len(reasons) == 3
     assert [type(o).__name__ for o in opened] == ['DmaHeap', 'Udmabuf', 'SealedMemfd']
     assert [o._fd.closed for o in opened if isinstance(o, DmaHeap | Udmabuf)] == [True, True]

@@ -11,6 +11,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
@@ -227,12 +229,26 @@ def _open_named(name: str) -> Heap:
     raise ConfigError(f"heap '{name}' is not known; use auto, dma_heap/NAME (see ls {DMA_HEAP_DIRECTORY}), udmabuf or memfd")
 
 
+def _absent(candidates: Sequence[str], missing: AbstractSet[str]) -> list[str]:
+    """One sentence for all heaps whose device files are missing, if there are any. CMA has several names, and one of them is enough."""
+    cma = [name for name in candidates if is_contiguous(name)]
+    absent = []
+    if not os.path.isdir(DMA_HEAP_DIRECTORY):
+        absent += [DMA_HEAP_DIRECTORY] if missing - {'udmabuf'} else []
+    else:
+        absent += [f'{DMA_HEAP_DIRECTORY}/system'] if 'dma_heap/system' in missing else []
+        absent += [f'CMA heap in {DMA_HEAP_DIRECTORY}'] if cma and missing.issuperset(cma) else []
+    absent += [UDMABUF_DEVICE] if 'udmabuf' in missing else []
+    return [f'this machine has {" and ".join(f"no {name}" for name in absent)}'] if absent else []
+
+
 def open_heap(name: str = 'auto', *, use: HeapUse = HeapUse.CAMERA, contiguous: bool = False) -> tuple[Heap, list[str]]:
     """The heap *name*, or with ``auto`` the first of :func:`heap_order` that allocates a page.
 
     :param contiguous: a device needs physically contiguous buffers: with ``auto`` CMA heaps come first, and when none works the reasons
         say what that means. A named heap is the user's choice. :func:`is_contiguous` tells what came out.
-    :returns: the heap, and for ``auto`` one sentence for each better heap that didn't work; worth saying once.
+    :returns: the heap, and for ``auto`` why no better one was taken: a sentence for those that this machine lacks, and one for each that
+        didn't work; worth saying once.
     :raises ConfigError: unknown name.
     :raises AllocationError: the named heap can't be used, or none works.
     """
@@ -242,10 +258,15 @@ def open_heap(name: str = 'auto', *, use: HeapUse = HeapUse.CAMERA, contiguous: 
         except OSError as error:
             step = _NEXT_STEP.get(error.errno or 0, '')
             raise AllocationError(f"heap '{name}' can't be opened: {error.strerror}{step}; use heap: auto") from error
-    reasons = []
-    for candidate in heap_order(use, contiguous=contiguous):
+    candidates = heap_order(use, contiguous=contiguous)
+    reasons: list[str] = []
+    missing: set[str] = set()
+    for candidate in candidates:
         try:
             heap = _open_named(candidate)
+        except FileNotFoundError:
+            missing.add(candidate)
+            continue
         except OSError as error:
             reasons.append(f'{candidate}: {error.strerror}{_NEXT_STEP.get(error.errno or 0, "")}')
             continue
@@ -257,5 +278,5 @@ def open_heap(name: str = 'auto', *, use: HeapUse = HeapUse.CAMERA, contiguous: 
             continue
         if contiguous and not is_contiguous(candidate):
             reasons.append(f'{candidate}: used although its pages are scattered, which only devices behind an IOMMU can use as one block')
-        return heap, reasons
-    raise AllocationError(f'no heap for {use.value} works: ' + '; '.join(reasons))
+        return heap, [*_absent(candidates, missing), *reasons]
+    raise AllocationError(f'no heap for {use.value} works: ' + '; '.join([*_absent(candidates, missing), *reasons]))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
-import os
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -15,7 +13,7 @@ from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, AllocationError
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.fence import SyncFile
-from zc_perception.memory.heaps import DMA_HEAP_DIRECTORY, Heap, HeapUse, is_contiguous, open_heap
+from zc_perception.memory.heaps import Heap, HeapUse, is_contiguous, open_heap
 from zc_perception.npu.accelerator import Outputs
 from zc_perception.npu.axl.fence import JobFence
 from zc_perception.npu.import_cache import ImportsInUse
@@ -54,14 +52,9 @@ def open_result_heap(size: int, count: int) -> tuple[Heap, list[DmaBuf], str]:
     if is_contiguous(heap.name):
         return heap, buffers, ''
     return heap, buffers, (
-        f'result buffers come from {heap.name} instead of a CMA heap ({_why_no_cma(reasons)}): their pages are scattered, which is fine '
+        f'result buffers come from {heap.name} instead of a CMA heap ({"; ".join(reasons)}): their pages are scattered, which is fine '
         'behind an IOMMU only; without one, enable CONFIG_DMABUF_HEAPS_CMA and reserve memory (cma=64M)'
     )  # fmt: skip
-
-
-def _why_no_cma(reasons: Sequence[str]) -> str:
-    missing = os.strerror(errno.ENOENT)
-    return '; '.join(reason for reason in reasons if missing not in reason) or f'there is none in {DMA_HEAP_DIRECTORY}'
 
 
 def allocate_results(heap: Heap, size: int, count: int) -> list[DmaBuf]:
