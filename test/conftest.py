@@ -24,6 +24,8 @@ from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 
+pytest_plugins = ('whole_run',)
+
 # A busy machine is no reason to fail. In CI the examples are the same at each run; elsewhere each run tries others.
 settings.register_profile(
     'busy_machine', deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize='CI' in os.environ
@@ -32,9 +34,11 @@ settings.load_profile('busy_machine')
 
 
 @pytest.fixture(scope='session', autouse=True)
-def _discovery_on_this_host_only() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
+def _ros_of_this_worker_only() -> Iterator[None]:
+    """Keep ROS on this host, and what names no domain in one that no other worker has."""
+    with pytest.MonkeyPatch.context() as patch, locked_domain() as domain:
         patch.setenv('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
+        patch.setenv('ROS_DOMAIN_ID', str(domain))
         yield
 
 

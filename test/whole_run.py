@@ -1,0 +1,167 @@
+"""How a run of the tests behaves, whoever starts it: descriptors, signals, time limits, order, and how far it is.
+
+``conftest.py`` loads this as a plugin. ``make test`` runs it with pytest-xdist: every file is one group, which one worker runs from
+its beginning to its end. All files of the rig are one group together, so that never more than one guest is booted at a time.
+
+``times.json`` holds the seconds of the slow files as they were measured last (``--write-times`` measures them again). With them the
+slow files start first, and the lines that say how far the run is can estimate when it ends.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import resource
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+TIMES = HERE / 'times.json'
+#: What a file takes that is not in times.json, and the least that is written there.
+_QUICK_S = 0.5
+#: What one test of a rig file may take, with the boot that it waits for.
+_RIG_LIMIT_S = 1800
+_TOLD_EVERY_S = 20.0
+_RIG = 'rig'
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--write-times``."""
+    parser.addoption('--write-times', action='store_true', help=f'write what each slow file took to {TIMES.name}')
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Prepare this process, in which tests run or which waits for the workers that run them."""
+    _raise_descriptor_limit()
+    _start_children_with_default_signals()
+    if not hasattr(config, 'workerinput'):
+        config.pluginmanager.register(_Progress(config), 'zc-progress')
+
+
+def _raise_descriptor_limit() -> None:
+    """A test of many processes and buffers needs more than the usual soft limit of 1,024; the hard limit is allowed to everybody."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _start_children_with_default_signals() -> None:
+    """A shell starts what runs in the background with SIGINT and SIGQUIT ignored, and ``nohup`` ignores SIGHUP. Programs inherit that.
+
+    A signal with a handler is at its default in a program that is started, so this process gets a handler that goes on ignoring it.
+    """
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _file_of(nodeid: str) -> str:
+    return nodeid.partition('::')[0].removeprefix(f'{HERE.name}/')
+
+
+def _known_times() -> dict[str, float]:
+    return json.loads(TIMES.read_text(encoding='utf-8')) if TIMES.exists() else {}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test its group, and put the groups that take longest at the beginning."""
+    times = _known_times()
+    seconds: dict[str, float] = defaultdict(float)
+    groups: dict[pytest.Item, str] = {}
+    for item in items:
+        in_rig = item.get_closest_marker('rig') is not None
+        file = _file_of(item.nodeid)
+        groups[item] = _RIG if in_rig else file
+        # The rig comes first, however long it took when the times were written.
+        seconds[groups[item]] = 1e9 if in_rig else times.get(file, 0.0)
+        item.add_marker(pytest.mark.xdist_group(groups[item]))
+        if in_rig and item.get_closest_marker('timeout') is None:
+            item.add_marker(pytest.mark.timeout(_RIG_LIMIT_S))
+    items.sort(key=lambda item: -seconds[groups[item]])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """End the process if pytest-timeout can't: its alarm does not reach code in C that never returns to Python."""
+    marker = item.get_closest_marker('timeout')
+    limit = float(marker.args[0] if marker else item.config.getini('timeout'))
+    faulthandler.dump_traceback_later(2 * limit, exit=True, file=sys.__stderr__)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+class _Progress:
+    """Counts what has ended and says now and then how far the run is. Lives in the process that the user started."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._times = _known_times()
+        self._began = self._told = time.monotonic()
+        self._expected: dict[str, float] = {}
+        self._left: dict[str, int] = defaultdict(int)
+        self._took: dict[str, float] = defaultdict(float)
+        self._total = self._ended = 0
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Without xdist the tests are known here."""
+        self._know([item.nodeid for item in session.items])
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        """With xdist each worker says which tests there are; all say the same."""
+        self._know(ids)
+
+    def _know(self, ids: list[str]) -> None:
+        if self._total or not ids:
+            return
+        self._total = len(ids)
+        for nodeid in ids:
+            self._left[_file_of(nodeid)] += 1
+        self._expected = {file: self._times.get(file, _QUICK_S) / count for file, count in self._left.items()}
+        if self._total > 100:
+            self._say(f'{self._total} tests in {len(self._left)} files')
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note what each part of a test took, and speak up from time to time."""
+        file = _file_of(report.nodeid)
+        self._took[file] += report.duration
+        if report.when != 'teardown':
+            return
+        self._ended += 1
+        self._left[file] -= 1
+        if self._total > 100 and time.monotonic() - self._told > _TOLD_EVERY_S:
+            self._say(self._how_far())
+
+    def _how_far(self) -> str:
+        elapsed = time.monotonic() - self._began
+        left = sum(count * self._expected.get(file, 0.0) for file, count in self._left.items())
+        whole = sum(self._times.get(file, _QUICK_S) for file in self._left)
+        done = max(whole - left, 1e-3)
+        return f'{self._ended} of {self._total} tests after {_minutes(elapsed)}, about {_minutes(left * elapsed / done)} left'
+
+    def _say(self, text: str) -> None:
+        self._told = time.monotonic()
+        reporter: Any = self._config.pluginmanager.get_plugin('terminalreporter')
+        if reporter is not None:
+            reporter.write_line(f'\n-- {text}', flush=True)
+
+    def pytest_sessionfinish(self) -> None:
+        """Write the times of the files that were run, if asked to."""
+        if self._config.getoption('--write-times'):
+            ran = {file: round(seconds, 1) for file, seconds in self._took.items()}
+            kept = {file: seconds for file, seconds in {**self._times, **ran}.items() if seconds >= _QUICK_S and (HERE / file).exists()}
+            TIMES.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + '\n', encoding='utf-8')
+
+
+def _minutes(seconds: float) -> str:
+    return f'{int(seconds) // 60}:{int(seconds) % 60:02d}'
