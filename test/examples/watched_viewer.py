@@ -1,4 +1,4 @@
-"""Runs the README's consumer in a process of its own, and says which buffers it was given: ``readme_process.py PROGRAM FRAMES``."""
+"""Runs the viewer's class in a process of its own, and says which buffers it was given: ``watched_viewer.py PROGRAM FRAMES``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 import rclpy
 from rclpy.context import Context
 
-from zc_perception.frame import Frame
+from zc_perception import Frame
 
 
 def load(path: str) -> ModuleType:
     """The program as a module, so that its class can be looked into; what it does as a program is not run."""
-    spec = importlib.util.spec_from_file_location('readme_consumer', path)
+    spec = importlib.util.spec_from_file_location('viewer_example', path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -24,7 +24,7 @@ def load(path: str) -> ModuleType:
 
 
 def watched(module: ModuleType, context: Context) -> Any:
-    """The README's node. It notes the buffers of each frame, and then does what the README says."""
+    """The example's node. It notes the buffers of each frame, and then does what the example does."""
 
     class Watched(module.Viewer):  # type: ignore[name-defined, misc]
         def __init__(self, **options: Any) -> None:

@@ -1,0 +1,199 @@
+"""Each example runs against a real camera node: as a program, in the camera's process, and as a component in a container."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rclpy
+from nodes.container_kit import Container, client, install
+from nodes.programs import environment
+from rclpy.parameter import Parameter
+from std_msgs.msg import Float32
+from watched_viewer import load, watched
+
+from zc_perception import Frame
+from zc_perception.link.endpoints import IN_PROCESS, SHARED_MEMORY
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.process import NodeGroup
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / 'examples'
+VIEWER = EXAMPLES / 'viewer.py'
+HARNESS = Path(__file__).with_name('watched_viewer.py')
+SIZE = {'width': 100, 'height': 80}  # no common alignment's multiple
+FRAMES = 20
+TIMEOUT_S = 60.0
+BRIGHTNESS = re.compile(r'frame (\d+): brightness (\d+\.\d)')
+CRC = re.compile(r'frame (\d+): crc ([0-9a-f]{8})')
+
+
+@contextmanager
+def capture(
+    domain: int, *others: Callable[[Any], Any], seen: Callable[[Frame], None] = lambda frame: None
+) -> Iterator[tuple[CaptureNode, list[Any]]]:
+    """A camera that runs; *others* make nodes for the same process, from the context; *seen* gets each frame before it is published."""
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=domain)
+    try:
+        overrides = [Parameter(name, value=value) for name, value in {'framerate': 60.0, **SIZE}.items()]
+        node = CaptureNode(ledger=CopyLedger(), context=context, parameter_overrides=overrides)
+        with NodeGroup(context, [node], lambda: None) as group:
+            more = [make(context) for make in others]
+            for other in more:
+                group.add_node(other)
+            publish = node.publisher.publish
+
+            def see_and_publish(frame: Any) -> None:
+                seen(frame)
+                publish(frame)
+
+            node.publisher.publish = see_and_publish  # type: ignore[method-assign]
+            group.start()
+            yield node, more
+            assert group.failure is None
+    finally:
+        context.try_shutdown()
+
+
+def inodes(camera: CaptureNode) -> set[int]:
+    pool = camera.camera.pool
+    assert pool is not None
+    return {buffer.identity.inode for slot in pool.slots for buffer in slot.buffers}
+
+
+def until_ctrl_c(program: Path, domain: int, said: re.Pattern[str]) -> tuple[str, list[re.Match[str]]]:
+    """Run *program* until *said* was printed :data:`FRAMES` times, then send SIGINT; it must end well. All its output, and the matches."""
+    running = subprocess.Popen(
+        [sys.executable, str(program)], env=environment(domain), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    stopper = threading.Timer(TIMEOUT_S, running.kill)
+    stopper.start()
+    try:
+        assert running.stdout is not None
+        lines: list[str] = []
+        found: list[re.Match[str]] = []
+        for line in running.stdout:
+            lines.append(line)
+            found += [match] if (match := said.search(line)) else []
+            if match and len(found) == FRAMES:
+                running.send_signal(signal.SIGINT)
+        output = ''.join(lines)
+        assert len(found) >= FRAMES, output
+        assert running.wait(10) == 0 and 'Traceback' not in output, output
+        assert [int(match[1]) for match in found] == sorted({int(match[1]) for match in found}), 'each frame once, in order'
+        return output, found
+    finally:
+        stopper.cancel()
+        running.kill()
+        running.wait(10)
+
+
+def test_the_program_in_the_readme_is_the_viewer() -> None:
+    block = re.search(r'^```python\n(.*?)^```$', (ROOT / 'README.md').read_text(encoding='utf-8'), re.DOTALL | re.MULTILINE)
+    assert block is not None and block[1] == VIEWER.read_text(encoding='utf-8')
+
+
+def test_the_viewer_runs_until_ctrl_c_and_ends_without_a_complaint(free_domain: int) -> None:
+    with capture(free_domain):
+        _, said = until_ctrl_c(VIEWER, free_domain, BRIGHTNESS)
+    assert all(float(match[2]) > 1.0 for match in said), 'the pixels were there'
+
+
+def test_the_viewer_in_a_process_of_its_own_gets_the_cameras_buffers(free_domain: int) -> None:
+    with capture(free_domain) as (camera, _):
+        done = subprocess.run(
+            [sys.executable, str(HARNESS), str(VIEWER), str(FRAMES)],
+            env=environment(free_domain), capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        seen = json.loads(done.stdout.splitlines()[-1])
+        own = inodes(camera)
+        assert camera.publisher.statistics().conversions == 0
+        assert set(camera.ledger.entries()) == {'draw'}, 'the synthetic camera draws, nobody converts'
+    assert seen['rung'] == SHARED_MEMORY
+    assert len(seen['inodes']) >= FRAMES and set(seen['inodes']) <= own
+    assert seen['conversions'] == 0 and seen['copies'] == []
+    assert len(BRIGHTNESS.findall(done.stderr + done.stdout)) >= FRAMES
+
+
+def test_the_viewer_in_the_cameras_process_gets_the_very_same_objects(free_domain: int) -> None:
+    published: list[Any] = []
+    viewers: list[Any] = []
+    enough = threading.Event()
+
+    def note(frame: Frame) -> None:
+        published.append(frame.data)
+        if viewers and len(viewers[0].data) >= FRAMES:
+            enough.set()
+
+    with capture(free_domain, lambda context: watched(load(str(VIEWER)), context), seen=note) as (camera, (viewer,)):
+        viewers.append(viewer)
+        assert enough.wait(TIMEOUT_S)
+        statistics, own, data = viewer.frames.statistics(), inodes(camera), list(viewer.data)
+        assert camera.publisher.statistics().conversions == 0
+        assert set(camera.ledger.entries()) == {'draw'}
+    viewer.destroy_node()
+    assert statistics.rung == IN_PROCESS and statistics.conversions == 0
+    assert {one.buffers[0].identity.inode for one in data} <= own
+    assert viewer.frames.ledger.entries() == {}
+    noted = {id(one) for one in published}
+    assert all(id(one) in noted for one in data), 'the FrameData that the camera published'
+
+
+def test_import_fd_reads_through_its_own_descriptors_what_the_camera_has_drawn(free_domain: int) -> None:
+    drawn: dict[int, int] = {}
+
+    def note(frame: Frame) -> None:
+        with frame.map() as planes:
+            drawn[frame.data.sequence] = zlib.crc32(np.ascontiguousarray(planes[0]))
+
+    with capture(free_domain, seen=note) as (camera, _):
+        output, said = until_ctrl_c(EXAMPLES / 'import_fd.py', free_domain, CRC)
+        assert camera.publisher.statistics().conversions == 0
+        pool = camera.camera.pool
+        assert pool is not None
+        layout, slots = pool.layout, len(pool.slots)
+    assert {int(match[1]): int(match[2], 16) for match in said}.items() <= drawn.items()
+    assert len({match[2] for match in said}) > FRAMES / 2, 'they are different pictures'
+    imports = [line for line in output.splitlines() if ' fd ' in line]
+    assert len(imports) <= slots, 'each buffer once'
+    for line in imports:
+        assert '100x80 NV12 modifier 0x0' in line and all(str(plane) in line for plane in layout.planes)
+
+
+def test_own_component_is_installed_and_works_in_the_camera_s_container(free_domain: int, tmp_path: Path) -> None:
+    source, installed = tmp_path / 'source', install(tmp_path)
+    shutil.copytree(EXAMPLES / 'own_component', source)
+    pip = [sys.executable, '-m', 'pip', 'install', '--quiet', '--no-build-isolation', '--no-deps', '--no-index']
+    done = subprocess.run([*pip, '--target', str(installed), str(source)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    enough, values = threading.Event(), []
+
+    def note(message: Float32) -> None:
+        values.append(message.data)
+        if len(values) >= FRAMES:
+            enough.set()
+
+    with Container(installed, free_domain) as container, client(free_domain) as ours:
+        ours.loaded('CaptureNode', 'ours', parameters={'framerate': 60.0, **SIZE})
+        number = ours.loaded('own_component::Brightness', 'own_component')
+        ours.node.create_subscription(Float32, 'brightness', note, 10)
+        assert enough.wait(TIMEOUT_S), container.output
+        container.wait_for("[brightness]: '/image_raw': link is in_process")
+        assert ours.unload(number).success
+        assert container.end() == 0
+        assert 'Traceback' not in container.output and 'left behind' not in container.output, container.output
+    assert min(values) > 1.0, 'the pixels were there'
