@@ -67,6 +67,10 @@ class AcceleratorError(ZcError):
     """An accelerator can't be opened, or a job failed. The node lives on; the frame is lost and counted."""
 
 
+class NoDeviceError(AcceleratorError):
+    """This machine has no device of that kind. Nothing is wrong with it: a laptop has no accelerator card."""
+
+
 class DeviceLostError(AcceleratorError):
     """The device is gone or hangs: every job that it had is lost. What was opened must be closed, and may be opened anew later."""
 

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.process import NodeGroup
 from zc_perception.npu import recovering_device
 from zc_perception.npu.accelerator import Capabilities, ImportHandle
+from zc_perception.npu.axl import accelerator as axl_accelerator
+from zc_perception.npu.axl.discovery import HostTree, choose_card
 from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.pixel.colorimetry import BT601_LIMITED
@@ -319,8 +322,36 @@ def test_a_driver_without_our_ioctls_is_one_line_and_the_next_is_taken(free_doma
 
 
 class _Lines:
-    def __init__(self, lines: list[str]) -> None:
+    def __init__(self, lines: list[str], debug: list[str] | None = None) -> None:
         self.info = self.warning = self.error = lambda text, **options: lines.append(text)
+        self.debug = lambda text, **options: debug is not None and debug.append(text)
+
+
+def test_a_machine_without_a_card_is_told_where_it_runs_and_nothing_of_cards(
+    free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reasons are at debug level and in diagnostics; a card that is there and of no use is said, see the test above."""
+    monkeypatch.setattr(axl_accelerator, 'choose_card', lambda wanted, tree: choose_card(wanted, HostTree(tmp_path, tmp_path)))
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=free_domain)
+    try:
+        for wanted, quiet in (('', True), ('01:00.0', False)):
+            options = {'model': 'hog', 'accelerator_device': wanted}
+            node = InferenceNode(context=context, parameter_overrides=[Parameter(name, value=value) for name, value in options.items()])
+            said: list[str] = []
+            debug: list[str] = []
+            monkeypatch.setattr(node, 'get_logger', partial(_Lines, said, debug))
+            node.start()
+            assert [line for line in said if line.startswith('running on the CPU')] == ['running on the CPU (model hog, OpenCV HOG)']
+            reasons = [line for line in (debug if quiet else said) if "doesn't fit" in line]
+            assert len(reasons) == 2 and 'no Metis card' in reasons[0] and 'engine: axruntime' in reasons[1]
+            assert any('card' in line for line in said) is not quiet
+            (status,) = [status for status in node.collect_diagnostics() if status.part == 'accelerator']
+            assert status.values['why_no_better'] == '; '.join(reasons)
+            node.stop()
+            node.destroy_node()
+    finally:
+        context.try_shutdown()
 
 
 def test_a_factory_whose_accelerator_refuses_the_model_leaves_nothing_open(free_domain: int) -> None:

@@ -29,7 +29,7 @@ VIRTUAL = str(Path(__file__).parents[1] / 'rig' / 'models' / 'virtual_metis.yaml
 def test_auto_goes_on_to_the_cpu_and_says_why_not_axl() -> None:
     selected = open_accelerator('auto', load_manifest('hog'), AcceleratorOptions(), CopyLedger())
     assert selected.accelerator.capabilities().name == 'cpu'
-    assert len(selected.reasons) == 2 and "'axl' doesn't fit: no Metis card" in selected.reasons[0]
+    assert len(selected.reasons) == 2 and "'axl' doesn't fit: no Metis card" in selected.reasons[0] and selected.without_card
     selected.accelerator.close()
 
 
@@ -120,7 +120,7 @@ def test_auto_goes_from_a_driver_without_our_ioctls_to_the_runtime(tmp_path: Pat
     selected = open_accelerator('auto', manifest, AcceleratorOptions('/dev/null', library='/opt/lib.so', double_buffer=True), ledger)
     assert selected.accelerator is runtime
     (reason,) = selected.reasons
-    assert reason.startswith("accelerator 'axl' doesn't fit: ") and '\n' not in reason
+    assert not selected.without_card and reason.startswith("accelerator 'axl' doesn't fit: ") and '\n' not in reason
     assert '/dev/null' in reason and 'no import and submit ioctls (ENOTTY)' in reason and 'accelerator: axruntime' in reason
     assert selected.manifest.engine == 'axruntime' and runtime.loaded == [selected.manifest]
     expected = {'device': '/dev/null', 'library': '/opt/lib.so', 'aipu_cores': 1, 'double_buffer': True, 'output_dmabuf': 'auto',

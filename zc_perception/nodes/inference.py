@@ -41,7 +41,7 @@ from zc_perception.npu.accelerator import Accelerator
 from zc_perception.npu.constraints import with_frames
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.npu.scheduler import InFlight, Scheduler
-from zc_perception.npu.selection import ACCELERATORS, OUTPUT_DMABUF, AcceleratorOptions, parse_ioctl_numbers
+from zc_perception.npu.selection import ACCELERATORS, OUTPUT_DMABUF, AcceleratorOptions, Selection, parse_ioctl_numbers
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Status
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import StageLatencies
@@ -228,6 +228,11 @@ class InferenceNode(PerceptionNode):
         """The model, while the node is configured."""
         return self._configured().manifest
 
+    @property
+    def selected(self) -> Selection:
+        """Which accelerator was taken and why no better one, while the node is configured."""
+        return self._configured().selected
+
     def _accelerator_options(self) -> AcceleratorOptions:
         return accelerator_options(self.parameters)
 
@@ -268,10 +273,15 @@ class InferenceNode(PerceptionNode):
 
     def _announce_accelerator(self) -> None:
         capabilities = self.accelerator.capabilities()
-        for reason in self._configured().selected.reasons:
-            self.get_logger().info(reason)
-        access = 'reads the frame itself' if capabilities.copy_free else 'reads the frame through the CPU, one pass booked as a copy'
-        self.get_logger().info(f"accelerator '{capabilities.name}' ({capabilities.device}): {access}")
+        selected, logger = self.selected, self.get_logger()
+        # Where there is no card nothing is wrong with it. Diagnostics and zc_doctor have the reasons in any case.
+        for reason in selected.reasons:
+            (logger.debug if selected.without_card else logger.info)(reason)
+        if capabilities.name == 'cpu':
+            logger.info(f'running on the CPU (model {selected.manifest.name}, {capabilities.device.partition(", ")[0]})')
+        else:
+            access = 'it reads each frame itself' if capabilities.copy_free else 'each frame is converted once'
+            logger.info(f"running on accelerator '{capabilities.name}' (model {selected.manifest.name}, {capabilities.device}): {access}")
         self._status.say_notices()
 
     def _subscribe(self) -> AdaptedSubscription[Frame]:

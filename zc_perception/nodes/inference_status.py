@@ -30,6 +30,7 @@ class _Parts(NamedTuple):
     scheduler: Scheduler
     subscription: AdaptedSubscription[Frame]
     manifest: ModelManifest
+    reasons: tuple[str, ...]
 
 
 # Of the frames that come. Fewer results than that: the model is too slow, which newest-wins hides well.
@@ -73,7 +74,7 @@ class InferenceStatus:
     def _parts(self) -> _Parts | None:
         node = self._node
         try:
-            return _Parts(node.accelerator, node.scheduler, node.subscription, node.manifest)
+            return _Parts(node.accelerator, node.scheduler, node.subscription, node.manifest, node.selected.reasons)
         except AttributeError:  # not configured
             return None
 
@@ -165,6 +166,7 @@ class InferenceStatus:
             'import_cache_hits': max(0, statistics.submitted - statistics.imports) if statistics.imports else 0,
             'last_error': self._last_error,
             'notices': '; '.join(self._notices(accelerator)),
+            'why_no_better': '; '.join(parts.reasons),
             'utilisation': f'{statistics.utilisation_since(earlier):.0%}',
             'temperature_c': str(heat) if capabilities.name != 'cpu' else 'unreadable (the cpu is not a card)',
             'in_flight': statistics.in_flight,

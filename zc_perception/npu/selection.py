@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from zc_perception.errors import AcceleratorError, ConfigError, nearest
+from zc_perception.errors import AcceleratorError, ConfigError, NoDeviceError, nearest
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.npu.accelerator import Accelerator
 from zc_perception.npu.axl import abi as axl_abi
@@ -50,6 +50,7 @@ class Selection:
 
     :param manifest: the model's variant for this accelerator.
     :param reasons: one sentence for each better accelerator that didn't fit.
+    :param without_card: whether there is no card on this machine, so that those sentences tell of nothing that is wrong.
     :param reopen: opens the same accelerator anew and loads the model, for when the device was lost.
     """
 
@@ -57,6 +58,7 @@ class Selection:
     manifest: ModelManifest
     reasons: tuple[str, ...]
     reopen: Callable[[], Accelerator]
+    without_card: bool = False
 
 
 def parse_ioctl_numbers(entries: Sequence[str]) -> dict[str, int]:
@@ -157,6 +159,7 @@ def open_accelerator(name: str, manifest: ModelManifest, options: AcceleratorOpt
     :raises AcceleratorError: the device can't be used; the message says what could be chosen instead.
     """
     reasons: list[str] = []
+    without_card = False
     candidates = [name] if name != 'auto' else list(ENGINES_OF)
     for candidate in candidates:
         try:
@@ -166,10 +169,11 @@ def open_accelerator(name: str, manifest: ModelManifest, options: AcceleratorOpt
                 kind = AcceleratorError if isinstance(error, AcceleratorError) else ConfigError
                 raise kind(f'{error}; {_alternatives(name, manifest)}') from error
             reasons.append(f"accelerator '{candidate}' doesn't fit: {error}")
+            without_card |= isinstance(error, NoDeviceError)
             continue
 
         def reopen(chosen: str = candidate, model: ModelManifest = variant) -> Accelerator:
             return _open_loaded(chosen, model, options, ledger)[0]
 
-        return Selection(accelerator, variant, tuple(reasons), reopen)
+        return Selection(accelerator, variant, tuple(reasons), reopen, without_card)
     raise ConfigError(f'no accelerator fits: {"; ".join(reasons)}')

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from zc_perception.errors import AcceleratorError
+from zc_perception.errors import AcceleratorError, NoDeviceError
 
 VENDOR = '0x1f9d'
 _NODES = 'metis-*'
@@ -139,13 +139,15 @@ def choose_card(wanted: str, tree: HostTree = HOST) -> MetisCard:
 
     :param wanted: a device node (any path, taken as it is), a PCI address (``0000:01:00.0``, ``01:00.0``), a name (``metis-0:1:0``,
         ``metis-0-1-0``, ``0:1:0``, with leading zeros or without), an index into :func:`find_cards`; empty for the first card.
-    :raises AcceleratorError: there is none such; the message says what there is.
+    :raises NoDeviceError: the first card is wanted, and neither a device node nor PCI shows one.
+    :raises AcceleratorError: there is none such, or it can't be used; the message says what there is.
     """
     if wanted.startswith('/'):
         return card_at(wanted, tree)
     cards = find_cards(tree)
     if not cards:
-        raise AcceleratorError(_why_none(tree))
+        kind = NoDeviceError if not wanted and not any(_on_pci(tree)) else AcceleratorError
+        raise kind(_why_none(tree))
     if not wanted:
         return cards[0]
     if INDEX.fullmatch(wanted):
