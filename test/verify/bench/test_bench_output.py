@@ -70,6 +70,15 @@ def test_progress_that_nobody_sees_costs_nothing(make: Any, tmp_path: Path) -> N
     assert json.loads(path.read_text())['rows'][0]['variant'] == 'y'
 
 
+def test_the_table_says_what_each_column_is_measured_in() -> None:
+    head, row = bench(stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.splitlines()
+    for unit in ('size [px]', 'rate [Hz]', 'median [µs]', 'p99 [µs]', 'CPU [µs/frame]', 'lost [%]'):
+        assert unit in head
+    # Figures stand below the last letter of their heads.
+    for unit, figure in (('rate [Hz]', '30'), ('median [µs]', '1.0'), ('p99 [µs]', '2.0'), ('CPU [µs/frame]', '3.0')):
+        assert row[: head.index(unit) + len(unit)].endswith(f' {figure}')
+
+
 def test_a_terminal_without_the_letters_costs_no_result(tmp_path: Path) -> None:
     path = tmp_path / 'x.json'
     environment = {**os.environ, 'PYTHONIOENCODING': 'ascii'}

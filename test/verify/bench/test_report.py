@@ -21,7 +21,7 @@ from zc_perception.verify.bench import report_runs
 from zc_perception.verify.bench.bars import Bar, check_bars
 from zc_perception.verify.bench.program import COMMANDS, _parser
 from zc_perception.verify.bench.report_runs import ARGUMENTS, arguments_of, load
-from zc_perception.verify.bench.report_tables import duration, report, size_name, table, times
+from zc_perception.verify.bench.report_tables import duration, report, size_name, table, times, with_unit
 from zc_perception.verify.bench.scale_command import SCALE_BARS
 
 
@@ -88,15 +88,31 @@ def test_what_was_not_measured_says_why_and_fails_its_bars() -> None:
 def test_other_benchmarks_have_all_of_their_rows_and_what_else_was_measured() -> None:
     rows = [
         row('tensor', 'ours', figures={'boxes': 100.0, 'levels': 1.0}),
-        row('tensor', 'exact', ratio_to={'tensor/ours': 2.3}, lost_per_cent=1.5, figures={'boxes': 100.0, 'levels': 12.3456}),
+        row(
+            'tensor', 'exact', ratio_to={'tensor/ours': 2.3}, lost_per_cent=1.5, figures={'boxes': 100.0, 'levels': 12.3456, 'wait_us': 7.0}
+        ),
         row('tensor', 'other', figures={'boxes': 100.0}),
     ]
     page = report([bench('decode', rows)], {})
     assert '`zc_bench decode --json out/decode.json`' in page
     assert '| tensor | `ours` | 1080p | unthrottled | – | 100 µs | 200 µs | 50 µs | 0 % |' in page
     assert '| tensor | `exact` | 1080p | unthrottled | 2.3 × ours | 100 µs | 200 µs | 50 µs | 1.5 % |' in page
-    assert 'Of all: `boxes` 100.' in page and '| tensor | `exact` | 1080p | unthrottled | 12.35 |' in page
+    assert 'Of all: `boxes` 100.' in page and '| tensor | `exact` | 1080p | unthrottled | 12.35 | 7 |' in page
+    assert '| case | variant | size | rate | levels | wait [µs] |' in page
     assert '| tensor | `other` | 1080p | unthrottled | – |' in page
+
+
+@pytest.mark.parametrize(
+    ('figure', 'head'),
+    [
+        ('idle_cpu_us_per_s', 'idle_cpu [µs/s]'),
+        ('gil_wait_p99_us', 'gil_wait_p99 [µs]'),
+        ('cached_percent', 'cached [%]'),
+        ('boxes', 'boxes'),
+    ],
+)
+def test_a_figure_s_unit_stands_in_the_head_of_its_column(figure: str, head: str) -> None:
+    assert with_unit(figure) == head
 
 
 def test_cameras_are_counted_and_a_ratio_to_another_case_says_which() -> None:

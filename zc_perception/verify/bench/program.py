@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from zc_perception.errors import ConfigError
+from zc_perception.programs import OptionParser, StrictParser, start
 from zc_perception.verify.bench.bars import check_bars
 from zc_perception.verify.bench.command import Command, check_counts
 from zc_perception.verify.bench.decode_command import DECODE
@@ -26,14 +27,23 @@ from zc_perception.verify.bench.startup_command import STARTUP
 from zc_perception.verify.bench.targets import target, write
 from zc_perception.verify.bench.timeline_command import TIMELINE
 
+_WHAT = 'Measures this package beside its floors and beside what one would use instead.'
+_EXAMPLES = ('zc_bench link --sizes 1080p', 'zc_bench decode --json decode.json', 'zc_bench pipeline --check')
 COMMANDS = (LINK, DECODE, PIPELINE, REALTIME, SCALE, STARTUP, TIMELINE)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog='zc_bench', description='Measure this package beside its floors and what one would use instead.')
-    commands = parser.add_subparsers(dest='name', required=True)
+def _parser() -> OptionParser:
+    parser = OptionParser('zc_bench', _WHAT, _EXAMPLES, usage='[options] COMMAND ...')
+    commands = parser.add_subparsers(
+        title='commands (each has its own --help)',
+        dest='name',
+        metavar='COMMAND',
+        required=True,
+        prog='zc_bench',
+        parser_class=StrictParser,
+    )
     for command in COMMANDS:
-        one = commands.add_parser(command.name, help=command.help)
+        one = commands.add_parser(command.name, help=command.help, description=command.help)
         one.set_defaults(command=command)
         one.add_argument('--json', metavar='FILE', help='write all rows there')
         one.add_argument('--check', action='store_true', help="compare to the package's bars; exit code 1 if one fails or was not measured")
@@ -42,20 +52,23 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _figure(value: float | None) -> str:
-    return '      none' if value is None else f'{value:10.1f}'
+def _figure(value: float | None, width: int) -> str:
+    return f'{"none":>{width}s}' if value is None else f'{value:{width}.1f}'
 
 
 def report(rows: Sequence[Row]) -> str:
-    """A table for people. Latencies in µs."""
-    lines = [f'{"case":28s} {"size":>10s} {"rate":>5s} {"median":>10s} {"p99":>10s} {"cpu/frame":>10s} {"lost %":>7s}   × floor']
+    """A table for people."""
+    head = (
+        f'{"case":28s} {"size [px]":>10s} {"rate [Hz]":>9s} {"median [µs]":>11s} {"p99 [µs]":>10s} {"CPU [µs/frame]":>14s} {"lost [%]":>8s}'
+    )
+    lines = [f'{head}   median as a multiple of each floor']
     for row in rows:
         floors = ' '.join(f'{name.split("/")[1]} {ratio:.2f}' for name, ratio in row.ratio_to.items() if row.case != 'floor')
         if P99_RATIO in row.figures:
             floors += f', p99 {row.figures[P99_RATIO]:.2f}'
         lines.append(
-            f'{row.case + "/" + row.variant:28s} {f"{row.width}x{row.height}":>10s} {row.rate_hz:5g} {_figure(row.median_us)} '
-            f'{_figure(row.p99_us)} {_figure(row.cpu_us_per_frame)} {row.lost_per_cent:7.1f}   {floors}'
+            f'{row.case + "/" + row.variant:28s} {f"{row.width}x{row.height}":>10s} {row.rate_hz:9g} {_figure(row.median_us, 11)} '
+            f'{_figure(row.p99_us, 10)} {_figure(row.cpu_us_per_frame, 14)} {row.lost_per_cent:8.1f}   {floors}'
         )
     return '\n'.join(lines)
 
@@ -86,5 +99,4 @@ def _run(options: argparse.Namespace) -> int:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """0, 1: something went wrong or a bar isn't met, 2: arguments, or nowhere to put the result, 128 + n: signal n."""
-    options = _parser().parse_args(arguments)
-    return exit_code_of('zc_bench', lambda: _run(options))
+    return start(_parser(), lambda options: exit_code_of('zc_bench', lambda: _run(options)), arguments)

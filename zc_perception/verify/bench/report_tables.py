@@ -16,6 +16,7 @@ from zc_perception.verify.bench.rows import Row
 _SIZES = {VGA: 'VGA', FULL_HD: '1080p', UHD_4K: '4K', UHD_8K: '8K'}
 _OURS = 'link/shared_memory'
 _MISSING = '–'
+_UNITS = {'_us_per_s': 'µs/s', '_us': 'µs', '_ms': 'ms', '_s': 's', '_hz': 'Hz', '_percent': '%', '_levels': 'levels', '_mib': 'MiB'}
 
 
 def size_name(size: tuple[int, int]) -> str:
@@ -44,6 +45,14 @@ def times(ratio: float | None) -> str:
     if ratio is None:
         return _MISSING
     return f'{ratio:.0f} ×' if ratio >= 10 else f'{ratio:.2g} ×'
+
+
+def with_unit(figure: str) -> str:
+    """A figure's name in the JSON, whose end is its unit, as the head of a column."""
+    for end, unit in _UNITS.items():
+        if figure.endswith(end):
+            return f'{figure.removesuffix(end)} [{unit}]'
+    return figure
 
 
 def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -159,11 +168,11 @@ def _figures(rows: Sequence[Row]) -> Iterator[str]:
     values = {name: [row.figures.get(name) for row in rows] for name in names}
     same = [name for name in names if len(set(values[name])) == 1] if len(rows) > 1 else []
     if same:
-        yield 'Of all: ' + ', '.join(f'`{name}` {values[name][0]:g}' for name in same) + '.'
+        yield 'Of all: ' + ', '.join(f'`{with_unit(name)}` {values[name][0]:g}' for name in same) + '.'
     columns = [name for name in names if name not in same]
     if columns:
         yield table(
-            ['case', 'variant', 'size', 'rate', *columns],
+            ['case', 'variant', 'size', 'rate', *map(with_unit, columns)],
             [
                 [*_case(row), *(_MISSING if (value := row.figures.get(name)) is None else f'{value:.4g}' for name in columns)]
                 for row in rows
