@@ -108,8 +108,9 @@ def run(command: Command, folder: Path, arguments: Sequence[str], say: Callable[
     say(f'zc_bench {command.name}: measuring; its words go to {log}')
     began = time.monotonic()
     with words:
+        # Unbuffered (-u): otherwise what it prints lies behind its error in the log, whose last lines are the reason that is told.
         process = subprocess.Popen(
-            [sys.executable, '-m', PROGRAM, command.name, *arguments, '--json', str(path)], stdout=words, stderr=subprocess.STDOUT
+            [sys.executable, '-u', '-m', PROGRAM, command.name, *arguments, '--json', str(path)], stdout=words, stderr=subprocess.STDOUT
         )
         try:
             code = process.wait(_LONGEST_S)
