@@ -10,15 +10,19 @@ TYPED = $(addprefix zc_perception/,pixel memory negotiation camera npu detection
 	verify/evidence verify/doctor) $(wildcard zc_perception/link/announcement*.py zc_perception/verify/*.py zc_perception/observe/frame_*.py zc_perception/observe/t*.py)
 # What talks to ROS, and so is tested on a second distribution.
 ROS_TESTS = $(addprefix test/,environment link nodes)
+# One worker waits for the rig's guest most of the time; the others have the cores.
+WORKERS ?= 3
+PYTEST = -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 # A ROS installation that the shell has sourced must not mix its libraries with those of the environment.
 unexport AMENT_PREFIX_PATH LD_LIBRARY_PATH PYTHONHOME PYTHONPATH RMW_IMPLEMENTATION _ROS_WHEELS_BOOTSTRAP_COMPLETE
 
-.PHONY: help env env-kilted fixtures demo test test-kilted rig rig-full bench faults soak lint clean
+.PHONY: help env env-kilted fixtures demo test test-long test-kilted rig rig-full bench faults soak lint clean
 
 help:
 	@echo 'make demo         run the demo: camera, NPU (on the CPU here) and detections in one process (DEMO_ARGS=...)'
-	@echo 'make test         run the tests (TEST_ARGS=...)'
+	@echo 'make test         run the tests (TEST_ARGS=...; WORKERS=3 processes)'
+	@echo 'make test-long    the same with long fuzzing, many kills and every fault'
 	@echo 'make test-kilted  run the ROS tests on ROS 2 Kilted (TEST_ARGS=...)'
 	@echo 'make rig          run the verification in the kernel rig (RIG_ARGS=...)'
 	@echo 'make rig-full     run everything in the kernel rig: that, and all tests that boot it (TEST_ARGS=...)'
@@ -42,10 +46,13 @@ demo: env
 	.venv/bin/zc_demo $(DEMO_ARGS)
 
 test: env fixtures
-	$(RUN) -m pytest test $(TEST_ARGS)
+	$(RUN) $(PYTEST) test $(TEST_ARGS)
+
+test-long: env fixtures
+	ZC_LONG=1 $(RUN) $(PYTEST) test $(TEST_ARGS)
 
 test-kilted: env-kilted fixtures
-	.venv-kilted/bin/python -m pytest $(ROS_TESTS) $(TEST_ARGS)
+	.venv-kilted/bin/python $(PYTEST) $(ROS_TESTS) $(TEST_ARGS)
 
 rig: env
 	$(RUN) test/rig/run_rig.py $(RIG_ARGS)
