@@ -43,12 +43,19 @@ class Header:
 
 @dataclass(frozen=True, eq=False)
 class FrameData:
-    """Everything that is known of a frame but its pixels. Shared by all of its leases.
+    """Everything that is known of a frame except its pixels. It never changes, and all leases of one frame share it.
 
-    :param captured_ns: CLOCK_MONOTONIC of the moment the camera had the frame, for latencies.
-    :param capture_cost_ns: how long the camera needed for it (drawing, decoding; 0 for a driver's own frame).
-    :param buffer_uid: names the slot's buffers; a replaced buffer gets a new one.
-    :param generation: the slot's generation; a descriptor with another one is stale.
+    :param header: ``stamp_ns``, the time of exposure in the ROS clock, and ``frame_id``, the camera's optical frame.
+    :param layout: size, format and planes; the properties below are parts of it.
+    :param buffers: the memory; ``buffers[plane.buffer].fileno()`` is the descriptor of a plane's buffer. The frame owns it: never close
+        it, use ``os.dup()`` to keep it.
+    :param colorimetry: which colours the numbers mean.
+    :param buffer_uid: names the buffers; a buffer that replaces another one has another name.
+    :param generation: goes up each time the buffers are used again.
+    :param sequence: the camera's number of the frame; a gap means that frames were lost.
+    :param captured_ns: CLOCK_MONOTONIC of the moment at which the camera had the frame.
+    :param capture_cost_ns: how long the camera's software worked on it (drawing, decoding); 0 for a frame that a driver filled.
+    :param acquire_fence: signals when the pixels are complete; ``None``: they are. :meth:`Frame.map` waits for it.
     """
 
     header: Header
@@ -64,27 +71,27 @@ class FrameData:
 
     @property
     def width(self) -> int:
-        """Image width in pixels."""
+        """Image width in pixels, without padding."""
         return self.layout.width
 
     @property
     def height(self) -> int:
-        """Image height in pixels."""
+        """Image height in pixels, without padding."""
         return self.layout.height
 
     @property
     def fourcc(self) -> int:
-        """DRM fourcc."""
+        """The pixel format, as a DRM fourcc."""
         return self.layout.fourcc
 
     @property
     def modifier(self) -> int:
-        """DRM format modifier."""
+        """How the pixels are arranged, as a DRM format modifier; 0 is linear."""
         return self.layout.modifier
 
     @property
     def planes(self) -> tuple[PlaneLayout, ...]:
-        """Buffer index, offset, stride and size of each plane."""
+        """Each plane's ``buffer`` (an index), ``offset``, ``stride`` and ``size``, in bytes."""
         return self.layout.planes
 
 
@@ -147,11 +154,28 @@ class FrameMapping(PlaneViews):
 
 
 class Frame:
-    """One lease over a :class:`FrameData`. Every delivery is its own Frame, so that no subscriber can end another's.
+    """A camera frame, in the camera's own buffer.
 
-    In a subscription's callback the frame ends when the callback returns, unless the callback called :meth:`share`. Everywhere else
-    the owner calls :meth:`release` or uses it as a context manager. A frame that is only forgotten is taken back late, and counted.
-    It moves but is never copied: ``copy`` and ``pickle`` raise TypeError. After ``fork`` the child's frames count as released.
+    ::
+
+        from zc_perception import Frame
+
+
+        def on_frame(frame: Frame) -> None:      # a FrameSubscription calls it with each frame
+            with frame.map() as planes:          # NumPy arrays of the planes: nothing is copied
+                print(frame.data.sequence, frame.data.width, planes[0].mean())
+
+    A Frame is a lease: while you hold it, the camera does not write to the buffer. :attr:`data` says everything about the frame except
+    its pixels, see :class:`FrameData`. Each subscriber gets a Frame of its own, and nobody can end the Frame of another.
+
+    **Owner.** In a callback the subscription owns the frame and releases it when the callback returns. Call :meth:`share` in the
+    callback to keep it. Everywhere else you own it: call :meth:`release`, or write ``with frame:``. A frame that you forget is taken
+    back late, and is counted as abandoned.
+
+    **Threads.** A frame may be handed to another thread, and read and released there. After a fork the child's frames count as
+    released.
+
+    **Errors.** Each method lists its own. ``copy.copy`` and ``pickle`` raise TypeError: a lease can't be copied.
     """
 
     __slots__ = ('__weakref__', '_borrowed', '_lease', '_live', '_mappings', '_process', 'data', 'published_ns')
@@ -179,7 +203,7 @@ class Frame:
         capture_cost_ns: int = 0,
         acquire_fence: Fence | None = None,
     ) -> Frame:
-        """The producer's own lease over a slot that it has just filled."""
+        """For cameras: the producer's own lease over a slot that it has just filled."""
         # What its constructor does, in a third of the time: a frozen dataclass sets each field by a call.
         data = _new(FrameData)
         data.__dict__.update(
@@ -194,12 +218,12 @@ class Frame:
 
     @property
     def released(self) -> bool:
-        """Whether the lease has been dropped, or is the parent process's."""
+        """Whether it was released. In a forked child it always is."""
         return self._lease is None or self._process != _process
 
     @property
     def header(self) -> Header:
-        """The frame's stamp and frame_id."""
+        """The frame's ``stamp_ns`` and ``frame_id``."""
         return self.data.header
 
     def _held(self) -> Lease:
@@ -215,7 +239,7 @@ class Frame:
         return self._lease
 
     def deliver(self, holder: str) -> Frame | None:
-        """A Frame of its own for *holder*, or ``None`` when that is at its quota. For links.
+        """For links: a Frame of its own for *holder*, or ``None`` when that is at its quota.
 
         :raises FrameReleasedError: this one was released.
         """
@@ -233,17 +257,16 @@ class Frame:
 
     @property
     def borrowed(self) -> bool:
-        """Whether the link, not the callback, releases it."""
+        """For links: whether the link, not the callback, releases it."""
         return self._borrowed
 
     def share(self) -> Frame:
-        """Keep the frame: what is returned is the caller's to release.
+        """Keep the frame beyond the callback. You own the Frame that is returned: release it, once for each call of ``share``.
 
-        In a callback the first call takes over the delivery's own lease and returns this very object; any further call, or one on a
-        frame that the caller owns already, returns a Frame with a lease of its own. One release for each share, always.
+        The first call in a callback returns this very object. Each further call returns another Frame over the same buffer.
 
-        :raises FrameReleasedError: after release.
-        :raises StaleFrameError: the holder is at its quota.
+        :raises FrameReleasedError: the frame was released before.
+        :raises StaleFrameError: this subscriber holds as many frames as it may; release one first.
         """
         lease = self._held()
         if self._borrowed:
@@ -260,15 +283,18 @@ class Frame:
         fence.check()
 
     def map(self, *, write: bool = False) -> FrameMapping:
-        """CPU access to a LINEAR frame's planes, without a copy, read-only unless *write*: ``with frame.map() as planes:``.
+        """Read the pixels with the CPU, without a copy: ``with frame.map() as planes:``.
 
-        Entering the block raises what is listed here.
+        ``planes[i]`` is a NumPy array over the buffer, read-only unless *write*. NV12 has ``planes[0]`` of shape (height, width) and
+        ``planes[1]`` of shape (height/2, width/2, 2). The arrays end with the block: copy what you keep (``planes[0].copy()``).
+        The ``with`` statement raises the errors, not this call.
 
-        :raises FrameReleasedError: after release.
-        :raises StaleFrameError: the pool has taken the lease back and reuses the slot.
-        :raises FormatError: not LINEAR.
-        :raises AllocationError: the exporter refuses mmap, or *write* and this process may only read the buffer.
-        :raises AcceleratorError: the acquire fence signalled an error or didn't within a second, or a device still uses the buffer.
+        :param write: whether the arrays can be written. Only the producer of a frame should: everybody else reads the same memory.
+        :raises FrameReleasedError: the frame was released before.
+        :raises StaleFrameError: the camera took the lease back and uses the buffer again.
+        :raises FormatError: the frame is not linear: only a device that knows its modifier can read it.
+        :raises AllocationError: the memory can't be mapped, or *write* is set and this process may only read it.
+        :raises AcceleratorError: a device did not finish with the buffer in time, or its fence signalled an error.
         """
         data = self.data
         mapping = FrameMapping(data.layout, data.buffers, _READ_WRITE if write else _READ, self._live)
@@ -276,12 +302,11 @@ class Frame:
         return mapping
 
     def release(self, fence: Fence | None = None) -> None:
-        """Drop the lease; with *fence*, the slot is reused only once that has signalled.
+        """Give the buffer back to the camera. With *fence*, the camera uses it again only when *fence* has signalled.
 
-        A job that was given up may still be inside :meth:`map` in its own thread: release with the job's fence then.
-
-        :raises BufferError: a NumPy view of the pixels is still alive, or without *fence* a ``map`` block is open; the frame stays leased.
-        :raises FrameReleasedError: released before.
+        :param fence: of a device that may still read the buffer; it belongs to the pool from here on.
+        :raises BufferError: an array from :meth:`map` is still alive, or without *fence* a ``map`` block is open. The frame stays yours.
+        :raises FrameReleasedError: it was released before.
         """
         if self._process != _process:
             return  # The same clean-up runs in a forked child, which has nothing to give back.

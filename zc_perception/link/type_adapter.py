@@ -41,13 +41,33 @@ class Leased(Protocol):
 
 @dataclass(frozen=True)
 class TypeAdapter(Generic[CustomT]):
-    """Says how a custom type stands in for a ROS type. The topic's type is always the ROS type.
+    """Says how objects of a type of yours become ROS messages and come back.
 
-    :param custom_type: what publishers and subscribers handle.
-    :param ros_type: the message class on the wire.
-    :param to_ros: custom → message. Called only while somebody needs the message, once per object. The message is valid until the next
-        call.
-    :param to_custom: message → custom. Called only for messages that did not come over a copy-free link.
+    ::
+
+        from std_msgs.msg import String
+        from zc_perception import TypeAdapter
+
+        TEXT = TypeAdapter(
+            str, String, to_ros=lambda text: String(data=text), to_custom=lambda message: message.data
+        )
+
+    The topic's type is always the ROS type, as in REP 2007. Within a process objects pass as they are, and nothing is converted.
+
+    **Owner.** All subscribers in a process get the very same object, so nobody may change it after it was published. A type that has
+    the methods of :class:`Leased`, as :class:`Frame` has, gives each subscriber a lease of its own instead.
+
+    **Threads.** A publisher calls *to_ros* on a thread of its own. A subscription calls *to_custom* on its node's executor. A
+    publisher that is given a ROS message calls *to_custom* in ``publish``.
+
+    **Errors.** What these two functions raise is logged and counted in ``statistics()``, and the object is dropped. What *to_custom*
+    raises within ``publish`` goes to the caller.
+
+    :param custom_type: the type that your publishers and subscriptions handle.
+    :param ros_type: the message type of the topic.
+    :param to_ros: makes a message of an object. It is called once for an object, and only while somebody reads messages. It may
+        return the same message each time, with new values.
+    :param to_custom: makes an object of a message. It is called only for messages of publishers that have no direct link to here.
     """
 
     custom_type: type[CustomT]
@@ -61,11 +81,11 @@ class TypeAdapter(Generic[CustomT]):
         object.__setattr__(self, 'leased', all(hasattr(self.custom_type, name) for name in _LEASED_METHODS))
 
     def deliver(self, item: CustomT, holder: str) -> CustomT | None:
-        """What *holder* gets: a lease of its own, or the very object. ``None``: it is at its quota."""
+        """For links: what *holder* gets, a lease of its own or the very object. ``None``: it is at its quota."""
         return item.deliver(holder) if self.leased else item  # type: ignore[attr-defined]
 
     def release(self, item: CustomT) -> None:
-        """End an object that nobody will get."""
+        """For links: end an object that nobody will get."""
         if self.leased:
             item.release()  # type: ignore[attr-defined]
 

@@ -15,17 +15,42 @@ from zc_perception.memory.ledger import CopyLedger
 
 
 class FrameSubscription(AdaptedSubscription[Frame]):
-    """Frames of a topic of ``sensor_msgs/Image``: the camera's own buffers where the publisher is this package's and on this host.
+    """Subscribes to camera frames. They come in the camera's own buffers if its publisher is on this host and of this package.
 
-    :param callback: called with each frame on the node's executor; the frame ends when it returns, unless it called ``frame.share()``.
-        ``None``: take frames from :attr:`queue` on a thread of your own, and release them.
-    :param depth: how many of the newest frames wait while the callback runs; older ones are dropped.
-    :param held: frames that you hold at the same time, those that you ``share()`` included. A publisher of another process with fewer slots
-        left grants fewer: that is a warning in the log, and ``window`` below ``asked`` in :meth:`statistics`.
-    :param trusted_uids: users whose publishers are trusted, besides this one and root.
-    :param copy_free_required: never take plain messages, which are copies; :meth:`statistics` says what stands in the way.
-    :param ledger: where copies are booked that a lower rung makes; one of its own otherwise.
-    :raises ConfigError: depth 0.
+    ::
+
+        import rclpy
+        from zc_perception import FrameSubscription
+
+        rclpy.init()
+        node = rclpy.create_node('listener')
+        frames = FrameSubscription(node, 'image_raw', lambda frame: print(frame.data.sequence))
+        rclpy.spin(node)
+
+    The topic's type is ``sensor_msgs/msg/Image``. A publisher of this package passes the same frame within a process, and the same
+    memory between processes of one host. From any other publisher each message is copied into a frame. :meth:`statistics` says which
+    way is in use, and why.
+
+    **Owner.** The node has to live longer than the subscription: call :meth:`destroy` before ``node.destroy_node()``. In the callback
+    the subscription owns the frame and releases it when the callback returns, unless it called :meth:`Frame.share`. Without a
+    callback, ``frames.queue.get(timeout_s)`` returns the oldest frame that waits, or ``None``. You own that frame and release it.
+
+    **Threads.** The callback runs on the node's executor, one frame at a time and in order. Without a callback any thread of yours
+    takes frames from the queue, which is the quickest way. The node must be spun in both cases, because publishers are found that way.
+
+    **Errors.** What the callback raises goes to whoever spins, as in rclpy; the frame is released all the same.
+
+    :param node: makes the subscription; its name is your name in the camera's diagnostics.
+    :param topic: relative or absolute; remaps apply.
+    :param callback: called with each frame; ``None``: you take frames from :attr:`queue`.
+    :param depth: how many of the newest frames wait while the callback runs; older ones are dropped and counted.
+    :param held: how many frames you hold at the same time, including those that you ``share()``. While you hold that many, no frame
+        comes. A publisher in another process may grant fewer: that is a warning in the log, and :meth:`statistics` says how many.
+    :param trusted_uids: users whose publishers are trusted, besides your own user and root.
+    :param copy_free_required: never take messages, which are copies. Then ``rung`` of :meth:`statistics` is ``refused``, with the
+        reason, while there is no direct link.
+    :param ledger: counts the copies that messages make; by default one of its own.
+    :raises ConfigError: *depth* is 0.
     """
 
     def __init__(

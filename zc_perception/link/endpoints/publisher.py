@@ -40,7 +40,15 @@ class SharedMemoryEnd(Protocol):
 
 @dataclass(frozen=True)
 class PublisherStatistics:
-    """Counters since start."""
+    """What a publisher has counted since its start.
+
+    :param published: objects and messages that were given to ``publish``.
+    :param in_process_subscriptions: how many subscriptions in this process get objects as they are, now.
+    :param image_readers: how many subscribers read messages, now.
+    :param conversions: messages that were made of objects; for frames each is a copy.
+    :param conversions_skipped: objects that were not converted because a newer one came first.
+    :param conversion_errors: objects that could not be converted.
+    """
 
     published: int
     in_process_subscriptions: int
@@ -52,12 +60,12 @@ class PublisherStatistics:
 
 @dataclass(frozen=True)
 class InProcessPeer:
-    """A subscription of this process.
+    """A subscription in this process that gets objects as they are.
 
-    :param name: its holder's.
+    :param name: the name of its holder.
     :param sent: objects that were put into its queue.
     :param dropped: those of them that a newer one replaced there.
-    :param refused: objects that its quota kept from it.
+    :param refused: objects that it did not get because it held as many as it may.
     """
 
     name: str
@@ -67,16 +75,40 @@ class InProcessPeer:
 
 
 class AdaptedPublisher(Generic[T]):
-    """Publishes objects of the adapter's custom type to a topic whose type is the ROS type.
+    """Publishes objects of a type of yours. Subscriptions in this process get them as they are, others get ROS messages.
 
-    Each object goes to the adapted subscriptions of this process as it is, to those of other processes on this host as the same memory
-    (frames only), and is converted for plain readers, once, while there are any. Nobody is waited for.
+    ::
 
-    :param node: lives longer than this.
+        import rclpy
+        from rclpy.qos import QoSProfile
+        from std_msgs.msg import String
+        from zc_perception import AdaptedPublisher, TypeAdapter
+
+        TEXT = TypeAdapter(str, String, lambda text: String(data=text), lambda message: message.data)
+        rclpy.init()
+        node = rclpy.create_node('speaker')
+        publisher = AdaptedPublisher(node, TEXT, 'chatter', QoSProfile(depth=10))
+        node.create_timer(0.5, lambda: publisher.publish('hello'))
+        rclpy.spin(node)
+
+    An object is converted once, and only while somebody reads messages. With transient_local QoS every object is converted, because a
+    reader may come later. ``capture_node`` publishes camera frames with one of these; its frames also reach other processes of the host
+    as the same memory, see :meth:`serve`.
+
+    **Owner.** The node has to live longer than the publisher: call :meth:`destroy` before ``node.destroy_node()``. Do not change an
+    object after you published it. A frame stays yours: release it after ``publish``.
+
+    **Threads.** Call ``publish`` from one thread at a time. It never waits for a subscriber: messages are made on another thread.
+
+    **Errors.** What the adapter's ``to_ros`` raises is logged and counted.
+
+    :param node: makes the publisher.
     :param adapter: how an object becomes a message.
     :param topic: relative or absolute; remaps apply.
-    :param extras: further messages, such as a compressed picture.
-    :raises ConfigError: keep-last with depth 0; leased objects with transient_local and keep-all, which would never come back.
+    :param qos: as rclpy's.
+    :param extras: further messages that are made of each object, such as a compressed picture.
+    :param publisher_id: names the publisher in its announcements; by default a random one.
+    :raises ConfigError: *qos* is keep-last with depth 0, or transient_local with keep-all for a type with leases.
     """
 
     def __init__(
@@ -113,13 +145,14 @@ class AdaptedPublisher(Generic[T]):
         BUS.add_publisher(self._key, self._bus_publisher)
 
     def serve(self, shared_memory: SharedMemoryEnd) -> None:
-        """Offer rung 2 from now on; *shared_memory* is owned from here."""
+        """Pass frames to other processes of this host as the same memory from now on. The publisher owns *shared_memory* and closes it."""
         self._shared_memory = shared_memory
 
     def announce(self, *, width: int, height: int, formats: Sequence[str], heap: str) -> None:
-        """Tell all present and future adapted subscriptions what is published here and where its memory can be had.
+        """Tell all subscriptions, also later ones, what is published here and where its memory is to be had.
 
-        :param formats: ``drm-format`` strings.
+        :param formats: ``drm-format`` strings, such as ``NV12``.
+        :param heap: the name of the memory's allocator.
         """
         socket = '' if self._shared_memory is None else str(self._shared_memory.path)
         announcement = Announcement(self.publisher_id, host_id(), socket, width, height, tuple(formats), heap)
@@ -128,23 +161,23 @@ class AdaptedPublisher(Generic[T]):
             write_announcement(announcement, self.topic, self._node.context.get_domain_id())
 
     def convert_by(self, to_ros: Callable[[T], Any]) -> None:
-        """Make messages in another way from the next object on. Any thread."""
+        """Make messages with *to_ros* from the next object on. From any thread."""
         self._writer.convert_by(to_ros)
 
     def offer(self, extras: Sequence[ExtraMessage[T]]) -> None:
-        """Have these further messages from now on, in place of those before. Any thread."""
+        """Publish these further messages from now on, in place of those before. From any thread."""
         self._writer.offer(extras)
 
     def image_readers(self) -> int:
-        """Plain readers of the topic, in any process."""
+        """How many subscribers read messages of the topic, in any process."""
         return self._writer.readers()
 
     def publish(self, item: T | Any) -> None:
-        """Publish an object of the custom type, of which the caller keeps its lease, or a message of the ROS type.
+        """Publish an object of the adapter's type, or a message of the ROS type. A frame stays yours to release.
 
         After :meth:`destroy` it does nothing.
 
-        :raises FrameReleasedError: the frame was released.
+        :raises FrameReleasedError: the frame was released before.
         """
         if self._closed:
             return
@@ -180,7 +213,7 @@ class AdaptedPublisher(Generic[T]):
             self._writer.write_message(message)
 
     def statistics(self) -> PublisherStatistics:
-        """Counters."""
+        """Counters. From any thread; see :class:`PublisherStatistics`."""
         return PublisherStatistics(
             self._published,
             len(self._bus_publisher.matched),
@@ -191,11 +224,11 @@ class AdaptedPublisher(Generic[T]):
         )
 
     def in_process_peers(self) -> tuple[InProcessPeer, ...]:
-        """Who gets objects as they are."""
+        """The subscriptions in this process, each with its name and its counters. From any thread."""
         return tuple(InProcessPeer(s.holder, s.delivered, s.queue.dropped, s.refused) for s in self._bus_publisher.matched)
 
     def destroy(self) -> None:
-        """Leave the bus, the sockets and the graph; objects that were delivered stay with their holders."""
+        """Stop publishing. Frames that were delivered stay with those who hold them."""
         self._closed = True
         BUS.remove_publisher(self._key, self._bus_publisher)
         if self._shared_memory is not None:

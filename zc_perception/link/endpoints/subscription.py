@@ -39,17 +39,44 @@ _READER_LINGERS_S = 0.5
 
 
 class AdaptedSubscription(Generic[T]):
-    """Receives objects of the adapter's custom type, from each publisher by the best rung that leads to it.
+    """Subscribes to objects of a type of yours. Publishers in this process pass them as they are, others pass ROS messages.
 
-    It holds no reader of the plain message while every publisher reaches it without a copy: that would make them convert.
+    ::
 
-    :param callback: called with each object on the node's executor, in *callback_group*, one at a time and in order. A frame is released
-        when it returns, unless it called :meth:`Frame.share`. ``None``: the owner takes objects from :attr:`queue` on a thread of its own
-        (the hot path), and releases them.
-    :param holder: name among the holders of leases, for diagnostics.
-    :param remote: how publishers of other processes on this host are reached; by default not at all.
-    :param copy_free_required: never fall to plain messages: be unmatched, and say so as an error.
-    :raises ConfigError: keep-last with depth 0.
+        import rclpy
+        from rclpy.qos import QoSProfile
+        from std_msgs.msg import String
+        from zc_perception import AdaptedSubscription, TypeAdapter
+
+        TEXT = TypeAdapter(str, String, lambda text: String(data=text), lambda message: message.data)
+        rclpy.init()
+        node = rclpy.create_node('listener')
+        texts = AdaptedSubscription(node, TEXT, 'chatter', QoSProfile(depth=10), callback=print)
+        rclpy.spin(node)
+
+    For camera frames use :class:`FrameSubscription`, which is one of these. While every publisher has a direct link, the subscription
+    reads no messages, so that the publishers need not convert.
+
+    **Owner.** The node has to live longer than the subscription: call :meth:`destroy` before ``node.destroy_node()``. All subscribers
+    in a process get the same object: do not change it. An object with a lease, such as a :class:`Frame`, ends when the callback returns.
+
+    **Threads.** The callback runs on the node's executor, one object at a time and in order. Without a callback a thread of yours
+    takes objects from ``queue.get(timeout_s)``.
+
+    **Errors.** What the callback raises goes to whoever spins, as in rclpy. A message that the adapter can't convert is logged and
+    counted.
+
+    :param node: makes the subscription.
+    :param adapter: how a message becomes an object.
+    :param topic: relative or absolute; remaps apply.
+    :param qos: as rclpy's; it has to match the publisher's in the same way.
+    :param callback: called with each object; ``None``: you take objects from :attr:`queue`.
+    :param callback_group: of the callback; by default the node's.
+    :param holder: your name in diagnostics; by default the node's.
+    :param remote: how publishers in other processes of this host are reached directly; by default by messages only.
+    :param copy_free_required: never take messages. Then ``rung`` of :meth:`statistics` is ``refused``, with the reason, while there is
+        no direct link.
+    :raises ConfigError: *qos* is keep-last with depth 0.
     """
 
     def __init__(
@@ -142,15 +169,13 @@ class AdaptedSubscription(Generic[T]):
             self.update_rung()
 
     def update_rung(self) -> None:
-        """Look at who publishes now and move to the best rungs. Done when a look has found a change, and for an owner that can't wait."""
+        """Look now at who publishes, and choose the best link to each. The subscription does so itself twice a second."""
         with self._rung_lock:
             if not self._closed and not self._paused:
                 self._move_to(choose(self._view()))
 
     def pause(self) -> None:
-        """Take nothing until :meth:`resume`: what is queued is released, publishers of other processes are left, and no reader is held.
-        Whoever announces itself is still noted. Idempotent.
-        """
+        """Receive nothing until :meth:`resume`. Objects that wait are released, and publishers no longer serve this subscription."""
         with self._rung_lock:
             if self._closed or self._paused:
                 return
@@ -177,7 +202,7 @@ class AdaptedSubscription(Generic[T]):
         self.update_rung()
 
     def hold(self, held: int) -> None:
-        """The owner holds so many frames at a time from now on."""
+        """Say that you hold up to *held* frames at the same time from now on."""
         with self._rung_lock:
             if not self._closed:
                 self._remote.hold(held)
@@ -358,7 +383,7 @@ class AdaptedSubscription(Generic[T]):
                     self._node.get_logger().warning(f"'{self.topic}': {error}", throttle_duration_sec=5.0)
 
     def statistics(self) -> SubscriptionStatistics:
-        """Counters."""
+        """Counters, the kind of link that is in use, and why. From any thread; see :class:`SubscriptionStatistics`."""
         window, asked = narrowest(self._remote.windows())
         return SubscriptionStatistics(
             self._choice.rung,
@@ -374,7 +399,7 @@ class AdaptedSubscription(Generic[T]):
         )
 
     def destroy(self) -> None:
-        """Leave the bus, the sockets and the graph, and release what is queued."""
+        """Unsubscribe, and release the objects that wait. Also from the callback."""
         with self._rung_lock:
             self._closed = True
         BUS.remove_subscription(self._key, self._bus_subscription)

@@ -7,14 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SubscriptionStatistics:
-    """Counters since start, and the rung in use with its reason.
+    """What a subscription has counted since its start, and its link.
 
-    :param dropped: objects that were too late here; those that the publisher of another process dropped are told with the next one that
-        comes from it.
-    :param routes: each publisher's rung and reason, where there are several.
-    :param window: frames that may be held at the same time of a publisher of another process, as it granted; of several the least. 0 while
-        none is connected by shared memory.
-    :param asked: how many were asked for; 0 as *window*.
+    :param rung: the kind of link: ``in_process`` (the same object), ``shared_memory`` (the same memory), ``ros_message`` (a copy),
+        ``refused`` (only a copy could be had, and copies are not allowed) or ``unmatched``. Of several publishers' the worst.
+    :param reason: why, in words.
+    :param received: objects that came.
+    :param dropped: objects that you did not get, because newer ones replaced them or because you held as many as you may.
+    :param conversions: messages that were converted to objects; for frames each is a copy.
+    :param conversion_errors: messages that could not be converted.
+    :param duplicates: objects that came a second time by another link, and were dropped.
+    :param routes: the rung and the reason of each publisher.
+    :param window: how many frames you may hold at the same time, as granted by a publisher in another process; of several the least.
+        0 while none is connected by shared memory.
+    :param asked: how many you asked for; 0 as *window*.
     """
 
     rung: str

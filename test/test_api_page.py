@@ -1,0 +1,92 @@
+"""docs/api.md is what the docstrings say, and the programs in it run."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodes.programs import BIN, environment
+
+import zc_perception
+from zc_perception import Frame
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / 'docs/api.md'
+WRITE = ('tools/api_page.py', 'docs/api.md')
+TIMEOUT_S = 60.0
+
+
+def example(name: str) -> str:
+    """The program in a name's section, which is its only block with an import."""
+    section = PAGE.read_text(encoding='utf-8').split(f'\n## {name}\n')[1].split('\n## ')[0]
+    return next(block for block in re.findall(r'```python\n(.*?)```', section, re.DOTALL) if 'import ' in block)
+
+
+@contextmanager
+def running(*command: str | Path, domain: int) -> Iterator[Callable[[re.Pattern[str]], str]]:
+    """A program; what it gives waits for a line with a pattern."""
+    program = subprocess.Popen(command, env=environment(domain), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    stopper = threading.Timer(TIMEOUT_S, program.kill)
+    stopper.start()
+    assert program.stdout is not None
+    lines: list[str] = []
+
+    def wait_for(pattern: re.Pattern[str]) -> str:
+        for line in program.stdout or ():
+            lines.append(line)
+            if pattern.search(line):
+                return line
+        raise AssertionError(f'no {pattern.pattern!r} in:\n{"".join(lines)}')
+
+    try:
+        yield wait_for
+    finally:
+        program.send_signal(signal.SIGINT)
+        program.communicate(timeout=TIMEOUT_S)
+        stopper.cancel()
+
+
+def test_the_page_is_current(tmp_path: Path) -> None:
+    written = tmp_path / 'api.md'
+    subprocess.run([sys.executable, ROOT / WRITE[0], written], check=True, timeout=TIMEOUT_S)
+    assert written.read_text(encoding='utf-8') == PAGE.read_text(encoding='utf-8'), f'run: python3 {" ".join(WRITE)}'
+
+
+def test_each_name_has_a_section_with_a_program() -> None:
+    for name in set(zc_perception.__all__) - {'__version__'}:
+        compile(example(name), name, 'exec')
+
+
+def test_the_programs_of_frame_and_type_adapter_run(make_frame: Callable[..., Frame], capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    exec(example('Frame'), names)
+    names['on_frame'](make_frame(sequence=7, fill=lambda luma, chroma: luma.fill(40)))
+    assert capsys.readouterr().out == '7 64 40.0\n'
+    exec(example('TypeAdapter'), names)
+    adapter = names['TEXT']
+    assert adapter.to_custom(adapter.to_ros('hello')) == 'hello'
+
+
+def test_the_program_of_frame_subscription_gets_frames(free_domain: int) -> None:
+    with (
+        running(BIN / 'capture_node', '--ros-args', '-p', 'width:=64', '-p', 'height:=64', domain=free_domain),
+        running(sys.executable, '-c', example('FrameSubscription'), domain=free_domain) as wait_for,
+    ):
+        numbers = [int(wait_for(re.compile(r'^\d+$'))) for _ in range(5)]
+    assert numbers == sorted(set(numbers))
+
+
+def test_the_programs_of_publisher_and_subscription_meet(free_domain: int) -> None:
+    with (
+        running(sys.executable, '-c', example('AdaptedPublisher'), domain=free_domain),
+        running(sys.executable, '-c', example('AdaptedSubscription'), domain=free_domain) as wait_for,
+    ):
+        wait_for(re.compile('^hello$'))

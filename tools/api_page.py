@@ -1,0 +1,198 @@
+"""Writes docs/api.md from the docstrings of the names in ``zc_perception/__init__.py``.
+
+``python3 tools/api_page.py docs/api.md`` writes the page; a test compares. It reads the sources and imports nothing, so that it
+needs no ROS. A method whose docstring opens with "For links:" or "For cameras:" is not for users, and is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import textwrap
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+WIDTH = 100
+#: What the names return, and where it is defined.
+RETURNED = {
+    'FrameData': 'zc_perception.frame',
+    'SubscriptionStatistics': 'zc_perception.link.endpoints.subscription_statistics',
+    'PublisherStatistics': 'zc_perception.link.endpoints.publisher',
+}
+HEAD = (
+    '# API',
+    'This page says how a Python program uses the names of `zc_perception`. `tools/api_page.py` writes it from the docstrings: do not '
+    'edit it.',
+    '`from zc_perception import …` gives you {names}, and the text `__version__`. Each name is imported from its module when it is '
+    'first used, so `import zc_perception` needs no ROS. Their methods return objects of {returned}. The errors are classes of '
+    '`zc_perception.errors` and derive from `ZcError`, except those of Python.',
+)
+_FIELD = re.compile(r':(param|raises) (\w+): ')
+_ROLE = re.compile(r':\w+:`~?([^`]+)`')
+_NOT_FOR_USERS = ('For links:', 'For cameras:')
+
+
+def exported() -> dict[str, str]:
+    """The names at the top and the module of each, as type checkers see them."""
+    tree = ast.parse((ROOT / 'zc_perception/__init__.py').read_text(encoding='utf-8'))
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith('zc_perception.'):
+            found |= {alias.name: node.module for alias in node.names}
+    return found
+
+
+def class_named(name: str, module: str) -> ast.ClassDef:
+    """The class's source."""
+    path = ROOT / f'{module.replace(".", "/")}.py'
+    body = ast.parse(path.read_text(encoding='utf-8')).body
+    return next(node for node in body if isinstance(node, ast.ClassDef) and node.name == name)
+
+
+def _wrapped(text: str, indent: int = 0, hanging: int = 0) -> str:
+    text = _ROLE.sub(r'`\1`', ' '.join(text.split())).replace('``', '`')
+    text = re.sub('`[^`]+`', lambda code: code[0].replace(' ', '\0'), text)  # code stays on its line
+    first, others = ' ' * indent, ' ' * (indent + hanging)
+    filled = textwrap.fill(text, WIDTH, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False)
+    return filled.replace('\0', ' ')
+
+
+def _code(text: str) -> str:
+    return f'```python\n{text}\n```'
+
+
+def _link(name: str) -> str:
+    return f'[`{name}`](#{name.lower()})'
+
+
+def _blocks(docstring: str) -> Iterator[str]:
+    """Its paragraphs; all lines of a literal block are one, and what announces that is left out."""
+    blocks = re.split(r'\n\n+', docstring.strip())
+    while blocks:
+        block = blocks.pop(0)
+        if block.startswith('    '):
+            while blocks and blocks[0].startswith('    '):
+                block += f'\n\n{blocks.pop(0)}'
+        if block != '::':
+            yield block
+
+
+def _items(block: str, types: dict[str, str], indent: int = 0) -> str:
+    """A docstring's parameters, fields and errors as a list."""
+    items = []
+    for field in re.split(r'\n(?=:)', block):
+        match = _FIELD.match(field)
+        assert match is not None, field
+        raises = 'raises ' if match[1] == 'raises' else ''
+        typed = f' (`{types[match[2]]}`)' if match[2] in types else ''
+        items.append(_wrapped(f'- {raises}`{match[2]}`{typed}: {field[match.end() :]}', indent, 2))
+    return '\n'.join(items)
+
+
+def _described(docstring: str, types: dict[str, str]) -> Iterator[str]:
+    """A class's docstring as Markdown.
+
+    :param types: of a dataclass's fields; empty for a class whose fields are parameters.
+    """
+    for block in _blocks(docstring):
+        if block.startswith('    '):
+            yield _code(textwrap.dedent(block))
+        elif _FIELD.match(block):
+            yield from () if types else ('Parameters:',)
+            yield _items(block, types)
+        else:
+            yield _wrapped(block)
+
+
+def _argument(argument: ast.arg, default: ast.expr | None) -> str:
+    annotation = '' if argument.annotation is None else f': {ast.unparse(argument.annotation)}'
+    return f'{argument.arg}{annotation}' + (f' = {ast.unparse(default)}' if default is not None else '')
+
+
+def _parameters(function: ast.FunctionDef) -> list[str]:
+    """Each as it is declared, without ``self``."""
+    arguments = function.args
+    own = arguments.args[1:]
+    defaults = [None] * (len(own) - len(arguments.defaults)) + list(arguments.defaults)
+    keywords = [_argument(*pair) for pair in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    return [_argument(*pair) for pair in zip(own, defaults, strict=True)] + (['*', *keywords] if keywords else [])
+
+
+def _is_dataclass(node: ast.ClassDef) -> bool:
+    return any('dataclass' in ast.unparse(decorator) for decorator in node.decorator_list)
+
+
+def _data_fields(node: ast.ClassDef) -> list[ast.AnnAssign]:
+    """Those that the constructor takes."""
+    return [each for each in node.body if isinstance(each, ast.AnnAssign) and 'init=False' not in ast.unparse(each)]
+
+
+def _constructor(node: ast.ClassDef) -> str:
+    """How it is called, with a line for each parameter where one line is too long."""
+    if _is_dataclass(node):
+        parts = [ast.unparse(field) for field in _data_fields(node)]
+    else:
+        parts = _parameters(next(each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == '__init__'))
+    line = f'{node.name}({", ".join(parts)})'
+    return _code(line if len(line) <= WIDTH else f'{node.name}(\n' + ''.join(f'    {part},\n' for part in parts) + ')')
+
+
+def _member(function: ast.FunctionDef, docstring: str) -> str:
+    """A method or property as an item of a list, with its parameters and errors as items below it."""
+    returns = 'None' if function.returns is None else ast.unparse(function.returns)
+    if any(ast.unparse(decorator) == 'property' for decorator in function.decorator_list):
+        call = f'{function.name}: {returns}'
+    else:
+        call = f'{function.name}({", ".join(_parameters(function))})' + (f' -> {returns}' if returns != 'None' else '')
+    blocks = list(_blocks(docstring))
+    said = ' '.join(block for block in blocks if not _FIELD.match(block))
+    # Four spaces: Markdown's first dialect takes less for no level.
+    return '\n'.join([_wrapped(f'- `{call}`: {said}', 0, 2), *(_items(block, {}, 4) for block in blocks if _FIELD.match(block))])
+
+
+def _members(node: ast.ClassDef) -> Iterator[str]:
+    for function in node.body:
+        if isinstance(function, ast.FunctionDef) and not function.name.startswith('_'):
+            docstring = ast.get_docstring(function) or ''
+            if not docstring.startswith(_NOT_FOR_USERS):
+                yield _member(function, docstring)
+
+
+def section(name: str, module: str, sections: Collection[str]) -> Iterator[str]:
+    """One class.
+
+    :param sections: the classes that have one.
+    """
+    node, returned = class_named(name, module), name in RETURNED
+    docstring = ast.get_docstring(node) or ''
+    yield f'## {name}'
+    if returned:
+        yield f'`{module}.{name}`'
+    elif ':param ' in docstring:
+        yield _constructor(node)
+    yield from _described(docstring, {ast.unparse(f.target): ast.unparse(f.annotation) for f in _data_fields(node)} if returned else {})
+    members = list(_members(node))
+    if members:
+        yield 'Properties:' if returned else 'Methods and properties:'
+        yield '\n'.join(members)
+    for base in (ast.unparse(base).partition('[')[0] for base in node.bases):
+        if base in sections:
+            yield f'It has the methods of {_link(base)}.'
+
+
+def page() -> str:
+    """All of it."""
+    names = exported()
+    told: dict[str, Sequence[str]] = {'names': list(names), 'returned': list(RETURNED)}
+    parts = [_wrapped(part.format(**{key: ', '.join(map(_link, value)) for key, value in told.items()})) for part in HEAD]
+    for name, module in (names | RETURNED).items():
+        parts += section(name, module, {*names, *RETURNED})
+    return '\n\n'.join(parts) + '\n'
+
+
+if __name__ == '__main__':
+    if len(sys.argv) != 2:
+        sys.exit(f'usage: {sys.argv[0]} docs/api.md')
+    Path(sys.argv[1]).write_text(page(), encoding='utf-8')
