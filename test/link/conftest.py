@@ -1,19 +1,23 @@
-"""Fixtures of the link's tests."""
+"""Fixtures of the link's tests. ROS is imported where it is wanted: the rooms below use none, and are tested on machines without."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import rclpy
-from link_ros import Ros
-from rclpy.node import Node
+
+if TYPE_CHECKING:
+    from link_ros import Ros
 
 
 @pytest.fixture(scope='session')
 def dds_sockets() -> None:
     """The middleware keeps some sockets from its first use to the process's end; they are no leak."""
+    import rclpy
+    from rclpy.node import Node
+
     context = rclpy.Context()
     rclpy.init(context=context, domain_id=101)
     Node('first', context=context).destroy_node()
@@ -23,6 +27,8 @@ def dds_sockets() -> None:
 @pytest.fixture(params=['single', 'multi'])
 def ros(request: pytest.FixtureRequest, free_domain: int) -> Iterator[Ros]:
     """A context with a spinning executor."""
+    from link_ros import Ros
+
     opened = Ros(free_domain, request.param)
     yield opened
     opened.close()
@@ -31,6 +37,8 @@ def ros(request: pytest.FixtureRequest, free_domain: int) -> Iterator[Ros]:
 @pytest.fixture
 def here(free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ros]:
     """A context of this process, whose sockets' folder the processes that a test starts share."""
+    from link_ros import Ros
+
     monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path))
     opened = Ros(free_domain, 'single')
     yield opened

@@ -1,0 +1,43 @@
+"""A hook of mkdocs: makes of the pages, which are written for GitHub, what the site needs.
+
+Links that leave docs/ lead to a file of the repository. On the site a picture is copied, and everything else is a link to
+``repo_url`` of mkdocs.yml; without that address only the words stay.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parent.parent
+PICTURES = ('.png', '.jpg', '.svg')
+# A fence or a code span, which stays as it is; or a link to what lies above docs/.
+_PART = re.compile(
+    r'^ *```.*?^ *```|(?<!\[)`[^`\n]*`|(?P<mark>!?)\[(?P<words>[^\]]*)\]\(\.\./(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)',
+    re.DOTALL | re.MULTILINE,
+)
+# GitHub takes a fence in a numbered list at three spaces, Python-Markdown at four.
+_FENCE_IN_LIST = re.compile(r'^ {3}```.*?^ {3}```$', re.DOTALL | re.MULTILINE)
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Every page is one file directly below docs/, so ``../`` is the repository."""
+
+    def replacement(found: re.Match[str]) -> str:
+        path = found['path']
+        if path is None:
+            return found[0]
+        if found['mark'] and path.endswith(PICTURES):
+            if files.get_file_from_path(path) is None:
+                files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
+            return f'![{found["words"]}]({path})'
+        if not config.repo_url:
+            return found['words']
+        kind = 'tree' if (ROOT / path).is_dir() else 'blob'
+        return f'[{found["words"]}]({config.repo_url.rstrip("/")}/{kind}/main/{path}{found["anchor"] or ""})'
+
+    return _FENCE_IN_LIST.sub(lambda found: re.sub('^', ' ', found[0], flags=re.MULTILINE), _PART.sub(replacement, markdown))
