@@ -94,26 +94,22 @@ def a_device_without_iommu_imports_contiguous_memory_or_says_why_not() -> None:
 
 
 @check
-def thirty_frames_a_second_at_640x360_for_300_frames_with_none_lost() -> None:
-    """vivid itself skips frames while the machine under the guest stands still; the camera has to count those, and then it goes on."""
+def every_frame_of_a_stream_at_640x360_comes_or_is_counted_as_lost() -> None:
+    """vivid skips frames while the machine under the guest stands still. The camera counts those; the rate is by the driver's stamps."""
     with streaming(SINGLE, [BufferConstraints('npu', slots=2)], slots=8) as camera:
-        first = next_frame(camera)
-        start = last = first.data.sequence
-        run = [first.data.captured_ns]
-        first.release()
-        while len(run) <= 300:
+        with next_frame(camera) as frame:
+            first = last = (frame.data.sequence, frame.data.captured_ns)
+        for _ in range(150):
             with next_frame(camera) as frame:
-                # A gap ends the run of frames of which none is missing.
-                run = [*run, frame.data.captured_ns] if frame.data.sequence == last + 1 else [frame.data.captured_ns]
-                last = frame.data.sequence
-            assert last - start < 1800, f'no 300 frames without a gap in a minute: {camera.statistics()}'
-        statistics = camera.statistics()
-        equal(statistics.lost + statistics.no_slot, last - start + 1 - statistics.captured, 'counted as missing')
+                assert frame.data.sequence > last[0] and frame.data.captured_ns > last[1], (frame.data, last)
+                last = (frame.data.sequence, frame.data.captured_ns)
+        statistics, periods = camera.statistics(), last[0] - first[0]
+        equal(statistics.lost + statistics.no_slot, periods + 1 - statistics.captured, 'counted as missing')
         equal(statistics.bad, 0, 'bad frames')
-        rate = 300 / (run[-1] - run[0]) * 1e9
+        rate = periods / (last[1] - first[1]) * 1e9
         assert abs(rate - RATE) < 0.3, rate
         equal(camera.timestamp_source, 'start of exposure', 'source of the timestamps')
-        print(f'          {rate:.3f} Hz over 300 frames, {last - start + 1} in all, {statistics}')
+        print(f'          {rate:.3f} Hz over {periods} periods, {statistics}')
 
 
 @check
