@@ -44,7 +44,7 @@ class Boot:
     append: str = ''
     qemu_args: Sequence[str] = ()
     memory_mib: int = 4096
-    cpus: int = 2
+    cpus: int = 1
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
     """Run all checks in one boot."""
     out = tmp_path_factory.mktemp('rig')
     command = [PYTHON, '-I', str(Path(__file__).parent / 'guest/import_contract.py')]
-    result = rig.run(command, timeout=240, out_dir=out, vivid=CAMERAS, append=STRICT)
+    result = rig.run(command, timeout=240, out_dir=out, vivid=CAMERAS, append=STRICT, cpus=2)
     try:
         outcome = json.loads((out / 'checks.json').read_text(encoding='utf-8'))
     except FileNotFoundError:

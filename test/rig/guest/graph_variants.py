@@ -52,8 +52,11 @@ class Variant:
     keep_all: bool = True
 
     def inference(self, model: str) -> dict[str, Any]:
-        """Parameters of the inference node."""
-        return {'accelerator': 'axl', 'model': model, 'import_cache': self.cached, 'in_flight': IN_FLIGHT, 'keep_all': self.keep_all}
+        """Parameters of the inference node. A guest that stands still for a while gives up no job."""
+        return {
+            'accelerator': 'axl', 'model': model, 'import_cache': self.cached, 'in_flight': IN_FLIGHT, 'keep_all': self.keep_all,
+            'timeout': 60.0,
+        }  # fmt: skip
 
 
 #: Those of ``make rig``. The document's literal four need a second attachment (vivid's own) on a buffer of the system heap, which vivid
