@@ -175,6 +175,10 @@ def test_a_folder_that_can_not_be_written(tmp_path: Path, capsys: pytest.Capture
 # On a kernel of files, everything can be read.
 
 
+# A size that no other program's memfd has: a check names only the first few of those that may be a frame's memory.
+FRAME_BYTES = 4096 * 7919
+
+
 class FakeKernel:
     """Buffers, attachments and a trace that fit the frames of this process's own logs."""
 
@@ -189,7 +193,9 @@ class FakeKernel:
     def attach(self, device: str) -> None:
         text = '\nDma-buf Objects:\nsize\tflags\n'
         for inode in (71, 72):
-            text += f'00004096\t00000002\t0000000f\t00000002\tsystem\t{inode:08}\t<none>\n\tAttached Devices:\n\t{device}\nTotal 1\n\n'
+            text += (
+                f'{FRAME_BYTES:08}\t00000002\t0000000f\t00000002\tsystem\t{inode:08}\t<none>\n\tAttached Devices:\n\t{device}\nTotal 1\n\n'
+            )
         self.bufinfo.write_text(text)
 
     def frame(self, capture: FrameLog, inference: FrameLog, *, job: bool = True) -> None:
@@ -249,9 +255,9 @@ def test_a_kernel_that_knows_no_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_memory_below_udmabuf_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In all processes; a memfd as large as the frames."""
-    program = 'import os, sys; fd = os.memfd_create("made"); os.ftruncate(fd, 4096); print(flush=True); sys.stdin.read()'
+    program = 'import os, sys; fd = os.memfd_create("made"); os.ftruncate(fd, int(sys.argv[1])); print(flush=True); sys.stdin.read()'
     kernel = FakeKernel(tmp_path, monkeypatch)
-    with subprocess.Popen([sys.executable, '-c', program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+    with subprocess.Popen([sys.executable, '-c', program, str(FRAME_BYTES)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None and other.stdout.readline()
         told = f'process {other.pid} ('
         assert told not in measure(kernel)['I4'].reason

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import os
+import shlex
 import stat
 import subprocess
 import sys
@@ -24,8 +26,10 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_fd_leak: None):  #
     """Put a program in the place of the interpreter: its argument 3 is the descriptor, 4 the question."""
 
     def install(body: str) -> None:
-        program = tmp_path / 'python'
-        program.write_text(f'#!{sys.executable}\nimport os, signal, sys, time\nanswer = int(sys.argv[3])\n{body}\n', encoding='utf-8')
+        script, program = tmp_path / 'script.py', tmp_path / 'python'
+        script.write_text(f'import os, signal, sys, time\nanswer = int(sys.argv[3])\n{body}\n', encoding='utf-8')
+        # The kernel takes no interpreter whose path has a space in it, so the shell starts it.
+        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(script))} "$@"\n', encoding='utf-8')
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
         monkeypatch.setattr(asking.sys, 'executable', str(program))
 
@@ -89,7 +93,6 @@ def test_a_process_that_hangs_is_killed_with_all_its_children(step: str, tmp_pat
 
 def test_the_end_of_the_doctor_is_the_end_of_its_processes(tmp_path: Path, child) -> None:  # type: ignore[no-untyped-def]
     started = tmp_path / 'started'
-    os.mkfifo(started)
     child(f'open({str(started)!r}, "w").close(); time.sleep(600)')
     failures: list[str] = []
 
@@ -101,7 +104,10 @@ def test_the_end_of_the_doctor_is_the_end_of_its_processes(tmp_path: Path, child
 
     thread = threading.Thread(target=asking_thread, name='asks')
     thread.start()
-    started.open(encoding='ascii').close()
+    deadline = time.monotonic() + 60
+    while not started.exists():
+        assert thread.is_alive() and time.monotonic() < deadline, failures
+        time.sleep(0.01)
     end_all()
     thread.join(30)
     assert not thread.is_alive() and 'SIGKILL' in failures[0]
@@ -124,19 +130,29 @@ def test_a_real_answer_says_what_a_missing_library_is(no_fd_leak: None) -> None:
     assert 'libaxruntime.so' in answer['error'] and json.dumps(answer)
 
 
+def writing_end(pipe: Path, reader: subprocess.Popen[bytes], deadline: float) -> int:
+    """Of a FIFO that a process is going to read."""
+    while True:
+        try:
+            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            assert error.errno == errno.ENXIO and reader.poll() is None and time.monotonic() < deadline, 'nobody reads'
+            time.sleep(0.01)
+
+
 def test_the_process_dies_with_a_doctor_that_is_killed(tmp_path: Path) -> None:
     """Its parameter file is a pipe that never ends."""
     pipe = tmp_path / 'endless.yaml'
     os.mkfifo(pipe)
     program = f'from zc_perception.verify.doctor.asking import ask; ask("parameters", {str(pipe)!r}, time_limit_s=300.0)'
     doctor = subprocess.Popen([sys.executable, '-c', program])
+    deadline = time.monotonic() + 60
     try:
-        with pipe.open('w', encoding='ascii'):  # somebody reads: the question is being answered
+        with os.fdopen(writing_end(pipe, doctor, deadline), 'w'):  # somebody reads: the question is being answered
             (answering,) = Path(f'/proc/{doctor.pid}/task/{doctor.pid}/children').read_text(encoding='ascii').split()
             assert alive(int(answering))
             doctor.kill()
             doctor.wait()
-            deadline = time.monotonic() + 30
             while alive(int(answering)):
                 assert time.monotonic() < deadline, 'it outlived the doctor'
                 time.sleep(0.01)
