@@ -6,10 +6,10 @@ SET_UP = $(PYTHON) test/environment/bootstrap.py
 RUN = .venv/bin/python
 
 # The rooms below ROS: plain Python, fully typed.
-TYPED = $(addprefix zc_perception/,pixel memory negotiation camera npu detection frame.py mapping.py frame_queue.py lookout.py link/shared_memory \
-	verify/evidence verify/doctor) $(wildcard zc_perception/link/announcement*.py zc_perception/verify/*.py zc_perception/observe/frame_*.py zc_perception/observe/t*.py)
+TYPED = $(addprefix zc_perception/,pixel memory negotiation camera npu detection frame.py __init__.py mapping.py frame_queue.py lookout.py link/shared_memory \
+	verify/evidence verify/doctor) $(wildcard zc_perception/link/announcement*.py zc_perception/verify/*.py zc_perception/observe/frame_*.py zc_perception/observe/t*.py) tools/api_page.py
 # What talks to ROS, and so is tested on a second distribution.
-ROS_TESTS = $(addprefix test/,environment link nodes)
+ROS_TESTS = $(addprefix test/,environment link nodes examples) test/test_api_page.py
 # One worker waits for the rig's guest most of the time; the others have the cores.
 WORKERS ?= 3
 PYTEST = -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import os
 import resource
 import signal
 import sys
@@ -83,6 +84,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         # The rig comes first, however long it took when the times were written.
         seconds[groups[item]] = 1e9 if in_rig else times.get(file, 0.0)
         item.add_marker(pytest.mark.xdist_group(groups[item]))
+        if item.get_closest_marker('root') is not None and os.geteuid() != 0:
+            item.add_marker(pytest.mark.skip('only root can do it; CI runs it as root'))
         if in_rig and item.get_closest_marker('timeout') is None:
             item.add_marker(pytest.mark.timeout(_RIG_LIMIT_S))
     items.sort(key=lambda item: -seconds[groups[item]])

@@ -1,4 +1,4 @@
-"""The reduced form of ``make faults``: every fault for a moment, on one stage, by the same code."""
+"""The reduced form of ``make faults``: every fault for a moment, on one stage, by the same code. The long form is all of it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from long_form import LONG
 from ros_domains import locked_domain
 
 from faults.harness import Fault, run_fault
@@ -16,7 +18,7 @@ from faults.outcome import ABSENT, HELD
 from faults.run_faults import all_faults
 from faults.stage import Stage
 
-FAULTS = [each for each in all_faults().values() if not each.long_only]
+FAULTS = [each for each in all_faults().values() if LONG or not each.long_only]
 
 
 @pytest.fixture(scope='module')
@@ -35,7 +37,13 @@ def place() -> Iterator[tuple[Path, int]]:
         yield Path(folder), domain
 
 
-@pytest.mark.parametrize('each', FAULTS, ids=lambda each: each.name.replace(' ', '_'))
+def _cases() -> Iterator[Any]:
+    """What needs root is marked so: CI runs it as root, and all else as an ordinary user."""
+    for each in FAULTS:
+        yield pytest.param(each, id=each.name.replace(' ', '_'), marks=[pytest.mark.root] if each.needs == 'root' else [])
+
+
+@pytest.mark.parametrize('each', _cases())
 def test_the_promise_holds(each: Fault, stages: list[Stage], place: tuple[Path, int]) -> None:
     folder, domain = place
     while stages and not each.staged:
@@ -44,7 +52,7 @@ def test_the_promise_holds(each: Fault, stages: list[Stage], place: tuple[Path, 
         stages.append(Stage(folder, domain))
     stage = stages[-1] if each.staged else None
     with contextlib.nullcontext(domain) if each.staged else locked_domain() as own:
-        outcome = run_fault(each, stage, folder / str(FAULTS.index(each)), own, short=True)
+        outcome = run_fault(each, stage, folder / str(FAULTS.index(each)), own, short=not LONG)
     if each.staged and outcome.status not in (HELD, ABSENT):
         stages.pop().close()
     if outcome.status == ABSENT and os.environ.get('ZC_RIG') != 'required':

@@ -1,19 +1,19 @@
-"""The stored corpus, and a moment of mutations of it, against all that reads what others wrote. ``ZC_FUZZ_SECONDS``: altogether."""
+"""The stored corpus, and a moment of mutations of it (a minute in the long form), against all that reads what others wrote."""
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 
 import pytest
+from long_form import LONG
 
 from fuzz.mutation import mutated
 from fuzz.run_fuzz import corpus, defect, fuzz, main
 from fuzz.targets import CORPUS, TARGETS, Target
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-SECONDS = float(os.environ.get('ZC_FUZZ_SECONDS') or 7) / len(TARGETS)
+SECONDS = (60.0 if LONG else 5.0) / len(TARGETS)
 FILES = sorted(path for path in CORPUS.rglob('*') if path.is_file())
 # What is refused on purpose; the manifest of a model whose engine isn't beside it.
 REFUSED = ('road', 'alias', 'tag', 'empty', 'deep', 'surrogate', 'opencv')

@@ -1,17 +1,16 @@
-"""A few seconds of :mod:`wire_fuzz` for each seed, both directions; in CI a minute altogether. ``ZC_FUZZ_SECONDS`` is another total."""
+"""A second of :mod:`wire_fuzz` for each seed, both directions; a minute altogether in the long form."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
+from long_form import LONG
 from wire_fuzz import fuzz
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-IN_CI = os.environ.get('ZC_RIG') == 'required' or bool(os.environ.get('CI'))
 SEEDS = range(1, 6)
-SECONDS = float(os.environ.get('ZC_FUZZ_SECONDS') or (60 if IN_CI else 5)) / len(SEEDS)
+SECONDS = (60.0 if LONG else 5.0) / len(SEEDS)
 
 
 @pytest.mark.parametrize('seed', SEEDS)

@@ -1,7 +1,7 @@
 """Rung 2 between processes: the same memory, and what is left when one of them is killed or stopped.
 
-``ZC_KILLS=200`` runs the long form, of 200 killed consumers and 50 killed producers, in which the slowest has to be quick enough, not
-only the median; figures are printed with ``-s``.
+The long form kills 200 consumers and 50 producers, and there the slowest has to be quick enough, not only the median. Figures are
+printed with ``-s``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from long_form import LONG
 from memory_link import PATIENCE_S, PUBLISHER, all_free, line, make_frame, make_layout, make_pool, publish, start, wait_for
 
 from zc_perception.frame import Frame
@@ -30,9 +31,7 @@ from zc_perception.memory.fence import DeadlineFence
 from zc_perception.memory.pool import BufferPool
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-CONSUMER_KILLS = int(os.environ.get('ZC_KILLS', '40'))
-PRODUCER_KILLS = max(10, CONSUMER_KILLS // 4)
-LONG_FORM = CONSUMER_KILLS >= 200
+CONSUMER_KILLS, PRODUCER_KILLS = (200, 50) if LONG else (20, 5)
 
 
 class Forker:
@@ -81,7 +80,7 @@ def consumers(server: SharedMemoryServer, name: str) -> list[str]:
 def check_times(what: str, taken_s: list[float], most_s: float) -> None:
     """A busy machine may be late once; who wants the figure runs the long form on one that isn't."""
     taken_s.sort()
-    assert taken_s[-1 if LONG_FORM else len(taken_s) // 2] < most_s, what
+    assert taken_s[-1 if LONG else len(taken_s) // 2] < most_s, what
     print(f'\n{what}: {1e3 * taken_s[len(taken_s) // 2]:.1f} ms (median), {1e3 * taken_s[-1]:.1f} ms (worst)')
 
 

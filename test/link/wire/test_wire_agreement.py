@@ -1,11 +1,10 @@
 """Two consumers that share no code, the package's and the C one, meet the same altered conversations: both see a broken rule, or neither.
 
-``ZC_WIRE_SEEDS=100`` runs as many seeds, of 60 conversations each, instead of a few.
+A few seeds of 60 conversations each; a hundred in the long form.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import select
 import socket
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import wire_spec as spec
+from long_form import LONG
 from wire_builder import build_consumer
 from wire_process import ENDED, FRAMES_READ, REFUSED, RULE_BROKEN, ConsumerProcess
 from wire_spec import Image, Slot
@@ -28,7 +28,7 @@ from zc_perception.link.shared_memory.requirements import Requirements
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 PATIENCE_S = 60.0
 CONVERSATIONS = 60
-SEEDS = range(int(os.environ.get('ZC_WIRE_SEEDS', '4')))
+SEEDS = range(100 if LONG else 4)
 FORMATS = ((spec.NV12, 0), (spec.NV12, spec.INVALID), (spec.fourcc('NV21'), 0), (spec.P010, 0), (spec.YUYV, 0), (spec.R8, 0))
 INTERESTING = (0, 1, 2, 3, 4, 5, 7, 8, 63, 64, 65, 255, 256, 65535, 65536, 1 << 31, (1 << 32) - 1, 1 << 63, (1 << 64) - 1, spec.INVALID)
 Message = tuple[bytes, list[int]]
