@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from verify.doctor.breakages import BROKEN, Expected, capture, inference
 from verify.doctor.vehicle import Vehicle
@@ -163,6 +163,7 @@ NAMES = [field.name for kind in (CameraNeed, InferenceNeed) for field in fields(
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=8))
+@example(values={'accelerator_device': '/dev/video0'})
 def test_no_parameter_file_makes_a_check_stumble(values: dict[str, object], vehicle: Vehicle) -> None:
     vehicle.yaml = {'/**': values}
     assert [r for r in vehicle.examine() if r.finding.found.startswith('could not be checked')] == []
