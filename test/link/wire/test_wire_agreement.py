@@ -5,6 +5,7 @@ A few seeds of 60 conversations each; a hundred in the long form.
 
 from __future__ import annotations
 
+import os
 import random
 import select
 import socket
