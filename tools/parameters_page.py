@@ -14,7 +14,7 @@ from pathlib import Path
 from zc_perception.nodes.parameter_schema import NODES, OPEN_ENDED
 from zc_perception.nodes.parameters import ParameterSpec
 
-MARK = '<!-- tables: written by tools/parameters_page.py from the declarations, do not edit below this line -->'
+MARK = '<!-- tables: written by tools/parameters_page.py, do not edit below this line -->'
 _STARTED_BY = {
     'capture': 'programs `capture_node` and `perception`, component `zc_perception::CaptureNode`',
     'inference': 'programs `inference_node` and `perception`, component `zc_perception::InferenceNode`',

@@ -1,0 +1,185 @@
+"""The pages of docs/ and their neighbours: how long they may be, where their links lead, and that what they name is there."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_console_scripts import SCRIPTS, run
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / 'docs'
+PAGES = [path for path in (*ROOT.glob('*.md'), *DOCS.glob('*.md')) if path.name != 'CHANGELOG.md']
+FOLDERS = ('.github', 'docs', 'examples', 'test', 'tools', 'zc_perception')
+# A link is another page under its old name.
+MARKDOWN = [path for folder in FOLDERS for path in (ROOT / folder).rglob('*.md') if not path.is_symlink()] + [*ROOT.glob('*.md')]
+MOST_LINES, README_LINES, README_BYTES, COLUMNS = 400, 250, 16 * 1024, 100
+
+LINK = re.compile(r'!?\[[^\]]*\]\(([^)\s]+)\)|<(?:img|a)\b[^>]*\b(?:src|href)="([^"]+)"')
+TOOLS = {'colcon', 'mypy', 'pip', 'pytest', 'python', 'python3', 'ruff'}
+TARGET = re.compile(r'(?:^|&& |; )make (?:[A-Z]+=\S+ |-C \S+ )*([a-z][\w-]*)')
+PROGRAM = re.compile(r'(?:^|[ /])(?:\.venv/bin/|ros2 run zc_perception )([\w.]+)|^(?:sudo )?(zc_(?!perception)\w+)')
+OPTION = re.compile(r'(?<=\s)--[a-z][\w-]*')
+LAUNCH = re.compile(r'ros2 launch zc_perception (\S+)')
+MODULE = re.compile(r'-m (zc_perception[\w.]+)')
+COMPONENT = re.compile(r'\bzc_perception::(\w+)')
+VARIABLE = re.compile(r'\bZC_[A-Z_]+\b')
+PLACE = re.compile(
+    r'(?<![\w/~$}).:@-])((?:zc_perception|test|config|launch|docs|tools|examples|resource|\.github|\.devcontainer|\.ci)/[\w./*-]*)'
+)
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def parts(text: str) -> Iterator[tuple[str, str]]:
+    """Each line with what it is: ``text``, or the language of the fence that it stands in."""
+    fence = ''
+    for line in text.splitlines():
+        if line.lstrip().startswith('```'):
+            fence = '' if fence else line.strip('` ') or 'plain'
+        else:
+            yield fence or 'text', line
+
+
+def prose(text: str) -> str:
+    return '\n'.join(line for kind, line in parts(text) if kind == 'text')
+
+
+def commands(text: str) -> Iterator[str]:
+    """What stands in backticks, and each command of a shell's fence, without comments."""
+    yield from re.findall(r'`([^`\n]+)`', prose(text))
+    shell = '\n'.join(line for kind, line in parts(text) if kind in ('sh', 'bash'))
+    yield from (re.sub(r'\s+#.*', '', line).strip() for line in shell.replace('\\\n', ' ').splitlines() if not line.startswith('#'))
+
+
+def anchors(page: Path) -> set[str]:
+    """Of all headings, as GitHub makes them."""
+    found: dict[str, int] = {}
+    for heading in re.findall(r'^#+ (.+)$', prose(page.read_text(encoding='utf-8')), re.MULTILINE):
+        slug = re.sub(r'[^\w\- ]', '', re.sub(r'\[([^\]]*)\]\([^)]*\)', r'\1', heading).strip().lower()).replace(' ', '-')
+        found[slug] = found.get(slug, -1) + 1
+        if found[slug]:
+            found[f'{slug}-{found[slug]}'] = 0
+    return set(found)
+
+
+def broken_links(page: Path, text: str) -> Iterator[str]:
+    for target in (one or other for one, other in LINK.findall(re.sub(r'`[^`\n]*`', '', prose(text)))):
+        if re.match(r'[a-z]+:', target):
+            continue
+        path, _, anchor = target.partition('#')
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or ROOT not in file.parents:
+            yield f'{target}: there is no such file'
+        elif anchor and anchor not in anchors(file):
+            yield f'{target}: there is no such heading'
+
+
+@functools.cache
+def targets() -> set[str]:
+    return set(re.findall(r'^([a-z][\w-]*):', (ROOT / 'Makefile').read_text(encoding='utf-8'), re.MULTILINE))
+
+
+@functools.cache
+def code() -> str:
+    """Where variables and components are named."""
+    files = [ROOT / 'setup.py', ROOT / '.ci' / 'run', *(ROOT / 'config').rglob('*')]
+    files += [path for folder in ('zc_perception', 'test') for path in (ROOT / folder).rglob('*.py') if path != Path(__file__)]
+    return '\n'.join(path.read_text(encoding='utf-8') for path in files if path.is_file())
+
+
+@functools.cache
+def help_of(program: str, command: str) -> str:
+    """What the program says of itself, or of one of its commands."""
+    return run(program, *([command] if command else []), '--help', missing=('nothing',)).stdout
+
+
+def unknown_options(program: str, command: str) -> Iterator[str]:
+    own = re.split(r' -- | --ros-args', command.split(program, 1)[1])[0]
+    first = own.split()[0] if own.split() else ''
+    known = help_of(program, first if program == 'zc_bench' and re.fullmatch(r'[a-z]+', first) else '')
+    yield from (f'{command}: {program} has no option {option}' for option in OPTION.findall(own) if option not in known)
+
+
+def wrong_names(text: str) -> Iterator[str]:
+    """Targets, programs, options, files, modules and variables that the page names and nobody has."""
+    for command in commands(text):
+        yield from (f'{command}: there is no target {target}' for target in TARGET.findall(command) if target not in targets())
+        for program in (one or other for one, other in PROGRAM.findall(command)):
+            if program in SCRIPTS:
+                yield from unknown_options(program, command)
+            elif program not in TOOLS and not program.isupper():
+                yield f'{command}: there is no program {program}'
+        for place in (place.rstrip('.') for place in PLACE.findall(command)):
+            if 'NAME' not in place and not any(ROOT.glob(place.rstrip('/'))):
+                yield f'{command}: there is no {place}'
+        for module in MODULE.findall(command):
+            if not any((ROOT / module.replace('.', '/')).parent.glob(f'{module.rpartition(".")[2]}*')):
+                yield f'{command}: there is no module {module}'
+        for file in LAUNCH.findall(command):
+            if file != 'FILE' and not (ROOT / 'launch' / file).is_file():
+                yield f'{command}: there is no launch file {file}'
+        for word in (*COMPONENT.findall(command), *VARIABLE.findall(command)):
+            if not re.search(rf'\b{word}\b', code()):
+                yield f'{command}: nothing in the code is called {word}'
+
+
+@pytest.mark.parametrize('page', PAGES, ids=name)
+def test_a_page_is_short(page: Path) -> None:
+    text, most = page.read_text(encoding='utf-8'), README_LINES if page.name == 'README.md' else MOST_LINES
+    assert len(text.splitlines()) <= most
+    assert page.name != 'README.md' or len(text.encode()) <= README_BYTES
+
+
+@pytest.mark.parametrize('page', MARKDOWN, ids=name)
+def test_lines_are_wrapped(page: Path) -> None:
+    """But for rows of tables and lines with a link."""
+    lines = enumerate(page.read_text(encoding='utf-8').splitlines(), 1)
+    assert [number for number, line in lines if len(line) > COLUMNS and not line.startswith('|') and '](' not in line] == []
+
+
+@pytest.mark.parametrize('page', MARKDOWN, ids=name)
+def test_links_lead_somewhere(page: Path) -> None:
+    assert list(broken_links(page, page.read_text(encoding='utf-8'))) == []
+
+
+@pytest.mark.parametrize('page', PAGES, ids=name)
+def test_what_a_page_names_is_there(page: Path) -> None:
+    assert list(wrong_names(page.read_text(encoding='utf-8'))) == []
+
+
+@pytest.mark.parametrize('listing', [DOCS / 'index.md', ROOT / 'mkdocs.yml'], ids=name)
+def test_every_page_is_listed(listing: Path) -> None:
+    listed = set(re.findall(r'\b(\w+\.md)\b', listing.read_text(encoding='utf-8')))
+    assert {page.name for page in DOCS.glob('*.md')} - {'index.md'} <= listed
+
+
+def test_there_are_pages_and_they_name_things() -> None:
+    named = [command for page in PAGES for command in commands(page.read_text(encoding='utf-8'))]
+    assert len(PAGES) > 20 and len(named) > 1000
+    for pattern in (TARGET, PROGRAM, LAUNCH, COMPONENT, VARIABLE, PLACE, MODULE):
+        assert any(pattern.search(command) for command in named), pattern.pattern
+
+
+@pytest.mark.parametrize(('text', 'problem'), [
+    ('`make tset`', 'no target tset'), ('```sh\nmake demo && make tset  # make x\n```', 'no target tset'),
+    ('`zc_verfy --quiet`', 'no program zc_verfy'), ('`.venv/bin/zc_demos`', 'no program zc_demos'),
+    ('```sh\nsudo zc_verify \\\n  --secnds 10\n```', 'no option --secnds'), ('`zc_bench link --cameras 2`', 'no option --cameras'),
+    ('`ros2 run zc_perception zc_docter`', 'no program zc_docter'), ('see `test/memory/test_pol.py`', 'no test/memory/test_pol.py'),
+    ('`.venv/bin/python -m zc_perception.nodes.schemata`', 'no module zc_perception.nodes.schemata'),
+    ('`ros2 launch zc_perception perceptions.launch.py`', 'no launch file perceptions.launch.py'),
+    ('`zc_perception::CamNode`', 'nothing in the code is called CamNode'), ('`ZC_RUNTIME_FOLDER`', 'nothing in the code is called ZC_RU'),
+])  # fmt: skip
+def test_a_wrong_name_is_found(text: str, problem: str) -> None:
+    (found,) = wrong_names(text)
+    assert problem in found
+
+
+@pytest.mark.parametrize('target', ['nowhere.md', '../zc_perception/nowhere.py', 'wire.md#nowhere', '../../elsewhere.md'])
+def test_a_broken_link_is_found(target: str) -> None:
+    assert len(list(broken_links(DOCS / 'index.md', f'see [it]({target}) and [the page](wire.md#transport)'))) == 1
