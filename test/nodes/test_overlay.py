@@ -195,6 +195,33 @@ def test_pictures_are_drawn_only_while_subscribed_and_carry_the_frames_header(fr
         opened.try_shutdown()
 
 
+def test_the_rate_is_in_the_picture_as_soon_as_it_is_known_and_not_before(free_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    captions: list[str] = []
+    paint = Painter.paint
+
+    def noted(self: Painter, picture: object, boxes: object, scale: object, caption: str) -> None:
+        captions.append(caption)
+        paint(self, picture, boxes, scale, caption)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Painter, 'paint', noted)
+    with camera_and_overlay(free_domain) as (_, overlay, viewer, stamps):
+
+        def shown_again() -> bool:
+            if stamps:
+                detect(viewer, stamps[-1])
+            return any('Hz' in caption for caption in captions)
+
+        for _ in range(2):
+            subscription = viewer.look('raw')
+            viewer.until(shown_again, 'a rate')
+            first, rate = captions[0], captions[-1].rpartition('objects')[2].split()
+            assert first.endswith('objects') and rate[1] == 'Hz' and 2 < float(rate[0]) < 40, captions
+            viewer.node.destroy_subscription(subscription)
+            viewer.until(lambda: not draws(), 'the end of the thread')
+            captions.clear()
+        assert overlay.failed == 0
+
+
 def test_jpeg_is_made_while_somebody_looks_at_it_and_shows_the_same(free_domain: int) -> None:
     with camera_and_overlay(free_domain, jpeg_quality=95) as (_, overlay, viewer, stamps):
         jpegs = viewer.look('jpeg')

@@ -100,7 +100,7 @@ class OverlayNode(PerceptionNode):
         self._jpeg = CompressedImage(format='bgr8; jpeg compressed bgr8')
         self._picture: NDArray[np.uint8] = np.empty((0, 0, 3), np.uint8)
         self._painter = Painter(0)
-        self._pace = 0.0
+        self._pace: float | None = None
         self._thread: threading.Thread | None = None
         self._stop_drawing = threading.Event()
         self._wake: OwnedFd | None = None
@@ -208,6 +208,8 @@ class OverlayNode(PerceptionNode):
         detections: deque[Detection2DArray],
     ) -> None:
         _be_nice()
+        self._rate.forget()  # a pause in which nobody looked is no low rate
+        self._pace = None
         try:
             kept = 0
             while not stop.is_set():
@@ -286,7 +288,8 @@ class OverlayNode(PerceptionNode):
         age_ms = (began_ns - reduced.captured_ns) / 1e6
         age = f'{age_ms:.0f} ms  ' if 0 <= age_ms < _MOST_AGE_MS else ''
         (self._pace,) = self._rate.see(self.drawn) or (self._pace,)
-        self._painter.paint(self._picture, boxes, reduced.scale, f'{age}{len(boxes)} objects  {self._pace:.1f} Hz')
+        rate = '' if self._pace is None else f'  {self._pace:.1f} Hz'
+        self._painter.paint(self._picture, boxes, reduced.scale, f'{age}{len(boxes)} objects{rate}')
         if subscription_count(self._publisher):
             self._message.header = message.header
             publish(self._publisher, self._message)
@@ -350,7 +353,7 @@ class OverlayNode(PerceptionNode):
         times = self._draw_times.percentiles()
         return {
             'drawn': self.drawn,
-            'rate': f'{self._pace:.2f}',
+            'rate': '' if self._pace is None else f'{self._pace:.2f}',
             'skipped_newest_wins': self.skipped,
             'without_frame': self.unmatched,
             'failed': self.failed,
