@@ -266,7 +266,7 @@ def test_a_signal_ends_it_with_components_and_a_load_under_way(number: int, star
 @pytest.mark.parametrize(
     ('arguments', 'text'),
     [
-        (['--isolated'], 'unrecognized arguments: --isolated; see --help'),
+        (['--isolated'], "argument '--isolated' is unknown; set parameters by --ros-args"),
         (['--ros-args', '-p', 'thread_num:=0'], "parameter 'thread_num' is 0; it must be an integer from 1 to 64"),
         (['--ros-args', '-r', 'nonsense'], 'ROS arguments: '),
     ],

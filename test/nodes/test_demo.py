@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
 import pytest
-from nodes.programs import BIN, environment
+from nodes.programs import BIN, Program, environment
 
 from zc_perception.observe.metrics import StageLatencies
 
@@ -41,14 +45,67 @@ def test_a_bounded_run_writes_summary_and_picture(tmp_path: Path, free_domain: i
 @pytest.mark.parametrize(
     ('args', 'message'),
     [
-        (['--frames', '0'], 'must be at least 1'),
-        (['--duration', '-1'], 'must be a positive number'),
-        (['--camera', 'replay'], "parameter 'video' is empty"),
+        (['--frames', '0'], '--frames is 0; it must be at least 1'),
+        (['--duration', '-1'], '--duration is -1; it must be a positive number'),
+        (['--camera', 'replay'], '--camera replay needs a recording; add --video FILE'),
+        (['--video', 'drive.mp4'], '--video has no effect with --camera synthetic; add --camera replay'),
+        (['--keep-all'], '--keep-all has no effect with --camera synthetic; add --camera replay'),
+        (['--camera', 'replay', '--video', 'drive.mp4', '--seed', '0'], '--seed has no effect with --camera replay; leave it out'),
         (['--model', 'nothing'], "model 'nothing' is not known"),
         (['--width', '99999'], "'width' is 99999"),
     ],
 )
-def test_bad_options_are_refused(args: list[str], message: str, free_domain: int) -> None:
-    done = _demo(args, free_domain)
+def test_bad_options_are_refused_in_one_line(args: list[str], message: str, tmp_path: Path, free_domain: int) -> None:
+    done = _demo([*args, '--out', str(tmp_path)], free_domain)
     assert done.returncode == 2
-    assert message in done.stderr and 'Traceback' not in done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith('zc_demo: error: ') and message in line and done.stdout == ''
+
+
+def _in_place_of_a_folder(place: Path) -> Path:
+    place.write_text('', encoding='ascii')
+    return place
+
+
+def _below_a_file(place: Path) -> Path:
+    return _in_place_of_a_folder(place) / 'folder'
+
+
+def _with_a_folder_in_place_of_the_summary(place: Path) -> Path:
+    (place / 'summary.json').mkdir(parents=True)
+    return place
+
+
+def _without_rights(place: Path) -> Path:
+    if os.geteuid() == 0:
+        return Path('/proc/zc_demo')  # where root can't make a folder either
+    place.mkdir(mode=0o500)
+    return place
+
+
+@pytest.mark.parametrize('kind', [_in_place_of_a_folder, _below_a_file, _with_a_folder_in_place_of_the_summary, _without_rights])
+def test_a_folder_that_can_not_be_written_is_told_before_anything_runs(
+    kind: Callable[[Path], Path], tmp_path: Path, free_domain: int
+) -> None:
+    out = kind(tmp_path / 'out')
+    done = _demo(['--out', str(out)], free_domain)
+    assert done.returncode == 2 and done.stdout == ''
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"zc_demo: error: --out '{out}' ") and line.endswith('name another folder')
+
+
+@pytest.mark.parametrize('older', [False, True])
+def test_an_early_end_says_that_there_is_no_picture(older: bool, tmp_path: Path, free_domain: int) -> None:
+    if older:
+        (tmp_path / 'detections.png').write_bytes(b'of another run')
+    with Program('zc_demo', '--duration', '600', '--framerate', '15', '--out', str(tmp_path), domain=free_domain).start() as running:
+        deadline = time.monotonic() + 60
+        while not any(re.match(r' *[0-9.]+ s +[1-9][0-9]* frames', line) for line in list(running.lines)):
+            assert time.monotonic() < deadline and running.process.poll() is None, running.output
+            time.sleep(0.05)
+        assert running.interrupt(20) == 0, running.output
+    assert json.loads((tmp_path / 'summary.json').read_text())['frames'] > 0
+    (told,) = (line for line in running.lines if line.startswith('wrote'))
+    assert told.startswith(f'wrote {tmp_path}/summary.json, no detections.png: it is taken in the second half of the run')
+    assert ('earlier run' in told) is older
+    assert (tmp_path / 'detections.png').exists() is older

@@ -11,6 +11,12 @@ import pytest
 from nodes.fault_kit import Stalls
 from nodes.programs import BIN, PERCEPTION_READY, PlainSubscriber, Program, environment, parameters
 
+from zc_perception.nodes import command_lines
+from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.inference import InferenceNode
+from zc_perception.nodes.overlay import OverlayNode
+from zc_perception.nodes.recorder import RecorderNode
+
 MODEL_WITH_BAD_KEY = 'name: x\nfile: model.onnx\nhead: yolov8\nclasses: [a]\nscore_treshold: 0.5\n'
 NOT_A_MODEL = 'name: x\nfile: weights.onnx\nhead: yolov8\nclasses: [a]\ninput: {width: 64, height: 64}\n'
 WRONG = {
@@ -111,11 +117,25 @@ def test_other_wrong_arguments_too(program: str, args: list[str], message: str, 
     _assert_one_clear_line(_refused(program, args, free_domain), message)
 
 
-@pytest.mark.parametrize('program', ['capture_node', 'inference_node', 'overlay_node', 'zc_record', 'perception'])
-def test_help_is_there_and_no_error(program: str, free_domain: int) -> None:
-    done = _refused(program, ['--help'], free_domain)
-    assert done.returncode == 0 and done.stderr == '' and done.stdout.startswith(f'usage: {program} [-h]')
-    assert 'Parameters: --ros-args -p NAME:=VALUE or --params-file FILE.' in done.stdout
+NODES = {'capture': CaptureNode, 'inference': InferenceNode, 'overlay': OverlayNode, 'recorder': RecorderNode}
+
+
+@pytest.mark.parametrize(
+    ('program', 'node'),
+    [
+        ('capture_node', 'capture'),
+        ('inference_node', 'inference'),
+        ('overlay_node', 'overlay'),
+        ('zc_record', 'recorder'),
+        ('perception', ''),
+    ],
+)
+def test_the_parameters_that_help_names_are_there(program: str, node: str) -> None:
+    named = getattr(command_lines, program)().parameters
+    assert len(named) >= 2
+    for name in named:
+        owner, _, parameter = name.rpartition(':')
+        assert parameter in {spec.name for spec in NODES[owner or node].SPECS}
 
 
 def test_a_key_for_nodes_of_any_name_is_a_warning_and_one_for_ours_the_end(tmp_path: Path, free_domain: int) -> None:

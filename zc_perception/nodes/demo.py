@@ -1,306 +1,110 @@
-"""``zc_demo``: runs the whole graph for a while, watches its topics as a plain subscriber would, and writes what it saw."""
+"""``zc_demo``: its options, and what can be known to go wrong before it starts. :mod:`~zc_perception.nodes.demo_run` is what it does."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import math
 import os
-import sys
-import threading
-import time
-from collections import OrderedDict
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import cv2
-import numpy as np
-import rclpy
-from numpy.typing import NDArray
-from rclpy.node import Node
-from rclpy.qos import QoSProfile
-from sensor_msgs.msg import Image
-from vision_msgs.msg import Detection2DArray
+from zc_perception.nodes.early_end import end_quietly
 
-from zc_perception.camera.scene import RoadScene
-from zc_perception.camera.synthetic import SyntheticCamera
-from zc_perception.detection.average_precision import box_iou
-from zc_perception.detection.detections import Detections
-from zc_perception.errors import EXIT_USAGE, ZcError, error_line
-from zc_perception.nodes.perception import Overrides, PerceptionGraph
-from zc_perception.nodes.process import EXIT_FAILURE, NodeGroup, StopRequest, ros_context
-from zc_perception.npu.scheduler import InFlight
-from zc_perception.observe.metrics import StageLatencies
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
 
+    from zc_perception.programs import OptionParser
+
+SUMMARY, PICTURE = 'summary.json', 'detections.png'
 DEFAULT_DURATION_S = 10.0
-_PROGRESS_S = 0.5
-_DRAIN_S = 5.0
-_PICTURE_AT = 0.5
-_ENOUGH_BOXES = 5
-_REMEMBERED = 64
-_Stamp = int
-
-
-def parse_arguments(args: Sequence[str] | None) -> argparse.Namespace:
-    """Command line of ``zc_demo``."""
-    parser = argparse.ArgumentParser(
-        prog='zc_demo', description='Camera, link, accelerator and detections, end to end on real ROS 2 topics.'
-    )
-    parser.add_argument('--duration', type=float, help='seconds to run; default 10, with --keep-all until the recording ends')
-    parser.add_argument('--frames', type=int, help='stop after so many frames have been detected on')
-    parser.add_argument('--camera', default='synthetic', choices=('synthetic', 'replay'))
-    parser.add_argument('--video', help='replay: the video file')
-    parser.add_argument('--keep-all', action='store_true', help='replay: every frame once, as fast as the detector goes')
-    parser.add_argument('--model', default='road', help="a shipped model (road, hog) or a model.yaml's path")
-    parser.add_argument('--accelerator', default='auto')
-    parser.add_argument('--width', type=int, default=0)
-    parser.add_argument('--height', type=int, default=0)
-    parser.add_argument('--framerate', type=float, default=0.0)
-    parser.add_argument('--seed', type=int, default=0, help='synthetic: which scene')
-    parser.add_argument('--heap', default='auto')
-    parser.add_argument('--out', type=Path, default=Path('build/demo'), help='folder for summary.json and detections.png')
-    options = parser.parse_args(args)
-    if options.frames is not None and options.frames < 1:
-        parser.error(f'argument --frames: {options.frames} must be at least 1')
-    if options.duration is None:
-        unbounded = options.keep_all or options.frames is not None
-        options.duration = math.inf if unbounded else DEFAULT_DURATION_S
-    elif not (math.isfinite(options.duration) and options.duration > 0):
-        parser.error(f'argument --duration: {options.duration:g} must be a positive number of seconds')
-    return options
-
-
-def overrides_from(options: argparse.Namespace) -> Overrides:
-    """The nodes' parameters that the command line sets."""
-    capture = {
-        'camera': options.camera,
-        'width': options.width,
-        'height': options.height,
-        'framerate': options.framerate,
-        'seed': options.seed,
-        'heap': options.heap,
-        'keep_all': options.keep_all,
-    }
-    if options.video is not None:
-        capture['video'] = options.video
-    return {
-        'capture': capture,
-        'inference': {'model': options.model, 'accelerator': options.accelerator, 'keep_all': options.keep_all},
-    }
-
-
-def _stamp_of(message: Detection2DArray | Image) -> _Stamp:
-    return int(message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec)
-
-
-class Truth:
-    """Remembers what was detected on which frame, and compares it with the scene's truth."""
-
-    def __init__(self, scene: RoadScene | None) -> None:
-        self._scene = scene
-        self._recent: OrderedDict[_Stamp, tuple[int, Detections]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def observe(self, entry: InFlight, found: Detections) -> None:
-        """Called for each frame that was detected on."""
-        data = entry.frame.data
-        with self._lock:
-            self._recent[data.header.stamp_ns] = data.sequence, found
-            while len(self._recent) > _REMEMBERED:
-                self._recent.popitem(last=False)
-
-    def boxes_iou_min(self, stamp: _Stamp) -> float | None:
-        """The smallest IoU between a box of that frame and the true object of its class that it fits best; ``None`` without truth."""
-        with self._lock:
-            entry = self._recent.get(stamp)
-        if self._scene is None or entry is None or not len(entry[1]):
-            return None
-        sequence, found = entry
-        smallest = 1.0
-        for box, index in zip(found.boxes, found.classes, strict=True):
-            same = [o for o in self._scene.truth(sequence) if o.class_index == index]
-            corners = np.array([[o.x, o.y, o.x + o.width, o.y + o.height] for o in same], np.float64).reshape(-1, 4)
-            best = box_iou(box[None].astype(np.float64), corners).max() if len(same) else 0.0
-            smallest = min(smallest, float(best))
-        return round(smallest, 4)
-
-
-class Watcher(Node):
-    """A plain subscriber: knows only standard messages.
-
-    Of the annotated pictures it keeps the one on which the detector was surest: at least :data:`_ENOUGH_BOXES` boxes if there is such a
-    picture, then the highest of their lowest scores. The truth has no say in it.
-    """
-
-    def __init__(self, context: rclpy.Context, truth: Truth) -> None:
-        super().__init__('zc_demo', context=context)
-        self.arrays = 0
-        self.picture: NDArray[np.uint8] | None = None
-        self.boxes_iou_min: float | None = None
-        self._truth = truth
-        self._best = (-1, 0.0)
-        self._ratings: OrderedDict[_Stamp, tuple[int, float]] = OrderedDict()
-        self._image_subscription: Any = None
-        self.create_subscription(Detection2DArray, 'detections', self._on_detections, QoSProfile(depth=50))
-
-    def _on_detections(self, message: Detection2DArray) -> None:
-        self.arrays += 1
-        scores = [d.results[0].hypothesis.score for d in message.detections]
-        self._ratings[_stamp_of(message)] = min(len(scores), _ENOUGH_BOXES), min(scores, default=0.0)
-        while len(self._ratings) > _REMEMBERED:
-            self._ratings.popitem(last=False)
-
-    def want_picture(self) -> None:
-        """Subscribe to the annotated picture, which is drawn only from then on."""
-        if self._image_subscription is None:
-            self._image_subscription = self.create_subscription(Image, 'detections/image', self._on_image, QoSProfile(depth=1))
-
-    def _on_image(self, message: Image) -> None:
-        stamp = _stamp_of(message)
-        rating = self._ratings.get(stamp, (0, 0.0))
-        if rating > self._best:
-            self._best = rating
-            self.picture = np.frombuffer(message.data, np.uint8).reshape(message.height, message.width, 3).copy()
-            self.boxes_iou_min = self._truth.boxes_iou_min(stamp)
-
-
-def latencies_of(graph: PerceptionGraph) -> dict[str, dict[str, float]]:
-    """Milliseconds by stage, of both nodes."""
-    found: dict[str, dict[str, float]] = {}
-    for latencies in (graph.capture.latencies, graph.inference.latencies):
-        for stage, percentiles in latencies.summary().items():
-            found[stage] = {'p50': round(percentiles.p50, 3), 'p99': round(percentiles.p99, 3)}
-    return {stage: found[stage] for stage in StageLatencies.STAGES if stage in found}
-
-
-def summarise(graph: PerceptionGraph, watcher: Watcher, elapsed_s: float) -> dict[str, Any]:
-    """The content of ``summary.json``; its keys are pinned."""
-    camera = graph.capture.camera.statistics()
-    link = graph.inference.subscription.statistics()
-    processed = graph.inference.processed
-    return {
-        'frames': processed,
-        'detections': graph.inference.detected,
-        'dropped': camera.dropped + link.dropped + graph.inference.failed,
-        'fps': round(processed / elapsed_s, 2) if elapsed_s > 0 else 0.0,
-        'rung': link.rung,
-        'heap': graph.capture.camera.heap_name,
-        'accelerator': graph.inference.accelerator.capabilities().name,
-        'latency_ms': latencies_of(graph),
-        'pixel_copies_per_frame': {
-            reason: round(entry.count / max(1, camera.captured), 3) for reason, entry in sorted(graph.ledger.entries().items())
-        },
-        'boxes_iou_min': watcher.boxes_iou_min,
-        'captured': camera.captured,
-        'received_by_plain_subscriber': watcher.arrays,
-        'model': graph.inference.manifest.name,
-        'camera': graph.capture.camera.device,
-        'size': [graph.capture.camera.width, graph.capture.camera.height],
-        'seconds': round(elapsed_s, 3),
-    }
-
-
-class Progress:
-    """A live line: rewritten in place on a terminal, a new line every other second elsewhere."""
-
-    def __init__(self) -> None:
-        self._live = sys.stdout.isatty()
-        self._last = 0.0
-
-    def show(self, text: str) -> None:
-        """Show *text* if it is time to."""
-        now = time.monotonic()
-        if now - self._last >= (_PROGRESS_S if self._live else 4 * _PROGRESS_S):
-            self._last = now
-            print(f'\r\x1b[K{text}' if self._live else text, end='' if self._live else '\n', flush=True)
-
-    def end(self) -> None:
-        """Leave the live line."""
-        if self._live:
-            print()
-
-
-def _run(options: argparse.Namespace, graph: PerceptionGraph, watcher: Watcher, group: NodeGroup, stop: StopRequest) -> float:
-    """Run until the end, a signal, or the limit; the seconds from the first to the last frame."""
-    progress = Progress()
-    started = time.monotonic()
-    first = last = 0.0
-    seen = 0
-    while not stop.wait(0.02) and group.failure is None:
-        now, processed = time.monotonic(), graph.inference.processed
-        if processed > seen:
-            first, last, seen = first or now, now, processed
-        fraction = max((now - started) / options.duration, processed / options.frames if options.frames else 0.0)
-        if fraction >= _PICTURE_AT or graph.capture.finished or graph.capture.parameters['keep_all']:
-            watcher.want_picture()
-        progress.show(
-            f'{now - started:5.1f} s  {processed:5d} frames  {graph.inference.detected:6d} detections  '
-            f'{graph.inference.subscription.statistics().rung}'
-        )
-        if fraction >= 1.0 or graph.drained:
-            break
-    # What was published last is still on its way to the plain subscriber.
-    deadline = time.monotonic() + _DRAIN_S
-    while time.monotonic() < deadline and not stop.wait(0.02):
-        ended = graph.capture.finished
-        if (watcher.picture is not None or ended) and (watcher.arrays >= graph.inference.processed or not ended):
-            break
-        watcher.want_picture()
-    progress.end()
-    return last - first
-
-
-def _write(options: argparse.Namespace, summary: dict[str, Any], watcher: Watcher) -> None:
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / 'summary.json').write_text(json.dumps(summary, indent=2) + '\n', encoding='utf-8')
-    if watcher.picture is not None:
-        cv2.imwrite(str(options.out / 'detections.png'), watcher.picture)
-
-
-def _print_summary(summary: dict[str, Any], out: Path) -> None:
-    print(
-        f'{summary["frames"]} frames of {summary["camera"]} in {summary["seconds"]} s ({summary["fps"]} per second), '
-        f'{summary["detections"]} detections, {summary["dropped"]} dropped'
-    )
-    print(f'link {summary["rung"]}, buffers from {summary["heap"]}, accelerator {summary["accelerator"]}, model {summary["model"]}')
-    print('passes over pixels per frame: ' + ', '.join(f'{k} {v:g}' for k, v in summary['pixel_copies_per_frame'].items()))
-    for stage, values in summary['latency_ms'].items():
-        print(f'  {stage:<11} p50 {values["p50"]:8.3f} ms   p99 {values["p99"]:8.3f} ms')
-    if summary['boxes_iou_min'] is not None:
-        print(f'smallest IoU of a box in the picture with its true object: {summary["boxes_iou_min"]}')
-    print(f'wrote {out}/summary.json and {out}/detections.png')
+_REPLAY_ONLY = ('video', 'keep_all')
+_SYNTHETIC_ONLY = ('seed',)
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Entry point; 0 after a whole run or a signal."""
-    options = parse_arguments(args)
-    # A demo on a laptop has no business on the network, unless its user says so.
-    os.environ.setdefault('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
-    with StopRequest() as stop:
-        try:
-            with ros_context([]) as context:
-                graph = PerceptionGraph(context, overrides_from(options))
-                camera = graph.capture.camera
-                synthetic = isinstance(camera, SyntheticCamera)
-                truth = Truth(RoadScene(camera.width, camera.height, options.seed) if synthetic else None)
-                graph.inference.observers.append(truth.observe)
-                watcher = Watcher(context, truth)
-                with NodeGroup(context, graph.nodes, stop.set) as group:
-                    group.add_node(watcher)
-                    group.start()
-                    elapsed = _run(options, graph, watcher, group, stop)
-                    summary = summarise(graph, watcher, elapsed)
-                watcher.destroy_node()
-                if group.failure is not None:
-                    print(group.failure, file=sys.stderr)
-                    return EXIT_FAILURE
-        except ZcError as error:
-            print(error_line('zc_demo', error), file=sys.stderr)
-            return EXIT_USAGE
-        _write(options, summary, watcher)
-        _print_summary(summary, options.out)
-        if not summary['frames']:
-            print('zc_demo: error: no frame was detected on', file=sys.stderr)
-            return EXIT_FAILURE
-        return 0
+    end_quietly()
+    from zc_perception.programs import start
+
+    def run(options: argparse.Namespace) -> int:
+        check(options)
+        check_folder(options.out)
+        from zc_perception.nodes import demo_run
+
+        return demo_run.run(options)
+
+    return start(_parser(), run, args)
+
+
+def _parser() -> OptionParser:
+    from pathlib import Path
+
+    from zc_perception.programs import OptionParser
+
+    parser = OptionParser(
+        'zc_demo',
+        f'Runs camera, link, accelerator and detections in one process on real ROS 2 topics, and writes {SUMMARY} and {PICTURE}.',
+        ['zc_demo', 'zc_demo --duration 5 --out build/demo', 'zc_demo --camera replay --video drive.mp4 --keep-all'],
+    )
+    first, more = parser.main, parser.more
+    first.add_argument('--duration', type=float, metavar='S', help='seconds to run; default 10, with --keep-all until the recording ends')
+    first.add_argument(
+        '--camera', default='synthetic', choices=('synthetic', 'replay'), help='a drawn road scene (default), or a recording'
+    )
+    first.add_argument('--video', metavar='FILE', help='replay: the recording')
+    first.add_argument('--model', default='road', help="a shipped model (road, hog) or a model.yaml's path; default road")
+    first.add_argument('--accelerator', default='auto', help='auto (default), axl, axruntime or cpu')
+    first.add_argument(
+        '--out', type=Path, default=Path('build/demo'), metavar='FOLDER', help=f'for {SUMMARY} and {PICTURE}; default build/demo'
+    )
+    more.add_argument('--frames', type=int, metavar='N', help='stop after so many frames have been detected on')
+    more.add_argument('--keep-all', action='store_true', help='replay: every frame once, as fast as the detector goes')
+    more.add_argument('--width', type=int, default=0, metavar='PX', help="of the picture; default: the camera's own")
+    more.add_argument('--height', type=int, default=0, metavar='PX', help="of the picture; default: the camera's own")
+    more.add_argument('--framerate', type=float, default=0.0, metavar='HZ', help="default: the camera's own")
+    more.add_argument('--seed', type=int, metavar='N', help='synthetic: which scene; default 0')
+    more.add_argument('--heap', default='auto', help='where the buffers come from; default auto')
+    return parser
+
+
+def check(options: argparse.Namespace) -> None:
+    """Refuse what can't be meant, and fill in what depends on other options.
+
+    :raises ConfigError: an option can't be used, or has no effect.
+    """
+    import math
+
+    from zc_perception.errors import ConfigError
+
+    if options.frames is not None and options.frames < 1:
+        raise ConfigError(f'--frames is {options.frames}; it must be at least 1')
+    if options.duration is None:
+        unbounded = options.keep_all or options.frames is not None
+        options.duration = math.inf if unbounded else DEFAULT_DURATION_S
+    elif not (math.isfinite(options.duration) and options.duration > 0):
+        raise ConfigError(f'--duration is {options.duration:g}; it must be a positive number of seconds')
+    replay = options.camera == 'replay'
+    for name in _SYNTHETIC_ONLY if replay else _REPLAY_ONLY:
+        if (given := getattr(options, name)) is not None and given is not False:
+            instead = 'leave it out' if replay else 'add --camera replay'
+            raise ConfigError(f'--{name.replace("_", "-")} has no effect with --camera {options.camera}; {instead}')
+    if replay and not options.video:
+        raise ConfigError('--camera replay needs a recording; add --video FILE')
+    options.seed = options.seed or 0
+
+
+def check_folder(folder: Path) -> None:
+    """Make the folder for the results, and make sure that they can be written there.
+
+    :raises ConfigError: they can't.
+    """
+    from zc_perception.errors import ConfigError
+    from zc_perception.observe.whole_file import check_writable
+
+    try:
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise ConfigError(f"--out '{folder}' is not a folder; name another folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (SUMMARY, PICTURE):
+            check_writable(folder / name)
+    except OSError as error:
+        raise ConfigError(f"--out '{folder}' can't be written: {error.strerror}; name another folder") from error

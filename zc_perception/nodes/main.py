@@ -1,43 +1,51 @@
-"""Entry points of the console scripts. They import what they need when a signal can't hurt any more."""
+"""Entry points of the console scripts that run nodes. They import what they need when a signal can't hurt any more."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from zc_perception.nodes.early_end import end_quietly
 from zc_perception.nodes.startup import STARTUP
 
+if TYPE_CHECKING:
+    import argparse
 
-def _begin() -> None:
+
+def _start(name: str) -> int:
+    """Run a program: its options are in :mod:`command_lines`, what it does is in :mod:`programs`, both under its name."""
     end_quietly()
     STARTUP.reached('interpreter')
+    from zc_perception.nodes import command_lines
+    from zc_perception.programs import start
+
+    def run(options: argparse.Namespace) -> int:
+        from zc_perception.nodes import programs
+
+        return int(getattr(programs, name)(options))
+
+    return start(getattr(command_lines, name)(), run)
 
 
 def capture_node() -> int:
     """``capture_node``."""
-    _begin()
-    from zc_perception.nodes import programs
-
-    return programs.capture_node()
+    return _start('capture_node')
 
 
 def inference_node() -> int:
     """``inference_node``."""
-    _begin()
-    from zc_perception.nodes import programs
-
-    return programs.inference_node()
+    return _start('inference_node')
 
 
 def overlay_node() -> int:
     """``overlay_node``."""
-    _begin()
-    from zc_perception.nodes import programs
-
-    return programs.overlay_node()
+    return _start('overlay_node')
 
 
 def perception() -> int:
     """``perception``."""
-    _begin()
-    from zc_perception.nodes import programs
+    return _start('perception')
 
-    return programs.perception()
+
+def zc_record() -> int:
+    """``zc_record``."""
+    return _start('zc_record')

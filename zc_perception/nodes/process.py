@@ -14,14 +14,14 @@ import traceback
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import rclpy
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.utilities import remove_ros_args
 
-from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError, error_line
+from zc_perception.errors import EXIT_USAGE, ZcError, error_line
 from zc_perception.link.rclpy_compat import InvalidHandle, call_soon, init_without_signal_handlers
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.nodes.liveness import Liveness
@@ -34,10 +34,6 @@ from zc_perception.nodes.startup import STARTUP
 
 EXIT_FAILURE = 1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_UNKNOWN_HELP = (
-    'what becomes of a bare -p NAME:=VALUE that no node of this package has: the end (default), or a warning, as for launch files, whose '
-    'SetParameter reaches the programs of all packages'
-)
 _MAX_WAITS_IN_VAIN = 20
 _PAUSE_S = 0.002
 _CALLBACK_ENDS_S = 1.0
@@ -129,7 +125,10 @@ class ExecutorThread:
                 self._on_failure()
 
     def stop(self) -> None:
-        """End it; a callback that runs may finish within :data:`_CALLBACK_ENDS_S`. What a later one raises is no failure: its node is gone."""
+        """End it; a callback that runs may finish within :data:`_CALLBACK_ENDS_S`.
+
+        What it raises after that is no failure: its node is gone.
+        """
         self._ending = True
         if self._thread.is_alive():
             call_soon(self.executor, _nothing)  # a task ends the wait; waking the executor alone would begin the next one
@@ -153,6 +152,7 @@ def ros_context(args: Sequence[str] | None, context: rclpy.Context | None = None
     """
     context = context or rclpy.Context()
     try:
+        remove_ros_args(['', *(args or ())])  # raises for what is wrong with them, where init would write to stderr as well
         init_without_signal_handlers(context, None if args is None else list(args))
     except Exception as error:  # rclpy has several classes of its own for this
         raise explain_ros_arguments(args or (), error) from error
@@ -269,32 +269,6 @@ def serve(stop: StopRequest, liveness: Liveness) -> None:
         manager.stopping()
 
 
-class OptionParser(argparse.ArgumentParser):
-    """A program's own options, beside ROS's; what it can't read is a ConfigError like everything else."""
-
-    def __init__(self, prog: str, description: str = '') -> None:
-        super().__init__(prog=prog, description=description, epilog='Parameters: --ros-args -p NAME:=VALUE or --params-file FILE.')
-
-    def error(self, message: str) -> NoReturn:
-        """See argparse.
-
-        :raises ConfigError: always.
-        """
-        raise ConfigError(f'{message}; see --help')
-
-
-def _options(argv: list[str], parser: OptionParser) -> argparse.Namespace:
-    """:raises ConfigError: an argument that nobody knows."""
-    try:
-        own = remove_ros_args(argv)[1:]
-    except Exception as error:  # rclpy has several classes of its own for this
-        raise explain_ros_arguments(argv, error) from error
-    options, leftover = parser.parse_known_args(own)
-    if leftover:
-        raise ConfigError(f"argument '{leftover[0]}' is unknown; set parameters by --ros-args -p NAME:=VALUE or --params-file FILE")
-    return options
-
-
 def _checked(nodes: Sequence[PerceptionNode], argv: Sequence[str]) -> Sequence[PerceptionNode]:
     """The nodes, if the command line's parameters reach them; else they are taken down."""
     try:
@@ -308,28 +282,20 @@ def _checked(nodes: Sequence[PerceptionNode], argv: Sequence[str]) -> Sequence[P
     return nodes
 
 
-def run_program(
-    program: str,
-    build: Callable[[rclpy.Context, Any], Sequence[PerceptionNode]],
-    args: Sequence[str] | None = None,
-    parser: OptionParser | None = None,
-) -> int:
+def run_program(program: str, build: Callable[[rclpy.Context], Sequence[PerceptionNode]], options: argparse.Namespace) -> int:
     """Run until a signal; the exit code.
 
-    :param build: makes the nodes, from the context and the options that *parser* has read.
-    :param parser: gets ``--unknown-parameters`` as well.
+    :param build: makes the nodes.
+    :param options: ``unknown_parameters`` counts here.
     0 after SIGINT or SIGTERM, :data:`EXIT_USAGE` with one line on stderr for anything the user can mend, 1 for a bug.
     """
-    argv = list(sys.argv if args is None else [program, *args])
-    parser = parser or OptionParser(program)
-    parser.add_argument('--unknown-parameters', choices=('refuse', 'warn'), default='refuse', help=_UNKNOWN_HELP)
+    argv = list(sys.argv)
     STARTUP.reached('imports')
     with StopRequest() as stop:
         try:
-            options = _options(argv, parser)
             with (
                 ros_context(argv[1:], tolerant=options.unknown_parameters == 'warn') as context,
-                NodeGroup(context, _checked(build(context, options), argv), stop.set) as group,
+                NodeGroup(context, _checked(build(context), argv), stop.set) as group,
             ):
                 STARTUP.reached('nodes')
                 group.start()

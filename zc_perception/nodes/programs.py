@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+import os
+import signal
+from collections.abc import Sequence
 
 import rclpy
 
@@ -12,48 +14,57 @@ from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.perception import perception_nodes, stereo_nodes
 from zc_perception.nodes.perception_node import PerceptionNode
-from zc_perception.nodes.process import OptionParser, refuse_unknown_parameters, run_program
+from zc_perception.nodes.process import EXIT_FAILURE, refuse_unknown_parameters, run_program
 
 
-def _single(kind: type[PerceptionNode]) -> Callable[[rclpy.Context, object], Sequence[PerceptionNode]]:
-    def build(context: rclpy.Context, options: object) -> Sequence[PerceptionNode]:
-        node = kind(context=context)  # type: ignore[call-arg]
-        try:
-            refuse_unknown_parameters([node], [])
-        except BaseException:
-            node.stop()
-            node.destroy_node()
-            raise
-        return [node]
+def _checked(node: PerceptionNode) -> Sequence[PerceptionNode]:
+    """The node alone, if it knows its parameters; else it is taken down.
 
-    return build
+    :raises ConfigError: it doesn't.
+    """
+    try:
+        refuse_unknown_parameters([node], [])
+    except BaseException:
+        node.stop()
+        node.destroy_node()
+        raise
+    return [node]
 
 
-def capture_node() -> int:
+def capture_node(options: argparse.Namespace) -> int:
     """``capture_node``."""
-    return run_program('capture_node', _single(CaptureNode), parser=OptionParser('capture_node', "A camera's frames and its camera_info."))
+    return run_program('capture_node', lambda context: _checked(CaptureNode(context=context)), options)
 
 
-def inference_node() -> int:
+def inference_node(options: argparse.Namespace) -> int:
     """``inference_node``."""
-    parser = OptionParser('inference_node', 'Detections in the frames of a camera of this or another process.')
-    return run_program('inference_node', _single(InferenceNode), parser=parser)
+    return run_program('inference_node', lambda context: _checked(InferenceNode(context=context)), options)
 
 
-def overlay_node() -> int:
+def overlay_node(options: argparse.Namespace) -> int:
     """``overlay_node``."""
-    parser = OptionParser('overlay_node', 'The frames with what was detected in them drawn in, while somebody looks.')
-    return run_program('overlay_node', _single(OverlayNode), parser=parser)
+    return run_program('overlay_node', lambda context: _checked(OverlayNode(context=context)), options)
 
 
-def perception() -> int:
+def perception(options: argparse.Namespace) -> int:
     """``perception``."""
-    parser = OptionParser(prog='perception', description='Capture, inference and overlay in one process, for one camera or several.')
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument('--cameras', nargs='+', default=[], metavar='NAME', help='one set of nodes for each, in the namespace of its name')
-    which.add_argument('--stereo', action='store_true', help='two cameras in namespaces left and right, whose frames are pairs')
 
-    def build(context: rclpy.Context, options: argparse.Namespace) -> Sequence[PerceptionNode]:
+    def build(context: rclpy.Context) -> Sequence[PerceptionNode]:
         return stereo_nodes(context) if options.stereo else perception_nodes(context, options.cameras)
 
-    return run_program('perception', build, parser=parser)
+    return run_program('perception', build, options)
+
+
+def zc_record(options: argparse.Namespace) -> int:
+    """``zc_record``: until SIGINT, ``max_frames`` or ``max_duration``; 1 when the disk failed."""
+    from zc_perception.nodes.recorder import RecorderNode  # none of the other programs needs it
+
+    nodes: list[RecorderNode] = []
+
+    def build(context: rclpy.Context) -> Sequence[PerceptionNode]:
+        # The program waits for a signal; it is told to end by the same one.
+        nodes.append(RecorderNode(context=context, on_finished=lambda: os.kill(os.getpid(), signal.SIGINT)))
+        return _checked(nodes[0])
+
+    code = run_program('zc_record', build, options)
+    return code or (EXIT_FAILURE if nodes and nodes[0].failed else 0)

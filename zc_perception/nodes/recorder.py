@@ -1,15 +1,12 @@
-"""``zc_record``: writes a camera's frames to disk, bit by bit, without slowing the camera down."""
+"""The node of ``zc_record``: writes a camera's frames to disk, bit by bit, without slowing the camera down."""
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-import rclpy
 from rclpy.qos import QoSProfile
 
 from zc_perception.camera.recording import SUFFIX
@@ -23,7 +20,6 @@ from zc_perception.nodes.frame_links import SUBSCRIPTION_SPECS, subscribe_frames
 from zc_perception.nodes.meeting_point import process_ledger
 from zc_perception.nodes.parameters import ParameterSpec
 from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode
-from zc_perception.nodes.process import EXIT_FAILURE, OptionParser, refuse_unknown_parameters, run_program
 from zc_perception.nodes.qos_overrides import Endpoint
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
 from zc_perception.observe.recent import RecentCount
@@ -196,20 +192,7 @@ class RecorderNode(PerceptionNode):
 
 
 def zc_record() -> int:
-    """``zc_record``: until SIGINT, ``max_frames`` or ``max_duration``; 1 when the disk failed."""
-    nodes: list[RecorderNode] = []
+    """The entry point of installations from before :func:`zc_perception.nodes.main.zc_record`."""
+    from zc_perception.nodes import main
 
-    def build(context: rclpy.Context, options: object) -> Sequence[PerceptionNode]:
-        # The program waits for a signal; it is told to end by the same one.
-        node = RecorderNode(context=context, on_finished=lambda: os.kill(os.getpid(), signal.SIGINT))
-        nodes.append(node)
-        try:
-            refuse_unknown_parameters([node], [])
-        except BaseException:
-            node.stop()
-            node.destroy_node()
-            raise
-        return [node]
-
-    code = run_program('zc_record', build, parser=OptionParser('zc_record', "Writes a camera's frames to disk, bit by bit: -p path:=FILE."))
-    return code or (EXIT_FAILURE if nodes and nodes[0].failed else 0)
+    return main.zc_record()

@@ -13,13 +13,14 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from zc_perception.errors import ConfigError, ZcError
 from zc_perception.observe.frame_log_reading import FoundFrameLogs
+from zc_perception.programs import OptionParser
 from zc_perception.verify.document_keys import document_keys, notes
 from zc_perception.verify.evidence.unreadable import Unreadable
 from zc_perception.verify.invariants import KNOWN_EXPORTERS, all_checks
@@ -31,29 +32,31 @@ from zc_perception.verify.terminal import Interrupted, Say, Stop
 from zc_perception.verify.workload import Command, absent, describe, hidden_logs, running_nodes, wait_for_frames
 
 TRACE, TIMELINE, PICTURE, LOG, ERROR = 'trace.txt', 'timeline.json', 'timeline.png', 'command.log', 'traceback.txt'
-_DESCRIPTION = 'Are the four invariants kept by the nodes that run, or by those that a command starts?'
+_WHAT = 'Measures whether the four invariants hold for the nodes that run, or for those that a command starts.'
+_EXAMPLES = ('sudo zc_verify --seconds 10', 'sudo zc_verify --output build/verify -- ros2 launch zc_perception perception.launch.py')
 _EPILOG = """exit status: 0 all four were measured and hold; 1 all were measured, and one does not hold; 3 not all could be measured, or
 zc_verify itself failed; 2 wrong use, or there is no node to measure; 128 + n: signal n came before anything was measured. Everything is
 measured only as root."""
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> OptionParser:
     """The options."""
-    made = argparse.ArgumentParser(prog='zc_verify', description=_DESCRIPTION, epilog=_EPILOG)
-    made.add_argument('--seconds', type=float, default=10.0, help='how long, and up to a second more for the counters (default: 10)')
-    made.add_argument('--frames', type=int, default=0, help='measure until so many frames were processed (0: the whole time)')
-    made.add_argument('--output', type=Path, default=Path('build/verify'), help=f'folder for {RESULT}, {TRACE}, {TIMELINE}, {PICTURE}')
-    made.add_argument('--pid', type=int, nargs='+', default=None, help='measure the nodes of these processes only')
-    made.add_argument('--known-exporter', nargs='+', default=[], action='extend', metavar='NAME',
+    made = OptionParser('zc_verify', _WHAT, _EXAMPLES, usage='[options] [-- COMMAND ...]', after=_EPILOG)
+    main, more = made.main, made.more
+    main.add_argument('--seconds', type=float, default=10.0, help='how long, and up to a second more for the counters (default: 10)')
+    main.add_argument('--frames', type=int, default=0, help='measure until so many frames were processed (0: the whole time)')
+    main.add_argument('--output', type=Path, default=Path('build/verify'), help=f'folder for {RESULT}, {TRACE}, {TIMELINE}, {PICTURE}')
+    main.add_argument('--pid', type=int, nargs='+', default=None, help='measure the nodes of these processes only')
+    main.add_argument('command', nargs='*', help='start this, measure what it starts, end it (after --)')
+    more.add_argument('--known-exporter', nargs='+', default=[], action='extend', metavar='NAME',
                       help=f'an exporter that is fine, besides {", ".join(KNOWN_EXPORTERS)}')  # fmt: skip
-    made.add_argument('--no-memmove-probe', action='store_true',
+    more.add_argument('--no-memmove-probe', action='store_true',
                       help="do not count the C library's copies, which slows memmove down; I4 is then not measured")  # fmt: skip
-    made.add_argument('--no-sampling', action='store_true',
+    more.add_argument('--no-sampling', action='store_true',
                       help="do not sample the processors after the window; the document's fourth key is then not known")  # fmt: skip
-    made.add_argument('--wait', type=float, default=60.0, help='how long a command may take until frames flow (default: 60)')
-    made.add_argument('--no-picture', action='store_true', help=f'write no {PICTURE}')
-    made.add_argument('--quiet', action='store_true', help='print the last line only')
-    made.add_argument('command', nargs='*', help='start this, measure what it starts, end it (after --)')
+    more.add_argument('--wait', type=float, default=60.0, help='how long a command may take until frames flow (default: 60)')
+    more.add_argument('--no-picture', action='store_true', help=f'write no {PICTURE}')
+    more.add_argument('--quiet', action='store_true', help='print the last line only')
     return made
 
 
@@ -213,9 +216,8 @@ def _failed(error: Exception, folder: Path, say: Say) -> int:
     return EXIT_NOT_MEASURED
 
 
-def run(words: Sequence[str] | None = None) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """The whole command; its exit status."""
-    arguments = parser().parse_args(words)
     say = Say(arguments.quiet)
     try:
         _check(arguments)

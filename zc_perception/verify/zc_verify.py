@@ -12,9 +12,10 @@ from zc_perception.verify.early_end import ending_quietly
 def main(words: Sequence[str] | None = None) -> int:
     """``zc_verify``; its exit status."""
     with ending_quietly('zc_verify'):
+        from zc_perception.programs import start
         from zc_perception.verify import verification
 
-        return verification.run(words)
+        return start(verification.parser(), verification.run, words)
 
 
 if __name__ == '__main__':

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from zc_perception.nodes.early_end import end_quietly
+
+if TYPE_CHECKING:
+    import argparse
 
 
 def component_container() -> int:
     """``component_container``."""
-    end_quietly()
-    from zc_perception.nodes.container import program
-
-    return program.run('component_container', multi_threaded=False)
+    return _start(multi_threaded=False)
 
 
 def component_container_mt() -> int:
     """``component_container_mt``."""
-    end_quietly()
-    from zc_perception.nodes.container import program
+    return _start(multi_threaded=True)
 
-    return program.run('component_container_mt', multi_threaded=True)
+
+def _start(*, multi_threaded: bool) -> int:
+    end_quietly()
+    from zc_perception.nodes import command_lines
+    from zc_perception.programs import start
+
+    parser = command_lines.component_container_mt() if multi_threaded else command_lines.component_container()
+
+    def run(_: argparse.Namespace) -> int:
+        from zc_perception.nodes.container import program
+
+        return program.run(parser.prog, multi_threaded=multi_threaded)
+
+    return start(parser, run)

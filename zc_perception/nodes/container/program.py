@@ -10,7 +10,6 @@ from functools import partial
 from typing import NoReturn
 
 import rclpy
-from rclpy.utilities import remove_ros_args
 
 from zc_perception.errors import EXIT_USAGE, ZcError, error_line
 from zc_perception.link.rclpy_compat import call_soon
@@ -18,40 +17,25 @@ from zc_perception.nodes.container.executor import ContainerExecutor
 from zc_perception.nodes.container.manager import THREADS, ComponentManager
 from zc_perception.nodes.container.memory_use import limit_heaps
 from zc_perception.nodes.liveness import Liveness
-from zc_perception.nodes.process import EXIT_FAILURE, OptionParser, StopRequest, ros_context, serve
-from zc_perception.nodes.ros_arguments import explain_ros_arguments
+from zc_perception.nodes.process import EXIT_FAILURE, StopRequest, ros_context, serve
 
 _UNLOAD_S = 1.2
 _EXECUTOR_ENDS_S = 0.2
-_DESCRIPTION = {
-    False: 'Holds components (rclpy_components) that are loaded on request; one thread runs all their callbacks.',
-    True: 'Holds components (rclpy_components) that are loaded on request; parameter thread_num says how many threads run their callbacks.',
-}
 
 
 def run(program: str, *, multi_threaded: bool) -> int:
-    """Run until a signal; the exit code: 0 then, :data:`EXIT_USAGE` with one line for a wrong argument, 1 for a bug."""
+    """Run until a signal; the exit code: 0 then, :data:`EXIT_USAGE` with one line for a ROS argument that is wrong, 1 for a bug."""
     limit_heaps()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # components print, and a launch file shows it when it is written
     with StopRequest() as stop:
         try:
-            _check_arguments(program, multi_threaded)
             # The default context, so that a component's own rclpy.ok(), and what it creates besides, are of the same world.
             with ros_context(sys.argv[1:], rclpy.get_default_context()) as context:
                 return _serve(context, stop, multi_threaded)
         except ZcError as error:
             print(error_line(program, error), file=sys.stderr)
             return EXIT_USAGE
-
-
-def _check_arguments(program: str, multi_threaded: bool) -> None:
-    """:raises ConfigError: an argument that is none of ROS's."""
-    try:
-        own = remove_ros_args(sys.argv)[1:]
-    except Exception as error:  # rclpy has several classes of its own for this
-        raise explain_ros_arguments(sys.argv, error) from error
-    OptionParser(prog=program, description=_DESCRIPTION[multi_threaded]).parse_args(own)
 
 
 def _serve(context: rclpy.Context, stop: StopRequest, multi_threaded: bool) -> int:

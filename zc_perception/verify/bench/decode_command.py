@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Callable
 
 from zc_perception.verify.bench.command import Command, Measured, Say, check_counts
-from zc_perception.verify.bench.decode import measure_decoding
 from zc_perception.verify.bench.decode_bars import DECODE_BARS
 
 
@@ -18,6 +17,8 @@ def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
     check_counts(options, frames=100_000)
 
     def measure(say: Say) -> Measured:
+        from zc_perception.verify.bench.decode import measure_decoding  # it needs OpenCV, which --help must not
+
         return Measured(measure_decoding(options.repetitions, options.frames, say), {'opencv_threads': 1})
 
     return measure

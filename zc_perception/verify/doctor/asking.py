@@ -20,6 +20,8 @@ from zc_perception.errors import ZcError
 from zc_perception.memory.owned_fd import OwnedFd
 
 TIME_LIMIT_S = 30.0
+#: Of a check, which may ask two questions.
+CHECK_LIMIT_S = 2 * TIME_LIMIT_S + 5.0
 _KILLED_S = 1.0
 _TAIL = 300
 _LARGEST = 1 << 20

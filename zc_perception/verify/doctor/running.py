@@ -14,14 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zc_perception.errors import ZcError
-from zc_perception.verify.doctor.asking import TIME_LIMIT_S, NoAnswerError
+from zc_perception.verify.doctor.asking import CHECK_LIMIT_S, NoAnswerError
 from zc_perception.verify.doctor.finding import Finding, Status
 from zc_perception.verify.doctor.needs import Needs
 from zc_perception.verify.doctor.registry import Check
 from zc_perception.verify.doctor.system import System
-
-#: A check may ask two questions of a process of its own.
-CHECK_LIMIT_S = 2 * TIME_LIMIT_S + 5.0
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ class _Memory:
 
 
 def _not_checked(check: Check, why: str) -> list[Result]:
-    advice = f'report it if it stays so; leave it out with --only (its group is {check.group})'
+    advice = f'report it if it happens again; to leave it out, name all groups but {check.group} after --only'
     return [Result(check, Finding(Status.FAIL, f'could not be checked: {why}', advice, '', {'checked': False}))]
 
 
@@ -70,7 +67,7 @@ def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
         return [*found, *_not_checked(check, str(error))]
     except Exception as error:  # a defect of a check must not hide what the others found
         return [*found, *_not_checked(check, f'{type(error).__name__}: {error}')]
-    return found or _not_checked(check, 'it found nothing to say')
+    return found or _not_checked(check, 'the check gave no result')
 
 
 @dataclass

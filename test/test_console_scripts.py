@@ -1,0 +1,155 @@
+"""Every console script of setup.py: ``--help`` and ``--version`` need nothing that pip does not bring, and what is missing is one line."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import zc_perception
+from zc_perception.errors import ConfigError
+from zc_perception.programs import NodeOptionParser, OptionParser, start, without_ros_args
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+ROS = ('rclpy', 'vision_msgs', 'sensor_msgs', 'std_msgs', 'rcl_interfaces', 'diagnostic_msgs', 'composition_interfaces')
+ALL = ('cv2', 'numpy', 'yaml', *ROS)
+# As the script that pip makes of an entry point, on a machine that lacks some modules.
+SCRIPT = """
+import importlib, importlib.abc, sys
+
+missing = sys.argv[1].split(',')
+
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition('.')[0] in missing:
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+sys.meta_path.insert(0, Missing())
+module, function = sys.argv[2].split(':')
+del sys.argv[:3]
+sys.exit(getattr(importlib.import_module(module), function)())
+"""
+
+
+def console_scripts() -> dict[str, str]:
+    """Name and entry point, as setup.py has them."""
+    tree = ast.parse((REPOSITORY / 'setup.py').read_text(encoding='utf-8'))
+    lists = [
+        ast.literal_eval(value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Dict)
+        for key, value in zip(node.keys, node.values, strict=True)
+        if isinstance(key, ast.Constant) and key.value == 'console_scripts'
+    ]
+    return dict(line.split(' = ') for line in lists[0]) | {'zc_record': 'zc_perception.nodes.main:zc_record'}
+
+
+SCRIPTS = console_scripts()
+
+
+def run(program: str, *arguments: str, missing: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, '-c', SCRIPT, ','.join(missing), SCRIPTS[program], program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=REPOSITORY)
+
+
+@pytest.mark.parametrize('program', SCRIPTS)
+def test_help_and_version_need_no_other_module(program: str) -> None:
+    shown = run(program, '--help', missing=ALL)
+    assert (shown.returncode, shown.stderr) == (0, '')
+    usage, _, what, *rest = shown.stdout.splitlines()
+    assert usage.startswith(f'usage: {program} ') and what
+    assert any(program in line for line in rest[rest.index('examples:') + 1 :])
+    assert shown.stdout.index('--version') > shown.stdout.index('examples:')
+    version = run(program, '--version', missing=ALL)
+    assert (version.returncode, version.stdout, version.stderr) == (0, f'{program} {zc_perception.__version__}\n', '')
+
+
+@pytest.mark.parametrize('program', SCRIPTS)
+def test_help_is_help_beside_ros_arguments_too(program: str) -> None:
+    arguments = ['--ros-args', '-p', 'x:=1', '--'] if program not in ('zc_bench', 'zc_demo', 'zc_doctor', 'zc_verify') else []
+    shown = run(program, *arguments, '-h', missing=ALL)
+    assert shown.returncode == 0 and shown.stdout.startswith(f'usage: {program} ')
+
+
+NODE_PROGRAMS = ('capture_node', 'inference_node', 'overlay_node', 'perception', 'zc_demo', 'zc_record')
+CONTAINERS = ('component_container', 'component_container_mt')
+OPENCV = ('cv2', "pip install 'zc_perception[opencv]'")
+VISION = ('vision_msgs', 'sudo apt install ros-<distro>-vision-msgs')
+COMPOSITION = ('composition_interfaces', 'sudo apt install ros-<distro>-composition-interfaces')
+
+
+def one_line(done: subprocess.CompletedProcess[str], program: str) -> str:
+    assert done.returncode == 2 and done.stdout == '', done.stdout + done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f'{program}: error: Python module ')
+    return line
+
+
+@pytest.mark.parametrize(
+    ('program', 'missing', 'words'),
+    [(program, *one) for program in NODE_PROGRAMS for one in (OPENCV, VISION)] + [(program, *COMPOSITION) for program in CONTAINERS],
+)
+def test_a_missing_module_is_one_line_that_says_what_to_install(program: str, missing: str, words: str, tmp_path: Path) -> None:
+    arguments = ['--out', str(tmp_path)] if program == 'zc_demo' else []
+    line = one_line(run(program, *arguments, missing=(missing,)), program)
+    assert f"Python module '{missing}' is missing; " in line and words in line
+
+
+@pytest.mark.parametrize('program', [*NODE_PROGRAMS, *CONTAINERS])
+def test_without_ros_the_line_says_how_to_set_it_up(program: str, tmp_path: Path) -> None:
+    arguments = ['--out', str(tmp_path)] if program == 'zc_demo' else []
+    assert 'source /opt/ros/<distro>/setup.bash' in one_line(run(program, *arguments, missing=ROS), program)
+
+
+@pytest.mark.parametrize(
+    ('program', 'arguments', 'missing', 'words'),
+    [
+        ('zc_bench', ['decode', '--repetitions', '1', '--frames', '1'], 'cv2', "pip install 'zc_perception[opencv]'"),
+        ('zc_doctor', ['--only', 'kernel'], 'yaml', 'pip install PyYAML'),
+    ],
+)
+def test_commands_of_verify_say_so_too(program: str, arguments: list[str], missing: str, words: str) -> None:
+    line = one_line(run(program, *arguments, missing=(missing,)), program)
+    assert f"Python module '{missing}' is missing; " in line and words in line
+
+
+def test_a_module_of_ours_that_is_missing_is_a_bug_and_told_as_one() -> None:
+    def broken(_: object) -> int:
+        raise ModuleNotFoundError("No module named 'zc_perception.nothing'", name='zc_perception.nothing')
+
+    with pytest.raises(ModuleNotFoundError):
+        start(OptionParser('x', 'Does x.', ['x']), broken, [])
+
+
+def test_a_module_that_is_there_and_can_not_be_loaded_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(_: object) -> int:
+        raise ImportError('libGL.so.1: cannot open shared object file', name='cv2')
+
+    assert start(OptionParser('x', 'Does x.', ['x']), broken, []) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "Python module 'cv2' can't be loaded" in line and 'libGL.so.1: cannot open' in line and 'zc_perception[opencv]' in line
+
+
+@pytest.mark.parametrize(
+    'words',
+    [
+        [],
+        ['--cameras', 'a', 'b'],
+        ['--ros-args', '-p', 'a:=1'],
+        ['x', '--ros-args', '-p', 'a:=1', '--', 'y', '--'],
+        ['--ros-args', '--ros-args', '-r', '__ns:=/a', '--', '--ros-args', '--log-level', 'info', '--', '-h'],
+        ['--', 'x', '--ros-args'],
+    ],
+)
+def test_ros_arguments_are_told_apart_as_rclpy_does(words: list[str]) -> None:
+    rclpy_utilities = pytest.importorskip('rclpy.utilities')
+    assert without_ros_args(words) == rclpy_utilities.remove_ros_args(['program', *words])[1:]
+
+
+def test_an_unknown_argument_is_refused() -> None:
+    parser = NodeOptionParser('x', 'Does x.', ['x'], {})
+    with pytest.raises(ConfigError, match="argument '--fps' is unknown"):
+        parser.read(['--fps', '3', '--ros-args', '-p', 'a:=1'])

@@ -1,0 +1,119 @@
+"""The options of the programs that run nodes, and what ``--help`` says of them. Imports no ROS: ``--help`` must not need it."""
+
+from __future__ import annotations
+
+from zc_perception.programs import NodeOptionParser
+
+_CAMERA = {
+    'camera': 'synthetic, replay, v4l2, gstreamer, argus or libcamera',
+    'device': "v4l2: the camera's device, such as /dev/video0",
+    'video': 'replay: the file or folder to play',
+    'width': "picture width; 0: the camera's own",
+    'height': "picture height; 0: the camera's own",
+    'framerate': "frames per second; 0: the camera's own",
+    'heap': 'where the buffers come from',
+}
+_DETECTOR = {
+    'model': 'road, hog or the path of a model.yaml',
+    'accelerator': 'auto, axl, axruntime or cpu',
+    'score_threshold': 'detections with a lower score are dropped',
+}
+_OVERLAY = {'scale': 'size of the picture, as a part of the frame', 'jpeg_quality': 'of detections/image/compressed'}
+_RECORDER = {
+    'path': 'the file to write: NAME.zcr, or NAME.nv12 for pixels alone',
+    'overwrite': 'whether an existing file may be replaced',
+    'max_frames': 'end after so many frames; 0: no limit',
+    'max_duration': 'end after so many seconds; 0: no limit',
+}
+
+
+def _of(node: str, parameters: dict[str, str]) -> dict[str, str]:
+    """The same for a program that has several nodes."""
+    return {f'{node}:{name}': purpose for name, purpose in parameters.items()}
+
+
+def capture_node() -> NodeOptionParser:
+    """``capture_node``."""
+    parser = NodeOptionParser(
+        'capture_node',
+        'Opens one camera and publishes its frames on image_raw, and camera_info.',
+        ['capture_node', 'capture_node --ros-args -p camera:=v4l2 -p device:=/dev/video0'],
+        _CAMERA,
+    )
+    parser.add_unknown_parameters()
+    return parser
+
+
+def inference_node() -> NodeOptionParser:
+    """``inference_node``."""
+    parser = NodeOptionParser(
+        'inference_node',
+        'Runs a detector on the frames of image_raw, of this or another process, and publishes detections.',
+        ['inference_node', 'inference_node --ros-args -p model:=road -p accelerator:=cpu'],
+        _DETECTOR,
+    )
+    parser.add_unknown_parameters()
+    return parser
+
+
+def overlay_node() -> NodeOptionParser:
+    """``overlay_node``."""
+    parser = NodeOptionParser(
+        'overlay_node',
+        'Draws the detections into the frames and publishes detections/image while somebody subscribes to it.',
+        ['overlay_node', 'overlay_node --ros-args -p scale:=0.5'],
+        _OVERLAY,
+    )
+    parser.add_unknown_parameters()
+    return parser
+
+
+def perception() -> NodeOptionParser:
+    """``perception``."""
+    parser = NodeOptionParser(
+        'perception',
+        'Runs capture, inference and overlay in one process, for one camera or for several.',
+        [
+            'perception',
+            'perception --ros-args -p capture:camera:=v4l2 -p capture:device:=/dev/video0',
+            'perception --cameras front rear --ros-args --params-file my.yaml',
+        ],
+        {**_of('capture', _CAMERA), **_of('inference', _DETECTOR), **_of('overlay', {'scale': _OVERLAY['scale']})},
+    )
+    which = parser.main.add_mutually_exclusive_group()
+    which.add_argument('--cameras', nargs='+', default=[], metavar='NAME', help='one set of nodes for each, in the namespace of its name')
+    which.add_argument('--stereo', action='store_true', help='two cameras in namespaces left and right, whose frames are pairs')
+    parser.add_unknown_parameters()
+    return parser
+
+
+def zc_record() -> NodeOptionParser:
+    """``zc_record``."""
+    parser = NodeOptionParser(
+        'zc_record',
+        'Writes the frames of image_raw to disk, bit by bit, without slowing the camera down. It ends at Ctrl-C or at a limit.',
+        ['zc_record --ros-args -p path:=drive.zcr', 'zc_record --ros-args -p path:=drive.zcr -p max_duration:=60.0'],
+        _RECORDER,
+    )
+    parser.add_unknown_parameters()
+    return parser
+
+
+def component_container() -> NodeOptionParser:
+    """``component_container``."""
+    return NodeOptionParser(
+        'component_container',
+        'Holds components (rclpy_components) that are loaded on request. One thread runs all their callbacks.',
+        ['component_container', 'ros2 component load /ComponentManager zc_perception zc_perception::CaptureNode'],
+        {},
+    )
+
+
+def component_container_mt() -> NodeOptionParser:
+    """``component_container_mt``."""
+    return NodeOptionParser(
+        'component_container_mt',
+        'Holds components (rclpy_components) that are loaded on request. Several threads run their callbacks.',
+        ['component_container_mt', 'component_container_mt --ros-args -p thread_num:=4'],
+        {'thread_num': 'number of threads'},
+    )

@@ -1,0 +1,169 @@
+"""How every console script starts: it reads its options first, and answers ``--help`` and ``--version``, without ROS, NumPy or OpenCV.
+
+What the program needs is imported after that. A module that is missing is then one line that says what to install.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import platform
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
+
+import zc_perception
+from zc_perception.errors import EXIT_USAGE, ConfigError, error_line
+
+_ROS_ARGS, _ROS_ARGS_END = '--ros-args', '--'
+_WIDTH = 80
+_UNKNOWN_HELP = 'a bare -p NAME:=VALUE that no node of this package has ends the program (refuse, the default) or is a warning (warn)'
+_INSTALL = {
+    'cv2': "install OpenCV: pip install 'zc_perception[opencv]', or on a ROS 2 machine: sudo apt install python3-opencv",
+    'numpy': 'install NumPy: pip install numpy, or on a ROS 2 machine: sudo apt install python3-numpy',
+    'yaml': 'install PyYAML: pip install PyYAML, or on a ROS 2 machine: sudo apt install python3-yaml',
+}
+_SET_UP_ROS = "set ROS 2 up in this shell: source /opt/ros/<distro>/setup.bash; 'pip install' does not bring it"
+_ROS_SUFFIXES = ('_msgs', '_interfaces', '_srvs')
+_ROS_MODULES = ('rclpy', 'rpyutils', 'ament_index_python')
+
+
+class StrictParser(argparse.ArgumentParser):
+    """What it can't read is a ConfigError, like everything else that a user can mend."""
+
+    def error(self, message: str) -> NoReturn:
+        """See argparse.
+
+        :raises ConfigError: always.
+        """
+        raise ConfigError(f'{message}; see {self.prog} --help')
+
+
+class OptionParser(StrictParser):
+    """The options of one program. ``--help`` shows the essentials first.
+
+    :param what: what the program does, in a sentence or two.
+    :param examples: whole command lines.
+    :param after: what ``--help`` ends with.
+    :ivar main: the group of the options that most users need.
+    :ivar more: the other ones.
+    """
+
+    def __init__(self, prog: str, what: str, examples: Sequence[str], *, usage: str = '[options]', after: str = '') -> None:
+        super().__init__(
+            prog=prog,
+            usage=f'{prog} {usage}',
+            description='\n\n'.join([textwrap.fill(what, _WIDTH), '\n'.join(['examples:', *(f'  {line}' for line in examples)])]),
+            epilog=textwrap.fill(after, _WIDTH),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            add_help=False,
+        )
+        self.main = self.add_argument_group('main options')
+        self.more = self.add_argument_group('other options')
+        self.more.add_argument('-h', '--help', action='help', help='show this and end')
+        self.more.add_argument('--version', action='version', version=f'%(prog)s {zc_perception.__version__}', help='show it and end')
+
+    def format_help(self) -> str:
+        """See argparse; the other options come last."""
+        self._action_groups.sort(key=lambda group: group is self.more)
+        return super().format_help()
+
+    def read(self, words: Sequence[str]) -> argparse.Namespace:
+        """The options.
+
+        :raises ConfigError: they can't be used.
+        """
+        return self.parse_args(words)
+
+
+class NodeOptionParser(OptionParser):
+    """Of a program that runs nodes: it takes ROS arguments besides, and parameters, of which ``--help`` names the most important ones.
+
+    :param parameters: name and what it is for.
+    :ivar parameters: the same.
+    """
+
+    def __init__(self, prog: str, what: str, examples: Sequence[str], parameters: Mapping[str, str], after: str = '') -> None:
+        super().__init__(
+            prog,
+            what,
+            examples,
+            usage='[options] [--ros-args -p NAME:=VALUE --params-file FILE ...]',
+            after=f'{after} All parameters: docs/parameters.md. A file with all of them: config/perception.yaml.'.strip(),
+        )
+        self.parameters = dict(parameters)
+        if parameters:
+            wide = max(map(len, parameters))
+            lines = (f'  {name:{wide}}  {purpose}' for name, purpose in parameters.items())
+            self.description = '\n'.join([str(self.description), '', 'main parameters (-p NAME:=VALUE):', *lines])
+
+    def add_unknown_parameters(self) -> None:
+        """``--unknown-parameters``."""
+        self.more.add_argument('--unknown-parameters', choices=('refuse', 'warn'), default='refuse', help=_UNKNOWN_HELP)
+
+    def read(self, words: Sequence[str]) -> argparse.Namespace:
+        """See :class:`OptionParser`."""
+        options, leftover = self.parse_known_args(without_ros_args(words))
+        if leftover:
+            raise ConfigError(f"argument '{leftover[0]}' is unknown; set parameters by --ros-args -p NAME:=VALUE or --params-file FILE")
+        return options
+
+
+def without_ros_args(words: Sequence[str]) -> list[str]:
+    """The program's own arguments, as ``rclpy.utilities.remove_ros_args`` finds them, without ROS."""
+    own, ours = [], True
+    for word in words:
+        if word == _ROS_ARGS:
+            ours = False
+        elif ours:
+            own.append(word)
+        elif word == _ROS_ARGS_END:
+            ours = True
+    return own
+
+
+def start(parser: OptionParser, run: Callable[[argparse.Namespace], int], words: Sequence[str] | None = None) -> int:
+    """Read the options and run the program; its exit code.
+
+    :param run: imports what it needs; called after ``--help`` and ``--version`` were answered.
+    :param words: the arguments; ``None``: the command line's.
+    """
+    try:
+        return run(parser.read(sys.argv[1:] if words is None else words))
+    except ConfigError as error:
+        print(error_line(parser.prog, error), file=sys.stderr)
+    except ImportError as error:
+        advice = _advice(error)
+        if advice is None:
+            raise
+        print(error_line(parser.prog, ConfigError(advice)), file=sys.stderr)
+    return EXIT_USAGE
+
+
+def _advice(error: ImportError) -> str | None:
+    """What is missing and what to install; ``None``: it is a bug of ours."""
+    name = error.name or ''
+    module = name.partition('.')[0]
+    if not module or module == zc_perception.__name__:
+        return None
+    if not isinstance(error, ModuleNotFoundError) or _is_there(module):
+        problem = f"Python module '{module}' can't be loaded by Python {platform.python_version()} ({' '.join(str(error).split())})"
+    else:
+        problem = f"Python module '{module}' is missing"
+    return f'{problem}; {_INSTALL.get(module) or _of_ros(module) or f"install it for {sys.executable}"}'
+
+
+def _of_ros(module: str) -> str | None:
+    if module in _ROS_MODULES or (module.endswith(_ROS_SUFFIXES) and not _is_there('rclpy')):
+        return _SET_UP_ROS
+    if module.endswith(_ROS_SUFFIXES):
+        return f'install the ROS 2 package: sudo apt install ros-<distro>-{module.replace("_", "-")}'
+    return None
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
