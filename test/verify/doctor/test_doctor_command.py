@@ -65,7 +65,7 @@ def test_a_broken_vehicle_may_not(vehicle: Vehicle, capsys: pytest.CaptureFixtur
     (vehicle.pci / 'current_link_width').write_text('1\n')
     assert doctor(vehicle) == 1
     out = capsys.readouterr().out
-    assert 'FAIL  metis.ioctls [metis-0:1:0]: no import and submit ioctls (ENOTTY)' in out
+    assert 'FAIL  metis.ioctls [metis-0:1:0]: the driver has no import and submit ioctls (ENOTTY)' in out
     assert 'FAIL  metis.link [metis-0:1:0]: the PCIe link of 0000:01:00.0 runs at 8 GT/s x1 instead of 8 GT/s x4' in out
     assert out.count('\n      -> ') == out.count('FAIL  ') == 5
 

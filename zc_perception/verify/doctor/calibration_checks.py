@@ -12,7 +12,7 @@ from zc_perception.verify.doctor.finding import Finding, Status, ok, skip
 from zc_perception.verify.doctor.needs import CameraNeed, Needs
 from zc_perception.verify.doctor.system import System
 
-_UNCALIBRATED = 'the node warns and goes on: its camera_info says uncalibrated, with a camera matrix of zeros'
+_UNCALIBRATED = 'the node warns and goes on, and its camera_info says uncalibrated (a camera matrix of zeros)'
 
 
 def _share_folder(system: System, package: str) -> str:
@@ -30,7 +30,7 @@ def _share_folder(system: System, package: str) -> str:
 def calibrations(system: System, needs: Needs) -> Iterator[Finding]:
     """For each camera of the parameter file."""
     if not needs.known:
-        yield skip('no parameter file names a camera (--params-file)')
+        yield skip('no parameter file was given (--params-file), so no camera is configured')
     for camera in needs.cameras:
         yield _calibration(system, camera)
 
@@ -45,12 +45,12 @@ def _calibration(system: System, camera: CameraNeed) -> Finding:
         there = system.root / str(path).lstrip('/')
         store = CameraInfoStore(str(there), name, size)
     except ConfigError as error:
-        return Finding(Status.FAIL, str(error), 'correct it: the node does not start so', camera.node)
+        return Finding(Status.FAIL, str(error), 'correct it: the node does not start with this value', camera.node)
     figures = {'file': str(path), 'camera_name': name, 'there': there.exists(), 'named': bool(camera.camera_info_url)}
     if not there.exists():
         if not camera.camera_info_url:
-            return skip(f"no calibration is named, and there is no '{path}'", camera.node, **figures)
-        advice = 'put the file there (camera_calibration writes it), or set camera_info_url to one that is'
+            return skip(f"no calibration is set (camera_info_url), and there is no '{path}'", camera.node, **figures)
+        advice = 'put the file there (camera_calibration writes it), or set camera_info_url to a file that exists'
         return Finding(Status.WARN, f"there is no '{path}' (camera_info_url); {_UNCALIBRATED}", advice, camera.node, figures)
     if troubles := store.troubles:
         texts, steps = ('; '.join(dict.fromkeys(part)) for part in zip(*troubles, strict=True))

@@ -52,11 +52,15 @@ def _need(needs: Needs, node: str) -> Need:
 def _refused(system: System, needs: Needs, node: str, number: int) -> Finding:
     figures = {'errno': number}
     if number in DENIED:
-        return Finding(_need(needs, node).missing, f'{node} refuses this user', rights_advice(_UDEV, node), node, figures)
+        return Finding(_need(needs, node).missing, f'this user may not open {node}', rights_advice(_UDEV, node), node, figures)
     if number == errno.EBUSY:
         return Finding(_need(needs, node).missing, f'{node} is busy{_users(system, node)}', 'end the program that uses it', node, figures)
     return Finding(
-        _need(needs, node).missing, f"{node} can't be opened: {os.strerror(number)}", 'see dmesg; plug it in anew', node, figures
+        _need(needs, node).missing,
+        f"{node} can't be opened: {os.strerror(number)}",
+        'read dmesg; unplug the camera and plug it in again',
+        node,
+        figures,
     )
 
 
@@ -74,7 +78,9 @@ def camera_devices(system: System, needs: Needs) -> Iterator[Finding]:
             captures += 1
             yield _refused(system, needs, node, number)
         elif view is None:
-            yield Finding(_need(needs, node).missing, f'{node} could not be asked: {problem}', 'see dmesg; plug it in anew', node)
+            yield Finding(
+                _need(needs, node).missing, f'{node} does not answer: {problem}', 'read dmesg; unplug the camera and plug it in again', node
+            )
         elif view.role != 'capture':
             what = 'carries metadata, not pictures' if view.role == 'metadata' else 'is no streaming capture device'
             yield skip(f'{node} ({view.card}) {what}', node, driver=view.driver, card=view.card, role=view.role)
@@ -87,12 +93,15 @@ def camera_devices(system: System, needs: Needs) -> Iterator[Finding]:
             yield skip(f'{found}, and none is needed')
         else:
             advice = (
-                'plug one in, load its driver, or give a container its node (--device /dev/video0); camera synthetic and replay need none'
+                'plug a camera in, load its driver, or give the container its device node (--device /dev/video0); '
+                'cameras synthetic and replay need none'
             )
             yield Finding(Status.WARN, found, advice)
     elif not nodes:
         yield Finding(
-            Status.FAIL, 'there is no V4L2 camera: no /dev/video*', 'plug it in, load its driver, or give a container its node (--device)'
+            Status.FAIL,
+            'there is no V4L2 camera: no /dev/video*',
+            'plug the camera in, load its driver, or give the container its device node (--device)',
         )
 
 
@@ -125,7 +134,7 @@ def _formats_text(view: CameraView) -> str:
 def configured_cameras(system: System, needs: Needs) -> Iterator[Finding]:
     """Each camera of the parameter file: there, free, with the format, size, rate and memory that it asks for."""
     if not needs.known:
-        yield skip('no parameter file names a camera (--params-file)')
+        yield skip('no parameter file was given (--params-file), so no camera is configured')
     for camera in needs.cameras:
         if camera.camera == 'v4l2':
             yield _configured(system, needs, camera)
@@ -142,7 +151,7 @@ def configured_cameras(system: System, needs: Needs) -> Iterator[Finding]:
 
 def _recording(system: System, camera: CameraNeed) -> Finding:
     if not camera.video:
-        advice = f'set it here, or when the node starts (-p {camera.node.rsplit("/", 1)[-1]}:video:=PATH)'
+        advice = f'set it in the parameter file, or when the node starts (-p {camera.node.rsplit("/", 1)[-1]}:video:=PATH)'
         return Finding(Status.WARN, "camera replay has no recording: parameter 'video' is empty", advice, camera.node)
     path = str(system.root / camera.video.lstrip('/')) if camera.video.startswith('/') else camera.video
     asked = {'video': path, **{name: getattr(camera, name) for name in ('width', 'height', 'framerate', 'replay_topic')}}
@@ -166,18 +175,18 @@ def _sharing(system: System, needs: Needs, camera: CameraNeed) -> list[str]:
 
 def _configured(system: System, needs: Needs, camera: CameraNeed) -> Finding:
     if others := _sharing(system, needs, camera):
-        found = f'{camera.device} is the camera of {", ".join(others)} too, and only one node can have it'
+        found = f'{camera.device} is also the camera of {", ".join(others)}, and only one node can use it'
         return Finding(Status.FAIL, found, 'give each node a device of its own', camera.node, {'shared_with': others})
     view, number, problem = _view(system, camera.device, camera.pixel_format)
     there = ', '.join(_nodes(system)) or 'none'
     if number == errno.ENOENT:
-        advice = 'plug it in, give a container its node (--device), or set device to one that is there'
+        advice = 'plug it in, give the container its device node (--device), or set device to one that was found'
         return Finding(Status.FAIL, f'{camera.device} is not there; found: {there}', advice, camera.node, {'errno': number})
     if number:
         refused = _refused(system, needs, camera.device, number)
         return Finding(Status.FAIL, refused.found, refused.advice, camera.node, refused.figures)
     if view is None:
-        return Finding(Status.FAIL, f'{camera.device} could not be asked: {problem}', f'set device to another one: {there}', camera.node)
+        return Finding(Status.FAIL, f'{camera.device} does not answer: {problem}', f'set device to another one: {there}', camera.node)
     if view.role != 'capture':
         advice = f'set device to a camera: {there}'
         return Finding(Status.FAIL, f'{camera.device} ({view.card}) gives no pictures ({view.role})', advice, camera.node)
@@ -190,8 +199,8 @@ def _configured(system: System, needs: Needs, camera: CameraNeed) -> Finding:
     if not figures['nv12'] and camera.pixel_format == 'auto':
         status = Status.FAIL if needs.accelerator('axl') is Need.REQUIRED else Status.WARN
         names = ', '.join(f.name for f in view.formats)
-        advice = 'use a camera or mode with NV12, or see whether the card imports one of its formats (metis.ioctls)'
-        found = f'{camera.device} ({view.card}) has no NV12, only {names}: what takes nothing else needs a conversion, which is a copy'
+        advice = 'use a camera or mode with NV12, or look at metis.ioctls: the card may import one of these formats'
+        found = f'{camera.device} ({view.card}) offers no NV12, only {names}: a consumer that takes only NV12 gets a converted copy'
         return Finding(status, found, advice, camera.node, figures)
     asked = f'{camera.width}x{camera.height}' if camera.width and camera.height else view.current
     rate = f' at {camera.framerate:g} Hz' if camera.framerate else ''
@@ -207,7 +216,7 @@ def _shortcomings(view: CameraView, camera: CameraNeed) -> tuple[list[str], list
     wrong: list[str] = []
     advice: list[str] = []
     if camera.memory == 'import' and view.dmabuf is False:
-        wrong.append("its driver can't take buffers of ours (memory: import)")
+        wrong.append("its driver can't use buffers of this package (memory: import)")
         advice.append('set memory to export or auto')
     usable = _usable(view, camera, [code for offer in offers for code in offer.codes])
     if isinstance(usable, str):
@@ -223,13 +232,13 @@ def _shortcomings(view: CameraView, camera: CameraNeed) -> tuple[list[str], list
         fitting = [f for f in usable if offers_size(f, camera.width, camera.height)]
         if not fitting:
             sizes = ', '.join(dict.fromkeys(str(size) for f in usable for size in f.sizes))
-            wrong.append(f'it has no {camera.width}x{camera.height}, but {sizes}')
-            advice.append('set width and height to a size that it has')
+            wrong.append(f'it does not offer {camera.width}x{camera.height}, but {sizes}')
+            advice.append('set width and height to one of these sizes')
         usable = fitting
     if camera.framerate and usable and not any(_has_rate(f, camera) for f in usable):
         rates = ', '.join(dict.fromkeys(str(rate) for f in usable for some in f.rates.values() for rate in some))
-        wrong.append(f'it has no {camera.framerate:g} Hz there, but {rates}')
-        advice.append('set framerate to one that it has')
+        wrong.append(f'it does not offer {camera.framerate:g} Hz at this size, but {rates}')
+        advice.append('set framerate to one of these rates')
     return wrong, advice, figures
 
 
@@ -242,7 +251,7 @@ def _usable(view: CameraView, camera: CameraNeed, codes: list[int]) -> list[Form
     except (FormatError, ValueError):
         return f"pixel_format '{camera.pixel_format}' is no fourcc"
     found = [f for f in view.formats if f.code == wanted]
-    return found or f'it has no {camera.pixel_format}, but {", ".join(f.name for f in view.formats) or "nothing"}'
+    return found or f'it does not offer {camera.pixel_format}, but {", ".join(f.name for f in view.formats) or "nothing"}'
 
 
 def _has_rate(view: FormatView, camera: CameraNeed) -> bool:

@@ -38,5 +38,5 @@ def rights_advice(line: str, node: str) -> str:
     """What to do where a node refuses this user."""
     return (
         f'copy config/vehicle/{RULES_FILE} to /etc/udev/rules.d/ (or add there: {line}), then udevadm control --reload && udevadm trigger; '
-        f'add the user to group video (usermod -aG video USER) and log in anew; give a container the node (--device {node}) and the group'
+        f'add the user to group video (usermod -aG video USER) and log in again; give a container the node (--device {node}) and the group'
     )

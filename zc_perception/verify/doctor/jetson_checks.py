@@ -37,7 +37,9 @@ def jetson_release(system: System, needs: Needs) -> Iterator[Finding]:
     model = system.read('proc/device-tree/model') or 'Jetson'
     match = _RELEASE.search(system.read('etc/nv_tegra_release'))
     if match is None:
-        yield ok(f'{model}, Linux {system.release}; its Jetson Linux release is not shown', model=model, release='')
+        yield ok(
+            f'{model}, Linux {system.release}; its Jetson Linux release is unknown (no /etc/nv_tegra_release)', model=model, release=''
+        )
         return
     release = f'R{match[1]}.{match[2]}'
     jetpack = _JETPACK.get(int(match[1]))
@@ -46,7 +48,7 @@ def jetson_release(system: System, needs: Needs) -> Iterator[Finding]:
 
 def _generation(functions: dict[str, bool]) -> str:
     if not functions.get('Create'):
-        return 'none that is known'
+        return 'unknown'
     if not functions.get('Allocate'):
         return 'R32, before NvBufSurfaceAllocate'
     return 'R35 or newer, with NvBufSurfaceImport' if functions.get('Import') else 'R35 or newer'
@@ -56,7 +58,7 @@ def nvbufsurface(system: System, needs: Needs) -> Iterator[Finding]:
     """Loaded, and its structs tried on an image of our own."""
     need = _need(needs)
     if need is Need.UNUSED or (need is Need.POSSIBLE and not system.is_tegra):
-        yield skip('no camera of the parameter file needs it' if need is Need.UNUSED else _NOT_HERE)
+        yield skip('no camera in the parameter file needs it' if need is Need.UNUSED else _NOT_HERE)
         return
     answer = system.ask('nvbufsurface')
     if not answer.get('loaded'):
@@ -66,7 +68,10 @@ def nvbufsurface(system: System, needs: Needs) -> Iterator[Finding]:
     text = f'{answer["file"] or "libnvbufsurface"}, generation {_generation(functions)}'
     figures = {**answer, 'generation': _generation(functions)}
     if 'error' in answer:
-        advice = 'give rights on /dev/nvmap (group video, --device /dev/nvmap); if its structs are others, report the release'
+        advice = (
+            'give this user access to /dev/nvmap (group video; container: --device /dev/nvmap); '
+            'if it has access, report the Jetson Linux release'
+        )
         yield Finding(need.missing, f'{text}: {answer["error"]}', advice, '', figures)
     else:
         yield ok(f'{text}; an image was allocated and its layout is understood', **figures)
@@ -76,7 +81,7 @@ def vic(system: System, needs: Needs) -> Iterator[Finding]:
     """Block-linear camera images become linear by it."""
     need = _need(needs)
     if need is Need.UNUSED or (need is Need.POSSIBLE and not system.is_tegra):
-        yield skip('no camera of the parameter file needs it' if need is Need.UNUSED else _NOT_HERE)
+        yield skip('no camera in the parameter file needs it' if need is Need.UNUSED else _NOT_HERE)
         return
     answer = system.ask('vic')
     if 'error' in answer:

@@ -72,7 +72,7 @@ def kernel_release(system: System, needs: Needs) -> Iterator[Finding]:
     if version == (0, 0):
         yield Finding(Status.WARN, 'the kernel release could not be read', 'mount /proc', '', figures)
     elif version < HEAPS_SINCE:
-        advice = 'install Linux 5.6 or newer: dma-heaps came with it, so that no device can import our buffers'
+        advice = 'install Linux 5.6 or newer: older kernels have no dma-heaps, and no device can import buffers of this package'
         yield Finding(Status.FAIL if needs.device_imports() else Status.WARN, f'{found}, which has no dma-heaps', advice, '', figures)
     else:
         yield ok(found, **figures)
@@ -110,8 +110,11 @@ def kernel_options(system: System, needs: Needs) -> Iterator[Finding]:
     options, source = read_options(system)
     if not options:
         seen = [option.names[0] for option in OPTIONS if _present_without_options(system, option)]
-        shown = f'; what shows itself: {", ".join(seen)}' if seen else ''
-        advice = 'modprobe configs gives /proc/config.gz, distributions have a file in /boot; the checks of memory tell the rest'
+        shown = f'; these are there: {", ".join(seen)}' if seen else ''
+        advice = (
+            'run modprobe configs, which makes /proc/config.gz, or install /boot/config-* of your distribution; '
+            'the memory checks try the important options themselves'
+        )
         yield Finding(Status.WARN, f"the kernel's options can't be read ({source}){shown}", advice, '', {'source': ''})
         return
     mine = [option for option in OPTIONS if not option.machine or system.machine in option.machine]
@@ -141,13 +144,16 @@ def sync_file_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
     buffer = first_dmabuf(system)
     version = system.kernel_version()
     if buffer is None:
-        there, how = version >= FENCES_SINCE, f'by the version {system.release}; there is no dma-buf to ask'
+        there, how = version >= FENCES_SINCE, f'judged by the version {system.release}, as there is no dma-buf to try it with'
     else:
         with buffer as one:
-            there, how = one.sync_supported, f'asked of a buffer of {one.heap}'
+            there, how = one.sync_supported, f'tried with a buffer of {one.heap}'
     if there:
         yield ok(f'fences can be exchanged with buffers ({how})', supported=True, asked=buffer is not None)
         return
-    found = f'no DMA_BUF_IOCTL_EXPORT_SYNC_FILE and IMPORT ({how})'
-    advice = 'nothing has to be done: devices are waited for with poll(2) instead, before a buffer is handed on; Linux 6.0 has them'
+    found = f'the kernel has no DMA_BUF_IOCTL_EXPORT_SYNC_FILE and IMPORT ({how})'
+    advice = (
+        'you need not do anything: the package waits for devices with poll(2) before it hands a buffer on; '
+        'Linux 6.0 and newer have these ioctls'
+    )
     yield Finding(Status.WARN, found, advice, '', {'supported': False, 'asked': buffer is not None})

@@ -13,7 +13,7 @@ def libcamera_bindings(system: System, needs: Needs) -> Iterator[Finding]:
     """Whether the module loads, and whether the camera that the parameter file names is there."""
     need = needs.camera('libcamera')
     if need is Need.UNUSED:
-        yield skip('no camera of the parameter file is of libcamera')
+        yield skip('no camera in the parameter file uses libcamera')
         return
     answer = system.ask('libcamera')
     if 'error' in answer:
@@ -40,7 +40,7 @@ def libcamera_bindings(system: System, needs: Needs) -> Iterator[Finding]:
         matching = [name for name in cameras if wanted == name] or [name for name in cameras if wanted in name]
         if len(matching) != 1:
             advice = f'set libcamera_id to one of {there}'
-            found = f"libcamera_id '{wanted}' means {len(matching)} of its cameras ({there})"
+            found = f"libcamera_id '{wanted}' fits {len(matching)} cameras, not one; there are: {there}"
             yield Finding(Status.FAIL, found, advice, camera.node, figures)
             return
     yield ok(f'libcamera{version}: {there}', **figures)

@@ -51,7 +51,7 @@ def realtime(system: System, needs: Needs) -> Iterator[Finding]:
     wanted = max((node.realtime_priority for node in _nodes(needs)), default=0)
     capable = _capable(system, _CAP_SYS_NICE)
     if limit is None:
-        yield skip('the limit is not shown in /proc/self/limits')
+        yield skip('/proc/self/limits does not show the limit')
         return
     figures = {'limit': _shown(limit), 'wanted': wanted, 'capable': capable}
     if wanted > limit and not capable:
@@ -61,7 +61,7 @@ def realtime(system: System, needs: Needs) -> Iterator[Finding]:
     elif limit or capable:
         yield ok(f'real-time priorities up to {99 if capable else f"{limit:g}"} are allowed', **figures)
     else:
-        yield ok('no real-time priorities are allowed, and none is asked for', **figures)
+        yield ok('no real-time priorities are allowed, and no node needs them', **figures)
 
 
 def locked_memory(system: System, needs: Needs) -> Iterator[Finding]:
@@ -69,29 +69,29 @@ def locked_memory(system: System, needs: Needs) -> Iterator[Finding]:
     limit = soft_limit(system, 'Max locked memory')
     wanted = any(node.lock_memory for node in _nodes(needs))
     if limit is None:
-        yield skip('the limit is not shown in /proc/self/limits')
+        yield skip('/proc/self/limits does not show the limit')
         return
     capable = _capable(system, _CAP_IPC_LOCK)
     figures = {'limit': _shown(limit), 'wanted': wanted, 'capable': capable}
     text = 'without limit' if math.isinf(limit) or capable else f'up to {limit / (1 << 20):g} MiB'
     if wanted and not capable and not math.isinf(limit):
         advice = f'add to {_FILE}: @video - memlock unlimited; systemd: LimitMEMLOCK=infinity; container: --ulimit memlock=-1'
-        yield Finding(Status.FAIL, f'lock_memory needs all memory of a process, which may be locked {text}', advice, '', figures)
+        yield Finding(Status.FAIL, f'lock_memory locks all memory of a process, but memory may be locked {text}', advice, '', figures)
     else:
-        yield ok(f'memory may be locked {text}{"" if wanted else ", none is asked for"}', **figures)
+        yield ok(f'memory may be locked {text}{"" if wanted else ", and no node needs it"}', **figures)
 
 
 def descriptors(system: System, needs: Needs) -> Iterator[Finding]:
     """Each buffer is a descriptor, in every process that shares it, and each job in flight a fence."""
     limit = soft_limit(system, 'Max open files')
     if limit is None:
-        yield skip('the limit is not shown in /proc/self/limits')
+        yield skip('/proc/self/limits does not show the limit')
         return
     pools = [pool_need(system, needs, camera) for camera in needs.cameras]
     needed = _OWN_DESCRIPTORS + sum(_PER_SLOT * pool.slots * max(1, len(pool.buffers)) for pool in pools)
     figures = {'limit': _shown(limit), 'needed': needed}
     if limit < needed:
-        advice = f'ulimit -n 4096; add to {_FILE}: @video - nofile 4096; in a systemd unit LimitNOFILE=4096'
+        advice = f'ulimit -n 4096 before the start; or add to {_FILE}: @video - nofile 4096; in a systemd unit LimitNOFILE=4096'
         yield Finding(Status.FAIL, f'{limit:g} open files are allowed, about {needed} are needed', advice, '', figures)
     else:
         yield ok(f'{_shown(limit)} open files are allowed, about {needed} are needed', **figures)
@@ -111,7 +111,7 @@ def open_files(system: System, needs: Needs) -> Iterator[Finding]:
     words = system.read('proc/sys/fs/file-nr').split()
     counts = {process: len(system.names('proc', process, 'fd')) for process in system.names('proc') if process.isdigit()}
     if len(words) != 3 or not all(word.isdigit() for word in words) or not any(counts.values()):
-        yield skip('neither the table of open files nor any process is shown in /proc')
+        yield skip('/proc shows neither the table of open files nor any process')
         return
     used, most = int(words[0]), int(words[2])
     process = max(counts, key=lambda one: counts[one])
@@ -122,9 +122,7 @@ def open_files(system: System, needs: Needs) -> Iterator[Finding]:
     found = f'{used} files are open; {name} ({process}) has most of them, {number}, of which {frames} are frame buffers'
     if used > _NEARLY * most or number > _NEARLY * limit:
         full = 'the machine' if used > _NEARLY * most else f'{name} ({process})'
-        advice = (
-            f'{full} is near its limit: see whether ls -l /proc/{process}/fd grows, end that process, or raise fs.file-max or its limit'
-        )
+        advice = f'{full} is near its limit: if ls -l /proc/{process}/fd grows, end that process; else raise fs.file-max or its limit'
         yield Finding(Status.WARN, found, advice, '', figures)
     else:
         yield ok(found, **figures)

@@ -19,17 +19,17 @@ def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
     folder = default_folder(system.environment)
     figures: dict[str, object] = {'folder': str(folder), 'exists': folder.is_dir(), 'sockets': 0}
     groups = sorted({camera.shared_memory_group for camera in needs.cameras if camera.shared_memory_group})
-    step = 'name another one in the environment variable ZC_RUNTIME_DIR, for all nodes alike'
+    step = 'set the environment variable ZC_RUNTIME_DIR to another folder, the same for all nodes'
     for name in groups:
         try:
             number = grp.getgrnam(name).gr_gid
         except KeyError:
-            advice = f'groupadd {name}, or set shared_memory_group to one that is there'
+            advice = f'groupadd {name}, or set shared_memory_group to a group that exists'
             yield Finding(Status.FAIL, f"there is no group '{name}' (shared_memory_group)", advice, name, figures)
             return
         if number not in {*os.getgroups(), os.getegid()} and system.user:
-            found = f"this user is not in group '{name}' (shared_memory_group), and can't give it the folder"
-            yield Finding(Status.FAIL, found, f'usermod -aG {name} USER, and log in anew', name, figures)
+            found = f"this user is not in group '{name}' (shared_memory_group), so it can't open the folder to that group"
+            yield Finding(Status.FAIL, found, f'usermod -aG {name} USER, and log in again', name, figures)
             return
     try:
         socket_path(folder, '0' * 32)
@@ -44,9 +44,9 @@ def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
         return
     if figures['exists']:
         figures['sockets'] = sum(name.endswith(SUFFIX) for name in os.listdir(folder))
-        yield ok(f"folder '{folder}' is this user's alone, {figures['sockets']} sockets", **figures)
+        yield ok(f"folder '{folder}' belongs to this user alone and has {figures['sockets']} sockets", **figures)
     elif refusal := _refusal(folder.parent):
-        found = f"folder '{folder}' is not there, and can't be made in {folder.parent}: {refusal}"
+        found = f"folder '{folder}' does not exist, and can't be made in {folder.parent}: {refusal}"
         yield Finding(Status.FAIL, found, f'make it with mode 0700 for this user, or {step}', '', figures)
     else:
         yield ok(f"folder '{folder}' can be made when it is needed", **figures)

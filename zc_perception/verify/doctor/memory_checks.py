@@ -22,8 +22,8 @@ from zc_perception.verify.doctor.system import DENIED, System
 _MIB = 1 << 20
 # Names that stand for no node.
 _NO_NODE = ('auto', 'memfd', 'nvbufsurface')
-_OTHERWISE = ("frames are in memfds then: cameras synthetic and replay, links and accelerator cpu work, but no device can import frames, "
-              'which accelerator axl and memory: import need')  # fmt: skip
+_OTHERWISE = ('frames then lie in memfds: cameras synthetic and replay, links and accelerator cpu work; accelerator axl and '
+              'memory: import do not, because no device can import a memfd')  # fmt: skip
 _ENABLE = ('boot a kernel with CONFIG_DMABUF_HEAPS and CONFIG_DMABUF_HEAPS_SYSTEM (or CONFIG_UDMABUF, modprobe udmabuf); '
            'give a container the nodes (--device /dev/dma_heap/system)')  # fmt: skip
 
@@ -52,23 +52,25 @@ def heaps(system: System, needs: Needs) -> Iterator[Finding]:
             what = 'contiguous memory' if is_contiguous(name) else 'ordinary memory' if name == 'udmabuf' else 'memory in scattered pages'
             yield ok(f'{shown} can be used ({what})', name, **figures)
         elif number in DENIED:
-            found = f'{shown} refuses this user (mode {figures.get("mode", "?")}, group {figures.get("group", "?")})'
+            found = f'this user may not open {shown} (mode {figures.get("mode", "?")}, group {figures.get("group", "?")})'
             yield Finding(needs.heap(name).missing, found, rights_advice(udev_line(name), shown), name, figures)
         else:
             found = f"{shown} can't be opened: {os.strerror(number)}"
-            yield Finding(needs.heap(name).missing, found, 'look into dmesg; unload and load its module', name, figures)
+            yield Finding(needs.heap(name).missing, found, 'read dmesg; unload its module and load it again', name, figures)
     for name in named:
         if name not in nodes:
             there = ', '.join(nodes) or 'none'
             number = errno.ENOENT
-            advice = f'set heap to one that is there (or auto), or {_ENABLE}'
-            yield Finding(Status.FAIL, f"heap '{name}' of the parameter file is not there; found: {there}", advice, name, {'errno': number})
+            advice = f'set heap to one that was found, or to auto, or {_ENABLE}'
+            yield Finding(
+                Status.FAIL, f"heap '{name}' in the parameter file does not exist; found: {there}", advice, name, {'errno': number}
+            )
     if not usable and not named:
         need = Need.REQUIRED if needs.device_imports() else Need.POSSIBLE
         if needs.known and not needs.own_heaps() and need is Need.POSSIBLE:
-            yield skip('no heap that can be used, and none is needed: the cameras bring their own buffers')
+            yield skip('no heap can be used, and none is needed: the cameras bring their own buffers')
         else:
-            yield Finding(need.missing, f'no heap that can be used; {_OTHERWISE}', _ENABLE)
+            yield Finding(need.missing, f'no heap can be used; {_OTHERWISE}', _ENABLE)
 
 
 def _reference(system: System, needs: Needs) -> tuple[int, str]:
@@ -88,10 +90,11 @@ def udmabuf_limits(system: System, needs: Needs) -> Iterator[Finding]:
     limit = system.read('sys/module/udmabuf/parameters/size_limit_mb')
     size, what = _reference(system, needs)
     if not limit.isdigit():
-        yield ok('/dev/udmabuf is there, its limits are not shown', size_limit_mib=None, needed=size)
+        yield ok('/dev/udmabuf is there; the kernel does not show its limits', size_limit_mib=None, needed=size)
     elif int(limit) * _MIB < size:
         advice = (
-            'echo options udmabuf size_limit_mb=512 > /etc/modprobe.d/udmabuf.conf and load it anew, or boot with udmabuf.size_limit_mb=512'
+            'echo options udmabuf size_limit_mb=512 > /etc/modprobe.d/udmabuf.conf and load the module again, '
+            'or boot with udmabuf.size_limit_mb=512'
         )
         found = f'udmabuf gives at most {limit} MiB per buffer, {what} needs {size / _MIB:.1f} MiB'
         yield Finding(needs.heap('udmabuf').missing, found, advice, '', {'size_limit_mib': int(limit), 'needed': size})
@@ -130,7 +133,7 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
             return
         slot = compute_layout(NV12, 1920, 1080).buffer_size(0)
         if cma is None:
-            yield skip(f'{there}; dma_heap/linux,cma, ISPs and cards without IOMMU need one', **figures)
+            yield skip(f'{there}; heap dma_heap/linux,cma, ISPs and cards without IOMMU need a contiguous pool', **figures)
         else:
             yield ok(f'{there}: room for {free // slot} NV12 frames of 1920x1080', **figures)
         return
@@ -151,11 +154,11 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
     perhaps = sum(p.total for p in pools if p.contiguous is None)
     words = ', '.join(_described(p) for p in pools)
     if refused := [f'{p.camera.label}: {p.refusal}' for p in pools if p.refusal]:
-        change = 'change what it names: an entry of participants, slots, a heap, a format or the size'
-        yield Finding(Status.FAIL, f'no buffers can be agreed on for {"; ".join(refused)}', change, '', figures)
+        change = 'change what the message names: an entry of participants, slots, a heap, a format or the size'
+        yield Finding(Status.FAIL, f'the nodes can not agree on buffers for {"; ".join(refused)}', change, '', figures)
         return
     if all(p.contiguous is False for p in pools):
-        yield skip(f'no pool is contiguous: {words}', **figures)
+        yield skip(f'no camera needs contiguous memory: {words}', **figures)
         return
     if unreadable is not None:
         yield unreadable
@@ -163,18 +166,22 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
     text = f'{words}; {there}'
     advice = _LARGER
     if not sure and cma is None:
-        yield skip(f'no pool is known to be contiguous: {words}; {there}', **figures)
+        yield skip(f'no camera is known to need contiguous memory: {words}; {there}', **figures)
     elif sure > total:
         yield Finding(Status.FAIL, f'the contiguous pool is too small: {text}', advice, '', figures)
     elif sure > free:
-        waiting = 'end what holds the rest (the nodes themselves, if they run), or ' + advice
+        waiting = 'end the programs that hold the rest (the nodes themselves, if they run), or ' + advice
         yield Finding(Status.FAIL, f'not enough of the contiguous pool is free: {text}', waiting, '', figures)
     elif sure + perhaps > free and cma is not None:
-        yield Finding(Status.WARN, f'the contiguous pool may be too small, if these drivers take it: {text}', advice, '', figures)
+        yield Finding(Status.WARN, f'the contiguous pool may be too small, if these drivers allocate from it: {text}', advice, '', figures)
     elif unknown:
         reason = '; '.join(f'{p.camera.label}: {p.problem}' for p in unknown)
         yield Finding(
-            Status.WARN, f'not all pools could be counted ({reason}); {there}', 'set width and height in the parameter file', '', figures
+            Status.WARN,
+            f'the size of some pools is not known ({reason}); {there}',
+            'set width and height in the parameter file',
+            '',
+            figures,
         )
     else:
         yield ok(f'enough: {text}', **figures)
@@ -182,6 +189,6 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
 
 def _described(pool: PoolNeed) -> str:
     if pool.problem:
-        return f'{pool.camera.label}: ? in {pool.memory}'
+        return f'{pool.camera.label}: unknown size in {pool.memory}'
     width, height = pool.size
     return f'{pool.camera.label}: {pool.slots} slots of {width}x{height}, {pool.total / _MIB:.1f} MiB in {pool.memory}'

@@ -63,7 +63,7 @@ def _subjects(system: System, needs: Needs) -> tuple[list[MetisCard], Finding | 
     if needs.card() is Need.UNUSED:
         return [], skip(_UNUSED)
     cards = wanted_cards(needs, system.host)
-    return cards, None if cards else skip(f'{_NO_CARD} that could be looked at; see metis.cards')
+    return cards, None if cards else skip(f'{_NO_CARD} to look at; see metis.cards')
 
 
 def _pci_devices(system: System) -> list[tuple[str, str, str]]:
@@ -91,22 +91,29 @@ def metis_cards(system: System, needs: Needs) -> Iterator[Finding]:
             advice = 'load the driver (modprobe metis) and see dmesg | grep -i -e metis -e axl'
             yield Finding(need.missing, f'{address} (1f9d:{device}) has no driver', advice, address, figures)
         elif address not in nodes:
-            advice = 'see ls -l /dev/metis*, and give a container its node (--device)'
-            yield Finding(need.missing, f"driver '{driver}' has {address}, but there is no node for it", advice, address, figures)
+            advice = 'look at ls -l /dev/metis*, and give the container its device node (--device)'
+            yield Finding(
+                need.missing, f"driver '{driver}' has {address}, but there is no device node /dev/metis-* for it", advice, address, figures
+            )
         else:
             yield ok(f"{address} (1f9d:{device}), driver '{driver}', node {figures['node']}", address, **figures)
     for card in cards:
         if card.pci_address not in {address for address, _, _ in devices}:
-            where = f'PCI device {card.pci_address} is not of vendor 1f9d' if card.pci_address else 'PCI device is not shown here'
+            where = f'PCI device {card.pci_address} is not of vendor 1f9d' if card.pci_address else 'sysfs does not show the PCI device'
             yield ok(f'{system.shown(card.path)}, whose {where}', card.name, node=system.shown(card.path), pci=card.pci_address)
     if not devices and not cards:
-        advice = 'check power and slot (lspci -d 1f9d:), then rescan (echo 1 > /sys/bus/pci/rescan); without one use accelerator: cpu'
+        advice = (
+            'if the machine has a card, check its power and slot (lspci -d 1f9d:), then rescan PCI '
+            '(echo 1 > /sys/bus/pci/rescan); without a card use accelerator: cpu'
+        )
         yield Finding(need.missing, f'{_NO_CARD}: nothing of vendor 1f9d on PCI, and no {system.dev}/metis-*', advice)
     for wanted in dict.fromkeys(i.accelerator_device for i in needs.inferences if i.accelerator_device and i.accelerator != 'cpu'):
         try:
             choose_card(wanted, system.host)
         except ZcError as error:
-            yield Finding(need.missing, f"accelerator_device '{wanted}': {error}", 'set accelerator_device to one that is there', wanted)
+            yield Finding(
+                need.missing, f"accelerator_device '{wanted}': {error}", 'set accelerator_device to a card that was found', wanted
+            )
 
 
 def metis_access(system: System, needs: Needs) -> Iterator[Finding]:
@@ -120,7 +127,7 @@ def metis_access(system: System, needs: Needs) -> Iterator[Finding]:
         if number == 0:
             yield ok(f'{shown} can be opened', card.name, **figures)
         elif number in DENIED:
-            yield Finding(needs.card().missing, f'{shown} refuses this user', rights_advice(_UDEV, shown), card.name, figures)
+            yield Finding(needs.card().missing, f'this user may not open {shown}', rights_advice(_UDEV, shown), card.name, figures)
         else:
             advice = f'the card may be off or resetting; see dmesg | grep -i -e metis -e axl, and {found_cards(system.host)}'
             yield Finding(needs.card().missing, f"{shown} can't be opened: {os.strerror(number)}", advice, card.name, figures)
@@ -134,7 +141,7 @@ def metis_driver(system: System, needs: Needs) -> Iterator[Finding]:
     for card in cards:
         folder = system.host.pci(card.pci_address) / 'driver' if card.pci_address else Path('/nowhere')
         if not folder.exists():
-            yield skip('its driver is not shown in sysfs', card.name)
+            yield skip('sysfs does not show its driver', card.name)
             continue
         driver, module = folder.resolve().name, folder / 'module'
         name = module.resolve().name if module.exists() else driver
@@ -163,7 +170,7 @@ def metis_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
             finally:
                 device.close()
         except ZcError as error:
-            yield Finding(need.missing, f'{card.name} could not be asked: {error}', 'see metis.access', card.name)
+            yield Finding(need.missing, f'{card.name} does not answer: {error}', 'see metis.access', card.name)
             continue
         figures = {
             'level': answer.level, 'max_in_flight': answer.max_in_flight, 'stride_align': answer.stride_align,
@@ -174,10 +181,10 @@ def metis_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
             text = f'import, submit and query: {len(answer.formats)} formats, {limits}'
             yield ok(text, card.name, **figures)
         elif answer.level == 1:
-            text = 'only ioctls 64 to 66: tight LINEAR images in one buffer, one job at a time'
+            text = 'the driver has only ioctls 64 to 66: it takes LINEAR images without padding in one buffer, and one job at a time'
             yield Finding(Status.WARN, text, 'a newer driver takes padded images and several jobs', card.name, figures)
         else:
-            text = 'no import and submit ioctls (ENOTTY): this is the shipped driver, or another one'
+            text = 'the driver has no import and submit ioctls (ENOTTY), as the shipped driver'
             yield Finding(need.missing, text, _OTHER_DRIVER, card.name, figures)
 
 
@@ -239,7 +246,11 @@ def metis_iommu(system: System, needs: Needs) -> Iterator[Finding]:
             advice = ('use heap: dma_heap/linux,cma (accelerator axl takes contiguous buffers), or enable the IOMMU '
                       '(intel_iommu=on, amd_iommu=on, iommus in the device tree)')  # fmt: skip
             yield Finding(
-                Status.WARN, 'no IOMMU group: only physically contiguous buffers are one range for it', advice, card.name, {'group': ''}
+                Status.WARN,
+                'the card is in no IOMMU group, so it can use only physically contiguous buffers',
+                advice,
+                card.name,
+                {'group': ''},
             )
             continue
         number, unit = group.resolve().name, system.host.pci(card.pci_address) / 'iommu'
@@ -248,10 +259,17 @@ def metis_iommu(system: System, needs: Needs) -> Iterator[Finding]:
         figures = {'group': number, 'type': kind, 'iommu': behind}
         if kind == 'identity':
             advice = 'boot without iommu=pt (iommu.passthrough=0), or use heap: dma_heap/linux,cma'
-            yield Finding(Status.WARN, f'IOMMU group {number} passes addresses through: pages are not gathered', advice, card.name, figures)
+            yield Finding(
+                Status.WARN,
+                f'IOMMU group {number} passes addresses through, so the card can use only physically contiguous buffers',
+                advice,
+                card.name,
+                figures,
+            )
         else:
             yield ok(
-                f'IOMMU group {number}{f" ({kind})" if kind else ""}{f" of {behind}" if behind else ""}: scattered pages are gathered',
+                f'IOMMU group {number}{f" ({kind})" if kind else ""}{f" of {behind}" if behind else ""}: '
+                'the card can use buffers of scattered pages',
                 card.name,
                 **figures,
             )

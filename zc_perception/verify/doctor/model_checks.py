@@ -47,5 +47,5 @@ def model_load(system: System, needs: Needs) -> Iterator[Finding]:
         device = f' ({answer["device"]})' if answer['device'] else ''
         found = f'model {answer["name"]} runs on {answer["accelerator"]}{device}, engine {answer["engine"]}'
         if answer['reasons']:  # a model without a variant for a card, or no card, is no fault of the machine
-            found += ', on no better one (--verbose says why)'
+            found += '; no better accelerator fits (--verbose says why)'
         yield ok(found, inference.node, **figures)

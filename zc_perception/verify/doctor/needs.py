@@ -139,7 +139,7 @@ class Needs:
     def summary(self) -> str:
         """One line for people."""
         if not self.known:
-            return 'without a parameter file: what each use needs'
+            return 'no parameter file was given: every use is checked'
         parts = [camera.label for camera in self.cameras] + [f'{i.node} ({i.accelerator}, model {i.model})' for i in self.inferences]
         return f'for {self.path}: {", ".join(parts)}'
 

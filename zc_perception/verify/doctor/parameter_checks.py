@@ -24,20 +24,20 @@ def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
     figures = {'checked': checked, 'problems': problems, 'warnings': warnings}
     if problems:
         said = '; '.join(problems + warnings)
-        yield Finding(Status.FAIL, f'{needs.path}: {said}', 'correct it: a node ends with such a line', '', figures)
+        yield Finding(Status.FAIL, f'{needs.path}: {said}', 'correct it: the node does not start with it', '', figures)
         return
     if checked is None:
-        step = 'install it, or unset RMW_IMPLEMENTATION,' if 'missing' in answer else 'source ROS 2'
-        advice = f'{step} to have every key checked; what the other checks read of it has the right types'
-        yield Finding(Status.WARN, f'{needs.path} could not be checked whole: {answer["error"]}', advice, '', figures)
+        step = 'install it, or unset RMW_IMPLEMENTATION;' if 'missing' in answer else 'source ROS 2;'
+        advice = f'{step} then run zc_doctor again, which checks every key; the values that other checks use have the right types'
+        yield Finding(Status.WARN, f'{needs.path} could not be checked completely: {answer["error"]}', advice, '', figures)
     elif warnings:
-        advice = "correct it, unless it is another package's: the nodes start all the same"
+        advice = 'correct it, unless it belongs to another package; the nodes start in any case'
         if misses:
-            advice = 'correct it, or give --cameras, as perception gets it: nodes of the cameras that the file names end with such a line'
+            advice = 'correct it, or give zc_doctor the same --cameras as perception; without them these nodes do not start'
         yield Finding(Status.WARN, f'{needs.path}: {"; ".join(warnings)}', advice, '', figures)
     elif not checked:
         yield Finding(
-            Status.WARN, f'{needs.path} has no parameter for the nodes of this package', 'name sections /**/capture, /**/inference', ''
+            Status.WARN, f'{needs.path} has no parameter for the nodes of this package', 'name its sections /**/capture, /**/inference', ''
         )
     else:
         yield ok(f'{needs.path}: {checked} parameters, all known and in range', checked=checked)

@@ -14,7 +14,7 @@ from importlib import metadata
 from typing import Any
 
 from zc_perception.errors import ConfigError, nearest
-from zc_perception.nodes.parameter_sources import judge_sections, likely_meant, section_matches
+from zc_perception.nodes.parameter_sources import belongs_elsewhere, judge_sections, likely_meant, section_matches
 from zc_perception.nodes.parameter_yaml import Section, read_parameter_yaml
 from zc_perception.verify.doctor.parameter_file import nodes_named, parameters_of
 
@@ -220,7 +220,8 @@ def _problem(section: str, key: str, value: Any, kind: Any, kinds: dict[str, Any
     """At most one. *kind* is ``None`` for a section of every node, whose keys need only suit those that have them."""
     specs = [spec for k in ([kind] if kind else kinds.values()) for spec in k.SPECS if spec.name == key]
     if not specs:
-        yield f"section '{section}': parameter '{key}' is unknown{nearest(key, [s.name for s in kind.SPECS])}"
+        hint = belongs_elsewhere(key) or nearest(key, [spec.name for spec in kind.SPECS])
+        yield f"section '{section}': parameter '{key}' is unknown{hint}"
     for spec in specs:
         try:
             spec.convert(value)

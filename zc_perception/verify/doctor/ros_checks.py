@@ -124,13 +124,14 @@ def large_messages(system: System, needs: Needs) -> Iterator[Finding]:
         yield _receive_buffer(system, image, only)
         return
     if 'fastrtps' not in used:
-        yield skip(f'nothing is known of {used or "the middleware"} here', middleware=used)
+        yield skip(f'this check knows nothing of {used or "the middleware"}', middleware=used)
         return
     set_here = {name: system.environment[name] for name in _PROFILES if system.environment.get(name)}
     advice = f'set {_PROFILES[0]} (Kilted and later: {_PROFILES[1]}) to the path of config/fastdds_images.xml for both ends'
     figures: dict[str, object] = {'middleware': used, 'profiles': set_here, 'segment': _DEFAULT_SEGMENT, 'image': image}
     if not set_here:
-        found = f'no Fast DDS profile is set: in its segment of 512 KiB no image of {image / _MIB:.1f} MiB fits, and {only} lose most'
+        room = f'an image of {image / _MIB:.1f} MiB does not fit into the default segment of 512 KiB'
+        found = f'no Fast DDS profile is set: {room}, and {only} lose most'
         yield Finding(Status.WARN, found, advice, '', figures)
         return
     name, path = next(iter(set_here.items()))
@@ -151,7 +152,7 @@ def _receive_buffer(system: System, image: int, only: str) -> Finding:
     figures = {'rmem_max': int(limit) if limit.isdigit() else None, 'image': image}
     if limit.isdigit() and int(limit) < image:
         advice = 'sysctl -w net.core.rmem_max=67108864 net.ipv4.ipfrag_time=3 net.ipv4.ipfrag_high_thresh=134217728'
-        found = f'net.core.rmem_max is {int(limit) / _MIB:.1f} MiB, an image {image / _MIB:.1f} MiB: {only} lose frames'
+        found = f'net.core.rmem_max is {int(limit) / _MIB:.1f} MiB, an image has {image / _MIB:.1f} MiB: {only} lose frames'
         return Finding(Status.WARN, found, advice, '', figures)
     return ok(f'Cyclone DDS with net.core.rmem_max {limit or "unknown"}', **figures)
 
@@ -171,7 +172,7 @@ def ros_discovery(system: System, needs: Needs) -> Iterator[Finding]:
         advice = f'set it to one of {", ".join(_RANGES)}'
         yield Finding(Status.FAIL, f"ROS_AUTOMATIC_DISCOVERY_RANGE is '{reach}'", advice, '', figures)
     elif reach and local == '1':
-        found = 'ROS_LOCALHOST_ONLY and ROS_AUTOMATIC_DISCOVERY_RANGE are both set, and the former wins from Iron on'
+        found = 'ROS_LOCALHOST_ONLY and ROS_AUTOMATIC_DISCOVERY_RANGE are both set; from Iron on ROS_LOCALHOST_ONLY wins'
         yield Finding(Status.WARN, found, 'unset ROS_LOCALHOST_ONLY, which is deprecated', '', figures)
     else:
         hosts = (

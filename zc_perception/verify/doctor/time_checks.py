@@ -24,7 +24,8 @@ def clock_source(system: System, needs: Needs) -> Iterator[Finding]:
         yield skip('the kernel does not show its clock source', **figures)
     elif source in _SLOW:
         advice = (
-            f"see dmesg | grep -i clocksource for why it isn't a better one (available: {others}); BIOS, or tsc=reliable where you know"
+            f'dmesg | grep -i clocksource says why no better one is used (available: {others}); '
+            'update the BIOS, or boot with tsc=reliable if you know that it is'
         )
         yield Finding(Status.WARN, f'clock source {source}, which is slow to read', advice, '', figures)
     else:
@@ -38,9 +39,9 @@ def synchronised(system: System, needs: Needs) -> Iterator[Finding]:
     figures = {'synchronised': state, 'ptp': clocks}
     hardware = f', PTP clocks: {", ".join(clocks)}' if clocks else ''
     if state is None:
-        yield skip(f'the kernel does not say{hardware}', **figures)
+        yield skip(f'the kernel does not say whether the clock is synchronised{hardware}', **figures)
     elif state:
-        yield ok(f'the clock is disciplined{hardware}', **figures)
+        yield ok(f'the clock is synchronised{hardware}', **figures)
     else:
-        advice = 'start chrony, or ptp4l with phc2sys; on one machine alone it does not matter, as all stamps have the same clock'
-        yield Finding(Status.WARN, f'nothing disciplines the clock{hardware}', advice, '', figures)
+        advice = 'start chrony, or ptp4l with phc2sys; with only one machine it does not matter, because all stamps come from one clock'
+        yield Finding(Status.WARN, f'no program synchronises the clock{hardware}', advice, '', figures)

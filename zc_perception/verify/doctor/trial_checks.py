@@ -40,7 +40,7 @@ def cpu_trials(system: System, needs: Needs) -> Iterator[Finding]:
         if same:
             yield ok(f'allocated, mapped, synchronised, written and read back ({figures["exporter"]})', name, **figures)
         else:
-            advice = 'report it with the exporter and the kernel: CPU caches are not kept coherent by its SYNC ioctl'
+            advice = 'report it with the exporter and the kernel: its SYNC ioctl does not keep CPU caches coherent'
             yield Finding(Status.FAIL, f'a buffer of {name} did not hold what was written', advice, name, figures)
 
 
@@ -64,7 +64,7 @@ def fence_trials(system: System, needs: Needs) -> Iterator[Finding]:
             with allocate(system, name) as buffer:
                 yield _fences(buffer, name)
         except (ZcError, OSError) as error:
-            yield Finding(_need(needs, name).missing, f'no buffer of {name} could be tried: {error}', 'see memory.heaps', name)
+            yield Finding(_need(needs, name).missing, f'no buffer of {name} could be tested: {error}', 'see memory.heaps', name)
 
 
 def _fences(buffer: DmaBuf, name: str) -> Finding:
@@ -110,7 +110,7 @@ def _imports_into(system: System, needs: Needs, device: AxlDevice, card: MetisCa
     try:
         capabilities = device.query()
     except ZcError as error:
-        yield Finding(needs.accelerator('axl').missing, f'{card.name} could not be asked: {error}', 'see metis.ioctls', card.name)
+        yield Finding(needs.accelerator('axl').missing, f'{card.name} does not answer: {error}', 'see metis.ioctls', card.name)
         return
     for name in names:
         subject = f'{name} -> {card.name}'
@@ -121,7 +121,7 @@ def _imports_into(system: System, needs: Needs, device: AxlDevice, card: MetisCa
             else:
                 yield _imported(system, device, capabilities, name, subject)
         except (ZcError, OSError) as error:
-            advice = 'see memory.heaps for its rights, metis.iommu for why pages are refused, and dmesg; or take another heap'
+            advice = 'memory.heaps shows its rights and metis.iommu why the card refuses pages; read dmesg, or set another heap'
             yield Finding(_import_need(needs, name).missing, f'a buffer of {name} could not be imported: {error}', advice, subject)
 
 
@@ -153,10 +153,12 @@ def _attached(system: System, needs: Needs, card: MetisCard, buffer: DmaBuf, sub
     answer = probe_shipped_attach(card.path, buffer, tree=system.host)
     figures = {'level': 0, 'errno': answer.number}
     if answer.answer is Importable.YES:
-        advice = 'use accelerator: axruntime (Voyager SDK), whose tensors it attaches; for frames a driver with import ioctls is needed'
+        advice = (
+            'use accelerator: axruntime (Voyager SDK), which works with this driver; accelerator: axl needs a driver with the import ioctls'
+        )
         return Finding(
             needs.accelerator('axl').missing,
-            f'the driver can attach it, but has no ioctls for frames: {answer.text}',
+            f'the driver can attach the buffer, but has no ioctls for frames: {answer.text}',
             advice,
             subject,
             figures,

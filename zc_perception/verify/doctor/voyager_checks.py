@@ -38,7 +38,7 @@ def voyager_runtime(system: System, needs: Needs) -> Iterator[Finding]:
             yield Finding(need.missing_extra, f'{found}{releases}', _INSTALL, library, figures)
             continue
         missing = [name for name, there in answer['functions'].items() if not there]
-        without = f', without {", ".join(missing)} (an older release)' if missing else ''
+        without = f'; this older release lacks {", ".join(missing)}' if missing else ''
         yield ok(f'{answer["path"]}, API {answer["api_version"]}{without}', library, **figures)
 
 
