@@ -25,6 +25,7 @@ from zc_perception.link.endpoints import (
     SharedMemoryLinks,
 )
 from zc_perception.link.endpoints.qos import uses_direct_links
+from zc_perception.link.endpoints.rivals import Rivals
 from zc_perception.link.endpoints.shared_memory_links import OTHER_HOST
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.rungs import NO_PUBLISHER
@@ -67,6 +68,7 @@ _REFUSALS = {
     'connections': 'too many consumers are connected: end some',
     'version': 'it speaks another version: install the same one at both ends',
 }
+_APART = 'start one of them in another namespace (--ros-args -r __ns:=/NAME) or with another ROS_DOMAIN_ID'
 # What consumers of this process hold counts as promised, under one name that nobody else has.
 _LOCAL = 'consumers in this process'
 _SAY_AGAIN_S = 60.0
@@ -194,7 +196,9 @@ class FrameServer:
         self._publisher = publisher
         self._recent = {name: RecentCount() for name in ('conversion_errors', 'internal_errors', 'protocol_errors', *_REFUSALS)}
         self._server: SharedMemoryServer | None = None
+        self._rivals = Rivals(node, publisher)
         groups, logger = group_ids(parameters['shared_memory_group']), node.get_logger()
+        self._warn = _Report(lambda text: logger.warning(text))
         if parameters['shared_memory'] and uses_direct_links(node):
             self._server = SharedMemoryServer(
                 node.get_fully_qualified_name(),
@@ -230,7 +234,12 @@ class FrameServer:
         server = None if self._server is None else self._server.statistics()
         values = Figures(lambda: self._values(link, server))
         trusted = '' if server is None else ', '.join(consumer.name for consumer in server.consumers if consumer.trusted_writer)
+        rivals = self._rivals.look()
         trouble = self._trouble(link, server)
+        if rivals:
+            text = f"'{self._publisher.topic}' has another publisher ({', '.join(rivals)}): consumers get the frames of both, mixed"
+            self._warn(f'{text}; {_APART}')
+            trouble = trouble or (text, _APART)
         if trouble:
             return Status('link', Level.WARN, trouble[0], values, trouble[1])
         if link.image_readers:

@@ -1,0 +1,84 @@
+"""Two cameras that publish on one topic: each says so, for as long as the other one lives."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import rclpy
+from nodes.programs import Program, parameters
+from rclpy.parameter import Parameter
+
+from zc_perception.link.endpoints.rivals import UNPROVED_S, Rivals
+from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.process import NodeGroup
+from zc_perception.observe.diagnostics import Level, Status
+
+# Fast DDS keeps a killed publisher in the graph for 20 s.
+SOON_S = 8.0
+
+
+@pytest.fixture
+def capture(free_domain: int) -> Iterator[CaptureNode]:
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=free_domain)
+    node = CaptureNode(context=context, parameter_overrides=[Parameter('framerate', value=5.0)])
+    with NodeGroup(context, (node,), lambda: None) as group:
+        group.start()
+        yield node
+        assert group.failure is None
+    context.try_shutdown()
+
+
+def link(node: CaptureNode) -> Status:
+    (found,) = (status for status in node.collect_diagnostics() if status.part == 'link')
+    return found
+
+
+def until(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.1)
+
+
+def start(domain: int, *arguments: str) -> Program:
+    return Program('capture_node', *arguments, domain=domain).start(': ready')
+
+
+def test_another_camera_on_the_topic_is_warned_of_at_both_ends_until_it_is_gone(capture: CaptureNode, free_domain: int) -> None:
+    assert link(capture).level is Level.OK
+    with start(free_domain, *parameters(framerate='5.0'), '-r', '__node:=second') as other:
+        until(lambda: link(capture).level is Level.WARN, 'a warning of the second camera')
+        status = link(capture)
+        assert "'/image_raw' has another publisher (/second)" in status.message and 'ROS_DOMAIN_ID' in status.advice
+        until(lambda: "'/image_raw' has another publisher (/capture)" in other.output, 'a line of the second camera')
+        assert other.output.count('has another publisher') == 1, 'once, not at each look'
+        assert not [name for name in status.values if name.startswith('protocol_error')], 'to be asked whether it listens is no fault'
+        other.process.send_signal(signal.SIGKILL)
+        other.process.wait(10)
+        until(lambda: link(capture).level is Level.OK, 'the end of the warning', SOON_S)
+    assert capture.get_publishers_info_by_topic('/image_raw/_zc'), 'the graph was asked'
+
+
+def test_a_camera_in_another_namespace_is_none(capture: CaptureNode, free_domain: int) -> None:
+    with start(free_domain, *parameters(framerate='5.0'), '-r', '__ns:=/rear') as other:
+        until(lambda: bool(capture.get_publishers_info_by_topic('/rear/image_raw/_zc')), 'the other camera in the graph')
+        assert link(capture).level is Level.OK
+        assert other.interrupt(10) == 0 and 'another publisher' not in other.output
+
+
+def test_one_that_can_not_be_asked_counts_once_it_has_stayed(capture: CaptureNode, free_domain: int) -> None:
+    clock = [100.0]
+    rivals = Rivals(capture, capture.publisher, lambda: clock[0])
+    with start(free_domain, *parameters(framerate='5.0', shared_memory=False), '-r', '__node:=second') as other:
+        until(lambda: 'second' in [end.node_name for end in capture.get_publishers_info_by_topic('/image_raw/_zc')], 'it in the graph')
+        assert rivals.look() == []
+        clock[0] += UNPROVED_S - 1
+        assert rivals.look() == []
+        clock[0] += 2
+        until(lambda: rivals.look() == ['/second'], 'its name')
+        assert other.interrupt(10) == 0
+        until(lambda: rivals.look() == [], 'its end')
