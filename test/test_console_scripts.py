@@ -108,6 +108,7 @@ def test_without_ros_the_line_says_how_to_set_it_up(program: str, tmp_path: Path
     ('program', 'arguments', 'missing', 'words'),
     [
         ('zc_bench', ['decode', '--repetitions', '1', '--frames', '1'], 'cv2', "pip install 'zc_perception[opencv]'"),
+        ('zc_bench', ['link', '--repetitions', '1', '--sizes', 'vga'], 'rclpy', 'source /opt/ros/<distro>/setup.bash'),
         ('zc_doctor', ['--only', 'kernel'], 'yaml', 'pip install PyYAML'),
     ],
 )

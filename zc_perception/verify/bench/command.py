@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,7 @@ class Command:
     :param add_options: its own, next to ``--json``, ``--check`` and ``--repetitions``.
     :param prepare: from the options to what measures; raises ConfigError for numbers that make no sense, before anything is started.
     :param bars: what ``--check`` compares with.
+    :param needs: modules without which its processes can't start.
     """
 
     name: str
@@ -36,6 +38,15 @@ class Command:
     add_options: Callable[[argparse.ArgumentParser], None]
     prepare: Callable[[argparse.Namespace], Callable[[Say], Measured]]
     bars: Sequence[Bar]
+    needs: Sequence[str] = ()
+
+    def check_needs(self) -> None:
+        """
+        :raises ModuleNotFoundError: one of them is missing.
+        """
+        for module in self.needs:
+            if importlib.util.find_spec(module) is None:
+                raise ModuleNotFoundError(f"No module named '{module}'", name=module)
 
 
 def check_counts(options: argparse.Namespace, **most: int) -> None:

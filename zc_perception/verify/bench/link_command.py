@@ -57,5 +57,10 @@ def _measure(plan: LinkPlan, say: Say) -> Measured:
 
 
 LINK = Command(
-    'link', 'what handing over a frame costs', _add_options, lambda options: functools.partial(_measure, _plan(options)), LINK_BARS
+    'link',
+    'what handing over a frame costs',
+    _add_options,
+    lambda options: functools.partial(_measure, _plan(options)),
+    LINK_BARS,
+    ('rclpy', 'cv2'),
 )

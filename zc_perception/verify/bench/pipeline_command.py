@@ -29,4 +29,6 @@ def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
     return measure
 
 
-PIPELINE = Command('pipeline', "the host's cost of a frame from capture to detections", _add_options, _prepare, PIPELINE_BARS)
+PIPELINE = Command(
+    'pipeline', "the host's cost of a frame from capture to detections", _add_options, _prepare, PIPELINE_BARS, ('rclpy', 'cv2')
+)

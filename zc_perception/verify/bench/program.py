@@ -76,6 +76,7 @@ def report(rows: Sequence[Row]) -> str:
 def _run(options: argparse.Namespace) -> int:
     command: Command = options.command
     check_counts(options, repetitions=1000)
+    command.check_needs()
     measure = command.prepare(options)
     path = None if options.json is None else target(options.json, '--json')
     environment = describe_environment()

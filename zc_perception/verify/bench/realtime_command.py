@@ -42,5 +42,10 @@ def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
 
 
 REALTIME = Command(
-    'realtime', 'what the real-time knobs do to the slowest frames, idle and overloaded', _add_options, _prepare, REALTIME_BARS
+    'realtime',
+    'what the real-time knobs do to the slowest frames, idle and overloaded',
+    _add_options,
+    _prepare,
+    REALTIME_BARS,
+    ('rclpy', 'cv2'),
 )

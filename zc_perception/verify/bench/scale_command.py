@@ -70,4 +70,11 @@ def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
     return measure
 
 
-SCALE = Command('scale', 'how many cameras one process takes until the first frame is lost, and why', _add_options, _prepare, SCALE_BARS)
+SCALE = Command(
+    'scale',
+    'how many cameras one process takes until the first frame is lost, and why',
+    _add_options,
+    _prepare,
+    SCALE_BARS,
+    ('rclpy', 'cv2'),
+)

@@ -48,4 +48,4 @@ def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
     return measure
 
 
-STARTUP = Command('startup', 'from executing perception to the first detections', _add_options, _prepare, STARTUP_BARS)
+STARTUP = Command('startup', 'from executing perception to the first detections', _add_options, _prepare, STARTUP_BARS, ('rclpy', 'cv2'))
