@@ -138,7 +138,7 @@ def test_a_loop_of_spin_once_in_a_constructor_is_named_and_goes_on(context: rclp
     node = construct(Loops, options, warn)
     assert node.get_name() == 'loops', 'it was not interrupted: it may wait for something'
     assert 'has been in its constructor for' in said[-1]
-    assert said[-1].endswith('; it calls spin_once: leave loops of that out, the container spins its components')
+    assert '; it calls spin_once: ' in said[-1]
     node.destroy_node()
 
 

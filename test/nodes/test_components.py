@@ -177,7 +177,7 @@ def test_without_autostart_a_component_waits(run: Managed) -> None:
 def test_a_start_that_fails_later_is_said_and_can_be_mended(run: Managed, logged: Callable[[], str]) -> None:
     node = run.make(components.CaptureNode, {**SMALL, 'participants': ['display: NV12; heap=dma_heap/']})
     run.eventually(lambda: status(node, 'lifecycle').level is Level.ERROR)
-    run.eventually(lambda: 'it did not start' in logged())
+    run.eventually(lambda: 'the node did not start' in logged())
     from rclpy.parameter import Parameter
 
     run.eventually(lambda: node.set_parameters([Parameter('participants', value=[''])])[0].successful)

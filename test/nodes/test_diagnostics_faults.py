@@ -34,7 +34,7 @@ def short_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_camera_that_is_unplugged(free_domain: int) -> None:
     with fleet(free_domain) as run:
         run.camera.mode = 'unplugged'
-        run.shows('capture: camera', ERROR, 'No such device', 'it is tried again until it works; look at its cable')
+        run.shows('capture: camera', ERROR, 'No such device', 'the node tries again until it works')
         # Whoever waits for its frames says so too, and where to look.
         run.shows('inference: detections', WARN, 'no frame comes any more', "look at the camera in the publisher's diagnostics")
         run.camera.mode = ''
@@ -46,7 +46,7 @@ def test_a_camera_that_is_unplugged(free_domain: int) -> None:
 def test_a_camera_that_is_silent(free_domain: int) -> None:
     with fleet(free_domain) as run:
         run.camera.mode = 'silent'
-        run.shows('capture: camera', ERROR, 'no frame comes', 'look at its cable and power, and at who holds its buffers')
+        run.shows('capture: camera', ERROR, 'no frame comes', 'which consumer holds its buffers')
         run.camera.mode = ''
         run.well('capture: camera')
 

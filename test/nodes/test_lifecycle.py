@@ -345,7 +345,7 @@ def test_another_process_s_consumer_is_granted_more_frames_when_it_asks_for_more
 def test_a_program_without_autostart_waits_for_a_manager(free_domain: int) -> None:
     args = parameters(autostart=False, width=128, height=128)
     with (
-        Program('capture_node', *args, domain=free_domain).start('ready: ros2 lifecycle set /capture configure') as program,
+        Program('capture_node', *args, domain=free_domain).start('ready: it waits for ros2 lifecycle set /capture configure') as program,
         managed(free_domain) as run,
     ):
         for step, state in ((CONFIGURE, 'inactive'), (ACTIVATE, 'active'), (DEACTIVATE, 'inactive'), (CLEANUP, 'unconfigured')):

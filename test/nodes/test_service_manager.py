@@ -151,7 +151,7 @@ def test_the_heart_beats_three_times_in_the_time_that_the_watchdog_waits_and_sto
         heart.wait(wait)
     said = listener.heard()
     assert said.count('WATCHDOG=1') in (6, 7)
-    assert said[0].startswith('STATUS=frames flow') and said[-1] == 'STATUS=the executor hangs', said
+    assert said[0].startswith('STATUS=running') and said[-1] == 'STATUS=the executor hangs', said
 
 
 def test_without_a_watchdog_the_heart_sleeps(listener: Listener) -> None:

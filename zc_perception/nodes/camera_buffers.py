@@ -106,11 +106,15 @@ class CameraBuffers:
             settings = self.collection.settings
         except NegotiationError as error:
             level = Level.ERROR if self.collection.failure else Level.WARN
-            return Status('negotiation', level, str(error), values, 'change what it names: a participant, a format, a heap or a size')
+            return Status(
+                'negotiation', level, str(error), values, 'change what the message names: a participant, a format, a heap or a size'
+            )
         lost = [f'{name} {o}' for name, o in outcomes.items() if o.verdict in (Verdict.FELL_BACK, Verdict.REFUSED, Verdict.DIED)]
         if lost:
             text = f'{"; ".join(lost)}: frames reach them by the next link, which copies'
-            return Status('negotiation', Level.WARN, text, values, 'let them take part before the camera starts, see participants')
+            return Status(
+                'negotiation', Level.WARN, text, values, 'start them before the camera, or name them in its parameter participants'
+            )
         return Status('negotiation', Level.OK, settings.describe(), values)
 
     def _figures(self, outcomes: Mapping[str, object]) -> dict[str, object]:
@@ -138,7 +142,7 @@ def negotiation_status(buffers: CameraBuffers | None, disagreement: str, state: 
         return buffers.status()
     if disagreement:
         again = 'restart the node' if state == FINALIZED else 'configure the node again or restart it'
-        return Status('negotiation', Level.ERROR, disagreement, advice=f'change what it names, then {again}')
+        return Status('negotiation', Level.ERROR, disagreement, advice=f'change what the message names, then {again}')
     if waits:
         return Status('negotiation', Level.WARN, 'waits for the camera', advice='part camera says what it waits for')
     return Status('negotiation', Level.OK, f'nothing to agree on: the node is {state}')

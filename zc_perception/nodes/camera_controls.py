@@ -143,7 +143,7 @@ class CameraControls:
         values: dict[str, object] = dict(sorted(self._in_force.copy().items()))
         refused = self._refused.copy()
         if refused:
-            advice = 'set what the driver takes: ros2 param describe tells the ranges'
+            advice = 'set a value that the driver allows: ros2 param describe shows the ranges'
             if refused.keys() <= self._missing:
                 advice = 'name controls that this camera has, or leave them out'
             return Status('controls', Level.WARN, '; '.join(refused.values()), values, advice)
@@ -184,7 +184,8 @@ def _as_value(info: ControlInfo, number: int) -> int | bool:
 
 def _descriptor(info: ControlInfo) -> ParameterDescriptor:
     text = ParameterDescriptor(
-        description=f'{info.title or info.name} (default {info.default})' + (', inactive as others stand' if info.inactive else ''),
+        description=f'{info.title or info.name} (default {info.default})'
+        + (', inactive with the present values of other controls' if info.inactive else ''),
         read_only=info.read_only,
         additional_constraints=info.allowed(),
     )

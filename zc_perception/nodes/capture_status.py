@@ -143,7 +143,11 @@ def _camera_values(
 def _camera_verdict(condition: CameraCondition, interval: CaptureInterval, copy_reason: str, *, started: bool) -> tuple[Level, str, str]:
     """Level, message and advice."""
     if condition.state is CameraState.LOST:
-        return Level.ERROR, condition.reason, 'it is tried again until it works; look at its cable and power, and at who else uses it'
+        return (
+            Level.ERROR,
+            condition.reason,
+            'the node tries again until it works; check its cable and power, and whether another program uses it',
+        )
     if condition.state is CameraState.FAILED:
         return Level.ERROR, condition.reason, 'restart the node'
     if condition.state is CameraState.ENDED:
@@ -165,11 +169,11 @@ def _verdict(interval: CaptureInterval, copy_reason: str) -> tuple[Level, str, s
     if interval.pace == 0 and interval.no_slot:
         return Level.ERROR, f'no frame comes out: no slot is free, {interval.no_slot} were left out lately', _LEFT_OUT['no_slot'][1]
     if interval.pace == 0:
-        return Level.ERROR, 'no frame comes', 'look at its cable and power, and at who holds its buffers'
+        return Level.ERROR, 'no frame comes', 'check its cable and power, and which consumer holds its buffers (part pool)'
     complaints, advice = [], []
     if interval.pace is not None and interval.pace < _FAR_BELOW:
         complaints.append(f'only {100 * interval.pace:.0f} % of its framerate comes')
-        advice.append('in the dark a long exposure does that; else see what is left out')
+        advice.append('in the dark a long exposure causes this; otherwise look at the counters of frames left out')
     left_out = {name: getattr(interval, name) for name in _LEFT_OUT if getattr(interval, name)}
     if left_out:
         complaints.append('frames left out lately: ' + ', '.join(_LEFT_OUT[name][0].format(number) for name, number in left_out.items()))
@@ -277,7 +281,7 @@ def clock_status(camera: Camera | None, counters: CaptureCounters, ros_now_ns: i
     if steps or clock.ahead_ns >= _AHEAD_NS:
         text = f'the ROS clock was set {steps} time(s) lately' if steps else 'the ROS clock was set back'
         text += f', stamps are {clock.ahead_ns / 1e6:.1f} ms ahead until it has caught up' if clock.ahead_ns else ''
-        advice = 'let chrony or ptp4l slew it instead (makestep only at the start); of a simulation it is a jump or a restart'
+        advice = 'let chrony or ptp4l slew it instead (makestep only at the start); in a simulation it is a jump or a restart'
     elif implausible:
         text = f'{implausible} stamp(s) of the driver lay in the future or far in the past lately; the time of arrival counts instead'
         advice = "look at the driver's clock: its stamps should be CLOCK_MONOTONIC"

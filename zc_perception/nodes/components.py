@@ -57,9 +57,11 @@ class SelfStarting(PerceptionNode):
         try:
             self.start()
         except ZcError as error:
-            self.get_logger().error(f'it did not start: {error}; then: ros2 lifecycle set {self.get_fully_qualified_name()} configure')
+            self.get_logger().error(
+                f'the node did not start: {error}; correct that, then: ros2 lifecycle set {self.get_fully_qualified_name()} configure'
+            )
         except Exception as error:
-            self.get_logger().error(f'it did not start: {type(error).__name__}: {error}')
+            self.get_logger().error(f'the node did not start: {type(error).__name__}: {error}')
 
 
 class CaptureNode(SelfStarting, capture.CaptureNode):

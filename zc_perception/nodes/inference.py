@@ -174,7 +174,7 @@ class InferenceNode(PerceptionNode):
     def _agree(self) -> None:
         self._announce_accelerator()
         for problem in self._problems:
-            self.get_logger().warning(f'{problem}; start this node before the camera, or name it in its parameter participants')
+            self.get_logger().warning(f"{problem}; start this node before the camera, or name it in the camera's parameter participants")
         self.scheduler.start()
         self._realtime.configure()
 

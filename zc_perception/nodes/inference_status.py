@@ -251,7 +251,7 @@ class InferenceStatus:
         earlier, self._logged = self._logged, now
         logger = self._node.get_logger()
         if now.losses > earlier.losses:
-            logger.error(f'the device was lost: {state.last_error or self._last_error}; it is opened anew')
+            logger.error(f'the device was lost: {state.last_error or self._last_error}; the node opens it again')
         if now.recovered > earlier.recovered:
             logger.info(f'the device is back, frames are run again ({now.refused_recovering} were dropped meanwhile in all)')
 

@@ -274,7 +274,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         try:
             self._end()
         except Exception as error:
-            self.get_logger().error(f'could not give everything back: {type(error).__name__}: {error}')
+            self.get_logger().error(f'the node could not close everything: {type(error).__name__}: {error}')
         return TransitionCallbackReturn.SUCCESS
 
     def _step(self, name: str, work: Callable[[], None]) -> TransitionCallbackReturn:
@@ -300,7 +300,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         if state == ACTIVE:
             return Status('lifecycle', Level.OK, 'active', values)
         if self._failure:
-            again = f'mend that, then: ros2 lifecycle set {name} configure'
+            again = f'correct that, then: ros2 lifecycle set {name} configure'
             return Status('lifecycle', Level.ERROR, f'{state}: {self._failure}', values, advice=again)
         if self._stopped:
             return Status('lifecycle', Level.OK, 'it has ended', values)

@@ -301,8 +301,8 @@ def run_program(program: str, build: Callable[[rclpy.Context], Sequence[Percepti
                 group.start()
                 STARTUP.reached('ready')
                 for node in group.nodes:
-                    waits = '' if node.parameters['autostart'] else f': ros2 lifecycle set {node.get_fully_qualified_name()} configure'
-                    node.get_logger().info(f'ready{waits}')
+                    step = f': it waits for ros2 lifecycle set {node.get_fully_qualified_name()} configure'
+                    node.get_logger().info('ready' if node.parameters['autostart'] else f'ready{step}')
                 serve(stop, group.liveness())
                 if group.failure is not None:
                     print(group.failure, file=sys.stderr)

@@ -184,9 +184,9 @@ class RecorderNode(PerceptionNode):
         self._closed_recorder = self._recorder
         self._recorder.close()
         done = self._recorder.statistics()
-        self.get_logger().info(
-            f'{done.recorded} frames in {", ".join(done.files) or "no file"}, {done.dropped} left out for the disk, {done.refused} refused'
-        )
+        files = ', '.join(done.files) or 'no file'
+        left_out = f'{done.dropped} left out because the disk was too slow'
+        self.get_logger().info(f'{done.recorded} frames in {files}, {left_out}, {done.refused} refused')
         if self._recorder.failed:
             self.get_logger().error(done.failure)
 

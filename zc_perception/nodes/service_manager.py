@@ -118,7 +118,7 @@ class Heartbeat:
         now = self._monotonic()
         if now >= self._next_s:
             worry = self._worry()
-            self._manager.status(worry or 'frames flow, or it is known why not: see /diagnostics')
+            self._manager.status(worry or 'running; /diagnostics says whether frames flow')
             if not worry:
                 self._manager.alive()
             self._next_s = now + period

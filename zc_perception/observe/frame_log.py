@@ -208,7 +208,7 @@ class FrameLog:
                 words[FACTS_WORD] = generation + 1
             except Exception as error:  # whatever it is, a node doesn't end for it
                 if self._open is opened:
-                    self._complain(f'the frame log has no new facts: {type(error).__name__}: {error}')
+                    self._complain(f'the frame log could not be updated: {type(error).__name__}: {error}')
 
     def close(self) -> None:
         """End the log. Who has it open may still read it. A second call does nothing."""

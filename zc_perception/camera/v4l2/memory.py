@@ -85,7 +85,9 @@ class ExportedMemory:
                 raise
             fd = self._device.export_buffer(index, plane, os.O_RDWR)
             self._access = os.O_RDWR
-            self.notes.append('the driver exports its buffers for writing only: processes that get frames are trusted not to change them')
+            self.notes.append(
+                'the driver exports its buffers writable only: every process that gets frames could change them, and is trusted not to'
+            )
         return DmaBuf(fd, BufferKind.DMABUF, self.heap_name)
 
     def allocate(self, count: int, driver: DriverFormat) -> int:

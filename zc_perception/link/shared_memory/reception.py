@@ -100,7 +100,7 @@ class Reception:
             except OSError as error:
                 # Out of descriptors: the listener stays readable, so looking again at once would spin.
                 self._counters.refused['descriptors'] += 1
-                self._say(f'a consumer could not be accepted: {error.strerror}; looking again in {_ACCEPT_PAUSE_S:g} s')
+                self._say(f'a consumer could not connect: {error.strerror}; consumers are accepted again in {_ACCEPT_PAUSE_S:g} s')
                 self._epoll.unregister(self.listener.fileno())
                 self._accept_at = time.monotonic() + _ACCEPT_PAUSE_S
                 return

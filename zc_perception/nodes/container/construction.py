@@ -73,7 +73,7 @@ class _Watch:
                     if not self._done.is_set():
                         self._end_spinning()
             if elapsed >= say_at:
-                hint = '; it calls spin_once: leave loops of that out, the container spins its components' if self._spins() else ''
+                hint = '; it calls spin_once: remove such loops, because the container spins its components' if self._spins() else ''
                 self._warn(f'{self._what} has been in its constructor for {elapsed:.0f} s ({self._place()}); other loads wait for it{hint}')
                 say_at *= 2
 

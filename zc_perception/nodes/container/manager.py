@@ -129,9 +129,11 @@ class ComponentManager(Node):
         # Of a file's section for all nodes, which components may get by forward_global_arguments.
         components = known_among(parameters_for_any_node(self).intersection(unclaimed))
         for name in (name for name in unclaimed if name not in components):
-            self.get_logger().warning(f"parameter '{name}' is not the container's: components get theirs with the request to load them")
+            self.get_logger().warning(
+                f"parameter '{name}' is not one of the container; give a component its parameters in the request to load it"
+            )
         if not self._multi_threaded and self.parameters['thread_num'] != 1:
-            self.get_logger().warning("'thread_num' has no effect here: component_container_mt takes it")
+            self.get_logger().warning("'thread_num' has no effect here; only component_container_mt uses it")
 
     def _on_load(self, request: Any, response: Any) -> Any:
         try:

@@ -61,7 +61,7 @@ def _serve(context: rclpy.Context, stop: StopRequest, multi_threaded: bool) -> i
             *(f'a callback of {name or "a component"}' for name in (*services.busy(), *components.busy())),
             *(f"thread '{name}'" for name in staying),
         ]
-        manager.get_logger().warning(f'ends without waiting for: {", ".join(busy) or "a component"}')
+        manager.get_logger().warning(f'the container ends without waiting for: {", ".join(busy) or "a component"}')
         _end_at_once(code)
     manager.destroy_node()
     return code

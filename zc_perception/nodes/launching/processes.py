@@ -128,7 +128,7 @@ def _when_it_ends(chosen: Chosen, process: Action, what: str) -> list[Action]:
             return []
         if event.returncode == 0:
             return [EmitEvent(event=Shutdown(reason=f'{what} has ended'))]
-        raise LaunchFailedError(f'{what} has ended with {event.returncode}; its own last lines say why')
+        raise LaunchFailedError(f'{what} ended with exit code {event.returncode}; its last lines say why')
 
     return [RegisterEventHandler(OnProcessExit(target_action=process, on_exit=end))]
 

@@ -124,7 +124,7 @@ def load_best(plan: LoadPlan) -> LoadedModel:
     """
     notices = []
     if plan.heap is None:
-        notices.append(f'tensors are in host memory, which the runtime copies, because there is no dma-heap for them: {plan.no_heap}')
+        notices.append(f'tensors are in host memory, which the runtime copies, because no dma-heap can be used: {plan.no_heap}')
     attempts = plan.attempts()
     refused = {(True, True): 'output_dmabuf: results go to host memory', (True, False): 'input_dmabuf: tensors are in host memory'}
     for attempt in attempts:
