@@ -17,7 +17,7 @@ PYTEST = -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 # A ROS installation that the shell has sourced must not mix its libraries with those of the environment.
 unexport AMENT_PREFIX_PATH LD_LIBRARY_PATH PYTHONHOME PYTHONPATH RMW_IMPLEMENTATION _ROS_WHEELS_BOOTSTRAP_COMPLETE
 
-.PHONY: help env env-kilted fixtures demo test test-long test-kilted rig rig-full bench faults soak lint clean
+.PHONY: help env env-kilted fixtures demo test test-long test-kilted rig rig-full bench faults soak docs lint clean
 
 help:
 	@echo 'make demo         run the demo: camera, NPU (on the CPU here) and detections in one process (DEMO_ARGS=...)'
@@ -29,6 +29,7 @@ help:
 	@echo 'make bench        measure everything, beside its peers: build/bench/report.md (BENCH_ARGS=--quick)'
 	@echo 'make faults       damage it on purpose: build/faults/result.json (FAULTS_ARGS=--short)'
 	@echo 'make soak         four cameras, kills and changes for half an hour: build/faults/soak.csv (SOAK_ARGS="--minutes 5")'
+	@echo 'make docs         build the pages as a site: build/site/index.html'
 	@echo 'make lint         run ruff and mypy'
 	@echo 'make env          only set up .venv/'
 	@echo 'make clean        remove build/, .venv/ and .venv-kilted/'
@@ -70,6 +71,10 @@ faults: env
 
 soak: env
 	$(RUN) test/faults/soak.py $(SOAK_ARGS)
+
+docs: env
+	$(RUN) test/environment/extras.py docs
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
 lint: env
 	$(RUN) -m ruff check .

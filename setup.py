@@ -31,6 +31,8 @@ setup(
         'cpu': ['onnxruntime'],
         'opencv': ['opencv-python-headless>=4.5,<5'],
         'bags': ['rosbags>=0.11'],
+        # The site of docs/.
+        'docs': ['mkdocs>=1.6,<2', 'mkdocs-material>=9.5,<10'],
         # What zc_bench link is measured beside, and the plots of make bench.
         'bench': ['eclipse-zenoh==1.10.2', 'iceoryx2==0.10.0', 'cyclonedds==11.0.1', 'matplotlib>=3.8,<4'],
     },

@@ -36,7 +36,7 @@ def runtime() -> list[str]:
     extras = ast.literal_eval(keywords['extras_require'])
     return [
         *ast.literal_eval(keywords['install_requires']),
-        *(each for name in extras if name != 'test' for each in extras[name]),
+        *(each for name in extras if name not in ('test', 'docs') for each in extras[name]),
     ]
 
 
