@@ -14,7 +14,7 @@ from zc_perception.link.announcement_files import read_announcements
 from zc_perception.link.endpoints.publisher import AdaptedPublisher
 from zc_perception.link.shared_memory.socket_folder import default_folder
 
-_UNNAMED = '_UNKNOWN_'  # a node's name comes a little later than its endpoints
+_UNNAMED = '_UNKNOWN_'
 #: Longer than a middleware keeps a publisher that was killed in the graph (Fast DDS: 20 s).
 UNPROVED_S = 30.0
 
@@ -38,7 +38,7 @@ class Rivals:
         """Names of the nodes that publish there too; empty: there is none, or none that is known to be alive."""
         topic = self._publisher.topic
         announcers = self._node.get_publishers_info_by_topic(topic + SUFFIX)
-        names = Counter(f'{each.node_namespace.rstrip("/")}/{each.node_name}' for each in announcers if _UNNAMED not in each.node_name)
+        names = Counter(f'{each.node_namespace.rstrip("/")}/{each.node_name}' for each in announcers)
         names -= Counter([self._node.get_fully_qualified_name()])
         if not names:
             self._unproved_since = None
@@ -51,7 +51,8 @@ class Rivals:
                 self._unproved_since = now
             if now - self._unproved_since < UNPROVED_S:
                 return []
-        return sorted(names)
+        # A node's name comes a little later than its endpoints.
+        return sorted('its name is not known yet' if _UNNAMED in name else name for name in names)
 
     def _answers(self, topic: str) -> bool:
         found = read_announcements(default_folder(), topic, self._node.context.get_domain_id())
