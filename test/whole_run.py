@@ -39,7 +39,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Prepare this process, in which tests run or which waits for the workers that run them."""
+    """Prepare this process, in which tests run or which waits for the workers that run them.
+
+    ``colcon test`` may run without pytest-xdist and pytest-timeout: then tests run one after the other and without a limit.
+    """
+    config.addinivalue_line('markers', 'xdist_group(name): what one worker runs')
+    config.addinivalue_line('markers', 'timeout(seconds): the limit of a test')
     _raise_descriptor_limit()
     _start_children_with_default_signals()
     if not hasattr(config, 'workerinput'):
@@ -94,6 +99,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """End the process if pytest-timeout can't: its alarm does not reach code in C that never returns to Python."""
+    if not item.config.pluginmanager.hasplugin('timeout'):
+        return (yield)
     marker = item.get_closest_marker('timeout')
     limit = float(marker.args[0] if marker else item.config.getini('timeout'))
     faulthandler.dump_traceback_later(2 * limit, exit=True, file=sys.__stderr__)
