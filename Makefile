@@ -6,7 +6,7 @@ SET_UP = $(PYTHON) test/environment/bootstrap.py
 RUN = .venv/bin/python
 
 # The rooms below ROS: plain Python, fully typed.
-TYPED = $(addprefix zc_perception/,pixel memory negotiation camera npu detection frame.py __init__.py mapping.py frame_queue.py lookout.py link/shared_memory \
+TYPED = $(addprefix zc_perception/,pixel memory negotiation camera npu detection frame.py __init__.py programs.py mapping.py frame_queue.py lookout.py link/shared_memory \
 	verify/evidence verify/doctor) $(wildcard zc_perception/link/announcement*.py zc_perception/verify/*.py zc_perception/observe/frame_*.py zc_perception/observe/t*.py) tools/api_page.py
 # What talks to ROS, and so is tested on a second distribution.
 ROS_TESTS = $(addprefix test/,environment link nodes examples) test/test_api_page.py

@@ -59,7 +59,7 @@ setup(
             'zc_bench = zc_perception.verify.bench.main:main',
             'zc_demo = zc_perception.nodes.demo:main',
             'zc_doctor = zc_perception.verify.doctor.zc_doctor:main',
-            'zc_record = zc_perception.nodes.recorder:zc_record',
+            'zc_record = zc_perception.nodes.main:zc_record',
             'zc_verify = zc_perception.verify.zc_verify:main',
         ],
     },

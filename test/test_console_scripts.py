@@ -44,7 +44,7 @@ def console_scripts() -> dict[str, str]:
         for key, value in zip(node.keys, node.values, strict=True)
         if isinstance(key, ast.Constant) and key.value == 'console_scripts'
     ]
-    return dict(line.split(' = ') for line in lists[0]) | {'zc_record': 'zc_perception.nodes.main:zc_record'}
+    return dict(line.split(' = ') for line in lists[0])
 
 
 SCRIPTS = console_scripts()

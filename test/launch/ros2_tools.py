@@ -74,7 +74,7 @@ class Workspace:
             else:
                 shutil.copy2(REPOSITORY / name, source / name)
         (source / 'test').mkdir()
-        for name in ('test/conftest.py', 'test/descriptors.py', 'test/ros_domains.py', TESTED):
+        for name in ('test/conftest.py', 'test/whole_run.py', 'test/descriptors.py', 'test/ros_domains.py', TESTED):
             shutil.copy2(REPOSITORY / name, source / name)
         shutil.copytree(HERE / 'foreign_components', folder / 'src' / 'foreign_components', ignore=ignored)
         self.built = self.colcon('build')

@@ -12,7 +12,6 @@ import errno
 import fcntl
 import os
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
@@ -229,7 +228,7 @@ def _open_named(name: str) -> Heap:
     raise ConfigError(f"heap '{name}' is not known; use auto, dma_heap/NAME (see ls {DMA_HEAP_DIRECTORY}), udmabuf or memfd")
 
 
-def _absent(candidates: Sequence[str], missing: AbstractSet[str]) -> list[str]:
+def _absent(candidates: Sequence[str], missing: set[str]) -> list[str]:
     """One sentence for all heaps whose device files are missing, if there are any. CMA has several names, and one of them is enough."""
     cma = [name for name in candidates if is_contiguous(name)]
     absent = []

@@ -53,7 +53,7 @@ _DRAIN_LOOK_S = 0.002
 _TUNED = ('in_flight', 'timeout', 'import_cache')
 Observer = Callable[[InFlight, Detections], None]
 _SPECS = (
-    ParameterSpec('accelerator', 'auto', 'Where the model runs. auto: axl, axruntime and cpu are tried in this order, and a log line '
+    ParameterSpec('accelerator', 'auto', 'Where the model runs. auto: axl, axruntime and cpu are tried in this order, and /diagnostics '
                   'says why each did not fit.', choices=ACCELERATORS),
     ParameterSpec('model', 'road', 'Name of a shipped model (road, hog), or path of a model.yaml.'),
     ParameterSpec('score_threshold', _OWN, "Detections with a lower score are dropped. -1: the model's own value.", '', 0.0, 1.0, _OWN,

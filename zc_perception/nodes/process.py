@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import resource
 import select
 import signal
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 
 import rclpy
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.logging import get_logger
 from rclpy.node import Node
 from rclpy.utilities import remove_ros_args
 
@@ -151,6 +153,7 @@ def ros_context(args: Sequence[str] | None, context: rclpy.Context | None = None
     :raises ConfigError: the command line's ROS arguments or a parameter file can't be used.
     """
     context = context or rclpy.Context()
+    raised = _raise_descriptor_limit()
     try:
         remove_ros_args(['', *(args or ())])  # raises for what is wrong with them, where init would write to stderr as well
         init_without_signal_handlers(context, None if args is None else list(args))
@@ -160,10 +163,22 @@ def ros_context(args: Sequence[str] | None, context: rclpy.Context | None = None
     if tolerant:
         _TOLERANT.add(context)
     STARTUP.reached('ros')
+    get_logger('zc_perception').debug(raised)
     try:
         yield context
     finally:
         context.try_shutdown()
+
+
+def _raise_descriptor_limit() -> str:
+    """Raise the soft limit to the hard one; what a log may say of it.
+
+    Every buffer of every camera and every fence is a descriptor, and the usual soft limit of 1,024 is there for programs that call
+    ``select()``, which nothing here does.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return f'this process may open {hard} files (RLIMIT_NOFILE was {soft})'
 
 
 class NodeGroup:

@@ -189,10 +189,3 @@ class RecorderNode(PerceptionNode):
         self.get_logger().info(f'{done.recorded} frames in {files}, {left_out}, {done.refused} refused')
         if self._recorder.failed:
             self.get_logger().error(done.failure)
-
-
-def zc_record() -> int:
-    """The entry point of installations from before :func:`zc_perception.nodes.main.zc_record`."""
-    from zc_perception.nodes import main
-
-    return main.zc_record()

@@ -22,11 +22,16 @@ _NEARLY = 0.9
 
 def soft_limit(system: System, name: str, process: str = 'self') -> float | None:
     """A process's soft limit by its name in the file; infinite for ``unlimited``, ``None`` where it isn't shown."""
+    return _limit(system, name, process, 0)
+
+
+def _limit(system: System, name: str, process: str, column: int) -> float | None:
     for line in system.read('proc', process, 'limits').splitlines():
         if line.startswith(name):
             words = line[len(name) :].split()
-            if words:
-                return math.inf if words[0] == 'unlimited' else float(words[0]) if words[0].isdigit() else None
+            if len(words) > column:
+                word = words[column]
+                return math.inf if word == 'unlimited' else float(word) if word.isdigit() else None
     return None
 
 
@@ -83,7 +88,7 @@ def locked_memory(system: System, needs: Needs) -> Iterator[Finding]:
 
 def descriptors(system: System, needs: Needs) -> Iterator[Finding]:
     """Each buffer is a descriptor, in every process that shares it, and each job in flight a fence."""
-    limit = soft_limit(system, 'Max open files')
+    limit = _limit(system, 'Max open files', 'self', 1)  # the hard one: the programs raise the soft one to it themselves
     if limit is None:
         yield skip('/proc/self/limits does not show the limit')
         return
@@ -91,7 +96,7 @@ def descriptors(system: System, needs: Needs) -> Iterator[Finding]:
     needed = _OWN_DESCRIPTORS + sum(_PER_SLOT * pool.slots * max(1, len(pool.buffers)) for pool in pools)
     figures = {'limit': _shown(limit), 'needed': needed}
     if limit < needed:
-        advice = f'ulimit -n 4096 before the start; or add to {_FILE}: @video - nofile 4096; in a systemd unit LimitNOFILE=4096'
+        advice = f'add to {_FILE}: @video - nofile 4096; in a systemd unit: LimitNOFILE=4096'
         yield Finding(Status.FAIL, f'{limit:g} open files are allowed, about {needed} are needed', advice, '', figures)
     else:
         yield ok(f'{_shown(limit)} open files are allowed, about {needed} are needed', **figures)
