@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from long_form import LONG
 
 from zc_perception.errors import FrameReleasedError, StaleFrameError
 from zc_perception.frame import Frame, FrameData, Header
@@ -348,13 +349,17 @@ def eager_collector() -> Iterator[None]:
     gc.unfreeze()
 
 
+#: Of each thread; a multiple of 4.
+TURNS = 80 if LONG else 20
+
+
 @pytest.mark.usefixtures('eager_collector')
 def test_frames_forgotten_in_cycles_by_many_threads_all_come_back(make_pool: MakePool) -> None:
     """Under allocation pressure finalizers run in whichever thread allocates, at any place inside the pool too."""
     pool, stop = make_pool(8, 4, slots=4), threading.Event()
 
     def work(number: int) -> None:
-        for turn in range(80):
+        for turn in range(TURNS):
             while (slot := pool.acquire()) is None:
                 gc.collect()
                 if stop.is_set():
@@ -382,7 +387,7 @@ def test_frames_forgotten_in_cycles_by_many_threads_all_come_back(make_pool: Mak
     gc.collect()
     pool.collect()
     assert holders(pool) == {} and pool.statistics().states == {SlotState.FREE: 4}
-    assert pool.statistics().abandoned == 4 * (80 + 60)
+    assert pool.statistics().abandoned == 4 * (TURNS + TURNS * 3 // 4)
 
 
 def exit_status_of_child(child: int) -> int:

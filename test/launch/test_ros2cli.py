@@ -96,7 +96,7 @@ def test_param_list_has_every_parameter(ros2: Ros2, node: str) -> None:
 @pytest.mark.usefixtures('graph')
 def test_param_describe_get_and_set(ros2: Ros2) -> None:
     described = ros2.asked('param describe', '/inference', 'score_threshold', 'accelerator')
-    for text in ('Detections below are dropped', 'Min value: -1.0', 'Max value: 1.0', 'one of: auto, axl, axruntime, cpu'):
+    for text in ('Detections with a lower score are dropped', 'Min value: -1.0', 'Max value: 1.0', 'one of: auto, axl, axruntime, cpu'):
         assert text in described, described
     assert 'Double value is: -1.0' in ros2.asked('param get', '/inference', 'score_threshold')
     assert 'Set parameter successful' in ros2.asked('param set', '/inference', 'score_threshold', '0.25')

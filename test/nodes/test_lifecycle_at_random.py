@@ -1,4 +1,4 @@
-"""Managed nodes at their limits: how soon the last frame comes, and two hundred random transitions while frames flow."""
+"""Managed nodes at their limits: when the last frame comes, and random transitions while frames flow."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from long_form import LONG
 from nodes.managed import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, given_back, held, managed, settle, status
 
 from zc_perception.nodes.capture import CaptureNode
@@ -18,8 +19,7 @@ from zc_perception.nodes.recorder import RecorderNode
 
 SMALL = {'width': 128, 'height': 128, 'framerate': 60.0, 'heap': 'memfd'}
 HOG = {'model': 'hog', 'timeout': 20.0}
-TRANSITIONS = 200
-LAST_FRAME_S = 0.1
+TRANSITIONS = 200 if LONG else 40
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +27,7 @@ def ros_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('ROS_HOME', str(tmp_path))
 
 
-def test_the_last_frame_comes_within_100_ms_of_deactivate(free_domain: int) -> None:
-    """Of five times the middle one, so that a stall of the machine is not a failure of the node."""
+def test_the_last_frame_has_gone_before_deactivate_answers(free_domain: int) -> None:
     with managed(free_domain) as run:
         capture, inference = run.make(CaptureNode, SMALL), run.make(InferenceNode, HOG)
         latest = {'capture': 0.0, 'inference': 0.0}
@@ -44,18 +43,16 @@ def test_the_last_frame_comes_within_100_ms_of_deactivate(free_domain: int) -> N
             assert owner
         inference.start()
         capture.start()
-        took: dict[str, list[float]] = {'capture': [], 'inference': []}
-        for _ in range(5):
+        for _ in range(3):
             seen = inference.processed
             run.eventually(lambda seen=seen: inference.processed >= seen + 2)
             for name, node in (('inference', inference), ('capture', capture)):
-                began = time.monotonic()
                 assert run.change(node, DEACTIVATE)
+                answered = time.monotonic()
                 time.sleep(0.15)
-                took[name].append(latest[name] - began)
+                assert 0.0 < latest[name] <= answered, name
             for node in (inference, capture):
                 assert run.change(node, ACTIVATE)
-        assert sorted(took['capture'])[2] < LAST_FRAME_S and sorted(took['inference'])[2] < LAST_FRAME_S, took
 
 
 class Load:
@@ -80,7 +77,7 @@ class Load:
             thread.join(10)
 
 
-def test_two_hundred_random_transitions_while_frames_flow_leak_nothing(free_domain: int, tmp_path: Path) -> None:
+def test_random_transitions_while_frames_flow_leak_nothing(free_domain: int, tmp_path: Path) -> None:
     chance = random.Random(20_261_121)
     with managed(free_domain) as run:
         values = {**SMALL, 'framerate': 200.0, 'jpeg_quality': 50}

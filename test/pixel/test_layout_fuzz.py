@@ -1,4 +1,4 @@
-"""100,000 descriptors as a broken or hostile peer would send them: refused in words, or read to the last sample inside real memory."""
+"""Descriptors as a broken or hostile peer would send them: refused in words, or read to the last sample inside real memory."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from long_form import LONG
 
 from zc_perception.errors import FormatError, LayoutError
 from zc_perception.mapping import map_buffers
@@ -20,7 +21,7 @@ from zc_perception.pixel.fourcc import FORMATS
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, check_only_padded, compute_layout, validate_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR
 
-DESCRIPTORS = 100_000
+DESCRIPTORS = 100_000 if LONG else 10_000
 # Not only whole pages: a mapping is as long as its buffer says.
 SIZES = (1, 63, 64, 1000, 4095, 4096, 6144, 8192, 65536)
 WILD = (
@@ -130,7 +131,7 @@ def read_every_sample(layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> None:
         del plane
 
 
-def test_100000_descriptors_are_refused_or_readable(memories: dict[int, DmaBuf]) -> None:
+def test_descriptors_are_refused_or_readable(memories: dict[int, DmaBuf]) -> None:
     peer, outcomes = Peer(20240607), Counter[str]()
     for _ in range(DESCRIPTORS):
         layout, sizes = peer.descriptor()
@@ -145,12 +146,13 @@ def test_100000_descriptors_are_refused_or_readable(memories: dict[int, DmaBuf])
             read_every_sample(layout, tuple(memories[size] for size in sizes))
     # Neither all wrong nor all right, or this tests nothing.
     assert outcomes.total() == DESCRIPTORS
-    assert outcomes['refused'] > 30_000 and outcomes['read'] > 10_000 and outcomes['without rows'] > 1_000, outcomes
+    assert outcomes['refused'] > 0.3 * DESCRIPTORS and outcomes['read'] > 0.1 * DESCRIPTORS, outcomes
+    assert outcomes['without rows'] > 0.01 * DESCRIPTORS, outcomes
 
 
 def test_an_allocator_s_answer_is_refused_or_like_the_request() -> None:
     peer, outcomes = Peer(7), Counter[str]()
-    for _ in range(20_000):
+    for _ in range(20_000 if LONG else 4_000):
         asked, _ = peer.descriptor()
         answer, _ = peer.descriptor()
         answer = replace(answer, **{name: getattr(asked, name) for name in ('width', 'height', 'fourcc')})
@@ -162,4 +164,4 @@ def test_an_allocator_s_answer_is_refused_or_like_the_request() -> None:
             outcomes['accepted'] += 1
             assert answer.modifier in (LINEAR, 1 << 56 | 1)
             validate_layout(answer, [answer.buffer_size(i) for i in range(answer.num_buffers)])
-    assert min(outcomes['refused'], outcomes['accepted']) > 100, outcomes
+    assert min(outcomes['refused'], outcomes['accepted']) > 20, outcomes
