@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from long_form import LONG
 
 from . import Rig, RigResult
 from .graph import ENVIRONMENT, OF_RUN, TIMEOUT_S, GraphRuns, check_names, checks_of, clear_runs, graph_command, read_runs
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.rig
 
 GUEST = Path(__file__).parent / 'guest'
 #: ``make rig`` has its 300 frames; here time counts, too.
-WANTED = {name: min(variant.frames, 100) for name, variant in VARIANTS.items()}
+WANTED = {name: variant.frames if LONG else min(variant.frames, 25) for name, variant in VARIANTS.items()}
 
 
 def _names() -> list[str]:

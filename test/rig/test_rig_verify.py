@@ -166,7 +166,7 @@ def test_each_invariant_fails_somewhere() -> None:
 def test_the_sabotaged_graph_went_on(name: str, verify_boot: Boot) -> None:
     """What is found out is no accident: frames flowed, through the saboteur's hands, and every one had its result."""
     outcome = verify_boot.case(name)
-    assert outcome['seen'] > 5 and outcome['processed'] >= FRAMES and not outcome['problems'], outcome
+    assert outcome['seen'] >= 3 and outcome['processed'] >= FRAMES and not outcome['problems'], outcome
 
 
 def test_a_user_who_may_see_nothing_is_told_so(verify_boot: Boot) -> None:

@@ -197,16 +197,15 @@ def the_graph_survives_a_consumer_that_is_killed_with_its_imports() -> None:
     with streaming_graph() as running:
         attachments = live()['attachments']
         with parameters(latency_us=20000):
-            for turn in range(2):
-                consumer = _consumer(f'killed_{turn}')
-                try:
-                    eventually(lambda: _consumers(running) == 1 and live()['attachments'] > attachments + 3, 'it imports frames', 120)
-                    eventually(lambda: live()['jobs'] > 0, 'it has jobs in flight', PATIENCE_S)
-                finally:
-                    consumer.send_signal(signal.SIGKILL)
-                    consumer.wait()
-                settles(lambda: _consumers(running), 0, 'consumers')
-                running.expect_frames()
+            consumer = _consumer('killed')
+            try:
+                eventually(lambda: _consumers(running) == 1 and live()['attachments'] > attachments + 3, 'it imports frames', 120)
+                eventually(lambda: live()['jobs'] > 0, 'it has jobs in flight', PATIENCE_S)
+            finally:
+                consumer.send_signal(signal.SIGKILL)
+                consumer.wait()
+            settles(lambda: _consumers(running), 0, 'consumers')
+            running.expect_frames()
         running.expect_no_more_than_before()
         pool = running.capture.camera.pool
         ours = {'inference', 'overlay'}

@@ -89,7 +89,7 @@ class Verifier:
 
 
 #: Frames that a case is judged by.
-FRAMES = 12
+FRAMES = 6
 #: A user who may see nothing of other users' processes.
 NOBODY = 65534
 Outcome = dict[str, Any]
