@@ -13,8 +13,10 @@ import faulthandler
 import json
 import os
 import resource
+import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from long_form import LONG
 
 HERE = Path(__file__).resolve().parent
 TIMES = HERE / 'times.json'
@@ -38,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption('--write-times', action='store_true', help=f'write what each slow file took to {TIMES.name}')
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare this process, in which tests run or which waits for the workers that run them.
 
@@ -49,6 +53,8 @@ def pytest_configure(config: pytest.Config) -> None:
     _start_children_with_default_signals()
     if not hasattr(config, 'workerinput'):
         config.pluginmanager.register(_Progress(config), 'zc-progress')
+        if config.option.basetemp is None:
+            config.pluginmanager.register(_ShortFolder(config), 'zc-folder')
 
 
 def _raise_descriptor_limit() -> None:
@@ -77,8 +83,11 @@ def _known_times() -> dict[str, float]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test its group, and put the groups that take longest at the beginning."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only the long form runs, give each test its group, and put the groups that take longest at the beginning."""
+    if not LONG:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker('long') is not None])
+        items[:] = [item for item in items if item.get_closest_marker('long') is None]
     times = _known_times()
     seconds: dict[str, float] = defaultdict(float)
     groups: dict[pytest.Item, str] = {}
@@ -108,6 +117,22 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+class _ShortFolder:
+    """The folder of all ``tmp_path``, with a short name: sockets lie below it, and their address has 107 bytes at most.
+
+    It goes at the end of a run in which nothing failed.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._path = tempfile.mkdtemp(prefix='zc-')
+        config.option.basetemp = self._path
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """With xdist all workers have ended by now."""
+        if exitstatus == pytest.ExitCode.OK:
+            shutil.rmtree(self._path, ignore_errors=True)
 
 
 class _Progress:

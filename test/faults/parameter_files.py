@@ -84,14 +84,14 @@ def _forked(program: str, path: str) -> tuple[int, str]:
     pid = os.fork()
     if not pid:
         try:
-            from zc_perception.nodes import programs
+            from zc_perception.nodes import main as entry_points
 
             fd = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             os.dup2(fd, 1)
             os.dup2(fd, 2)
             sys.argv = [program, '--ros-args', '--params-file', path]
             sys.stdout = sys.stderr = os.fdopen(1, 'w', buffering=1, closefd=False)
-            code = getattr(programs, program)()
+            code = getattr(entry_points, program)()
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
         except BaseException:
@@ -119,7 +119,7 @@ def main() -> None:
     """``python parameter_files.py SEED FILE …``: a line for each, the exit code, or what is wrong."""
     import random
 
-    from zc_perception.nodes import programs
+    from zc_perception.nodes import programs  # the forked ones find it imported
 
     assert programs
     rng = random.Random(int(sys.argv[1]))

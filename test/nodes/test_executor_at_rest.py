@@ -7,6 +7,7 @@ import threading
 import pytest
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.logging import LoggingSeverity, set_logger_level
 from rclpy.parameter import Parameter
 from sensor_msgs.msg import Image
 
@@ -23,6 +24,7 @@ def context(free_domain: int, monkeypatch: pytest.MonkeyPatch) -> rclpy.Context:
     monkeypatch.setenv('ROS_DOMAIN_ID', str(free_domain))
     with ros_context(['--ros-args', '--log-level', 'error']) as made:
         yield made
+    set_logger_level('', LoggingSeverity.INFO)  # it is the process's, and other tests read logs
 
 
 def test_it_is_woken_neither_for_frames_nor_to_look_at_anything(context: rclpy.Context) -> None:

@@ -9,6 +9,7 @@ import time
 import pytest
 import rclpy
 from rclpy.callback_groups import ReentrantCallbackGroup
+from rclpy.logging import LoggingSeverity, set_logger_level
 from rclpy.qos import QoSProfile
 from rclpy.waitable import NumberOfEntities, Waitable
 from std_msgs.msg import String
@@ -25,6 +26,7 @@ def context(free_domain: int, monkeypatch: pytest.MonkeyPatch) -> rclpy.Context:
     monkeypatch.setenv('ROS_DOMAIN_ID', str(free_domain))
     with ros_context(['--ros-args', '--log-level', 'error']) as made:
         yield made
+    set_logger_level('', LoggingSeverity.INFO)  # it is the process's, and other tests read logs
 
 
 class Spinning:

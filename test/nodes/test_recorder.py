@@ -20,7 +20,7 @@ from zc_perception.camera.scene import RoadScene
 RECORD = [
     sys.executable,
     '-c',
-    'import sys; from zc_perception.nodes.recorder import zc_record; sys.argv[0] = "zc_record"; sys.exit(zc_record())',
+    'import sys; from zc_perception.nodes.main import zc_record; sys.argv[0] = "zc_record"; sys.exit(zc_record())',
 ]
 
 

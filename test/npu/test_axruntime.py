@@ -220,7 +220,7 @@ def test_results_that_no_frame_pushes_out_come_by_themselves(
         ('memfd', {'refuse_output_dmabuf': 1}, 'auto', (True, False), r'output_dmabuf: results go to host memory.*not MMIO'),
         ('memfd', {'refuse_output_dmabuf': 2}, 'auto', (True, False), r'output_dmabuf: results go to host memory.*outputs are MMIO'),
         ('memfd', {'refuse_input_dmabuf': 1}, 'auto', (False, False), r'input_dmabuf: tensors are in host memory'),
-        ('none', {}, 'auto', (False, False), r'no dma-heap for them: there is no /dev/dma_heap/nowhere; '),
+        ('none', {}, 'auto', (False, False), r'no dma-heap can be used: there is no /dev/dma_heap/nowhere; '),
         ('none', {}, 'false', (False, False), 'no dma-heap'),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,14 @@ pytestmark = pytest.mark.rig
 GUEST = Path(__file__).parent / 'guest'
 #: ``make rig`` has its 300 frames; here time counts, too.
 WANTED = {name: variant.frames if LONG else min(variant.frames, 25) for name, variant in VARIANTS.items()}
+#: What only the long form and ``make rig`` run.
+LONG_RUNS = ('uncached', 'document')
+
+
+def _params(names: Iterable[str]) -> list[Any]:
+    return [pytest.param(name, marks=[pytest.mark.long] if name in LONG_RUNS else []) for name in names]
+
+
 
 
 def _names() -> list[str]:
@@ -43,7 +52,7 @@ def package_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
     """Run everything in one boot; the graph runs whatever the checks before it say."""
     out = tmp_path_factory.mktemp('package')
     clear_runs(out, VARIANTS)
-    python, _, *variants = graph_command(WANTED)
+    python, _, *variants = graph_command({name: frames for name, frames in WANTED.items() if LONG or name not in LONG_RUNS})
     command = [python, str(GUEST / 'package_checks.py'), *variants]
     result = rig.run(command, timeout=TIMEOUT_S, out_dir=out, vivid=VIVID, env=ENVIRONMENT, memory_mib=MEMORY_MIB)
     try:
@@ -61,7 +70,10 @@ def test_in_the_guest(name: str, package_boot: Boot) -> None:
         pytest.fail(package_boot.outcome[name], pytrace=False)
 
 
-@pytest.mark.parametrize(('variant', 'check'), [(variant, check) for variant in VARIANTS for check in check_names(variant)])
+@pytest.mark.parametrize(
+    ('variant', 'check'),
+    [pytest.param(*param.values, check, marks=param.marks) for param in _params(VARIANTS) for check in check_names(param.values[0])],
+)
 def test_the_graph(variant: str, check: str, package_boot: Boot) -> None:
     if variant not in package_boot.graph.runs:
         pytest.fail(f'the graph did not run\n{package_boot.result.report()}', pytrace=False)
@@ -70,7 +82,7 @@ def test_the_graph(variant: str, check: str, package_boot: Boot) -> None:
     assert found['holds'], (found, run['verify'] if check == 'verify' else '')
 
 
-@pytest.mark.parametrize('variant', VARIANTS)
+@pytest.mark.parametrize('variant', _params(VARIANTS))
 def test_the_kernel_s_trace_and_the_fences_of_each_run_are_kept(variant: str, package_boot: Boot) -> None:
     folder = package_boot.result.artifacts / variant
     trace = (folder / 'kernel.trace').read_text(encoding='utf-8')
@@ -80,12 +92,13 @@ def test_the_kernel_s_trace_and_the_fences_of_each_run_are_kept(variant: str, pa
     assert all(frame['fence_ns'] > frame['captured_ns'] > 0 for frame in frames)
 
 
-@pytest.mark.parametrize('variant', RUNS)
+@pytest.mark.parametrize('variant', _params(RUNS))
 def test_the_verdict_has_a_timeline(variant: str, package_boot: Boot) -> None:
     events = json.loads((package_boot.result.artifacts / variant / 'timeline.json').read_text(encoding='utf-8'))['traceEvents']
     assert len(events) > 10 * VARIANTS[variant].verified
 
 
+@pytest.mark.long
 def test_the_document_s_run_is_drawn(package_boot: Boot) -> None:
     picture = (package_boot.result.artifacts / OF_RUN['document'] / 'timeline.png').read_bytes()
     width, height = struct.unpack('>II', picture[16:24])

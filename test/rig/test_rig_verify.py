@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from camera.gstreamer_process import gstreamer
 from environment.gstreamer_root import with_environment
+from long_form import LONG
 
 from . import Rig, RigResult
 from .graph import ENVIRONMENT, INVARIANTS, TIMEOUT_S, compile_for_guest
@@ -52,6 +54,16 @@ GRAPHS: dict[str, set[str]] = {
     'two_processes_started': set(),
 }
 CASES = {**SABOTAGES, **GRAPHS}
+#: What each change runs: each invariant is false once, and the same graphs are true without the sabotage. The long form runs all.
+SHORT = {'nothing', 'maps', 'imports_decoys_alone', 'known_exporter', 'unknown_exporter', 'two_processes_started', 'nobody'}
+RUN = [name for name in CASES if LONG or name in SHORT]
+
+
+def _params(names: Iterable[str]) -> list[Any]:
+    """Test parameters, of which those that the short form leaves out are marked."""
+    return [pytest.param(name, marks=[] if name in SHORT else [pytest.mark.long]) for name in names]
+
+
 #: By a case that fails, the same graph without what is wrong with it.
 COUNTERPARTS = {
     **{name: 'nothing' for name, wrong in SABOTAGES.items() if wrong},
@@ -103,7 +115,7 @@ def verify_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
     register = 'from zc_perception.camera.gstreamer.abi import load_gstreamer; assert load_gstreamer().has_element("v4l2src")'
     subprocess.run([sys.executable, '-c', register], env=with_environment(environment), cwd=ROOT, check=True)
     out = tmp_path_factory.mktemp('verify')
-    command = [sys.executable, str(GUEST / 'verify_run.py'), *CASES, NOBODY]
+    command = [sys.executable, str(GUEST / 'verify_run.py'), *RUN, NOBODY]
     result = rig.run(command, timeout=TIMEOUT_S, out_dir=out, vivid=VIVID, env={**ENVIRONMENT, **environment}, memory_mib=MEMORY_MIB)
     try:
         outcome: dict[str, dict[str, Any]] = json.loads((out / 'verify.json').read_text(encoding='utf-8'))
@@ -116,7 +128,7 @@ def _told(outcome: dict[str, Any]) -> str:
     return json.dumps({name: outcome.get(name) for name in ('exit', 'pass', 'checks', 'unreadable', 'said')}, indent=1)
 
 
-@pytest.mark.parametrize('name', CASES)
+@pytest.mark.parametrize('name', _params(CASES))
 def test_exactly_these_checks_are_false(name: str, verify_boot: Boot) -> None:
     outcome = verify_boot.case(name)
     checks = outcome.get('checks', {})
@@ -127,7 +139,7 @@ def test_exactly_these_checks_are_false(name: str, verify_boot: Boot) -> None:
     assert outcome['frames'] >= FRAMES, _told(outcome)
 
 
-@pytest.mark.parametrize('name', [name for name, wrong in CASES.items() if wrong])
+@pytest.mark.parametrize('name', _params(name for name, wrong in CASES.items() if wrong))
 def test_a_check_that_fails_says_what_to_do_next(name: str, verify_boot: Boot) -> None:
     outcome = verify_boot.case(name)
     for check in CASES[name]:
@@ -135,13 +147,14 @@ def test_a_check_that_fails_says_what_to_do_next(name: str, verify_boot: Boot) -
         assert step and any(step in line for line in outcome['said']), _told(outcome)
 
 
-@pytest.mark.parametrize('name', EVIDENCE)
+@pytest.mark.parametrize('name', _params(EVIDENCE))
 def test_it_is_found_by_what_the_kernel_shows(name: str, verify_boot: Boot) -> None:
     outcome = verify_boot.case(name)
     figures = {key: value for check in sorted(CASES[name]) for key, value in outcome['checks'][check].items()}
     assert {key: bool(figures[key]) for key in EVIDENCE[name]} == EVIDENCE[name], _told(outcome)
 
 
+@pytest.mark.long
 def test_two_nodes_of_one_process_are_told_apart(verify_boot: Boot) -> None:
     outcome = verify_boot.case('second_node')
     inference = [process['node'] for process in outcome['processes'] if process['role'] == 'inference']
@@ -162,7 +175,7 @@ def test_each_invariant_fails_somewhere() -> None:
     assert set().union(*CASES.values()) == set(INVARIANTS)
 
 
-@pytest.mark.parametrize('name', SABOTAGES)
+@pytest.mark.parametrize('name', _params(SABOTAGES))
 def test_the_sabotaged_graph_went_on(name: str, verify_boot: Boot) -> None:
     """What is found out is no accident: frames flowed, through the saboteur's hands, and every one had its result."""
     outcome = verify_boot.case(name)
@@ -176,7 +189,7 @@ def test_a_user_who_may_see_nothing_is_told_so(verify_boot: Boot) -> None:
     assert not any(check['holds'] for check in outcome.get('checks', {}).values()) and not outcome.get('pass'), _told(outcome)
 
 
-@pytest.mark.parametrize('name', PROCESSES)
+@pytest.mark.parametrize('name', _params(PROCESSES))
 def test_two_processes_share_the_frames_by_shared_memory(name: str, verify_boot: Boot) -> None:
     outcome = verify_boot.case(name)
     processes = outcome['processes']
@@ -184,6 +197,7 @@ def test_two_processes_share_the_frames_by_shared_memory(name: str, verify_boot:
     assert any(process.get('rung') == 'shared_memory' for process in processes), processes
 
 
+@pytest.mark.long
 def test_nodes_that_ran_already_go_on_undisturbed(verify_boot: Boot) -> None:
     outcome = verify_boot.case('two_processes')
     # By our own look: the card is attached to the camera's buffers while both run.
@@ -191,12 +205,13 @@ def test_nodes_that_ran_already_go_on_undisturbed(verify_boot: Boot) -> None:
     assert outcome['nodes_exit'] == 0
 
 
+@pytest.mark.long
 def test_the_plain_link_was_one(verify_boot: Boot) -> None:
     outcome = verify_boot.case('plain_link')
     assert outcome['rung'] == 'ros_message' and outcome['copies']['from_ros'] >= FRAMES, outcome
 
 
-@pytest.mark.parametrize('name', [*PROCESSES, AFTERWARDS])
+@pytest.mark.parametrize('name', [*_params(PROCESSES), AFTERWARDS])
 def test_nothing_is_left_on_the_device(name: str, verify_boot: Boot) -> None:
     assert not any(verify_boot.case(name)['left_on_device'].values())
 

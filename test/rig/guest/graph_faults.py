@@ -23,7 +23,7 @@ from .kernel_api import bufinfo, live, parameters, pulled, unbound
 
 PATIENCE_S = 60.0
 MODEL = Path(__file__).resolve().parent.parent / 'models' / 'virtual_metis.yaml'
-CAPTURE = {'camera': 'v4l2', 'width': 640, 'height': 360, 'framerate': 30.0, 'slots': 12}
+CAPTURE = {'camera': 'v4l2', 'width': 640, 'height': 360, 'framerate': 10.0, 'slots': 12}
 INFERENCE = {'accelerator': 'axl', 'model': str(MODEL), 'in_flight': 2, 'timeout': 1.0}
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from zc_perception.detection.detections import Detections
-from zc_perception.verify.bench import decode, decode_command, decode_peers, decode_scenes
+from zc_perception.verify.bench import decode, decode_peers, decode_scenes
 from zc_perception.verify.bench import main as program
 from zc_perception.verify.bench.decode import Case, check_same, measure_decoding
 from zc_perception.verify.bench.schema import check_document
@@ -151,7 +151,7 @@ def test_the_number_of_frames_makes_sense(capsys: pytest.CaptureFixture[str], mo
     def measure(*_: object) -> None:
         raise AssertionError('measured')
 
-    monkeypatch.setattr(decode_command, 'measure_decoding', measure)
+    monkeypatch.setattr('zc_perception.verify.bench.decode.measure_decoding', measure)
     for arguments in (['--frames', '0'], ['--repetitions', '0']):
         assert program.main(['decode', *arguments]) == 2
         assert 'give more than 0' in capsys.readouterr().err

@@ -346,12 +346,12 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
     'machine without files left': (write('proc/sys/fs/file-nr', '99000 0 100000'), {('limits.open_files', ''): 'warn'}),
     'process that leaks': (lambda v: v.process('79', 'leaky', 100, limit=110), {('limits.open_files', ''): 'warn'}),
     'too few descriptors for participants': (
-        all_of(write('proc/self/limits', 'Max open files            270                  4096                 files\n'),
+        all_of(write('proc/self/limits', 'Max open files            150                  270                  files\n'),
                capture(participants=['a: any; slots=20'])),
         {('limits.descriptors', ''): 'fail'},
     ),
     'too few descriptors': (
-        write('proc/self/limits', 'Max open files            150                  4096                 files\n'),
+        write('proc/self/limits', 'Max open files            100                  150                  files\n'),
         {('limits.descriptors', ''): 'fail'},
     ),
 }  # fmt: skip
