@@ -1,4 +1,4 @@
-/* A consumer of rung 2's wire protocol. Written from zc_perception/link/WIRE.md and nothing else, which is the proof that the page is enough.
+/* A consumer of rung 2's wire protocol. Written from docs/wire.md and nothing else, which is the proof that the page is enough.
  *
  * Prints one JSON object for each line: frames, then a summary. Exit codes: 0 all frames were read, 1 the producer ended or isn't there,
  * 2 usage or the machine, 3 refused by the producer, 4 the producer broke a rule of the page (the line names it). */
