@@ -180,11 +180,15 @@ def the_graph_survives_buffers_that_the_driver_drops() -> None:
 
 
 def _consumer(name: str) -> subprocess.Popen[bytes]:
-    """An inference node in another process, over rung 2, with an accelerator and imports of its own."""
+    """An inference node in another process, over rung 2, with an accelerator and imports of its own.
+
+    It imports Python modules at once, which takes long here beside a graph that streams, and begins with the first line on its stdin.
+    """
     values = INFERENCE | {'copy_free': 'required', 'in_flight': 2}
     words = [word for key, value in values.items() for word in ('-p', f'{key}:={value}')]
-    program = Path(sys.executable).parent / 'inference_node'
-    return subprocess.Popen([str(program), '--ros-args', '-r', f'__node:={name}', *words], stdout=subprocess.DEVNULL)
+    code = 'import sys; from zc_perception.nodes import main, programs; sys.stdin.readline(); sys.exit(main.inference_node())'
+    command = [sys.executable, '-c', code, '--ros-args', '-r', f'__node:={name}', *words]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
 
 def _consumers(running: Running) -> int:
@@ -194,11 +198,14 @@ def _consumers(running: Running) -> int:
 
 @check
 def the_graph_survives_a_consumer_that_is_killed_with_its_imports() -> None:
-    with streaming_graph() as running:
+    consumer = _consumer('killed')
+    assert consumer.stdin is not None
+    with consumer.stdin, streaming_graph() as running:
         attachments = live()['attachments']
         with parameters(latency_us=20000):
-            consumer = _consumer('killed')
             try:
+                consumer.stdin.write(b'\n')
+                consumer.stdin.flush()
                 eventually(lambda: _consumers(running) == 1 and live()['attachments'] > attachments + 3, 'it imports frames', 120)
                 eventually(lambda: live()['jobs'] > 0, 'it has jobs in flight', PATIENCE_S)
             finally:
