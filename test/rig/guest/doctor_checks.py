@@ -162,7 +162,7 @@ def the_doctor_says_what_another_user_may_not_open() -> None:
     assert {'dma_heap/system', 'udmabuf'} <= set(heaps), heaps
     for name, entry in heaps.items():
         equal((entry['status'], entry['figures']['errno']), ('warn', errno.EACCES), name)
-        assert 'may not open (mode 0600' in entry['found'] and 'udevadm' in entry['advice'], entry
+        assert 'may not open ' in entry['found'] and 'mode 0600' in entry['found'] and 'udevadm' in entry['advice'], entry
     equal(_of(checks, 'memory.heaps', '')['status'], 'warn', 'no heap that this user can use')
     equal({entry['figures']['errno'] for entry in checks if entry['id'] == 'cameras.devices'}, {errno.EACCES}, 'cameras')
     equal(set(_statuses(checks, 'metis.access').values()), {'ok'}, 'the virtual card is open to everybody')

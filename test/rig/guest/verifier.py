@@ -16,6 +16,7 @@ from typing import Any
 
 COMMAND = (sys.executable, '-m', 'zc_perception.verify.zc_verify')
 #: It makes itself nice by as much, so as not to be in the nodes' way; with the only CPU of a slow guest it would never get to its turn.
+#: Not where it starts the nodes: while they import their modules it would take half of that CPU to look for them.
 _IN_TURN = ('nice', '-n', '-10')
 #: What the line begins with that says that it has seen enough; what follows takes long here, a picture above all.
 MEASURED = 'measured'
@@ -50,8 +51,9 @@ class Verifier:
         out.mkdir(parents=True, exist_ok=True)
         self._lines: list[str] = []
         self._measured = threading.Event()
+        in_turn = _IN_TURN if user is None and '--' not in options else ()
         self._process = subprocess.Popen(
-            [*(_IN_TURN if user is None else ()), *COMMAND, '--output', str(out), '--seconds', str(_MEASURE_S), *options],
+            [*in_turn, *COMMAND, '--output', str(out), '--seconds', str(_MEASURE_S), *options],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env={**os.environ, 'PYTHONUNBUFFERED': '1'}, user=user, group=user, extra_groups=None if user is None else [],
         )  # fmt: skip
