@@ -33,6 +33,8 @@ _QUICK_S = 0.5
 #: What one test of a rig file may take, with the boot that it waits for.
 _RIG_LIMIT_S = 1800
 _TOLD_EVERY_S = 20.0
+#: Of the run that times.json is from.
+_USUAL_WORKERS = 3
 _RIG = 'rig'
 #: Of all tests but the rig's.
 _NICE = 5
@@ -189,8 +191,10 @@ class _Progress:
         elapsed = time.monotonic() - self._began
         left = sum(count * self._expected.get(file, 0.0) for file, count in self._left.items())
         whole = sum(self._times.get(file, _QUICK_S) for file in self._left)
-        done = max(whole - left, 1e-3)
-        return f'{self._ended} of {self._total} tests after {_minutes(elapsed)}, about {_minutes(left * elapsed / done)} left'
+        done = whole - left
+        # Before that, one boot of the rig or one slow file is most of what there is to judge by.
+        pace = elapsed / done if done > whole / 20 else 1 / _USUAL_WORKERS
+        return f'{self._ended} of {self._total} tests after {_minutes(elapsed)}, about {_minutes(left * pace)} left'
 
     def _say(self, text: str) -> None:
         self._told = time.monotonic()
