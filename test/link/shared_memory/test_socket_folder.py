@@ -21,7 +21,8 @@ from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.link.shared_memory.socket_folder import default_folder, is_dead, listen, remove_stale, runtime_folder, socket_path
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-STRANGER = 65534
+#: Not the user who runs this: CI is nobody, 65534.
+STRANGER = 65533
 
 
 def mode(path: Path) -> int:
