@@ -31,7 +31,7 @@ TIMES = HERE / 'times.json'
 #: What a file takes that is not in times.json, and the least that is written there.
 _QUICK_S = 0.5
 #: What one test of a rig file may take, with the boot that it waits for.
-_RIG_LIMIT_S = 1800
+_RIG_LIMIT_S = 3600
 _TOLD_EVERY_S = 20.0
 #: Of the run that times.json is from.
 _USUAL_WORKERS = 3

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from . import RigResult
 
+#: Of a boot's command. Enough for a machine that is several times too slow: the figures say how quick it was, a check must not.
+TIMEOUT_S = 1800.0
+
 #: Red zones and poison find what is used after it was freed, full preemption finds races.
 STRICT = 'slub_debug=FZP,kmalloc-* preempt=full'
 

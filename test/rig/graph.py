@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from . import Rig, RigResult
+from .checked_boot import TIMEOUT_S
 from .guest.graph_variants import MEMORY_MIB, RUNS, VARIANTS, VIVID
 
 NPU = '0000:01:00.0'
 KNOWN_EXPORTERS = ('videobuf2_vmalloc', 'videobuf2_dma_contig', 'system', 'udmabuf', 'nvmap', 'tegra-buf')
-#: Enough for a machine that is several times too slow: the figures say how quick it was, a check must not.
-TIMEOUT_S = 1800.0
 ENVIRONMENT = {'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}
 INVARIANTS = ('I1', 'I2', 'I3', 'I4')
 #: What the document's own script writes.

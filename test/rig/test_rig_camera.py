@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from . import Rig
-from .checked_boot import Boot
+from .checked_boot import TIMEOUT_S, Boot
 from .guest import camera_checks, camera_kit
 
 pytestmark = pytest.mark.rig
@@ -26,7 +26,7 @@ def camera_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
         compileall.compile_dir(folder, quiet=2)
     out = tmp_path_factory.mktemp('camera')
     command = [sys.executable, str(HERE / 'guest' / 'camera_checks.py')]
-    result = rig.run(command, timeout=480, out_dir=out, vivid=camera_kit.VIVID)
+    result = rig.run(command, timeout=TIMEOUT_S, out_dir=out, vivid=camera_kit.VIVID)
     try:
         outcome: dict[str, str] = json.loads((out / camera_checks.RESULTS).read_text(encoding='utf-8'))
     except FileNotFoundError:

@@ -14,7 +14,8 @@ import pytest
 from long_form import LONG
 
 from . import Rig, RigResult
-from .graph import ENVIRONMENT, OF_RUN, TIMEOUT_S, GraphRuns, check_names, checks_of, clear_runs, graph_command, read_runs
+from .checked_boot import TIMEOUT_S
+from .graph import ENVIRONMENT, OF_RUN, GraphRuns, check_names, checks_of, clear_runs, graph_command, read_runs
 from .guest.graph_variants import MEMORY_MIB, RUNS, VARIANTS, VIVID
 
 pytestmark = pytest.mark.rig

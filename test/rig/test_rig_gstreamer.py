@@ -13,7 +13,7 @@ from camera.gstreamer_process import gstreamer
 from environment.gstreamer_root import with_environment
 
 from . import Rig
-from .checked_boot import Boot
+from .checked_boot import TIMEOUT_S, Boot
 from .guest import gstreamer_checks, gstreamer_streams
 
 pytestmark = pytest.mark.rig
@@ -32,7 +32,7 @@ def gstreamer_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
     subprocess.run([sys.executable, '-c', register], env=with_environment(environment), cwd=PACKAGE.parent, check=True)
     out = tmp_path_factory.mktemp('gstreamer')
     command = [sys.executable, str(HERE / 'guest' / 'gstreamer_checks.py')]
-    result = rig.run(command, timeout=300, out_dir=out, vivid=gstreamer_streams.VIVID, env=environment)
+    result = rig.run(command, timeout=TIMEOUT_S, out_dir=out, vivid=gstreamer_streams.VIVID, env=environment)
     try:
         outcome: dict[str, str] = json.loads((out / gstreamer_checks.RESULTS).read_text(encoding='utf-8'))
     except FileNotFoundError:

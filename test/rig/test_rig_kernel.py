@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from . import Rig, RigResult
-from .checked_boot import CAMERAS, STRICT, Boot
+from .checked_boot import CAMERAS, STRICT, TIMEOUT_S, Boot
 from .guest import checks
 
 pytestmark = pytest.mark.rig
@@ -25,7 +25,7 @@ def boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
     """Run all checks in one boot."""
     out = tmp_path_factory.mktemp('rig')
     command = [PYTHON, '-I', str(Path(__file__).parent / 'guest/import_contract.py')]
-    result = rig.run(command, timeout=240, out_dir=out, vivid=CAMERAS, append=STRICT, cpus=2)
+    result = rig.run(command, timeout=TIMEOUT_S, out_dir=out, vivid=CAMERAS, append=STRICT, cpus=2)
     try:
         outcome = json.loads((out / 'checks.json').read_text(encoding='utf-8'))
     except FileNotFoundError:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from . import Rig
-from .checked_boot import CAMERAS, STRICT, Boot
+from .checked_boot import CAMERAS, STRICT, TIMEOUT_S, Boot
 from .guest import memory_checks, package_link_kit
 
 pytestmark = pytest.mark.rig
@@ -28,7 +28,7 @@ def memory_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
     out = tmp_path_factory.mktemp('memory')
     environment = {package_link_kit.PROGRAM: str(package_link_kit.build_consumer(tmp_path_factory.mktemp('wire')))}
     command = [sys.executable, str(HERE / 'guest' / 'memory_contract.py')]
-    result = rig.run(command, timeout=480, out_dir=out, vivid=CAMERAS, append=STRICT, cpus=2, env=environment)
+    result = rig.run(command, timeout=TIMEOUT_S, out_dir=out, vivid=CAMERAS, append=STRICT, cpus=2, env=environment)
     try:
         outcome: dict[str, str] = json.loads((out / memory_checks.RESULTS).read_text(encoding='utf-8'))
     except FileNotFoundError:

@@ -19,7 +19,8 @@ from environment.gstreamer_root import with_environment
 from long_form import LONG
 
 from . import Rig, RigResult
-from .graph import ENVIRONMENT, INVARIANTS, TIMEOUT_S, compile_for_guest
+from .checked_boot import TIMEOUT_S
+from .graph import ENVIRONMENT, INVARIANTS, compile_for_guest
 from .guest.graph_variants import MEMORY_MIB, VIVID
 from .guest.verifier import FRAMES
 
