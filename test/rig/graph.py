@@ -73,7 +73,7 @@ def run_graph(rig: Rig, out_dir: Path, wanted: Mapping[str, int]) -> GraphRuns:
     """Boot once and run these variants; ``zc_verify`` judges every frame."""
     clear_runs(out_dir, VARIANTS)
     command = graph_command(wanted, whole=True)
-    boot = rig.run(command, timeout=TIMEOUT_S, out_dir=out_dir, vivid=VIVID, env=ENVIRONMENT, memory_mib=MEMORY_MIB)
+    boot = rig.run(command, timeout=TIMEOUT_S, out_dir=out_dir, vivid=VIVID, env=ENVIRONMENT, memory_mib=MEMORY_MIB, cpus=2)
     return GraphRuns(boot, read_runs(out_dir))
 
 
