@@ -32,6 +32,17 @@ def test_what_is_written_is_read_again(fourcc: int, modifier: int) -> None:
         assert parse_drm_format(drm_format_string(fourcc, modifier)) == (fourcc, modifier)
 
 
+@given(fourccs.filter(lambda fourcc: fourcc.to_bytes(4, 'little').decode() not in GSTREAMER_ONLY))
+def test_an_implicit_layout_is_written_outside_of_caps_only(fourcc: int) -> None:
+    text = drm_format_string(fourcc, INVALID, implicit=True)
+    assert text == f'{fourcc.to_bytes(4, "little").decode()}:INVALID'
+    assert parse_drm_format(text, implicit=True) == (fourcc, INVALID)
+    with pytest.raises(FormatError, match='16 hexadecimal digits'):
+        parse_drm_format(text)
+    with pytest.raises(FormatError, match=r"write '.{4}:INVALID'"):
+        parse_drm_format(f'{text[:4]}:0x00ffffffffffffff', implicit=True)
+
+
 @given(
     st.one_of(
         st.text(max_size=30),

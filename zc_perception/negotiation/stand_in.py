@@ -13,8 +13,7 @@ from zc_perception.errors import ConfigError, FormatError, NegotiationError, nea
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.negotiation.constraints import BufferConstraints, Caching, Format, Placement, Size
 from zc_perception.pixel.drm_format import parse_drm_format
-from zc_perception.pixel.fourcc import fourcc_code, pixel_format
-from zc_perception.pixel.modifier import INVALID
+from zc_perception.pixel.fourcc import pixel_format
 
 SYNTAX = 'NAME: FORMAT FORMAT:MODIFIER …; OPTION=VALUE; …'
 _NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9_./-]*')
@@ -74,11 +73,10 @@ _FLAGS: dict[str, tuple[str, Any]] = {
 
 
 def _format(word: str) -> Format:
-    """A ``drm-format``, or ``NV12:INVALID`` for an implicit layout, which a drm-format can't say."""
+    """A ``drm-format``, or ``NV12:INVALID`` for an implicit layout."""
     # Words lose the blanks of 'R8  '.
     name, colon, value = word.partition(':')
-    name = name.ljust(4)
-    fourcc, modifier = (fourcc_code(name), INVALID) if value == 'INVALID' else parse_drm_format(name + colon + value)
+    fourcc, modifier = parse_drm_format(name.ljust(4) + colon + value, implicit=True)
     # A drm-format may well name one that isn't in our table, but a camera of ours can't make it: most likely a typing error.
     pixel_format(fourcc)
     return fourcc, modifier

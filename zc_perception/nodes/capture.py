@@ -311,7 +311,7 @@ class CaptureNode(PerceptionNode):
         publisher.announce(
             width=layout.width,
             height=layout.height,
-            formats=[drm_format_string(layout.fourcc, layout.modifier)],
+            formats=[drm_format_string(layout.fourcc, layout.modifier, implicit=True)],
             heap=camera.heap_name,
         )
         self.get_logger().info(f'{camera.device}: {layout.describe()} at {camera.framerate:g} Hz')

@@ -3,6 +3,9 @@
 Source: GStreamer's *DMA buffers* design and ``gst_video_dma_drm_fourcc_to_string()``. Of each format there is exactly one string:
 all four characters of the fourcc, trailing blanks too (``'R8  '``), and all sixteen digits of the modifier, which is left out
 when it is LINEAR. The fourcc is DRM's, not GStreamer's name: ``AR24``, not ``BGRA``.
+
+GStreamer has no string for an implicit layout (modifier INVALID). Outside of caps, in announcements and parameters, it is written
+``NV12:INVALID`` here. ``gst_video_dma_drm_fourcc_from_string()`` refuses that string as no format, so nobody takes it for another one.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from zc_perception.errors import FormatError, nearest
 from zc_perception.pixel.fourcc import FORMATS, fourcc_code, fourcc_name
 from zc_perception.pixel.modifier import INVALID, LINEAR, NON_LINEAR_ONLY, check_modifier
 
+_IMPLICIT = 'INVALID'
 _FOURCC = re.compile('(?=.{4}$)[A-Z0-9]+ *', re.ASCII)
 _MODIFIER = re.compile('0x[0-9a-fA-F]{16}', re.ASCII)
 # GStreamer's names: some look like a fourcc, and people write them in its place.
@@ -20,13 +24,14 @@ _DRM_NAMES = {f.name for f in FORMATS.values()}
 _GSTREAMER_NAMES = {f.gstreamer: f.name for f in FORMATS.values() if f.gstreamer}
 
 
-def drm_format_string(fourcc: int, modifier: int) -> str:
+def drm_format_string(fourcc: int, modifier: int, *, implicit: bool = False) -> str:
     """The ``drm-format`` string: the bare fourcc for LINEAR, else ``NV12:0x0100000000000002``.
 
     The fourcc need not be one that we can use: lists of others are passed on as they are.
 
-    :raises FormatError: a fourcc that isn't four capitals, digits and trailing blanks, a modifier of more than 64 bits, or INVALID,
-        which can't be written in caps.
+    :param implicit: whether an INVALID modifier may be written, as ``NV12:INVALID``. Caps have no such string.
+    :raises FormatError: a fourcc that isn't four capitals, digits and trailing blanks, a modifier of more than 64 bits, or INVALID
+        without *implicit*.
     """
     name = fourcc_name(fourcc)
     if not 0 <= fourcc < 1 << 32 or not _FOURCC.fullmatch(name):
@@ -36,28 +41,34 @@ def drm_format_string(fourcc: int, modifier: int) -> str:
         _refuse_linear(fourcc, name)
         return name
     if modifier == INVALID:
+        if implicit:
+            return f'{name}:{_IMPLICIT}'
         raise FormatError(f"'{name.strip()}' with an INVALID (implicit) modifier has no drm-format string: ask the allocator first")
     return f'{name}:0x{modifier:016x}'
 
 
-def parse_drm_format(text: str) -> tuple[int, int]:
+def parse_drm_format(text: str, *, implicit: bool = False) -> tuple[int, int]:
     """``(fourcc, modifier)`` of a ``drm-format`` string; the fourcc may be one that we don't know.
 
+    :param implicit: whether ``NV12:INVALID`` is a format.
     :raises FormatError: a GStreamer name (the DRM fourcc is suggested), a linear format with its modifier written out, a modifier
-        that isn't ``0x`` and 16 digits, or INVALID.
+        that isn't ``0x`` and 16 digits, or INVALID by its digits.
     """
     name, colon, value = text.partition(':')
     fourcc = _parse_fourcc(name, text)
     if not colon:
         _refuse_linear(fourcc, name)
         return fourcc, LINEAR
+    if implicit and value == _IMPLICIT:
+        return fourcc, INVALID
     if not _MODIFIER.fullmatch(value):
         raise FormatError(f"drm-format '{text}': the modifier must be '0x' and 16 hexadecimal digits, as in 'NV12:0x0100000000000002'")
     modifier = int(value, 16)
     if modifier == LINEAR:
         raise FormatError(f"drm-format '{text}': LINEAR is not written out; the linear format is '{name}'")
     if modifier == INVALID:
-        raise FormatError(f"drm-format '{text}': an INVALID (unknown) layout can't be negotiated; leave the format out of the list")
+        advice = f"write '{name}:{_IMPLICIT}'" if implicit else 'leave the format out of the list'
+        raise FormatError(f"drm-format '{text}': the digits of INVALID (a layout that nobody names) are no modifier; {advice}")
     return fourcc, modifier
 
 
