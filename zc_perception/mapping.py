@@ -25,6 +25,13 @@ _READ, _DMABUF = CpuAccess.READ, BufferKind.DMABUF
 _frombuffer, _UINT8 = np.frombuffer, np.dtype(np.uint8)
 
 
+def why_unmapped(layout: ImageLayout) -> str:
+    """Why the CPU can't read images of that layout; empty: it can."""
+    if layout.modifier == LINEAR:
+        return ''
+    return f'{fourcc_name(layout.fourcc)} with modifier {modifier_name(layout.modifier)} has no rows that a CPU could read'
+
+
 class PlaneViews(Sequence[NDArray[Any]]):
     """The planes' samples as NumPy arrays over the mapping itself, inside its own ``with`` block.
 
@@ -69,10 +76,7 @@ class PlaneViews(Sequence[NDArray[Any]]):
     def _begin(self) -> None:
         layout = self._layout
         if layout.modifier != LINEAR:
-            raise FormatError(
-                f'{fourcc_name(layout.fourcc)} with modifier {modifier_name(layout.modifier)} has no rows that a CPU could read: '
-                'negotiate LINEAR, or import it into a device that knows the modifier'
-            )
+            raise FormatError(f'{why_unmapped(layout)}: negotiate LINEAR, or import it into a device that knows the modifier')
         read_only = self._access is _READ
         for buffer in self._buffers:
             memory = (buffer.read_memory if read_only else None) or buffer.memory(write=not read_only)

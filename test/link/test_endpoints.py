@@ -57,6 +57,23 @@ def test_a_plain_reader_makes_the_raising_adapter_raise(ros: Ros, make_frame: Ca
     assert eventually(lambda: publisher.statistics().conversion_errors == 1)
 
 
+def test_withheld_messages_are_never_made_and_their_readers_are_counted(ros: Ros, make_pool: Any, make_frame: Any) -> None:
+    pool = make_pool(slots=4)
+    publisher = ros.publisher(ros.node('camera'))
+    publisher.withhold('the CPU can not read them')
+    assert publisher.statistics().turned_away == 0
+    ros.node('viewer').create_subscription(Image, 'image', lambda message: None, 1)
+    assert eventually(lambda: publisher.statistics().turned_away == 1)
+    with make_frame(pool) as frame:
+        publisher.publish(frame)
+        assert pool.statistics().holders == {pool.name: 1}, 'nobody keeps the frame for a conversion'
+    publisher.withhold('')
+    assert publisher.statistics().turned_away == 0
+    publisher.publish(make_frame(pool, sequence=1))
+    # The adapter raises: the first frame did not come to it.
+    assert eventually(lambda: publisher.statistics().conversion_errors == 1)
+
+
 def test_plain_readers_share_one_conversion_per_frame_with_the_frames_header(ros: Ros, make_frame: Callable[..., Frame]) -> None:
     ledger, messages = CopyLedger(), []
     publisher = ros.publisher(ros.node('camera'), frame_adapter('rgb8', ledger, holder='camera'))

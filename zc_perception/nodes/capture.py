@@ -17,6 +17,7 @@ from zc_perception.link.endpoints import AdaptedPublisher, ExtraMessage
 from zc_perception.link.endpoints.qos import uses_direct_links
 from zc_perception.link.image_conversion import OUTPUT_ENCODINGS, FrameToJpeg, frame_adapter
 from zc_perception.link.shared_memory.codes import MAX_FRAME_ID
+from zc_perception.mapping import why_unmapped
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.stand_in import SYNTAX, parse_stand_ins
@@ -308,6 +309,7 @@ class CaptureNode(PerceptionNode):
             raise CameraLostError('the node is being cleaned up')
         if camera.pool is not None:
             server.offer(camera.pool, buffers.local_slots)
+        publisher.withhold(why_unmapped(layout))
         publisher.announce(
             width=layout.width,
             height=layout.height,

@@ -69,6 +69,7 @@ _REFUSALS = {
     'version': 'it speaks another version: install the same one at both ends',
 }
 _APART = 'start one of them in another namespace (--ros-args -r __ns:=/NAME) or with another ROS_DOMAIN_ID'
+_LINEAR_NEEDED = "name the reader in the camera's parameter participants ('viewer: NV12'): the camera must give LINEAR images then"
 # What consumers of this process hold counts as promised, under one name that nobody else has.
 _LOCAL = 'consumers in this process'
 _SAY_AGAIN_S = 60.0
@@ -240,6 +241,10 @@ class FrameServer:
             text = f"'{self._publisher.topic}' has another publisher ({', '.join(rivals)}): consumers get the frames of both, mixed"
             self._warn(f'{text}; {_APART}')
             trouble = trouble or (text, _APART)
+        if link.turned_away:
+            text = f'{link.turned_away} plain reader(s) of image_raw get no picture: {link.withheld}'
+            self._warn(f'{text}; {_LINEAR_NEEDED}')
+            trouble = trouble or (text, _LINEAR_NEEDED)
         if trouble:
             return Status('link', Level.WARN, trouble[0], values, trouble[1])
         if link.image_readers:
@@ -277,6 +282,8 @@ class FrameServer:
             'conversions_skipped': link.conversions_skipped,
             'conversion_errors': link.conversion_errors,
         }
+        if link.withheld:
+            values |= {'readers_without_picture': link.turned_away, 'no_picture_because': link.withheld}
         for peer in self._publisher.in_process_peers():
             values[f'consumer {peer.name}'] = f'{IN_PROCESS}, sent {peer.sent}, dropped {peer.dropped}, refused by its quota {peer.refused}'
         if server is None:

@@ -74,6 +74,7 @@ class MessageWriter(Generic[T]):
         self._written: deque[_Written] = deque(maxlen=_REMEMBERED)
         self._write_lock = threading.Lock()
         self._number = 0
+        self.withheld = ''
         self.conversions = 0
         self.errors = 0
         self.offer(extras)
@@ -82,6 +83,10 @@ class MessageWriter(Generic[T]):
         """See :meth:`AdaptedPublisher.convert_by`."""
         with self._lock:
             self._outputs = [(self._publisher, to_ros), *self._outputs[1:]]  # its readers take no lock: replaced, never changed
+
+    def withhold(self, reason: str) -> None:
+        """See :meth:`AdaptedPublisher.withhold`."""
+        self.withheld = reason
 
     def offer(self, extras: Sequence[ExtraMessage[T]]) -> None:
         """See :meth:`AdaptedPublisher.offer`. A publisher stays while its topic is among them."""
@@ -107,12 +112,19 @@ class MessageWriter(Generic[T]):
         return subscription_count(self._publisher)
 
     @property
+    def turned_away(self) -> int:
+        """Readers of any of its messages that get none, because they are withheld."""
+        return sum(subscription_count(publisher) for publisher, _ in self._outputs) if self.withheld else 0
+
+    @property
     def skipped(self) -> int:
         """Objects that the converting thread had no time for."""
         return self._queue.dropped
 
     def wanted(self) -> bool:
         """Whether objects are converted now."""
+        if self.withheld:
+            return False
         if self._latched:
             return True
         for publisher, _ in self._outputs:  # noqa: SIM110 - for every frame: a generator costs more than all the rest

@@ -48,6 +48,8 @@ class PublisherStatistics:
     :param conversions: messages that were made of objects; for frames each is a copy.
     :param conversions_skipped: objects that were not converted because a newer one came first.
     :param conversion_errors: objects that could not be converted.
+    :param turned_away: readers of messages that get none now, see *withheld*.
+    :param withheld: why no messages are made; empty: they are.
     """
 
     published: int
@@ -56,6 +58,8 @@ class PublisherStatistics:
     conversions: int
     conversions_skipped: int
     conversion_errors: int
+    turned_away: int = 0
+    withheld: str = ''
 
 
 @dataclass(frozen=True)
@@ -164,6 +168,10 @@ class AdaptedPublisher(Generic[T]):
         """Make messages with *to_ros* from the next object on. From any thread."""
         self._writer.convert_by(to_ros)
 
+    def withhold(self, reason: str) -> None:
+        """Make no messages of objects from now on, for *reason*, which the statistics show; empty: make them again. From any thread."""
+        self._writer.withhold(reason)
+
     def offer(self, extras: Sequence[ExtraMessage[T]]) -> None:
         """Publish these further messages from now on, in place of those before. From any thread."""
         self._writer.offer(extras)
@@ -221,6 +229,8 @@ class AdaptedPublisher(Generic[T]):
             self._writer.conversions,
             self._writer.skipped,
             self._writer.errors,
+            self._writer.turned_away,
+            self._writer.withheld,
         )
 
     def in_process_peers(self) -> tuple[InProcessPeer, ...]:
