@@ -10,26 +10,23 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 from collections.abc import Hashable, Sequence
-from ctypes import byref, c_size_t, c_uint
+from ctypes import byref, c_int, c_size_t, c_uint
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 from zc_perception.camera.gstreamer.abi import MAX_PLANES, GStreamer, VideoCropMeta, VideoInfo, VideoMeta
 from zc_perception.camera.gstreamer.pipeline import Sample
 from zc_perception.errors import FormatError, LayoutError
 from zc_perception.memory.dmabuf import BufferIdentity
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.pixel.caps import DMABUF_FEATURE, DmaBufCaps
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer, from_gstreamer_colorimetry
-from zc_perception.pixel.format_names import DMA_DRM
+from zc_perception.pixel.drm_format import parse_drm_format
+from zc_perception.pixel.format_names import DMA_DRM, from_gstreamer
 from zc_perception.pixel.fourcc import fourcc_name, pixel_format
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, compute_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR
 
-NVMM_FEATURE = 'memory:NVMM'
-_HEAD = re.compile(r'\s*video/x-raw\s*(?:\(([^)]*)\))?')
+NVMM_FEATURE, DMABUF_FEATURE = 'memory:NVMM', 'memory:DMABuf'
 _SD_LINES = 576
 _RGB = Colorimetry(Matrix.RGB, Range.FULL, Transfer.SRGB)
 
@@ -41,6 +38,7 @@ class StreamFormat:
     :param modifier: INVALID where they don't say: caps with the feature ``memory:DMABuf`` before GStreamer 1.24.
     :param framerate: frames per second; 0 where it varies or isn't known.
     :param nvmm: frames are NvBufSurfaces.
+    :param dmabuf: the caps promise dma-bufs. Frames may be dma-bufs without it.
     :param offsets: each plane's default offset, where no GstVideoMeta says more.
     :param strides: likewise.
     """
@@ -52,6 +50,7 @@ class StreamFormat:
     framerate: float
     colorimetry: Colorimetry
     nvmm: bool
+    dmabuf: bool
     caps: str
     offsets: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
@@ -68,44 +67,49 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
     :raises FormatError: no raw video, in memory that nobody can share, interlaced in fields, or a format without a DRM fourcc.
     """
     text = gst.take_text(gst.gst_caps_to_string(caps))
-    head = _HEAD.match(text)
-    if head is None:
+    structure, features = gst.gst_caps_get_structure(caps, 0), gst.gst_caps_get_features(caps, 0)
+    if gst.gst_structure_get_name(structure) != b'video/x-raw':
         raise FormatError(f"caps '{text}' are no raw video; put a decoder or parser before the sink")
-    features = [feature.strip() for feature in (head[1] or '').split(',') if feature.strip()]
-    memory = [feature for feature in features if feature.startswith('memory:')]
+    names = [gst.gst_caps_features_get_nth(features, i).decode() for i in range(gst.gst_caps_features_get_size(features))]
+    memory = [name for name in names if name.startswith('memory:')]
     nvmm, dmabuf = NVMM_FEATURE in memory, DMABUF_FEATURE in memory
     if foreign := [name for name in memory if name not in (NVMM_FEATURE, DMABUF_FEATURE, 'memory:SystemMemory')]:
         raise FormatError(f"caps '{text}': {foreign[0]} is nothing that another device can import; put an element before the sink that "
                           f'makes video/x-raw({DMABUF_FEATURE}) of it')  # fmt: skip
-    old_style = dmabuf and DMA_DRM not in text
-    parsed = DmaBufCaps.parse(text if dmabuf and not old_style else 'video/x-raw' + text[head.end() :])
-    others = dict(parsed.others)
-    if others.get('interlace-mode') in ('alternate', 'fields'):
+
+    def word(field: str) -> str:
+        return (gst.gst_structure_get_string(structure, field.encode()) or b'').decode('utf-8', 'replace')
+
+    if word('interlace-mode') in ('alternate', 'fields'):
         raise FormatError(f"caps '{text}': each frame is one field of two; put a deinterlace element before the sink")
-    fourcc, modifier = parsed.format
-    width, height = parsed.width, parsed.height
-    if not isinstance(width, int) or not isinstance(height, int):
-        raise FormatError(f"caps '{text}' have no size")
+    width, height, over, under = c_int(), c_int(), c_int(), c_int()
+    sized = [gst.gst_structure_get_int(structure, name, byref(value)) for name, value in ((b'width', width), (b'height', height))]
+    if not all(sized) or not word('format'):
+        raise FormatError(f"caps '{text}' have no size or no format; put a caps filter before the sink that names them")
+    explicit = word('format') == DMA_DRM
+    fourcc, modifier = parse_drm_format(word('drm-format')) if explicit else from_gstreamer(word('format'))
+    old_style = dmabuf and not explicit and not assume_linear
     info = VideoInfo()
     known = modifier == LINEAR and bool(gst.gst_video_info_from_caps(byref(info), caps)) and info.stride[0] > 0
-    rate = parsed.framerate
+    paced = gst.gst_structure_get_fraction(structure, b'framerate', byref(over), byref(under)) and under.value
     return StreamFormat(
-        width,
-        height,
+        width.value,
+        height.value,
         fourcc,
-        INVALID if old_style and not assume_linear else modifier,
-        float(rate) if isinstance(rate, Fraction) else 0.0,
-        _colorimetry(others.get('colorimetry'), height) if pixel_format(fourcc).is_yuv else _RGB,
+        INVALID if old_style else modifier,
+        over.value / under.value if paced else 0.0,
+        _colorimetry(word('colorimetry'), height.value) if pixel_format(fourcc).is_yuv else _RGB,
         nvmm,
+        dmabuf,
         text,
         tuple(info.offset) if known else (),
         tuple(info.stride) if known else (),
     )
 
 
-def _colorimetry(value: object, height: int) -> Colorimetry:
+def _colorimetry(value: str, height: int) -> Colorimetry:
     """GStreamer's own default where the caps don't say, and for what has no name here: a camera of unknown colours is still a camera."""
-    if isinstance(value, str):
+    if value:
         try:
             return from_gstreamer_colorimetry(value)
         except FormatError:
