@@ -15,7 +15,7 @@ from camera.gstreamer_kit import configure, inodes, next_frame, until
 
 from zc_perception.camera.argus import ArgusCamera
 from zc_perception.camera.stereo import StereoCamera
-from zc_perception.errors import CameraChangedError, CameraError, ConfigError
+from zc_perception.errors import CameraChangedError, CameraError, ConfigError, FormatError
 from zc_perception.frame import Frame
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.agreement import agree
@@ -35,10 +35,8 @@ def value(name: str, library: str = LIBRARY) -> int:
 
 def opened(properties: dict[str, str] | None = None, **options: Any) -> ArgusCamera:
     options = {'width': 322, 'height': 46, 'framerate': 200.0, **options}
-    return ArgusCamera(
-        properties=properties, library=LIBRARY, transform_library=TRANSFORM, ledger=CopyLedger(), frame_id='cam', now_ns=time.time_ns,
-        **options,
-    )  # fmt: skip
+    options = {'transform_library': TRANSFORM, **options}
+    return ArgusCamera(properties=properties, library=LIBRARY, ledger=CopyLedger(), frame_id='cam', now_ns=time.time_ns, **options)
 
 
 @contextmanager
@@ -132,6 +130,42 @@ def test_a_block_linear_image_stays_what_it_is_for_whoever_can_take_it(formats: 
         with next_frame(camera) as frame:
             assert frame.data.modifier == INVALID and frame.data.planes[1].offset == 0x10000
         assert camera.facts()['converted_by_vic'] == 0 and not camera.notices()
+    finally:
+        camera.close()
+
+
+def test_alone_a_block_linear_sensor_gives_what_everybody_can_read() -> None:
+    camera = opened(BLOCK_LINEAR)
+    try:
+        camera.allocate(agree([camera.constraints()], (camera.width, camera.height), heaps=[heap_offer('nvbufsurface')], wanted_slots=4))
+        with next_frame(camera) as frame:
+            assert frame.data.modifier == LINEAR
+        assert camera.facts()['converted_by_vic'] == 1
+    finally:
+        camera.close()
+
+
+@pytest.mark.parametrize('alone', [True, False])
+def test_without_a_vic_frames_stay_block_linear_and_that_is_said(alone: bool) -> None:
+    camera = opened(BLOCK_LINEAR, transform_library='libmissing.so')
+    try:
+        own = camera.constraints()
+        others = [] if alone else [BufferConstraints('npu', formats=((NV12, LINEAR), (NV12, INVALID)), costs=(0.0, 9.0))]
+        camera.allocate(agree([own, *others], (camera.width, camera.height), heaps=[heap_offer('nvbufsurface')], wanted_slots=4))
+        with next_frame(camera) as frame:
+            assert frame.data.modifier == INVALID
+            with pytest.raises(FormatError, match='NV12 with modifier INVALID has no rows that a CPU could read'), frame.map():
+                pass
+        (notice,) = camera.notices()
+        assert 'the VIC needs libmissing.so' in notice and 'stay block-linear' in notice
+    finally:
+        camera.close()
+
+
+def test_the_source_is_asked_for_what_consumers_accept() -> None:
+    camera = opened(pipeline='nvarguscamerasrc', width=0, height=0, consumers=[BufferConstraints('npu', formats=((NV12, INVALID),))])
+    try:
+        assert camera.facts()['caps_offered'] == 'video/x-raw(memory:NVMM), format=(string){ "NV12" }'
     finally:
         camera.close()
 

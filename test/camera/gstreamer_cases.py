@@ -18,6 +18,7 @@ from zc_perception.memory.fence import EventFence
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import SlotState
+from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.colorimetry import Matrix, Range
 from zc_perception.pixel.fourcc import fourcc_code
 from zc_perception.pixel.modifier import INVALID, LINEAR
@@ -377,3 +378,78 @@ def test_nothing_grows_while_frames_flow() -> None:
             next_frame(opened.camera).release()
         assert len(os.listdir('/proc/self/fd')) <= descriptors
         assert len(opened.camera.slots) <= 4
+
+
+def consumer(name: str, *formats: tuple[str, int]) -> BufferConstraints:
+    return BufferConstraints(name, formats=tuple((fourcc_code(fourcc), modifier) for fourcc, modifier in formats))
+
+
+TILED = 0x0300000000606010
+DMABUF = 'video/x-raw(memory:DMABuf)'
+
+
+@pytest.mark.parametrize(
+    ('accepted', 'offers', 'expected'),
+    [
+        # A source that would rather give I420.
+        ([('NV12', LINEAR)], f'video/x-raw,format=I420,{SIZE};{CAPS}', ('NV12', LINEAR)),
+        ([('NV12', LINEAR), ('YU12', LINEAR)], f'video/x-raw,format=I420,{SIZE};{CAPS}', ('YU12', LINEAR)),
+        # Tiled dma-bufs, and LINEAR ones.
+        (
+            [('NV12', LINEAR)],
+            f'{DMABUF},format=DMA_DRM,drm-format=NV12:0x{TILED:016x},{SIZE};{DMABUF},format=DMA_DRM,drm-format=NV12,{SIZE}',
+            ('NV12', LINEAR),
+        ),
+        (
+            [('NV12', TILED)],
+            f'{DMABUF},format=DMA_DRM,drm-format=NV12,{SIZE};{DMABUF},format=DMA_DRM,drm-format=NV12:0x{TILED:016x},{SIZE}',
+            ('NV12', TILED),
+        ),
+        # Caps of the old style say nothing of the layout.
+        ([('NV12', LINEAR)], f'{DMABUF},format=NV12,{SIZE};{CAPS}', ('NV12', LINEAR)),
+        ([('NV12', INVALID)], f'{CAPS};{DMABUF},format=NV12,{SIZE}', ('NV12', INVALID)),
+    ],
+)
+def test_a_source_with_a_choice_gives_what_consumers_accept(
+    accepted: list[tuple[str, int]], offers: str, expected: tuple[str, int]
+) -> None:
+    first, _, later = offers.partition(';')
+    pipeline = f'zcframes frame-size=4608 caps-text="{first}" caps-later="{later}" strides=64,64 offsets=0,3072'
+    free, asked = open_camera(pipeline).camera, open_camera(pipeline, consumers=[consumer('npu', *accepted)]).camera
+    try:
+        fourcc, modifier = expected
+        assert asked.constraints().formats == ((fourcc_code(fourcc), modifier),)
+        assert asked.facts()['caps_offered'] != 'any' and free.facts()['caps_offered'] == 'any'
+        assert not [notice for notice in asked.notices() if 'no format that all consumers accept' in notice]
+        if expected != ('YU12', LINEAR):
+            assert free.constraints().formats != asked.constraints().formats, 'nobody asked, and it gave its own'
+    finally:
+        free.close()
+        asked.close()
+
+
+def test_elements_in_between_convert_to_what_consumers_accept() -> None:
+    pipeline = 'videotestsrc num-buffers=20 ! video/x-raw,format=YUY2,width=64,height=48 ! videoconvert'
+    with streaming(pipeline, consumers=[consumer('npu', ('NV12', LINEAR))]) as opened, next_frame(opened.camera) as frame:
+        assert frame.data.fourcc == fourcc_code('NV12')
+
+
+def test_a_source_without_a_choice_runs_as_it_is_and_that_is_said() -> None:
+    consumers = [consumer('npu', ('NV21', LINEAR)), consumer('other', ('NV21', LINEAR), ('YUYV', LINEAR))]
+    with streaming(f'zcframes {TIGHT}', consumers=consumers) as opened:
+        (notice,) = opened.camera.notices()
+        assert 'gives no format that all consumers accept (NV21 LINEAR)' in notice and 'videoconvert' in notice
+        with next_frame(opened.camera) as frame:
+            assert frame.data.fourcc == fourcc_code('NV12')
+
+
+@pytest.mark.parametrize(
+    ('sink', 'fourcc'), [('! appsink caps="video/x-raw,format=I420"', 'YU12'), ('! appsink caps="video/x-raw,width=64"', 'NV12')]
+)
+def test_a_sink_s_own_caps_count_too(sink: str, fourcc: str) -> None:
+    pipeline = f'videotestsrc num-buffers=20 ! video/x-raw,width=64,height=48 {sink}'
+    camera = open_camera(pipeline, consumers=[consumer('npu', ('NV12', LINEAR))]).camera
+    try:
+        assert camera.constraints().formats == ((fourcc_code(fourcc), LINEAR),)
+    finally:
+        camera.close()

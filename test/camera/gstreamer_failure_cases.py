@@ -8,6 +8,9 @@ from camera.gstreamer_kit import CAPS, TIGHT, configure, next_frame, open_camera
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
 from zc_perception.camera.gstreamer.pipeline import check_description
 from zc_perception.errors import CameraChangedError, CameraError, CameraLostError, ConfigError
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.modifier import LINEAR
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 
@@ -63,6 +66,22 @@ def test_another_format_is_a_changed_camera(later: str) -> None:
     with streaming(pipeline) as opened:
         error = capture_until_error(opened.camera)
         assert isinstance(error, CameraChangedError) and 'now gives' in str(error)
+
+
+@pytest.mark.parametrize(
+    'later', ['video/x-raw,format=NV21,width=64,height=48', 'video/x-raw(memory:DMABuf),format=NV12,width=64,height=48']
+)
+def test_a_change_to_what_consumers_do_not_take_is_a_changed_camera(later: str) -> None:
+    pipeline = f'zcframes live=1 change-at=100 caps-later="{later},framerate=200/1" {TIGHT}'
+    with streaming(pipeline, consumers=[BufferConstraints('npu', formats=((NV12, LINEAR),))]) as opened:
+        error = capture_until_error(opened.camera)
+        assert isinstance(error, CameraChangedError) and 'it is opened again' in str(error)
+
+
+def test_another_kind_of_memory_is_a_changed_camera() -> None:
+    later = 'video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12,width=64,height=48,framerate=200/1'
+    with streaming(f'zcframes live=1 change-at=100 caps-later="{later}" {TIGHT}') as opened:
+        assert isinstance(capture_until_error(opened.camera), CameraChangedError)
 
 
 def test_another_rate_is_no_other_picture() -> None:

@@ -60,9 +60,11 @@ AGREED = [
     case('a media API without modifiers makes all implicit', [
         who('gpu', 'NV12 tiled', 'NV12 implicit'), who('kms', 'NV12 implicit', 'NV12 tiled'), who('media', 'NV12 implicit'),
     ], modifiers=(INVALID,)),
-    case('LINEAR before an implicit layout at any cost', [
-        who('gpu', 'NV12 implicit', 'NV12 linear', costs=(0.0, 100.0)), who('kms', 'NV12 implicit', 'NV12 linear', costs=(0.0, 100.0)),
-    ], modifiers=(LINEAR, INVALID), cost=200.0),
+    case('LINEAR before an implicit layout that no consumer lists', [who('gpu', 'NV12 implicit', 'NV12 linear', costs=(0.0, 100.0))],
+         modifiers=(LINEAR, INVALID)),
+    case('an implicit layout by its costs where consumers list it', [
+        who('gpu', 'NV12 implicit', 'NV12 linear', costs=(0.0, 100.0)), who('kms', 'NV12 linear', 'NV12 implicit'),
+    ], modifiers=(INVALID, LINEAR)),
     case('implicit is acceptable as well', [who('gpu', 'NV12 tiled', 'NV12 implicit'), who('kms', 'NV12 tiled', 'NV12 implicit')],
          modifiers=(TILED, INVALID)),
     case('a gbm allocation that tells afterwards', [who('gbm', 'XR24 implicit', upgrade=True), who('kms', 'XR24 x', 'XR24 linear')],

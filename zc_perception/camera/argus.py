@@ -21,6 +21,7 @@ from zc_perception.camera.gstreamer.abi import MAP_READ, GStreamer, MapInfo, loa
 from zc_perception.camera.gstreamer.buffers import RESERVE, FrameReader, own_descriptors
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
 from zc_perception.camera.gstreamer.image import BorrowedMemory, FrameMemory
+from zc_perception.camera.gstreamer.offer import offered_nvmm_caps
 from zc_perception.camera.gstreamer.pipeline import Sample
 from zc_perception.errors import AcceleratorError, AllocationError, CameraChangedError, CameraError, ConfigError, FormatError, LayoutError
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
@@ -30,8 +31,8 @@ from zc_perception.memory.nvbufsurface_reading import SurfaceReader, surface_ima
 from zc_perception.memory.pool import BufferPool, Buffers, Slot
 from zc_perception.memory.vic import Vic
 from zc_perception.memory.vic_surfaces import SurfaceImage
-from zc_perception.negotiation.constraints import BufferConstraints, Placement
-from zc_perception.negotiation.settings import BufferSettings
+from zc_perception.negotiation.constraints import BufferConstraints, Format, Placement
+from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.modifier import LINEAR
 
@@ -152,10 +153,14 @@ class ArgusCamera(GStreamerCamera):
         self._converted = 0
         self._signature: Hashable = None
         self._vic: Vic | None = None
+        self._stays = ''  # why frames stay block-linear although LINEAR ones were asked for
         self._sources: OrderedDict[BufferIdentity, DmaBuf] = OrderedDict()
         if not pipeline:
             pipeline = source_description(load_gstreamer(), sensor_id, sensor_mode, width, height, framerate, properties or {})
         super().__init__(pipeline, frame_id=frame_id, now_ns=now_ns, ledger=ledger, open_heap=_no_heap, width=width, height=height, **base)
+
+    def _offered_caps(self, formats: Sequence[Format]) -> str:
+        return offered_nvmm_caps(formats)
 
     def _open_reader(self, first: Sample) -> FrameReader:
         if not self._format.nvmm:
@@ -204,18 +209,38 @@ class ArgusCamera(GStreamerCamera):
         if settings.layout.modifier == self._layout.modifier:
             super().configure(settings)
             return
+        vic: Vic | None = None
         try:
-            self._vic = Vic(self._transform_library, self._library)
+            vic = Vic(self._transform_library, self._library)
             heap = NvBufSurfaceHeap(self._library)
             made: list[tuple[Buffers, ImageLayout]] = []
             made.append(heap.allocate_image(settings.layout, self._colours))
         except (AllocationError, FormatError) as error:
+            if vic is not None:
+                vic.close()
             raise CameraError(f'{self._where} is block-linear, and no linear images can be made of it: {error}') from error
 
         def allocate() -> Buffers:
             return made.pop()[0] if made else heap.allocate_image(settings.layout, self._colours)[0]
 
         self._pool = BufferPool(made[0][1], allocate, settings.slots, name='camera', reserve=min(RESERVE, settings.slots))
+        self._vic = vic
+
+    def allocate(self, request: AllocationRequest) -> None:
+        """See :class:`Camera`. LINEAR comes first where nobody asked for the sensor's own layout: then every consumer can read the frames.
+
+        Without a VIC the frames stay as they are, if that is acceptable.
+        """
+        if request.modifiers[0] != LINEAR or self._layout.modifier == LINEAR:
+            super().allocate(request)
+            return
+        try:
+            self.configure(request.settings())
+        except CameraError as error:
+            if self._layout.modifier not in request.modifiers:
+                raise
+            self._stays = str(error)
+            super().allocate(request)
 
     def _fill(self, pool: BufferPool, sample: Sample) -> tuple[Slot | None, bool]:
         if self._vic is None:
@@ -261,6 +286,8 @@ class ArgusCamera(GStreamerCamera):
     def notices(self) -> Sequence[str]:
         """Sentences worth saying once."""
         found = list(super().notices())
+        if self._stays:
+            found.append(f'{self._stays}; its frames stay block-linear, and consumers that need LINEAR ones are refused')
         if self._vic is not None:
             found.append(
                 f'{self._where} gives block-linear images; as a consumer needs linear ones, the VIC makes one of each frame '

@@ -62,7 +62,8 @@ def _candidates(participants: Participants) -> list[_Candidate]:
     producer = choosy[0]
     direct = [_Candidate(f, _total(participants, f)) for f in producer.formats or () if all(p.accepts_format(f) for p in participants)]
     linear = {c.format[0] for c in direct if c.format[1] == LINEAR}
-    direct.sort(key=lambda c: (c.format[1] == INVALID and c.format[0] in linear, c.cost))
+    asked = {f for p in choosy[1:] for f in p.formats or ()}
+    direct.sort(key=lambda c: (c.format[1] == INVALID and c.format[0] in linear and c.format not in asked, c.cost))
     upgraded = [
         _Candidate(f, producer.format_cost(f), upgrades)
         for f in producer.formats or ()

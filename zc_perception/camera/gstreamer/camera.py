@@ -21,7 +21,8 @@ from zc_perception.camera.gstreamer.abi import load_gstreamer
 from zc_perception.camera.gstreamer.buffers import RESERVE, FrameReader, SharedFrames, own_descriptors
 from zc_perception.camera.gstreamer.copy import copy_frame, frame_layout
 from zc_perception.camera.gstreamer.image import FdFrames, read_format
-from zc_perception.camera.gstreamer.pipeline import Pipeline, Reference, Sample
+from zc_perception.camera.gstreamer.offer import accepted_formats, offered_caps
+from zc_perception.camera.gstreamer.pipeline import NotNegotiatedError, Pipeline, Reference, Sample
 from zc_perception.errors import AllocationError, CameraChangedError, CameraError, CameraLostError, ConfigError, FormatError, LayoutError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import CpuAccess
@@ -30,7 +31,7 @@ from zc_perception.memory.heaps import Heap
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool, Buffers, PoolStatistics, Slot
 from zc_perception.memory.slot import close_buffers
-from zc_perception.negotiation.constraints import NO_CPU, BufferConstraints, Placement
+from zc_perception.negotiation.constraints import NO_CPU, BufferConstraints, Format, Placement, format_text
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.modifier import LINEAR, modifier_name
 
@@ -57,6 +58,7 @@ class GStreamerCamera(WithoutControls):
     :param start_timeout_s: how long the first frame may take.
     :param stopping: whether nobody waits for the first frame any more.
     :param watchdog_s: a live source that is silent for longer is lost; 0: it may be.
+    :param consumers: what is known of its consumers. The pipeline is asked for a format that they accept, where it has a choice.
     :raises ConfigError: GStreamer isn't there, or the pipeline can't be made, or isn't what was asked for.
     :raises CameraError: it doesn't run.
     """
@@ -79,6 +81,7 @@ class GStreamerCamera(WithoutControls):
         stopping: Callable[[], bool] = lambda: False,
         watchdog_s: float = 5.0,
         clock: StampClock | None = None,
+        consumers: Sequence[BufferConstraints] = (),
     ) -> None:
         if not LEAST_BUFFERS <= buffers <= MOST_BUFFERS:
             raise ConfigError(f'{buffers} buffers can not be asked of a pipeline; use {LEAST_BUFFERS} to {MOST_BUFFERS}')
@@ -103,9 +106,22 @@ class GStreamerCamera(WithoutControls):
         self._first_stamp_ns: int | None = None
         self._captured = self._lost = self._bad = self._no_slot = 0
         self.copy_reason = ''  # why every frame is copied by the CPU
-        self._pipeline = Pipeline(self._gst, pipeline, buffers=buffers, keep_all=keep_all)
+        accepted = accepted_formats(consumers)
+        self._offer = self._offered_caps(accepted) if accepted else ''
+        self._unmet = ''
+        self._pipeline = Pipeline(self._gst, pipeline, buffers=buffers, keep_all=keep_all, accepts=self._offer)
         try:
-            with self._pipeline.start(start_timeout_s, stopping) as first:
+            try:
+                first = self._pipeline.start(start_timeout_s, stopping)
+            except NotNegotiatedError:
+                if not self._offer:
+                    raise
+                # It can't give what consumers accept: it runs as it is, and who can't use its frames is refused by name.
+                self._unmet, self._offer = ', '.join(map(format_text, accepted)), ''
+                self._pipeline.close()
+                self._pipeline = Pipeline(self._gst, pipeline, buffers=buffers, keep_all=keep_all)
+                first = self._pipeline.start(start_timeout_s, stopping)
+            with first:
                 self._begin(first)
             if (width and width != self.width) or (height and height != self.height):
                 raise ConfigError(
@@ -115,6 +131,10 @@ class GStreamerCamera(WithoutControls):
         except BaseException:
             self.close()
             raise
+
+    def _offered_caps(self, formats: Sequence[Format]) -> str:
+        """Caps of the formats that consumers accept."""
+        return offered_caps(formats, assume_linear=self._assume_linear)
 
     def _begin(self, first: Sample) -> None:
         """What the first frame says of all."""
@@ -185,6 +205,11 @@ class GStreamerCamera(WithoutControls):
         found = [f'{self._where}: {warning}' for warning in self._pipeline.warnings]
         if self.copy_reason:
             found.insert(0, f'{self._where} is copied by the CPU, frame by frame: {self.copy_reason}; {_ADVICE}')
+        if self._unmet:
+            found.append(
+                f"{self._where} gives no format that all consumers accept ({self._unmet}), but '{self._format.caps}'; put an element at "
+                'its end that converts, such as videoconvert'
+            )
         if self._shared is not None and self._shared.copied_upstream:
             found.append(
                 f'{self._where} ran out of buffers {self._shared.copied_upstream} times and copied instead; those frames were dropped: '
@@ -196,7 +221,12 @@ class GStreamerCamera(WithoutControls):
         """For diagnostics."""
         copied = 0 if self._shared is None else self._shared.copied_upstream
         replaced = self._pool.replaced if isinstance(self._pool, ForeignBufferPool) else 0
-        facts: dict[str, object] = {'caps': self._format.caps, 'live': self._pipeline.live, 'copy_reason': self.copy_reason}
+        facts: dict[str, object] = {
+            'caps': self._format.caps,
+            'caps_offered': self._offer or 'any',
+            'live': self._pipeline.live,
+            'copy_reason': self.copy_reason,
+        }
         return {**facts, 'copied_upstream': copied, 'buffers_replaced': replaced}
 
     def constraints(self) -> BufferConstraints:
@@ -274,7 +304,7 @@ class GStreamerCamera(WithoutControls):
             return None
         self._play()
         pool.collect()
-        sample = self._early.popleft() if self._early else self._pipeline.pull(_FENCE_POLL_S if pool.waiting else _WAIT_S)
+        sample = self._early.popleft() if self._early else self._pull(_FENCE_POLL_S if pool.waiting else _WAIT_S)
         if sample is None:
             self._look_why()
             return None
@@ -286,6 +316,13 @@ class GStreamerCamera(WithoutControls):
         except BaseException:
             sample.close()
             raise
+
+    def _pull(self, timeout_s: float) -> Sample | None:
+        try:
+            return self._pipeline.pull(timeout_s)
+        except NotNegotiatedError as error:
+            # It was negotiated once, so its source gives something else now.
+            raise CameraChangedError(f'{error}; it is opened again') from error
 
     def _look_why(self) -> None:
         """No frame came."""

@@ -53,6 +53,10 @@ _MAX_WARNINGS = 8
 _R = TypeVar('_R', bound='Reference')
 
 
+class NotNegotiatedError(CameraError):
+    """What one element makes, the next one does not take."""
+
+
 class Reference:
     """One reference to one of GStreamer's counted objects, dropped once.
 
@@ -159,10 +163,11 @@ class Pipeline:
     :param description: as for gst-launch-1.0; see :func:`complete`.
     :param buffers: how many the sink asks upstream for on top of what that needs itself.
     :param keep_all: a source that isn't live waits until each frame was taken; otherwise frames come at the pace of their time stamps.
+    :param accepts: caps that the sink takes, and that its answer to the CAPS query says; empty: any.
     :raises ConfigError: the description can't be understood, or an element is missing.
     """
 
-    def __init__(self, gst: GStreamer, description: str, *, buffers: int, keep_all: bool = False) -> None:
+    def __init__(self, gst: GStreamer, description: str, *, buffers: int, keep_all: bool = False, accepts: str = '') -> None:
         self._gst = gst
         self._buffers = buffers
         self._keep_all = keep_all
@@ -191,6 +196,8 @@ class Pipeline:
         # Kept here: GStreamer calls it from its own threads for as long as the pad lives.
         self._probe = ProbeCallback(self._answer)
         self._prepare()
+        if accepts:
+            self._accept(accepts)
 
     def _refuse(self, failure: ctypes._Pointer[Error]) -> None:
         message, domain, code = self._gst.take_error(failure)
@@ -211,6 +218,22 @@ class Pipeline:
         gst.gst_pipeline_use_clock(self._pipeline, clock)
         self.clock_is_monotonic = abs(gst.gst_clock_get_time(clock) - time.monotonic_ns()) < _SAME_CLOCK_NS
         gst.gst_object_unref(clock)
+
+    def _accept(self, text: str) -> None:
+        """Let the sink take nothing but these caps. Where it has caps of its own, from the description, only those of them."""
+        gst = self._gst
+        accepted, own = (
+            Reference(gst, gst.gst_caps_from_string(text.encode()) or 0),
+            Reference(gst, gst.gst_app_sink_get_caps(self._sink) or 0),
+        )
+        with accepted, own:
+            if not own.address:
+                gst.gst_app_sink_set_caps(self._sink, accepted.address)
+                return
+            with Reference(gst, gst.gst_caps_intersect(accepted.address, own.address)) as both:
+                # With nothing in common the description counts: whoever can't take its format is refused by name later.
+                if not gst.gst_caps_is_empty(both.address):
+                    gst.gst_app_sink_set_caps(self._sink, both.address)
 
     def _answer(self, _pad: int, info: ctypes._Pointer[PadProbeInfo], _data: int) -> int:
         """Say for the sink, which says nothing itself, that strides may be the source's own and that several buffers stay with us.
@@ -337,7 +360,7 @@ class Pipeline:
         text, debug, domain, code = self._parse(message, error=True)
         where = f"pipeline '{self.description}': {text}"
         if 'not-negotiated' in debug:
-            return CameraError(
+            return NotNegotiatedError(
                 f'{where} (not-negotiated): what one element makes the next can not take; check the caps with gst-launch-1.0 -v'
             )
         if 'resource' not in domain:
