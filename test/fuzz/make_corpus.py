@@ -138,8 +138,6 @@ def examples() -> dict[str, dict[str, bytes]]:
         'images_cdr': {'true': image()},
         'compressed_images_cdr': {'true': compressed_image()},
         'frame_logs': {'true': frame_log()},
-        'caps': {'dmabuf': b'video/x-raw(memory:DMABuf), format=DMA_DRM, drm-format=NV12:0x0100000000000002, width=64, height=48',
-                 'plain': b'video/x-raw, format={ NV12, I420 }, width=[ 1, 8192 ], framerate=30/1'},
         'drm_formats': {'linear': b'NV12', 'tiled': b'NV12:0x0100000000000002'},
     }  # fmt: skip
 

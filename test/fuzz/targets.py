@@ -27,7 +27,6 @@ from zc_perception.nodes.parameter_yaml import read_parameter_yaml
 from zc_perception.npu.manifest import load_manifest
 from zc_perception.observe.frame_log_layout import SIZE
 from zc_perception.observe.frame_log_reading import FrameLogReader
-from zc_perception.pixel.caps import parse_caps
 from zc_perception.pixel.drm_format import parse_drm_format
 
 CORPUS = Path(__file__).with_name('corpus')
@@ -145,6 +144,5 @@ TARGETS: dict[str, Target] = {
     'images_cdr': Target(read_image),
     'compressed_images_cdr': Target(read_compressed_image),
     'frame_logs': Target(_frame_log, (ValueError, OSError)),
-    'caps': Target(_text(parse_caps), suffix='txt'),
     'drm_formats': Target(_text(parse_drm_format), suffix='txt'),
 }

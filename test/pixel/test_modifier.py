@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from zc_perception.errors import FormatError
 from zc_perception.pixel.fourcc import FORMATS, NV12, fourcc_code
-from zc_perception.pixel.modifier import INVALID, LINEAR, check_modifier, describe_modifier, modifier_by_name, modifier_name, plane_count
+from zc_perception.pixel.modifier import INVALID, LINEAR, check_modifier, describe_modifier, modifier_name, plane_count
 from zc_perception.pixel.modifier_vendors import (
     AMD,
     AMLOGIC_FBC,
@@ -24,9 +24,7 @@ from zc_perception.pixel.modifier_vendors import (
     Family,
     KnownModifier,
     Vendor,
-    canonical_nvidia,
     modifier_code,
-    nvidia_16bx2_block,
 )
 
 NVIDIA_BLOCK = 3 << 56 | 0x10
@@ -63,17 +61,6 @@ def test_linear_is_zero_and_a_promise_and_invalid_is_neither() -> None:
 )
 def test_short_names(modifier: int, name: str) -> None:
     assert modifier_name(modifier) == name
-
-
-@given(st.one_of(st.sampled_from([LINEAR, INVALID, *KnownModifier]), st.integers(1 << 56, (13 << 56) - 1)))
-def test_a_short_name_leads_back(modifier: int) -> None:
-    assert modifier_by_name(modifier_name(modifier)) == modifier
-
-
-@pytest.mark.parametrize('name', ['INTEL:X_TILD', '', 'NVIDIA:0x1', 'NVIDIA:0x000000000000_0', 'vendor 0x7f:0x00000000000005', 'linear'])
-def test_other_names_are_refused(name: str) -> None:
-    with pytest.raises(FormatError, match='is not known'):
-        modifier_by_name(name)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +138,6 @@ def test_reserved_bits_make_it_another_modifier(family: Family) -> None:
         (lambda: NVIDIA_BLOCK_LINEAR_2D.encode(height_log2=16), r'height_log2 16 is not one of 0 \.\. 15'),
         (lambda: NVIDIA_BLOCK_LINEAR_2D.encode(generation=3), 'generation 3 is not one of 0'),
         (lambda: NVIDIA_BLOCK_LINEAR_2D.encode(depth=1), 'has no depth; it has height_log2, kind'),
-        (lambda: nvidia_16bx2_block(6), r'height_log2 6 is outside 0 \.\. 5'),
         (lambda: ARM_AFBC.encode(), 'block_size 0 is not one of 1 .16x16.'),
         (lambda: BROADCOM_SAND128.encode(column_height=-1), 'column_height -1'),
         (lambda: AMLOGIC_FBC.encode(layout=3), 'layout 3 is not one of 1 .basic., 2 .scatter.'),
@@ -162,13 +148,6 @@ def test_reserved_bits_make_it_another_modifier(family: Family) -> None:
 def test_impossible_parameters_are_refused(make: Callable[[], int], why: str) -> None:
     with pytest.raises(FormatError, match=why):
         make()
-
-
-def test_the_two_names_of_tegra_s_block_linear_meet() -> None:
-    generic = NVIDIA_BLOCK_LINEAR_2D.encode(height_log2=4, kind=0xFE)
-    assert canonical_nvidia(nvidia_16bx2_block(4)) == generic
-    for other in (generic, NVIDIA_BLOCK_LINEAR_2D.encode(height_log2=4, kind=6), LINEAR, 0x0300000000000001, 0x0100000000000010):
-        assert canonical_nvidia(other) == other
 
 
 CCS = KnownModifier

@@ -23,9 +23,7 @@ from zc_perception.pixel.modifier_vendors import (
     VIVANTE_TILINGS,
     KnownModifier,
     Vendor,
-    canonical_nvidia,
     modifier_code,
-    nvidia_16bx2_block,
 )
 
 # In the header of Linux 6.15, and not yet in that of every distribution: the numbers are copied by hand from there.
@@ -102,14 +100,6 @@ def test_nvidia_block_linear(compression: int, sector: int, generation: int, kin
         compression=compression, sector_layout=sector, generation=generation, kind=kind, height_log2=height
     )
     assert ours == expected
-
-
-def test_nvidia_16bx2_blocks(drm: CHeader) -> None:
-    names = ('ONE_GOB', 'TWO_GOB', 'FOUR_GOB', 'EIGHT_GOB', 'SIXTEEN_GOB', 'THIRTYTWO_GOB')
-    for height, name in enumerate(names):
-        assert nvidia_16bx2_block(height) == drm.value(f'DRM_FORMAT_MOD_NVIDIA_16BX2_BLOCK_{name}')
-        # drm_fourcc_canonicalize_nvidia_format_mod() of the header.
-        assert canonical_nvidia(nvidia_16bx2_block(height)) == nvidia_16bx2_block(height) | 0xFE << 12
 
 
 @pytest.mark.parametrize('width', [32, 64, 128, 256])

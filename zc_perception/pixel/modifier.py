@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from zc_perception.errors import FormatError, nearest
+from zc_perception.errors import FormatError
 from zc_perception.pixel.fourcc import FORMATS, fourcc_code, fourcc_name, pixel_format
 from zc_perception.pixel.modifier_vendors import (
     AMD,
@@ -108,20 +108,6 @@ def modifier_name(modifier: int) -> str:
         return description.name
     known = modifier in KNOWN and description.name
     return f'{description.vendor}:{known}' if known else f'{description.vendor}:0x{description.value:014x}'
-
-
-def modifier_by_name(name: str) -> int:
-    """The modifier of a :func:`modifier_name`, such as ``LINEAR``, ``INTEL:X_TILED`` or ``NVIDIA:0x00000000000010``.
-
-    :raises FormatError: no such name; the nearest is suggested.
-    """
-    names = {modifier_name(m): int(m) for m in (LINEAR, INVALID, *KNOWN)}
-    if name in names:
-        return names[name]
-    vendor, _, digits = name.partition(':0x')
-    if len(digits) == 14 and set(digits) <= set('0123456789abcdefABCDEF') and vendor in Vendor.__members__:
-        return Vendor[vendor] << 56 | int(digits, 16)
-    raise FormatError(f"modifier '{name}' is not known{nearest(name, names)}")
 
 
 # Intel's compression with its state, and a colour to clear to, in planes of their own. The header numbers the planes of formats of

@@ -208,26 +208,4 @@ FAMILIES = (
     MTK_TILED, *VIVANTE_TILINGS, AMD,
 )  # fmt: skip
 
-_GENERIC_KIND = 0xFE
 MAX_16BX2_HEIGHT_LOG2 = 5
-
-
-def nvidia_16bx2_block(height_log2: int) -> int:
-    """Tegra's older name for block linear: ``DRM_FORMAT_MOD_NVIDIA_16BX2_BLOCK``.
-
-    :param height_log2: 0 .. 5, for blocks of 1 .. 32 GOBs.
-    """
-    if not 0 <= height_log2 <= MAX_16BX2_HEIGHT_LOG2:
-        raise FormatError(f'NVIDIA 16BX2_BLOCK: height_log2 {height_log2} is outside 0 .. {MAX_16BX2_HEIGHT_LOG2}')
-    return NVIDIA_BLOCK_LINEAR_2D.encode(height_log2=height_log2)
-
-
-def canonical_nvidia(modifier: int) -> int:
-    """Block linear with page kind 0, as older drivers wrote it, gets the generic kind 0xfe; anything else stays as it is.
-
-    Two names of one layout compare equal after this.
-    """
-    parameters = NVIDIA_BLOCK_LINEAR_2D.decode(modifier)
-    if parameters is None or parameters['kind']:
-        return modifier
-    return NVIDIA_BLOCK_LINEAR_2D.encode(**(parameters | {'kind': _GENERIC_KIND}))
