@@ -18,6 +18,7 @@ from zc_perception.camera.v4l2 import identity as identity_module
 from zc_perception.errors import AllocationError, ConfigError
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.collection import negotiate
+from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.nodes.camera_factory import CAMERA_SPECS, CAMERAS, CameraFactory
 
 CLASSES = {
@@ -44,6 +45,20 @@ def test_each_kind_of_camera_gets_arguments_that_it_takes(kind: str, monkeypatch
     arguments = [*double.call_args.args, *double.call_args.kwargs.values()]
     assert double.call_args.kwargs['clock'] is clock
     assert 'lens' in arguments and 640 in arguments and 480 in arguments
+
+
+@pytest.mark.parametrize('kind', ['gstreamer', 'argus'])
+def test_pipelines_hear_of_their_consumers_at_each_opening(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, name = CLASSES[kind]
+    double = create_autospec(getattr(module, name))
+    monkeypatch.setattr(module, name, double)
+    consumers: list[BufferConstraints] = []
+    made = factory(camera=kind, pipeline='x')
+    made.consumers = lambda: tuple(consumers)
+    for name in ('npu', 'viewer'):
+        consumers.append(BufferConstraints(name))
+        made.open('')
+        assert double.call_args.kwargs['consumers'] == tuple(consumers)
 
 
 def test_stamps_increase_over_openings_although_the_wall_clock_was_set_back() -> None:

@@ -5,7 +5,7 @@ Each kind is imported when it is wanted: together they are a tenth of what a sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from zc_perception.camera.synthetic import DEFAULT_FRAMERATE, DEFAULT_SIZE, Synt
 from zc_perception.errors import ConfigError
 from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.ledger import CopyLedger
+from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.nodes.parameters import ParameterSpec
 
 # Of pipelines, which may take long to start.
@@ -100,6 +101,7 @@ class CameraFactory:
     :param ledger: books what the CPU does to pixels.
     :param clock: makes the stamps of all that it opens, which then increase over a loss; ``None``: each camera has its own.
     :param stopping: whether nobody waits for a camera that is being opened.
+    :param consumers: what is known of the frames' consumers now; a pipeline is asked for a format that they accept.
     :param heap_reasons: why the heap is the one that it is, of the last opening.
     """
 
@@ -108,6 +110,7 @@ class CameraFactory:
     ledger: CopyLedger
     clock: StampClock | None = None
     stopping: Callable[[], bool] = lambda: False
+    consumers: Callable[[], Sequence[BufferConstraints]] = tuple
     heap_reasons: list[str] = field(default_factory=list)
 
     @property
@@ -210,6 +213,7 @@ class CameraFactory:
             require_dmabuf=parameters['require_dmabuf'],
             stopping=self.stopping,
             assume_linear=parameters['assume_linear'],
+            consumers=self.consumers(),
             watchdog_s=self._silent_s(),
         )
 
@@ -229,6 +233,7 @@ class CameraFactory:
             clock=self.clock,
             ledger=self.ledger,
             stopping=self.stopping,
+            consumers=self.consumers(),
             buffers=parameters['pipeline_buffers'],
             watchdog_s=self._silent_s(),
         )

@@ -1,0 +1,122 @@
+"""Cameras whose images no CPU can read: alone, with consumers that take them, and with consumers that can't."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rclpy
+from nodes.tiled_camera import NVIDIA_BLOCK, TiledCamera
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from sensor_msgs.msg import CompressedImage, Image
+from std_msgs.msg import String
+
+from zc_perception.errors import NegotiationError
+from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.process import NodeGroup
+from zc_perception.observe.diagnostics import Level, Status
+from zc_perception.pixel.modifier import INVALID
+
+WAIT_S = 30.0
+
+
+class Bench:
+    """A capture node with a tiled camera, and a node of somebody else, both spun."""
+
+    def __init__(self, domain: int, camera: TiledCamera, **values: Any) -> None:
+        self.context = rclpy.Context()
+        rclpy.init(context=self.context, domain_id=domain)
+        options = [Parameter(name, value=value) for name, value in values.items()]
+        self.capture = CaptureNode(camera_factory=lambda identity: camera, context=self.context, parameter_overrides=options)
+        self.user = Node('user', context=self.context)
+        self.group = NodeGroup(self.context, (self.capture,), threading.Event().set)
+
+    def status(self, part: str) -> Status:
+        return next(status for status in self.capture.collect_diagnostics() if status.part == part)
+
+    def until(self, condition: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + WAIT_S
+        while not (found := condition()):
+            assert self.group.failure is None, self.group.failure
+            assert time.monotonic() < deadline, self.capture.collect_diagnostics()
+            time.sleep(0.01)
+        return found
+
+    def captured(self) -> int:
+        return int(self.status('camera').values['captured'])  # type: ignore[call-overload]
+
+
+@contextmanager
+def running(domain: int, camera: TiledCamera, **values: Any) -> Iterator[Bench]:
+    bench = Bench(domain, camera, **values)
+    try:
+        with bench.group as group:
+            group.add_node(bench.user)
+            bench.capture.configure_now()
+            group.start()
+            bench.until(lambda: bench.captured() > 3)
+            yield bench
+            assert group.failure is None
+    finally:
+        bench.user.destroy_node()
+        bench.context.try_shutdown()
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('ROS_HOME', str(tmp_path))
+    monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path / 'run'))
+
+
+@pytest.mark.parametrize(('modifier', 'text'), [(INVALID, 'NV12:INVALID'), (NVIDIA_BLOCK, 'NV12:0x0300000000000010')])
+def test_alone_it_runs_and_says_its_layout(modifier: int, text: str, free_domain: int) -> None:
+    with running(free_domain, TiledCamera(modifier)) as bench:
+        heard: list[String] = []
+        latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+        bench.user.create_subscription(String, 'image_raw/_zc', heard.append, latched)
+        bench.until(lambda: heard)
+        assert json.loads(heard[0].data)['formats'] == [text]
+        assert bench.status('negotiation').level is bench.status('link').level is Level.OK
+
+
+def test_plain_readers_hear_why_they_get_no_picture_and_the_camera_goes_on(free_domain: int) -> None:
+    with running(free_domain, TiledCamera(), jpeg_quality=80) as bench:
+        messages: list[Any] = []
+        bench.user.create_subscription(Image, 'image_raw', messages.append, 1)
+        bench.user.create_subscription(CompressedImage, 'image_raw/compressed', messages.append, 1)
+        bench.until(lambda: bench.status('link').values['readers_without_picture'] == 2)
+        before = bench.captured()
+        bench.until(lambda: bench.captured() > before + 20)
+        status = bench.status('link')
+        assert status.level is Level.WARN
+        assert status.message == (
+            '2 plain reader(s) of image_raw get no picture: NV12 with modifier INVALID has no rows that a CPU could read'
+        )
+        assert "'viewer: NV12'" in status.advice
+        assert (status.values['conversions'], status.values['conversion_errors']) == (0, 0) and not messages
+
+
+def test_a_stand_in_for_a_reader_makes_a_camera_that_can_give_linear_images(free_domain: int) -> None:
+    with running(free_domain, TiledCamera(converts=True), participants=['viewer: NV12; cpu=read']) as bench:
+        messages: list[Image] = []
+        bench.user.create_subscription(Image, 'image_raw', messages.append, 1)
+        bench.until(lambda: messages)
+        assert bench.status('link').level is Level.OK
+
+
+def test_a_stand_in_for_a_reader_ends_the_start_of_a_camera_that_can_not(free_domain: int) -> None:
+    bench = Bench(free_domain, TiledCamera(), participants=['viewer: NV12; cpu=read'])
+    try:
+        with pytest.raises(NegotiationError, match=r'tiled camera: NV12 INVALID; viewer: NV12 LINEAR'), bench.group:
+            bench.capture.configure_now()
+    finally:
+        bench.user.destroy_node()
+        bench.context.try_shutdown()

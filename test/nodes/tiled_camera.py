@@ -1,0 +1,86 @@
+"""A camera whose images no CPU can read: the stand-in for a block-linear sensor, or for one with a vendor's tiles.
+
+What is in a buffer is :func:`content`, which has no rows. A consumer that has the right memory finds it there, byte by byte.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from zc_perception.camera.synthetic import SyntheticCamera
+from zc_perception.frame import Frame, Header
+from zc_perception.memory.dmabuf import DmaBuf
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import BufferPool
+from zc_perception.negotiation.constraints import NO_CPU, BufferConstraints
+from zc_perception.negotiation.settings import AllocationRequest
+from zc_perception.pixel.colorimetry import BT601_LIMITED
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.layout import compute_layout
+from zc_perception.pixel.modifier import INVALID, LINEAR
+
+SIZE = (128, 96)
+NVIDIA_BLOCK = 3 << 56 | 0x10
+
+
+def content(sequence: int, size: int) -> bytes:
+    """What the buffer of frame *sequence* holds."""
+    cycle = bytes((sequence + step * 7) % 251 for step in range(251))
+    return (cycle * (size // 251 + 1))[:size]
+
+
+class TiledCamera(SyntheticCamera):
+    """A live camera of one modifier.
+
+    :param converts: it can give LINEAR images too, as a Jetson's VIC does; its own layout is cheaper.
+    """
+
+    def __init__(self, modifier: int = INVALID, *, converts: bool = False) -> None:
+        super().__init__(
+            *SIZE, 60.0, 'lens', seed=1, pattern='counter', heap=SealedMemfd(), now_ns=time.time_ns, ledger=CopyLedger()
+        )  # fmt: skip
+        self._modifier = modifier
+        self._converts = converts
+        self._tiled: BufferPool | None = None
+
+    @property
+    def device(self) -> str:
+        return 'tiled camera'
+
+    def constraints(self) -> BufferConstraints:
+        formats = ((NV12, self._modifier), *(((NV12, LINEAR),) if self._converts else ()))
+        return replace(super().constraints(), participant='tiled camera', formats=formats, cpu_access=NO_CPU)
+
+    def allocate(self, request: AllocationRequest) -> None:
+        if request.modifiers[0] == LINEAR:
+            super().allocate(request)
+            return
+        layout = replace(compute_layout(NV12, *SIZE), modifier=self._modifier)
+        heap = SealedMemfd()
+
+        def allocate() -> tuple[DmaBuf, ...]:
+            return (heap.allocate(layout.buffer_size(0)),)
+
+        self._pool = self._tiled = BufferPool(layout, allocate, request.slots, name='camera', reserve=2)
+
+    def capture(self) -> Frame | None:
+        pool = self._tiled
+        if pool is None:
+            return super().capture()
+        if not self._wait_for_turn():
+            return None
+        slot = pool.acquire()
+        if slot is None:
+            self._skip()
+            return None
+        memory = slot.buffers[0].memory(write=True)
+        memory[:] = content(self._sequence, len(memory))
+        frame = Frame.publish_slot(
+            pool, slot, header=Header(time.time_ns(), 'lens'), colorimetry=BT601_LIMITED, sequence=self._sequence,
+            captured_ns=time.monotonic_ns(),
+        )  # fmt: skip
+        self._sequence += 1
+        self._captured += 1
+        return frame
