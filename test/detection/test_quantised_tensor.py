@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from zc_perception.detection.letterbox import Letterbox
-from zc_perception.detection.quantised_tensor import Nv12ToQuantised, Padding, QuantisedTensorSpec, added_constant
+from zc_perception.detection.quantised_tensor import Padding, PlanesToQuantised, QuantisedTensorSpec, added_constant
 from zc_perception.errors import ConfigError, LayoutError
-from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range
+from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
+from zc_perception.pixel.fourcc import NV12
 
 Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 CANARY = 77
@@ -71,11 +72,11 @@ def expected(spec: QuantisedTensorSpec, box: Letterbox, picture: NDArray[np.uint
 
 def check(spec: QuantisedTensorSpec, box: Letterbox, planes: Planes, gap: int = 0) -> None:
     memory, out = buffer(spec, gap)
-    converter = Nv12ToQuantised(box, spec)
+    converter = PlanesToQuantised(box, spec, NV12, BT601_LIMITED)
     converter.prepare(out)
-    converter.convert(*planes, out)
+    converter.convert(planes, out)
     full = np.asarray(cv2.cvtColorTwoPlane(*planes, cv2.COLOR_YUV2RGB_NV12))
-    assert not box.scaled
+    assert (box.width, box.height) == (box.source_width, box.source_height)
     assert np.array_equal(out, expected(spec, box, full))
     out[:] = CANARY
     assert (memory == CANARY).all()
@@ -108,7 +109,7 @@ def test_geometry_and_quantisation_hold_for_any_model(
     width, height = size[0] * 2, size[1] * 2
     model = (width + more[0] % 2, height + more[1]) if tall else (width + more[0], height + more[1] % 2)
     box = Letterbox.fit(width, height, *model)
-    if box.scaled:
+    if (box.width, box.height) != (box.source_width, box.source_height):
         box = Letterbox(width, height, *model, width, height, more[0] // 4 * 2 if not tall else 0, 0)
     low, high = real
     spec = QuantisedTensorSpec(*model, channels, scale, zero_point, padding, low, high, pad=pad)
@@ -163,7 +164,7 @@ def test_pixels_that_hardware_scaled_are_quantised_alike_whatever_their_fourth_b
     rgba = np.random.default_rng(3).integers(0, 256, (box.height, box.width + 7, 4), np.uint8)[:, : box.width]
     rgba.flags.writeable = False
     memory, out = buffer(spec, 3)
-    converter = Nv12ToQuantised(box, spec)
+    converter = PlanesToQuantised(box, spec, NV12, BT601_LIMITED)
     converter.prepare(out)
     converter.convert_rgba(rgba, out)
     assert np.array_equal(out, expected(spec, box, rgba[..., :3]))
@@ -174,17 +175,17 @@ def test_pixels_that_hardware_scaled_are_quantised_alike_whatever_their_fourth_b
 @pytest.mark.parametrize('name', SPECS)
 def test_two_buffers_in_turns_hold_the_newest_frame_of_each(name: str) -> None:
     spec, box = SPECS[name], Letterbox.fit(128, 72, 64, 64)
-    converter = Nv12ToQuantised(box, spec)
+    converter = PlanesToQuantised(box, spec, NV12, BT601_LIMITED)
     outs = [buffer(spec)[1] for _ in range(2)]
     for out in outs:
         converter.prepare(out)
     for turn in range(4):
-        converter.convert(*noise(128, 72, turn), outs[turn % 2])
+        converter.convert(noise(128, 72, turn), outs[turn % 2])
     for turn in (2, 3):
         fresh = buffer(spec)[1]
-        other = Nv12ToQuantised(box, spec)
+        other = PlanesToQuantised(box, spec, NV12, BT601_LIMITED)
         other.prepare(fresh)
-        other.convert(*noise(128, 72, turn), fresh)
+        other.convert(noise(128, 72, turn), fresh)
         assert np.array_equal(outs[turn % 2], fresh)
 
 
@@ -196,9 +197,9 @@ def test_a_scaled_frame_is_the_quantised_small_picture() -> None:
     planes = np.maximum(luma, np.uint8(16)), chroma
     full = np.asarray(cv2.resize(cv2.cvtColorTwoPlane(*planes, cv2.COLOR_YUV2RGB_NV12), (64, 36)))
     _, out = buffer(spec)
-    converter = Nv12ToQuantised(box, spec)
+    converter = PlanesToQuantised(box, spec, NV12, BT601_LIMITED)
     converter.prepare(out)
-    converter.convert(*planes, out)
+    converter.convert(planes, out)
     wanted = expected(spec, box, full)
     off = np.abs(out.astype(np.int16) - wanted)
     assert off.max() <= 1 and off[..., 3].max() == 0
@@ -212,9 +213,9 @@ def test_the_frame_s_colorimetry_is_used() -> None:
     luma = planes[0]
     chroma = np.full_like(planes[1], 128)
     _, out = buffer(spec)
-    converter = Nv12ToQuantised(box, spec, colorimetry=Colorimetry(Matrix.BT709, Range.FULL))
+    converter = PlanesToQuantised(box, spec, NV12, Colorimetry(Matrix.BT709, Range.FULL))
     converter.prepare(out)
-    converter.convert(luma, chroma, out)
+    converter.convert((luma, chroma), out)
     assert np.array_equal(out[..., 0], luma.astype(np.int16) - 128)
 
 
@@ -240,12 +241,12 @@ def test_an_impossible_input_names_the_value(values: dict[str, Any], named: str)
 
 def test_a_letterbox_for_another_input_is_refused() -> None:
     with pytest.raises(ConfigError, match=r'32x32.*64x64'):
-        Nv12ToQuantised(Letterbox.fit(64, 48, 32, 32), QuantisedTensorSpec(64, 64))
+        PlanesToQuantised(Letterbox.fit(64, 48, 32, 32), QuantisedTensorSpec(64, 64), NV12, BT601_LIMITED)
 
 
 def test_a_tensor_that_can_t_be_written_in_place_is_refused() -> None:
     spec = QuantisedTensorSpec(64, 64)
-    converter = Nv12ToQuantised(Letterbox.fit(64, 64, 64, 64), spec)
+    converter = PlanesToQuantised(Letterbox.fit(64, 64, 64, 64), spec, NV12, BT601_LIMITED)
     fine = np.zeros(spec.shape, np.int8)
     locked = fine.copy()
     locked.flags.writeable = False
@@ -257,14 +258,14 @@ def test_a_tensor_that_can_t_be_written_in_place_is_refused() -> None:
         (locked, 'read-only'),
     ):
         with pytest.raises(LayoutError, match=named):
-            converter.convert(*noise(64, 64), wrong)
+            converter.convert(noise(64, 64), wrong)
         with pytest.raises(LayoutError, match=named):
             converter.prepare(wrong)
 
 
 def test_pixels_of_another_size_are_refused() -> None:
     spec = QuantisedTensorSpec(64, 64)
-    converter = Nv12ToQuantised(Letterbox.fit(64, 48, 64, 64), spec)
+    converter = PlanesToQuantised(Letterbox.fit(64, 48, 64, 64), spec, NV12, BT601_LIMITED)
     for wrong in (np.zeros((64, 64, 4), np.uint8), np.zeros((48, 64, 3), np.uint8), np.zeros((48, 64, 4), np.int8)):
         with pytest.raises(LayoutError, match=r'\(48, 64, 4\)'):
             converter.convert_rgba(wrong, np.zeros(spec.shape, np.int8))

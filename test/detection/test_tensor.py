@@ -1,4 +1,4 @@
-"""NV12 to tensor, against OpenCV's conversion of the full frame, with the resizing after it instead of before."""
+"""Frames to tensor, against OpenCV's conversion of the full frame, with the resizing after it instead of before."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import pytest
 from numpy.typing import NDArray
 
 from zc_perception.detection.letterbox import Letterbox
-from zc_perception.detection.scaled_rgb import ScaledRgb
-from zc_perception.detection.tensor import Nv12ToTensor
+from zc_perception.detection.tensor import PlanesToTensor
 from zc_perception.errors import LayoutError
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
+from zc_perception.pixel.conversion import ToPicture
+from zc_perception.pixel.fourcc import NV12
 
 Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
@@ -38,22 +39,22 @@ def full_frame_rgb(planes: Planes) -> NDArray[np.uint8]:
 
 def test_an_unscaled_frame_is_opencv_s_conversion_to_the_bit() -> None:
     planes = noise(64, 48)
-    tensor = Nv12ToTensor(Letterbox.fit(64, 48, 64, 48), pad=114, low=0.0, high=255.0, bgr=False).convert(*planes)
+    tensor = PlanesToTensor(Letterbox.fit(64, 48, 64, 48), NV12, BT601_LIMITED, pad=114, low=0.0, high=255.0, bgr=False).convert(planes)
     assert tensor.dtype == np.float32 and tensor.shape == (1, 3, 48, 64)
     assert np.array_equal(tensor[0], full_frame_rgb(planes).transpose(2, 0, 1).astype(np.float32))
 
 
 def test_channels_can_be_in_bgr_order() -> None:
     planes, box = noise(64, 48), Letterbox.fit(64, 48, 64, 48)
-    rgb = Nv12ToTensor(box, pad=0, low=0.0, high=1.0, bgr=False).convert(*planes)
-    bgr = Nv12ToTensor(box, pad=0, low=0.0, high=1.0, bgr=True).convert(*planes)
+    rgb = PlanesToTensor(box, NV12, BT601_LIMITED, pad=0, low=0.0, high=1.0, bgr=False).convert(planes)
+    bgr = PlanesToTensor(box, NV12, BT601_LIMITED, pad=0, low=0.0, high=1.0, bgr=True).convert(planes)
     assert np.array_equal(rgb[0, ::-1], bgr[0]) and not np.array_equal(rgb, bgr)
 
 
 @pytest.mark.parametrize(('low', 'high'), [(0.0, 1.0), (-1.0, 1.0), (-128.0, 127.0), (1.0, 0.0)])
 def test_samples_0_and_255_become_low_and_high(low: float, high: float) -> None:
     planes = noise(64, 48)
-    tensor = Nv12ToTensor(Letterbox.fit(64, 48, 64, 48), pad=114, low=low, high=high, bgr=False).convert(*planes)
+    tensor = PlanesToTensor(Letterbox.fit(64, 48, 64, 48), NV12, BT601_LIMITED, pad=114, low=low, high=high, bgr=False).convert(planes)
     wanted = low + full_frame_rgb(planes).transpose(2, 0, 1).astype(np.float64) * (high - low) / 255
     assert np.abs(tensor[0] - wanted).max() <= 1e-6 * max(abs(low), abs(high)) * 10
     assert (tensor.min(), tensor.max()) == pytest.approx((min(low, high), max(low, high)), abs=0.02 * abs(high - low))
@@ -66,7 +67,7 @@ def test_samples_0_and_255_become_low_and_high(low: float, high: float) -> None:
 )
 def test_a_scaled_frame_is_the_resized_picture_within_the_border(size: tuple[int, int], target: tuple[int, int]) -> None:
     planes, box = smooth(*size), Letterbox.fit(*size, *target)
-    tensor = Nv12ToTensor(box, pad=100, low=0.0, high=255.0, bgr=False).convert(*planes)[0]
+    tensor = PlanesToTensor(box, NV12, BT601_LIMITED, pad=100, low=0.0, high=255.0, bgr=False).convert(planes)[0]
     inner = tensor[:, box.top : box.top + box.height, box.left : box.left + box.width]
     wanted = cv2.resize(full_frame_rgb(planes), (box.width, box.height)).transpose(2, 0, 1).astype(np.float64)
     assert np.abs(inner - wanted).mean() < 1 and np.abs(inner - wanted).max() <= 4
@@ -77,7 +78,9 @@ def test_a_scaled_frame_is_the_resized_picture_within_the_border(size: tuple[int
 
 @pytest.mark.parametrize(('pad', 'low', 'high', 'value'), [(0, 0.0, 1.0, 0.0), (255, 0.0, 1.0, 1.0), (114, -1.0, 1.0, 114 / 127.5 - 1)])
 def test_the_border_has_its_value_in_the_tensor_s_range(pad: int, low: float, high: float, value: float) -> None:
-    tensor = Nv12ToTensor(Letterbox.fit(64, 32, 64, 64), pad=pad, low=low, high=high, bgr=False).convert(*noise(64, 32))
+    tensor = PlanesToTensor(Letterbox.fit(64, 32, 64, 64), NV12, BT601_LIMITED, pad=pad, low=low, high=high, bgr=False).convert(
+        noise(64, 32)
+    )
     assert tensor[0, :, :16] == pytest.approx(value) and tensor[0, :, 48:] == pytest.approx(value)
 
 
@@ -85,22 +88,22 @@ def test_the_border_has_its_value_in_the_tensor_s_range(pad: int, low: float, hi
 def test_rows_may_have_padding_and_be_read_only(target: tuple[int, int]) -> None:
     luma, chroma = noise(64, 48)
     box = Letterbox.fit(64, 48, *target)
-    plain = Nv12ToTensor(box, pad=0, low=0.0, high=1.0, bgr=False).convert(luma, chroma).copy()
+    plain = PlanesToTensor(box, NV12, BT601_LIMITED, pad=0, low=0.0, high=1.0, bgr=False).convert((luma, chroma)).copy()
     memory = np.full((72, 100), 255, np.uint8)
     strided_luma, strided_chroma = memory[:48, :64], np.ndarray((24, 32, 2), np.uint8, memory, 4800, (100, 2, 1))
     strided_luma[:], strided_chroma[:] = luma, chroma
     memory.flags.writeable = strided_luma.flags.writeable = strided_chroma.flags.writeable = False
-    strided = Nv12ToTensor(box, pad=0, low=0.0, high=1.0, bgr=False).convert(strided_luma, strided_chroma)
+    strided = PlanesToTensor(box, NV12, BT601_LIMITED, pad=0, low=0.0, high=1.0, bgr=False).convert((strided_luma, strided_chroma))
     assert np.array_equal(plain, strided)
 
 
 def test_the_next_frame_overwrites_all_of_the_one_before_in_the_same_memory() -> None:
     box = Letterbox.fit(64, 48, 40, 40)
-    converter = Nv12ToTensor(box, pad=7, low=0.0, high=1.0, bgr=False)
-    first = converter.convert(*noise(64, 48, 1))
-    second = converter.convert(*noise(64, 48, 2))
+    converter = PlanesToTensor(box, NV12, BT601_LIMITED, pad=7, low=0.0, high=1.0, bgr=False)
+    first = converter.convert(noise(64, 48, 1))
+    second = converter.convert(noise(64, 48, 2))
     assert first is second
-    assert np.array_equal(second, Nv12ToTensor(box, pad=7, low=0.0, high=1.0, bgr=False).convert(*noise(64, 48, 2)))
+    assert np.array_equal(second, PlanesToTensor(box, NV12, BT601_LIMITED, pad=7, low=0.0, high=1.0, bgr=False).convert(noise(64, 48, 2)))
 
 
 @pytest.mark.parametrize(
@@ -111,15 +114,15 @@ def test_the_next_frame_overwrites_all_of_the_one_before_in_the_same_memory() ->
 @pytest.mark.parametrize('bgr', [False, True], ids=['rgb', 'bgr'])
 def test_the_samples_are_those_of_the_small_picture_in_the_frame_s_colorimetry(colorimetry: Colorimetry, bgr: bool) -> None:
     planes, box = noise(96, 64), Letterbox.fit(96, 64, 40, 40)
-    tensor = Nv12ToTensor(box, pad=3, low=0.0, high=255.0, bgr=bgr, colorimetry=colorimetry).convert(*planes)[0]
-    picture = ScaledRgb(box, bgr=bgr, colorimetry=colorimetry).convert(*planes)
+    tensor = PlanesToTensor(box, NV12, colorimetry, pad=3, low=0.0, high=255.0, bgr=bgr).convert(planes)[0]
+    picture = ToPicture(NV12, 96, 64, colorimetry, size=(box.width, box.height), bgr=bgr).convert(planes)
     assert np.array_equal(tensor[:, box.top : box.top + box.height, box.left : box.left + box.width], picture.transpose(2, 0, 1))
 
 
 def test_colorimetries_are_told_apart() -> None:
     planes, box = noise(64, 48), Letterbox.fit(64, 48, 64, 48)
     tensors = [
-        Nv12ToTensor(box, pad=0, low=0.0, high=1.0, bgr=False, colorimetry=Colorimetry(matrix, span)).convert(*planes)
+        PlanesToTensor(box, NV12, Colorimetry(matrix, span), pad=0, low=0.0, high=1.0, bgr=False).convert(planes)
         for matrix in (Matrix.BT601, Matrix.BT709, Matrix.BT2020)
         for span in Range
     ]
@@ -127,6 +130,6 @@ def test_colorimetries_are_told_apart() -> None:
 
 
 def test_planes_of_another_size_are_refused() -> None:
-    converter = Nv12ToTensor(Letterbox.fit(64, 48, 32, 32), pad=0, low=0.0, high=1.0, bgr=False)
+    converter = PlanesToTensor(Letterbox.fit(64, 48, 32, 32), NV12, BT601_LIMITED, pad=0, low=0.0, high=1.0, bgr=False)
     with pytest.raises(LayoutError, match=r'\(48, 64\)'):
-        converter.convert(*noise(48, 64))
+        converter.convert(noise(48, 64))

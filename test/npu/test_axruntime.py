@@ -17,7 +17,7 @@ from zc_perception.detection.average_precision import box_iou
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.detection.letterbox import Letterbox
-from zc_perception.detection.quantised_tensor import Nv12ToQuantised
+from zc_perception.detection.quantised_tensor import PlanesToQuantised
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, AllocationError, ConfigError
 from zc_perception.frame import Frame
@@ -34,6 +34,7 @@ from zc_perception.npu.manifest import TensorSpec
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.modifier import LINEAR
+from zc_perception.pixel.readable import READABLE
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakePool = Callable[..., BufferPool]
@@ -95,11 +96,11 @@ def blobs(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
 def reference(frame: Frame, box: Letterbox, width: int, height: int, scale: float, zero_point: int) -> list[RawTensor]:
     """The same detector in NumPy, without quantised outputs, on the tensor of the converter itself."""
     spec = tensor_spec(width, height, scale, zero_point)
-    converter = Nv12ToQuantised(box, spec, colorimetry=BT601_LIMITED)
+    converter = PlanesToQuantised(box, spec, NV12, BT601_LIMITED)
     tensor = np.empty(spec.shape, np.int8)
     converter.prepare(tensor)
     with frame.map() as planes:
-        converter.convert(planes[0], planes[1], tensor)
+        converter.convert(planes, tensor)
     return detect(tensor, spec)
 
 
@@ -336,13 +337,15 @@ def test_a_frame_of_another_size_changes_the_geometry(open_accelerator: Open, ma
         frame.release()
 
 
-def test_a_frame_that_is_no_nv12_fails_its_job(open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame, tmp_path: Path) -> None:
+def test_a_frame_that_can_not_be_read_fails_its_job(
+    open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame, tmp_path: Path
+) -> None:
     accelerator = open_accelerator()
     accelerator.load(model(tmp_path))
-    frame = make_frame(make_pool(64, 64, slots=1, fourcc=fourcc_code('YUYV')))
+    frame = make_frame(make_pool(64, 64, slots=1, fourcc=fourcc_code('NV15')))
     job = start(accelerator, frame)
     assert job.fence.wait(WAIT_S)
-    with pytest.raises(AcceleratorError, match='a frame of YUYV can not become a tensor; have the camera deliver NV12'):
+    with pytest.raises(AcceleratorError, match=r"NV15 frames can't be read by a program here; it can read NV12, .* pixel_format"):
         job.outputs()
     job.close()
     frame.release()
@@ -353,7 +356,8 @@ def test_it_says_what_it_is(double: Double, open_accelerator: Open, make_frame: 
     capabilities = accelerator.capabilities()
     assert (capabilities.name, capabilities.device, capabilities.copy_free) == ('axruntime', 'metis-0:1:0', False)
     constraints = accelerator.constraints()
-    assert (constraints.formats, constraints.cpu_access, constraints.caching) == (((NV12, LINEAR),), CpuAccess.READ, Caching.CACHED)
+    assert constraints.formats == tuple((fourcc, LINEAR) for fourcc in READABLE) and constraints.formats[0] == (NV12, LINEAR)
+    assert (constraints.costs, constraints.cpu_access, constraints.caching) == (tuple(READABLE.values()), CpuAccess.READ, Caching.CACHED)
     assert accelerator.trial_import(make_frame().data.layout, ()) is None and (accelerator.imports, accelerator.trial_imports) == (0, 0)
     accelerator.load(model(tmp_path))
     facts = accelerator.facts()

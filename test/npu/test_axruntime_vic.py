@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from npu.axruntime_kit import Double, build_double, detect, model, paint, tensor_spec
 
-from zc_perception.detection.quantised_tensor import Nv12ToQuantised
+from zc_perception.detection.quantised_tensor import PlanesToQuantised
 from zc_perception.errors import AcceleratorError
 from zc_perception.frame import Frame
 from zc_perception.memory.fence import EventFence
@@ -95,10 +95,10 @@ def test_the_vic_scales_and_the_cpu_quantises(
         job = start(accelerator, frame)
         assert job.fence.wait(WAIT_S)
         spec = tensor_spec(128, 96)
-        converter, tensor = Nv12ToQuantised(job.letterbox, spec), np.empty(spec.shape, np.int8)
+        converter, tensor = PlanesToQuantised(job.letterbox, spec, NV12, BT601_LIMITED), np.empty(spec.shape, np.int8)
         converter.prepare(tensor)
         with frame.map() as planes:
-            converter.convert(planes[0], planes[1], tensor)
+            converter.convert(planes, tensor)
         for output, exact in list(zip(job.outputs(), detect(tensor, spec), strict=True))[1::2]:
             # The VIC's and OpenCV's scaling differ by a step or two of a sample at edges.
             assert np.abs(output.real() - np.clip(exact.values, -9, 10)).mean() < 0.2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -137,13 +137,13 @@ class ScriptedEngine:
     def geometry(self, width: int, height: int) -> Letterbox:
         return Letterbox.fit(width, height, width, height)
 
-    def run(self, luma: NDArray[np.uint8], chroma: NDArray[np.uint8], colorimetry: Any) -> list[RawTensor]:
+    def run(self, planes: Sequence[NDArray[Any]], layout: Any, colorimetry: Any) -> list[RawTensor]:
         self.started.set()
         assert self.go_on.wait(WAIT_S)
-        self.seen.append(int(luma[0, 0]))
+        self.seen.append(int(planes[0][0, 0]))
         if self.errors:
             raise self.errors.pop()
-        return [RawTensor(np.full((1, 6), luma[0, 0], np.float32))]
+        return [RawTensor(np.full((1, 6), planes[0][0, 0], np.float32))]
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ from zc_perception.npu import cpu
 from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.npu.manifest import load_manifest
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.layout import compute_layout
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakeFrame = Callable[..., Frame]
@@ -110,7 +112,8 @@ def test_colours_are_those_of_the_frame(accelerator: CpuAccelerator, tmp_path: P
     engine = loaded(accelerator, tmp_path, identity([1, 3, HEIGHT, WIDTH], FLOAT))._engine
     assert engine is not None
     luma, chroma = np.full((HEIGHT, WIDTH), 16, np.uint8), np.full((HEIGHT // 2, WIDTH // 2, 2), 128, np.uint8)
-    seen_values = [engine.run(luma, chroma, colours)[0].values.copy() for colours in (BT601_LIMITED, FULL, BT601_LIMITED)]
+    layout = compute_layout(NV12, WIDTH, HEIGHT)
+    seen_values = [engine.run([luma, chroma], layout, colours)[0].values.copy() for colours in (BT601_LIMITED, FULL, BT601_LIMITED)]
     assert [float(values.max()) for values in seen_values] == pytest.approx([0.0, 16 / 255, 0.0], abs=0.004)
 
 

@@ -1,4 +1,4 @@
-"""Nv12Writer against the textbook's BT.601, computed here with nothing of OpenCV's."""
+"""Into NV12: colour pictures against the textbook's BT.601, and every format against its own samples, with nothing of OpenCV's."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
+from pixel.format_samples import GREY, SUBSAMPLING, YUV, noise, rgb_planes, strided, yuv_planes
 
-from zc_perception.errors import LayoutError
-from zc_perception.pixel.fourcc import NV12
+from zc_perception.errors import FormatError, LayoutError
+from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
+from zc_perception.pixel.fourcc import FORMATS, NV12, fourcc_code
 from zc_perception.pixel.layout import compute_layout
-from zc_perception.pixel.nv12 import Nv12Writer
+from zc_perception.pixel.nv12 import Nv12Writer, ToNv12
+from zc_perception.pixel.readable import READABLE
+
+RGB_FORMATS = tuple(FORMATS[code].name for code in READABLE if not FORMATS[code].is_yuv)
+RGB_FULL = Colorimetry(Matrix.RGB, Range.FULL)
 
 UNTOUCHED = 0xAB
 
@@ -68,9 +76,9 @@ def test_alpha_is_ignored(rgb_order: bool) -> None:
     # The extremes, too: whole transparency blackens nothing.
     alphas = [random.integers(0, 256, (16, 32, 1), np.uint8), *(np.full((16, 32, 1), alpha, np.uint8) for alpha in (0, 255))]
     results = set()
-    for given in (picture, *(np.concatenate([picture, alpha], axis=2) for alpha in alphas)):
+    for shown in (picture, *(np.concatenate([picture, alpha], axis=2) for alpha in alphas)):
         luma, chroma = np.zeros((16, 32), np.uint8), np.zeros((8, 16, 2), np.uint8)
-        Nv12Writer(32, 16).write(given, luma, chroma, rgb=rgb_order)
+        Nv12Writer(32, 16).write(shown, luma, chroma, rgb=rgb_order)
         results.add(luma.tobytes() + chroma.tobytes())
     assert len(results) == 1
 
@@ -139,3 +147,102 @@ def test_a_read_only_picture_is_as_good_as_any() -> None:
     luma, chroma = GOOD['luma'].copy(), GOOD['chroma'].copy()
     Nv12Writer(32, 16).write(picture, luma, chroma)
     assert (luma == 16).all() and (chroma == 128).all()
+
+
+def halved(chroma: NDArray[np.uint8], name: str) -> NDArray[np.float64]:
+    """The mean of what a sample of 4:2:0 covers, from chroma at the format's own subsampling."""
+    across, down = SUBSAMPLING[name]
+    rows, columns = chroma.shape
+    return chroma.reshape(rows * down // 2, 2 // down, columns * across // 2, 2 // across).mean(axis=(1, 3))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    name=st.sampled_from(YUV),
+    blocks=st.tuples(st.integers(1, 70), st.integers(1, 30)),
+    paddings=st.tuples(st.integers(0, 9), st.integers(0, 9)),
+    span=st.sampled_from(Range),
+    seed=st.integers(0, 1000),
+)
+def test_luma_stays_and_chroma_is_the_mean_of_what_it_covers(
+    name: str, blocks: tuple[int, int], paddings: tuple[int, int], span: Range, seed: int
+) -> None:
+    width, height = blocks[0] * 2, blocks[1] * 2
+    y, u, v = noise(name, width, height, seed)
+    planes = [strided(plane, paddings[0]) for plane in yuv_planes(name, y, u, v, np.random.default_rng(seed))]
+    luma_memory, chroma_memory = strided_planes(width, height, paddings[1])
+    luma, chroma = luma_memory[:, :width], np.ndarray((height // 2, width // 2, 2), np.uint8, chroma_memory, 0, (width + paddings[1], 2, 1))
+    colorimetry = Colorimetry(Matrix.BT709, span)
+    converter = ToNv12(fourcc_code(name), width, height, colorimetry)
+    converter.convert(planes, luma, chroma)
+    assert np.array_equal(luma, y) and converter.colorimetry == colorimetry
+    wanted = np.stack([halved(u, name), halved(v, name)], axis=-1)
+    assert np.abs(chroma - wanted).max() <= (0 if SUBSAMPLING[name] == (2, 2) else 0.75)
+    assert (luma_memory[:, width:] == UNTOUCHED).all() and (chroma_memory[:, width:] == UNTOUCHED).all()
+
+
+@pytest.mark.parametrize('name', RGB_FORMATS)
+@pytest.mark.parametrize('span', Range, ids=lambda span: span.value)
+def test_grey_and_rgb_become_bt601_limited(name: str, span: Range) -> None:
+    width, height = 34, 18
+    blocks = np.random.default_rng(3).integers(16, 236, (height // 2, width // 2, 3), np.uint8) & 0xF8  # what words of 5 bits keep
+    rgb = blocks.repeat(2, axis=0).repeat(2, axis=1)
+    if name in GREY:
+        rgb = np.repeat(rgb[..., :1], 3, axis=2)
+    planes = [strided(plane, 3) for plane in rgb_planes(name, rgb, np.random.default_rng(4))]
+    luma, chroma = np.zeros((height, width), np.uint8), np.zeros((height // 2, width // 2, 2), np.uint8)
+    converter = ToNv12(fourcc_code(name), width, height, Colorimetry(Matrix.RGB, span))
+    converter.convert(planes, luma, chroma)
+    assert converter.colorimetry == BT601_LIMITED
+    full = rgb if span is Range.FULL else np.clip(np.rint((rgb.astype(np.float64) - 16) * 255 / 219), 0, 255).astype(np.uint8)
+    wanted_luma, wanted_chroma = limited_bt601(full)
+    most = 8 if name in ('RG16', 'BG16') else 2
+    assert np.abs(luma - wanted_luma).max() <= most and np.abs(chroma - wanted_chroma[::2, ::2]).max() <= most
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    name=st.sampled_from([FORMATS[code].name for code in READABLE]),
+    target=st.tuples(st.integers(1, 60), st.integers(1, 40)),
+    colour=st.tuples(*[st.integers(16, 235)] * 3),
+)
+def test_a_frame_of_one_colour_keeps_it_at_any_size(name: str, target: tuple[int, int], colour: tuple[int, int, int]) -> None:
+    size = target[0] * 2, target[1] * 2
+    random = np.random.default_rng(0)
+    if name in YUV:
+        y, u, v = (np.full_like(plane, value) for plane, value in zip(noise(name, 64, 48, 0), colour, strict=True))
+        planes, colorimetry = yuv_planes(name, y, u, v, random), BT601_LIMITED
+        wanted: Any = colour
+    else:
+        rgb = np.broadcast_to(np.array(colour, np.uint8) & 0xF8, (48, 64, 3))
+        planes, colorimetry = rgb_planes(name, np.repeat(rgb[..., :1], 3, axis=2) if name in GREY else rgb, random), RGB_FULL
+        luma_of, chroma_of = limited_bt601(np.repeat(rgb[:1, :1, :1], 3, axis=2) if name in GREY else rgb[:1, :1])
+        wanted = (luma_of[0, 0], *chroma_of[0, 0])
+    luma, chroma = np.zeros(size[::-1], np.uint8), np.zeros((target[1], target[0], 2), np.uint8)
+    ToNv12(fourcc_code(name), 64, 48, colorimetry, size=size).convert(planes, luma, chroma)
+    most = 8 if name in ('RG16', 'BG16') else 2
+    assert all(np.abs(part - value).max() <= most for part, value in zip((luma, chroma[..., 0], chroma[..., 1]), wanted, strict=True))
+
+
+def test_a_reduced_frame_is_the_mean_of_what_each_sample_covers() -> None:
+    y, u, v = noise('YUYV', 96, 64, 5)
+    luma, chroma = np.zeros((32, 48), np.uint8), np.zeros((16, 24, 2), np.uint8)
+    ToNv12(fourcc_code('YUYV'), 96, 64, BT601_LIMITED, size=(48, 32)).convert(
+        yuv_planes('YUYV', y, u, v, np.random.default_rng(0)), luma, chroma
+    )
+    assert np.abs(luma - y.reshape(32, 2, 48, 2).mean(axis=(1, 3))).max() <= 0.75
+    wanted = np.stack([plane.reshape(16, 4, 24, 2).mean(axis=(1, 3)) for plane in (u, v)], axis=-1)
+    assert np.abs(chroma - wanted).max() <= 0.75
+
+
+def test_formats_sizes_and_targets_that_can_t_be_are_refused() -> None:
+    with pytest.raises(FormatError, match="NV15 frames can't be read"):
+        ToNv12(fourcc_code('NV15'), 64, 48, BT601_LIMITED)
+    with pytest.raises(LayoutError, match='width 33 is not a multiple of 2, which NV12 needs'):
+        ToNv12(fourcc_code('R8  '), 33, 48, RGB_FULL)
+    converter = ToNv12(fourcc_code('YUYV'), 32, 16, BT601_LIMITED)
+    planes = yuv_planes('YUYV', *noise('YUYV', 32, 16, 0), np.random.default_rng(0))
+    with pytest.raises(LayoutError, match=r'chroma is uint8 \(8, 32\); this conversion writes uint8 \(8, 16, 2\)'):
+        converter.convert(planes, GOOD['luma'].copy(), np.zeros((8, 32), np.uint8))
+    with pytest.raises(LayoutError, match='luma is read-only'):
+        converter.convert(planes, np.frombuffer(bytes(512), np.uint8).reshape(16, 32), GOOD['chroma'].copy())

@@ -49,11 +49,6 @@ class Letterbox:
         top = (input_height - height) // 4 * 2
         return cls(source_width, source_height, input_width, input_height, width, height, left, top)
 
-    @property
-    def scaled(self) -> bool:
-        """Whether the source has to be resized at all."""
-        return (self.width, self.height) != (self.source_width, self.source_height)
-
     def to_source(self, boxes: NDArray[np.float32]) -> NDArray[np.float32]:
         """Boxes (n, 4) x0, y0, x1, y1 from input pixels to source pixels, clipped to the image.
 

@@ -1,4 +1,4 @@
-"""NV12 planes, or pixels that hardware has scaled, to the quantised tensor of a compiled model: int8, NHWC, padded.
+"""A frame's planes, or pixels that hardware has scaled, to the quantised tensor of a compiled model: int8, NHWC, padded.
 
 Each byte that the network reads is written once per frame, straight into the caller's memory, which may be a mapped dma-buf.
 """
@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.detection.letterbox import Letterbox
-from zc_perception.detection.scaled_rgb import Pixels, ScaledRgb
 from zc_perception.errors import ConfigError, LayoutError
-from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry
+from zc_perception.pixel.colorimetry import Colorimetry
+from zc_perception.pixel.conversion import ToPicture
+from zc_perception.pixel.samples import Pixels, Planes
 
 Padding = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
 Tensor = NDArray[np.int8]
@@ -133,16 +134,19 @@ class _Quantiser:
         return self._scratch
 
 
-class Nv12ToQuantised:
+class PlanesToQuantised:
     """Fills tensors, each of which was prepared once.
 
     :param box: geometry; its input is the spec's width and height.
     :param spec: what the model takes.
+    :param fourcc: of the frames.
     :param colorimetry: of the frames.
-    :raises ConfigError: geometry and spec don't fit, a colorimetry that has no conversion, or a source of odd size.
+    :raises ConfigError: geometry and spec don't fit.
+    :raises FormatError: a format or a colorimetry that has no conversion.
+    :raises LayoutError: a source of a size that the format can't have.
     """
 
-    def __init__(self, box: Letterbox, spec: QuantisedTensorSpec, *, colorimetry: Colorimetry = BT601_LIMITED) -> None:
+    def __init__(self, box: Letterbox, spec: QuantisedTensorSpec, fourcc: int, colorimetry: Colorimetry) -> None:
         if (box.input_width, box.input_height) != (spec.width, spec.height):
             raise ConfigError(
                 f"the letterbox is for an input of {box.input_width}x{box.input_height}, the model's is {spec.width}x{spec.height}"
@@ -160,7 +164,9 @@ class Nv12ToQuantised:
         self._whole = total == self._channels
         shape = (box.height, box.width, self._channels)
         self._inner = shape[:2]
-        self._scaled = ScaledRgb(box, channels=self._channels, bgr=spec.bgr, colorimetry=colorimetry)
+        source = box.source_width, box.source_height
+        size = box.width, box.height
+        self._picture = ToPicture(fourcc, *source, colorimetry, size=size, channels=self._channels, bgr=spec.bgr)
         self._quantiser = _Quantiser(spec, shape)
         self._narrow = None if self._whole else np.empty(shape, np.uint8)
         self._swapped = np.empty(shape, np.uint8) if spec.bgr or self._channels == 3 else None
@@ -175,16 +181,15 @@ class Nv12ToQuantised:
         out[:] = self.spec.zero
         out[self._picture_rows, self._picture_columns, self._samples] = self.spec.table()[self.spec.pad]
 
-    def convert(self, luma: Pixels, chroma: Pixels, out: Tensor) -> None:
+    def convert(self, planes: Planes, out: Tensor) -> None:
         """Scale, convert, quantise one frame into *out*.
 
-        :param luma: (source height, source width), any row stride.
-        :param chroma: (source height / 2, source width / 2, 2), any row stride.
+        :param planes: a frame's, any row stride.
         :param out: int8 of :attr:`QuantisedTensorSpec.shape`, prepared; rows may be apart, their elements not.
         :raises LayoutError: an array of another size or type.
         """
         self._check(out)
-        self._write(self._scaled.convert(luma, chroma), out, opaque=True)
+        self._write(self._picture.convert(planes), out, opaque=True)
 
     def convert_rgba(self, rgba: Pixels, out: Tensor) -> None:
         """Quantise pixels of the letterbox's inner size into *out*, as :meth:`convert` does after scaling.

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.negotiation.constraints import BufferConstraints, Caching
-from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
+from zc_perception.pixel.readable import READABLE
 
 CPU_JOBS = 2
 AXRUNTIME_JOBS = 2
@@ -22,7 +22,7 @@ AXRUNTIME_JOBS_DOUBLE_BUFFERED = LATE_CALLS + 1
 
 def cpu_constraints() -> BufferConstraints:
     """Of accelerator cpu."""
-    return BufferConstraints('cpu accelerator', formats=((NV12, LINEAR),), cpu_access=CpuAccess.READ, caching=Caching.CACHED)
+    return _reader('cpu accelerator', Caching.CACHED)
 
 
 def axruntime_constraints(caching: Caching | None = Caching.CACHED) -> BufferConstraints:
@@ -30,7 +30,13 @@ def axruntime_constraints(caching: Caching | None = Caching.CACHED) -> BufferCon
 
     :param caching: ``None`` where a VIC reads the frames: it makes no difference then how the CPU sees them.
     """
-    return BufferConstraints('axruntime accelerator', formats=((NV12, LINEAR),), cpu_access=CpuAccess.READ, caching=caching)
+    return _reader('axruntime accelerator', caching)
+
+
+def _reader(participant: str, caching: Caching | None) -> BufferConstraints:
+    """Of an accelerator for which the CPU reads the pixels."""
+    formats, costs = tuple((fourcc, LINEAR) for fourcc in READABLE), tuple(READABLE.values())
+    return BufferConstraints(participant, formats=formats, costs=costs, cpu_access=CpuAccess.READ, caching=caching)
 
 
 def with_frames(constraints: BufferConstraints, in_flight: int, most: int) -> BufferConstraints:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
-from zc_perception.detection.tensor import Nv12ToTensor
+from zc_perception.detection.tensor import PlanesToTensor
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import DmaBuf
@@ -28,7 +28,9 @@ from zc_perception.npu.constraints import CPU_JOBS, cpu_constraints
 from zc_perception.npu.head_check import check_head
 from zc_perception.npu.manifest import ModelManifest, TensorSpec
 from zc_perception.pixel.colorimetry import Colorimetry
+from zc_perception.pixel.conversion import ToLuma
 from zc_perception.pixel.layout import ImageLayout
+from zc_perception.pixel.samples import Planes
 
 _ONNX_TYPES = {'float32': 'tensor(float)', 'uint8': 'tensor(uint8)', 'int8': 'tensor(int8)'}
 _RAW_TYPES = ('int8', 'uint8', 'int16', 'int32', 'float32')
@@ -37,10 +39,13 @@ _GIVEN_TYPES = {**{f'tensor({name})': name for name in _RAW_TYPES}, 'tensor(floa
 
 
 class Engine(Protocol):
-    """Something that turns NV12 planes into raw outputs."""
+    """Something that turns a frame's planes into raw outputs."""
 
-    def run(self, luma: NDArray[np.uint8], chroma: NDArray[np.uint8], colorimetry: Colorimetry) -> Outputs:
-        """Blocking; one thread. The outputs are the caller's."""
+    def run(self, planes: Planes, layout: ImageLayout, colorimetry: Colorimetry) -> Outputs:
+        """Blocking; one thread. The outputs are the caller's.
+
+        :raises FormatError: a format or a colorimetry that has no conversion.
+        """
 
     def geometry(self, width: int, height: int) -> Letterbox:
         """Between a frame of that size and the outputs."""
@@ -70,7 +75,7 @@ class OnnxEngine:
         self._check_input(manifest)
         self._name = self._session.get_inputs()[0].name
         self._tensors = self._specs(manifest)
-        self._converter: tuple[Letterbox, Colorimetry, Nv12ToTensor] | None = None
+        self._converter: tuple[ImageLayout, Colorimetry, PlanesToTensor] | None = None
 
     def _check_input(self, manifest: ModelManifest) -> None:
         inputs, wanted = self._session.get_inputs(), manifest.input
@@ -126,25 +131,22 @@ class OnnxEngine:
         """See :class:`Engine`."""
         return Letterbox.fit(width, height, self._input.width, self._input.height, stretch=self._input.resize == 'stretch')
 
-    def _convert(self, luma: NDArray[np.uint8], chroma: NDArray[np.uint8], colorimetry: Colorimetry) -> NDArray[Any]:
-        (height, width), spec = luma.shape, self._input
-        if (
-            self._converter is None
-            or self._converter[1] != colorimetry
-            or (self._converter[0].source_width, self._converter[0].source_height) != (width, height)
-        ):
-            box = self.geometry(width, height)
-            converter = Nv12ToTensor(box, pad=spec.pad, low=spec.low, high=spec.high, bgr=spec.bgr, colorimetry=colorimetry)
-            self._converter = box, colorimetry, converter
-        tensor: NDArray[Any] = self._converter[2].convert(luma, chroma)
+    def _convert(self, planes: Planes, layout: ImageLayout, colorimetry: Colorimetry) -> NDArray[Any]:
+        spec = self._input
+        # Tuples compare their members by identity first, and the layout of a pool's slots is one object.
+        if self._converter is None or self._converter[:2] != (layout, colorimetry):
+            box = self.geometry(layout.width, layout.height)
+            converter = PlanesToTensor(box, layout.fourcc, colorimetry, pad=spec.pad, low=spec.low, high=spec.high, bgr=spec.bgr)
+            self._converter = layout, colorimetry, converter
+        tensor: NDArray[Any] = self._converter[2].convert(planes)
         if spec.dtype != 'float32':
             limits = np.iinfo(spec.dtype)
             tensor = np.rint(tensor / spec.scale + spec.zero_point).clip(limits.min, limits.max).astype(spec.dtype)
         return tensor if spec.layout == 'nchw' else np.ascontiguousarray(tensor.transpose(0, 2, 3, 1))
 
-    def run(self, luma: NDArray[np.uint8], chroma: NDArray[np.uint8], colorimetry: Colorimetry) -> Outputs:
+    def run(self, planes: Planes, layout: ImageLayout, colorimetry: Colorimetry) -> Outputs:
         """See :class:`Engine`."""
-        return self._infer(self._convert(luma, chroma, colorimetry))
+        return self._infer(self._convert(planes, layout, colorimetry))
 
     def _infer(self, tensor: NDArray[Any]) -> Outputs:
         outputs: Sequence[NDArray[Any]] = self._session.run(None, {self._name: tensor})
@@ -162,7 +164,7 @@ def _raw(values: NDArray[Any], spec: TensorSpec | None) -> RawTensor:
 
 
 class HogEngine:
-    """OpenCV's HOG people detector on the luma plane.
+    """OpenCV's HOG people detector on the frame's luma.
 
     :raises ConfigError: this OpenCV has none (version 5 dropped it).
     """
@@ -172,16 +174,20 @@ class HogEngine:
             raise ConfigError(f"model 'hog' needs OpenCV 4, this is {cv2.__version__}: pip install 'opencv-python-headless<5'")
         self._hog = cv2.HOGDescriptor()
         self._hog.setSVMDetector(np.asarray(cv2.HOGDescriptor.getDefaultPeopleDetector(), np.float32))
+        self._converter: tuple[ImageLayout, Colorimetry, ToLuma] | None = None
 
     def geometry(self, width: int, height: int) -> Letterbox:
         """See :class:`Engine`."""
         return Letterbox.fit(width, height, width, height, stretch=True)
 
-    def run(self, luma: NDArray[np.uint8], chroma: NDArray[np.uint8], colorimetry: Colorimetry) -> Outputs:
+    def run(self, planes: Planes, layout: ImageLayout, colorimetry: Colorimetry) -> Outputs:
         """See :class:`Engine`. One output (n, 6): x0, y0, x1, y1, score, class.
 
         The SVM's distance d > 0 has no upper bound; the score is 1 - exp(-d), so that it lies in 0..1 as subscribers expect.
         """
+        if self._converter is None or self._converter[:2] != (layout, colorimetry):
+            self._converter = layout, colorimetry, ToLuma(layout.fourcc, layout.width, layout.height, colorimetry)
+        luma = self._converter[2].convert(planes)
         window_width, window_height = self._hog.winSize
         if luma.shape[1] < window_width or luma.shape[0] < window_height:
             # OpenCV ends the process over pictures that are smaller than its window.
@@ -310,7 +316,7 @@ class CpuAccelerator:
                 assert self._engine is not None and frame is not None
                 with frame.map() as planes:
                     self._ledger.book('tensor', sum(p.nbytes for p in planes))
-                    job.result = self._engine.run(planes[0], planes[1], frame.data.colorimetry)
+                    job.result = self._engine.run(planes, frame.data.layout, frame.data.colorimetry)
             except AcceleratorError as failure:
                 error = AcceleratorError(str(failure))
             except Exception as failure:

@@ -1,14 +1,20 @@
-"""Writing colour pictures into NV12 planes. BT.601 limited range, as OpenCV converts."""
+"""Writing frames of any readable format, and colour pictures, into NV12 planes."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.errors import LayoutError
-from zc_perception.pixel.fourcc import NV12, pixel_format
+from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Range
+from zc_perception.pixel.conversion import ToPicture
+from zc_perception.pixel.fourcc import NV12, PixelFormat, pixel_format
 from zc_perception.pixel.layout import check_dimensions
+from zc_perception.pixel.readable import check_readable, limited_range_table
+from zc_perception.pixel.samples import Apart, Checked, Pixels, Planes, Resized, Size, Yuv, yuv_of
 
 # By whether red comes first, and whether alpha follows.
 _CODES = {
@@ -20,7 +26,9 @@ _CODES = {
 
 
 class Nv12Writer:
-    """Converts pictures of one size into planes that the caller owns; its scratch memory is allocated once.
+    """Converts pictures of one size to BT.601 limited, as OpenCV does, into planes that the caller owns.
+
+    Its scratch memory is allocated once.
 
     :param width: pixels, even.
     :param height: pixels, even.
@@ -54,3 +62,121 @@ class Nv12Writer:
         cv2.cvtColor(picture, _CODES[rgb, alpha], dst=self._planar)
         np.copyto(luma, self._planar[: self._height])
         cv2.merge(self._half_planes, dst=chroma)
+
+
+class ToNv12:
+    """Makes NV12 of frames. Luma and chroma keep their matrix and range; grey and R, G, B become BT.601 limited.
+
+    :param fourcc: of the frames.
+    :param width: of them, in pixels.
+    :param height: likewise.
+    :param colorimetry: of the frames.
+    :param size: width and height to scale to; ``None``: the frame's. Both have to be even.
+    :raises FormatError: see :func:`check_readable`.
+    :raises LayoutError: a size that the format or NV12 can't have.
+    """
+
+    def __init__(self, fourcc: int, width: int, height: int, colorimetry: Colorimetry, *, size: Size | None = None) -> None:
+        fmt = check_readable(fourcc, colorimetry)
+        self._check = Checked(fmt, width, height)
+        self._size = size or (width, height)
+        check_dimensions(pixel_format(NV12), *self._size)
+        self.colorimetry = colorimetry if fmt.is_yuv else BT601_LIMITED
+        shapes = (self._size[1], self._size[0]), (self._size[1] // 2, self._size[0] // 2, 2)
+        self._shapes = shapes
+        self._way: _Nv12Way
+        if fmt.is_yuv:
+            self._way = _YuvToNv12(yuv_of(fmt), (width, height), self._size)
+        elif len(fmt.components[0]) == 1:
+            self._way = _GreyToNv12(fmt, (width, height), self._size, colorimetry.range)
+        else:
+            self._way = _RgbToNv12(fmt, (width, height), self._size, colorimetry)
+
+    def convert(self, planes: Planes, luma: Pixels, chroma: Pixels) -> None:
+        """One pass into *luma* (height, width) and *chroma* (height / 2, width / 2, 2), of any row stride.
+
+        :raises LayoutError: planes of another size or type, or a target that can't be written.
+        """
+        found = self._check(planes)
+        for name, target, shape in zip(('luma', 'chroma'), (luma, chroma), self._shapes, strict=True):
+            # OpenCV answers a destination of the wrong shape with a new array, and the planes would keep the picture before.
+            if target.shape != shape or target.dtype != np.uint8 or not target.flags.writeable:
+                kind = 'uint8' if target.flags.writeable else 'read-only'
+                raise LayoutError(f'{name} is {kind} {target.shape}; this conversion writes uint8 {shape}')
+        self._way.write(found, luma, chroma)
+
+
+class _Nv12Way:
+    """One way from planes to NV12."""
+
+    def write(self, planes: list[NDArray[Any]], luma: Pixels, chroma: Pixels) -> None:
+        """Fill both."""
+        raise NotImplementedError
+
+
+def _area(source: Size, size: Size) -> int:
+    return int(cv2.INTER_AREA if size[0] <= source[0] and size[1] <= source[1] else cv2.INTER_LINEAR)
+
+
+class _YuvToNv12(_Nv12Way):
+    def __init__(self, yuv: Yuv, source: Size, size: Size) -> None:
+        width, height = source
+        self._v_first = yuv.v_first
+        self._apart = Apart(yuv, width, height)
+        self._luma = Resized((height, width), size, _area(source, size), wide=yuv.wide)
+        samples, half = (width // yuv.horizontal, height // yuv.vertical), (size[0] // 2, size[1] // 2)
+        self._pairs = not yuv.planar
+        # A pair of planes is resized more quickly than a plane of pairs.
+        self._direct = Resized((*samples[::-1], 2), half, cv2.INTER_NEAREST, wide=yuv.wide) if self._pairs and samples == half else None
+        if self._direct is not None:
+            self._order = [0, 1, 1, 0] if yuv.v_first else []
+            return
+        self._split = [np.empty(samples[::-1], np.uint16 if yuv.wide else np.uint8) for _ in range(2)] if self._pairs else []
+        self._chroma = [Resized(samples[::-1], half, _area(samples, half), wide=yuv.wide) for _ in range(2)]
+
+    def write(self, planes: list[NDArray[Any]], luma: Pixels, chroma: Pixels) -> None:
+        own_luma, own_chroma = self._apart(planes)
+        self._luma(own_luma, luma)
+        if self._direct is not None:
+            if self._order:
+                cv2.mixChannels([self._direct(own_chroma[0])], [chroma], self._order)
+            else:
+                self._direct(own_chroma[0], chroma)
+            return
+        if self._pairs:
+            cv2.split(own_chroma[0], self._split)
+            own_chroma = self._split
+        halves = [resized(plane) for resized, plane in zip(self._chroma, own_chroma, strict=True)]
+        cv2.merge(halves[::-1] if self._v_first else halves, dst=chroma)
+
+
+class _GreyToNv12(_Nv12Way):
+    def __init__(self, fmt: PixelFormat, source: Size, size: Size, span: Range) -> None:
+        self._resized = Resized(source[::-1], size, _area(source, size), wide=fmt.bits > 8)
+        self._table = limited_range_table() if span is Range.FULL else None
+
+    def write(self, planes: list[NDArray[Any]], luma: Pixels, chroma: Pixels) -> None:
+        if self._table is None:
+            self._resized(planes[0], luma)
+        else:
+            cv2.LUT(self._resized(planes[0]), self._table, dst=luma)
+        chroma[:] = 128
+
+
+class _RgbToNv12(_Nv12Way):
+    def __init__(self, fmt: PixelFormat, source: Size, size: Size, colorimetry: Colorimetry) -> None:
+        components = fmt.components[0]
+        self._rgb = components[0] == 'R'
+        plain = components[0] in 'RB' and fmt.bits == 8 and colorimetry.range is Range.FULL
+        # Nv12Writer takes B, G, R and R, G, B, with a fourth channel and without.
+        self._resized = Resized((*source[::-1], len(components)), size, _area(source, size)) if plain else None
+        self._picture = None if plain else ToPicture(fmt.code, *source, colorimetry, size=size, bgr=not self._rgb)
+        self._writer = Nv12Writer(*size)
+
+    def write(self, planes: list[NDArray[Any]], luma: Pixels, chroma: Pixels) -> None:
+        if self._resized is not None:
+            picture = self._resized(planes[0])
+        else:
+            assert self._picture is not None
+            picture = self._picture.convert(planes)
+        self._writer.write(picture, luma, chroma, rgb=self._rgb)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from zc_perception.detection.letterbox import Letterbox
-from zc_perception.detection.quantised_tensor import Nv12ToQuantised, QuantisedTensorSpec
-from zc_perception.errors import AcceleratorError, ConfigError, ZcError
+from zc_perception.detection.quantised_tensor import PlanesToQuantised, QuantisedTensorSpec
+from zc_perception.errors import AcceleratorError, ZcError
 from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import BufferIdentity, BufferKind, DmaBuf
 from zc_perception.memory.ledger import CopyLedger
@@ -18,7 +18,7 @@ from zc_perception.memory.vic import Vic, VicImage
 from zc_perception.memory.vic_surfaces import SurfaceImage
 from zc_perception.npu.axruntime.tensors import InputSlot
 from zc_perception.pixel.colorimetry import Colorimetry
-from zc_perception.pixel.fourcc import NV12, fourcc_code, fourcc_name
+from zc_perception.pixel.fourcc import fourcc_code
 from zc_perception.pixel.layout import ImageLayout
 
 _RGBA = fourcc_code('AB24')
@@ -51,7 +51,7 @@ class FrameToTensor:
         self._ledger = ledger
         self._vic = vic
         self._key: _Key | None = None
-        self._converter: Nv12ToQuantised | None = None
+        self._converter: PlanesToQuantised | None = None
         self._picture: VicImage | None = None
         self._on_vic: dict[BufferIdentity, bool] = {}
         self.vic_frames = 0
@@ -64,8 +64,7 @@ class FrameToTensor:
     def write(self, frame: Frame, slot: InputSlot) -> None:
         """Fill *slot*: every byte that depends on the frame once, what never changes once per slot and geometry.
 
-        :raises ConfigError: not NV12, or a colorimetry without a conversion.
-        :raises FormatError: the CPU has to read it, and it isn't LINEAR.
+        :raises FormatError: a format or a colorimetry without a conversion, or the CPU has to read it, and it isn't LINEAR.
         :raises AcceleratorError: a device doesn't finish with a buffer, or the frame's fence failed.
         """
         data = frame.data
@@ -78,17 +77,16 @@ class FrameToTensor:
             if self._wants_vic(data.buffers[0]) and self._write_by_vic(frame, converter, slot):
                 return
             with frame.map() as planes:
-                converter.convert(planes[0], planes[1], tensor)
-                self._ledger.book('tensor', planes[0].nbytes + planes[1].nbytes)
+                converter.convert(planes, tensor)
+                self._ledger.book('tensor', sum(plane.nbytes for plane in planes))
 
-    def _converter_for(self, key: _Key) -> Nv12ToQuantised:
+    def _converter_for(self, key: _Key) -> PlanesToQuantised:
         # A tuple compares its members by identity first, and the layout of a pool's slots is one object.
         if self._converter is None or self._key != key:
             layout, colorimetry = key
-            if layout.fourcc != NV12:
-                raise ConfigError(f'a frame of {fourcc_name(layout.fourcc)} can not become a tensor; have the camera deliver NV12')
             self._close_picture()
-            self._converter = Nv12ToQuantised(self.geometry(layout.width, layout.height), self._spec, colorimetry=colorimetry)
+            box = self.geometry(layout.width, layout.height)
+            self._converter = PlanesToQuantised(box, self._spec, layout.fourcc, colorimetry)
             self._key = key
         return self._converter
 
@@ -103,7 +101,7 @@ class FrameToTensor:
             self._on_vic[buffer.identity] = known
         return known
 
-    def _write_by_vic(self, frame: Frame, converter: Nv12ToQuantised, slot: InputSlot) -> bool:
+    def _write_by_vic(self, frame: Frame, converter: PlanesToQuantised, slot: InputSlot) -> bool:
         """Whether the VIC did it. When it refuses once, it isn't asked again."""
         data = frame.data
         fence = data.acquire_fence

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from zc_perception.camera.scene import RoadScene
 from zc_perception.detection.letterbox import Letterbox
-from zc_perception.detection.quantised_tensor import Nv12ToQuantised, QuantisedTensorSpec
-from zc_perception.detection.scaled_rgb import ScaledRgb
+from zc_perception.detection.quantised_tensor import PlanesToQuantised, QuantisedTensorSpec
+from zc_perception.pixel.colorimetry import BT601_LIMITED
+from zc_perception.pixel.conversion import ToPicture
+from zc_perception.pixel.fourcc import NV12
 from zc_perception.verify.bench.worker import BenchError
 
 SIDE = 640
@@ -38,7 +40,8 @@ class _Ways:
     def __init__(self, width: int, height: int) -> None:
         self.box = Letterbox.fit(width, height, SIDE, SIDE)
         inner = self.box.height, self.box.width
-        self._ours, self._rgb = Nv12ToQuantised(self.box, SPEC), ScaledRgb(self.box)
+        self._ours = PlanesToQuantised(self.box, SPEC, NV12, BT601_LIMITED)
+        self._rgb = ToPicture(NV12, width, height, BT601_LIMITED, size=inner[::-1])
         self._tensor = np.empty(SPEC.shape, np.int8)
         self._ours.prepare(self._tensor)
         self._luma, self._chroma = np.empty(inner, np.uint8), np.empty((inner[0] // 2, inner[1] // 2, 2), np.uint8)
@@ -46,10 +49,10 @@ class _Ways:
         self._rgba = np.empty((*inner, 4), np.uint8)
 
     def ours(self, planes: Planes) -> None:
-        self._ours.convert(*planes, self._tensor)
+        self._ours.convert(planes, self._tensor)
 
     def ours_rgb(self, planes: Planes) -> NDArray[np.uint8]:
-        return self._rgb.convert(*planes)
+        return self._rgb.convert(planes)
 
     def half_chroma_rgb(self, planes: Planes) -> NDArray[np.uint8]:
         """Both planes resized as they are, so that the small picture is 4:2:0 too."""

@@ -1,6 +1,8 @@
-"""The small picture, against ITU-R's matrices as they are published, and against conversion of the full frame before resizing."""
+"""Small pictures of NV12: resized first, against linear interpolation and against conversion of the full frame before resizing."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import cv2
 import numpy as np
@@ -8,25 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from pixel.format_samples import PUBLISHED, published_rgb
 
 from zc_perception.camera.scene import RoadScene
 from zc_perception.detection.letterbox import Letterbox
-from zc_perception.detection.scaled_rgb import ScaledRgb
-from zc_perception.errors import ConfigError, LayoutError
-from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range, Transfer
+from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
+from zc_perception.pixel.conversion import ToPicture
+from zc_perception.pixel.fourcc import NV12
 
 Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
-# Luma's factor, then Cr in R, Cb in G, Cr in G, Cb in B, as handbooks print them.
-PUBLISHED = {
-    (Matrix.BT601, Range.LIMITED): (1.1644, 1.5960, -0.3918, -0.8130, 2.0172),
-    (Matrix.BT601, Range.FULL): (1.0, 1.4020, -0.3441, -0.7141, 1.7720),
-    (Matrix.BT709, Range.LIMITED): (1.1644, 1.7927, -0.2132, -0.5329, 2.1124),
-    (Matrix.BT709, Range.FULL): (1.0, 1.5748, -0.1873, -0.4681, 1.8556),
-    (Matrix.BT2020, Range.LIMITED): (1.1644, 1.6787, -0.1873, -0.6504, 2.1418),
-    (Matrix.BT2020, Range.FULL): (1.0, 1.4746, -0.1646, -0.5714, 1.8814),
-}
-COLORIMETRIES = [Colorimetry(matrix, span) for matrix, span in PUBLISHED]
+COLORIMETRIES = [Colorimetry(Matrix(matrix), Range(span)) for matrix, span in PUBLISHED]
 
 
 def noise(width: int, height: int, seed: int = 0) -> Planes:
@@ -41,18 +35,14 @@ def road(width: int, height: int) -> Planes:
     return planes
 
 
-def published_rgb(luma: NDArray[np.floating], chroma: NDArray[np.floating], colorimetry: Colorimetry) -> NDArray[np.float64]:
+def nv12_rgb(luma: NDArray[Any], chroma: NDArray[Any], colorimetry: Colorimetry) -> NDArray[np.float64]:
     """From planes of one size, not rounded."""
-    factor, red, green_b, green_r, blue = PUBLISHED[colorimetry.matrix, colorimetry.range]
-    black = 16 if colorimetry.range is Range.LIMITED else 0
-    y = (luma.astype(np.float64) - black) * factor
-    b, r = (chroma[..., i].astype(np.float64) - 128 for i in (0, 1))
-    return np.clip(np.stack([y + red * r, y + green_b * b + green_r * r, y + blue * b], axis=-1), 0, 255)
+    return published_rgb(luma, chroma[..., 0], chroma[..., 1], colorimetry.matrix.value, colorimetry.range.value)
 
 
-def spread(chroma: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """One chroma sample for each luma sample."""
-    return chroma.repeat(2, axis=0).repeat(2, axis=1)
+def to_rgb(box: Letterbox, colorimetry: Colorimetry = BT601_LIMITED, channels: int = 3) -> ToPicture:
+    size = box.width, box.height
+    return ToPicture(NV12, box.source_width, box.source_height, colorimetry, size=size, channels=channels)
 
 
 def linear(plane: NDArray[np.floating], width: int, height: int) -> NDArray[np.float64]:
@@ -66,37 +56,14 @@ def linear(plane: NDArray[np.floating], width: int, height: int) -> NDArray[np.f
     return plane
 
 
-@pytest.mark.parametrize('colorimetry', COLORIMETRIES, ids=lambda c: f'{c.matrix.value}-{c.range.value}')
-@pytest.mark.parametrize('bgr', [False, True], ids=['rgb', 'bgr'])
-@pytest.mark.parametrize('channels', [3, 4])
-def test_colours_are_those_of_the_published_matrix(colorimetry: Colorimetry, bgr: bool, channels: int) -> None:
-    luma, chroma = noise(136, 48)
-    picture = ScaledRgb(Letterbox.fit(136, 48, 136, 48), channels=channels, bgr=bgr, colorimetry=colorimetry).convert(luma, chroma)
-    wanted = published_rgb(luma, spread(chroma), colorimetry)
-    assert picture.shape == (48, 136, channels)
-    # Half a level of rounding, and what factors of 10 bits are off by.
-    assert np.abs(picture[..., :3][..., :: -1 if bgr else 1] - wanted).max() <= 1.0
-    assert (picture[..., 3:] == 255).all()
-
-
 def test_black_white_and_grey_have_their_values_in_both_ranges() -> None:
     luma = np.repeat(np.array([[16, 235, 126]], np.uint8), 4, axis=0).repeat(4, axis=1)
     chroma = np.full((2, 6, 2), 128, np.uint8)
     box = Letterbox.fit(12, 4, 12, 4)
     for matrix in (Matrix.BT601, Matrix.BT709, Matrix.BT2020):
-        limited = ScaledRgb(box, colorimetry=Colorimetry(matrix, Range.LIMITED)).convert(luma, chroma)
+        limited = to_rgb(box, Colorimetry(matrix, Range.LIMITED)).convert((luma, chroma))
         assert limited[0, ::4].tolist() == [[0] * 3, [255] * 3, [128] * 3]
-        assert np.array_equal(ScaledRgb(box, colorimetry=Colorimetry(matrix, Range.FULL)).convert(luma, chroma)[..., 0], luma)
-
-
-@pytest.mark.parametrize(
-    ('colorimetry', 'named'),
-    [(Colorimetry(Matrix.RGB, Range.FULL), 'rgb'), (Colorimetry(Matrix.BT2020, Range.LIMITED, Transfer.PQ), 'pq')],
-    ids=['RGB', 'PQ'],
-)
-def test_samples_that_no_network_knows_are_refused(colorimetry: Colorimetry, named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
-        ScaledRgb(Letterbox.fit(64, 48, 64, 48), colorimetry=colorimetry)
+        assert np.array_equal(to_rgb(box, Colorimetry(matrix, Range.FULL)).convert((luma, chroma))[..., 0], luma)
 
 
 @settings(max_examples=60, deadline=None)
@@ -114,17 +81,17 @@ def test_any_size_is_luma_and_chroma_resized_then_converted(
     """Luma alone, with grey chroma, and the colour of a frame of one colour: what the sizes decide, without chroma's own filter."""
     width, height = source[0] * 2, source[1] * 2
     box = Letterbox.fit(width, height, *target, stretch=stretch)
-    converter = ScaledRgb(box, channels=channels, colorimetry=colorimetry)
+    converter = to_rgb(box, colorimetry, channels)
     luma, chroma = noise(width, height, seed)
     grey = np.full_like(chroma, 128)
-    wanted = published_rgb(linear(luma, box.width, box.height), np.full((box.height, box.width, 2), 128), colorimetry)
-    got = converter.convert(luma, grey)
+    wanted = nv12_rgb(linear(luma, box.width, box.height), np.full((box.height, box.width, 2), 128), colorimetry)
+    got = converter.convert((luma, grey))
     assert got.shape == (box.height, box.width, channels)
     assert np.abs(got[..., :3] - wanted).max() <= 2.2
     colour = np.empty_like(chroma)
     colour[:] = chroma[0, 0]
-    got = converter.convert(np.full_like(luma, 100), colour)
-    wanted = published_rgb(np.full((1, 1), 100.0), chroma[:1, :1].astype(np.float64), colorimetry)
+    got = converter.convert((np.full_like(luma, 100), colour))
+    wanted = nv12_rgb(np.full((1, 1), 100.0), chroma[:1, :1].astype(np.float64), colorimetry)
     assert np.abs(got[..., :3] - wanted).max() <= 1.0
 
 
@@ -145,7 +112,7 @@ def test_the_short_cut_is_near_the_full_conversion(size: tuple[int, int], target
     """In grey levels of 255, on a picture with edges and a sensor's noise. Chroma at half the size would be off by 2.7 at 2:1."""
     planes, box = road(*size), Letterbox.fit(*size, target, target)
     full = cv2.resize(cv2.cvtColorTwoPlane(*planes, cv2.COLOR_YUV2RGB_NV12), (box.width, box.height))
-    off = np.abs(ScaledRgb(box).convert(*planes).astype(np.int16) - full)
+    off = np.abs(to_rgb(box).convert(planes).astype(np.int16) - full)
     assert off.mean() <= mean and off.max() <= largest
 
 
@@ -160,38 +127,19 @@ def test_at_odd_ratios_noise_too_is_the_full_conversion(size: tuple[int, int], r
     luma, chroma = planes = noise(width * ratio[0], height * ratio[1], seed)
     box = Letterbox.fit(luma.shape[1], luma.shape[0], width, height, stretch=True)
     full = cv2.resize(cv2.cvtColorTwoPlane(*planes, cv2.COLOR_YUV2RGB_NV12), (box.width, box.height))
-    assert np.abs(ScaledRgb(box).convert(luma, chroma).astype(np.int16) - full).max() <= 1
-
-
-@pytest.mark.parametrize(
-    'planes',
-    [
-        (np.zeros((48, 62), np.uint8), np.zeros((24, 32, 2), np.uint8)),
-        (np.zeros((48, 64), np.uint8), np.zeros((24, 64), np.uint8)),
-        (np.zeros((48, 64), np.uint16), np.zeros((24, 32, 2), np.uint8)),
-    ],
-    ids=['width', 'chroma', 'type'],
-)
-def test_planes_of_another_frame_are_refused(planes: tuple[NDArray[np.uint8], NDArray[np.uint8]]) -> None:
-    with pytest.raises(LayoutError, match=r'\(48, 64\)'):
-        ScaledRgb(Letterbox.fit(64, 48, 32, 32)).convert(*planes)
-
-
-def test_a_source_of_odd_size_is_no_nv12() -> None:
-    with pytest.raises(ConfigError, match='63x48'):
-        ScaledRgb(Letterbox.fit(63, 48, 32, 32))
+    assert np.abs(to_rgb(box).convert((luma, chroma)).astype(np.int16) - full).max() <= 1
 
 
 @pytest.mark.parametrize('target', [(64, 48), (40, 40), (130, 130)], ids=['same', 'smaller', 'larger'])
 @pytest.mark.parametrize('colorimetry', [BT601_LIMITED, Colorimetry(Matrix.BT709, Range.FULL)], ids=['bt601', 'bt709'])
 def test_rows_may_be_any_distance_apart_and_nothing_else_is_read(target: tuple[int, int], colorimetry: Colorimetry) -> None:
     luma, chroma = noise(64, 48)
-    converter = ScaledRgb(Letterbox.fit(64, 48, *target), colorimetry=colorimetry)
-    plain = converter.convert(luma, chroma).copy()
+    converter = to_rgb(Letterbox.fit(64, 48, *target), colorimetry)
+    plain = converter.convert((luma, chroma)).copy()
     for padding in (0, 255):
         memory = np.full((72, 99), padding, np.uint8)
         strided = memory[:48, :64], np.ndarray((24, 32, 2), np.uint8, memory, 48 * 99, (99, 2, 1))
         for target_plane, plane in zip(strided, (luma, chroma), strict=True):
             target_plane[:] = plane
             target_plane.flags.writeable = False
-        assert np.array_equal(converter.convert(*strided), plain)
+        assert np.array_equal(converter.convert(strided), plain)

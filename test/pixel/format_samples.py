@@ -1,0 +1,128 @@
+"""Planes of every format, packed by hand from the formats' descriptions in ``drm_fourcc.h``, and what their colours are.
+
+Nothing here is taken from the package: it is what its conversions are compared with.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Samples = NDArray[np.uint8]
+
+# Luma's factor, then Cr in R, Cb in G, Cr in G, Cb in B, as handbooks print them.
+PUBLISHED = {
+    ('bt601', 'limited'): (1.16438, 1.59603, -0.39176, -0.81297, 2.01723),
+    ('bt601', 'full'): (1.0, 1.402, -0.344136, -0.714136, 1.772),
+    ('bt709', 'limited'): (1.16438, 1.79274, -0.21325, -0.53291, 2.11240),
+    ('bt709', 'full'): (1.0, 1.5748, -0.187324, -0.468124, 1.8556),
+    ('bt2020', 'limited'): (1.16438, 1.67867, -0.18733, -0.65042, 2.14177),
+    ('bt2020', 'full'): (1.0, 1.4746, -0.164553, -0.571353, 1.8814),
+}
+# Luma samples that share a chroma sample, across and down.
+SUBSAMPLING = {
+    **dict.fromkeys(('NV12', 'NV21', 'YU12', 'YV12', 'P010', 'P012', 'P016'), (2, 2)),
+    **dict.fromkeys(('NV16', 'NV61', 'YU16', 'YV16', 'P210', 'YUYV', 'YVYU', 'UYVY', 'VYUY'), (2, 1)),
+    **dict.fromkeys(('NV24', 'NV42', 'YU24', 'YV24'), (1, 1)),
+}
+WIDE = {'P010': 10, 'P012': 12, 'P016': 16, 'P210': 10}
+# Bytes of a pixel in memory; X is padding.
+BYTE_ORDERS = {
+    'RG24': 'BGR', 'BG24': 'RGB', 'XR24': 'BGRX', 'AR24': 'BGRA', 'XB24': 'RGBX', 'AB24': 'RGBA',
+    'RX24': 'XBGR', 'RA24': 'ABGR', 'BX24': 'XRGB', 'BA24': 'ARGB',
+}  # fmt: skip
+GREY = ('R8  ', 'R16 ')
+WORDS = ('RG16', 'BG16')
+YUV = tuple(SUBSAMPLING)
+ALL = (*YUV, *BYTE_ORDERS, *GREY, *WORDS)
+
+
+def steps(name: str) -> tuple[int, int]:
+    """What width and height have to be multiples of."""
+    return SUBSAMPLING.get(name, (1, 1))
+
+
+def _wide(samples: Samples, bits: int, random: np.random.Generator) -> NDArray[np.uint16]:
+    """The 8 bits on top, and less than half a step below, so that rounding brings them back."""
+    below = random.integers(0, 1 << 7, samples.shape).astype(np.uint16)
+    return (samples.astype(np.uint16) << 8) | (below >> (16 - bits) << (16 - bits))
+
+
+def yuv_planes(name: str, y: Samples, u: Samples, v: Samples, random: np.random.Generator) -> list[NDArray[Any]]:
+    """The planes of luma (height, width) and chroma samples at the format's own subsampling."""
+    if name in WIDE:
+        return [_wide(plane, WIDE[name], random) for plane in (y, np.stack([u, v], axis=-1))]
+    if name in ('NV12', 'NV16', 'NV24'):
+        return [y, np.stack([u, v], axis=-1)]
+    if name in ('NV21', 'NV61', 'NV42'):
+        return [y, np.stack([v, u], axis=-1)]
+    if name in ('YU12', 'YU16', 'YU24'):
+        return [y, u, v]
+    if name in ('YV12', 'YV16', 'YV24'):
+        return [y, v, u]
+    by_name = {'Y': [y[:, 0::2], y[:, 1::2]], 'U': [u], 'V': [v]}
+    return [np.stack([by_name[letter].pop(0) for letter in name], axis=-1)]
+
+
+def rgb_planes(name: str, rgb: Samples, random: np.random.Generator) -> list[NDArray[Any]]:
+    """The plane of R, G, B (height, width, 3); of grey formats, of R. Words hold the upper 5 and 6 bits."""
+    red, green, blue = (rgb[..., i] for i in range(3))
+    if name == 'R8  ':
+        return [red.copy()]
+    if name == 'R16 ':
+        return [_wide(red, 16, random)]
+    if name in WORDS:
+        r, g, b = red.astype(np.uint16) >> 3, green.astype(np.uint16) >> 2, blue.astype(np.uint16) >> 3
+        return [(r << 11) | (g << 5) | b if name == 'RG16' else (b << 11) | (g << 5) | r]
+    rest = random.integers(0, 256, red.shape, np.uint8)
+    return [np.stack([{'R': red, 'G': green, 'B': blue}.get(letter, rest) for letter in BYTE_ORDERS[name]], axis=-1)]
+
+
+def strided(plane: NDArray[Any], padding: int) -> NDArray[Any]:
+    """The same samples, read-only, with *padding* samples of noise behind each row."""
+    rows, row = plane.shape[0], plane[0].size + padding
+    memory = np.random.default_rng(padding).integers(0, 256, (rows, row * plane.itemsize), np.uint8).view(plane.dtype)
+    inner = [plane.itemsize]
+    for size in plane.shape[:1:-1]:
+        inner.insert(0, inner[0] * size)
+    view: NDArray[Any] = np.ndarray(plane.shape, plane.dtype, memory, 0, (memory.strides[0], *inner))
+    view[:] = plane
+    memory.flags.writeable = view.flags.writeable = False
+    return view
+
+
+def spread(chroma: NDArray[Any], name: str) -> NDArray[Any]:
+    """One chroma sample for each luma sample."""
+    across, down = SUBSAMPLING[name]
+    return chroma.repeat(down, axis=0).repeat(across, axis=1)
+
+
+def published_rgb(y: NDArray[Any], u: NDArray[Any], v: NDArray[Any], matrix: str, span: str) -> NDArray[np.float64]:
+    """From planes of one size, not rounded."""
+    factor, red, green_b, green_r, blue = PUBLISHED[matrix, span]
+    luma = (y.astype(np.float64) - (16 if span == 'limited' else 0)) * factor
+    b, r = (chroma.astype(np.float64) - 128 for chroma in (u, v))
+    return np.clip(np.stack([luma + red * r, luma + green_b * b + green_r * r, luma + blue * b], axis=-1), 0, 255)
+
+
+def expanded(samples: NDArray[Any], span: str) -> NDArray[np.float64]:
+    """Grey, or R, G, B, of *span* in 0..255, not rounded."""
+    given = samples.astype(np.float64)
+    return given if span == 'full' else np.clip((given - 16) * 255 / 219, 0, 255)
+
+
+def noise(name: str, width: int, height: int, seed: int) -> tuple[Samples, Samples, Samples]:
+    """Luma from black on, which OpenCV takes for black below and ITU-R doesn't, and chroma."""
+    random = np.random.default_rng(seed)
+    across, down = SUBSAMPLING[name]
+    half = height // down, width // across
+    u, v = (random.integers(0, 256, half, np.uint8) for _ in range(2))
+    return random.integers(16, 256, (height, width), np.uint8), u, v
+
+
+def words_rgb(rgb: Samples) -> Samples:
+    """What 5, 6 and 5 bits keep of R, G, B, with all ones as 255."""
+    kept = [np.rint((rgb[..., i] >> (8 - bits)).astype(np.float64) * 255 / ((1 << bits) - 1)) for i, bits in enumerate((5, 6, 5))]
+    return np.stack(kept, axis=-1).astype(np.uint8)

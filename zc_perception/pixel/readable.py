@@ -1,0 +1,76 @@
+"""Which LINEAR formats programs can read, what each costs, and what their samples mean in R, G, B."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.errors import FormatError
+from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
+from zc_perception.pixel.fourcc import PixelFormat, fourcc_code, fourcc_name, pixel_format
+
+# Above NV12's: the milliseconds that a frame of 1920x1080 takes to become a network's input of 640x640 and an rgb8 message, and 1 for each
+# further byte of a pixel, which the camera writes and everybody reads. Grey comes last: detectors look at colours.
+_COSTS = {
+    'NV12': 0.0, 'NV21': 0.0, 'YU12': 0.1, 'YV12': 0.1,
+    'YUYV': 0.8, 'UYVY': 0.8, 'YVYU': 0.8, 'NV16': 1.1, 'NV61': 1.1, 'YU16': 1.3, 'YV16': 1.3,
+    'RG24': 1.5, 'BG24': 1.5, 'P010': 2.4, 'P012': 2.4, 'P016': 2.4, 'XR24': 2.5, 'AR24': 2.5, 'XB24': 2.5, 'AB24': 2.5,
+    'YU24': 2.8, 'YV24': 2.8, 'NV24': 3.1, 'NV42': 3.1, 'VYUY': 3.2, 'RX24': 4.0, 'RA24': 4.0, 'BX24': 4.0, 'BA24': 4.0, 'P210': 4.5,
+    'RG16': 9.0, 'BG16': 9.0, 'R8  ': 10.0, 'R16 ': 11.0,
+}  # fmt: skip
+READABLE: dict[int, float] = {fourcc_code(name): cost for name, cost in _COSTS.items()}
+"""What can be read, with its cost above NV12's; the cheapest first."""
+
+# Kr and Kb of each recommendation; Kg is what is left of 1.
+_LUMA_WEIGHTS = {Matrix.BT601: (0.299, 0.114), Matrix.BT709: (0.2126, 0.0722), Matrix.BT2020: (0.2627, 0.0593)}
+
+
+def check_readable(fourcc: int, colorimetry: Colorimetry) -> PixelFormat:
+    """The format's table entry.
+
+    :raises FormatError: it isn't one of :data:`READABLE`, or its samples have no conversion to R, G, B. The message names what has one.
+    """
+    fmt = pixel_format(fourcc)
+    if fourcc not in READABLE:
+        known = ', '.join(fourcc_name(code).strip() for code in READABLE)
+        raise FormatError(
+            f"{fmt.name.strip()} frames can't be read by a program here; it can read {known}: set the camera's pixel_format to one of them"
+        )
+    if (fmt.is_yuv and colorimetry.matrix not in _LUMA_WEIGHTS) or colorimetry.transfer is Transfer.PQ:
+        known = ', '.join(matrix.value for matrix in _LUMA_WEIGHTS)
+        raise FormatError(
+            f'{fmt.name.strip()} frames of matrix {colorimetry.matrix.value} and transfer {colorimetry.transfer.value} have no conversion '
+            f'to R, G, B here; there is one for matrix {known} and any transfer but pq: have the camera deliver one of these'
+        )
+    return fmt
+
+
+def rgb_matrix(colorimetry: Colorimetry) -> NDArray[np.float64]:
+    """(3, 4): R, G, B = matrix · (Y, Cb, Cr, 1), all 0..255, by ITU-R BT.601, BT.709 and BT.2020.
+
+    Primaries stay as they are: a network is trained on pictures of all of them, without their being told apart.
+    """
+    red, blue = _LUMA_WEIGHTS[colorimetry.matrix]
+    green = 1 - red - blue
+    limited = colorimetry.range is Range.LIMITED
+    luma, chroma, black = (255 / 219, 255 / 224, 16) if limited else (1.0, 1.0, 0)
+    matrix = np.array(
+        [
+            [luma, 0, 2 * (1 - red) * chroma],
+            [luma, -2 * blue * (1 - blue) / green * chroma, -2 * red * (1 - red) / green * chroma],
+            [luma, 2 * (1 - blue) * chroma, 0],
+        ]
+    )
+    return np.column_stack([matrix, -matrix @ (black, 128, 128)])
+
+
+def full_range_table() -> NDArray[np.uint8]:
+    """(256): what samples of limited range are in 0..255: 16 is black, 235 white. For luma, and for R, G, B of limited range."""
+    table: NDArray[np.uint8] = np.clip(np.rint((np.arange(256) - 16) * (255 / 219)), 0, 255).astype(np.uint8)
+    return table
+
+
+def limited_range_table() -> NDArray[np.uint8]:
+    """(256): the other way round."""
+    table: NDArray[np.uint8] = np.rint(16 + np.arange(256) * (219 / 255)).astype(np.uint8)
+    return table
