@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
-from zc_perception.negotiation.collection import BufferCollection
 from zc_perception.negotiation.constraints import BufferConstraints, Format
-from zc_perception.negotiation.settings import Allocation, AllocationRequest, BufferSettings
-from zc_perception.negotiation.token import BufferToken, Participant
+from zc_perception.negotiation.settings import Allocation, AllocationRequest
 from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.modifier import INVALID, LINEAR
@@ -24,7 +21,6 @@ YUYV = fourcc_code('YUYV')
 XR24 = fourcc_code('XR24')
 R8 = fourcc_code('R8  ')
 SIZE = (64, 48)
-SOON_S = 10.0
 
 
 def f(text: str) -> Format:
@@ -46,27 +42,18 @@ class Producer:
         self.vary = vary
         self.requests: list[AllocationRequest] = []
         self.buffers: list[DmaBuf] = []
-        self.released: list[int] = []
-        self._lock = threading.Lock()
 
     def layout(self, request: AllocationRequest) -> ImageLayout:
         linear = request.limits.layout(request.fourcc, request.size, request.placement)
         return linear if LINEAR in request.modifiers else replace(linear, modifier=request.modifiers[0])
 
     def __call__(self, request: AllocationRequest) -> Allocation:
-        heap, number = SealedMemfd(), len(self.requests)
+        heap, layout = SealedMemfd(), self.layout(request)
         self.requests.append(request)
-        slots = tuple(tuple(heap.allocate(size) for size in request.buffer_sizes()) for _ in range(request.slots))
-        own = [buffer for slot in slots for buffer in slot]
-        self.buffers += own
-
-        def release() -> None:
-            with self._lock:
-                self.released.append(number)
-            for buffer in own:
-                buffer.close()
-
-        return self.vary(Allocation(self.layout(request), slots, release))
+        sizes = [layout.buffer_size(index) for index in range(layout.num_buffers)]
+        slots = tuple(tuple(heap.allocate(size) for size in sizes) for _ in range(request.slots))
+        self.buffers += [buffer for slot in slots for buffer in slot]
+        return self.vary(Allocation(layout, slots))
 
     def close(self) -> None:
         """Close what is left."""
@@ -75,53 +62,4 @@ class Producer:
                 buffer.close()
 
 
-class Session:
-    """A collection whose participants come by :meth:`join`; everything is closed at the end."""
-
-    def __init__(self, size: tuple[int, int] = SIZE, **options: object) -> None:
-        self.producer = Producer()
-        self.collection = BufferCollection('camera buffers', size, **options)
-        self.first: BufferToken = self.collection.first_token()
-        # What participants get their tokens from; closed before the allocation, which it would keep waiting.
-        self.spare: BufferToken = self.first.duplicate('spare')
-        self.participants: dict[str, Participant] = {}
-
-    def join(self, constraints: BufferConstraints, **options: object) -> Participant:
-        """Duplicate, bind, set constraints."""
-        participant = self.spare.duplicate(constraints.participant).bind(**options)
-        self.participants[constraints.participant] = participant
-        participant.set_constraints(constraints)
-        return participant
-
-    def late(self, constraints: BufferConstraints, **options: object) -> Participant:
-        """The same after the allocation."""
-        participant = self.collection.attach_token(constraints.participant).bind(**options)
-        self.participants[constraints.participant] = participant
-        participant.set_constraints(constraints)
-        return participant
-
-    def camera(self, **others: object) -> Participant:
-        """The first token's own participant."""
-        participant = self.first.bind('camera')
-        self.participants['camera'] = participant
-        participant.set_constraints(who('camera', 'NV12 linear', **{'slots': 2, **others}))
-        return participant
-
-    def allocate(self) -> BufferSettings:
-        self.spare.close()
-        return self.collection.allocate(self.producer, SOON_S)
-
-    def close_handles(self) -> None:
-        """Everybody lets go, and the memory comes back unless something else holds it."""
-        for participant in self.participants.values():
-            participant.close()
-        self.spare.close()
-        self.first.close()
-        self.collection.close()
-
-    def close(self) -> None:
-        self.close_handles()
-        self.producer.close()
-
-
-__all__ = ['NV12', 'Producer', 'Session', 'f', 'who']
+__all__ = ['NV12', 'Producer', 'f', 'who']

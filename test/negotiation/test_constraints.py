@@ -12,7 +12,7 @@ from negotiation.kit import NV12, TILED, YUYV, f, who
 from zc_perception.errors import NegotiationError
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.negotiation import constraints as constraints_module
-from zc_perception.negotiation import modifier_chain, settings
+from zc_perception.negotiation import settings
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.heap_offer import HeapOffer, heap_offer
 from zc_perception.pixel import layout
@@ -33,19 +33,14 @@ from zc_perception.pixel.modifier import INVALID, LINEAR
         ({'formats': (f('NV12 linear'),), 'costs': ()}, 'costs has 0 entries for 1 formats; state one for each'),
         ({'costs': (1.0,)}, 'costs has 1 entries for no formats'),
         ({'formats': (f('NV12 linear'),), 'costs': (math.inf,)}, 'must be finite numbers; leave out what must not be chosen'),
-        ({'heaps': ('udmabuf',), 'heap_costs': (1.0, 2.0)}, 'heap_costs has 2 entries for 1 heaps'),
         ({'caching_cost': math.nan}, 'caching_cost nan must be a finite number'),
         ({'min_size': (0, 1)}, 'min_size 0 is not an integer in 1 .. 65535'),
         ({'max_size': (1, 1 << 16)}, 'max_size 65536 is not'),
         ({'min_size': (10, 10), 'max_size': (20, 9)}, 'min_size 10x10 is above max_size 20x9'),
-        ({'required_max_size': (10, 10), 'max_size': (9, 20)}, 'required_max_size 10x10 is above max_size 9x20'),
-        ({'required_max_size': (10, 10), 'min_size': (11, 1)}, 'required_max_size 10x10 is below min_size 11x1'),
         ({'slots': -1}, 'slots -1 is not an integer in 0 .. 65536'),
         ({'max_slots': 0}, 'max_slots 0 is not an integer in 1 .. 65536'),
         ({'slots': 4, 'max_slots': 3}, 'slots 4 and min_slots 0 must be at most max_slots 3'),
         ({'min_slots': 4, 'max_slots': 3}, 'slots 0 and min_slots 4 must be at most max_slots 3'),
-        ({'upgrade': True}, 'upgrade is for an allocator without modifiers; list its formats with INVALID'),
-        ({'formats': (f('NV12 linear'),), 'upgrade': True}, 'upgrade is for an allocator without modifiers'),
     ],
 )
 def test_impossible_constraints_are_refused(fields: dict[str, Any], message: str) -> None:
@@ -96,11 +91,6 @@ def test_heaps_are_names_or_prefixes(heaps: tuple[str, ...] | None, heap: str, a
     assert BufferConstraints('npu', heaps=heaps).accepts_heap(heap) is accepted
 
 
-def test_a_heap_s_cost_is_the_least_of_the_entries_that_name_it() -> None:
-    npu = BufferConstraints('npu', heaps=('dma_heap/', 'dma_heap/system', 'udmabuf'), heap_costs=(4.0, 2.0, 1.0))
-    assert [npu.heap_cost(name) for name in ('dma_heap/system', 'dma_heap/reserved', 'udmabuf', 'memfd')] == [2.0, 4.0, 1.0, 0.0]
-
-
 @pytest.mark.parametrize(
     ('name', 'contiguous', 'reaches'),
     [
@@ -123,7 +113,7 @@ def test_devices_reach_heaps_by_name_or_prefix() -> None:
     assert [offer.reaches(d) for d in ('/dev/dri/card0', '/dev/npu', '/dev/npu1')] == [True, True, False]
 
 
-@pytest.mark.parametrize('module', [constraints_module, modifier_chain, settings, layout])
+@pytest.mark.parametrize('module', [constraints_module, settings, layout])
 def test_nothing_has_a_default_modifier(module: Any) -> None:
     """Zero as a default would be LINEAR, a promise that nobody made."""
     callables = [value for value in vars(module).values() if callable(value) and getattr(value, '__module__', '') == module.__name__]

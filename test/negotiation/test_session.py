@@ -1,0 +1,200 @@
+"""One camera's agreement with everybody who uses its buffers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from negotiation.kit import NV12, SIZE, TILED, Producer, f, who
+
+from zc_perception.errors import AllocationError, NegotiationError
+from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.heap_offer import heap_offer
+from zc_perception.negotiation.session import BufferSession, Consumer, Verdict
+from zc_perception.negotiation.settings import Allocation, Buffers, BufferSettings
+from zc_perception.pixel.layout import compute_layout
+from zc_perception.pixel.modifier import INVALID, LINEAR
+
+CAMERA = who('camera', 'NV12 linear', slots=2)
+
+
+@pytest.fixture
+def producer(no_fd_leak: None) -> Iterator[Producer]:
+    made = Producer()
+    yield made
+    made.close()
+
+
+class Importer:
+    """A trial import that remembers inodes, gives back what it kept, and fails at the slot that it is told."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.fails_at = fails_at
+        self.seen: list[int] = []
+        self.given_back: list[int] = []
+
+    def __call__(self, settings: BufferSettings, buffers: Buffers) -> object:
+        if len(self.seen) == self.fails_at:
+            raise OSError('EINVAL')
+        inode = buffers[0].identity.inode
+        self.seen.append(inode)
+        return lambda: self.given_back.append(inode)
+
+
+def test_everybody_who_fits_is_accepted_and_imports_every_slot(producer: Producer) -> None:
+    importer = Importer()
+    npu = Consumer(who('npu', 'NV12 linear', stride_align=128, slots=3), importer)
+    session = BufferSession(CAMERA, SIZE, wanted_slots=4, stand_ins=[who('display', 'NV12 linear', slots=1)])
+    with pytest.raises(NegotiationError, match='not allocated yet'):
+        session.settings  # noqa: B018
+    assert session.objection(npu) == '', 'there are no buffers that it must not get'
+    settings = session.allocate([npu], producer)
+    assert (settings.slots, settings.layout.planes[0].stride) == (6, 128)
+    assert importer.seen == [buffer.identity.inode for buffer in producer.buffers] and not importer.given_back
+    assert {name: outcome.verdict for name, outcome in session.outcomes().items()} == {
+        'camera': Verdict.ACCEPTED, 'npu': Verdict.ACCEPTED, 'display': Verdict.STAND_IN,
+    }  # fmt: skip
+    assert session.claimed_slots == 4, 'three, and the newest comes before the oldest goes'
+
+
+def test_who_does_not_fit_is_refused_by_name_and_the_others_go_on(producer: Producer) -> None:
+    tiled, fits = Consumer(who('gpu', 'NV12 tiled')), Consumer(who('npu', 'NV12 linear'))
+    session = BufferSession(CAMERA, SIZE, wanted_slots=3)
+    assert session.allocate([tiled, fits], producer).format == (NV12, LINEAR)
+    outcome = session.outcomes()['gpu']
+    assert outcome.verdict is Verdict.REFUSED and 'gpu' in outcome.reason and 'NV12 is common, but no modifier of it' in outcome.reason
+    assert 'refused: ' in session.objection(tiled) and session.objection(fits) == ''
+    assert session.claimed_slots == 1, 'who is refused claims nothing'
+
+
+def test_of_two_that_exclude_each_other_the_first_is_served(producer: Producer) -> None:
+    camera = who('camera', 'NV12 linear', 'YUYV linear')
+    first, second = Consumer(who('first', 'YUYV linear')), Consumer(who('second', 'NV12 linear'))
+    session = BufferSession(camera, SIZE)
+    session.allocate([first, second], producer)
+    assert session.objection(first) == '' and 'second' in session.objection(second) and 'first' in session.objection(second)
+
+
+@pytest.mark.parametrize(
+    ('stand_in', 'message'),
+    [
+        (who('display', 'YUYV linear'), 'no common pixel format and modifier'),
+        (who('display', 'NV12 linear', max_size=(32, 24)), 'display takes images of at most 32x24, not 64x48'),
+        (who('display', 'NV12 linear', max_slots=1), '2 slots are needed .camera 2., but display allows at most 1'),
+    ],
+)
+def test_a_stand_in_that_does_not_fit_is_an_error_before_anything_is_allocated(
+    producer: Producer, stand_in: BufferConstraints, message: str
+) -> None:
+    session = BufferSession(CAMERA, SIZE, stand_ins=[stand_in])
+    with pytest.raises(NegotiationError, match=message):
+        session.allocate([], producer)
+    assert not producer.requests and not session.settled
+
+
+def test_a_failed_import_costs_that_consumer_the_buffers_and_is_undone(producer: Producer) -> None:
+    broken, whole = Importer(fails_at=2), Importer()
+    gpu, npu = Consumer(who('gpu'), broken), Consumer(who('npu'), whole)
+    session = BufferSession(CAMERA, SIZE, wanted_slots=4)
+    session.allocate([gpu, npu], producer)
+    assert session.outcomes()['gpu'].verdict is Verdict.FELL_BACK
+    assert session.objection(gpu) == 'fell back: trial import of slot 2 of 4 failed: EINVAL'
+    assert broken.given_back == broken.seen[::-1], 'the last first'
+    assert session.objection(npu) == '' and len(whole.seen) == 4
+
+
+def test_what_the_allocator_pads_against_a_consumer_s_wish_costs_that_consumer_only(producer: Producer) -> None:
+    """A driver may not keep an alignment that it was asked for."""
+
+    producer.vary = lambda allocation: replace(allocation, layout=compute_layout(NV12, *SIZE))
+    npu = Consumer(who('npu', stride_align=128))
+    session = BufferSession(CAMERA, SIZE)
+    session.allocate([npu], producer)
+    assert session.objection(npu) == 'refused: plane 0: stride 64 is not a multiple of its stride_align 128; ' + (
+        'plane 1: stride 64 is not a multiple of its stride_align 128'
+    )
+
+
+@pytest.mark.parametrize(
+    ('vary', 'message'),
+    [
+        (lambda a: replace(a, layout=replace(a.layout, modifier=TILED)), 'the allocator chose modifier'),
+        (lambda a: replace(a, layout=replace(a.layout, width=32)), '32x48'),
+        (lambda a: replace(a, buffers=a.buffers[:1]), 'the allocator gave 1 slots, participants need 2'),
+    ],
+)  # fmt: skip
+def test_a_camera_that_answers_something_else_is_an_error(producer: Producer, vary: object, message: str) -> None:
+    producer.vary = vary
+    session = BufferSession(CAMERA, SIZE)
+    with pytest.raises(NegotiationError, match=message):
+        session.allocate([], producer)
+    assert not session.settled and session.objection(Consumer(who('npu'))) == ''
+
+
+def test_no_memory_is_the_allocator_s_own_error() -> None:
+    def full(request: object) -> Allocation:
+        raise AllocationError('no memory')
+
+    with pytest.raises(AllocationError, match='no memory'):
+        BufferSession(CAMERA, SIZE).allocate([], full)
+
+
+def test_an_implicit_layout_stays_implicit_whatever_the_allocator_tells_afterwards(producer: Producer) -> None:
+    camera = who('camera', 'NV12 implicit')
+    knows, reads = Consumer(who('npu', 'NV12 implicit')), Consumer(who('cpu', cpu_access=CpuAccess.READ))
+    producer.vary = lambda a: replace(a, layout=replace(a.layout, modifier=TILED))
+    session = BufferSession(camera, SIZE)
+    assert session.allocate([knows, reads], producer).layout.modifier == INVALID
+    assert session.objection(knows) == '' and 'needs LINEAR' in session.objection(reads)
+
+
+def test_who_comes_late_must_suit_what_is_there(producer: Producer) -> None:
+    session = BufferSession(CAMERA, SIZE, wanted_slots=6)
+    with pytest.raises(NegotiationError, match='not allocated yet'):
+        session.join(Consumer(who('early')))
+    session.allocate([], producer)
+    importer = Importer()
+    fits = Consumer(who('npu', 'NV12 linear', slots=3), importer)
+    assert session.join(fits).verdict is Verdict.ACCEPTED and len(importer.seen) == 6
+    assert session.join(Consumer(who('gpu', 'YUYV linear'))).reason == 'format NV12 LINEAR is not one of its formats (YUYV LINEAR)'
+    refused = session.join(Consumer(who('greedy', slots=2)))
+    assert refused.verdict is Verdict.REFUSED and refused.reason.startswith('it needs 2 slots, 1 of 6 are not spoken for (camera 2, npu 3)')
+    session.leave(fits)
+    session.leave(fits)
+    assert 'takes no part' in session.objection(fits)
+    assert session.join(Consumer(who('greedy', slots=2))).verdict is Verdict.ACCEPTED, 'the place is free'
+
+
+def test_consumers_that_come_and_go_at_once_leave_the_books_right(producer: Producer) -> None:
+    session = BufferSession(CAMERA, SIZE, wanted_slots=12)
+    session.allocate([], producer)
+
+    def come_and_go(name: str) -> None:
+        for _ in range(50):
+            consumer = Consumer(who(name, slots=1), Importer())
+            assert session.join(consumer).has_buffers
+            assert session.objection(consumer) == ''
+            session.leave(consumer)
+
+    threads = [threading.Thread(target=come_and_go, args=(f'c{number}',)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert session.claimed_slots == 0 and set(session.outcomes()) == {'camera'}
+
+
+def test_what_was_chosen_and_why_is_one_line(producer: Producer) -> None:
+    camera = replace(CAMERA, heaps=('dma_heap/system', 'dma_heap/linux,cma'))
+    session = BufferSession(camera, SIZE, stand_ins=[who('metis', 'NV12 linear', contiguous=True)])
+    assert session.allocate([Consumer(who('gpu', 'YUYV linear'))], producer).heap == heap_offer('dma_heap/linux,cma')
+    line = session.describe()
+    assert '\n' not in line and "from heap 'dma_heap/linux,cma'" in line and 'metis needs contiguous memory' in line
+    assert 'gpu refused: ' in line and 'metis stand-in' in line and session.why in line
+
+
+def test_formats_have_short_names() -> None:
+    assert f('NV12 tiled') == (NV12, TILED)
