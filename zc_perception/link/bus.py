@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from zc_perception.frame_queue import KeepLastQueue
+from zc_perception.link.local_windows import LocalWindows
+from zc_perception.memory.pool import BufferPool
+from zc_perception.negotiation.session import Consumer
 
 T = TypeVar('T')
 BusKey = tuple[Hashable, str, str]
@@ -47,6 +50,9 @@ class BusSubscription(Generic[T]):
 
     :param holder: its name among the holders of leases, unique in the process.
     :param notify: called after each object was queued; must not block.
+    :param consumer: who takes part in the agreement on a publisher's buffers for it; ``None``: it takes whatever comes.
+    :param held: frames that it may hold at the same time, of each publisher; ``None``: as many as it likes.
+    :param resting: it gets nothing for now; what was promised to it stays.
     :param headers: gets the ``header`` of each object, also of those that a quota keeps from it; ``None``: the type has none.
     :param custom_type: the type that it takes; ``None`` takes any.
     """
@@ -57,8 +63,17 @@ class BusSubscription(Generic[T]):
     notify: Callable[[], None] | None = None
     headers: deque[Any] | None = None
     custom_type: type[Any] | None = None
+    consumer: Consumer | None = None
+    held: int | None = None
+    resting: bool = False
     delivered: int = 0
     refused: int = 0
+
+    def go_on(self) -> None:
+        """It may be handed a frame again that it wasn't before, because it held as many as it may."""
+        self.queue.reopen()
+        if self.notify is not None:
+            self.notify()
 
 
 def _deliver_lease(item: Any, holder: str) -> Any:
@@ -71,7 +86,10 @@ class BusPublisher(Generic[T]):
 
     :param deliver: makes what one holder gets, or ``None`` when that is at its quota.
     :param release: ends an object of the history.
+    :param objection: why a consumer can't use this publisher's buffers; empty: it can.
     :param wrote: whether a message, with the middleware's information on it, was published by this publisher for readers of messages.
+    :param pool_of: whose slots an object takes; ``None``: none that are counted. Subscriptions that say how much they hold are promised as
+        much of that pool, and one that can't be gets nothing from here.
     """
 
     name: str
@@ -80,31 +98,58 @@ class BusPublisher(Generic[T]):
     release: Callable[[T], object] | None = None
     custom_type: type[Any] | None = None
     publisher_id: str = ''
+    objection: Callable[[Consumer], str] | None = None
     wrote: Callable[[Any, dict[str, Any]], bool] | None = None
+    pool_of: Callable[[T], Any] | None = None
     matched: tuple[BusSubscription[T], ...] = ()
+    windows: LocalWindows = field(default_factory=LocalWindows)
     number: int = field(default_factory=lambda: next(_numbers))
     history: deque[T] = field(default_factory=deque)
     gone: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _settling: threading.Lock = field(default_factory=threading.Lock)
+    _pool: Any = None
+    # With the name among the holders of the pool's leases.
+    _served: tuple[tuple[BusSubscription[T], str], ...] = ()
 
     def publish(self, item: T) -> None:
         """Give every matched subscription what is its own. The caller keeps its lease. Never blocks."""
+        if self.pool_of is not None and (pool := self.pool_of(item)) is not self._pool:
+            self.use(pool)
         if not self.qos.transient_local:
-            for subscription in self.matched:
-                self._give(item, subscription)
+            for subscription, holder in self._served:
+                self._give(item, subscription, holder)
             return
         with self._lock:
             if self.gone:
                 return
             overflow = self._remember(item)
-            for subscription in self.matched:
-                self._give(item, subscription)
+            for subscription, holder in self._served:
+                self._give(item, subscription, holder)
         self._end(overflow)
 
-    def _give(self, item: T, subscription: BusSubscription[T]) -> None:
+    def use(self, pool: Any) -> None:
+        """Objects take the slots of *pool* from now on: promise them to those who are matched."""
+        self._pool = pool
+        self.settle()
+
+    def settle(self) -> None:
+        """Promise slots to who hasn't been promised any yet, and no more to who has gone."""
+        with self._settling:
+            matched, pool = self.matched, self._pool
+            holders = self.windows.settle(pool, matched) if isinstance(pool, BufferPool) else {s: s.holder for s in matched}
+            self._served = tuple((s, holders[s]) for s in matched if s in holders and not s.resting)
+
+    @property
+    def served(self) -> tuple[BusSubscription[T], ...]:
+        """Who gets objects, now."""
+        return tuple(subscription for subscription, _ in self._served)
+
+    def _give(self, item: T, subscription: BusSubscription[T], holder: str) -> None:
         if subscription.headers is not None:
             subscription.headers.append(item.header)  # type: ignore[attr-defined]
-        delivery = self.deliver(item, subscription.holder)
+        subscription.queue.make_room()
+        delivery = self.deliver(item, holder)
         if delivery is None:
             subscription.refused += 1
             return
@@ -124,16 +169,26 @@ class BusPublisher(Generic[T]):
             for item in items:
                 self.release(item)
 
+    def misfit(self, subscription: BusSubscription[T]) -> str:
+        """Why *subscription* must not get this publisher's objects as they are, though QoS and type match; empty: it may."""
+        if self.objection is None or subscription.consumer is None:
+            return ''
+        return self.objection(subscription.consumer)
+
     def rematch(self, subscriptions: tuple[BusSubscription[T], ...]) -> None:
         """From the bus: who is matched from now on. Newcomers that ask for it get the history first."""
         if not self.qos.transient_local:
             self.matched = subscriptions
+            self.settle()
             return
         with self._lock:
-            for newcomer in (s for s in subscriptions if s not in self.matched and s.qos.transient_local):
-                for item in tuple(self.history):
-                    self._give(item, newcomer)
+            served = {subscription for subscription, _ in self._served}
             self.matched = subscriptions
+            self.settle()
+            for newcomer, holder in self._served:
+                if newcomer not in served and newcomer.qos.transient_local:
+                    for item in tuple(self.history):
+                        self._give(item, newcomer, holder)
 
     def kept(self) -> tuple[T, ...]:
         """The history, oldest first: still this publisher's leases."""
@@ -144,6 +199,7 @@ class BusPublisher(Generic[T]):
         """Release the history, for good."""
         with self._lock:
             self.gone = True
+            self.windows.end()
             items = list(self.history)
             self.history.clear()
         self._end(items)
@@ -176,10 +232,27 @@ class InProcessBus:
             self._subscriptions.setdefault(key, []).append(subscription)
             self._match(key)
 
+    def rest(self, key: BusKey, subscription: BusSubscription[Any], resting: bool) -> None:
+        """Have *subscription* get nothing for a while, or something again. What was promised to it stays."""
+        with self._lock:
+            subscription.resting = resting
+            self._match(key)
+
+    def settle(self, key: BusKey) -> None:
+        """Try again to promise slots to subscriptions that none were left for, or that hold another number now."""
+        with self._lock:
+            for publisher in self._publishers.get(key, []):
+                publisher.settle()
+
     def remove_subscription(self, key: BusKey, subscription: BusSubscription[Any]) -> None:
         """Unregister; an object that is being published right now may still arrive. A second call does nothing."""
         with self._lock:
             self._discard(self._subscriptions, key, subscription)
+            self._match(key)
+
+    def rematch(self, key: BusKey) -> None:
+        """Match again: what a publisher's buffers are like has changed, or who can use them."""
+        with self._lock:
             self._match(key)
 
     @staticmethod
@@ -210,7 +283,8 @@ class InProcessBus:
 def _match(publisher: BusPublisher[Any], subscription: BusSubscription[Any]) -> bool:
     """Two custom types for one ROS type don't meet here but through the message, as in REP 2007."""
     types = publisher.custom_type, subscription.custom_type
-    return subscription.qos.accepts(publisher.qos) and (None in types or types[0] is types[1])
+    fits = subscription.qos.accepts(publisher.qos) and (None in types or types[0] is types[1])
+    return fits and not publisher.misfit(subscription)
 
 
 BUS = InProcessBus()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import array
 import time
+from collections.abc import Callable
+from typing import Any
 
 import cv2
 import numpy as np
@@ -18,19 +20,25 @@ from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool
-from zc_perception.pixel.colorimetry import BT601_LIMITED
-from zc_perception.pixel.fourcc import NV12, fourcc_name
-from zc_perception.pixel.layout import check_dimensions, compute_layout
-from zc_perception.pixel.nv12 import Nv12Writer
+from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
+from zc_perception.pixel.conversion import ToLuma, ToPicture
+from zc_perception.pixel.format_names import from_ros_encoding
+from zc_perception.pixel.fourcc import NV12, pixel_format
+from zc_perception.pixel.layout import ImageLayout, chained_layout, check_dimensions, compute_layout, views
+from zc_perception.pixel.nv12 import Nv12Writer, ToNv12
+from zc_perception.pixel.readable import check_readable, full_range_table
+from zc_perception.pixel.samples import Planes
 
-OUTPUT_ENCODINGS = ('rgb8', 'bgr8', 'mono8', 'nv12')
-# sensor_msgs has two names for each of the packed formats: the old ones say yuv422.
-_PACKED = {'yuyv': (0, 1), 'yuv422_yuy2': (0, 1), 'uyvy': (1, 0), 'yuv422': (1, 0)}
-_PLANAR = ('nv12', 'nv21')
-_COLOUR = {'rgb8': 3, 'bgr8': 3, 'rgba8': 4, 'bgra8': 4}
-INPUT_ENCODINGS = (*_PLANAR, *_PACKED, *_COLOUR, 'mono8')
-_CHANNELS = {**_COLOUR, 'mono8': 1, 'nv12': 1, 'nv21': 1, **dict.fromkeys(_PACKED, 2)}
-_CODES = {'rgb8': cv2.COLOR_YUV2RGB_NV12, 'bgr8': cv2.COLOR_YUV2BGR_NV12}
+NATIVE = 'native'
+OUTPUT_ENCODINGS = ('rgb8', 'bgr8', 'mono8', 'nv12', NATIVE)
+INPUT_ENCODINGS = (
+    'nv12', 'nv21', 'nv24', 'yuyv', 'yuv422_yuy2', 'uyvy', 'yuv422', 'rgb8', 'bgr8', 'rgba8', 'bgra8', 'mono8',
+)  # fmt: skip
+# sensor_msgs has two names for each of the packed formats. Only the old ones are known to every distribution's readers.
+_OLDEST_NAMES = {'yuyv': 'yuv422_yuy2', 'uyvy': 'yuv422'}
+# What a message's samples mean: it can't say.
+_MEANT = (BT601_LIMITED.matrix, BT601_LIMITED.range)
+_GREY = Colorimetry(Matrix.BT601, Range.FULL)
 
 
 def stamp_to_message(header: Header, message: Image) -> None:
@@ -39,10 +47,21 @@ def stamp_to_message(header: Header, message: Image) -> None:
     message.header.frame_id = header.frame_id
 
 
-class FrameToImage:
-    """Converts NV12 frames; keeps one message, which is valid until the next call.
+def native_encoding(fourcc: int, colorimetry: Colorimetry) -> str:
+    """The encoding in which a frame's own bytes mean the same in a message; ``rgb8`` where there is none.
 
-    :param encoding: one of :data:`OUTPUT_ENCODINGS`. rgb8 is what every viewer shows; many show no nv12.
+    A message can't say matrix and range: those of its Y'CbCr are BT.601 limited, those of R, G, B and of grey are full.
+    """
+    fmt = pixel_format(fourcc)
+    same = (colorimetry.matrix, colorimetry.range) == _MEANT if fmt.is_yuv else colorimetry.range is Range.FULL
+    return _OLDEST_NAMES.get(fmt.ros, fmt.ros) if fmt.ros and same else 'rgb8'
+
+
+class FrameToImage:
+    """Converts frames of any format; keeps one message, which is valid until the next call.
+
+    :param encoding: one of :data:`OUTPUT_ENCODINGS`. rgb8 is what every viewer shows; many show no nv12. native is
+        :func:`native_encoding`.
     :raises ConfigError: another one.
     """
 
@@ -51,44 +70,75 @@ class FrameToImage:
             raise ConfigError(f"image encoding '{encoding}' is not one of {', '.join(OUTPUT_ENCODINGS)}")
         self._encoding = encoding
         self._ledger = ledger
-        self._message = Image(encoding=encoding)
-        self._pixels: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._message = Image()
+        self._key: tuple[ImageLayout, Colorimetry] | None = None
+        self._planes: list[NDArray[Any]] = []
+        self._convert: Callable[[Planes], object] = self._copy
 
-    def _prepare(self, width: int, height: int) -> None:
-        message, channels = self._message, _CHANNELS[self._encoding]
-        if (message.width, message.height) == (width, height):
-            return
-        rows = height * 3 // 2 if self._encoding == 'nv12' else height
-        memory = array.array('B', bytes(rows * width * channels))
-        message.width, message.height, message.step = width, height, width * channels
-        message.data = memory
+    def _prepare(self, layout: ImageLayout, colorimetry: Colorimetry) -> None:
+        """For frames of another format or size than before."""
+        size = layout.fourcc, layout.width, layout.height
+        encoding = native_encoding(layout.fourcc, colorimetry) if self._encoding == NATIVE else self._encoding
+        convert: Callable[[Planes], object]
+        if encoding in ('rgb8', 'bgr8'):
+            picture = ToPicture(*size, colorimetry, bgr=encoding == 'bgr8')
+            convert = lambda planes: picture.convert(planes, self._planes[0])  # noqa: E731
+        elif self._encoding == NATIVE:
+            check_readable(layout.fourcc, colorimetry)
+            convert = self._copy
+        elif encoding == 'mono8':
+            convert = self._to_grey(ToLuma(*size, colorimetry), colorimetry.range)
+        else:
+            convert = self._to_nv12(layout, colorimetry)
+        fourcc = from_ros_encoding(encoding)
+        image = chained_layout(fourcc, layout.width, layout.height, pixel_format(fourcc).planes[0].row_bytes(layout.width))
+        message = self._message
+        if (message.encoding, message.width, message.height) != (encoding, layout.width, layout.height):
+            memory = array.array('B', bytes(image.buffer_size(0)))
+            message.encoding, message.width, message.height = encoding, layout.width, layout.height
+            message.step, message.data = image.planes[0].stride, memory
         # The setter may or may not keep our array, depending on rclpy's version: write into what the message really holds.
-        shape = (rows, width, channels) if channels > 1 else (rows, width)
-        self._pixels = np.frombuffer(message.data, np.uint8).reshape(shape)
+        self._planes = views(image, message.data)
+        self._convert = convert
+        self._key = layout, colorimetry
+
+    def _copy(self, planes: Planes) -> None:
+        for source, target in zip(planes, self._planes, strict=True):
+            np.copyto(target, source)
+
+    def _to_grey(self, luma: ToLuma, span: Range) -> Callable[[Planes], object]:
+        if span is Range.FULL:
+            return lambda planes: luma.convert(planes, self._planes[0])
+        table = full_range_table()
+        return lambda planes: cv2.LUT(luma.convert(planes), table, dst=self._planes[0])
+
+    def _to_nv12(self, layout: ImageLayout, colorimetry: Colorimetry) -> Callable[[Planes], object]:
+        size = layout.width, layout.height
+        direct = ToNv12(layout.fourcc, *size, colorimetry)
+        if (direct.colorimetry.matrix, direct.colorimetry.range) == _MEANT:
+            return lambda planes: direct.convert(planes, self._planes[0], self._planes[1])
+        picture, writer = ToPicture(layout.fourcc, *size, colorimetry, bgr=True), Nv12Writer(*size)
+        return lambda planes: writer.write(picture.convert(planes), self._planes[0], self._planes[1])
 
     def __call__(self, frame: Frame) -> Image:
-        """The message. With nv12, ``step`` is the luma row and ``data`` holds ``step * height * 3 / 2`` bytes.
+        """The message. With several planes, ``step`` is the first one's row; with nv12 ``data`` holds ``step * height * 3 / 2`` bytes.
 
-        :raises FormatError: the frame isn't NV12.
+        :raises FormatError: the frame's format or colorimetry has no conversion.
+        :raises LayoutError: nv12 of an odd size.
         """
         data = frame.data
-        if data.fourcc != NV12:
-            raise FormatError(f"a {fourcc_name(data.fourcc)} frame can't be converted to {self._encoding}; only NV12 can")
-        self._prepare(data.width, data.height)
+        # Tuples compare their members by identity first, and the layout of a pool's slots is one object.
+        if self._key != (data.layout, data.colorimetry):
+            self._prepare(data.layout, data.colorimetry)
         stamp_to_message(data.header, self._message)
         with frame.map() as planes:
-            if self._encoding in _CODES:
-                cv2.cvtColorTwoPlane(planes[0], planes[1], _CODES[self._encoding], dst=self._pixels)
-            else:
-                np.copyto(self._pixels[: data.height], planes[0])
-                if self._encoding == 'nv12':
-                    np.copyto(self._pixels[data.height :].reshape(planes[1].shape), planes[1])
-        self._ledger.book('to_ros', self._pixels.nbytes)
+            self._convert(planes)
+        self._ledger.book('to_ros', len(self._message.data))
         return self._message
 
 
 class FrameToJpeg:
-    """Converts NV12 frames to JPEG, with the format text that image_transport's compressed plugin reads.
+    """Converts frames of any format to JPEG, with the format text that image_transport's compressed plugin reads.
 
     :param quality: 1 (small) to 100 (good).
     :raises ConfigError: another one.
@@ -100,21 +150,23 @@ class FrameToJpeg:
         self._quality = quality
         self._ledger = ledger
         self._message = CompressedImage(format='bgr8; jpeg compressed bgr8')
-        self._picture: NDArray[np.uint8] | None = None
+        self._key: tuple[ImageLayout, Colorimetry] | None = None
+        self._picture: ToPicture | None = None
 
     def __call__(self, frame: Frame) -> CompressedImage:
         """The message.
 
-        :raises FormatError: the frame isn't NV12.
+        :raises FormatError: the frame's format or colorimetry has no conversion.
         """
         data = frame.data
-        if data.fourcc != NV12:
-            raise FormatError(f'a {fourcc_name(data.fourcc)} frame can not be compressed to JPEG; only NV12 can')
+        if self._picture is None or self._key != (data.layout, data.colorimetry):
+            self._picture = ToPicture(data.fourcc, data.width, data.height, data.colorimetry, bgr=True)
+            self._key = data.layout, data.colorimetry
         stamp_to_message(data.header, self._message)
         with frame.map() as planes:
-            self._picture = cv2.cvtColorTwoPlane(planes[0], planes[1], cv2.COLOR_YUV2BGR_NV12, dst=self._picture)
-        self._ledger.book('to_jpeg', self._picture.nbytes)
-        _, encoded = cv2.imencode('.jpg', self._picture, [cv2.IMWRITE_JPEG_QUALITY, self._quality])
+            picture = self._picture.convert(planes)
+        self._ledger.book('to_jpeg', picture.nbytes)
+        _, encoded = cv2.imencode('.jpg', picture, [cv2.IMWRITE_JPEG_QUALITY, self._quality])
         self._message.data = array.array('B', encoded.tobytes())
         return self._message
 
@@ -132,17 +184,17 @@ class ImageToFrame:
         self._slots = slots
         self._heap = SealedMemfd()
         self._pool: BufferPool | None = None
-        self._writer: Nv12Writer | None = None
+        self._converters: dict[int, ToNv12] = {}
         self._sequence = 0
 
-    def _pool_for(self, width: int, height: int) -> tuple[BufferPool, Nv12Writer]:
-        if self._pool is None or self._writer is None or (self._pool.layout.width, self._pool.layout.height) != (width, height):
+    def _pool_for(self, width: int, height: int) -> BufferPool:
+        if self._pool is None or (self._pool.layout.width, self._pool.layout.height) != (width, height):
             if self._pool is not None:
                 self._pool.close()
+            self._converters.clear()
             layout = compute_layout(NV12, width, height)
             self._pool = BufferPool(layout, lambda: (self._heap.allocate(layout.buffer_size(0)),), self._slots, name=self._holder)
-            self._writer = Nv12Writer(width, height)
-        return self._pool, self._writer
+        return self._pool
 
     def __call__(self, message: Image) -> Frame:
         """The frame; the caller releases it.
@@ -150,62 +202,49 @@ class ImageToFrame:
         :raises FormatError: an encoding other than :data:`INPUT_ENCODINGS`, or data that doesn't fit its own header.
         :raises LayoutError: an odd size.
         """
-        pixels = self._checked(message)
-        pool, writer = self._pool_for(message.width, message.height)
+        image = self._checked(message)
+        pool = self._pool_for(message.width, message.height)
+        grey = message.encoding == 'mono8'
+        converter = self._converters.get(image.fourcc)
+        if converter is None:
+            # Grey levels are luma of full range: no level is lost, there and back.
+            given = Colorimetry(Matrix.RGB, Range.LIMITED if grey else Range.FULL) if not image.format.is_yuv else BT601_LIMITED
+            converter = self._converters[image.fourcc] = ToNv12(image.fourcc, image.width, image.height, given)
         slot = pool.acquire()
         if slot is None:
             raise FormatError(f'all {self._slots} converted frames are in use ({pool.statistics().holders}); release frames sooner')
+        sources = views(image, message.data)
         try:
             with map_buffers(slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []) as planes:
-                self._write(message.encoding, pixels, writer, planes[0], planes[1])
+                converter.convert(sources, planes[0], planes[1])
         except BaseException:
             pool.discard(slot)
             raise
-        self._ledger.book('from_ros', pixels.nbytes)
+        self._ledger.book('from_ros', sum(plane.nbytes for plane in sources))
         self._sequence += 1
         stamp = message.header.stamp
         return Frame.publish_slot(
             pool,
             slot,
             header=Header(stamp.sec * 1_000_000_000 + stamp.nanosec, message.header.frame_id),
-            colorimetry=BT601_LIMITED,
+            colorimetry=_GREY if grey else BT601_LIMITED,
             sequence=self._sequence,
             captured_ns=time.monotonic_ns(),
         )
 
     @staticmethod
-    def _checked(message: Image) -> NDArray[np.uint8]:
-        if message.encoding not in INPUT_ENCODINGS:
-            raise FormatError(f"image encoding '{message.encoding}' can't be converted to a frame; publish {', '.join(INPUT_ENCODINGS)}")
-        width, height, channels = message.width, message.height, _CHANNELS[message.encoding]
-        check_dimensions(compute_layout(NV12, 2, 2).format, width, height)
-        rows = height * 3 // 2 if message.encoding in _PLANAR else height
-        if message.step < width * channels or len(message.data) < message.step * rows:
-            raise FormatError(
-                f'image {width}x{height} {message.encoding}: step {message.step} and {len(message.data)} bytes of data are too small'
-            )
-        flat = np.frombuffer(message.data, np.uint8)[: message.step * rows].reshape(rows, message.step)[:, : width * channels]
-        return flat.reshape(rows, width, channels) if channels > 1 else flat
-
-    @staticmethod
-    def _write(encoding: str, pixels: NDArray[np.uint8], writer: Nv12Writer, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
-        if encoding in _COLOUR:
-            writer.write(pixels, luma, chroma, rgb=encoding.startswith('rgb'))
-            return
-        if encoding in _PACKED:
-            samples, pairs = _PACKED[encoding]
-            np.copyto(luma, pixels[..., samples])
-            colour = pixels[..., pairs].reshape(luma.shape[0] // 2, 2, -1, 2)
-            # Two rows share one chroma sample in NV12.
-            cv2.addWeighted(colour[:, 0], 0.5, colour[:, 1], 0.5, 0.0, dst=chroma)
-            return
-        height = luma.shape[0]
-        np.copyto(luma, pixels[:height])
-        if encoding == 'mono8':
-            chroma[:] = 128
-        else:
-            colour = pixels[height:].reshape(chroma.shape)
-            np.copyto(chroma, colour if encoding == 'nv12' else colour[..., ::-1])
+    def _checked(message: Image) -> ImageLayout:
+        """Where the message's planes lie in its data."""
+        width, height, encoding = message.width, message.height, message.encoding
+        if encoding not in INPUT_ENCODINGS:
+            raise FormatError(f"image encoding '{encoding}' can't be converted to a frame; publish {', '.join(INPUT_ENCODINGS)}")
+        check_dimensions(pixel_format(NV12), width, height)
+        fourcc = from_ros_encoding(encoding)
+        whole = message.step >= pixel_format(fourcc).planes[0].row_bytes(width)
+        image = chained_layout(fourcc, width, height, message.step) if whole else None
+        if image is None or len(message.data) < image.buffer_size(0):
+            raise FormatError(f'image {width}x{height} {encoding}: step {message.step} and {len(message.data)} bytes of data are too small')
+        return image
 
     def close(self) -> None:
         """Free the pool; frames in use stay readable."""

@@ -30,6 +30,11 @@ try:
 except ImportError:  # before Jazzy
     from rclpy.handle import InvalidHandle
 
+try:
+    from rclpy.event_handler import SubscriptionEventCallbacks
+except ImportError:  # Humble
+    from rclpy.qos_event import SubscriptionEventCallbacks
+
 # Once they are shut down, executors have no guard condition any more, and nodes' handles are destroyed.
 _GONE = (InvalidHandle, AttributeError, RuntimeError)
 _TYPE_DESCRIPTION = 'start_type_description_service'
@@ -83,6 +88,27 @@ def publish(publisher: Any, message: Any) -> None:
     """Publish, unless the publisher is destroyed."""
     with contextlib.suppress(InvalidHandle):
         publisher.publish(message)
+
+
+def create_reader(node: Node, ros_type: type[Any], topic: str, callback: Callable[..., Any], qos: QoSProfile, **options: Any) -> Any:
+    """A subscription that may be destroyed while its node is spun, on whichever thread.
+
+    By default a subscription of rclpy has an event handler. An executor that has just gathered what it waits for raises InvalidHandle
+    when that handler is destroyed, and ``spin`` ends. So this one has none.
+    """
+    quiet = SubscriptionEventCallbacks(use_default_callbacks=False)
+    return node.create_subscription(ros_type, topic, callback, qos, event_callbacks=quiet, **options)
+
+
+def when_destroyed(entity: Any, call: Callable[[], object]) -> None:
+    """Call *call* when a publisher or subscription of rclpy is destroyed, as it is with its node. Afterwards it has been destroyed."""
+    destroy = entity.destroy
+
+    def destroyed() -> None:
+        destroy()
+        call()
+
+    entity.destroy = destroyed
 
 
 def tells_message_info(executor: Executor) -> bool:

@@ -32,11 +32,13 @@ class LocalPublisher:
     """An adapted publisher of this process. ``mismatch`` says why its QoS doesn't match; empty: it does.
 
     :param convertible: it adapts another custom type, which only the message leads to.
+    :param misfit: why its buffers can't be used here, so that only the message is left; empty: they can.
     """
 
     name: str
     mismatch: str = ''
     convertible: bool = False
+    misfit: str = ''
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,8 @@ def choose(view: TopicView) -> Choice:
             mismatches.append(f'{local.name}: {local.mismatch}')
         elif local.convertible:
             routes.append((ROS_MESSAGE, f'{local.name} adapts another type: only the message is common'))
+        elif local.misfit:
+            routes.append((ROS_MESSAGE, f"{local.name}'s buffers can't be used here: {local.misfit}"))
         else:
             routes.append((IN_PROCESS, f'{local.name} is in this process'))
     for remote in view.remote:

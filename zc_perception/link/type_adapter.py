@@ -91,7 +91,8 @@ class TypeAdapter(Generic[CustomT]):
 
 
 class Releaser(Generic[CustomT]):
-    """Ends objects; those of which somebody keeps a view are ended later. Not thread-safe."""
+    """Ends objects; those of which somebody keeps a view are ended later: as soon as the last view is gone, if the type can do that
+    (``release_when_unseen``), else at the next call. Not thread-safe."""
 
     def __init__(self, adapter: TypeAdapter[CustomT]) -> None:
         self._adapter = adapter
@@ -104,7 +105,11 @@ class Releaser(Generic[CustomT]):
         try:
             self._adapter.release(item)
         except BufferError as error:
-            self._lingering.append(item)
+            later = getattr(item, 'release_when_unseen', None)
+            if later is not None:
+                later()
+            else:
+                self._lingering.append(item)
             return error
         return None
 

@@ -1,4 +1,4 @@
-"""Chooses one setting that suits everybody, or says who and what stands against it.
+"""Chooses one setting that suits everybody, or says who and what stands against it; and checks what the allocator made of it.
 
 Formats are intersected as pairs; sizes, heaps, placement, alignments and counts don't depend on each other, so each is judged by
 itself and an empty intersection names all that emptied it. Among several possible settings the least total of stated costs wins, a
@@ -8,7 +8,7 @@ tie goes by the producer's own order: the result doesn't depend on chance or on 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import reduce
 from operator import or_
 
@@ -23,54 +23,30 @@ from zc_perception.negotiation.constraints import (
     format_text,
     size_text,
 )
-from zc_perception.negotiation.heap_offer import HeapOffer, heap_offer
-from zc_perception.negotiation.settings import AllocationRequest, ImageLimits, joint_limits
+from zc_perception.negotiation.heap_offer import HeapOffer, choose_heap
+from zc_perception.negotiation.settings import Allocation, AllocationRequest, BufferSettings, ImageLimits, joint_limits, violations
 from zc_perception.pixel.fourcc import FORMATS, fourcc_name, pixel_format
-from zc_perception.pixel.layout import check_dimensions
+from zc_perception.pixel.layout import check_dimensions, check_only_padded, validate_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR, plane_count
 
 Participants = Sequence[BufferConstraints]
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    """A format that everybody accepts, or would accept once an implicit allocation is upgraded to one of *upgrades*."""
-
-    format: Format
-    cost: float
-    upgrades: tuple[int, ...] = ()
 
 
 def _choosy(participants: Participants) -> list[BufferConstraints]:
     return [p for p in participants if p.formats is not None]
 
 
-def _total(participants: Participants, fmt: Format) -> float:
+def _candidates(participants: Participants) -> list[Format]:
+    """All formats that everybody accepts, the cheapest first. LINEAR comes before an implicit layout that no consumer lists."""
+    producer, *others = _choosy(participants)
+    found = [fmt for fmt in producer.formats or () if all(p.accepts_format(fmt) for p in participants)]
+    linear = {fourcc for fourcc, modifier in found if modifier == LINEAR}
+    listed = {fmt for p in others for fmt in p.formats or ()}
+    return sorted(found, key=lambda fmt: (fmt[1] == INVALID and fmt[0] in linear and fmt not in listed, _cost(participants, fmt)))
+
+
+def _cost(participants: Participants, fmt: Format) -> float:
     return sum(p.format_cost(fmt) for p in participants)
-
-
-def _upgrades(participants: Participants, producer: BufferConstraints, fourcc: int) -> tuple[int, ...]:
-    """Explicit modifiers that all but *producer*, whose allocator tells one only afterwards, list for *fourcc*."""
-    others = [p for p in participants if p is not producer]
-    named = dict.fromkeys((*(modifier for p in others for modifier in p.modifiers(fourcc) or ()), LINEAR))
-    return tuple(m for m in named if m != INVALID and all(p.accepts_format((fourcc, m)) for p in others))
-
-
-def _candidates(participants: Participants) -> list[_Candidate]:
-    """All formats that could be, the best first. An upgrade is the last resort; LINEAR comes before an implicit layout at any cost."""
-    choosy = _choosy(participants)
-    producer = choosy[0]
-    direct = [_Candidate(f, _total(participants, f)) for f in producer.formats or () if all(p.accepts_format(f) for p in participants)]
-    linear = {c.format[0] for c in direct if c.format[1] == LINEAR}
-    asked = {f for p in choosy[1:] for f in p.formats or ()}
-    direct.sort(key=lambda c: (c.format[1] == INVALID and c.format[0] in linear and c.format not in asked, c.cost))
-    upgraded = [
-        _Candidate(f, producer.format_cost(f), upgrades)
-        for f in producer.formats or ()
-        if producer.upgrade and f[1] == INVALID and not producer.uses_cpu
-        if (upgrades := _upgrades(participants, producer, f[0]))
-    ]
-    return direct + sorted(upgraded, key=lambda c: c.cost)
 
 
 def _format_objection(participants: Participants) -> str:
@@ -110,38 +86,6 @@ def _size_objections(participants: Participants, size: Size) -> Iterator[str]:
             yield f'{p.participant} takes images of at least {size_text(p.min_size)}, not {size_text(size)}; choose a larger size'
         if p.max_size is not None and not fits_within(size, p.max_size):
             yield f'{p.participant} takes images of at most {size_text(p.max_size)}, not {size_text(size)}; choose a smaller size'
-    for p in participants:
-        for other in participants:
-            required, most = p.required_max_size, other.max_size
-            if required is not None and most is not None and not fits_within(required, most):
-                yield (
-                    f'{p.participant} requires room for {size_text(required)}, but {other.participant} takes images of at most '
-                    f'{size_text(most)}; lower required_max_size'
-                )
-
-
-def _offers(participants: Participants, heaps: Sequence[HeapOffer]) -> list[HeapOffer]:
-    """The heaps to choose from: those offered, else all that anybody names in full."""
-    if heaps:
-        return list(heaps)
-    return [heap_offer(name) for name in dict.fromkeys(n for p in participants for n in p.heaps or () if not n.endswith('/'))]
-
-
-def _choose_heap(participants: Participants, heaps: Sequence[HeapOffer]) -> tuple[HeapOffer | None, float, str | None]:
-    """The heap, its cost, and what stands against every one."""
-    offers = _offers(participants, heaps)
-    against = {offer.name: [o for p in participants for o in offer.objections(p)] for offer in offers}
-    good = [offer for offer in offers if not against[offer.name]]
-    if good:
-        costs = [offer.cost + sum(offer.cost_for(p) for p in participants) for offer in good]
-        best = costs.index(min(costs))
-        return good[best], costs[best], None
-    if offers:
-        return None, 0.0, '; '.join(o for objections in against.values() for o in objections) + "; set parameter 'heap'"
-    who = [p.participant for p in participants if p.wants_certain_memory]
-    if who:
-        return None, 0.0, f"{', '.join(who)}: wants certain memory, but no heap is offered; set parameter 'heap'"
-    return None, 0.0, None
 
 
 def _choose_placement(participants: Participants) -> tuple[Placement | None, str | None]:
@@ -195,37 +139,35 @@ def _by_step(participants: Participants, name: str) -> str:
 
 
 def _layout_objection(
-    participants: Participants, limits: ImageLimits, candidate: _Candidate, size: Size, placement: Placement | None
+    participants: Participants, limits: ImageLimits, fmt: Format, size: Size, placement: Placement | None
 ) -> str | None:
     """Why an image of that format can't be, or a LINEAR one can't keep the limits. What else other layouts need only their allocator
     knows; its answer is checked."""
-    fourcc, text = candidate.format[0], format_text(candidate.format)
-    if candidate.format[1] != LINEAR:
+    fourcc, text = fmt[0], format_text(fmt)
+    if fmt[1] != LINEAR:
         try:
-            for wanted in dict.fromkeys((size, limits.largest or size)):
-                check_dimensions(pixel_format(fourcc), *wanted)
-            if candidate.format[1] != INVALID:
-                plane_count(*candidate.format)
+            check_dimensions(pixel_format(fourcc), *size)
+            if fmt[1] != INVALID:
+                plane_count(*fmt)
         except (LayoutError, FormatError) as error:
-            return f'{text} {size_text(wanted)}: {error}'
+            return f'{text} {size_text(size)}: {error}'
         return None
-    for wanted in dict.fromkeys((size, limits.largest or size)):
-        try:
-            layout = limits.layout(fourcc, wanted, placement)
-        except (LayoutError, FormatError) as error:
-            steps = '; '.join(
-                f'{name}: {by}' for name in ('stride_align', 'offset_align', 'height_align') if (by := _by_step(participants, name))
-            )
-            return f'{text} {size_text(wanted)}: {error}' + (f' ({steps})' if steps and 'align' in str(error) else '')
-        widest = max(plane.stride for plane in layout.planes)
-        if limits.max_stride is not None and widest > limits.max_stride:
-            who = next(p.participant for p in participants if p.max_stride == limits.max_stride)
-            steps = _by_step(participants, 'stride_align')
-            multiple = f', a multiple of {limits.stride_align} (stride_align: {steps})' if steps else ''
-            return (
-                f'{text} {size_text(wanted)} has a stride of {widest} bytes{multiple}, but {who} takes at most {limits.max_stride}; '
-                'choose a narrower image or change one of them'
-            )
+    try:
+        layout = limits.layout(fourcc, size, placement)
+    except (LayoutError, FormatError) as error:
+        steps = '; '.join(
+            f'{name}: {by}' for name in ('stride_align', 'offset_align', 'height_align') if (by := _by_step(participants, name))
+        )
+        return f'{text} {size_text(size)}: {error}' + (f' ({steps})' if steps and 'align' in str(error) else '')
+    widest = max(plane.stride for plane in layout.planes)
+    if limits.max_stride is not None and widest > limits.max_stride:
+        who = next(p.participant for p in participants if p.max_stride == limits.max_stride)
+        steps = _by_step(participants, 'stride_align')
+        multiple = f', a multiple of {limits.stride_align} (stride_align: {steps})' if steps else ''
+        return (
+            f'{text} {size_text(size)} has a stride of {widest} bytes{multiple}, but {who} takes at most {limits.max_stride}; '
+            'choose a narrower image or change one of them'
+        )
     return None
 
 
@@ -235,49 +177,71 @@ def agree(
     *,
     heaps: Sequence[HeapOffer] = (),
     wanted_slots: int = 0,
-    linear_only: bool = False,
 ) -> AllocationRequest:
     """One setting for *size* images that suits all *participants*, the first that names formats being the producer.
 
-    :param heaps: what the allocator can use, the best first; empty: whatever heaps the participants name in full.
+    :param heaps: what the allocator can use, the best first; empty: the heaps that the producer names.
     :param wanted_slots: as many slots in all if nobody minds, even where participants need fewer.
-    :param linear_only: the allocator can only do LINEAR.
     :raises NegotiationError: nothing suits everybody. The message names each participant and constraint that stands against it.
     """
     if not _choosy(participants):
         raise NegotiationError('no participant names a format; the camera must')
-    limits = joint_limits(participants, size)
+    limits = joint_limits(participants)
     placement, placement_objection = _choose_placement(participants)
-    heap, heap_cost, heap_objection = _choose_heap(participants, heaps)
+    memory = choose_heap(participants, heaps)
     total, needed, count_objection = _count(participants, wanted_slots)
     candidates = _candidates(participants)
     objections = [] if candidates else [_format_objection(participants)]
-    if placement_objection and (single := [c for c in candidates if _one_plane(c.format)]):
+    if placement_objection and (single := [fmt for fmt in candidates if _one_plane(fmt)]):
         candidates, placement_objection = single, None
     objections += _size_objections(participants, size)
-    objections += filter(None, (heap_objection, placement_objection, count_objection))
-    if linear_only and candidates and not any(c.format[1] == LINEAR for c in candidates):
-        names = ', '.join(format_text(c.format) for c in candidates)
-        objections.append(f'{names}: only the camera itself can allocate a non-linear layout')
-    if linear_only:
-        candidates = [c for c in candidates if c.format[1] == LINEAR]
-    against = {c.format: _layout_objection(participants, limits, c, size, placement) for c in candidates}
-    good = [c for c in candidates if against[c.format] is None]
+    objections += filter(None, (memory.objection, placement_objection, count_objection))
+    against = {fmt: _layout_objection(participants, limits, fmt, size, placement) for fmt in candidates}
+    good = [fmt for fmt in candidates if against[fmt] is None]
     if candidates and not good:
         objections += dict.fromkeys(filter(None, against.values()))
     if objections:
         raise NegotiationError('; '.join(objections))
-    best = good[0]
+    fourcc = good[0][0]
     return AllocationRequest(
-        fourcc=best.format[0],
-        modifiers=tuple(c.format[1] for c in good if c.format[0] == best.format[0] and bool(c.upgrades) == bool(best.upgrades)),
+        fourcc=fourcc,
+        modifiers=tuple(modifier for code, modifier in good if code == fourcc),
         size=size,
         slots=total,
         needed=needed,
         limits=limits,
-        heap=heap,
+        heap=memory.heap,
         placement=placement,
         cpu_access=reduce(or_, (p.cpu_access for p in participants), NO_CPU),
-        upgrades=best.upgrades,
-        cost=best.cost + heap_cost,
+        reasons=(memory.reason,) if memory.reason else (),
     )
+
+
+def check_answer(request: AllocationRequest, allocation: Allocation, participants: Participants) -> BufferSettings:
+    """The settings of what was really allocated.
+
+    An allocator chooses a modifier from the list and may pad. It varies nothing else. What it tells of an allocation for which nobody
+    could name a layout stays implicit.
+
+    :raises NegotiationError: the allocator varied what it may not, gave too few or too small buffers, or broke somebody's constraint.
+    """
+    layout = allocation.layout
+    if request.modifiers == (INVALID,):
+        layout = replace(layout, modifier=INVALID)
+    try:
+        check_only_padded(request, layout, request.modifiers)
+        for buffers in allocation.buffers:
+            validate_layout(layout, [b.size for b in buffers], [b.identity for b in buffers])
+    except (LayoutError, FormatError) as error:
+        raise NegotiationError(f'the allocator was asked for {request.describe()}; {error}') from error
+    if len(allocation.buffers) < request.needed:
+        raise NegotiationError(
+            f'the allocator gave {len(allocation.buffers)} slots, participants need {request.needed}; hold fewer frames at a time'
+        )
+    settings = BufferSettings(layout, len(allocation.buffers), request.heap, request.limits, request.cpu_access)
+    broken = [f'{p.participant}: {"; ".join(found)}' for p in participants if (found := violations(p, settings))]
+    if broken:
+        raise NegotiationError(
+            f'the allocator answered {layout.describe()}, which does not suit {"; ".join(broken)}; change the image size'
+        )
+    return settings

@@ -14,7 +14,7 @@ from zc_perception.errors import FormatError, NegotiationError
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.pixel.fourcc import fourcc_name
 from zc_perception.pixel.layout import MAX_ALIGNMENT, MAX_DIMENSION, MAX_STRIDE
-from zc_perception.pixel.modifier import INVALID, LINEAR, check_modifier, modifier_name
+from zc_perception.pixel.modifier import LINEAR, check_modifier, modifier_name
 
 Format = tuple[int, int]
 """A format is always the pair (fourcc, modifier); the modifier INVALID says that implicit layouts are acceptable."""
@@ -66,11 +66,10 @@ class BufferConstraints:
     :param max_stride: largest stride in bytes.
     :param min_size: smallest image, width and height.
     :param max_size: largest image.
-    :param required_max_size: buffers must be large enough for images of this size, whatever size comes first.
     :param placement: planes in one buffer, or one buffer for each.
     :param heaps: names of heaps whose buffers it can use, or prefixes ending in ``/``.
-    :param heap_costs: what each of ``heaps`` costs it; without it nothing.
     :param contiguous: it needs physically contiguous memory.
+    :param memory_note: for messages: why memory must be contiguous, or why the camera offers no other heaps.
     :param cpu_access: what the CPU does with the pixels on its behalf; that needs LINEAR and a heap that can be mapped.
     :param caching: what its CPU access would like best: a wish, worth ``caching_cost``.
     :param caching_cost: what the other kind of caching costs it.
@@ -78,7 +77,6 @@ class BufferConstraints:
     :param slots: buffers that it holds at the same time (it *camps* on them); everybody's add up.
     :param min_slots: fewest buffers in all that it can work with.
     :param max_slots: most buffers in all that it can work with.
-    :param upgrade: its allocator takes no modifiers but can tell afterwards which one it used (``gbm_bo_get_modifier``).
     :raises NegotiationError: constraints that nobody could ever satisfy.
     """
 
@@ -93,9 +91,7 @@ class BufferConstraints:
     max_stride: int | None = None
     min_size: Size | None = None
     max_size: Size | None = None
-    required_max_size: Size | None = None
     placement: Placement | None = None
-    heap_costs: tuple[float, ...] | None = None
     contiguous: bool = False
     cpu_access: CpuAccess = NO_CPU
     caching: Caching | None = None
@@ -103,7 +99,7 @@ class BufferConstraints:
     devices: tuple[str, ...] = ()
     min_slots: int = 0
     max_slots: int | None = None
-    upgrade: bool = False
+    memory_note: str = ''
 
     def __post_init__(self) -> None:
         self._check_formats()
@@ -112,7 +108,6 @@ class BufferConstraints:
         if self.max_stride is not None:
             self._check_range('max_stride', self.max_stride, 1, MAX_STRIDE)
         self._check_sizes()
-        self._check_costs('heap_costs', self.heap_costs, 'heaps', self.heaps)
         if not (math.isfinite(self.caching_cost) and self.caching_cost >= 0):
             self._refuse(f'caching_cost {self.caching_cost} must be a finite number of at least 0')
         self._check_counts()
@@ -142,20 +137,14 @@ class BufferConstraints:
             twice = next(fmt for fmt in self.formats if self.formats.count(fmt) > 1)
             self._refuse(f'{format_text(twice)} is listed twice; name each format once')
         self._check_costs('costs', self.costs, 'formats', self.formats)
-        if self.upgrade and not any(modifier == INVALID for _, modifier in self.formats or ()):
-            self._refuse('upgrade is for an allocator without modifiers; list its formats with INVALID')
 
     def _check_sizes(self) -> None:
-        for name in ('min_size', 'max_size', 'required_max_size'):
+        for name in ('min_size', 'max_size'):
             for value in getattr(self, name) or ():
                 self._check_range(name, value, 1, MAX_DIMENSION - 1)
-        low, high, required = self.min_size, self.max_size, self.required_max_size
+        low, high = self.min_size, self.max_size
         if low and high and not fits_within(low, high):
             self._refuse(f'min_size {size_text(low)} is above max_size {size_text(high)}')
-        if required and high and not fits_within(required, high):
-            self._refuse(f'required_max_size {size_text(required)} is above max_size {size_text(high)}')
-        if required and low and not fits_within(low, required):
-            self._refuse(f'required_max_size {size_text(required)} is below min_size {size_text(low)}')
 
     def _check_counts(self) -> None:
         for name in ('slots', 'min_slots'):
@@ -195,10 +184,3 @@ class BufferConstraints:
     def accepts_heap(self, heap: str) -> bool:
         """Whether it can use buffers of *heap*."""
         return self.heaps is None or any(heap == h or (h.endswith('/') and heap.startswith(h)) for h in self.heaps)
-
-    def heap_cost(self, heap: str) -> float:
-        """What buffers of *heap* cost it: the least of the entries that name it."""
-        if self.heaps is None or self.heap_costs is None:
-            return 0.0
-        matching = [c for h, c in zip(self.heaps, self.heap_costs, strict=True) if heap == h or (h.endswith('/') and heap.startswith(h))]
-        return min(matching, default=0.0)

@@ -1,17 +1,18 @@
-"""What an allocator can say of a heap before anything is allocated.
+"""Which heap the buffers come from: what can be said of each before anything is allocated, and the choice among those on offer.
 
-Source: Fuchsia's *Sysmem overview*, Heaps: some are usable by a subset of the devices only, some not by the CPU; and the names that
-the kernel's dma-heaps have.
+Source: Fuchsia's *Sysmem overview*, Heaps: some are usable by a subset of the devices only, some not by the CPU.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from zc_perception.memory.heaps import is_contiguous
 from zc_perception.negotiation.constraints import BufferConstraints, Caching
 
-# CMA heaps by their names: the generic one, that of a device-tree reserved region, and that of kernels from 6.16.
-_CONTIGUOUS = ('dma_heap/linux,cma', 'dma_heap/reserved', 'dma_heap/default_cma_region')
+_Objection = tuple[str, str, str]
+"""What stands before the heap's name, what stands behind the name of one heap, and behind the names of several."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class HeapOffer:
 
     :param name: ``dma_heap/system``, ``udmabuf``, ``memfd``, ``v4l2/DRIVER`` …
     :param cost: what its use costs, lower is better.
-    :param contiguous: whether its buffers are physically contiguous; ``None``: unknown, which is no promise.
+    :param contiguous: whether its buffers are physically contiguous; ``None``: only an import tells.
     :param cpu_access: whether its buffers can be mapped for the CPU.
     :param caching: how the CPU sees them; ``None``: unknown.
     :param devices: names of the devices that can attach, or prefixes ending in ``/``; ``None``: any.
@@ -39,32 +40,116 @@ class HeapOffer:
 
     def objections(self, participant: BufferConstraints) -> list[str]:
         """Why *participant* can't use buffers of this heap; empty if it can."""
-        name, found = participant.participant, []
+        return [_text(objection, [self.name]) for objection in self._objections(participant)]
+
+    def _objections(self, participant: BufferConstraints) -> Iterator[_Objection]:
+        name = participant.participant
         if not participant.accepts_heap(self.name):
-            wanted = ', '.join(participant.heaps or ()) or 'none'
-            found.append(f"{name} can't use buffers of heap '{self.name}', only of {wanted}")
-        if participant.contiguous and self.contiguous is not True:
-            state = 'is not' if self.contiguous is False else 'does not say that it is'
-            found.append(f"{name} needs contiguous memory, which heap '{self.name}' {state}")
+            only = f', only of {", ".join(participant.heaps or ()) or "none"}'
+            yield f"{name} can't use buffers of ", only, only
+        if participant.contiguous and self.contiguous is False:
+            because = f' ({participant.memory_note})' if participant.memory_note else ''
+            yield f'{name} needs contiguous memory{because}, which ', ' is not', ' are not'
         if participant.uses_cpu and not self.cpu_access:
-            found.append(f"{name} needs CPU access, which buffers of heap '{self.name}' don't have")
+            yield f'{name} needs CPU access, which buffers of ', " don't have", " don't have"
         away = [device for device in participant.devices if not self.reaches(device)]
         if away:
-            found.append(f"{', '.join(away)} of {name} can't attach to buffers of heap '{self.name}'")
-        return found
+            yield f"{', '.join(away)} of {name} can't attach to buffers of ", '', ''
 
     def cost_for(self, participant: BufferConstraints) -> float:
-        """What its buffers cost *participant*, an unfulfilled caching wish included."""
+        """What an unfulfilled caching wish costs *participant*."""
         wish = participant.caching is not None and self.caching is not None and participant.caching is not self.caching
-        return participant.heap_cost(self.name) + (participant.caching_cost if wish else 0.0)
+        return participant.caching_cost if wish else 0.0
 
 
 def heap_offer(name: str) -> HeapOffer:
     """The offer of a heap by its name, with what the name alone tells."""
-    if name in _CONTIGUOUS:
+    if is_contiguous(name):
         return HeapOffer(name, contiguous=True, caching=Caching.CACHED)
     if name in ('dma_heap/system', 'udmabuf'):
         return HeapOffer(name, contiguous=False, caching=Caching.CACHED)
     if name == 'memfd':  # ordinary memory, no dma-buf
         return HeapOffer(name, contiguous=False, caching=Caching.CACHED, devices=())
     return HeapOffer(name)
+
+
+def offers_of(participants: Sequence[BufferConstraints]) -> list[HeapOffer]:
+    """The heaps to choose from: those that the producer names, in its order; where it names none, all that anybody names in full."""
+    producer = next((p for p in participants if p.formats is not None), None)
+    naming = participants if producer is None or producer.heaps is None else [producer]
+    return [heap_offer(name) for name in dict.fromkeys(n for p in naming for n in p.heaps or () if not n.endswith('/'))]
+
+
+@dataclass(frozen=True)
+class HeapChoice:
+    """The heap for everybody.
+
+    :param heap: ``None``: nobody cares, or none suits all.
+    :param reason: why it is that one; empty without a heap.
+    :param objection: what stands against every heap; empty unless none suits all.
+    """
+
+    heap: HeapOffer | None = None
+    reason: str = ''
+    objection: str = ''
+
+
+def choose_heap(participants: Sequence[BufferConstraints], heaps: Sequence[HeapOffer] = ()) -> HeapChoice:
+    """The cheapest heap that everybody can use; among equals the first.
+
+    :param heaps: those on offer, the best first; empty: :func:`offers_of`.
+    """
+    offers = list(heaps) or offers_of(participants)
+    good = [offer for offer in offers if not any(offer.objections(p) for p in participants)]
+    if good:
+        costs = {offer.name: offer.cost + sum(offer.cost_for(p) for p in participants) for offer in good}
+        best = min(good, key=lambda offer: costs[offer.name])
+        return HeapChoice(best, _reason(best, offers, good, participants))
+    if offers:
+        return HeapChoice(objection=f"{_against(offers, participants)}{_producer_note(participants)}; set parameter 'heap'")
+    who = [p.participant for p in participants if p.wants_certain_memory]
+    if who:
+        return HeapChoice(objection=f"{', '.join(who)}: wants certain memory, but no heap is offered; set parameter 'heap'")
+    return HeapChoice()
+
+
+def _reason(best: HeapOffer, offers: Sequence[HeapOffer], good: Sequence[HeapOffer], participants: Sequence[BufferConstraints]) -> str:
+    earlier = offers[: offers.index(best)]
+    unsuitable = [offer for offer in earlier if offer not in good]
+    dearer = [offer.name for offer in earlier if offer in good]
+    found = [_against(unsuitable, participants)] if unsuitable else []
+    if dearer:
+        found.append(f'{", ".join(dearer)} would cost more')
+    if not earlier:
+        names = ', '.join(offer.name for offer in offers)
+        first = f'it comes first of {names} and suits everybody'
+        found.append(first if len(offers) > 1 else f'no other is on offer{_producer_note(participants)}')
+    for p in participants:
+        if p.contiguous and best.contiguous is None:
+            found.append(f'only the import tells {p.participant} whether it is contiguous')
+        elif p.devices and p.memory_note and not p.contiguous:
+            found.append(f'{p.participant}: {p.memory_note}')
+    return f'heap {best.name} because {"; ".join(found)}'
+
+
+def _producer_note(participants: Sequence[BufferConstraints]) -> str:
+    """Why there are no other heaps, as far as the producer says so."""
+    producer = next((p for p in participants if p.formats is not None), None)
+    return f' ({producer.participant}: {producer.memory_note})' if producer is not None and producer.memory_note else ''
+
+
+def _against(offers: Sequence[HeapOffer], participants: Sequence[BufferConstraints]) -> str:
+    """What stands against these heaps: of each participant its first objection to each, and the same one once for all heaps."""
+    heaps_of: dict[_Objection, list[str]] = {}
+    for participant in participants:
+        for offer in offers:
+            objection = next(offer._objections(participant), None)
+            if objection is not None:
+                heaps_of.setdefault(objection, []).append(offer.name)
+    return '; '.join(_text(objection, names) for objection, names in heaps_of.items())
+
+
+def _text(objection: _Objection, names: Sequence[str]) -> str:
+    before, of_one, of_several = objection
+    quoted = ', '.join(f"'{name}'" for name in names)
+    return f'{before}heap {quoted}{of_one}' if len(names) == 1 else f'{before}heaps {quoted}{of_several}'

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zc_perception.errors import NegotiationError
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
@@ -33,32 +33,12 @@ Buffers = tuple[DmaBuf, ...]
 
 @dataclass(frozen=True)
 class ImageLimits:
-    """What every image in the buffers must keep: everybody's constraints together.
+    """What the images must keep: everybody's constraints together."""
 
-    :param largest: images up to this size are promised room, whatever size comes first.
-    """
-
-    min_size: Size = (1, 1)
-    max_size: Size | None = None
-    largest: Size | None = None
     stride_align: int = 1
     offset_align: int = 1
     height_align: int = 1
     max_stride: int | None = None
-
-    def joined_by(self, constraints: BufferConstraints) -> ImageLimits:
-        """With one more participant. What has been promised room stays promised within the joiner's max_size."""
-        low, high, most = constraints.min_size, constraints.max_size, constraints.max_stride
-        required = constraints.required_max_size
-        return ImageLimits(
-            min_size=self.min_size if low is None else (max(self.min_size[0], low[0]), max(self.min_size[1], low[1])),
-            max_size=high if self.max_size is None else self.max_size if high is None else _smaller(self.max_size, high),
-            largest=required if self.largest is None else self.largest if required is None else _larger(self.largest, required),
-            stride_align=math.lcm(self.stride_align, constraints.stride_align),
-            offset_align=math.lcm(self.offset_align, constraints.offset_align),
-            height_align=math.lcm(self.height_align, constraints.height_align),
-            max_stride=most if self.max_stride is None else self.max_stride if most is None else min(self.max_stride, most),
-        )
 
     def layout(self, fourcc: int, size: Size, placement: Placement | None) -> ImageLayout:
         """The LINEAR layout of a *size* image that keeps them.
@@ -76,14 +56,6 @@ class ImageLimits:
         )
 
 
-def _smaller(a: Size, b: Size) -> Size:
-    return min(a[0], b[0]), min(a[1], b[1])
-
-
-def _larger(a: Size, b: Size) -> Size:
-    return max(a[0], b[0]), max(a[1], b[1])
-
-
 @dataclass(frozen=True)
 class BufferSettings:
     """A complete description of the buffers, but for where they are. Many buffers share one.
@@ -91,9 +63,8 @@ class BufferSettings:
     :param layout: the image format: size, fourcc, modifier, planes.
     :param slots: how many buffers (each may consist of several memory buffers).
     :param heap: where they come from; ``None``: nobody cared.
-    :param limits: what images of other sizes in the same buffers must keep.
+    :param limits: what everybody's strides, offsets and sizes keep.
     :param cpu_access: what CPUs do with the pixels, everybody's together; ``NO_CPU``: nobody maps them.
-    :param buffer_sizes: bytes of each memory buffer of a slot; empty: what the layout needs.
     """
 
     layout: ImageLayout
@@ -101,7 +72,6 @@ class BufferSettings:
     heap: HeapOffer | None = None
     limits: ImageLimits = ImageLimits()
     cpu_access: CpuAccess = NO_CPU
-    buffer_sizes: tuple[int, ...] = ()
 
     @property
     def format(self) -> Format:
@@ -127,42 +97,9 @@ class BufferSettings:
         heap = '' if self.heap is None else f" from heap '{self.heap.name}'"
         return f'{self.layout.describe()}, {self.slots} slots{heap}'
 
-    def with_size(self, width: int, height: int) -> ImageLayout:
-        """The layout of another image size in the same buffers, without a new allocation.
-
-        :raises NegotiationError: above what was promised room, outside what everybody accepts, or not LINEAR.
-        :raises LayoutError: the format can't have that size.
-        """
-        size, own, limits = (width, height), (self.layout.width, self.layout.height), self.limits
-        if size == own:
-            return self.layout
-        if self.layout.modifier != LINEAR:
-            raise NegotiationError(
-                f'{size_text(size)} in buffers of {format_text(self.format)}: only their allocator knows such a layout; renegotiate'
-            )
-        # Nobody's max_size is below it: that is checked wherever somebody comes in.
-        upper = own if limits.largest is None else limits.largest
-        if not (fits_within(limits.min_size, size) and fits_within(size, upper)):
-            raise NegotiationError(
-                f'{size_text(size)} does not fit these buffers, which take {size_text(limits.min_size)} to {size_text(upper)}; '
-                'renegotiate with a larger required_max_size'
-            )
-        layout = limits.layout(self.layout.fourcc, size, self.placement)
-        problem = _stride_problem(layout, limits.max_stride)
-        problem = problem or next(
-            (f'needs {layout.buffer_size(i)} bytes of buffer {i}, which has {have}' for i, have in enumerate(self.sizes())
-             if layout.buffer_size(i) > have), None)  # fmt: skip
-        if problem:
-            raise NegotiationError(f'{size_text(size)} {problem}; renegotiate')
-        return layout
-
     def sizes(self) -> tuple[int, ...]:
-        """Bytes of each memory buffer of a slot."""
-        return self.buffer_sizes or tuple(self.layout.buffer_size(i) for i in range(self.layout.num_buffers))
-
-    def joined_by(self, constraints: BufferConstraints) -> BufferSettings:
-        """The same buffers with one more participant: other image sizes must suit it as well."""
-        return replace(self, limits=self.limits.joined_by(constraints), cpu_access=self.cpu_access | constraints.cpu_access)
+        """Bytes that each memory buffer of a slot needs."""
+        return tuple(self.layout.buffer_size(index) for index in range(self.layout.num_buffers))
 
 
 @dataclass(frozen=True)
@@ -171,14 +108,12 @@ class AllocationRequest:
 
     :param fourcc: the pixel format.
     :param modifiers: the acceptable ones, the best first; INVALID among them: an implicit layout is acceptable, alone: is demanded.
-    :param upgrades: explicit modifiers one of which an implicit allocation must turn out to have when the allocator is asked
-        afterwards; empty: implicit is fine for all.
     :param size: the image's own size.
-    :param limits: alignments, and the largest size that must find room.
+    :param limits: what strides, offsets and sizes have to keep.
     :param slots: buffers wanted.
     :param needed: fewest that participants can do with; the others only spare drops.
     :param placement: ``None``: the allocator's choice.
-    :param cost: everybody's stated costs of the first modifier and the heap, added up.
+    :param reasons: why these settings were chosen, where there was a choice.
     """
 
     fourcc: int
@@ -190,8 +125,7 @@ class AllocationRequest:
     heap: HeapOffer | None = None
     placement: Placement | None = None
     cpu_access: CpuAccess = NO_CPU
-    upgrades: tuple[int, ...] = ()
-    cost: float = 0.0
+    reasons: tuple[str, ...] = ()
 
     @property
     def width(self) -> int:
@@ -213,17 +147,12 @@ class AllocationRequest:
             raise NegotiationError(f'{names}: only the camera itself can allocate a non-linear layout')
         return self.limits.layout(self.fourcc, self.size, self.placement)
 
-    def buffer_sizes(self) -> tuple[int, ...]:
-        """Bytes that each memory buffer of a slot needs for LINEAR images up to the largest promised size."""
-        largest = self.limits.layout(self.fourcc, _larger(self.size, self.limits.largest or self.size), self.placement)
-        return tuple(largest.buffer_size(index) for index in range(largest.num_buffers))
-
     def settings(self) -> BufferSettings:
         """The settings of a LINEAR allocation exactly as wanted.
 
         :raises NegotiationError: LINEAR isn't acceptable.
         """
-        return BufferSettings(self.layout(), self.slots, self.heap, self.limits, self.cpu_access, self.buffer_sizes())
+        return BufferSettings(self.layout(), self.slots, self.heap, self.limits, self.cpu_access)
 
     def describe(self) -> str:
         """One line for messages."""
@@ -237,12 +166,10 @@ class Allocation:
 
     :param layout: as queried after the allocation; its modifier is INVALID where the allocator doesn't tell.
     :param buffers: each slot's memory buffers.
-    :param release: called once, when the last reference to the buffers is gone.
     """
 
     layout: ImageLayout
     buffers: tuple[Buffers, ...]
-    release: Callable[[], None] = lambda: None
 
 
 Allocator = Callable[[AllocationRequest], Allocation]
@@ -301,18 +228,15 @@ def _size_problems(constraints: BufferConstraints, settings: BufferSettings, siz
         found.append(f'image size {size_text(size)} is below its min_size {size_text(constraints.min_size)}')
     if constraints.max_size is not None and not fits_within(size, constraints.max_size):
         found.append(f'image size {size_text(size)} is above its max_size {size_text(constraints.max_size)}')
-    room, limit = settings.limits.largest or size, settings.limits.max_size
-    if constraints.max_size is not None and size != room and not fits_within(room, constraints.max_size):
-        found.append(f'images up to {size_text(room)} are promised, above its max_size {size_text(constraints.max_size)}')
-    for text, bound in (('have room for', room), ('are used up to', limit)):
-        if constraints.required_max_size is not None and bound and not fits_within(constraints.required_max_size, _larger(bound, size)):
-            found.append(f'buffers {text} {size_text(bound)}, its required_max_size is {size_text(constraints.required_max_size)}')
     return found
 
 
-def joint_limits(participants: Sequence[BufferConstraints], size: Size) -> ImageLimits:
-    """Everybody's limits, with room for *size* at least."""
-    limits = ImageLimits(largest=size)
-    for participant in participants:
-        limits = limits.joined_by(participant)
-    return limits
+def joint_limits(participants: Sequence[BufferConstraints]) -> ImageLimits:
+    """Everybody's limits together."""
+    strides = [p.max_stride for p in participants if p.max_stride is not None]
+    return ImageLimits(
+        stride_align=math.lcm(*(p.stride_align for p in participants)),
+        offset_align=math.lcm(*(p.offset_align for p in participants)),
+        height_align=math.lcm(*(p.height_align for p in participants)),
+        max_stride=min(strides, default=None),
+    )

@@ -1,4 +1,4 @@
-"""Participants written as text: those in a parameter file, which stand in for ones that come later.
+"""Constraints written as text: participants of a parameter file, which stand in for ones that come later, and what a HELLO adds.
 
 ``NAME: NV12 NV12:0x0300000000000010; stride_align=256; heap=dma_heap/; slots=2; contiguous``
 """
@@ -11,12 +11,13 @@ from typing import Any
 
 from zc_perception.errors import ConfigError, FormatError, NegotiationError, nearest
 from zc_perception.memory.dmabuf import CpuAccess
-from zc_perception.negotiation.constraints import BufferConstraints, Caching, Format, Placement, Size
+from zc_perception.negotiation.constraints import BufferConstraints, Caching, Format, Placement, Size, size_text
 from zc_perception.pixel.drm_format import parse_drm_format
 from zc_perception.pixel.fourcc import pixel_format
 
-SYNTAX = 'NAME: FORMAT FORMAT:MODIFIER …; OPTION=VALUE; …'
+SYNTAX = 'NAME: FORMAT FORMAT:MODIFIER …; OPTION=VALUE; heap=HEAP | HEAP …; …'
 _NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9_./-]*')
+_NEXT_HEAP = re.compile(r',(?=\s*(?:dma_heap/|udmabuf|memfd|v4l2/|gstreamer/|libcamera|nvbufsurface|,|$))')
 _SIZE = re.compile(r'([0-9]{1,5})x([0-9]{1,5})')
 
 
@@ -40,6 +41,14 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
+def _heaps(text: str) -> tuple[str, ...]:
+    # Names such as dma_heap/linux,cma have a comma of their own. Without a | a comma ends a name only where another heap's name begins.
+    names = tuple(name.strip() for name in (text.split('|') if '|' in text else re.split(_NEXT_HEAP, text)))
+    if not all(names) or ('|' not in text and any(',' in name and not name.startswith('dma_heap/') for name in names)):
+        raise ValueError('must be names with | between them, such as dma_heap/linux,cma | dma_heap/system')
+    return names
+
+
 def _one_of(choices: dict[str, Any]) -> Callable[[str], Any]:
     def choose(text: str) -> Any:
         if text not in choices:
@@ -56,8 +65,7 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     'max_stride': ('max_stride', _number),
     'min_size': ('min_size', _size),
     'max_size': ('max_size', _size),
-    'required_max_size': ('required_max_size', _size),
-    'heap': ('heaps', _names),
+    'heap': ('heaps', _heaps),
     'device': ('devices', _names),
     'slots': ('slots', _number),
     'min_slots': ('min_slots', _number),
@@ -65,6 +73,7 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     'cpu': ('cpu_access', _one_of({'read': CpuAccess.READ, 'write': CpuAccess.WRITE, 'read_write': CpuAccess.READ | CpuAccess.WRITE})),
     'caching': ('caching', _one_of({caching.value: caching for caching in Caching})),
 }
+_NUMBERS = {'stride_align': 1, 'offset_align': 1, 'height_align': 1, 'max_stride': None, 'slots': 0, 'min_slots': 0, 'max_slots': None}
 _FLAGS: dict[str, tuple[str, Any]] = {
     'contiguous': ('contiguous', True),
     'one_buffer': ('placement', Placement.ONE_BUFFER),
@@ -100,13 +109,36 @@ def _option(part: str) -> tuple[str, Any]:
         raise ValueError(f"option '{key}' is '{value}'; it {error}") from None
 
 
+def _options(parts: Sequence[str]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for part in parts:
+        if not part.strip():
+            raise ValueError('there is an empty option; remove a semicolon')
+        field, value = _option(part.strip())
+        if field in fields:
+            raise ValueError(f"'{part.strip()}' says {field} a second time")
+        fields[field] = value
+    return fields
+
+
+def parse_options(text: str) -> BufferConstraints:
+    """Constraints of a consumer of any format, as :func:`options_text` writes them.
+
+    :raises ConfigError: an option that nobody understands, or constraints that nobody could satisfy.
+    """
+    try:
+        return BufferConstraints('consumer', **(_options(text.split(';')) if text else {}))
+    except (ValueError, NegotiationError) as error:
+        raise ConfigError(f"options '{text}': {error}") from None
+
+
 def parse_stand_in(text: str) -> BufferConstraints:
     """The constraints that one entry of the parameter ``participants`` says.
 
     Formats are ``drm-format`` strings, or ``any``; a linear one has no modifier, ``NV12:INVALID`` is an implicit layout. Options are those
-    of :class:`BufferConstraints`: stride_align, offset_align, height_align, max_stride, min_size, max_size, required_max_size, slots,
-    min_slots, max_slots (numbers, sizes as 1920x1080), heap and device (names with commas between them), cpu (read, write,
-    read_write), caching (cached, uncached); contiguous, one_buffer and buffer_per_plane stand alone.
+    of :class:`BufferConstraints`: stride_align, offset_align, height_align, max_stride, min_size, max_size, slots,
+    min_slots, max_slots (numbers, sizes as 1920x1080), heap (names with | between them), device (names with commas between
+    them), cpu (read, write, read_write), caching (cached, uncached); contiguous, one_buffer and buffer_per_plane stand alone.
 
     :raises ConfigError: anything else, with the nearest word that is known.
     """
@@ -120,17 +152,9 @@ def parse_stand_in(text: str) -> BufferConstraints:
         raise refused(f'it must begin with a name of letters, digits, _ . / - and a colon: {SYNTAX}')
     if not words:
         raise refused(f"{name} has no format; write drm-formats such as NV12, or 'any'")
-    fields: dict[str, Any] = {}
     try:
         formats = None if words == 'any' else tuple(_format(word) for word in words.split())
-        for part in parts:
-            if not part.strip():
-                raise ValueError('there is an empty option; remove a semicolon')
-            field, value = _option(part.strip())
-            if field in fields:
-                raise ValueError(f"'{part.strip()}' says {field} a second time")
-            fields[field] = value
-        return BufferConstraints(name, formats=formats, **fields)
+        return BufferConstraints(name, formats=formats, **_options(parts))
     except (ValueError, FormatError, NegotiationError) as error:
         raise refused(error) from None
 
@@ -147,3 +171,18 @@ def parse_stand_ins(entries: Sequence[str]) -> list[BufferConstraints]:
             raise ConfigError(f"parameter 'participants': '{constraints.participant}' stands there twice; give each its own name")
         found[constraints.participant] = constraints
     return list(found.values())
+
+
+def options_text(constraints: BufferConstraints) -> str:
+    """Everything but name and formats of *constraints*, as :func:`parse_stand_in` reads it after them; empty: nothing is asked for."""
+    found = [f'{name}={getattr(constraints, name)}' for name in _NUMBERS if getattr(constraints, name) not in (None, _NUMBERS[name])]
+    found += [f'{name}={size_text(size)}' for name in ('min_size', 'max_size') if (size := getattr(constraints, name)) is not None]
+    for key, names, between in (('heap', constraints.heaps, '|'), ('device', constraints.devices, ',')):
+        found += [f'{key}={between.join(names)}'] if names else []
+    if constraints.cpu_access:
+        read, write = CpuAccess.READ in constraints.cpu_access, CpuAccess.WRITE in constraints.cpu_access
+        found.append(f'cpu={"read_write" if read and write else "read" if read else "write"}')
+    if constraints.caching is not None:
+        found.append(f'caching={constraints.caching.value}')
+    found += [flag for flag, (name, value) in _FLAGS.items() if getattr(constraints, name) == value]
+    return '; '.join(found)

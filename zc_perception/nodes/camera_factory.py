@@ -6,7 +6,7 @@ Each kind is imported when it is wanted: together they are a tenth of what a sta
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from zc_perception.camera.camera import Camera
@@ -15,7 +15,7 @@ from zc_perception.camera.pattern import PATTERNS
 from zc_perception.camera.replay.source import STAMPS
 from zc_perception.camera.synthetic import DEFAULT_FRAMERATE, DEFAULT_SIZE, SyntheticCamera
 from zc_perception.errors import ConfigError
-from zc_perception.memory.heaps import Heap, open_heap
+from zc_perception.memory.heaps import OfferedHeaps, working_heaps
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.nodes.parameters import ParameterSpec
@@ -102,7 +102,6 @@ class CameraFactory:
     :param clock: makes the stamps of all that it opens, which then increase over a loss; ``None``: each camera has its own.
     :param stopping: whether nobody waits for a camera that is being opened.
     :param consumers: what is known of the frames' consumers now; a pipeline is asked for a format that they accept.
-    :param heap_reasons: why the heap is the one that it is, of the last opening.
     """
 
     parameters: Mapping[str, Any]
@@ -111,7 +110,6 @@ class CameraFactory:
     clock: StampClock | None = None
     stopping: Callable[[], bool] = lambda: False
     consumers: Callable[[], Sequence[BufferConstraints]] = tuple
-    heap_reasons: list[str] = field(default_factory=list)
 
     @property
     def slow(self) -> bool:
@@ -152,27 +150,26 @@ class CameraFactory:
             return self._v4l2(identity)
         if kind in ('gstreamer', 'argus', 'libcamera'):
             return {'gstreamer': self._gstreamer, 'argus': self._argus, 'libcamera': self._libcamera}[kind]()
-        heap = self._open_heap()
+        heaps = self._heaps()
         try:
-            return self._replay(heap) if kind == 'replay' else self._synthetic(heap)
+            return self._replay(heaps) if kind == 'replay' else self._synthetic(heaps)
         except ValueError as error:
-            heap.close()
+            heaps.close()
             raise ConfigError(str(error)) from error
         except BaseException:
-            heap.close()
+            heaps.close()
             raise
 
-    def _open_heap(self) -> Heap:
-        heap, self.heap_reasons = open_heap(self.parameters['heap'])
-        return heap
+    def _heaps(self) -> OfferedHeaps:
+        return working_heaps(self.parameters['heap'])
 
     def _silent_s(self) -> float:
         """Of pipelines: long enough for so many frames of the rate that is asked for."""
         silent, framerate = float(self.parameters['silent']), float(self.parameters['framerate'])
         return silent or max(_SILENT_S, _SILENT_FRAMES / framerate if framerate else 0.0)
 
-    def _drawn(self, heap: Heap) -> dict[str, Any]:
-        return {'frame_id': self.parameters['frame_id'], 'heap': heap, 'now_ns': self.now_ns, 'clock': self.clock, 'ledger': self.ledger}
+    def _drawn(self, heaps: OfferedHeaps) -> dict[str, Any]:
+        return {'frame_id': self.parameters['frame_id'], 'heap': heaps, 'now_ns': self.now_ns, 'clock': self.clock, 'ledger': self.ledger}
 
     def _v4l2(self, identity: str) -> Camera:
         from zc_perception.camera.v4l2.camera import V4l2Camera
@@ -206,7 +203,7 @@ class CameraFactory:
             now_ns=self.now_ns,
             clock=self.clock,
             ledger=self.ledger,
-            open_heap=self._open_heap,
+            open_heap=self._heaps,
             width=parameters['width'],
             height=parameters['height'],
             buffers=parameters['pipeline_buffers'],
@@ -254,7 +251,7 @@ class CameraFactory:
             watchdog_s=self._silent_s(),
         )
 
-    def _replay(self, heap: Heap) -> Camera:
+    def _replay(self, heaps: OfferedHeaps) -> Camera:
         from zc_perception.camera.replay.camera import ReplayCamera
 
         parameters = self.parameters
@@ -269,10 +266,10 @@ class CameraFactory:
             rate=parameters['replay_rate'],
             start_s=parameters['replay_start'],
             stamps=parameters['stamps'],
-            **self._drawn(heap),
+            **self._drawn(heaps),
         )
 
-    def _synthetic(self, heap: Heap) -> Camera:
+    def _synthetic(self, heaps: OfferedHeaps) -> Camera:
         parameters = self.parameters
         return SyntheticCamera(
             parameters['width'] or DEFAULT_SIZE[0],
@@ -281,5 +278,5 @@ class CameraFactory:
             seed=parameters['seed'],
             palette=parameters['palette'],
             pattern=parameters['pattern'],
-            **self._drawn(heap),
+            **self._drawn(heaps),
         )

@@ -3,36 +3,45 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from sensor_msgs.msg import CompressedImage
+from sensor_msgs.msg import CompressedImage, Image
 
 from zc_perception.camera.camera import Camera
 from zc_perception.camera.clock import StampClock
 from zc_perception.camera.supervisor import CameraCondition, CameraState, CameraSupervisor
 from zc_perception.errors import AllocationError, CameraLostError, ConfigError, NegotiationError
 from zc_perception.frame import Frame
+from zc_perception.link.bus import BUS
 from zc_perception.link.endpoints import AdaptedPublisher, ExtraMessage
-from zc_perception.link.endpoints.qos import uses_direct_links
+from zc_perception.link.endpoints.qos import bus_key
 from zc_perception.link.image_conversion import OUTPUT_ENCODINGS, FrameToJpeg, frame_adapter
+from zc_perception.link.meeting_point import MEETING
 from zc_perception.link.shared_memory.codes import MAX_FRAME_ID
 from zc_perception.mapping import why_unmapped
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.session import BufferSession, Consumer, Outcome
+from zc_perception.negotiation.settings import Allocation, AllocationRequest
 from zc_perception.negotiation.stand_in import SYNTAX, parse_stand_ins
-from zc_perception.negotiation.token import Consumer
-from zc_perception.nodes.camera_buffers import CameraBuffers, negotiation_status
 from zc_perception.nodes.camera_controls import PREFIX, CameraControls
 from zc_perception.nodes.camera_factory import CAMERA_SPECS, CameraFactory, check_camera, check_recording
 from zc_perception.nodes.camera_info import CAMERA_INFO_SPECS, CameraInfoPublisher, calibration_store
-from zc_perception.nodes.capture_status import CaptureCounters, camera_status, clock_status, copies_status, latency_status, pool_status
+from zc_perception.nodes.capture_status import (
+    CaptureCounters,
+    camera_status,
+    clock_status,
+    copies_status,
+    latency_status,
+    negotiation_status,
+    pool_status,
+)
 from zc_perception.nodes.frame_links import PUBLISHER_SPECS, FrameServer, group_ids
 from zc_perception.nodes.frame_log_facts import capture_facts
 from zc_perception.nodes.liveness import camera_given_up, camera_progress
-from zc_perception.nodes.meeting_point import MEETING, place_of, process_ledger
 from zc_perception.nodes.parameters import ParameterSpec
-from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, UNCONFIGURED, PerceptionNode
+from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode, process_ledger
 from zc_perception.nodes.qos_overrides import Endpoint, check_image_room, compressed_qos, image_qos
 from zc_perception.nodes.realtime import REALTIME_SPECS, Realtime, parse_cpus
 from zc_perception.nodes.snapshot import SNAPSHOT_SPECS, SnapshotService, snapshot_folder
@@ -100,15 +109,14 @@ class CaptureNode(PerceptionNode):
         self.ledger = ledger or process_ledger(self.context)
         self.latencies = StageLatencies()
         self._node_clock = self.get_clock()
-        self.buffers: CameraBuffers | None = None
-        self._participants: Sequence[BufferConstraints | Consumer] = ()
+        self.session: BufferSession | None = None
         self._disagreement = ''
         self._counters = CaptureCounters()
         self._said: set[str] = set()
         self._stamps = StampClock(self.now_ns, is_simulated=lambda: self._node_clock.ros_time_is_active)
         self._camera_factory = camera_factory
         self._stereo = stereo
-        self._place = place_of(self, 'image_raw')
+        self._key = bus_key(self, self.resolve_topic_name('image_raw'), Image)
         self._realtime = Realtime(self, self.parameters)
         self._realtime.of(lambda: [self.supervisor.thread])
         self._publisher: AdaptedPublisher[Frame] | None = None
@@ -127,7 +135,13 @@ class CaptureNode(PerceptionNode):
             raise
 
     def _new_factory(self) -> CameraFactory:
-        return CameraFactory(self.parameters, self.now_ns, self.ledger, self._stamps, lambda: self.supervisor.stopping)
+        return CameraFactory(
+            self.parameters, self.now_ns, self.ledger, self._stamps, lambda: self.supervisor.stopping, self._known_consumers
+        )
+
+    def _known_consumers(self) -> list[BufferConstraints]:
+        """Stand-ins, and who is in this process."""
+        return [*self._stand_ins, *(consumer.constraints for consumer in MEETING.consumers(self._key))]
 
     def _new_supervisor(self, identity: str = '') -> CameraSupervisor:
         return CameraSupervisor(
@@ -156,13 +170,13 @@ class CaptureNode(PerceptionNode):
         adapter = frame_adapter(self.parameters['image_encoding'], self.ledger, holder=self.get_name())
         compressed_qos(self)  # declared now, though the topic may come later
         self._publisher = AdaptedPublisher(self, adapter, 'image_raw', image_qos(self, self.parameters['slots']), extras=self._extras())
+        self._publisher.judge_by(self._objection)
         self._server = FrameServer(self, self.parameters, self._publisher)
         self._camera_info.reload(self.parameters)
 
     def _agree(self) -> None:
         """On buffers, with everybody who is there; or later, when the camera is."""
-        if uses_direct_links(self):
-            MEETING.add_camera(self._place, self)
+        MEETING.add_camera(self._key, self)
         self.supervisor.prepare_now()
         self._realtime.configure()
 
@@ -180,13 +194,12 @@ class CaptureNode(PerceptionNode):
             self._end_buffers()
 
     def _cleanup(self) -> None:
-        MEETING.remove_camera(self._place, self)
+        MEETING.remove_camera(self._key, self)
         self._describe()
         self.supervisor.stop()
         self._end_buffers()
         if self._publisher is not None:
             self._publisher.destroy()
-        self._participants = ()
         if not self._stopped:  # one that has ended may still be asked for its counters
             self._publisher = self._server = None
         if self._stereo is not None:
@@ -195,9 +208,7 @@ class CaptureNode(PerceptionNode):
 
     def _end_buffers(self) -> None:
         with MEETING.lock:
-            buffers, self.buffers = self.buffers, None
-        if buffers is not None:
-            buffers.close()
+            self.session = None
 
     @property
     def publisher(self) -> AdaptedPublisher[Frame]:
@@ -207,25 +218,24 @@ class CaptureNode(PerceptionNode):
         return self._publisher
 
     def join(self, consumer: Consumer) -> None:
-        """See :class:`~zc_perception.nodes.meeting_point.CameraEnd`."""
-        if self.buffers is not None and self.buffers.settled:
-            self.buffers.join(consumer)
-            self._promise()
+        """See :class:`~zc_perception.link.meeting_point.CameraEnd`."""
+        if self.session is not None:
+            outcome = self.session.join(consumer)
+            if not outcome.has_buffers:
+                self._say_refused(consumer.constraints.participant, outcome)
             self._describe()
 
     def leave(self, consumer: Consumer) -> None:
-        """See :class:`~zc_perception.nodes.meeting_point.CameraEnd`."""
-        if self.buffers is not None:
-            self.buffers.leave(consumer)
-            self._promise()
+        """See :class:`~zc_perception.link.meeting_point.CameraEnd`."""
+        if self.session is not None:
+            self.session.leave(consumer)
 
-    def _consumers_here(self) -> Sequence[Consumer]:
-        return MEETING.consumers(self._place) if uses_direct_links(self) else ()
+    def _objection(self, consumer: Consumer) -> str:
+        session = self.session
+        return '' if session is None else session.objection(consumer)
 
-    def _promise(self) -> None:
-        camera = self.supervisor.camera
-        if camera is not None and camera.pool is not None and self.buffers is not None and self._server is not None:
-            self._server.promise(camera.pool, self.buffers.local_slots)
+    def _say_refused(self, name: str, outcome: Outcome) -> None:
+        self.get_logger().warning(f'{name} {outcome}; it gets frames as messages, which are copies, or none where it allows no copies')
 
     @classmethod
     def check_together(cls, values: Mapping[str, Any], node: str) -> None:
@@ -277,38 +287,33 @@ class CaptureNode(PerceptionNode):
         self._counters.begin(camera)
         return camera
 
-    def configure(self, participants: Sequence[BufferConstraints | Consumer] = ()) -> None:
-        """Agree on the buffers, allocate them, and import them on trial; now, or when the camera is there.
-
-        :param participants: the consumers that are bound already; those of parameter ``participants`` come on top. Their trial imports
-            may be called from the camera's thread.
-        :raises NegotiationError: nothing fits all of them, or a required one can't import the buffers.
-        :raises AllocationError: no memory.
-        """
-        if self.state != UNCONFIGURED:
-            raise NegotiationError(f"node '{self.get_name()}': its buffers are negotiated already; consumers that come later join them")
-        known = MEETING.consumers(self._place)
-        self._participants = [p for p in participants if all(p is not consumer for consumer in known)]
-        self.configure_now()
-
     def _prepare(self, camera: Camera) -> None:
         self._camera_info.resize(camera.width, camera.height)
         self._controls.attach(camera)
         self._end_buffers()
         self._disagreement = ''
+        size, wanted = (camera.width, camera.height), self.parameters['slots']
+        session = BufferSession(camera.constraints(), size, wanted_slots=wanted, stand_ins=self._stand_ins)
+
+        def allocate(request: AllocationRequest) -> Allocation:
+            camera.allocate(request)
+            slots = camera.slots
+            return Allocation(slots[0].layout, tuple(slot.buffers for slot in slots))
+
         try:
             with MEETING.lock:
-                self.buffers = CameraBuffers(camera, wanted_slots=self.parameters['slots'], stand_ins=self._stand_ins)
-                settings = self.buffers.configure([*self._participants, *self._consumers_here()])
+                settings = session.allocate(MEETING.consumers(self._key), allocate)
+                self.session = session
         except (NegotiationError, AllocationError) as error:
             self._disagreement = str(error)
             raise
+        BUS.rematch(self._key)
         layout = settings.layout
-        buffers, server, publisher = self.buffers, self._server, self._publisher
-        if buffers is None or server is None or publisher is None:
+        server, publisher = self._server, self._publisher
+        if server is None or publisher is None:
             raise CameraLostError('the node is being cleaned up')
         if camera.pool is not None:
-            server.offer(camera.pool, buffers.local_slots)
+            server.offer(camera.pool, session)
         publisher.withhold(why_unmapped(layout))
         publisher.announce(
             width=layout.width,
@@ -317,9 +322,10 @@ class CaptureNode(PerceptionNode):
             heap=camera.heap_name,
         )
         self.get_logger().info(f'{camera.device}: {layout.describe()} at {camera.framerate:g} Hz')
-        tried = f' ({"; ".join(self._factory.heap_reasons)})' if self._factory.heap_reasons else ''
-        self.get_logger().info(f"{settings.slots} slots from heap '{camera.heap_name}'{tried}")
-        self.get_logger().info(f'negotiated {buffers.describe()}')
+        self.get_logger().info(f'buffers: {session.describe()}')
+        for name, outcome in session.outcomes().items():
+            if not outcome.has_buffers:
+                self._say_refused(name, outcome)
         self._say_notices(camera)
         self._describe()
 
@@ -375,10 +381,10 @@ class CaptureNode(PerceptionNode):
 
     def collect_diagnostics(self) -> list[Status]:
         """State, camera, pool, clock, link, copies, latencies, calibration, negotiation, controls and, of a side, the pairs."""
-        camera, server, buffers = self.supervisor.camera, self._server, self.buffers
-        if camera is not None and buffers is not None and buffers.settled:
+        camera, server, session = self.supervisor.camera, self._server, self.session
+        if camera is not None and session is not None:
             self._say_notices(camera)
-        agreed = negotiation_status(buffers, self._disagreement, self.state, waits=server is not None)
+        agreed = negotiation_status(session, self._disagreement, self.state, waits=server is not None)
         found = [self.lifecycle_status(), copies_status(self.ledger), latency_status(self.latencies), agreed]
         if server is None:
             return found

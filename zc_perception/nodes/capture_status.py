@@ -10,6 +10,7 @@ from zc_perception.camera.camera import Camera, CameraStatistics
 from zc_perception.camera.supervisor import CameraCondition, CameraState
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool, PoolStatistics, SlotState
+from zc_perception.negotiation.session import BufferSession
 from zc_perception.observe.diagnostics import Figures, Level, Status
 from zc_perception.observe.metrics import StageLatencies
 from zc_perception.observe.recent import RATE_S, RecentCount, RecentRates
@@ -184,6 +185,30 @@ def _verdict(interval: CaptureInterval, copy_reason: str) -> tuple[Level, str, s
     if complaints:
         return Level.WARN, '; '.join(complaints), '; '.join(advice)
     return Level.OK, 'streaming', ''
+
+
+def negotiation_status(session: BufferSession | None, disagreement: str, state: str, *, waits: bool) -> Status:
+    """What was agreed on, why, and what became of each participant.
+
+    :param disagreement: why nothing was; empty: nobody has tried.
+    :param state: the node's.
+    :param waits: whether a camera is to come, of which part ``camera`` tells.
+    """
+    if session is None or not session.settled:
+        if disagreement:
+            again = 'restart the node' if state == 'finalized' else 'configure the node again or restart it'
+            return Status('negotiation', Level.ERROR, disagreement, advice=f'change what the message names, then {again}')
+        if waits:
+            return Status('negotiation', Level.WARN, 'waits for the camera', advice='part camera says what it waits for')
+        return Status('negotiation', Level.OK, f'nothing to agree on: the node is {state}')
+    outcomes, settings = session.outcomes(), session.settings.describe()
+    values: dict[str, object] = {'settings': settings, 'because': session.why}
+    values |= {f'participant {name}': str(outcome) for name, outcome in outcomes.items()}
+    lost = [f'{name} {outcome}' for name, outcome in outcomes.items() if not outcome.has_buffers]
+    if not lost:
+        return Status('negotiation', Level.OK, settings, values)
+    text = f'{"; ".join(lost)}: frames reach them as messages, which are copies, or not at all'
+    return Status('negotiation', Level.WARN, text, values, 'change what the message names, or start them before the camera')
 
 
 def pool_status(camera: Camera | None, counters: CaptureCounters) -> Status:

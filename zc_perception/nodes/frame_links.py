@@ -27,16 +27,22 @@ from zc_perception.link.endpoints import (
 from zc_perception.link.endpoints.qos import uses_direct_links
 from zc_perception.link.endpoints.rivals import Rivals
 from zc_perception.link.endpoints.shared_memory_links import OTHER_HOST
+from zc_perception.link.endpoints.windows import STALLED_S, describe_in_hand, full_s
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.rungs import NO_PUBLISHER
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.link.shared_memory.server_statistics import ServerStatistics
+from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.session import BufferSession, Consumer
 from zc_perception.nodes.parameters import NodeParameters, ParameterSpec, shown, whole_number
 from zc_perception.nodes.qos_overrides import subscription_qos
 from zc_perception.observe.diagnostics import Figures, Level, Status
 from zc_perception.observe.recent import RecentCount
+from zc_perception.pixel.modifier import LINEAR
+from zc_perception.pixel.readable import READABLE
 
 PUBLISHER_SPECS = (
     ParameterSpec('shared_memory', True, 'Share frames with other processes of this host as the same memory.'),
@@ -54,6 +60,7 @@ CONVERTIBLE = 'publish an encoding and a size that the log names'
 """What to do about messages that can't be converted."""
 _UNLESS_IT_PASSES = "if that doesn't pass, see the publisher's log and diagnostics, and compare both ends: ros2 topic info -v"
 _NARROW = "raise the publisher's 'slots'; or end other consumers, then deactivate and activate this node"
+_FULL = 'release frames sooner, and keep no arrays of their pixels; or let it hold more'
 # Those rungs that are no good, and what to do about them.
 _LINK_VERDICTS = {
     REFUSED: (Level.ERROR, "run that publisher in this process, or on this host with shared_memory, or set 'copy_free' to 'preferred'"),
@@ -70,12 +77,15 @@ _REFUSALS = {
 }
 _APART = 'start one of them in another namespace (--ros-args -r __ns:=/NAME) or with another ROS_DOMAIN_ID'
 _LINEAR_NEEDED = "name the reader in the camera's parameter participants ('viewer: NV12'): the camera must give LINEAR images then"
-# What consumers of this process hold counts as promised, under one name that nobody else has.
-_LOCAL = 'consumers in this process'
 _SAY_AGAIN_S = 60.0
 _SENTENCES = 64
 # The one above, -1 to the kernel, means that nothing changes.
 _HIGHEST_ID = 2**32 - 2
+
+
+def cpu_reader(name: str) -> BufferConstraints:
+    """What a node called *name* needs of buffers whose pixels its CPU reads."""
+    return BufferConstraints(name, formats=tuple((fourcc, LINEAR) for fourcc in READABLE), cpu_access=CpuAccess.READ)
 
 
 def subscribe_frames(
@@ -86,10 +96,12 @@ def subscribe_frames(
     *,
     callback: Callable[[Frame], None] | None = None,
     held: int = 1,
+    constraints: BufferConstraints | None = None,
 ) -> AdaptedSubscription[Frame]:
     """A subscription of ``image_raw`` as the node's parameters allow.
 
     :param held: frames that the node holds at the same time.
+    :param constraints: what the node needs of the buffers; ``None``: whoever calls says it later, by ``take_part``.
     :raises ConfigError: a user that doesn't exist.
     """
     options: dict[str, Any] = {}
@@ -103,6 +115,8 @@ def subscribe_frames(
         callback=callback,
         holder=node.get_name(),
         copy_free_required=parameters['copy_free'] == 'required',
+        held=held,
+        consumer=None if constraints is None else Consumer(constraints),
         **options,
     )
 
@@ -132,9 +146,14 @@ def subscription_status(subscription: AdaptedSubscription[Frame], errors: Recent
         level, advice = Level.OK, ''  # no memory reaches that far: nothing could be better
     if link.asked:
         values |= {'window': link.window, 'window_asked': link.asked}
+    if link.in_hand:
+        values['holds'] = describe_in_hand(link.in_hand)
     if failed:
         text = f'{failed} message(s) could not be converted lately; {link.rung}: {link.reason}'
         return Status('link', Level.WARN, text, values, CONVERTIBLE)
+    if level is Level.OK and link.full_s >= STALLED_S:
+        text = f'{link.rung}: no frame comes, because this node holds all {link.window} that it may: {describe_in_hand(link.in_hand)}'
+        return Status('link', Level.WARN, text, values, _FULL)
     if level is Level.OK and link.window < link.asked:
         text = f'{link.rung}: this node may hold {link.window} frame(s) at a time, {link.asked} were asked for'
         return Status('link', Level.WARN, text, values, _NARROW)
@@ -200,6 +219,7 @@ class FrameServer:
         self._rivals = Rivals(node, publisher)
         groups, logger = group_ids(parameters['shared_memory_group']), node.get_logger()
         self._warn = _Report(lambda text: logger.warning(text))
+        self._warned: dict[str, float] = {}
         if parameters['shared_memory'] and uses_direct_links(node):
             self._server = SharedMemoryServer(
                 node.get_fully_qualified_name(),
@@ -212,17 +232,12 @@ class FrameServer:
             )
             publisher.serve(self._server)
 
-    def offer(self, pool: BufferPool, local_slots: int) -> None:
-        """Frames come from *pool*, of which consumers of this process need *local_slots*."""
+    def offer(self, pool: BufferPool, session: BufferSession) -> None:
+        """Frames come from *pool*, on which *session* has agreed."""
+        # Consumers of this process first: those of others ask again.
+        self._publisher.use(pool)
         if self._server is not None:
-            self.promise(pool, local_slots)
-            self._server.set_pool(pool)
-
-    def promise(self, pool: BufferPool, local_slots: int) -> None:
-        """Consumers of this process have come or gone."""
-        if self._server is not None:
-            pool.set_quota(_LOCAL, None)
-            pool.set_quota(_LOCAL, max(0, min(local_slots, pool.unpromised)))
+            self._server.set_pool(pool, session.settings.heap)
 
     def peers(self) -> list[dict[str, Any]]:
         """Consumers in other processes, for the frame log."""
@@ -263,15 +278,34 @@ class FrameServer:
             lately = {reason: self._recent[reason].see(server.refused.get(reason, 0)) for reason in _REFUSALS}
             for reason, count in lately.items():
                 if count:
-                    return f'{count} time(s) a consumer was refused lately: {reason}', _REFUSALS[reason]
+                    return f'{count} time(s) a consumer was refused lately: {server.last_refusal.get(reason, reason)}', _REFUSALS[reason]
             if internal:
                 text = f'a consumer lost its connection to a fault of this package: {server.last_internal_error}'
                 return text, 'it connects again; please report this line'
             if broken:
                 return f'{broken} time(s) a peer broke a rule of the protocol lately', 'run the same version of this package at both ends'
+        stalled = [(peer.name, peer.window, peer.in_hand) for peer in self._publisher.in_process_peers() if peer.window]
+        stalled += [(peer.name, peer.window, peer.in_hand) for peer in (() if server is None else server.consumers)]
+        for name, window, in_hand in stalled:
+            if full_s(window, in_hand) >= STALLED_S:
+                text = f'{name} gets no more frames, because it holds all {window} that it may: {describe_in_hand(in_hand)}'
+                self._warn_stalled(name, text)
+                return text, f'{name} has to release frames, or drop the arrays of their pixels'
+        for peer in self._publisher.in_process_peers():
+            if peer.without_slots:
+                text = f"{peer.name} gets no frames but as messages, which are copies: {peer.without_slots}"
+                self._warn_stalled(peer.name, text)
+                return text, "raise 'slots', or let consumers hold fewer frames"
         if failed:
             return f'{failed} frame(s) could not be published as a message lately', 'the log says why; other consumers still get them'
         return None
+
+    def _warn_stalled(self, name: str, text: str) -> None:
+        """In the log, each consumer again after a minute."""
+        now = time.monotonic()
+        if now - self._warned.get(name, -_SAY_AGAIN_S) >= _SAY_AGAIN_S:
+            self._warned = {other: at for other, at in self._warned.items() if now - at < _SAY_AGAIN_S} | {name: now}
+            self._warn(text)
 
     def _values(self, link: PublisherStatistics, server: ServerStatistics | None) -> dict[str, object]:
         values: dict[str, object] = {
@@ -285,18 +319,27 @@ class FrameServer:
         if link.withheld:
             values |= {'readers_without_picture': link.turned_away, 'no_picture_because': link.withheld}
         for peer in self._publisher.in_process_peers():
-            values[f'consumer {peer.name}'] = f'{IN_PROCESS}, sent {peer.sent}, dropped {peer.dropped}, refused by its quota {peer.refused}'
+            values[f'consumer {peer.name}'] = (
+                f'{IN_PROCESS}, sent {peer.sent}, dropped {peer.dropped}, refused by its quota {peer.refused}'
+            ) + _holds(peer.in_hand, peer.window, peer.asked)
         if server is None:
             return values
         values['shared_memory_consumers'] = len(server.consumers)
         for consumer in server.consumers:
             values[f'consumer {consumer.name}'] = (
-                f'{SHARED_MEMORY}, pid {consumer.pid}, sent {consumer.sent}, dropped {consumer.dropped}, '
-                f'holds {consumer.held} of {consumer.window}'
-            ) + (f', asked for {consumer.asked}' if consumer.window < consumer.asked else '')
+                f'{SHARED_MEMORY}, pid {consumer.pid}, sent {consumer.sent}, dropped {consumer.dropped}'
+            ) + _holds(consumer.in_hand, consumer.window, consumer.asked)
         values |= {f'refused_{reason}': count for reason, count in server.refused.items()}
         values |= {f'protocol_error_{reason}': count for reason, count in server.protocol_errors.items()}
         values['leases_taken_back'] = server.taken_back
         if server.internal_errors:
             values['internal_errors'] = f'{server.internal_errors}, last: {server.last_internal_error}'
         return values
+
+
+def _holds(in_hand: Sequence[tuple[int, float]], window: int, asked: int) -> str:
+    """How many frames a consumer holds of how many, and which."""
+    if not window:
+        return ''
+    which = f' ({describe_in_hand(in_hand)})' if full_s(window, in_hand) >= STALLED_S else ''
+    return f', holds {len(in_hand)} of {window}{which}' + (f', asked for {asked}' if window < asked else '')

@@ -15,9 +15,8 @@ from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
-from zc_perception.link.endpoints.qos import uses_direct_links
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.negotiation.token import Consumer
+from zc_perception.negotiation.session import Consumer
 from zc_perception.nodes.frame_links import SUBSCRIPTION_SPECS, subscribe_frames, user_ids
 from zc_perception.nodes.frame_log_facts import inference_facts
 from zc_perception.nodes.inference_status import InferenceStatus
@@ -30,10 +29,9 @@ from zc_perception.nodes.inference_stream import (
     select_accelerator,
 )
 from zc_perception.nodes.liveness import PATIENCE_S
-from zc_perception.nodes.meeting_point import MEETING, place_of, process_ledger
 from zc_perception.nodes.messages import label_message
 from zc_perception.nodes.parameters import ParameterSpec
-from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode
+from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode, process_ledger
 from zc_perception.nodes.qos_overrides import Endpoint, publisher_qos
 from zc_perception.nodes.realtime import REALTIME_SPECS, Realtime, parse_cpus
 from zc_perception.nodes.startup import STARTUP
@@ -118,14 +116,11 @@ class InferenceNode(PerceptionNode):
         self.failed = 0
         self._factory = accelerator_factory
         self._stream: InferenceStream | None = None
-        self._consumer: Consumer | None = None
-        self._problems: list[str] = []
         self._pace = Pace(self.parameters['max_rate'])
         self._classes = ClassFilter((), ())
         self._realtime = Realtime(self, self.parameters)
         self._realtime.of(lambda: () if self._stream is None else self._stream.hot_threads())
         self._status = InferenceStatus(self)
-        self._place = place_of(self, 'image_raw')
         self._publisher = self.create_publisher(Detection2DArray, 'detections', publisher_qos(self, 'detections', QoSProfile(depth=10)))
         latched = publisher_qos(self, 'label_info', QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL))
         self._label_publisher = self.create_publisher(LabelInfo, 'label_info', latched)
@@ -168,13 +163,10 @@ class InferenceNode(PerceptionNode):
             selected.accelerator.close()
             raise
         self._publish_labels()
-        if uses_direct_links(self):
-            self._problems = MEETING.add_consumer(self._place, self.consumer())
+        subscription.take_part(self._consumer())
 
     def _agree(self) -> None:
         self._announce_accelerator()
-        for problem in self._problems:
-            self.get_logger().warning(f"{problem}; start this node before the camera, or name it in the camera's parameter participants")
         self.scheduler.start()
         self._realtime.configure()
 
@@ -194,9 +186,6 @@ class InferenceNode(PerceptionNode):
             time.sleep(_DRAIN_LOOK_S)
 
     def _cleanup(self) -> None:
-        if self._consumer is not None:
-            MEETING.remove_consumer(self._place, self._consumer)
-            self._consumer = None
         if self._stream is not None:
             self._describe()
             self._stream.close()
@@ -288,20 +277,14 @@ class InferenceNode(PerceptionNode):
         qos = QoSProfile(history=HistoryPolicy.KEEP_ALL) if self.parameters['keep_all'] else QoSProfile(depth=1)
         return subscribe_frames(self, self.parameters, self.ledger, qos, held=self.parameters['in_flight'])
 
-    def consumer(self) -> Consumer:
-        """The accelerator as a participant in the camera's buffers: it holds the frames in flight and the one that waits.
-
-        Without an accelerator that can import the buffers every frame would be lost, so it is required.
-        """
-        if self._consumer is None:
-            stream = self._configured()
-            most = self.accelerator.capabilities().max_in_flight
-            self._consumer = Consumer(
-                with_frames(self.accelerator.constraints(), self.parameters['in_flight'], most),
-                trial_import=lambda settings, buffers: stream.scheduler.trial_import(settings.layout, buffers),
-                required=True,
-            )
-        return self._consumer
+    def _consumer(self) -> Consumer:
+        """The accelerator as a participant in the camera's buffers: it holds the frames in flight and the one that waits."""
+        stream = self._configured()
+        most = self.accelerator.capabilities().max_in_flight
+        return Consumer(
+            with_frames(self.accelerator.constraints(), self.parameters['in_flight'], most),
+            lambda settings, buffers: stream.scheduler.trial_import(settings.layout, buffers),
+        )
 
     @property
     def score_threshold(self) -> float:

@@ -27,11 +27,10 @@ from zc_perception.link.endpoints.node_watch import NodeWatch
 from zc_perception.link.rclpy_compat import call_soon, publish, subscription_count
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.nodes.frame_links import CONVERTIBLE, SUBSCRIPTION_SPECS, subscribe_frames, subscription_status, user_ids
-from zc_perception.nodes.meeting_point import process_ledger
+from zc_perception.nodes.frame_links import CONVERTIBLE, SUBSCRIPTION_SPECS, cpu_reader, subscribe_frames, subscription_status, user_ids
 from zc_perception.nodes.overlay_picture import LabelledBox, Painter, PictureHistory, ReducedPicture, Stamp
 from zc_perception.nodes.parameters import ParameterSpec
-from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode
+from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode, process_ledger
 from zc_perception.nodes.qos_overrides import Endpoint, publisher_qos, subscription_qos
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Figures, Level, Status
 from zc_perception.observe.metrics import LatencyWindow
@@ -155,7 +154,10 @@ class OverlayNode(PerceptionNode):
     def _update_demand(self) -> None:
         wanted = self._wanted()
         if wanted and self._frame_subscription is None:
-            self._frame_subscription = subscribe_frames(self, self.parameters, self.ledger, QoSProfile(depth=2), held=1)
+            reads = cpu_reader(self.get_name())
+            self._frame_subscription = subscribe_frames(
+                self, self.parameters, self.ledger, QoSProfile(depth=2), held=1, constraints=reads
+            )
             self._detections = deque(maxlen=self.parameters['history'])
             self._detection_subscription = self.create_subscription(
                 Detection2DArray, 'detections', self._on_detections, self._detections_qos

@@ -13,11 +13,10 @@ from zc_perception.camera.stereo import Side
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
-from zc_perception.nodes.meeting_point import process_ledger
 from zc_perception.nodes.namespaces import check_cameras
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.parameters import EVERY_NODE_SPECS
-from zc_perception.nodes.perception_node import PerceptionNode
+from zc_perception.nodes.perception_node import PerceptionNode, process_ledger
 from zc_perception.nodes.process import refuse_unknown_parameters
 from zc_perception.nodes.stereo_side import StereoRig, StereoSide
 
@@ -51,7 +50,7 @@ class PerceptionGraph:
                     "capture has keep_all, inference has not: set 'keep_all' there too, or frames are skipped"
                 )
             if self.capture.parameters['autostart']:
-                self.capture.configure()  # with the accelerator, which it has met by now
+                self.capture.configure_now()  # with the accelerator, which it has met by now
         except BaseException:
             for node in self._nodes:
                 node.stop()

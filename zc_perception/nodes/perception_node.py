@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from rcl_interfaces.msg import SetParametersResult
+from rclpy.context import Context
 from rclpy.lifecycle import LifecycleNodeMixin, LifecycleState, TransitionCallbackReturn
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from zc_perception.errors import ConfigError, ZcError
 from zc_perception.link.rclpy_compat import InvalidHandle, begin_lifecycle, end_lifecycle, guard_parameter_services, lifecycle_state
+from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.liveness import PATIENCE_S
 from zc_perception.nodes.parameters import NodeParameters, ParameterSpec, begin_node
 from zc_perception.nodes.qos_overrides import Endpoint
@@ -47,6 +50,19 @@ class _WholeOrNothing(type):
                 Node.destroy_node(node)
             raise
         return node
+
+
+_LEDGERS: weakref.WeakKeyDictionary[Context, CopyLedger] = weakref.WeakKeyDictionary()
+_LEDGERS_LOCK = threading.Lock()
+
+
+def process_ledger(context: Context) -> CopyLedger:
+    """What the CPU did to pixels in this process, in one ledger for all nodes, however they were made; a program has one context."""
+    with _LEDGERS_LOCK:
+        ledger = _LEDGERS.get(context)
+        if ledger is None:
+            ledger = _LEDGERS[context] = CopyLedger()
+        return ledger
 
 
 class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):

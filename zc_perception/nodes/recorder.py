@@ -15,11 +15,12 @@ from zc_perception.errors import ConfigError, FrameReleasedError
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.rungs import ROS_MESSAGE
+from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.ledger import CopyLedger
+from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.nodes.frame_links import SUBSCRIPTION_SPECS, subscribe_frames, subscription_status, user_ids
-from zc_perception.nodes.meeting_point import process_ledger
 from zc_perception.nodes.parameters import ParameterSpec
-from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode
+from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode, process_ledger
 from zc_perception.nodes.qos_overrides import Endpoint
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
 from zc_perception.observe.recent import RecentCount
@@ -75,7 +76,9 @@ class RecorderNode(PerceptionNode):
         self._recorder = FrameRecorder(
             path, ledger=self.ledger, buffer_bytes=self.parameters['buffer'] << 20, overwrite=self.parameters['overwrite']
         )  # fmt: skip
-        self._subscription = subscribe_frames(self, self.parameters, self.ledger, QoSProfile(depth=4), held=_HELD)
+        # It writes bytes as they are, of whatever format.
+        needs = BufferConstraints(self.get_name(), cpu_access=CpuAccess.READ)
+        self._subscription = subscribe_frames(self, self.parameters, self.ledger, QoSProfile(depth=4), held=_HELD, constraints=needs)
         self._subscription.pause()
 
     @property

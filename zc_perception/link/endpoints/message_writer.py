@@ -12,12 +12,14 @@ from typing import Any, Generic, TypeVar
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 
+from zc_perception.frame import Frame
 from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.bus import LinkQos
 from zc_perception.link.duplicates import message_identity
 from zc_perception.link.endpoints.qos import link_qos
 from zc_perception.link.rclpy_compat import publish, subscription_count
 from zc_perception.link.type_adapter import Releaser, TypeAdapter
+from zc_perception.memory.pool import BufferPool
 
 T = TypeVar('T')
 _REMEMBERED = 256
@@ -66,6 +68,7 @@ class MessageWriter(Generic[T]):
         self._profile = qos
         # Keep-all would pin every frame while a conversion is slow.
         depth = (self._qos.depth or 1) if adapter.leased else self._qos.depth
+        self._depth = depth or 1
         self._queue: KeepLastQueue[T] = KeepLastQueue(depth, adapter.release)
         self._releaser = Releaser(adapter)
         self._thread: threading.Thread | None = None
@@ -74,6 +77,7 @@ class MessageWriter(Generic[T]):
         self._written: deque[_Written] = deque(maxlen=_REMEMBERED)
         self._write_lock = threading.Lock()
         self._number = 0
+        self._pool: BufferPool | None = None
         self.withheld = ''
         self.conversions = 0
         self.errors = 0
@@ -135,12 +139,29 @@ class MessageWriter(Generic[T]):
     def write(self, item: T) -> None:
         """Have *item* converted if somebody wants it. Never waits; the caller keeps its lease."""
         if not self.wanted() or self._stop.is_set():
+            self._take_from(None)
             return
+        if self._adapter.custom_type is Frame:
+            self._take_from(item.pool)  # type: ignore[attr-defined]
+        self._queue.make_room()
         delivery = self._adapter.deliver(item, self._holder)
         if delivery is not None:
             if self._thread is None:
                 self._start()
             self._queue.put(delivery)
+
+    def _take_from(self, pool: Any) -> None:
+        """Have *pool* promise the frame that is converted and those that wait, while somebody wants messages. Where it has no slot left to
+        promise they are converted all the same: that takes as long as a conversion, whatever a reader does.
+        """
+        before = self._pool
+        if pool is before:
+            return
+        self._pool = pool if isinstance(pool, BufferPool) else None
+        if before is not None:
+            before.set_quota(self._holder, None)
+        if self._pool is not None:
+            self._pool.grant(self._holder, 1, self._depth)
 
     def _start(self) -> None:
         with self._lock:
@@ -208,5 +229,6 @@ class MessageWriter(Generic[T]):
         if self._thread is not None:
             self._thread.join(timeout=2.0)
         self._releaser.retry()
+        self._take_from(None)
         for publisher, _ in self._outputs:
             self._node.destroy_publisher(publisher)

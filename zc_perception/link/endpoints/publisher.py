@@ -16,10 +16,13 @@ from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
 from zc_perception.link.announcement import SUFFIX, Announcement, host_id, new_publisher_id
 from zc_perception.link.announcement_files import remove_announcement, write_announcement
-from zc_perception.link.bus import BUS, BusPublisher
+from zc_perception.link.bus import BUS, BusPublisher, BusSubscription
 from zc_perception.link.endpoints.message_writer import ExtraMessage, MessageWriter
 from zc_perception.link.endpoints.qos import ANNOUNCEMENT_QOS, bus_key, link_qos
+from zc_perception.link.rclpy_compat import when_destroyed
 from zc_perception.link.type_adapter import TypeAdapter
+from zc_perception.memory.pool import BufferPool
+from zc_perception.negotiation.session import Consumer
 
 T = TypeVar('T')
 
@@ -70,12 +73,20 @@ class InProcessPeer:
     :param sent: objects that were put into its queue.
     :param dropped: those of them that a newer one replaced there.
     :param refused: objects that it did not get because it held as many as it may.
+    :param window: how many it may hold at the same time; 0: as many as it likes, or nothing was promised to it yet.
+    :param asked: how many it asked for.
+    :param in_hand: the sequence of each frame that it holds, and for how many seconds.
+    :param without_slots: why it gets nothing from here but messages; empty: it gets objects.
     """
 
     name: str
     sent: int
     dropped: int
     refused: int
+    window: int = 0
+    asked: int = 0
+    in_hand: tuple[tuple[int, float], ...] = ()
+    without_slots: str = ''
 
 
 class AdaptedPublisher(Generic[T]):
@@ -99,7 +110,7 @@ class AdaptedPublisher(Generic[T]):
     reader may come later. ``capture_node`` publishes camera frames with one of these; its frames also reach other processes of the host
     as the same memory, see :meth:`serve`.
 
-    **Owner.** The node has to live longer than the publisher: call :meth:`destroy` before ``node.destroy_node()``. Do not change an
+    **Owner.** The publisher ends with :meth:`destroy`, or with ``node.destroy_node()``. Do not change an
     object after you published it. A frame stays yours: release it after ``publish``.
 
     **Threads.** Call ``publish`` from one thread at a time. It never waits for a subscriber: messages are made on another thread.
@@ -142,15 +153,21 @@ class AdaptedPublisher(Generic[T]):
         self._bus_publisher.wrote = self._writer.wrote
         if adapter.custom_type is Frame:
             self._bus_publisher.deliver = Frame.deliver  # type: ignore[assignment]
+            self._bus_publisher.pool_of = _pool_of
         self._stamps_publication = hasattr(adapter.custom_type, 'published_ns')
         self._shared_memory: SharedMemoryEnd | None = None
         self._published = 0
         self._closed = False
         BUS.add_publisher(self._key, self._bus_publisher)
+        when_destroyed(self._announcer, self.destroy)
 
     def serve(self, shared_memory: SharedMemoryEnd) -> None:
         """Pass frames to other processes of this host as the same memory from now on. The publisher owns *shared_memory* and closes it."""
         self._shared_memory = shared_memory
+
+    def use(self, pool: BufferPool) -> None:
+        """Frames are of *pool* from now on: promise the subscriptions in this process what they hold, before others ask for it."""
+        self._bus_publisher.use(pool)
 
     def announce(self, *, width: int, height: int, formats: Sequence[str], heap: str) -> None:
         """Tell all subscriptions, also later ones, what is published here and where its memory is to be had.
@@ -163,6 +180,12 @@ class AdaptedPublisher(Generic[T]):
         self._announcer.publish(String(data=announcement.to_json()))
         if socket:
             write_announcement(announcement, self.topic, self._node.context.get_domain_id())
+
+    def judge_by(self, objection: Callable[[Consumer], str]) -> None:
+        """Ask *objection* why a consumer of this process can't use the objects as they are; it answers '' where it can. Who can't gets
+        messages. After its answers have changed call ``BUS.rematch``.
+        """
+        self._bus_publisher.objection = objection
 
     def convert_by(self, to_ros: Callable[[T], Any]) -> None:
         """Make messages with *to_ros* from the next object on. From any thread."""
@@ -224,7 +247,7 @@ class AdaptedPublisher(Generic[T]):
         """Counters. From any thread; see :class:`PublisherStatistics`."""
         return PublisherStatistics(
             self._published,
-            len(self._bus_publisher.matched),
+            len(self._bus_publisher.served),
             self._writer.readers(),
             self._writer.conversions,
             self._writer.skipped,
@@ -235,10 +258,21 @@ class AdaptedPublisher(Generic[T]):
 
     def in_process_peers(self) -> tuple[InProcessPeer, ...]:
         """The subscriptions in this process, each with its name and its counters. From any thread."""
-        return tuple(InProcessPeer(s.holder, s.delivered, s.queue.dropped, s.refused) for s in self._bus_publisher.matched)
+        return tuple(map(self._peer, self._bus_publisher.matched))
+
+    def _peer(self, subscription: BusSubscription[T]) -> InProcessPeer:
+        windows = self._bus_publisher.windows
+        granted = windows.granted(subscription)
+        return InProcessPeer(
+            subscription.holder if granted is None else granted.holder, subscription.delivered, subscription.queue.dropped,
+            subscription.refused, 0 if granted is None else granted.window or 0, subscription.held or 0, windows.in_hand(subscription),
+            windows.refused(subscription),
+        )  # fmt: skip
 
     def destroy(self) -> None:
-        """Stop publishing. Frames that were delivered stay with those who hold them."""
+        """Stop publishing. Frames that were delivered stay with those who hold them. A second call does nothing."""
+        if self._closed:
+            return
         self._closed = True
         BUS.remove_publisher(self._key, self._bus_publisher)
         if self._shared_memory is not None:
@@ -246,3 +280,7 @@ class AdaptedPublisher(Generic[T]):
             self._shared_memory.close()
         self._writer.close()
         self._node.destroy_publisher(self._announcer)
+
+
+def _pool_of(frame: Any) -> Any:
+    return frame.pool

@@ -10,6 +10,7 @@ from zc_perception.link.announcement import Announcement
 from zc_perception.link.bus import LinkQos
 from zc_perception.link.endpoints.windows import Window
 from zc_perception.link.rungs import RemotePublisher, RemoteState
+from zc_perception.negotiation.session import Consumer
 
 T = TypeVar('T')
 
@@ -35,6 +36,13 @@ class RemoteLinks(Protocol[T]):
 
     def update(self, reachable: Sequence[Announcement], announced: Sequence[Announcement]) -> Sequence[RemotePublisher]:
         """Connect to *reachable*, leave others, and say how far it is with each of *announced*."""
+
+    def take_part(self, consumer: Consumer) -> None:
+        """What the owner needs of buffers, for connections from here on."""
+
+    @property
+    def held(self) -> int:
+        """Frames that the owner holds at the same time."""
 
     def hold(self, held: int) -> None:
         """The owner holds so many frames at a time from now on. If that is more than before, all publishers are left, and met again by
@@ -62,6 +70,7 @@ class NoLinks:
 
     def __init__(self, reason: str = 'this subscription takes no shared memory') -> None:
         self._reason = reason
+        self.held = 1
 
     def open(self, *_: Any) -> None:
         """See :class:`RemoteLinks`."""
@@ -69,6 +78,9 @@ class NoLinks:
     def update(self, reachable: Sequence[Announcement], announced: Sequence[Announcement]) -> Sequence[RemotePublisher]:
         """See :class:`RemoteLinks`."""
         return [RemotePublisher(a.publisher_id, RemoteState.IMPOSSIBLE, self._reason) for a in announced]
+
+    def take_part(self, consumer: Consumer) -> None:
+        """See :class:`RemoteLinks`."""
 
     def hold(self, held: int) -> None:
         """See :class:`RemoteLinks`."""

@@ -22,6 +22,8 @@ from zc_perception.link.rungs import RemotePublisher, RemoteState
 from zc_perception.link.shared_memory.client import ClientStatistics, SharedMemoryClient
 from zc_perception.link.shared_memory.receiver import SharedMemoryReceiver
 from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
+from zc_perception.negotiation.session import Consumer
+from zc_perception.negotiation.settings import TrialImport
 
 _MAX_DEPTH = 64
 # A publisher that doesn't let us in within this time is read by messages meanwhile; we go on trying.
@@ -105,7 +107,7 @@ class _Link:
         found = self.client.statistics()
         if not found.connected:
             return None
-        return Window(self.announcement.publisher_id, (self.number, found.connections), found.window, found.asked)
+        return Window(self.announcement.publisher_id, (self.number, found.connections), found.window, found.asked, found.in_hand)
 
     def state(self, successor: bool) -> RemotePublisher:
         """How far it is.
@@ -140,14 +142,14 @@ class SharedMemoryLinks:
     :param name: this consumer's, for diagnostics at both ends.
     :param held: frames that the owner holds at the same time: those in work and those that it shared. It gets no more until one of them is
         released. A publisher with fewer slots left grants fewer, see :meth:`windows`.
-    :param requirements: what buffers have to be like.
     :param allowed_uids: users whose producers are trusted, besides this one and root.
     """
 
-    def __init__(self, name: str, *, held: int = 1, requirements: Requirements = ANYTHING, allowed_uids: Collection[int] = ()) -> None:
+    def __init__(self, name: str, *, held: int = 1, allowed_uids: Collection[int] = ()) -> None:
         self._name = name
         self._held = held
-        self._requirements = requirements
+        self._requirements = ANYTHING
+        self._trial_import: TrialImport | None = None
         self._allowed_uids = allowed_uids
         self._links: dict[str, _Link] = {}
         self._lock = threading.Lock()
@@ -196,7 +198,7 @@ class SharedMemoryLinks:
         link = self._links.get(publisher_id)
         if link is None:
             self._links[publisher_id] = self._start(announcement)
-        elif link.announcement.socket != announcement.socket:
+        elif link.announcement != announcement:
             link.announcement = announcement
             (link.receiver or link.client).retarget(Path(announcement.socket), publisher_id)
 
@@ -209,6 +211,7 @@ class SharedMemoryLinks:
             depth=self._depth,
             history=self._history,
             requirements=self._requirements,
+            trial_import=self._trial_import,
             allowed_uids=self._allowed_uids,
         )
         link = _Link(announcement, client)
@@ -253,6 +256,11 @@ class SharedMemoryLinks:
             self._queue.detach(link.source)
         (link.receiver or link.client).close()
 
+    def take_part(self, consumer: Consumer) -> None:
+        """See :class:`RemoteLinks`."""
+        with self._lock:
+            self._requirements, self._trial_import = Requirements.of(consumer.constraints), consumer.trial_import
+
     def hold(self, held: int) -> None:
         """See :class:`RemoteLinks`."""
         with self._lock:
@@ -263,6 +271,11 @@ class SharedMemoryLinks:
             self._links.clear()
         for link in links:
             self._end(link)
+
+    @property
+    def held(self) -> int:
+        """See :class:`RemoteLinks`."""
+        return self._held
 
     def connected(self) -> Collection[str]:
         """See :class:`RemoteLinks`."""

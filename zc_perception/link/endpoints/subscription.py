@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup, ReentrantCallbackGroup
 from rclpy.node import Node
-from rclpy.qos import QoSProfile
+from rclpy.qos import QoSProfile, ReliabilityPolicy
 from std_msgs.msg import String
 
 from zc_perception.frame_queue import KeepLastQueue
@@ -22,12 +25,15 @@ from zc_perception.link.endpoints.executor_wake import ExecutorWake
 from zc_perception.link.endpoints.node_watch import NodeWatch
 from zc_perception.link.endpoints.qos import ANNOUNCEMENTS_QOS, bus_key, link_qos, uses_direct_links
 from zc_perception.link.endpoints.remote_links import DDS_ONLY, NO_LINKS, RemoteLinks
+from zc_perception.link.endpoints.shared_memory_links import OTHER_HOST
 from zc_perception.link.endpoints.subscription_statistics import SubscriptionStatistics
-from zc_perception.link.endpoints.windows import NarrowWindows, narrowest
-from zc_perception.link.rclpy_compat import call_soon, tells_message_info
-from zc_perception.link.rungs import NO_PUBLISHER, REFUSED, UNMATCHED, Choice, LocalPublisher, TopicView, choose
+from zc_perception.link.endpoints.windows import FullWindows, NarrowWindows, Window, narrowest
+from zc_perception.link.meeting_point import MEETING
+from zc_perception.link.rclpy_compat import call_soon, create_reader, tells_message_info, when_destroyed
+from zc_perception.link.rungs import NO_PUBLISHER, REFUSED, ROS_MESSAGE, UNMATCHED, Choice, LocalPublisher, TopicView, choose
 from zc_perception.link.shared_memory.socket_folder import default_folder
 from zc_perception.link.type_adapter import Releaser, TypeAdapter
+from zc_perception.negotiation.session import Consumer
 
 T = TypeVar('T')
 _RUNG_PERIOD_S = 0.5
@@ -57,11 +63,11 @@ class AdaptedSubscription(Generic[T]):
     For camera frames use :class:`FrameSubscription`, which is one of these. While every publisher has a direct link, the subscription
     reads no messages, so that the publishers need not convert.
 
-    **Owner.** The node has to live longer than the subscription: call :meth:`destroy` before ``node.destroy_node()``. All subscribers
+    **Owner.** The subscription ends with :meth:`destroy`, or with ``node.destroy_node()``. All subscribers
     in a process get the same object: do not change it. An object with a lease, such as a :class:`Frame`, ends when the callback returns.
 
-    **Threads.** The callback runs on the node's executor, one object at a time and in order. Without a callback a thread of yours
-    takes objects from ``queue.get(timeout_s)``.
+    **Threads.** The callback runs on the node's executor, one object at a time and in order. It may be a coroutine function. Without a
+    callback a thread of yours takes objects from ``queue.get(timeout_s)``.
 
     **Errors.** What the callback raises goes to whoever spins, as in rclpy. A message that the adapter can't convert is logged and
     counted.
@@ -76,6 +82,10 @@ class AdaptedSubscription(Generic[T]):
     :param remote: how publishers in other processes of this host are reached directly; by default by messages only.
     :param copy_free_required: never take messages. Then ``rung`` of :meth:`statistics` is ``refused``, with the reason, while there is
         no direct link.
+    :param consumer: what you need of the publishers' buffers, see :meth:`take_part`.
+    :param held: for a type with leases, how many objects of each publisher you hold at the same time, those that you share included; by
+        default as *remote* says, or 1. While you hold so many, the newest ones wait, as many as the depth of *qos*.
+    :param match_reliability: read messages best effort where a publisher offers no more, though *qos* wants them reliable.
     :raises ConfigError: *qos* is keep-last with depth 0.
     """
 
@@ -86,11 +96,14 @@ class AdaptedSubscription(Generic[T]):
         topic: str,
         qos: QoSProfile,
         *,
-        callback: Callable[[T], None] | None = None,
+        callback: Callable[[T], Any] | None = None,
         callback_group: CallbackGroup | None = None,
         holder: str | None = None,
         remote: RemoteLinks[T] = NO_LINKS,
         copy_free_required: bool = False,
+        consumer: Consumer | None = None,
+        held: int | None = None,
+        match_reliability: bool = False,
     ) -> None:
         self._node = node
         self._adapter = adapter
@@ -100,11 +113,18 @@ class AdaptedSubscription(Generic[T]):
         self._group = MutuallyExclusiveCallbackGroup() if isinstance(group, ReentrantCallbackGroup) else group
         self._qos = qos
         self._wanted = link_qos(qos)
+        if match_reliability:
+            self._wanted = replace(self._wanted, reliable=False)
+        self._match_reliability = match_reliability
         self._required = copy_free_required
         self.topic: str = node.resolve_topic_name(topic)
         self._key = bus_key(node, self.topic, adapter.ros_type)
-        self.queue: KeepLastQueue[T] = KeepLastQueue(self._wanted.depth, adapter.release)
-        self._wake = None if callback is None else ExecutorWake(node, self._group, self._drain)
+        self._waits_for_window = hasattr(adapter.custom_type, 'hand_out')
+        gate = adapter.custom_type.hand_out if self._waits_for_window else None  # type: ignore[attr-defined]
+        self.queue: KeepLastQueue[T] = KeepLastQueue(self._wanted.depth, adapter.release, gate=gate)
+        self._is_coroutine = inspect.iscoroutinefunction(callback)
+        drain: Callable[[], Any] = self._drain_coroutine if self._is_coroutine else self._drain
+        self._wake = None if callback is None else ExecutorWake(node, self._group, drain)
         # A callback may destroy its own subscription.
         self._drain_lock = threading.RLock()
         self._rung_lock = threading.Lock()
@@ -119,12 +139,15 @@ class AdaptedSubscription(Generic[T]):
             self._wake,
             self._duplicates.direct if self._stamped else None,
             adapter.custom_type,
+            held=(held or remote.held) if self._waits_for_window else None,
         )
+        self._limit_messages()
         self._remote = remote = remote if uses_direct_links(node) else DDS_ONLY
         self._announcements = Announcements()
         self._unreachable_since: float | None = None
         self._releaser = Releaser(adapter)
         self._reader: Any = None
+        self._reader_reliable = True
         self._reader_needed_at = 0.0
         self._on_bus = True
         self._direct = 0
@@ -133,12 +156,17 @@ class AdaptedSubscription(Generic[T]):
         self._choice = Choice(UNMATCHED, NO_PUBLISHER, False)
         self._said = UNMATCHED, NO_PUBLISHER
         self._narrow = NarrowWindows()
+        self._full = FullWindows()
         self._closed = False
         self._paused = False
         self._raised = False
+        self._draining = False
         remote.open(self.queue, self._wanted, self._accept_direct, self._deliver if callback else None, self._remote_changed)
+        if consumer is not None:
+            self.take_part(consumer)
         BUS.add_subscription(self._key, self._bus_subscription)
-        self._announcement_reader = node.create_subscription(String, self.topic + SUFFIX, self._on_announcement, ANNOUNCEMENTS_QOS)
+        self._announcement_reader = create_reader(node, String, self.topic + SUFFIX, self._on_announcement, ANNOUNCEMENTS_QOS)
+        when_destroyed(self._announcement_reader, self.destroy)
         self._watch = NodeWatch(node, _RUNG_PERIOD_S, self._look)
         self.update_rung()
 
@@ -147,17 +175,21 @@ class AdaptedSubscription(Generic[T]):
         executor = self._node.executor
         with self._rung_lock:
             news = not self._closed and not self._paused and self._is_news(choose(self._view()))
+            windows = () if self._closed else self._windows()
+        # Here, because a callback that doesn't return keeps the executor.
+        for full in self._full.say(windows):
+            self._node.get_logger().warning(f"'{self.topic}': {full}")
         if news and executor is not None:
             call_soon(executor, self.update_rung)
         # A multi-threaded executor raises what a callback has raised when something wakes it up the next time.
-        if self._wake is not None and (len(self.queue) or self._raised):
+        if self._wake is not None and ((len(self.queue) and not self.queue.shut) or self._raised):
             self._raised = False
             self._wake()
 
     def _is_news(self, choice: Choice) -> bool:
         if choice.reader:
             self._reader_needed_at = time.monotonic()
-        if self._narrow.unsaid(self._remote.windows()):
+        if self._narrow.unsaid(self._windows()):
             return True
         return choice != self._choice or (choice.rung, choice.reason) != self._said or choice.reader != (self._reader is not None)
 
@@ -180,10 +212,9 @@ class AdaptedSubscription(Generic[T]):
             if self._closed or self._paused:
                 return
             self._paused = True
-            BUS.remove_subscription(self._key, self._bus_subscription)
+            BUS.rest(self._key, self._bus_subscription, True)
             self._remote.update((), ())
             self.queue.refuse()
-            self._on_bus = False
             if self._reader is not None:
                 self._node.destroy_subscription(self._reader)
                 self._reader = None
@@ -197,16 +228,49 @@ class AdaptedSubscription(Generic[T]):
                 return
             self._paused = False
             self.queue.accept()
-            self._on_bus = True
-            BUS.add_subscription(self._key, self._bus_subscription)
+            BUS.rest(self._key, self._bus_subscription, False)
         self.update_rung()
+
+    def take_part(self, consumer: Consumer) -> None:
+        """Take part in the agreement on each publisher's buffers from now on, once. A publisher whose buffers don't suit *consumer* is
+        read by messages, which are copies, or refused where copies are not allowed. :meth:`statistics` has the reason.
+        """
+        self._bus_subscription.consumer = consumer
+        self._remote.take_part(consumer)
+        MEETING.add_consumer(self._key, consumer)
 
     def hold(self, held: int) -> None:
         """Say that you hold up to *held* frames at the same time from now on."""
         with self._rung_lock:
             if not self._closed:
                 self._remote.hold(held)
+                if self._waits_for_window:
+                    self._bus_subscription.held = held
+                    self._limit_messages()
+                    BUS.settle(self._key)
         self.update_rung()
+
+    def _limit_messages(self) -> None:
+        """What messages become counts as what comes directly."""
+        limit = getattr(self._adapter.to_custom, 'limit', None)
+        held = self._bus_subscription.held
+        if limit is not None and held is not None:
+            limit(held, self._wanted.depth, self._bus_subscription.go_on)
+
+    def _windows(self) -> list[Window]:
+        """What each publisher lets us hold, by whichever link; and what we hold of messages."""
+        windows = list(self._remote.windows())
+        for publisher in BUS.publishers(self._key):
+            granted = publisher.windows.granted(self._bus_subscription)
+            if granted is not None and granted.window is not None:
+                in_hand = publisher.windows.in_hand(self._bus_subscription)
+                number = 0, granted.number
+                windows.append(Window(publisher.publisher_id, number, granted.window, granted.asked or granted.window, in_hand))
+        held = self._bus_subscription.held
+        if self._reader is not None and held is not None:
+            in_hand = getattr(self._adapter.to_custom, 'in_hand', tuple)()
+            windows.append(Window('of messages', (0, 0), held, held, in_hand))
+        return windows
 
     def _remote_changed(self) -> None:
         """From a thread of the links: entities come and go on the executor's."""
@@ -217,6 +281,8 @@ class AdaptedSubscription(Generic[T]):
 
     def _view(self) -> TopicView:
         local = BUS.publishers(self._key)
+        if any(publisher.windows.refused(self._bus_subscription) for publisher in local):
+            BUS.settle(self._key)  # somebody may have gone
         count = count_publishers(self._node, self.topic, self._wanted, local)
         own_ids = {publisher.publisher_id for publisher in local}
         announced = self._announcements.known(own_ids)
@@ -256,12 +322,16 @@ class AdaptedSubscription(Generic[T]):
 
     def _local(self, publisher: BusPublisher[Any]) -> LocalPublisher:
         other_type = publisher.custom_type is not None and publisher.custom_type is not self._adapter.custom_type
-        return LocalPublisher(publisher.name, self._wanted.mismatch(publisher.qos), other_type)
+        misfit = publisher.misfit(self._bus_subscription) or publisher.windows.refused(self._bus_subscription)
+        return LocalPublisher(publisher.name, self._wanted.mismatch(publisher.qos), other_type, misfit)
 
     def _move_to(self, choice: Choice) -> None:
         now = time.monotonic()
         if choice.reader:
             self._reader_needed_at = now
+            if self._reader is not None and self._reader_reliable is not self._reads_reliably():
+                self._node.destroy_subscription(self._reader)
+                self._reader = None
             if self._reader is None:
                 self._reader = self._read()
         elif self._reader is not None and now - self._reader_needed_at >= _READER_LINGERS_S:
@@ -278,10 +348,12 @@ class AdaptedSubscription(Generic[T]):
             # rclpy raises when one line of code logs with two severities.
             if choice.rung == REFUSED:
                 self._node.get_logger().error(text)
+            elif choice.rung == ROS_MESSAGE and OTHER_HOST not in choice.reason:
+                self._node.get_logger().warning(f'{text}; each frame is copied')
             else:
                 self._node.get_logger().info(text)
         if self._node.executor is not None:
-            for narrow in self._narrow.say(self._remote.windows()):
+            for narrow in self._narrow.say(self._windows()):
                 self._node.get_logger().warning(f"'{self.topic}': {narrow}")
 
     def _read(self) -> Any:
@@ -297,7 +369,18 @@ class AdaptedSubscription(Generic[T]):
                 # Nothing tells them apart: then all come by message.
                 self._on_bus = False
                 BUS.remove_subscription(self._key, self._bus_subscription)
-        return self._node.create_subscription(self._adapter.ros_type, self.topic, on_message, self._qos, callback_group=self._group)
+        self._reader_reliable = self._reads_reliably()
+        qos = copy.copy(self._qos)
+        if not self._reader_reliable:
+            qos.reliability = ReliabilityPolicy.BEST_EFFORT
+        return create_reader(self._node, self._adapter.ros_type, self.topic, on_message, qos, callback_group=self._group)
+
+    def _reads_reliably(self) -> bool:
+        """Whether messages are to be read as reliable ones: not where somebody offers less, if we take that."""
+        if self._qos.reliability == ReliabilityPolicy.BEST_EFFORT:
+            return False
+        endpoints = self._node.get_publishers_info_by_topic(self.topic) if self._match_reliability else ()
+        return all(endpoint.qos_profile.reliability != ReliabilityPolicy.BEST_EFFORT for endpoint in endpoints)
 
     def _accept_direct(self, item: Any) -> bool:
         """For objects of another process: whether it is new here."""
@@ -330,13 +413,16 @@ class AdaptedSubscription(Generic[T]):
     def _on_message(self, message: Any) -> None:
         with self._order_lock:
             self._take(message)
-        if self._callback is not None:
+        if self._is_coroutine and self._wake is not None:
+            self._wake()
+        elif self._callback is not None:
             self._drain()
 
     def _take(self, message: Any) -> None:
         identity = message_identity(message) if self._stamped else None
         if identity is not None and not self._duplicates.accept_message(*identity):
             return
+        self.queue.make_room()
         try:
             item = self._adapter.to_custom(message)
         except Exception as error:
@@ -364,8 +450,32 @@ class AdaptedSubscription(Generic[T]):
                 raise
             finally:
                 # The callback has raised: the rest is for whoever spins on.
-                if self._wake is not None and len(self.queue):
+                if self._wake is not None and len(self.queue) and not self.queue.shut:
                     self._wake()
+
+    async def _drain_coroutine(self) -> None:
+        """As :meth:`_drain`, for a callback that is awaited. One at a time: what comes meanwhile waits for it."""
+        if self._draining:
+            return
+        self._draining = True
+        try:
+            while (item := self.queue.get()) is not None:
+                await self._call_coroutine(item)
+                del item
+        finally:
+            self._draining = False
+            if self._wake is not None and len(self.queue) and not self.queue.shut:
+                self._wake()
+
+    async def _call_coroutine(self, item: Any) -> None:
+        if self._callback is None:
+            return
+        if self._adapter.leased:
+            item.lend()
+        try:
+            await self._callback(item)
+        finally:
+            self._end(item)
 
     def _call(self, item: Any) -> None:
         if self._callback is None:
@@ -377,14 +487,20 @@ class AdaptedSubscription(Generic[T]):
         try:
             self._callback(item)
         finally:
-            if item.borrowed and not item.released:
-                error = self._releaser.end(item)
-                if error is not None:
-                    self._node.get_logger().warning(f"'{self.topic}': {error}", throttle_duration_sec=5.0)
+            self._end(item)
+
+    def _end(self, item: Any) -> None:
+        """After its callback."""
+        if self._adapter.leased and item.borrowed and not item.released:
+            error = self._releaser.end(item)
+            if error is not None:
+                self._node.get_logger().warning(f"'{self.topic}': {error}", throttle_duration_sec=5.0)
 
     def statistics(self) -> SubscriptionStatistics:
         """Counters, the kind of link that is in use, and why. From any thread; see :class:`SubscriptionStatistics`."""
-        window, asked = narrowest(self._remote.windows())
+        windows = self._windows()
+        window, asked = narrowest(windows)
+        fullest = max(windows, key=lambda each: each.full_s, default=None)
         return SubscriptionStatistics(
             self._choice.rung,
             self._choice.reason,
@@ -396,13 +512,19 @@ class AdaptedSubscription(Generic[T]):
             self._choice.routes,
             window,
             asked,
+            () if fullest is None else fullest.in_hand,
+            0.0 if fullest is None else fullest.full_s,
         )
 
     def destroy(self) -> None:
-        """Unsubscribe, and release the objects that wait. Also from the callback."""
+        """Unsubscribe, and release the objects that wait. Also from the callback. A second call does nothing."""
         with self._rung_lock:
+            if self._closed:
+                return
             self._closed = True
         BUS.remove_subscription(self._key, self._bus_subscription)
+        if self._bus_subscription.consumer is not None:
+            MEETING.remove_consumer(self._key, self._bus_subscription.consumer)
         self._remote.close()
         self._watch.stop()
         self._node.destroy_subscription(self._announcement_reader)

@@ -18,9 +18,11 @@ class SubscriptionStatistics:
     :param conversion_errors: messages that could not be converted.
     :param duplicates: objects that came a second time by another link, and were dropped.
     :param routes: the rung and the reason of each publisher.
-    :param window: how many frames you may hold at the same time, as granted by a publisher in another process; of several the least.
-        0 while none is connected by shared memory.
+    :param window: how many frames you may hold at the same time, as granted by a publisher; of several the least. 0 while there is none.
     :param asked: how many you asked for; 0 as *window*.
+    :param in_hand: the sequence of each frame that you hold, and for how many seconds; of several publishers, that whose window has been
+        full for the longest time.
+    :param full_s: for how many seconds you have held as many frames as you may, so that no new one comes; 0 while you don't.
     """
 
     rung: str
@@ -33,3 +35,5 @@ class SubscriptionStatistics:
     routes: tuple[tuple[str, str], ...] = ()
     window: int = 0
     asked: int = 0
+    in_hand: tuple[tuple[int, float], ...] = ()
+    full_s: float = 0.0

@@ -1,9 +1,27 @@
-"""How many frames at a time publishers of other processes let a subscription hold, where that is fewer than it asked for."""
+"""How many frames at a time publishers let a subscription hold: where that is fewer than it asked for, and where it holds them all."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+STALLED_S = 1.0
+"""A window that has been full for so long is worth a warning."""
+_SAY_AGAIN_S = 10.0
+
+
+def full_s(window: int, in_hand: Sequence[tuple[int, float]]) -> float:
+    """For how many seconds a *window* has been full; 0 while it isn't.
+
+    :param in_hand: the sequence of each frame that is held, and for how many seconds.
+    """
+    return min(seconds for _, seconds in in_hand) if in_hand and len(in_hand) >= window else 0.0
+
+
+def describe_in_hand(in_hand: Sequence[tuple[int, float]]) -> str:
+    """Which frames, and for how long."""
+    return ', '.join(f'frame {sequence} for {seconds:.1f} s' for sequence, seconds in in_hand)
 
 
 @dataclass(frozen=True)
@@ -14,12 +32,19 @@ class Window:
     :param connection: another one for each time that the publisher was connected to.
     :param granted: frames that may be held at the same time.
     :param asked: how many were asked for.
+    :param in_hand: the sequence of each frame that is held, and for how many seconds.
     """
 
     publisher_id: str
     connection: tuple[int, int]
     granted: int
     asked: int
+    in_hand: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def full_s(self) -> float:
+        """For how many seconds it has been full, so that nothing more comes; 0 while it isn't."""
+        return full_s(self.granted, self.in_hand)
 
     @property
     def narrow(self) -> bool:
@@ -45,6 +70,32 @@ class NarrowWindows:
             f'publisher {each.publisher_id[:8]} lets this consumer hold {each.granted} frame(s) at a time, {each.asked} were asked for: '
             "it has no more slots to promise; raise its parameter 'slots', or end other consumers and start this one anew"
             for each in news
+        ]
+
+
+class FullWindows:
+    """Says that a window has been full for a while: soon, and not again and again."""
+
+    def __init__(self) -> None:
+        self._said_at = -_SAY_AGAIN_S
+
+    def unsaid(self, windows: Sequence[Window]) -> bool:
+        """Whether :meth:`say` has something to say."""
+        return bool(self._stalled(windows)) and time.monotonic() - self._said_at >= _SAY_AGAIN_S
+
+    @staticmethod
+    def _stalled(windows: Sequence[Window]) -> list[Window]:
+        return [window for window in windows if window.full_s >= STALLED_S]
+
+    def say(self, windows: Sequence[Window]) -> list[str]:
+        """A sentence for each window that is full."""
+        if not self.unsaid(windows):
+            return []
+        self._said_at = time.monotonic()
+        return [
+            f'no frame comes from publisher {window.publisher_id[:8]}, because this consumer holds all {window.granted} that it may: '
+            f'{describe_in_hand(window.in_hand)}; release them, or drop the arrays of their pixels'
+            for window in self._stalled(windows)
         ]
 
 

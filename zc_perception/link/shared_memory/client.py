@@ -6,20 +6,21 @@ descriptor stays the same from one connection to the next.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from zc_perception.errors import ZcError
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.codes import HANDSHAKE_S, MAX_FDS, MAX_PACKET, MessageType
+from zc_perception.link.shared_memory.codes import HANDSHAKE_S, MAX_FDS, MAX_PACKET, MessageType, RefusalCode
 from zc_perception.link.shared_memory.descriptors import (
     CONTROL_ROOM,
     NO_DESCRIPTOR,
@@ -31,15 +32,18 @@ from zc_perception.link.shared_memory.descriptors import (
     close_all,
     descriptor_left,
 )
-from zc_perception.link.shared_memory.errors import PeerGoneError, ProtocolError, RefusedError
+from zc_perception.link.shared_memory.errors import MisfitError, PeerGoneError, ProtocolError, RefusedError
 from zc_perception.link.shared_memory.handshake import Greeting, somebody_listens, worth_patience
 from zc_perception.link.shared_memory.remote_slots import RemoteSlots
 from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
 from zc_perception.link.shared_memory.wire import Hello
 from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.negotiation.settings import TrialImport
 
 _FIRST_RETRY_S = 0.02
 _LAST_RETRY_S = 0.5
+# The same buffers would not suit either: only a new announcement tells of others.
+_MISFIT_RETRY_S = 86_400.0
 _PATIENT_RETRY_S = 5.0
 # Of those that bring no frame, in one call: whoever sends them for ever must not keep the caller.
 _PACKETS_AT_ONCE = 64
@@ -59,6 +63,7 @@ class ClientStatistics:
     :param connections: how often it was welcome.
     :param ended: by reason, how connections and attempts ended (eof, refused, gone, or a protocol error's).
     :param last_end: the latest in words; empty without.
+    :param in_hand: the sequence of each frame that is held here, and for how many seconds.
     """
 
     connected: bool
@@ -72,6 +77,7 @@ class ClientStatistics:
     connections: int
     ended: dict[str, int]
     last_end: str
+    in_hand: tuple[tuple[int, float], ...] = ()
 
 
 class SharedMemoryClient:
@@ -84,6 +90,8 @@ class SharedMemoryClient:
     :param depth: newest frames that the producer keeps while the window is full.
     :param history: ask for the frames that a transient_local publisher keeps.
     :param requirements: what the buffers have to be like.
+    :param trial_import: imports a slot's buffers before its first frame, on the thread that receives. If it raises, the producer is told
+        the reason and left, until :meth:`retarget` says that there may be other buffers.
     :param allowed_uids: users whose producers are trusted, besides this one and root.
 
     ``last_end`` says how the latest connection or attempt ended; ``listens``, whether that met somebody who may be the publisher.
@@ -99,14 +107,20 @@ class SharedMemoryClient:
         depth: int = 1,
         history: bool = False,
         requirements: Requirements = ANYTHING,
+        trial_import: TrialImport | None = None,
         allowed_uids: Collection[int] = (),
     ) -> None:
         self.name = name
         self._path = path
         self._hello = Hello(window, depth, name, publisher_id, history, requirements)
+        self._requirements = requirements
+        self._trial_import = trial_import
         wire.pack_hello(self._hello)  # what can't be said is known now
         self._allowed_uids = frozenset(allowed_uids)
         self._epoll = select.epoll()
+        # Rung by finalizers: it is closed by being collected, together with whatever could still ring it.
+        self._bell = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        self._epoll.register(self._bell.fileno(), select.EPOLLIN)
         self._lock = threading.Lock()
         self._connecting = threading.Lock()
         self._slots: RemoteSlots | None = None
@@ -168,6 +182,9 @@ class SharedMemoryClient:
                 greeting.close()
             if isinstance(error, ZcError):
                 with self._lock:
+                    if isinstance(error, RefusedError) and error.code is RefusalCode.PROTOCOL:
+                        # A producer that knows no options yet. The buffers are checked here as they come.
+                        self._hello = self._hello._replace(requirements=hello.requirements.for_old_producers())
                     self.listens = somebody_listens(error)
                     self._count_end(_reason(error), str(error))
             raise
@@ -180,7 +197,10 @@ class SharedMemoryClient:
                 self.listens = True
                 self._connections += 1
                 self._depth = welcome.depth
-                slots = RemoteSlots(greeting.socket, self._epoll, greeting.peer, self.name, welcome.window, hello.requirements)
+                slots = RemoteSlots(
+                    greeting.socket, self._epoll, greeting.peer, self.name, welcome.window, self._requirements, self._trial_import,
+                    _ringer(self._bell),
+                )  # fmt: skip
                 self._epoll.register(greeting.fileno(), select.EPOLLIN)
                 self._slots = slots
 
@@ -222,6 +242,7 @@ class SharedMemoryClient:
     def retarget(self, path: Path, publisher_id: str = '') -> None:
         """A new announcement has come: the next :meth:`maintain` connects there, at once. Ends a connection to somebody else."""
         with self._lock:
+            self._hello = self._hello._replace(requirements=self._requirements)
             if path != self._path or publisher_id != self._hello.publisher_id:
                 self._target += 1
                 self._path, self._hello = path, self._hello._replace(publisher_id=publisher_id)
@@ -243,8 +264,10 @@ class SharedMemoryClient:
         with self._lock:
             slots = self._slots
             if slots is None:
+                self._answer_bell()
                 return None
             if slots.attention:
+                self._answer_bell()
                 slots.attend()
             receive_into, buffers, packet = slots.receive_into, self._buffers, self._packet
             for _ in range(_PACKETS_AT_ONCE):
@@ -267,6 +290,10 @@ class SharedMemoryClient:
                                 return None
                             continue
                         frame, dropped = admitted
+                except MisfitError as error:
+                    slots.refuse(str(error))
+                    self._end('constraints', f"this node can't use the publisher's buffers: {error}")
+                    return None
                 except ProtocolError as error:
                     self._end(error.reason, f'the producer broke the protocol: {error}')
                     return None
@@ -278,6 +305,10 @@ class SharedMemoryClient:
                 self._dropped += dropped
                 return frame
             return None
+
+    def _answer_bell(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell.fileno())
 
     def _other_packet(self, slots: RemoteSlots, size: int, fds: list[OwnedFd], flags: int) -> tuple[Frame, int] | None:
         """Everything but a FRAME without a fence. Owns *fds*.
@@ -332,6 +363,8 @@ class SharedMemoryClient:
             slots.end()
             if slots.admitted and reason == 'eof':
                 self._retry_at = self._retry_s = 0.0
+            elif reason == 'constraints':
+                self._retry_at = time.monotonic() + _MISFIT_RETRY_S
             elif reason == 'flood':
                 self._retry_s = _PATIENT_RETRY_S
                 self._back_off(_PATIENT_RETRY_S)
@@ -346,7 +379,7 @@ class SharedMemoryClient:
             window, depth, held, abandoned = (0, 0, 0, 0) if slots is None else (slots.window, self._depth, slots.out, slots.abandoned)
             return ClientStatistics(
                 slots is not None, window, self._hello.window, depth, held, self._received, self._dropped, self._abandoned + abandoned,
-                self._connections, dict(self._ended), self.last_end,
+                self._connections, dict(self._ended), self.last_end, () if slots is None else slots.in_hand(),
             )  # fmt: skip
 
     def close(self) -> None:
@@ -375,6 +408,15 @@ class SharedMemoryClient:
             slots.close_in_child()
         self._give_up()
         self._epoll.close()
+
+
+def _ringer(bell: OwnedFd) -> Callable[[], None]:
+    def ring() -> None:
+        # The collector may have closed it before the finalizer that calls.
+        with contextlib.suppress(ValueError, OSError):
+            os.eventfd_write(bell.fileno(), 1)
+
+    return ring
 
 
 def _reason(error: ZcError) -> str:

@@ -10,6 +10,7 @@ import array
 import contextlib
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ class ConsumerStatistics:
     :param sent: FRAMEs so far.
     :param dropped: frames that it didn't get because it was too slow.
     :param trusted_writer: it could write to the pixels: the memory can't be narrowed.
+    :param in_hand: the sequence of each frame that it has, and for how many seconds.
     """
 
     name: str
@@ -58,6 +60,7 @@ class ConsumerStatistics:
     sent: int
     dropped: int
     trusted_writer: bool
+    in_hand: tuple[tuple[int, float], ...] = ()
 
 
 class Connection:
@@ -265,7 +268,7 @@ class Connection:
         """Send BUFFERS, once for each slot; lock held."""
         kinds = {buffer.kind for buffer in data.buffers}
         kind = data.buffers[0].kind
-        unfit = self.hello.requirements.misfit(data.layout, kind) if len(kinds) == 1 else 'its buffers are of two kinds'
+        unfit = self.hello.requirements.misfit(data.layout, kind, None) if len(kinds) == 1 else 'its buffers are of two kinds'
         if unfit:
             self._refuse(RefusalCode.CONSTRAINTS, f'the buffers have changed and no longer fit: {unfit}')
             return False
@@ -368,12 +371,18 @@ class Connection:
         self._ended = True
         self.socket.close()
 
+    def _in_hand(self) -> tuple[tuple[int, float], ...]:
+        """Lock held."""
+        now = time.monotonic()
+        held = [(frame, frame._lease) for frame in self._out.values()]
+        return tuple(sorted((frame.data.sequence, now - lease.since) for frame, lease in held if lease is not None))
+
     def statistics(self) -> ConsumerStatistics:
         """A snapshot."""
         with self._lock:
             return ConsumerStatistics(
                 self.hello.name, self.holder, self.peer.pid, self.peer.uid, self._window, self.hello.window, self._depth, len(self._out),
-                len(self._pending), self._sent, self._dropped, self._trusted_writer,
+                len(self._pending), self._sent, self._dropped, self._trusted_writer, self._in_hand(),
             )  # fmt: skip
 
 

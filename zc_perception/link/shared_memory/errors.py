@@ -19,6 +19,10 @@ class ProtocolError(ZcError):
         self.code = code
 
 
+class MisfitError(ZcError):
+    """This consumer can't use the producer's buffers: its constraints don't suit, or a trial import failed."""
+
+
 class RefusedError(ZcError):
     """The producer said REFUSED, and why.
 

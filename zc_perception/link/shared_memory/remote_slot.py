@@ -22,9 +22,11 @@ class RemoteSlot:
     """A slot of the producer's pool, mapped at most once for as long as both ends use it.
 
     :param generation: the newest that came; while ``leases`` isn't 0, the one that is held here.
+    :param sequence: of the frame in it.
+    :param since_ns: CLOCK_MONOTONIC, when that was published.
     """
 
-    __slots__ = ('_constants', 'buffers', 'fences', 'generation', 'leases', 'retired', 'spare', 'uid')
+    __slots__ = ('_constants', 'buffers', 'fences', 'generation', 'leases', 'retired', 'sequence', 'since_ns', 'spare', 'uid')
 
     def __init__(self, uid: int, layout: ImageLayout, colorimetry: Colorimetry, buffers: tuple[DmaBuf, ...]) -> None:
         self.uid = uid
@@ -34,6 +36,7 @@ class RemoteSlot:
         self.leases = 0
         self.fences: list[Fence] = []
         self.retired = False
+        self.sequence = self.since_ns = 0
         self.spare: Frame | None = None
 
     def prepare(self, owner: RemoteSlots) -> Frame:

@@ -13,24 +13,28 @@ import queue
 import select
 import socket
 import threading
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from zc_perception.errors import AllocationError, FormatError, LayoutError, StaleFrameError
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.codes import MAX_OTHERS, MAX_SLOTS, MessageType
+from zc_perception.link.shared_memory.codes import MAX_OTHERS, MAX_SLOTS, MessageType, RefusalCode
 from zc_perception.link.shared_memory.descriptors import close_all
-from zc_perception.link.shared_memory.errors import ProtocolError
+from zc_perception.link.shared_memory.errors import MisfitError, ProtocolError
 from zc_perception.link.shared_memory.peer import Peer
 from zc_perception.link.shared_memory.remote_slot import RemoteLease, RemoteSlot
 from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
-from zc_perception.link.shared_memory.wire import BuffersMessage
+from zc_perception.link.shared_memory.wire import BuffersMessage, Refused
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.memory.fence import Fence, SyncFile
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.slot import close_buffers
-from zc_perception.pixel.layout import validate_layout
+from zc_perception.negotiation.session import trial_failure
+from zc_perception.negotiation.settings import BufferSettings, TrialImport
+from zc_perception.pixel.layout import ImageLayout, validate_layout
 
 if TYPE_CHECKING:
     pass
@@ -46,12 +50,23 @@ class RemoteSlots:
     :param epoll: of the consumer; also gets fences that a release waits for. Borrowed.
     :param holder: this consumer's name in messages.
     :param window: frames that the producer may have out here.
+    :param requirements: what buffers have to be like.
+    :param trial_import: imports a slot's buffers before its first frame, as they will be imported later; ``None``: nothing is imported.
+    :param ring: makes the consumer's descriptor readable; called in finalizers.
 
     ``attention`` says whether :meth:`attend` has something to look at.
     """
 
     def __init__(
-        self, sock: socket.socket, epoll: select.epoll, peer: Peer, holder: str, window: int, requirements: Requirements = ANYTHING
+        self,
+        sock: socket.socket,
+        epoll: select.epoll,
+        peer: Peer,
+        holder: str,
+        window: int,
+        requirements: Requirements = ANYTHING,
+        trial_import: TrialImport | None = None,
+        ring: Callable[[], object] = lambda: None,
     ) -> None:
         self.name = holder
         self.peer = peer
@@ -61,6 +76,8 @@ class RemoteSlots:
         self.released = 0
         self.attention = False
         self._requirements = requirements
+        self._ring = ring
+        self._trial_import = trial_import
         self._socket = sock
         self._send = sock.send
         self._epoll = epoll
@@ -70,7 +87,7 @@ class RemoteSlots:
         # FRAMEs; only the receiving thread counts them, so that admitting one takes no lock.
         self.admitted = 0
         self._others = self._others_since = 0
-        self._abandoned_leases: queue.SimpleQueue[RemoteLease] = queue.SimpleQueue()
+        self._abandoned_leases: queue.SimpleQueue[tuple[RemoteLease, bool]] = queue.SimpleQueue()
         # What hangs on a fence of this process, and RELEASEs for which the socket was full.
         self._held_back: list[RemoteSlot] = []
         self._unsent: deque[tuple[bytes, SyncFile | None]] = deque()
@@ -102,6 +119,7 @@ class RemoteSlots:
         """BUFFERS came. Owns the descriptors.
 
         :raises ProtocolError: they aren't what the message says, or nothing that may come here.
+        :raises MisfitError: this consumer can't use them.
         """
         with self._lock:
             known = sum(not slot.retired for slot in self._slots.values())
@@ -119,9 +137,6 @@ class RemoteSlots:
                 self._check_kind(buffers[-1], message.kind)
             # No buffer is smaller than announced; that one is larger is no reason to go further than its producer says.
             validate_layout(message.layout, message.sizes, [buffer.identity for buffer in buffers])
-            unfit = self._requirements.misfit(message.layout, message.kind)
-            if unfit:
-                raise LayoutError(unfit)
         except (AllocationError, LayoutError, FormatError, OSError, ValueError) as error:
             close_buffers(buffers)
             close_all(fds)
@@ -130,14 +145,27 @@ class RemoteSlots:
             close_buffers(buffers)
             close_all(fds)
             raise
+        unfit = self._requirements.misfit(message.layout, message.kind, None) or self._try_import(message.layout, tuple(buffers))
+        if unfit:
+            close_buffers(buffers)
+            raise MisfitError(unfit)
         slot = self._slots[message.uid] = RemoteSlot(message.uid, message.layout, message.colorimetry, tuple(buffers))
         slot.spare = slot.prepare(self)
+
+    def _try_import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> str:
+        """Before the first frame of a slot: import it as it will be imported later. What went wrong; empty: nothing."""
+        return trial_failure(self._trial_import, BufferSettings(layout, MAX_SLOTS), [buffers])
 
     def _check_kind(self, buffer: DmaBuf, kind: BufferKind) -> None:
         if buffer.kind is not kind:
             raise AllocationError(f'a {buffer.kind.value} came as a {kind.value}')
         if kind is BufferKind.MEMFD and self.peer.uid != os.geteuid() and buffer.peers_can_write:
             raise AllocationError(f'user {self.peer.uid} sent a memfd that others can write to; it has to be sealed with FUTURE_WRITE')
+
+    def refuse(self, text: str) -> None:
+        """Tell the producer why its buffers can't be used here. The caller ends the connection."""
+        with contextlib.suppress(OSError):
+            self._send(wire.pack_refused(Refused(RefusalCode.CONSTRAINTS, text)), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def admit(self, packet: memoryview, size: int, fence: SyncFile | None) -> tuple[Frame, int]:
         """FRAME came: the frame, and how many were dropped before it. Owns *fence*.
@@ -169,6 +197,8 @@ class RemoteSlots:
             raise
         self.admitted += 1
         slot.generation = generation
+        slot.sequence = sequence
+        slot.since_ns = published_ns
         slot.leases = 1
         frame, slot.spare = slot.spare or slot.prepare(self), None
         data = frame.data
@@ -221,10 +251,30 @@ class RemoteSlots:
             if not slot.leases:
                 self._give_back(slot)
 
-    def abandon(self, lease: RemoteLease) -> None:
-        """For finalizers: drop *lease* at the next call, taking no lock now."""
-        self._abandoned_leases.put(lease)
+    def again(self, lease: RemoteLease) -> RemoteLease:
+        """See :meth:`SlotLending.again`."""
+        return self.lease(lease.slot, lease.generation, lease.holder)
+
+    def hand_out(self, lease: RemoteLease) -> bool:
+        """See :meth:`SlotLending.hand_out`: the producer sends no more than the window."""
+        return True
+
+    def in_hand(self) -> tuple[tuple[int, float], ...]:
+        """Frames that the producer counts as held here: the sequence of each, and for how many seconds."""
+        with self._lock:
+            now = time.monotonic_ns()
+            held = [slot for slot in self._slots.values() if slot.leases or slot.fences]
+            return tuple(sorted((slot.sequence, (now - slot.since_ns) / 1e9) for slot in held))
+
+    def abandon(self, lease: RemoteLease, *, forgotten: bool = True) -> None:
+        """For finalizers: have *lease* dropped soon, taking no lock now.
+
+        :param forgotten: whether that is to be counted: its owner should have released it.
+        """
+        self._abandoned_leases.put((lease, forgotten))
         self.attention = True
+        if not self._ended:
+            self._ring()
 
     def attend(self) -> None:
         """Take back abandoned leases, and send the RELEASEs that had to wait."""
@@ -232,11 +282,11 @@ class RemoteSlots:
             # Before looking: what comes meanwhile sets it again.
             self.attention = False
             while not self._abandoned_leases.empty():
-                lease = self._abandoned_leases.get_nowait()
+                lease, forgotten = self._abandoned_leases.get_nowait()
                 if lease.ended:
                     continue
                 lease.ended = True
-                self.abandoned += 1
+                self.abandoned += forgotten
                 lease.slot.leases -= 1
                 if not lease.slot.leases:
                     self._give_back(lease.slot)

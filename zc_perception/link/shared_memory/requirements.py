@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zc_perception.errors import ConfigError
-from zc_perception.link.shared_memory.codes import MAX_FORMATS, MEMORY_DMABUF, MEMORY_MEMFD
+from zc_perception.link.shared_memory.codes import MAX_FORMATS, MAX_OPTIONS, MEMORY_DMABUF, MEMORY_MEMFD, OLD_MAX_FORMATS
 from zc_perception.memory.dmabuf import BufferKind
-from zc_perception.pixel.fourcc import fourcc_name
-from zc_perception.pixel.layout import ImageLayout
-from zc_perception.pixel.modifier import modifier_name
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.heap_offer import HeapOffer
+from zc_perception.negotiation.settings import BufferSettings, violations
+from zc_perception.negotiation.stand_in import options_text, parse_options
+from zc_perception.pixel.layout import MAX_ALIGNMENT, MAX_DIMENSION, ImageLayout
 
 MEMORY_BITS = {BufferKind.DMABUF: MEMORY_DMABUF, BufferKind.MEMFD: MEMORY_MEMFD}
 _U32 = 0xFFFFFFFF
+_UNLIMITED = MAX_DIMENSION - 1
+_ENOUGH = 1 << 16
 
 
 @dataclass(frozen=True)
 class Requirements:
-    """One consumer's constraints.
+    """One consumer's constraints. How many frames it holds its window says, not this.
 
     :param formats: (fourcc, modifier) pairs that it can use; empty: any.
     :param memory: bits of the kinds of memory that it takes; a device's consumer takes dma-bufs only.
@@ -25,7 +29,8 @@ class Requirements:
     :param offset_align: plane offsets must be a multiple of this many bytes.
     :param max_width: in pixels; 0: any.
     :param max_height: in pixels; 0: any.
-    :raises ConfigError: a value that can't be said in a HELLO.
+    :param options: everything else, as parameter ``participants`` writes it: ``cpu=read; contiguous; heap=udmabuf``.
+    :raises ConfigError: a value that can't be said in a HELLO, or options that nobody understands.
     """
 
     formats: tuple[tuple[int, int], ...] = ()
@@ -34,6 +39,7 @@ class Requirements:
     offset_align: int = 1
     max_width: int = 0
     max_height: int = 0
+    options: str = ''
 
     def __post_init__(self) -> None:
         if len(self.formats) > MAX_FORMATS:
@@ -43,23 +49,52 @@ class Requirements:
         for name, low in (('stride_align', 1), ('offset_align', 1), ('max_width', 0), ('max_height', 0)):
             if not low <= getattr(self, name) <= _U32:
                 raise ConfigError(f'{name} {getattr(self, name)} is outside {low} .. {_U32}')
+        size = len(self.options.encode(errors='replace'))
+        if size > MAX_OPTIONS:
+            raise ConfigError(f'the options have {size} bytes, at most {MAX_OPTIONS} can be said; name fewer heaps or devices')
+        parse_options(self.options)
 
-    def misfit(self, layout: ImageLayout, kind: BufferKind) -> str:
-        """Why a slot of that layout and kind can't be used; empty if it can."""
+    @classmethod
+    def of(cls, constraints: BufferConstraints) -> Requirements:
+        """What a HELLO says of *constraints*.
+
+        :raises ConfigError: more than fits a HELLO.
+        """
+        width, height = constraints.max_size or (0, 0)
+        rest = replace(constraints, stride_align=1, offset_align=1, max_size=None, slots=0, min_slots=0, max_slots=None)
+        return cls(
+            constraints.formats or (),
+            MEMORY_DMABUF if constraints.devices else MEMORY_DMABUF | MEMORY_MEMFD,
+            constraints.stride_align,
+            constraints.offset_align,
+            width,
+            height,
+            options_text(rest),
+        )
+
+    def for_old_producers(self) -> Requirements:
+        """What a HELLO without options can say of them."""
+        return replace(self, formats=self.formats[:OLD_MAX_FORMATS], options='')
+
+    def misfit(self, layout: ImageLayout, kind: BufferKind, heap: HeapOffer | None) -> str:
+        """Why a slot of that layout and kind can't be used; empty if it can.
+
+        :param heap: where the buffers come from; ``None``: nobody said, so that it can't be judged.
+        """
         if not self.memory & MEMORY_BITS[kind]:
             return f'the buffers are {kind.value}s, which it does not take'
-        if self.formats and (layout.fourcc, layout.modifier) not in self.formats:
-            wanted = ', '.join(f'{fourcc_name(code)} {modifier_name(modifier)}' for code, modifier in self.formats)
-            return f'the buffers are {fourcc_name(layout.fourcc)} {modifier_name(layout.modifier)}, it takes {wanted}'
-        for name, value, most in (('width', layout.width, self.max_width), ('height', layout.height, self.max_height)):
-            if most and value > most:
-                return f'{name} {value} is above its {most}'
-        for index, plane in enumerate(layout.planes):
-            if plane.stride % self.stride_align:
-                return f'stride {plane.stride} of plane {index} is no multiple of {self.stride_align}'
-            if plane.offset % self.offset_align:
-                return f'offset {plane.offset} of plane {index} is no multiple of {self.offset_align}'
-        return ''
+        constraints = replace(
+            parse_options(self.options),
+            formats=self.formats or None,
+            costs=None,
+            # A step that no layout could have is one that none keeps.
+            stride_align=min(self.stride_align, MAX_ALIGNMENT),
+            offset_align=min(self.offset_align, MAX_ALIGNMENT),
+            max_size=(min(self.max_width or _UNLIMITED, _UNLIMITED), min(self.max_height or _UNLIMITED, _UNLIMITED)),
+        )
+        if heap is None:
+            constraints = replace(constraints, heaps=None, contiguous=False, devices=())
+        return '; '.join(violations(constraints, BufferSettings(layout, _ENOUGH, heap)))
 
 
 ANYTHING = Requirements()

@@ -21,7 +21,7 @@ from zc_perception.errors import StaleFrameError
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.admission import admit
-from zc_perception.link.shared_memory.codes import MAX_PACKET, RefusalCode
+from zc_perception.link.shared_memory.codes import MAX_PACKET, MessageType, RefusalCode
 from zc_perception.link.shared_memory.connection import Connection
 from zc_perception.link.shared_memory.descriptors import PacketReader, adopt_fence, close_all, drain
 from zc_perception.link.shared_memory.errors import ProtocolError
@@ -32,6 +32,7 @@ from zc_perception.link.shared_memory.socket_folder import listen, remove_stale,
 from zc_perception.link.shared_memory.wire import Welcome
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, Slot
+from zc_perception.negotiation.heap_offer import HeapOffer
 
 MAX_CONNECTIONS = 32
 QUARANTINE_S = 10.0
@@ -86,6 +87,7 @@ class SharedMemoryServer:
         self._stopping = False
         self._reader = PacketReader(MAX_PACKET)
         self._pool: BufferPool | None = None
+        self._heap: HeapOffer | None = None
         self._forget_pool: Callable[[], None] | None = None
         self._pool_changed = False
         folder = runtime_folder(group) if folder is None else folder
@@ -141,13 +143,16 @@ class SharedMemoryServer:
             overflow.release()
         return connections
 
-    def set_pool(self, pool: BufferPool | None) -> None:
-        """Serve the slots of *pool* from here on. Consumers of another are disconnected, and come back; reconfiguring a pool keeps it."""
+    def set_pool(self, pool: BufferPool | None, heap: HeapOffer | None = None) -> None:
+        """Serve the slots of *pool* from here on. Consumers of another are disconnected, and come back; reconfiguring a pool keeps it.
+
+        :param heap: where its buffers come from, to judge consumers that want certain memory; ``None``: nobody knows.
+        """
         with self._lock:
             if pool is self._pool:
                 return
             forget, self._forget_pool = self._forget_pool, None
-            self._pool = pool
+            self._pool, self._heap = pool, heap
             self._pool_changed = True
             history = self._take_history()
         for frame in history:
@@ -223,7 +228,7 @@ class SharedMemoryServer:
                 text = f'here is publisher {self.publisher_id}, not {hello.publisher_id}'
                 raise ProtocolError('other_publisher', text, RefusalCode.OTHER_PUBLISHER)
             holder = f'{hello.name or "consumer"}#{next(_numbers)}'
-            pool, window, depth = admit(hello, holder, self._pool)
+            pool, window, depth = admit(hello, holder, self._pool, self._heap)
         except ProtocolError as error:
             self._reception.turn_away(number, error)
             return
@@ -263,12 +268,20 @@ class SharedMemoryServer:
                 connection.release(*released, None)
             elif not size:
                 self._drop(number, 'eof', '')
+            elif not fds and wire.message_type(self._reader.packet[:size]) is MessageType.REFUSED:
+                self._refused_by(number, connection, wire.parse_refused(self._reader.packet[:size]).text)
             else:
                 self._receive_with_fence(connection, size, fds)
         except ProtocolError as error:
             self.counters.refuse(error)
             connection.refuse(error.code, str(error))
             self._drop(number, error.reason, str(error))
+
+    def _refused_by(self, number: int, connection: Connection, text: str) -> None:
+        """The consumer has seen the buffers and can't use them."""
+        self.counters.refuse(ProtocolError('constraints', f'{connection.holder.partition("#")[0]}: {text}', RefusalCode.CONSTRAINTS))
+        self._say(f"consumer {connection.holder} can't use the buffers: {text}; it gets messages, which are copies, or nothing", warn=True)
+        self._drop(number, 'constraints', text)
 
     def _receive_with_fence(self, connection: Connection, size: int, fds: list[OwnedFd]) -> None:
         """Or whatever else may come.

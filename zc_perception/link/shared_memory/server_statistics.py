@@ -18,6 +18,7 @@ class ServerStatistics:
     :param handshaking: connections that haven't said HELLO yet.
     :param welcomed: consumers since start.
     :param refused: by reason, consumers that were not welcome (version, not_allowed, connections, slots, constraints, ...).
+    :param last_refusal: by reason, the latest refusal in words.
     :param protocol_errors: by reason, peers that broke a rule of WIRE.md.
     :param ended: by reason, connections that were welcome and have ended (eof, closed, pool, send, or a protocol error's).
     :param taken_back: frames that consumers held when they ended.
@@ -29,6 +30,7 @@ class ServerStatistics:
     handshaking: int
     welcomed: int
     refused: dict[str, int]
+    last_refusal: dict[str, str]
     protocol_errors: dict[str, int]
     ended: dict[str, int]
     taken_back: int
@@ -42,6 +44,7 @@ class ServerCounters:
     def __init__(self) -> None:
         self.welcomed = 0
         self.refused: Counter[str] = Counter()
+        self.last_refusal: dict[str, str] = {}
         self.protocol_errors: Counter[str] = Counter()
         self.ended: Counter[str] = Counter()
         self.taken_back = 0
@@ -50,7 +53,11 @@ class ServerCounters:
 
     def refuse(self, error: ProtocolError) -> None:
         """Count by its kind."""
-        (self.protocol_errors if error.code is RefusalCode.PROTOCOL else self.refused)[error.reason] += 1
+        if error.code is RefusalCode.PROTOCOL:
+            self.protocol_errors[error.reason] += 1
+        else:
+            self.refused[error.reason] += 1
+            self.last_refusal[error.reason] = str(error)
 
     def internal(self, error: Exception) -> None:
         """Count what nobody had thought of."""
@@ -60,6 +67,6 @@ class ServerCounters:
     def snapshot(self, consumers: tuple[ConsumerStatistics, ...], handshaking: int) -> ServerStatistics:
         """The counters as they are."""
         return ServerStatistics(
-            consumers, handshaking, self.welcomed, dict(self.refused), dict(self.protocol_errors), dict(self.ended), self.taken_back,
-            self.internal_errors, self.last_internal_error,
+            consumers, handshaking, self.welcomed, dict(self.refused), dict(self.last_refusal), dict(self.protocol_errors),
+            dict(self.ended), self.taken_back, self.internal_errors, self.last_internal_error,
         )  # fmt: skip

@@ -18,6 +18,7 @@ from zc_perception.link.shared_memory.codes import (
     MAX_FORMATS,
     MAX_FRAME_ID,
     MAX_ID,
+    MAX_OPTIONS,
     MAX_WINDOW,
     MEMORY_DMABUF,
     MEMORY_MEMFD,
@@ -45,7 +46,7 @@ MAX_REFUSED = 512
 MAX_FRAME = FRAME.size + MAX_FRAME_ID
 
 _SIZES = {
-    MessageType.HELLO: (HELLO.size, HELLO.size + MAX_FORMATS * FORMAT.size),
+    MessageType.HELLO: (HELLO.size, HELLO.size + MAX_FORMATS * FORMAT.size + MAX_OPTIONS),
     MessageType.WELCOME: (WELCOME.size, WELCOME.size),
     MessageType.REFUSED: (REFUSED.size, MAX_REFUSED),
     MessageType.BUFFERS: (BUFFERS.size, BUFFERS.size),
@@ -201,12 +202,13 @@ def pack_hello(hello: Hello) -> bytes:
     need = hello.requirements
     if not 1 <= hello.window <= MAX_WINDOW or not 1 <= hello.depth <= MAX_DEPTH:
         raise ConfigError(f'window {hello.window} and depth {hello.depth} must be 1 .. {MAX_WINDOW}')
-    length = HELLO.size + FORMAT.size * len(need.formats)
+    options = need.options.encode()
+    length = HELLO.size + FORMAT.size * len(need.formats) + len(options)
     return HELLO.pack(
         MessageType.HELLO, length, 0, MAGIC, hello.min_version, hello.max_version, hello.window, hello.depth,
         FLAG_HISTORY if hello.history else 0, need.memory, need.stride_align, need.offset_align, need.max_width, need.max_height,
-        len(need.formats), 0, check_publisher_id(hello.publisher_id) if hello.publisher_id else b'', cut_text(hello.name, 40),
-    ) + b''.join(FORMAT.pack(code, 0, modifier) for code, modifier in need.formats)  # fmt: skip
+        len(need.formats), len(options), check_publisher_id(hello.publisher_id) if hello.publisher_id else b'', cut_text(hello.name, 40),
+    ) + b''.join(FORMAT.pack(code, 0, modifier) for code, modifier in need.formats) + options  # fmt: skip
 
 
 def parse_hello(packet: Packet) -> Hello:
@@ -222,20 +224,25 @@ def parse_hello(packet: Packet) -> Hello:
         text = f'the consumer speaks versions {low} .. {high}, this producer {VERSION} .. {VERSION}'
         raise ProtocolError('version', text, RefusalCode.VERSION)
     _expect(packet, MessageType.HELLO)
-    (_, _, _, _, _, _, window, depth, flags, memory, stride_align, offset_align, max_width, max_height, count, zero, publisher_id,
+    (_, _, _, _, _, _, window, depth, flags, memory, stride_align, offset_align, max_width, max_height, count, options_size, publisher_id,
      name) = HELLO.unpack_from(packet)  # fmt: skip
     _require_window(window, depth, 'HELLO')
-    _require(zero == 0 and flags & ~FLAG_HISTORY == 0 and memory & ~(MEMORY_DMABUF | MEMORY_MEMFD) == 0, 'reserved', 'HELLO: unknown bits')
+    _require(flags & ~FLAG_HISTORY == 0 and memory & ~(MEMORY_DMABUF | MEMORY_MEMFD) == 0, 'reserved', 'HELLO: unknown bits')
     _require(memory != 0, 'value', 'HELLO: it takes no kind of memory')
     _require(stride_align >= 1 and offset_align >= 1, 'value', 'HELLO: an alignment is 0')
-    good = count <= MAX_FORMATS and len(packet) == HELLO.size + count * FORMAT.size
-    _require(good, 'length', f'HELLO of {len(packet)} bytes says {count} formats')
+    options_at = HELLO.size + count * FORMAT.size
+    good = count <= MAX_FORMATS and options_size <= MAX_OPTIONS and len(packet) == options_at + options_size
+    _require(good, 'length', f'HELLO of {len(packet)} bytes says {count} formats and {options_size} bytes of options')
     formats = []
     for index in range(count):
         code, zero, modifier = FORMAT.unpack_from(packet, HELLO.size + index * FORMAT.size)
         _require(zero == 0, 'reserved', f'HELLO: a reserved field of format {index} is {zero}, not 0')
         formats.append((code, modifier))
-    needs = Requirements(tuple(formats), memory, stride_align, offset_align, max_width, max_height)
+    options = _parse_text(bytes(packet[options_at:]), 'options')
+    try:
+        needs = Requirements(tuple(formats), memory, stride_align, offset_align, max_width, max_height, options)
+    except ConfigError as error:
+        raise ProtocolError('constraints', f"this producer can't judge them: {error}", RefusalCode.CONSTRAINTS) from None
     wanted = _parse_id(publisher_id, 'HELLO') if any(publisher_id) else ''
     return Hello(window, depth, printable(_parse_text(name, 'name')), wanted, bool(flags & FLAG_HISTORY), needs, low, high)
 

@@ -226,7 +226,7 @@ def _build(context: rclpy.Context, topics: list[str], *options: str) -> list[Gra
         for one in topics:
             end_if_told()
             graphs.append(Graph(context, one, ledger, (int(width), int(height)), rate_hz, delay_ms / 1e3, parameters))
-            graphs[-1].capture.configure([graphs[-1].inference.consumer()])
+            graphs[-1].capture.configure_now()
     except BaseException:
         for graph in graphs:
             graph.close()

@@ -88,7 +88,7 @@ class Cameras:
             return {'cameras': len(self._graphs), 'refused': str(error)}
         self._graphs.append(graph)
         try:
-            graph.capture.configure([graph.inference.consumer()])
+            graph.capture.configure_now()
         except (ZcError, OSError) as error:
             return {'cameras': len(self._graphs) - 1, 'refused': str(error)}
         for node in (graph.capture, graph.inference):

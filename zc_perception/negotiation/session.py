@@ -1,0 +1,247 @@
+"""One camera's agreement with everybody who uses its buffers.
+
+::
+
+    session = BufferSession(camera.constraints(), (1920, 1080), wanted_slots=8)
+    settings = session.allocate([Consumer(accelerator.constraints(), trial_import)], allocate)
+    outcome = session.join(late)      # accepted, or refused with the reason
+
+The session goes through three steps. First it collects: the camera says what it can make, consumers that are there say what they can
+use, and stand-ins speak for consumers that come later. Then it agrees on one setting and lets the camera allocate. Last, each
+consumer imports every buffer on trial, because a setting that suits everybody is no guarantee that an import succeeds.
+
+A consumer that comes later must suit what is allocated. Nobody is waited for, and nothing is allocated a second time: a camera that is
+opened again makes another session.
+
+A misfit is never silent. The camera and the stand-ins must agree, or the session fails and names who and what stands against it. A
+consumer that does not fit is refused by name and reason, and gets no buffers. The camera and the others go on.
+
+A consumer of another process says the same constraints in its HELLO, is judged by the same
+:func:`~zc_perception.negotiation.settings.violations`, and imports on trial by itself.
+
+**Threads.** Every method may be called from any thread. Allocators and trial imports run without the lock.
+
+Source: Fuchsia's *Sysmem overview* (constraints, stand-ins, late joiners) and the kernel's *Exchanging pixel buffers*.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from zc_perception.errors import NegotiationError
+from zc_perception.negotiation.agreement import agree, check_answer
+from zc_perception.negotiation.constraints import BufferConstraints, Size
+from zc_perception.negotiation.settings import AllocationRequest, Allocator, Buffers, BufferSettings, TrialImport, Undo, violations
+
+
+@dataclass(frozen=True, eq=False)
+class Consumer:
+    """Somebody who uses the buffers in this process. Two are the same only if they are one object.
+
+    :param constraints: what it can use; ``participant`` is its name for people.
+    :param trial_import: imports one slot's buffers as it will later, and raises if it can't; ``None``: it imports nothing.
+    """
+
+    constraints: BufferConstraints
+    trial_import: TrialImport | None = None
+
+
+class Verdict(Enum):
+    """What became of a participant."""
+
+    ACCEPTED = 'accepted'
+    REFUSED = 'refused'
+    FELL_BACK = 'fell back'
+    STAND_IN = 'stand-in'
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A verdict and its reason. REFUSED: its constraints don't suit. FELL_BACK: its trial import failed."""
+
+    verdict: Verdict
+    reason: str = ''
+
+    @property
+    def has_buffers(self) -> bool:
+        """Whether the participant may use the buffers."""
+        return self.verdict in (Verdict.ACCEPTED, Verdict.STAND_IN)
+
+    def __str__(self) -> str:
+        return f'{self.verdict.value}: {self.reason}' if self.reason else self.verdict.value
+
+
+class BufferSession:
+    """See the module.
+
+    :param camera: the camera's constraints; ``heaps`` are those that it can allocate from. Its order decides between what costs the same.
+    :param size: of the images, width and height in pixels.
+    :param wanted_slots: as many slots if nobody minds, even where participants need fewer.
+    :param stand_ins: constraints of consumers that come later. They count as if their holders were there.
+    """
+
+    def __init__(
+        self,
+        camera: BufferConstraints,
+        size: Size,
+        *,
+        wanted_slots: int = 0,
+        stand_ins: Sequence[BufferConstraints] = (),
+    ) -> None:
+        self._camera = camera
+        self._size = size
+        self._wanted_slots = wanted_slots
+        self._stand_ins = stand_ins
+        self._lock = threading.Lock()
+        self._outcomes: dict[Consumer, Outcome] = {}
+        self._settings: BufferSettings | None = None
+        self._buffers: tuple[Buffers, ...] = ()
+        self._why = ''
+
+    def allocate(self, consumers: Sequence[Consumer], allocator: Allocator) -> BufferSettings:
+        """Agree with everybody who fits, allocate, and let each of *consumers* import every slot's buffers on trial. Once.
+
+        :raises NegotiationError: camera and stand-ins don't agree, or the camera answered something else than it was asked for.
+        :raises AllocationError: from *allocator*: no memory.
+        """
+        outcomes: dict[Consumer, Outcome] = {}
+        fitting: list[Consumer] = []
+        request = self._agree(())
+        for consumer in consumers:
+            try:
+                request = self._agree([*fitting, consumer])
+            except NegotiationError as error:
+                outcomes[consumer] = Outcome(Verdict.REFUSED, str(error))
+            else:
+                fitting.append(consumer)
+        allocation = allocator(request)
+        settings = check_answer(request, allocation, [self._camera, *self._stand_ins])
+        for consumer in fitting:
+            outcomes[consumer] = self._admit(consumer, settings, allocation.buffers)
+        with self._lock:
+            self._settings, self._buffers = settings, allocation.buffers
+            self._why = '; '.join(request.reasons)
+            self._outcomes = {consumer: outcomes[consumer] for consumer in consumers}
+        return settings
+
+    def _agree(self, consumers: Sequence[Consumer]) -> AllocationRequest:
+        participants = [self._camera, *(consumer.constraints for consumer in consumers), *self._stand_ins]
+        return agree(participants, self._size, wanted_slots=self._wanted_slots)
+
+    def _admit(self, consumer: Consumer, settings: BufferSettings, buffers: Sequence[Buffers]) -> Outcome:
+        problems = violations(consumer.constraints, settings)
+        if problems:
+            return Outcome(Verdict.REFUSED, '; '.join(problems))
+        failure = trial_failure(consumer.trial_import, settings, buffers)
+        return Outcome(Verdict.FELL_BACK, failure) if failure else Outcome(Verdict.ACCEPTED)
+
+    def join(self, consumer: Consumer) -> Outcome:
+        """Let *consumer* in after the allocation: what is allocated must suit it, and it imports every slot's buffers on trial.
+
+        :raises NegotiationError: nothing is allocated yet.
+        """
+        settings = self.settings
+        free = self._unclaimed(settings)
+        if consumer.constraints.slots > free:
+            outcome = Outcome(Verdict.REFUSED, self._too_few(consumer.constraints.slots, free, settings))
+        else:
+            outcome = self._admit(consumer, settings, self._buffers)
+        with self._lock:
+            self._outcomes[consumer] = outcome
+        return outcome
+
+    def _unclaimed(self, settings: BufferSettings) -> int:
+        return settings.slots - self._camera.slots - sum(consumer.constraints.slots for consumer in self._accepted())
+
+    def _too_few(self, wanted: int, free: int, settings: BufferSettings) -> str:
+        claims = [self._camera, *(consumer.constraints for consumer in self._accepted())]
+        holders = ', '.join(f'{claim.participant} {claim.slots}' for claim in claims if claim.slots)
+        return (
+            f"it needs {wanted} slots, {max(free, 0)} of {settings.slots} are not spoken for ({holders}); raise parameter 'slots', "
+            'or name it in the parameter participants'
+        )
+
+    def _accepted(self) -> list[Consumer]:
+        with self._lock:
+            return [consumer for consumer, outcome in self._outcomes.items() if outcome.has_buffers]
+
+    def leave(self, consumer: Consumer) -> None:
+        """*consumer* is gone: its slots are somebody else's. Idempotent."""
+        with self._lock:
+            self._outcomes.pop(consumer, None)
+
+    def objection(self, consumer: Consumer) -> str:
+        """Why *consumer* must not get these buffers; empty: it may, or nothing is allocated yet."""
+        with self._lock:
+            if self._settings is None:
+                return ''
+            outcome = self._outcomes.get(consumer)
+        if outcome is None:
+            return 'it takes no part in the agreement on these buffers'
+        return '' if outcome.has_buffers else str(outcome)
+
+    @property
+    def settings(self) -> BufferSettings:
+        """What is allocated.
+
+        :raises NegotiationError: nothing is.
+        """
+        with self._lock:
+            if self._settings is None:
+                raise NegotiationError(f'the buffers of {self._camera.participant} are not allocated yet')
+            return self._settings
+
+    @property
+    def settled(self) -> bool:
+        """Whether the buffers are allocated."""
+        return self._settings is not None
+
+    @property
+    def claimed_slots(self) -> int:
+        """Slots that the consumers of this process hold together, and one more each: the newest frame comes before the oldest goes."""
+        return sum(consumer.constraints.slots + 1 for consumer in self._accepted())
+
+    def outcomes(self) -> dict[str, Outcome]:
+        """What became of each participant, by name; of two consumers of one name the later."""
+        found = {} if self._settings is None else {self._camera.participant: Outcome(Verdict.ACCEPTED)}
+        with self._lock:
+            found |= {consumer.constraints.participant: outcome for consumer, outcome in self._outcomes.items()}
+        for stand_in in self._stand_ins:
+            found.setdefault(stand_in.participant, Outcome(Verdict.STAND_IN))
+        return found
+
+    def describe(self) -> str:
+        """What was chosen, why, and what became of each participant; one line.
+
+        :raises NegotiationError: nothing is allocated.
+        """
+        why = f' ({self._why})' if self._why else ''
+        return f'{self.settings.describe()}{why}; ' + ', '.join(f'{name} {outcome}' for name, outcome in self.outcomes().items())
+
+    @property
+    def why(self) -> str:
+        """Why these settings were chosen; empty: there was nothing to choose."""
+        return self._why
+
+
+def trial_failure(trial: TrialImport | None, settings: BufferSettings, slots: Sequence[Buffers]) -> str:
+    """Import every slot's buffers on trial; what went wrong, or nothing. After a failure the imports before it are given back."""
+    if trial is None:
+        return ''
+    undos: list[Undo] = []
+    for index, buffers in enumerate(slots):
+        try:
+            undo = trial(settings, buffers)
+        except Exception as error:
+            # A consumer's failure is its own, whatever it raises: the others go on.
+            while undos:
+                with contextlib.suppress(Exception):
+                    undos.pop()()
+            return f'trial import of slot {index} of {len(slots)} failed: {str(error) or type(error).__name__}'
+        if undo is not None:
+            undos.append(undo)
+    return ''
