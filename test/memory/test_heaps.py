@@ -15,7 +15,18 @@ import pytest
 from zc_perception.errors import AllocationError, ConfigError
 from zc_perception.memory import heaps
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
-from zc_perception.memory.heaps import DmaHeap, HeapUse, SealedMemfd, Udmabuf, allocate_image, heap_order, is_contiguous, open_heap
+from zc_perception.memory.heaps import (
+    DmaHeap,
+    HeapUse,
+    OfferedHeaps,
+    SealedMemfd,
+    Udmabuf,
+    allocate_image,
+    heap_order,
+    is_contiguous,
+    open_heap,
+    working_heaps,
+)
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
@@ -189,22 +200,29 @@ SYSTEM, UDMABUF, MEMFD = 'dma_heap/system', 'udmabuf', 'memfd'
 
 
 @pytest.mark.parametrize(
-    ('use', 'jetson', 'contiguous', 'order'),
+    ('use', 'jetson', 'order'),
     [
-        (HeapUse.CAMERA, False, False, [SYSTEM, *CMA, UDMABUF, MEMFD]),
-        (HeapUse.CAMERA, True, False, [*CMA, SYSTEM, UDMABUF, MEMFD]),
-        (HeapUse.CAMERA, False, True, [*CMA, SYSTEM, UDMABUF, MEMFD]),
-        (HeapUse.NPU_RESULT, False, False, [*CMA, SYSTEM, UDMABUF]),
-        (HeapUse.NPU_RESULT, True, False, [*CMA, SYSTEM, UDMABUF]),
-        (HeapUse.HOST, False, False, [SYSTEM, UDMABUF, MEMFD]),
-        (HeapUse.HOST, True, False, [SYSTEM, UDMABUF, MEMFD]),
-        (HeapUse.HOST, False, True, [*CMA, SYSTEM, UDMABUF, MEMFD]),
+        (HeapUse.CAMERA, False, [SYSTEM, *CMA, UDMABUF, MEMFD]),
+        (HeapUse.CAMERA, True, [*CMA, SYSTEM, UDMABUF, MEMFD]),
+        (HeapUse.CAMERA_IMPORT, False, [SYSTEM, *CMA, UDMABUF]),
+        (HeapUse.CAMERA_IMPORT, True, [*CMA, SYSTEM, UDMABUF]),
+        (HeapUse.NPU_RESULT, False, [*CMA, SYSTEM, UDMABUF]),
+        (HeapUse.NPU_RESULT, True, [*CMA, SYSTEM, UDMABUF]),
     ],
 )
-def test_the_order_of_heaps_by_use(use: HeapUse, jetson: bool, contiguous: bool, order: list[str], devices: Path) -> None:
+def test_the_order_of_heaps_by_use(use: HeapUse, jetson: bool, order: list[str], devices: Path) -> None:
     if jetson:
         (devices / 'nvmap').touch()
-    assert heap_order(use, contiguous=contiguous) == order
+    assert heap_order(use) == order
+
+
+def test_the_order_of_another_machine_s_heaps(devices: Path, tmp_path: Path) -> None:
+    other = tmp_path / 'other'
+    (other / 'dma_heap').mkdir(parents=True)
+    (other / 'dma_heap' / 'vidmem_cma').touch()
+    (other / 'nvmap').touch()
+    order = heap_order(HeapUse.CAMERA, dma_heaps=str(other / 'dma_heap'), nvmap=str(other / 'nvmap'))
+    assert order == [*CMA, 'dma_heap/vidmem_cma', SYSTEM, UDMABUF, MEMFD]
 
 
 def test_a_vendor_s_cma_heap_is_found_by_its_name(devices: Path) -> None:
@@ -238,19 +256,6 @@ def test_the_first_of_the_order_that_works_is_taken_and_the_others_are_explained
     heap.close()
 
 
-def test_scattered_pages_in_place_of_contiguous_ones_are_mentioned(devices: Path, kernel: KernelDouble) -> None:
-    (devices / 'dma_heap' / 'system').touch()
-    heap, reasons = open_heap(contiguous=True)
-    assert heap.name == SYSTEM
-    assert reasons[:-1] == [f'this machine has no CMA heap in {devices}/dma_heap']
-    assert reasons[-1].startswith('dma_heap/system: used although its pages are scattered') and 'IOMMU' in reasons[-1]
-    heap.close()
-    (devices / 'dma_heap' / 'linux,cma').touch()
-    heap, reasons = open_heap(contiguous=True)
-    assert (heap.name, reasons) == ('dma_heap/linux,cma', [])
-    heap.close()
-
-
 def test_a_device_s_results_are_never_put_into_a_memfd(devices: Path) -> None:
     with pytest.raises(AllocationError, match=r'no heap for npu_result works: this machine has no .*no CMA heap .*udmabuf') as caught:
         open_heap(use=HeapUse.NPU_RESULT)
@@ -258,8 +263,101 @@ def test_a_device_s_results_are_never_put_into_a_memfd(devices: Path) -> None:
 
 
 def test_with_a_named_heap_the_use_does_not_matter(devices: Path) -> None:
-    heap, reasons = open_heap('memfd', use=HeapUse.NPU_RESULT, contiguous=True)
+    heap, reasons = open_heap('memfd', use=HeapUse.NPU_RESULT)
     assert (heap.name, reasons) == ('memfd', [])
+
+
+# All heaps that a camera offers
+
+
+def test_all_heaps_that_work_are_offered_and_the_one_that_is_chosen_gives_the_buffers(devices: Path, kernel: KernelDouble) -> None:
+    for name in ('system', 'linux,cma'):
+        (devices / 'dma_heap' / name).touch()
+    heaps = working_heaps()
+    assert heaps.names == (SYSTEM, 'dma_heap/linux,cma', MEMFD) and heaps.name == SYSTEM
+    assert heaps.reasons == (f'this machine has no {devices}/udmabuf',)
+    for name in (*heaps.names, SYSTEM):
+        heaps.choose(name)
+        buffer = heaps.allocate(1)
+        assert (heaps.name, buffer.heap) == (name, name)
+        buffer.close()
+    heaps.close()
+
+
+def test_what_does_not_work_is_not_offered_and_says_why(devices: Path) -> None:
+    # A device file that opens and then allocates nothing: an ioctl on a plain file is ENOTTY.
+    (devices / 'dma_heap' / 'system').touch()
+    heaps = working_heaps()
+    assert heaps.names == (MEMFD,)
+    assert heaps.reasons == (
+        f'this machine has no CMA heap in {devices}/dma_heap and no {devices}/udmabuf',
+        'dma_heap/system could not allocate 1 bytes: Inappropriate ioctl for device',
+    )
+    heaps.close()
+    with pytest.raises(AllocationError, match=r'no heap works: this machine has no CMA heap .*; dma_heap/system could not allocate'):
+        working_heaps('auto', heap_order(HeapUse.CAMERA_IMPORT))
+
+
+def test_a_heap_that_is_named_is_the_only_one(devices: Path) -> None:
+    heaps = working_heaps('memfd')
+    assert (heaps.names, heaps.reasons) == ((MEMFD,), ("parameter 'heap' is 'memfd'",))
+    with pytest.raises(AllocationError, match="heap 'udmabuf' is not one of memfd; set parameter 'heap' to it, or to auto"):
+        heaps.choose(UDMABUF)
+    heaps.close()
+    with pytest.raises(AllocationError, match="heap 'udmabuf' can't be opened: No such file or directory; use heap: auto"):
+        working_heaps(UDMABUF)
+
+
+class Counted(SealedMemfd):
+    """Counts those that are open."""
+
+    open = 0
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        Counted.open += 1
+
+    def close(self) -> None:
+        Counted.open -= 1
+
+
+def test_at_most_the_chosen_heap_is_open_and_none_after_closing() -> None:
+    heaps = working_heaps('auto', ['a', 'b', 'c'], opener=Counted)
+    assert heaps.names == ('a', 'b', 'c') and Counted.open == 0, 'they were tried'
+    for name in ('b', 'b', 'c'):
+        heaps.choose(name)
+        assert Counted.open == 1
+    heaps.remove('a', 'a: the camera refuses it')
+    assert heaps.names == ('b', 'c') and heaps.reasons == ('a: the camera refuses it',)
+    heaps.close()
+    heaps.close()
+    assert Counted.open == 0
+    with pytest.raises(AllocationError, match="heap 'b': its owner is closed"):
+        heaps.choose('b')
+    with pytest.raises(AllocationError, match='closed'):
+        heaps.choose('c')
+    never_chosen = OfferedHeaps(['a'], opener=Counted)
+    never_chosen.close()
+    with pytest.raises(AllocationError, match='closed'):
+        never_chosen.allocate(1)
+    assert Counted.open == 0
+
+
+def test_one_that_can_not_be_opened_any_more_leaves_the_chosen_one() -> None:
+    gone: set[str] = set()
+
+    def opener(name: str) -> Counted:
+        if name in gone:
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+        return Counted(name)
+
+    heaps = working_heaps('auto', ['a', 'b'], opener=opener)
+    heaps.choose('a')
+    gone.add('b')
+    with pytest.raises(AllocationError, match="heap 'b' can't be opened: No such device"):
+        heaps.choose('b')
+    assert heaps.name == 'a' and Counted.open == 1
+    heaps.close()
 
 
 # What is refused, and what is left behind then

@@ -118,6 +118,7 @@ def test_what_the_driver_says_is_in_the_constraints(opened: Any, monkeypatch: py
     assert constraints.participant == 'axl /dev/metis-0:1:0' and constraints.devices == ('/dev/metis-0:1:0',)
     assert (constraints.stride_align, constraints.formats, constraints.placement) == (64, ((NV12, LINEAR),), None)
     assert not constraints.uses_cpu and not constraints.accepts_heap('memfd')
+    assert constraints.memory_note.startswith('whether the card is behind an IOMMU is not known') and not constraints.contiguous
     monkeypatch.setattr(CountingDevice, 'level', 1)
     assert opened()[0].constraints().placement is Placement.ONE_BUFFER, 'IMPORT_FD takes one descriptor'
 

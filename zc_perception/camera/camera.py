@@ -18,7 +18,7 @@ from zc_perception.errors import CameraError
 from zc_perception.frame import Frame, Header
 from zc_perception.mapping import map_buffers
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
-from zc_perception.memory.heaps import Heap
+from zc_perception.memory.heaps import Heap, OfferedHeaps
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot
 from zc_perception.negotiation.constraints import BufferConstraints
@@ -61,7 +61,7 @@ class Camera(Protocol):
 
     @property
     def heap_name(self) -> str:
-        """Where its buffers come from."""
+        """Where its buffers come from; before :meth:`configure` perhaps only the first of several heaps that its constraints name."""
 
     @property
     def device(self) -> str:
@@ -130,7 +130,7 @@ class Camera(Protocol):
 class DrawnCamera(WithoutControls):
     """A camera whose frames the CPU writes, straight into the pool's slots, at a steady pace.
 
-    :param heap: where the slots come from; owned from here on.
+    :param heap: where the slots come from, or all heaps that they may come from; owned from here on.
     :param now_ns: the ROS clock.
     :param clock: that of the camera's openings before, so that stamps go on increasing; ``None``: a new one.
     :param ledger: books each frame that was written.
@@ -158,7 +158,7 @@ class DrawnCamera(WithoutControls):
         self.height = height
         self.framerate = framerate
         self._frame_id = frame_id
-        self._heap = heap
+        self._heaps = OfferedHeaps.only(heap)
         self._now_ns = now_ns
         self.clock = StampClock(now_ns) if clock is None else clock.reopened()
         self._ledger = ledger
@@ -177,7 +177,7 @@ class DrawnCamera(WithoutControls):
     @property
     def heap_name(self) -> str:
         """See :class:`Camera`."""
-        return self._heap.name
+        return self._heaps.name
 
     @property
     def device(self) -> str:
@@ -204,15 +204,17 @@ class DrawnCamera(WithoutControls):
 
     def constraints(self) -> BufferConstraints:
         """See :class:`Camera`."""
-        return drawn_constraints(self.fourcc, (self.width, self.height), self.heap_name)
+        return drawn_constraints(self.fourcc, (self.width, self.height), self._heaps)
 
     def configure(self, settings: BufferSettings) -> None:
         """See :class:`Camera`."""
         layout = settings.layout
+        if settings.heap is not None:
+            self._heaps.choose(settings.heap.name)
         self._bytes = sum(p.rows(layout.height) * p.row_bytes(layout.width) for p in layout.format.planes)
 
         def allocate() -> tuple[DmaBuf, ...]:
-            return tuple(self._heap.allocate(size) for size in settings.sizes())
+            return tuple(self._heaps.allocate(size) for size in settings.sizes())
 
         reserve = min(self.constraints().slots, settings.slots)
         self._pool = BufferPool(layout, allocate, settings.slots, name='camera', reserve=reserve)
@@ -327,4 +329,4 @@ class DrawnCamera(WithoutControls):
         self.stop()
         if self._pool is not None:
             self._pool.close()
-        self._heap.close()
+        self._heaps.close()

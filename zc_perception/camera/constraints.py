@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.memory.heaps import OfferedHeaps
 from zc_perception.negotiation.constraints import BufferConstraints, Size
 from zc_perception.pixel.modifier import LINEAR
 
@@ -12,12 +13,13 @@ LIBCAMERA_RESERVE = 3
 """What a pipeline handler needs queued, and one frame that is being handed over."""
 
 
-def drawn_constraints(fourcc: int, size: Size, heap: str) -> BufferConstraints:
+def drawn_constraints(fourcc: int, size: Size, heaps: OfferedHeaps) -> BufferConstraints:
     """Of a camera whose frames the CPU writes: one slot is being filled while another is being published."""
     return BufferConstraints(
         'camera',
         formats=((fourcc, LINEAR),),
-        heaps=(heap,),
+        heaps=heaps.names,
+        memory_note='; '.join(heaps.reasons),
         slots=2,
         min_size=size,
         max_size=size,

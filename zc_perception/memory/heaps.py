@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
@@ -61,8 +61,8 @@ class HeapUse(Enum):
     """What the buffers are for; decides the order in which ``auto`` tries the heaps (:func:`heap_order`)."""
 
     CAMERA = 'camera'
+    CAMERA_IMPORT = 'camera_import'
     NPU_RESULT = 'npu_result'
-    HOST = 'host'
 
 
 def is_contiguous(heap: str) -> bool:
@@ -70,34 +70,36 @@ def is_contiguous(heap: str) -> bool:
     return heap.startswith('dma_heap/') and (heap[len('dma_heap/') :] in _CMA or 'cma' in heap)
 
 
-def _cma_heaps() -> list[str]:
+def _cma_heaps(dma_heaps: str) -> list[str]:
     try:
-        others = sorted(entry for entry in os.listdir(DMA_HEAP_DIRECTORY) if 'cma' in entry and entry not in _CMA)
+        others = sorted(entry for entry in os.listdir(dma_heaps) if 'cma' in entry and entry not in _CMA)
     except OSError:
         others = []
     return [f'dma_heap/{name}' for name in (*_CMA, *others)]
 
 
-def heap_order(use: HeapUse, *, contiguous: bool = False) -> list[str]:
+def heap_order(use: HeapUse, *, dma_heaps: str = '', nvmap: str = '') -> list[str]:
     """The names that ``auto`` tries, the best first.
 
-    ============  ========================  =======================================================================================
-    use           first                     why
-    ============  ========================  =======================================================================================
-    CAMERA        CMA on a Jetson, or with  The ISP and NVMM need contiguous memory. Elsewhere CMA comes second: it is small (256 MB
-                  *contiguous*; or system   on the reference vehicle), and the devices that need it say so.
-    NPU_RESULT    CMA, then system          PCIe DMA wants contiguous memory unless an IOMMU gathers the pages. Never a memfd: a
+    =============  =======================  =======================================================================================
+    use            first                    why
+    =============  =======================  =======================================================================================
+    CAMERA         CMA on a Jetson,         The ISP and NVMM need contiguous memory. Elsewhere CMA comes second: it is small (256 MB
+                   elsewhere system         on the reference vehicle), and the participants that need it say so.
+    CAMERA_IMPORT  the same                 Never a memfd: the camera's driver has to import the buffers.
+    NPU_RESULT     CMA, then system         PCIe DMA wants contiguous memory unless an IOMMU gathers the pages. Never a memfd: a
                                             device writes there.
-    HOST          system                    Telemetry and whatever only the CPU reads has no such need, and leaves CMA to those who do.
-    ============  ========================  =======================================================================================
+    =============  =======================  =======================================================================================
+
+    :param dma_heaps: the folder of the dma-heaps, where it isn't this machine's.
+    :param nvmap: the node that only a Jetson has, likewise.
     """
+    contiguous = _cma_heaps(dma_heaps or DMA_HEAP_DIRECTORY)
     if use is HeapUse.NPU_RESULT:
-        return [*_cma_heaps(), 'dma_heap/system', 'udmabuf']
-    if contiguous or (use is HeapUse.CAMERA and os.path.exists(NVMAP_DEVICE)):
-        return [*_cma_heaps(), 'dma_heap/system', 'udmabuf', 'memfd']
-    if use is HeapUse.HOST:
-        return ['dma_heap/system', 'udmabuf', 'memfd']
-    return ['dma_heap/system', *_cma_heaps(), 'udmabuf', 'memfd']
+        return [*contiguous, 'dma_heap/system', 'udmabuf']
+    jetson = os.path.exists(nvmap or NVMAP_DEVICE)
+    order = [*contiguous, 'dma_heap/system'] if jetson else ['dma_heap/system', *contiguous]
+    return [*order, 'udmabuf', *(['memfd'] if use is HeapUse.CAMERA else [])]
 
 
 def _page_align(size: int) -> int:
@@ -241,41 +243,162 @@ def _absent(candidates: Sequence[str], missing: set[str]) -> list[str]:
     return [f'this machine has {" and ".join(f"no {name}" for name in absent)}'] if absent else []
 
 
-def open_heap(name: str = 'auto', *, use: HeapUse = HeapUse.CAMERA, contiguous: bool = False) -> tuple[Heap, list[str]]:
+Opener = Callable[[str], Heap]
+"""Opens a heap by its name; raises ``OSError`` or :class:`AllocationError`."""
+
+
+class _Search:
+    """Tries heaps one after the other, and remembers why some don't work."""
+
+    def __init__(self, names: Sequence[str], opener: Opener) -> None:
+        self._names = names
+        self._opener = opener
+        self._reasons: list[str] = []
+        self._missing: set[str] = set()
+
+    def working(self) -> Iterator[Heap]:
+        """Those that allocate a page, opened; whoever takes one closes it."""
+        for name in self._names:
+            try:
+                heap = self._opener(name)
+            except FileNotFoundError:
+                self._missing.add(name)
+                continue
+            except OSError as error:
+                self._reasons.append(f'{name}: {error.strerror}{_NEXT_STEP.get(error.errno or 0, "")}')
+                continue
+            except AllocationError as error:
+                self._reasons.append(str(error))
+                continue
+            try:
+                heap.allocate(1).close()
+            except AllocationError as error:
+                heap.close()
+                self._reasons.append(str(error))
+                continue
+            except BaseException:
+                heap.close()
+                raise
+            yield heap
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why others were not taken: one sentence for all whose device files are missing, one for each that didn't work."""
+        return [*_absent(self._names, self._missing), *self._reasons]
+
+
+def open_heap(name: str = 'auto', *, use: HeapUse = HeapUse.CAMERA) -> tuple[Heap, list[str]]:
     """The heap *name*, or with ``auto`` the first of :func:`heap_order` that allocates a page.
 
-    :param contiguous: a device needs physically contiguous buffers: with ``auto`` CMA heaps come first, and when none works the reasons
-        say what that means. A named heap is the user's choice. :func:`is_contiguous` tells what came out.
     :returns: the heap, and for ``auto`` why no better one was taken: a sentence for those that this machine lacks, and one for each that
-        didn't work; worth saying once.
+        didn't work; worth saying once. :func:`is_contiguous` tells what came out.
     :raises ConfigError: unknown name.
     :raises AllocationError: the named heap can't be used, or none works.
     """
     if name != 'auto':
+        return _open_or_refuse(name), []
+    search = _Search(heap_order(use), _open_named)
+    heap = next(search.working(), None)
+    if heap is None:
+        raise AllocationError(f'no heap for {use.value} works: {"; ".join(search.reasons)}')
+    return heap, search.reasons
+
+
+def _open_or_refuse(name: str) -> Heap:
+    try:
+        return _open_named(name)
+    except OSError as error:
+        step = _NEXT_STEP.get(error.errno or 0, '')
+        raise AllocationError(f"heap '{name}' can't be opened: {error.strerror}{step}; use heap: auto") from error
+
+
+class OfferedHeaps:
+    """The heaps that a camera's buffers may come from. Each was tried; the one that is chosen is opened, and closed with this object.
+
+    As a heap it is the chosen one.
+
+    :param names: of heaps that work, the best first; at least one.
+    :param reasons: why others are not among them.
+    """
+
+    def __init__(self, names: Sequence[str], reasons: Sequence[str] = (), *, opener: Opener = _open_or_refuse) -> None:
+        self.names = tuple(names)
+        self.reasons = tuple(reasons)
+        self._opener = opener
+        self._heap: Heap | None = None
+        self._closed = False
+
+    @classmethod
+    def only(cls, heap: Heap) -> OfferedHeaps:
+        """One open heap, which is owned from here on; *heap* itself, if it is several."""
+        if isinstance(heap, OfferedHeaps):
+            return heap
+        offered = cls((heap.name,))
+        offered._heap = heap
+        return offered
+
+    @property
+    def name(self) -> str:
+        """Of the heap that is chosen; before that, of the best."""
+        return self.names[0] if self._heap is None else self._heap.name
+
+    def choose(self, name: str) -> None:
+        """Open the heap *name*. The one that was chosen before is closed; its buffers live on.
+
+        :raises AllocationError: it isn't one of them, it can't be opened any more, or all was closed.
+        """
+        if self._closed:
+            raise AllocationError(f"heap '{name}': its owner is closed")
+        if name not in self.names:
+            raise AllocationError(f"heap '{name}' is not one of {', '.join(self.names)}; set parameter 'heap' to it, or to auto")
+        if self._heap is not None and self._heap.name == name:
+            return
         try:
-            return _open_named(name), []
+            heap = self._opener(name)
         except OSError as error:
-            step = _NEXT_STEP.get(error.errno or 0, '')
-            raise AllocationError(f"heap '{name}' can't be opened: {error.strerror}{step}; use heap: auto") from error
-    candidates = heap_order(use, contiguous=contiguous)
-    reasons: list[str] = []
-    missing: set[str] = set()
-    for candidate in candidates:
-        try:
-            heap = _open_named(candidate)
-        except FileNotFoundError:
-            missing.add(candidate)
-            continue
-        except OSError as error:
-            reasons.append(f'{candidate}: {error.strerror}{_NEXT_STEP.get(error.errno or 0, "")}')
-            continue
-        try:
-            heap.allocate(1).close()
-        except AllocationError as error:
-            heap.close()
-            reasons.append(str(error))
-            continue
-        if contiguous and not is_contiguous(candidate):
-            reasons.append(f'{candidate}: used although its pages are scattered, which only devices behind an IOMMU can use as one block')
-        return heap, [*_absent(candidates, missing), *reasons]
-    raise AllocationError(f'no heap for {use.value} works: ' + '; '.join([*_absent(candidates, missing), *reasons]))
+            raise AllocationError(f"heap '{name}' can't be opened: {error.strerror}") from error
+        if self._heap is not None:
+            self._heap.close()
+        self._heap = heap
+
+    def remove(self, name: str, reason: str) -> None:
+        """Take one out that turned out not to do.
+
+        :param reason: a sentence that begins with its name.
+        """
+        self.names, self.reasons = tuple(other for other in self.names if other != name), (*self.reasons, reason)
+
+    def allocate(self, size: int) -> DmaBuf:
+        """See :class:`Heap`. Where nobody has chosen, from the best."""
+        if self._heap is None:
+            self.choose(self.names[0])
+        assert self._heap is not None
+        return self._heap.allocate(size)
+
+    def close(self) -> None:
+        """See :class:`Heap`. Idempotent."""
+        if not self._closed and self._heap is not None:
+            self._heap.close()
+        self._closed = True
+
+
+def working_heaps(name: str = 'auto', order: Sequence[str] = (), *, opener: Opener = _open_named) -> OfferedHeaps:
+    """The heap *name*, which is the user's choice; with ``auto`` all those of *order* that allocate a page.
+
+    :param order: names, the best first; empty: :func:`heap_order`'s for cameras.
+    :param opener: opens those of ``auto``.
+    :raises ConfigError: unknown name.
+    :raises AllocationError: the named heap can't be used, or none works.
+    """
+    if name != 'auto':
+        offered = OfferedHeaps.only(_open_or_refuse(name))
+        offered.reasons = (f"parameter 'heap' is '{name}'",)
+        return offered
+    search = _Search(order or heap_order(HeapUse.CAMERA), opener)
+    names = []
+    for heap in search.working():
+        names.append(heap.name)
+        heap.close()
+    if not names:
+        raise AllocationError(f'no heap works: {"; ".join(search.reasons)}')
+    return OfferedHeaps(names, search.reasons, opener=opener)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -20,9 +20,11 @@ from zc_perception.camera.v4l2.device import V4l2Device
 from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.session import BufferSession, Consumer
+from zc_perception.negotiation.settings import Allocation, AllocationRequest
 from zc_perception.negotiation.stand_in import parse_stand_ins
-from zc_perception.nodes.camera_buffers import CameraBuffers
 from zc_perception.npu.axl.device import AxlCapabilities
+from zc_perception.npu.axl.iommu import Iommu
 from zc_perception.npu.constraints import with_frames
 from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.pixel.fourcc import NV12
@@ -43,12 +45,15 @@ PARTICIPANTS = [
 
 def made(camera: Camera, slots: int, participants: Sequence[str], consumer: BufferConstraints) -> tuple[int, list[int]]:
     """Slots and their buffers' bytes, as the node gets them."""
-    buffers = CameraBuffers(camera, wanted_slots=slots, stand_ins=parse_stand_ins(participants))
-    try:
-        buffers.configure([consumer])
-        return len(camera.slots), [buffer.size for buffer in camera.slots[0].buffers]
-    finally:
-        buffers.close()
+    size = (camera.width, camera.height)
+    session = BufferSession(camera.constraints(), size, wanted_slots=slots, stand_ins=parse_stand_ins(participants))
+
+    def allocate(request: AllocationRequest) -> Allocation:
+        camera.allocate(request)
+        return Allocation(camera.slots[0].layout, tuple(slot.buffers for slot in camera.slots))
+
+    session.allocate([Consumer(consumer)], allocate)
+    return len(camera.slots), [buffer.size for buffer in camera.slots[0].buffers]
 
 
 def expected(vehicle: Vehicle) -> PoolNeed:
@@ -87,7 +92,7 @@ def test_a_v4l2_cameras_pool_is_the_nodes(driver: dict[str, Any], participants: 
     formats = ('NV12', 'NM12') if driver.get('multiplanar') else ('YUYV', 'NV12')
     vehicle.videos['/dev/video0'] = DriverDouble(*formats, **driver)
     capture(memory='export', width=SIZE[0], height=SIZE[1], participants=participants)(vehicle)
-    consumer = AxlCapabilities(2, 4, 64, 64, ((NV12, LINEAR),)).constraints('/dev/metis-0:1:0')
+    consumer = AxlCapabilities(2, 4, 64, 64, ((NV12, LINEAR),)).constraints('/dev/metis-0:1:0', Iommu(True, ''))
     camera = V4l2Camera('double', *SIZE, 30.0, '', now_ns=lambda: 1, open_device=lambda _: V4l2Device(DriverDouble(*formats, **driver)))
     try:
         count, sizes = made(camera, 8, participants, with_frames(consumer, 1, 4))
@@ -135,6 +140,63 @@ def test_each_camera_has_the_inference_of_its_namespace(vehicle: Vehicle) -> Non
     assert slots_with(vehicle, {**both, '/a/inference': deep, '/b/inference': {'accelerator': 'cpu'}}) == [2 + 5, 2 + 2]
     assert slots_with(vehicle, {**both, '/a/inference': deep}) == [2 + 5, 3]
     assert slots_with(vehicle, {**both, '/**/inference': deep}) == [2 + 5, 2 + 5], 'it is for every camera'
+
+
+def no_iommu(vehicle: Vehicle) -> None:
+    (vehicle.pci / 'iommu_group').unlink()
+
+
+def passes_through(vehicle: Vehicle) -> None:
+    vehicle.write('sys/kernel/iommu_groups/7/type', 'identity\n')
+
+
+SYSTEM, CMA = 'dma_heap/system', 'dma_heap/linux,cma'
+AUTO = {'camera': 'synthetic', 'heap': 'auto', 'memory': 'auto', 'participants': []}
+IMPORTING = {'camera': 'v4l2', 'heap': 'auto', 'memory': 'import', 'participants': []}
+
+
+@pytest.mark.parametrize(
+    ('values', 'accelerator', 'change', 'heap'),
+    [
+        (AUTO, 'axl', None, SYSTEM),
+        (AUTO, 'axl', no_iommu, CMA),
+        (AUTO, 'axl', passes_through, CMA),
+        (AUTO, 'cpu', no_iommu, SYSTEM),
+        (AUTO, 'cpu', Vehicle.tegra, CMA),
+        (AUTO | {'participants': ['isp: NV12; contiguous']}, 'cpu', None, CMA),
+        (AUTO | {'participants': [f'isp: NV12; heap={CMA}']}, 'cpu', None, CMA),
+        (AUTO | {'participants': ['gpu: NV12; heap=udmabuf | memfd']}, 'cpu', None, 'udmabuf'),
+        (AUTO | {'participants': ['cpu_only: NV12; heap=memfd']}, 'cpu', None, 'memfd'),
+        (IMPORTING, 'axl', None, SYSTEM),
+        (IMPORTING, 'axl', no_iommu, CMA),
+        (AUTO | {'heap': CMA}, 'axl', None, CMA),
+    ],
+)
+def test_the_heap_is_that_which_the_nodes_negotiation_chooses(
+    values: dict[str, Any], accelerator: str, change: Callable[[Vehicle], None] | None, heap: str, vehicle: Vehicle
+) -> None:
+    capture(**values)(vehicle)
+    inference(accelerator=accelerator)(vehicle)
+    if change is not None:
+        change(vehicle)
+    need = expected(vehicle)
+    assert (need.memory, need.contiguous) == (heap, heap == CMA)
+    assert vehicle.open_things == 0
+
+
+def test_where_no_heap_will_do_the_reasons_are_the_nodes(vehicle: Vehicle) -> None:
+    capture(**AUTO, width=64, height=64)(vehicle)
+    no_iommu(vehicle)
+    vehicle.empty_heaps.add(CMA)
+    inference(accelerator='axl')(vehicle)
+    needs = vehicle.needs()
+    beside_the_card = pool_need(vehicle.system(), needs, needs.cameras[0])
+    assert beside_the_card.memory == SYSTEM, 'the card is refused by name, and the camera goes on'
+    capture(participants=['isp: NV12; contiguous'])(vehicle)
+    needs = vehicle.needs()
+    refusal = pool_need(vehicle.system(), needs, needs.cameras[0]).refusal
+    assert f"isp needs contiguous memory, which heaps '{SYSTEM}', 'udmabuf', 'memfd' are not" in refusal
+    assert f'{CMA} could not allocate 1 bytes' in refusal and "set parameter 'heap'" in refusal
 
 
 def findings(vehicle: Vehicle) -> dict[str, Finding]:

@@ -27,7 +27,7 @@ from zc_perception.errors import AllocationError, CameraChangedError, CameraErro
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.foreign_pool import ForeignBufferPool
-from zc_perception.memory.heaps import Heap
+from zc_perception.memory.heaps import Heap, OfferedHeaps
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool, Buffers, PoolStatistics, Slot
 from zc_perception.memory.slot import close_buffers
@@ -48,7 +48,8 @@ class GStreamerCamera(WithoutControls):
     :param now_ns: the ROS clock.
     :param clock: that of the camera's openings before, so that stamps go on increasing; ``None``: a new one.
     :param ledger: books each frame that had to be copied.
-    :param open_heap: gives the memory that frames are copied to; called only for a pipeline that has to be copied.
+    :param open_heap: gives the memory that frames are copied to, a heap or several to choose from; called only for a pipeline that has to
+        be copied.
     :param width: what the pipeline has to give; 0: whatever it does.
     :param height: likewise.
     :param buffers: how many frames its source is asked to leave to us at the same time; 2 to 32.
@@ -95,7 +96,7 @@ class GStreamerCamera(WithoutControls):
         self._keep_all = keep_all
         self._watchdog_s = watchdog_s
         self.clock = StampClock(now_ns) if clock is None else clock.reopened()
-        self._heap: Heap | None = None
+        self._heaps: OfferedHeaps | None = None
         self._shared: SharedFrames | None = None
         self._pool: BufferPool | None = None
         self._early: deque[Sample] = deque()
@@ -178,7 +179,7 @@ class GStreamerCamera(WithoutControls):
             raise CameraError(f"{self._where}: {reason}, and a frame of {modifier_name(self._format.modifier)} can't be copied; {_ADVICE}")
         self.copy_reason = reason
         self._layout = frame_layout(self._gst, first, self._format)
-        self._heap = self._open_heap()
+        self._heaps = OfferedHeaps.only(self._open_heap())
 
     @property
     def device(self) -> str:
@@ -193,7 +194,7 @@ class GStreamerCamera(WithoutControls):
     @property
     def heap_name(self) -> str:
         """See :class:`Camera`."""
-        return self._shared_heap if self._heap is None else self._heap.name
+        return self._shared_heap if self._heaps is None else self._heaps.name
 
     @property
     def ended(self) -> bool:
@@ -232,12 +233,13 @@ class GStreamerCamera(WithoutControls):
     def constraints(self) -> BufferConstraints:
         """See :class:`Camera`. Strides and offsets are the pipeline's, unless frames are copied."""
         layout, size = self._layout, (self.width, self.height)
-        copied = self._heap is not None
+        heaps, copied = self._heaps, self._heaps is not None
         placement = {1: Placement.ONE_BUFFER, len(layout.planes): Placement.BUFFER_PER_PLANE}.get(layout.num_buffers)
         return BufferConstraints(
             'gstreamer camera',
             formats=((layout.fourcc, layout.modifier),),
-            heaps=(self.heap_name,),
+            heaps=(self._shared_heap,) if heaps is None else heaps.names,
+            memory_note='' if heaps is None else '; '.join(heaps.reasons),
             slots=RESERVE,
             min_size=size,
             max_size=size,
@@ -268,11 +270,13 @@ class GStreamerCamera(WithoutControls):
         self._early.extend(early)
 
     def _own_pool(self, settings: BufferSettings) -> BufferPool:
-        heap = self._heap
-        assert heap is not None
+        heaps = self._heaps
+        assert heaps is not None
+        if settings.heap is not None:
+            heaps.choose(settings.heap.name)
 
         def allocate() -> Buffers:
-            return tuple(heap.allocate(size) for size in settings.sizes())
+            return tuple(heaps.allocate(size) for size in settings.sizes())
 
         return BufferPool(settings.layout, allocate, settings.slots, name='camera', reserve=min(RESERVE, settings.slots))
 
@@ -432,6 +436,5 @@ class GStreamerCamera(WithoutControls):
         self._pipeline.close()
         if self._shared is not None:
             self._shared.end_close()
-        if self._heap is not None:
-            self._heap.close()
-            self._heap = None
+        if self._heaps is not None:
+            self._heaps.close()

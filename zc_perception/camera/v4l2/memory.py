@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
 from typing import Protocol
 
 from zc_perception.camera.v4l2 import abi
@@ -16,10 +15,11 @@ from zc_perception.camera.v4l2.file import V4l2Error
 from zc_perception.camera.v4l2.formats import DriverFormat
 from zc_perception.errors import AllocationError, CameraBusyError, CameraError, CameraLostError, ConfigError
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
-from zc_perception.memory.heaps import Heap, HeapUse, heap_order, open_heap
+from zc_perception.memory.heaps import HeapUse, OfferedHeaps, heap_order, working_heaps
 from zc_perception.memory.slot import Buffers, close_buffers
 
 MODES = ('auto', 'export', 'import')
+EXPORTED = "the driver's own buffers are used"
 # VIDEO_MAX_FRAME of kernels before 6.8; asking for more is an error on some.
 _MOST_BUFFERS = 32
 # One frame's pages may be contiguous by chance.
@@ -35,7 +35,21 @@ class FrameMemory(Protocol):
 
     @property
     def heap_name(self) -> str:
-        """Where the buffers come from, for negotiation and diagnostics."""
+        """Where the buffers come from, for diagnostics."""
+
+    @property
+    def heap_names(self) -> tuple[str, ...]:
+        """Where they may come from, the best first, for negotiation."""
+
+    @property
+    def heap_reasons(self) -> tuple[str, ...]:
+        """Why from nowhere else, as far as that isn't plain."""
+
+    def choose(self, heap: str) -> None:
+        """Take the buffers from that one of :attr:`heap_names`.
+
+        :raises AllocationError: it can't be opened any more.
+        """
 
     def allocate(self, count: int, driver: DriverFormat) -> int:
         """Make the buffers of *count* frames; how many there are."""
@@ -76,6 +90,19 @@ class ExportedMemory:
     def heap_name(self) -> str:
         """See :class:`FrameMemory`."""
         return f'v4l2/{self._device.driver}'
+
+    @property
+    def heap_names(self) -> tuple[str, ...]:
+        """See :class:`FrameMemory`."""
+        return (self.heap_name,)
+
+    @property
+    def heap_reasons(self) -> tuple[str, ...]:
+        """See :class:`FrameMemory`."""
+        return (EXPORTED,)
+
+    def choose(self, heap: str) -> None:
+        """See :class:`FrameMemory`. There is nothing to choose."""
 
     def _export(self, index: int, plane: int) -> DmaBuf:
         try:
@@ -121,22 +148,22 @@ class ExportedMemory:
 class ImportedMemory:
     """Buffers of a heap, which the driver imports. One that has to be given up can be replaced while streaming.
 
-    :param heap: owned from here on, and closed when this raises.
-    :raises CameraError: the driver can't take its buffers.
+    :param heaps: owned from here on, and closed when this raises; those whose buffers the driver can't import are removed.
+    :raises CameraError: the driver imports buffers of none.
     """
 
     kind = 'import'
     memory = abi.MEMORY_DMABUF
 
-    def __init__(self, device: V4l2Device, heap: Heap, driver: DriverFormat) -> None:
+    def __init__(self, device: V4l2Device, heaps: OfferedHeaps, driver: DriverFormat) -> None:
         self._device = device
-        self._heap = heap
+        self._heaps = heaps
         self._sizes = tuple(plane.size for plane in driver.planes)
         self._made: list[Buffers] = []
         self._closed = False
         self.notes: list[str] = []
         try:
-            self._try(driver)
+            self._try_all()
         except BaseException:
             self.close()
             raise
@@ -144,9 +171,46 @@ class ImportedMemory:
     @property
     def heap_name(self) -> str:
         """See :class:`FrameMemory`."""
-        return self._heap.name
+        return self._heaps.name
 
-    def _try(self, driver: DriverFormat) -> None:
+    @property
+    def heap_names(self) -> tuple[str, ...]:
+        """See :class:`FrameMemory`."""
+        return self._heaps.names
+
+    @property
+    def heap_reasons(self) -> tuple[str, ...]:
+        """See :class:`FrameMemory`."""
+        return self._heaps.reasons
+
+    def choose(self, heap: str) -> None:
+        """See :class:`FrameMemory`."""
+        self._heaps.choose(heap)
+
+    def _try_all(self) -> None:
+        """Find out which heaps' buffers the driver imports. Notes say why one is not used that would be better."""
+        good: list[str] = []
+        reasons: list[str] = []
+        for name in self._heaps.names:
+            try:
+                self._heaps.choose(name)
+                self._try()
+            except (CameraBusyError, CameraLostError):
+                raise
+            except (CameraError, AllocationError) as error:
+                reasons.append(f'{name}: {error}')
+                self._heaps.remove(name, reasons[-1])
+                continue
+            if not good:
+                self.notes += reasons
+            good.append(name)
+        if not good:
+            raise CameraError(
+                f"'{self._device.path}' ({self._device.card}) imports buffers of no heap: {'; '.join(reasons)}; try memory: export"
+            )
+        self._heaps.choose(good[0])
+
+    def _try(self) -> None:
         """Let the driver import some frames: only that tells whether scattered pages suit it."""
         made, capabilities = self._device.request_buffers(_TRIALS, self.memory)
         try:
@@ -172,7 +236,7 @@ class ImportedMemory:
         buffers: list[DmaBuf] = []
         try:
             for size in self._sizes:
-                buffers.append(self._heap.allocate(size))
+                buffers.append(self._heaps.allocate(size))
         except BaseException:
             close_buffers(buffers)
             raise
@@ -199,7 +263,7 @@ class ImportedMemory:
         if not self._closed:
             self._closed = True
             self._close_made()
-            self._heap.close()
+            self._heaps.close()
 
 
 def frame_memory(device: V4l2Device, mode: str, heap: str, driver: DriverFormat) -> FrameMemory:
@@ -234,17 +298,9 @@ def frame_memory(device: V4l2Device, mode: str, heap: str, driver: DriverFormat)
 
 
 def _imported(device: V4l2Device, heap: str, driver: DriverFormat) -> ImportedMemory:
-    """The first heap whose buffers the driver imports. A memfd is none that any device could use."""
-    reasons: list[str] = []
-    names: Sequence[str] = [heap] if heap != 'auto' else [name for name in heap_order(HeapUse.CAMERA) if name != 'memfd']
-    for name in names:
-        try:
-            memory = ImportedMemory(device, open_heap(name)[0], driver)
-        except (CameraBusyError, CameraLostError):
-            raise
-        except (CameraError, AllocationError) as error:
-            reasons.append(f'{name}: {error}')
-            continue
-        memory.notes += reasons
-        return memory
-    raise CameraError(f"'{device.path}' ({device.card}) imports buffers of no heap: {'; '.join(reasons)}; try memory: export")
+    """All heaps whose buffers the driver imports. A memfd is none that any device could use."""
+    try:
+        heaps = working_heaps(heap, heap_order(HeapUse.CAMERA_IMPORT))
+    except AllocationError as error:
+        raise CameraError(f"'{device.path}' ({device.card}) imports buffers of no heap: {error}; try memory: export") from error
+    return ImportedMemory(device, heaps, driver)

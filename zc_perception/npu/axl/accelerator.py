@@ -19,6 +19,7 @@ from zc_perception.npu.axl import job as axl_job
 from zc_perception.npu.axl.abi import ImportFlags
 from zc_perception.npu.axl.device import AxlDevice
 from zc_perception.npu.axl.discovery import HOST, HostTree, choose_card, find_cards
+from zc_perception.npu.axl.iommu import read_iommu
 from zc_perception.npu.axl.job import AxlJob, ResultBuffers
 from zc_perception.npu.head_check import blank_tensors, check_head
 from zc_perception.npu.import_cache import ImportCache, ImportsInUse, import_key
@@ -103,7 +104,7 @@ class AxlAccelerator:
 
     def constraints(self) -> BufferConstraints:
         """See :class:`Accelerator`."""
-        return self._axl.constraints(self._card.path)
+        return self._axl.constraints(self._card.path, read_iommu(self._card.pci_address, self._tree))
 
     def notices(self) -> Sequence[str]:
         """See :class:`Accelerator`."""
@@ -127,6 +128,7 @@ class AxlAccelerator:
         facts: dict[str, object] = {
             'device': self._card.path,
             'pci_address': self._card.pci_address or 'unknown',
+            'iommu': read_iommu(self._card.pci_address, self._tree).text,
             'pcie_link': str(read_link(self._card.pci_address, self._tree)),
             'driver_level': self._axl.level,
             'epoch': self._epoch,

@@ -31,6 +31,7 @@ from zc_perception.npu.axl.errors import (
     open_error,
 )
 from zc_perception.npu.axl.fence import JobFence
+from zc_perception.npu.axl.iommu import Iommu
 from zc_perception.npu.pcie_link import PcieLink, read_link
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout
@@ -63,8 +64,8 @@ class AxlCapabilities:
         """That are submitted to it before the first has completed."""
         return min(self.max_in_flight, _MOST_IN_FLIGHT)
 
-    def constraints(self, path: str) -> BufferConstraints:
-        """Frames that the card at *path* can import."""
+    def constraints(self, path: str, iommu: Iommu) -> BufferConstraints:
+        """Frames that the card at *path*, behind that IOMMU, can import."""
         return BufferConstraints(
             f'axl {path}',
             formats=self.formats or ((NV12, LINEAR),),
@@ -73,6 +74,8 @@ class AxlCapabilities:
             heaps=_IMPORTABLE,
             placement=None if self.level >= 2 else Placement.ONE_BUFFER,
             devices=(path,),
+            contiguous=iommu.needs_contiguous,
+            memory_note='' if iommu.translates else iommu.text,
         )
 
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 from zc_perception.errors import ZcError
 from zc_perception.negotiation.constraints import NO_CPU, BufferConstraints
 from zc_perception.npu.axl.device import AxlCapabilities
-from zc_perception.npu.axl.discovery import choose_card
+from zc_perception.npu.axl.discovery import MetisCard, choose_card
+from zc_perception.npu.axl.iommu import read_iommu
 from zc_perception.npu.constraints import (
     AXRUNTIME_JOBS,
     AXRUNTIME_JOBS_DOUBLE_BUFFERED,
@@ -33,7 +34,7 @@ def _beside(needs: Needs, camera: CameraNeed) -> list[InferenceNeed]:
     return own or [inference for inference in needs.inferences if _namespace(inference.node) not in spaces]
 
 
-def _card(system: System, needs: Needs, inference: InferenceNeed) -> tuple[str, AxlCapabilities] | None:
+def _card(system: System, needs: Needs, inference: InferenceNeed) -> tuple[MetisCard, AxlCapabilities] | None:
     """The card that accelerator axl would take, and what its driver says; ``None``: it can't be asked, or has no ioctls for frames."""
     with suppress(ZcError):
         card = choose_card(inference.accelerator_device, system.host)
@@ -42,14 +43,15 @@ def _card(system: System, needs: Needs, inference: InferenceNeed) -> tuple[str, 
             answer = device.query()
         finally:
             device.close()
-        return (card.path, answer) if answer.level else None
+        return (card, answer) if answer.level else None
     return None
 
 
 def _of_accelerator(system: System, needs: Needs, inference: InferenceNeed) -> BufferConstraints:
     if inference.accelerator in ('axl', 'auto') and (found := _card(system, needs, inference)):
-        path, capabilities = found
-        return with_frames(capabilities.constraints(path), inference.in_flight, capabilities.jobs)
+        card, capabilities = found
+        iommu = read_iommu(card.pci_address, system.host)
+        return with_frames(capabilities.constraints(card.path, iommu), inference.in_flight, capabilities.jobs)
     if inference.accelerator == 'axl':  # who looks for the card complains; it holds its frames all the same
         return BufferConstraints('axl', slots=inference.in_flight + 1)
     jobs = AXRUNTIME_JOBS_DOUBLE_BUFFERED if inference.double_buffer else AXRUNTIME_JOBS
@@ -69,11 +71,10 @@ def accelerators(system: System, needs: Needs, camera: CameraNeed) -> list[Buffe
 def counting_only(constraints: BufferConstraints) -> BufferConstraints:
     """What is left where formats and memory aren't known, or are another check's: slots, alignments and sizes."""
     return replace(
-        constraints, formats=None, costs=None, upgrade=False, placement=None, heaps=None, heap_costs=None, contiguous=False, devices=(),
-        cpu_access=NO_CPU,
+        constraints, formats=None, costs=None, placement=None, heaps=None, contiguous=False, devices=(), cpu_access=NO_CPU,
     )  # fmt: skip
 
 
 def anywhere(constraints: BufferConstraints) -> BufferConstraints:
     """Without its wishes for memory, where it isn't known which there will be."""
-    return replace(constraints, heaps=None, heap_costs=None, contiguous=False, devices=())
+    return replace(constraints, heaps=None, contiguous=False, devices=())

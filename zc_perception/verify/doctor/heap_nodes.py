@@ -1,10 +1,12 @@
-"""Which heaps a machine has, by their nodes, and which of them ``auto`` would take."""
+"""Which heaps a machine has, by their nodes, and which of them ``auto`` would offer."""
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
-from zc_perception.memory.heaps import is_contiguous
+from zc_perception.memory.heaps import Heap, HeapUse, OfferedHeaps, heap_order, working_heaps
 from zc_perception.verify.doctor.system import System
 
 
@@ -16,12 +18,20 @@ def heap_nodes(system: System) -> dict[str, Path]:
     return found
 
 
-def auto_heap(system: System) -> str:
-    """The heap that ``auto`` takes for cameras: the first that opens, in the order of :func:`~zc_perception.memory.heaps.heap_order`."""
+def auto_heaps(system: System, use: HeapUse) -> OfferedHeaps:
+    """The heaps that ``auto`` offers.
+
+    :raises AllocationError: none works.
+    """
     nodes = heap_nodes(system)
-    contiguous = [name for name in nodes if is_contiguous(name)]
-    order = [*contiguous, 'dma_heap/system'] if (system.dev / 'nvmap').exists() else ['dma_heap/system', *contiguous]
-    return next((name for name in (*order, 'udmabuf') if name in nodes and system.open_node(str(nodes[name])) == 0), 'memfd')
+
+    def open_one(name: str) -> Heap:
+        if name != 'memfd' and name not in nodes:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        return system.open_heap(name)
+
+    order = heap_order(use, dma_heaps=str(system.dev / 'dma_heap'), nvmap=str(system.dev / 'nvmap'))
+    return working_heaps('auto', order, opener=open_one)
 
 
 def udev_line(name: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from zc_perception.errors import ZcError
 from zc_perception.npu.axl.discovery import VENDOR, HostTree, MetisCard, choose_card, find_cards, found_cards
+from zc_perception.npu.axl.iommu import read_iommu
 from zc_perception.npu.axl.probe import Importable, probe_shipped_attach
 from zc_perception.npu.pcie_link import NEEDED, LinkRate, read_link
 from zc_perception.verify.doctor.finding import Finding, Need, Status, ok, skip
@@ -238,38 +239,15 @@ def metis_iommu(system: System, needs: Needs) -> Iterator[Finding]:
     if nothing:
         yield nothing
     for card in cards:
-        if not card.pci_address:
-            yield skip('its PCI address is unknown', card.name)
-            continue
-        group = system.host.pci(card.pci_address) / 'iommu_group'
-        if not group.exists():
-            advice = ('use heap: dma_heap/linux,cma (accelerator axl takes contiguous buffers), or enable the IOMMU '
-                      '(intel_iommu=on, amd_iommu=on, iommus in the device tree)')  # fmt: skip
-            yield Finding(
-                Status.WARN,
-                'the card is in no IOMMU group, so it can use only physically contiguous buffers',
-                advice,
-                card.name,
-                {'group': ''},
-            )
-            continue
-        number, unit = group.resolve().name, system.host.pci(card.pci_address) / 'iommu'
-        behind = unit.resolve().name if unit.exists() else ''
-        kind = system.read('sys/kernel/iommu_groups', number, 'type')
-        figures = {'group': number, 'type': kind, 'iommu': behind}
-        if kind == 'identity':
-            advice = 'boot without iommu=pt (iommu.passthrough=0), or use heap: dma_heap/linux,cma'
-            yield Finding(
-                Status.WARN,
-                f'IOMMU group {number} passes addresses through, so the card can use only physically contiguous buffers',
-                advice,
-                card.name,
-                figures,
-            )
+        iommu = read_iommu(card.pci_address, system.host)
+        figures = {'group': iommu.group, 'type': iommu.kind, 'iommu': iommu.unit}
+        if iommu.translates:
+            yield ok(f'{iommu.text}: the card can use buffers of scattered pages', card.name, **figures)
+        elif iommu.translates is None:
+            yield skip(f'{iommu.text}; the import of each buffer tells whether the card can use it', card.name, **figures)
         else:
-            yield ok(
-                f'IOMMU group {number}{f" ({kind})" if kind else ""}{f" of {behind}" if behind else ""}: '
-                'the card can use buffers of scattered pages',
-                card.name,
-                **figures,
-            )
+            enable = ('boot without iommu=pt (iommu.passthrough=0)' if iommu.group else
+                      'enable the IOMMU (intel_iommu=on, amd_iommu=on, iommus in the device tree)')  # fmt: skip
+            advice = f'leave heap at auto, which takes a CMA heap then (see memory.heaps), or {enable}'
+            found = f'{iommu.text}, so it can use only physically contiguous buffers'
+            yield Finding(Status.WARN, found, advice, card.name, figures)

@@ -14,11 +14,11 @@ from zc_perception.camera.v4l2.choice import FormatChoice, aligned_format, choos
 from zc_perception.camera.v4l2.controls import V4l2Controls
 from zc_perception.camera.v4l2.device import V4l2Device
 from zc_perception.camera.v4l2.formats import FormatOffer, driver_layout
-from zc_perception.errors import ConfigError, NegotiationError, ZcError
-from zc_perception.memory.heaps import is_contiguous
+from zc_perception.camera.v4l2.memory import EXPORTED
+from zc_perception.errors import AllocationError, ConfigError, NegotiationError, ZcError
+from zc_perception.memory.heaps import HeapUse, OfferedHeaps, is_contiguous
 from zc_perception.negotiation.agreement import agree, slots_of
 from zc_perception.negotiation.constraints import BufferConstraints, Size
-from zc_perception.negotiation.heap_offer import heap_offer
 from zc_perception.negotiation.settings import BufferSettings, violations
 from zc_perception.negotiation.stand_in import parse_stand_ins
 from zc_perception.pixel.format_names import from_v4l2
@@ -26,7 +26,7 @@ from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.modifier import LINEAR
 from zc_perception.verify.doctor.camera_view import taking_turns
 from zc_perception.verify.doctor.consumers import accelerators, anywhere, counting_only
-from zc_perception.verify.doctor.heap_nodes import auto_heap
+from zc_perception.verify.doctor.heap_nodes import auto_heaps
 from zc_perception.verify.doctor.needs import CameraNeed, Needs, uses_own_heap
 from zc_perception.verify.doctor.system import System
 
@@ -66,6 +66,10 @@ class PoolNeed:
         """Bytes of the whole pool."""
         return self.slots * self.slot_bytes
 
+    def in_heap(self, name: str) -> PoolNeed:
+        """With its buffers in that heap."""
+        return replace(self, memory=name, contiguous=is_contiguous(name))
+
     def of(self, slots: int, buffers: Sequence[int]) -> PoolNeed:
         """With so many slots of such buffers."""
         return replace(self, slots=slots, buffers=tuple(-(-size // _PAGE) * _PAGE for size in buffers))
@@ -75,13 +79,13 @@ class PoolNeed:
 class _Consumers:
     """Everybody but the camera.
 
-    :param heap: the name of the heap that the buffers are from; empty: not known beforehand.
+    :param heaps: the heaps that the buffers may be from; ``None``: not known beforehand.
     :param wanted: slots in all, if they don't need more.
     """
 
     accelerators: list[BufferConstraints]
     stand_ins: list[BufferConstraints]
-    heap: str
+    heaps: OfferedHeaps | None
     wanted: int
 
     def agree(self, camera: BufferConstraints, size: Size) -> BufferSettings:
@@ -89,15 +93,14 @@ class _Consumers:
 
         :raises NegotiationError: nothing suits the camera and all stand-ins.
         """
-        heaps = [heap_offer(self.heap)] if self.heap else []
-        stand_ins = self.stand_ins if self.heap else list(map(anywhere, self.stand_ins))
-        there = self.accelerators if self.heap else list(map(anywhere, self.accelerators))
+        stand_ins = self.stand_ins if self.heaps else list(map(anywhere, self.stand_ins))
+        there = self.accelerators if self.heaps else list(map(anywhere, self.accelerators))
         try:
-            return agree([camera, *there, *stand_ins], size, heaps=heaps, wanted_slots=self.wanted).settings()
+            return agree([camera, *there, *stand_ins], size, wanted_slots=self.wanted).settings()
         except NegotiationError:
             # Which formats and heaps the accelerator takes other checks try for real; it holds its frames all the same.
             counted = map(counting_only, there)
-            return agree([camera, *counted, *stand_ins], size, heaps=heaps, wanted_slots=self.wanted).settings()
+            return agree([camera, *counted, *stand_ins], size, wanted_slots=self.wanted).settings()
 
     def slots(self, held: int) -> int:
         """How many there are going to be, whatever the frames look like.
@@ -133,26 +136,39 @@ def picture_size(system: System, camera: CameraNeed) -> Size:
             device.close()
 
 
-def _memory(system: System, camera: CameraNeed) -> tuple[str, bool | None]:
-    if uses_own_heap(camera):
-        name = auto_heap(system) if camera.heap == 'auto' else camera.heap
-        return name, is_contiguous(name)
+def _heaps(system: System, camera: CameraNeed) -> OfferedHeaps | None:
+    """What the camera offers; ``None``: that isn't known.
+
+    :raises AllocationError: nothing that could be used.
+    """
+    if not uses_own_heap(camera):
+        return None
+    if camera.heap != 'auto':
+        return OfferedHeaps((camera.heap,), (f"parameter 'heap' is '{camera.heap}'",))
+    return auto_heaps(system, HeapUse.CAMERA_IMPORT if camera.camera == 'v4l2' else HeapUse.CAMERA)
+
+
+def _memory(camera: CameraNeed) -> str:
+    """Whose memory it is, where the package doesn't allocate it."""
     return {
         'argus': 'NvBufSurface',
         'v4l2': "the driver's buffers",
         'gstreamer': "the pipeline's buffers",
         'libcamera': "libcamera's buffers",
-    }.get(camera.camera, 'unknown buffers'), None
+    }.get(camera.camera, 'unknown buffers')
 
 
 def pool_need(system: System, needs: Needs, camera: CameraNeed) -> PoolNeed:
     """What one camera's pool takes."""
-    need = PoolNeed(camera, *_memory(system, camera))
     own = camera.camera in ('synthetic', 'replay', 'v4l2')
     wanted = camera.slots if own else max(camera.slots, camera.pipeline_buffers)
+    need = PoolNeed(camera, _memory(camera), None)
     try:
-        stand_ins = parse_stand_ins(camera.participants)
-        consumers = _Consumers(accelerators(system, needs, camera), stand_ins, need.memory if uses_own_heap(camera) else '', wanted)
+        heaps = _heaps(system, camera)
+        need = need if heaps is None else need.in_heap(heaps.name)
+        consumers = _Consumers(accelerators(system, needs, camera), parse_stand_ins(camera.participants), heaps, wanted)
+    except AllocationError as error:  # who looks for heaps complains
+        return replace(need, memory='a heap that is not there', contiguous=False, slots=max(wanted, 0), problem=str(error))
     except (ConfigError, NegotiationError) as error:
         return replace(need, slots=max(wanted, 0), problem='its participants are not known', refusal=str(error))
     found = _asked(system, need, consumers) if camera.camera == 'v4l2' else None
@@ -167,12 +183,13 @@ def _asked(system: System, need: PoolNeed, consumers: _Consumers) -> PoolNeed | 
             device = _open(system, camera)
         except (ZcError, OSError):
             return None
+        own_buffers = OfferedHeaps((f'v4l2/{device.driver}',), (EXPORTED,))
         if camera.memory == 'export':
-            consumers = replace(consumers, heap=f'v4l2/{device.driver}')
+            consumers = replace(consumers, heaps=own_buffers)
         try:
             choice = choose_formats(device, camera.width, camera.height, camera.pixel_format)
-            heap = consumers.heap or f'v4l2/{device.driver}'
-            own = choice.constraints(heap, reserve_of(V4l2Controls(device).minimum_buffers()))
+            heaps = consumers.heaps or own_buffers
+            own = choice.constraints(heaps.names, reserve_of(V4l2Controls(device).minimum_buffers()), '; '.join(heaps.reasons))
             return _of_driver(device, choice, replace(need, size=choice.size), own, consumers)
         except ZcError:
             return None
@@ -189,11 +206,17 @@ def _of_driver(device: V4l2Device, choice: FormatChoice, need: PoolNeed, own: Bu
     assert code is not None, 'the camera agreed on it'
     driver = aligned_format(device.try_format, code, choice.size, settings.limits.stride_align)
     sizes = tuple(plane.size for plane in driver.planes)
-    given = replace(settings, layout=driver_layout(driver), buffer_sizes=sizes)
-    stand_ins = consumers.stand_ins if consumers.heap else list(map(anywhere, consumers.stand_ins))
+    given = replace(settings, layout=driver_layout(driver))
+    stand_ins = consumers.stand_ins if consumers.heaps else list(map(anywhere, consumers.stand_ins))
+    need = _placed(need, settings)
     broken = [f'{one.participant}: {"; ".join(found)}' for one in stand_ins if (found := violations(one, given))]
     refusal = f"the driver's frames do not suit {'; '.join(broken)}" if broken else ''
     return replace(need.of(settings.slots, sizes), refusal=refusal)
+
+
+def _placed(need: PoolNeed, settings: BufferSettings) -> PoolNeed:
+    """In the heap that was agreed on, where it is the package's to choose."""
+    return need if settings.heap is None or not uses_own_heap(need.camera) else need.in_heap(settings.heap.name)
 
 
 def _computed(system: System, need: PoolNeed, consumers: _Consumers) -> PoolNeed:
@@ -214,12 +237,13 @@ def _computed(system: System, need: PoolNeed, consumers: _Consumers) -> PoolNeed
     need = replace(need, size=size)
     try:
         if drawn:
-            own = drawn_constraints(fourcc, size, need.memory)
+            assert consumers.heaps is not None, 'it draws into a heap'
+            own = drawn_constraints(fourcc, size, consumers.heaps)
         elif camera.camera == 'v4l2':
-            own = FormatChoice((FormatOffer(fourcc, LINEAR, code),), None, size).constraints(need.memory, held)
+            own = FormatChoice((FormatOffer(fourcc, LINEAR, code),), None, size).constraints((need.memory,), held)
         else:
             own = BufferConstraints('camera', formats=((fourcc, LINEAR),), heaps=(need.memory,), slots=held, min_size=size, max_size=size)
         settings = consumers.agree(own, size)
     except NegotiationError as error:
         return replace(need, slots=consumers.slots(held), problem='its participants do not agree', refusal=str(error))
-    return need.of(settings.slots, settings.sizes())
+    return _placed(need, settings).of(settings.slots, settings.sizes())
