@@ -14,18 +14,37 @@ from hypothesis import strategies as st
 
 from zc_perception.errors import ConfigError
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.codes import MAX_PACKET, MessageType, RefusalCode
+from zc_perception.link.shared_memory.codes import MAX_OPTIONS, MAX_PACKET, MessageType, RefusalCode
 from zc_perception.link.shared_memory.errors import ProtocolError
 from zc_perception.link.shared_memory.requirements import Requirements
-from zc_perception.memory.dmabuf import BufferKind
+from zc_perception.memory.dmabuf import BufferKind, CpuAccess
+from zc_perception.negotiation.constraints import BufferConstraints, Caching, Placement
+from zc_perception.negotiation.stand_in import options_text, parse_options
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout
 
 PAGE = Path(wire.__file__).parents[1] / 'WIRE.md'
 U32, U64, S64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.integers(-(2**63), 2**63 - 1)
 ABOVE_0 = st.integers(1, 2**32 - 1)
+HEAP = st.sampled_from(['dma_heap/system', 'dma_heap/linux,cma', 'dma_heap/', 'udmabuf', 'memfd', 'v4l2/uvcvideo'])
 TEXT = st.text(st.characters(exclude_characters='\0', exclude_categories=['Cs']), max_size=10)
-REQUIREMENTS = st.builds(Requirements, st.lists(st.tuples(U32, U64), max_size=32).map(tuple), st.integers(1, 3), ABOVE_0, ABOVE_0, U32, U32)
+CONSTRAINTS = st.builds(
+    BufferConstraints,
+    st.just('consumer'),
+    height_align=st.integers(1, 4096),
+    max_stride=st.none() | ABOVE_0,
+    min_size=st.none() | st.tuples(st.integers(1, 65535), st.integers(1, 65535)),
+    heaps=st.none() | st.lists(HEAP, min_size=1, max_size=8, unique=True).map(tuple),
+    contiguous=st.booleans(),
+    devices=st.lists(st.from_regex(r'/dev/[a-z]{1,8}[0-9:-]{0,8}', fullmatch=True), max_size=4).map(tuple),
+    cpu_access=st.sampled_from([CpuAccess(0), CpuAccess.READ, CpuAccess.WRITE, CpuAccess.READ | CpuAccess.WRITE]),
+    caching=st.none() | st.sampled_from(Caching),
+    placement=st.none() | st.sampled_from(Placement),
+)
+REQUIREMENTS = st.builds(
+    Requirements, st.lists(st.tuples(U32, U64), max_size=64).map(tuple), st.integers(1, 3), ABOVE_0, ABOVE_0, U32, U32,
+    CONSTRAINTS.map(options_text),
+)  # fmt: skip
 ID = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=32)
 HELLO = st.builds(wire.Hello, st.integers(1, 64), st.integers(1, 64), TEXT, st.just('') | ID, st.booleans(),
                   REQUIREMENTS, st.integers(0, 1), st.integers(1, 9))  # fmt: skip
@@ -68,6 +87,78 @@ PARSERS: dict[str, Callable[[bytes], Any]] = {
 @given(HELLO)
 def test_hello_comes_back(hello: wire.Hello) -> None:
     assert wire.parse_hello(wire.pack_hello(hello)) == hello._replace(name=wire.printable(hello.name))
+
+
+@given(CONSTRAINTS)
+def test_options_say_every_constraint_that_has_no_field(constraints: BufferConstraints) -> None:
+    assert parse_options(options_text(constraints)) == constraints
+    needs = wire.parse_hello(wire.pack_hello(wire.Hello(1, 1, requirements=Requirements.of(constraints)))).requirements
+    assert parse_options(needs.options) == constraints and needs.memory == (1 if constraints.devices else 3)
+
+
+def test_the_fields_of_hello_say_what_they_can_and_options_the_rest() -> None:
+    npu = BufferConstraints('npu', formats=((1, 2),), stride_align=64, offset_align=4096, max_size=(640, 480), slots=3, min_slots=4,
+                            max_slots=9, contiguous=True, devices=('/dev/npu',), memory_note='no IOMMU')  # fmt: skip
+    assert Requirements.of(npu) == Requirements(((1, 2),), 1, 64, 4096, 640, 480, 'device=/dev/npu; contiguous')
+    assert Requirements.of(BufferConstraints('viewer')) == Requirements()
+
+
+def hello_with(options: bytes) -> bytes:
+    """A HELLO whose options are any bytes."""
+    packet = bytearray(wire.pack_hello(wire.Hello(1, 1)) + options)
+    struct.pack_into('<H', packet, 2, len(packet))
+    struct.pack_into('<I', packet, 52, len(options))
+    return bytes(packet)
+
+
+@pytest.mark.parametrize(
+    ('options', 'named'),
+    [
+        (b'colour=red', "option 'colour' is unknown"),
+        (b'contiguous; polarised', "option 'polarised' is unknown"),
+        (b'cpu=touch', "option 'cpu' is 'touch'"),
+        (b'height_align=0', 'height_align 0 is not an integer'),
+        (b'contiguous;', 'there is an empty option'),
+    ],
+)
+def test_options_that_a_producer_does_not_understand_are_named(options: bytes, named: str) -> None:
+    """Refused for the constraints, not as an error: a later consumer may know more words."""
+    with pytest.raises(ProtocolError, match=re.escape(named)) as caught:
+        wire.parse_hello(hello_with(options))
+    assert caught.value.code is RefusalCode.CONSTRAINTS and caught.value.reason == 'constraints'
+
+
+@pytest.mark.parametrize('options', [b'\xff\xfe', b'cpu=read\0contiguous', b'x' * (MAX_OPTIONS + 1), b'contiguous;' * 100])
+def test_options_that_are_no_text_or_too_long_break_the_protocol(options: bytes) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        wire.parse_hello(hello_with(options))
+    assert caught.value.code is RefusalCode.PROTOCOL
+
+
+def test_options_as_long_as_they_may_be() -> None:
+    longest = Requirements(options='heap=' + '|'.join(f'dma_heap/{number:010}' for number in range(51)))
+    longest = Requirements(options=longest.options + 'x' * (MAX_OPTIONS - len(longest.options)))
+    packet = wire.pack_hello(wire.Hello(1, 1, requirements=longest))
+    assert len(packet) == 128 + MAX_OPTIONS and wire.parse_hello(packet).requirements == longest
+    with pytest.raises(ConfigError, match='the options have 1025 bytes, at most 1024 can be said'):
+        Requirements(options=longest.options + 'x')
+
+
+def test_a_hello_of_64_formats_and_options_fits_a_packet() -> None:
+    many = Requirements(tuple((number, 2) for number in range(64)), options='contiguous')
+    assert wire.parse_hello(wire.pack_hello(wire.Hello(1, 1, requirements=many))).requirements == many
+    assert 128 + 64 * 16 + MAX_OPTIONS <= MAX_PACKET
+    packet = bytearray(wire.pack_hello(wire.Hello(1, 1, requirements=many)) + bytes(16))
+    struct.pack_into('<H', packet, 2, len(packet))
+    struct.pack_into('<I', packet, 48, 65)
+    with pytest.raises(ProtocolError, match='says 65 formats'):
+        wire.parse_hello(packet)
+
+
+def test_what_an_old_producer_hears_it_can_read() -> None:
+    old = Requirements(tuple((number, 2) for number in range(64)), 1, 64, 32, 1920, 1080, 'contiguous').for_old_producers()
+    assert old == Requirements(tuple((number, 2) for number in range(32)), 1, 64, 32, 1920, 1080)
+    assert wire.pack_hello(wire.Hello(1, 1, requirements=old))[52:56] == bytes(4)
 
 
 @given(WELCOME)
@@ -162,7 +253,7 @@ def test_every_length_but_the_right_one_is_refused(name: str) -> None:
 # (message, offset) of every byte that has to be 0.
 RESERVED = [
     *((name, offset) for name in PACKETS for offset in range(4, 8)),
-    *(('HELLO', offset) for offset in (25, 26, 27, 29, 30, 31, 52, 53, 54, 55, 132, 133, 134, 135)),
+    *(('HELLO', offset) for offset in (25, 26, 27, 29, 30, 31, 132, 133, 134, 135)),
     *(('WELCOME', offset) for offset in (10, 11, *range(20, 32))),
     *(('BUFFERS', offset) for offset in (*range(51, 64), *range(88, 160), *range(168, 192))),
     *(('FRAME', offset) for offset in (69, 70, 71)),
@@ -183,7 +274,8 @@ def test_reserved_bytes_are_checked(name: str, offset: int) -> None:
     ('HELLO', 8, b'\0\0\0\0'),
     ('HELLO', 16, b'\0\0\0\0'), ('HELLO', 16, b'\x41\0\0\0'), ('HELLO', 20, b'\0\0\0\0'), ('HELLO', 20, b'\x41\0\0\0'),
     ('HELLO', 24, b'\2'), ('HELLO', 28, b'\0'), ('HELLO', 28, b'\4'), ('HELLO', 32, b'\0'), ('HELLO', 36, b'\0'), ('HELLO', 48, b'\1'),
-    ('HELLO', 48, b'\x21'), ('HELLO', 88, b'a\0b'), ('HELLO', 88, b'\xff\xfe'), ('HELLO', 56, b'\xff\xfe'), ('HELLO', 56, b'a\0b'),
+    ('HELLO', 48, b'\x41'), ('HELLO', 52, b'\1'), ('HELLO', 52, b'\x01\x04'),
+    ('HELLO', 55, b'\xff'), ('HELLO', 88, b'a\0b'), ('HELLO', 88, b'\xff\xfe'), ('HELLO', 56, b'\xff\xfe'), ('HELLO', 56, b'a\0b'),
     ('HELLO', 56, b'\0b'), ('HELLO', 56, b'a\x7f'), ('HELLO', 56, b'\x1f'), ('HELLO', 12, b'\2\0\1\0'), ('HELLO', 12, b'\1\0\0\0'),
     ('WELCOME', 12, b'\0'), ('WELCOME', 16, b'\0'), ('WELCOME', 12, b'\x41'), ('WELCOME', 32, b'\0'), ('WELCOME', 32, b'\n'),
     ('WELCOME', 32, b'\xc3\xa4'), ('WELCOME', 33, b'\0b'),
@@ -217,13 +309,14 @@ def test_the_version_is_one_that_both_speak(low: int, high: int, good: bool) -> 
 
 @pytest.mark.parametrize('name', ['HELLO', 'WELCOME', 'REFUSED', 'BUFFERS', 'FRAME', 'RELEASE', 'BUFFER_RETIRED'])
 def test_types_and_sizes_are_those_of_the_page(name: str) -> None:
-    heading = re.search(rf'^## {name} \(type (\d)\), \w+ → \w+, (\d+)([^,\n]*) bytes', PAGE.read_text(encoding='utf-8'), re.MULTILINE)
+    pattern = rf'^## {name} \(type (\d)\), (?:\w+ → \w+|both directions), (\d+)([^,\n]*) bytes'
+    heading = re.search(pattern, PAGE.read_text(encoding='utf-8'), re.MULTILINE)
     assert heading is not None
     assert MessageType[name] == int(heading[1])
     sizes = {'HELLO': wire.HELLO, 'WELCOME': wire.WELCOME, 'REFUSED': wire.REFUSED, 'BUFFERS': wire.BUFFERS, 'FRAME': wire.FRAME,
              'RELEASE': wire.RELEASE, 'BUFFER_RETIRED': wire.RETIRED}  # fmt: skip
     assert sizes[name].size == int(heading[2])
-    upper = {'HELLO': ' + 16·n', 'REFUSED': ' … 512', 'FRAME': ' … 327'}.get(name, '')
+    upper = {'HELLO': ' + 16·n + m', 'REFUSED': ' … 512', 'FRAME': ' … 327'}.get(name, '')
     assert heading[3] == upper
 
 
@@ -269,7 +362,16 @@ def test_a_publisher_without_an_identifier_is_a_config_error(publisher_id: str) 
 
 
 @pytest.mark.parametrize(
-    'wrong', [{'formats': ((1, 2),) * 33}, {'memory': 0}, {'memory': 4}, {'stride_align': 0}, {'offset_align': 2**32}, {'max_width': -1}]
+    'wrong',
+    [
+        {'formats': ((1, 2),) * 65},
+        {'options': 'colour=red'},
+        {'memory': 0},
+        {'memory': 4},
+        {'stride_align': 0},
+        {'offset_align': 2**32},
+        {'max_width': -1},
+    ],
 )
 def test_impossible_requirements_are_config_errors(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
