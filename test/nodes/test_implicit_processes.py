@@ -1,0 +1,73 @@
+"""A block-linear sensor in ``capture_node`` alone, its consumers in other processes. Real GStreamer, doubles of Jetson's libraries."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from camera.gstreamer_process import DOUBLES, build_plugin, gstreamer
+from nodes.programs import PlainSubscriber, Program, parameters
+
+SENSOR = 'nvarguscamerasrc double-layout=1 ! video/x-raw(memory:NVMM),width=320,height=240,framerate=30/1'
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope='module')
+def jetson(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a machine with an Argus source and NvBufSurface, without a VIC."""
+    plugins, libraries = tmp_path_factory.mktemp('plugins'), tmp_path_factory.mktemp('libraries')
+    root = gstreamer()
+    build_plugin(root, 'gst_argus.c', plugins)
+    for name in ('nvbufsurface', 'nvbufsurftransform'):
+        target = libraries / ('with_vic' if name == 'nvbufsurftransform' else '') / f'lib{name}.so'
+        target.parent.mkdir(exist_ok=True)
+        subprocess.run(['gcc', '-shared', '-fPIC', '-Wall', '-Werror', '-o', target, DOUBLES / f'{name}.c'], check=True)
+    found = root.environment(plugins)
+    # The middleware's libraries are found by it as well.
+    path = ':'.join(filter(None, (str(libraries), found['LD_LIBRARY_PATH'], os.environ.get('LD_LIBRARY_PATH'))))
+    return {**found, 'LD_LIBRARY_PATH': path, 'NVBUF_LIBRARY': str(libraries / 'libnvbufsurface.so')}
+
+
+@pytest.fixture
+def at_home(jetson: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Programs that are started in this test run on that machine."""
+    for name, value in {**jetson, 'ROS_HOME': str(tmp_path), 'ZC_RUNTIME_DIR': str(tmp_path / 'run')}.items():
+        monkeypatch.setenv(name, value)
+    return Path(jetson['NVBUF_LIBRARY']).parent
+
+
+def capture(domain: int, *more: str) -> Program:
+    options = parameters(capture__camera='argus', capture__pipeline=f'"{SENSOR}"')
+    return Program('capture_node', *options, *more, domain=domain)
+
+
+def until_said(program: Program, *words: str) -> None:
+    end = time.monotonic() + WAIT_S
+    while not all(word in program.output for word in words):
+        assert program.process.poll() is None and time.monotonic() < end, f'{words} not in:\n{program.output}'
+        time.sleep(0.05)
+
+
+def test_without_a_vic_it_runs_and_consumers_that_need_linear_images_are_refused_by_name(at_home: Path, free_domain: int) -> None:
+    with capture(free_domain) as camera:
+        camera.start('NV12 INVALID 320x240')
+        until_said(camera, 'stay block-linear')
+        viewer = PlainSubscriber(['600', '--image', '--until-images', '1'], domain=free_domain)
+        try:
+            until_said(camera, '1 plain reader(s) of image_raw get no picture: NV12 with modifier INVALID has no rows', "'viewer: NV12'")
+        finally:
+            viewer.process.kill()
+            viewer.process.wait()
+        assert camera.interrupt(20.0) == 0 and 'Traceback' not in camera.output
+
+
+def test_with_a_vic_everybody_can_read_it(at_home: Path, free_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('LD_LIBRARY_PATH', f'{at_home / "with_vic"}:{os.environ["LD_LIBRARY_PATH"]}')
+    with capture(free_domain) as camera:
+        camera.start('NV12 LINEAR 320x240', 'the VIC makes one of each frame')
+        viewer = PlainSubscriber(['60', '--image', '--until-images', '3'], domain=free_domain)
+        assert viewer.result()['images'] == 3
+        assert camera.interrupt(20.0) == 0
