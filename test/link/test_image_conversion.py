@@ -12,10 +12,12 @@ from sensor_msgs.msg import Image
 
 from zc_perception.errors import ConfigError, FormatError, LayoutError
 from zc_perception.frame import Frame
-from zc_perception.link.image_conversion import FrameToImage, FrameToJpeg, ImageToFrame, frame_adapter
+from zc_perception.link.image_conversion import OUTPUT_ENCODINGS, FrameToImage, FrameToJpeg, ImageToFrame, frame_adapter
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.memory.pool import BufferPool
+from zc_perception.pixel.colorimetry import Matrix, Range
 from zc_perception.pixel.fourcc import fourcc_code
+from zc_perception.pixel.nv12 import ToNv12
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakePool = Callable[..., BufferPool]
@@ -54,8 +56,8 @@ def frame_of(make_pool: MakePool, make_frame: MakeFrame, nv12: NDArray[np.uint8]
 def expected_pixels(nv12: NDArray[np.uint8], encoding: str) -> NDArray[np.uint8]:
     if encoding == 'nv12':
         return nv12
-    if encoding == 'mono8':
-        return nv12[:HEIGHT]
+    if encoding == 'mono8':  # 16 is black, 235 white
+        return np.clip(np.rint((nv12[:HEIGHT].astype(np.float64) - 16) * 255 / 219), 0, 255).astype(np.uint8)
     return np.asarray(cv2.cvtColor(nv12, CODES[encoding]))
 
 
@@ -109,10 +111,15 @@ def test_an_unknown_encoding_is_refused(ledger: CopyLedger) -> None:
         FrameToImage('yuv422', ledger)
 
 
-def test_only_nv12_frames_can_be_converted(make_pool: MakePool, make_frame: MakeFrame, ledger: CopyLedger) -> None:
-    frame = make_frame(make_pool(slots=1, fourcc=fourcc_code('YUYV')))
-    with pytest.raises(FormatError, match="a YUYV frame can't be converted to rgb8; only NV12 can"):
-        FrameToImage('rgb8', ledger)(frame)
+@pytest.mark.parametrize('encoding', OUTPUT_ENCODINGS)
+def test_a_format_that_can_not_be_read_is_refused_by_name(
+    make_pool: MakePool, make_frame: MakeFrame, ledger: CopyLedger, encoding: str
+) -> None:
+    frame = make_frame(make_pool(slots=1, fourcc=fourcc_code('NV15')))
+    with pytest.raises(FormatError, match=r"NV15 frames can't be read by a program here; it can read NV12, .* pixel_format"):
+        FrameToImage(encoding, ledger)(frame)
+    with pytest.raises(FormatError, match="NV15 frames can't be read"):
+        FrameToJpeg(80, ledger)(frame)
     assert ledger.entries() == {}
     frame.release()
 
@@ -176,7 +183,7 @@ def test_other_encodings_one_after_another_leave_nothing_of_each_other(to_frame:
 @pytest.mark.parametrize('encoding', ['nv12', 'mono8'])
 def test_an_image_in_planes_is_taken_as_it_is(to_frame: ImageToFrame, encoding: str, padding: int) -> None:
     nv12 = noise(4)
-    with to_frame(image(encoding, expected_pixels(nv12, encoding), padding=padding)) as frame, frame.map() as planes:
+    with to_frame(image(encoding, nv12 if encoding == 'nv12' else nv12[:HEIGHT], padding=padding)) as frame, frame.map() as planes:
         assert np.array_equal(planes[0], nv12[:HEIGHT])
         chroma = nv12[HEIGHT:].reshape(HEIGHT // 2, WIDTH // 2, 2) if encoding == 'nv12' else np.full((24, 32, 2), 128)
         assert np.array_equal(planes[1], chroma)
@@ -228,6 +235,24 @@ def test_an_impossible_jpeg_quality_is_refused(ledger: CopyLedger, quality: int)
         FrameToJpeg(quality, ledger)
 
 
+def test_grey_levels_are_those_of_the_message(to_frame: ImageToFrame, ledger: CopyLedger) -> None:
+    """They are 0..255 in messages, where luma of limited range has 16..235."""
+    levels = np.tile(np.arange(0, 256, 4, dtype=np.uint8), (HEIGHT, 1))
+    with to_frame(image('mono8', levels)) as frame:
+        assert (frame.data.colorimetry.matrix, frame.data.colorimetry.range) == (Matrix.BT601, Range.FULL)
+        colours = np.frombuffer(FrameToImage('rgb8', ledger)(frame).data, np.uint8).reshape(HEIGHT, WIDTH, 3)
+    assert np.array_equal(colours, np.repeat(levels[..., None], 3, axis=2))
+
+
+def test_nv24_keeps_its_luma_and_averages_the_chroma_of_four_pixels(to_frame: ImageToFrame) -> None:
+    random = np.random.default_rng(4)
+    luma, chroma = random.integers(0, 256, (HEIGHT, WIDTH), np.uint8), random.integers(0, 256, (HEIGHT, WIDTH, 2), np.uint8)
+    message = Image(width=WIDTH, height=HEIGHT, step=WIDTH, encoding='nv24', data=luma.tobytes() + chroma.tobytes())
+    with to_frame(message) as frame, frame.map() as planes:
+        assert np.array_equal(planes[0], luma)
+        assert np.abs(planes[1] - chroma.reshape(HEIGHT // 2, 2, WIDTH // 2, 2, 2).mean(axis=(1, 3))).max() <= 0.75
+
+
 @pytest.mark.parametrize('encoding', ['nv12', 'mono8'])
 def test_there_and_back_loses_nothing(to_frame: ImageToFrame, ledger: CopyLedger, encoding: str) -> None:
     sent = image(encoding, expected_pixels(noise(5), encoding))
@@ -262,7 +287,7 @@ def test_another_size_gets_a_new_pool_and_older_frames_stay_readable(to_frame: I
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [
-        ({'encoding': 'bayer_rggb8'}, "'bayer_rggb8' can't be converted to a frame; publish nv12, nv21, yuyv, .*, rgba8, bgra8, mono8$"),
+        ({'encoding': 'bayer_rggb8'}, "'bayer_rggb8' can't be converted to a frame; publish nv12, nv21, nv24, .*, rgba8, bgra8, mono8$"),
         ({'encoding': ''}, "image encoding '' can't be converted"),
         ({'step': WIDTH * 3 - 1}, 'image 64x48 rgb8: step 191 and 9216 bytes of data are too small'),
         ({'step': 0}, 'step 0 and'),
@@ -299,7 +324,7 @@ def test_impossible_sizes_are_refused(to_frame: ImageToFrame, size: dict[str, in
 def test_a_refused_message_leaks_no_slot(to_frame: ImageToFrame, monkeypatch: pytest.MonkeyPatch) -> None:
     message = image('rgb8', np.zeros((HEIGHT, WIDTH, 3), np.uint8))
     with monkeypatch.context() as patch:
-        patch.setattr(to_frame, '_write', lambda *arguments: 1 / 0)
+        patch.setattr(ToNv12, 'convert', lambda *arguments: 1 / 0)
         for _ in range(4):
             with pytest.raises(ZeroDivisionError):
                 to_frame(message)

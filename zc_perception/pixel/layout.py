@@ -12,7 +12,10 @@ import reprlib
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from zc_perception.errors import LayoutError
 from zc_perception.pixel.fourcc import PixelFormat, fourcc_name, pixel_format
@@ -169,6 +172,34 @@ def compute_layout(
             planes.append(PlaneLayout(0, offset, stride, size))
             offset += size
     return ImageLayout(width, height, fourcc, LINEAR, tuple(planes))
+
+
+def chained_layout(fourcc: int, width: int, height: int, stride: int, rows: int = 0) -> ImageLayout:
+    """A LINEAR layout as messages and raw files have it: in one buffer, planes follow each other without a gap.
+
+    The strides of later planes are in proportion to the first one's. The last row needn't be whole.
+
+    :param stride: of the first plane, in bytes.
+    :param rows: of the first plane, with those that pad it; 0: the image's height.
+    :raises LayoutError: a size that the format can't have, or a stride that is too small, or that leaves a plane no whole one.
+    """
+    fmt = pixel_format(fourcc)
+    check_dimensions(fmt, width, height)
+    first, planes, offset = fmt.planes[0], [], 0
+    for index, plane in enumerate(fmt.planes):
+        own, rest = divmod(stride * plane.element_bytes * first.horizontal, first.element_bytes * plane.horizontal)
+        if rest or own < plane.row_bytes(width) or own % sample_bytes(fmt, index):
+            raise LayoutError(f'plane {index}: a row of {stride} bytes of {fmt.name.strip()} leaves it no stride for {width} pixels')
+        count = plane.rows(height)
+        last = index == len(fmt.planes) - 1
+        planes.append(PlaneLayout(0, offset, own, own * (count - 1) + plane.row_bytes(width) if last else own * count))
+        offset += own * plane.rows(rows or height)
+    return ImageLayout(width, height, fourcc, LINEAR, tuple(planes))
+
+
+def views(layout: ImageLayout, memory: Any) -> list[NDArray[Any]]:
+    """The planes of a LINEAR layout in *memory*, which is that of its only buffer."""
+    return [np.ndarray(array.shape, array.sample, memory, array.offset, array.strides) for array in layout.arrays]
 
 
 def sample_bytes(fmt: PixelFormat, plane: int) -> int:
