@@ -62,7 +62,8 @@ _SPECS = (
     ParameterSpec('slots', 8, 'Buffers in the pool. The pool gets more if its participants hold more together.', '', 3, 64),
     ParameterSpec('participants', [], 'Constraints of consumers that join later. They count when buffers are allocated. '
                   f"Each is '{SYNTAX}'."),
-    ParameterSpec('image_encoding', 'rgb8', 'Encoding of image_raw for plain subscribers.', choices=OUTPUT_ENCODINGS, dynamic=True),
+    ParameterSpec('image_encoding', 'rgb8', "Encoding of image_raw for plain subscribers. native: the frame's own bytes, where an encoding "
+                  'means the same, else rgb8.', choices=OUTPUT_ENCODINGS, dynamic=True),
     ParameterSpec('jpeg_quality', 0, 'JPEG quality of image_raw/compressed. 0: the topic is not offered.', '', 0, 100, dynamic=True),
     *PUBLISHER_SPECS,
     *SNAPSHOT_SPECS,
