@@ -13,8 +13,9 @@ from zc_perception.camera.gstreamer.camera import GStreamerCamera
 from zc_perception.frame import Frame
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.negotiation.collection import negotiate
+from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.heap_offer import heap_offer
 
 WAIT_S = 20.0
 # 64x48 NV12, tightly packed: 3072 + 1536 bytes.
@@ -48,7 +49,7 @@ def configure(camera: Camera, slots: int = 4) -> None:
     """As the node does it, with consumers that want *slots* in all."""
     own = camera.constraints()
     others = BufferConstraints('slots', slots=slots - own.slots)
-    camera.configure(negotiate([own, others], camera.width, camera.height, heap=camera.heap_name))
+    camera.configure(agree([own, others], (camera.width, camera.height), heaps=[heap_offer(camera.heap_name)]).settings())
 
 
 @contextmanager
