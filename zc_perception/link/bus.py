@@ -111,6 +111,8 @@ class BusPublisher(Generic[T]):
     _pool: Any = None
     # With the name among the holders of the pool's leases.
     _served: tuple[tuple[BusSubscription[T], str], ...] = ()
+    # Those that were promised fewer waiting objects than they have places for.
+    _thin: dict[BusSubscription[T], int] = field(default_factory=dict)
 
     def publish(self, item: T) -> None:
         """Give every matched subscription what is its own. The caller keeps its lease. Never blocks."""
@@ -138,7 +140,12 @@ class BusPublisher(Generic[T]):
         with self._settling:
             matched, pool = self.matched, self._pool
             holders = self.windows.settle(pool, matched) if isinstance(pool, BufferPool) else {s: s.holder for s in matched}
+            self._thin = {s: depth for s in holders if (depth := self.windows.depth(s)) is not None and depth < (s.qos.depth or depth + 1)}
             self._served = tuple((s, holders[s]) for s in matched if s in holders and not s.resting)
+
+    def _is_ours(self, item: T) -> bool:
+        """Whether an object that waits takes a slot of the present pool."""
+        return self.pool_of is None or self.pool_of(item) is self._pool
 
     @property
     def served(self) -> tuple[BusSubscription[T], ...]:
@@ -149,6 +156,8 @@ class BusPublisher(Generic[T]):
         if subscription.headers is not None:
             subscription.headers.append(item.header)  # type: ignore[attr-defined]
         subscription.queue.make_room()
+        if self._thin and subscription in self._thin:
+            subscription.queue.thin(self._thin[subscription], self._is_ours)
         delivery = self.deliver(item, holder)
         if delivery is None:
             subscription.refused += 1

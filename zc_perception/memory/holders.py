@@ -1,12 +1,50 @@
-"""Who may hold how many leases of a pool, and who does."""
+"""Who may hold how many frames of a pool, and who does."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from zc_perception.errors import ConfigError
+
+SPARE = 2
+"""So many slots a promise leaves for whoever comes next, where it can."""
+
+
+class Account:
+    """One holder's leases, and what it was promised.
+
+    :param holder: its name.
+
+    ``frames``: leases that it has, those that wait for it and those that were handed to it. ``handed``: those that were handed to it.
+    ``window``: how many may be handed to it at the same time; ``None``: no limit. ``depth``: how many of the newest frames may wait
+    for it besides. ``waits``: something waits for it, which it can't be handed because its window is full. ``lossless``: a producer that
+    can wait has to, rather than that this one loses a frame.
+    """
+
+    __slots__ = ('depth', 'frames', 'handed', 'holder', 'lossless', 'on_room', 'refused', 'waits', 'window')
+
+    def __init__(self, holder: str) -> None:
+        self.holder = holder
+        self.frames = 0
+        self.handed = 0
+        self.window: int | None = None
+        self.depth = 0
+        self.refused = 0
+        self.waits = False
+        self.lossless = False
+        self.on_room: Callable[[], object] | None = None
+
+    @property
+    def full(self) -> bool:
+        """Whether it gets no lease any more."""
+        return self.window is not None and self.frames >= self.window + self.depth
 
 
 class HolderAccounts:
     """Quotas and leases by holder's name. Its pool holds a lock around every call.
+
+    What waits for a holder are the newest frames, and so they are for every other one: the same frames wait for all of them. So the
+    promises are the sum of all windows, and the greatest depth once.
 
     A holder without leases and without a quota leaves nothing behind: consumers come and go for as long as a vehicle drives.
 
@@ -17,39 +55,98 @@ class HolderAccounts:
     def __init__(self, pool_name: str, reserve: int) -> None:
         self._pool_name = pool_name
         self.reserve = reserve
-        self.quotas: dict[str, int] = {}
-        self.held: dict[str, int] = {}
-        self.refused: dict[str, int] = {}
+        self.accounts: dict[str, Account] = {}
         self.refused_total = 0
 
     @property
-    def promised(self) -> int:
-        """The sum of all quotas."""
-        return sum(self.quotas.values())
+    def held(self) -> dict[str, int]:
+        """Leases by holder, of those who have any."""
+        return {account.holder: account.frames for account in self.accounts.values() if account.frames}
 
-    def set_quota(self, holder: str, frames: int | None, slots: int, overcommit: bool) -> None:
+    @property
+    def quotas(self) -> dict[str, int]:
+        """The most leases by holder, of those with a limit."""
+        return {a.holder: a.window + a.depth for a in self.accounts.values() if a.window is not None}
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """Refusals by holder, of those with a limit who were refused."""
+        return {account.holder: account.refused for account in self.accounts.values() if account.refused}
+
+    @property
+    def promised(self) -> int:
+        """The sum of all windows, and the greatest depth."""
+        windows, depth = self._promises(self.accounts.values())
+        return windows + depth
+
+    @staticmethod
+    def _promises(accounts: Iterable[Account]) -> tuple[int, int]:
+        limited = [(account.window, account.depth) for account in accounts if account.window is not None]
+        return sum(window for window, _ in limited), max((depth for _, depth in limited), default=0)
+
+    def _others(self, holder: str) -> tuple[int, int]:
+        return self._promises(account for account in self.accounts.values() if account.holder != holder)
+
+    def set_quota(
+        self, holder: str, window: int | None, depth: int, slots: int, overcommit: bool, on_room: Callable[[], object] | None = None
+    ) -> Callable[[], object] | None:
         """See :meth:`BufferPool.set_quota`.
 
+        :returns: what tells the holder that it may be handed a frame again; for the caller to call without the lock.
         :raises ConfigError: negative, or more than is left of *slots*.
         """
-        if frames is None:
+        if window is None:
             self.forget(holder)
-            return
-        if frames < 0:
-            raise ConfigError(f"pool of {self._pool_name}: a quota of {frames} leases for '{holder}'; 0 or more, or None for no limit")
-        others = self.promised - self.quotas.get(holder, 0)
-        if not overcommit and others + self.reserve + frames > slots:
+            return None
+        if window < 0 or depth < 0:
             raise ConfigError(
-                f"pool of {self._pool_name}: a quota of {frames} leases for '{holder}' is more than is left: of {slots} slots "
-                f'{others} are promised to others and {self.reserve} reserved for the producer; '
-                f'ask for at most {max(0, slots - others - self.reserve)}, or configure more slots'
+                f"pool of {self._pool_name}: a quota of {min(window, depth)} leases for '{holder}'; 0 or more, or None for no limit"
             )
-        self.quotas[holder] = frames
+        windows, deepest = self._others(holder)
+        least = windows + self.reserve + max(deepest, depth)
+        if not overcommit and least + window > slots:
+            raise ConfigError(
+                f"pool of {self._pool_name}: a quota of {window} leases for '{holder}' is more than is left: of {slots} slots "
+                f'{windows + deepest} are promised to others and {self.reserve} reserved for the producer; '
+                f'ask for at most {max(0, slots - least)}, or configure more slots'
+            )
+        account = self.accounts.get(holder)
+        if account is None:
+            account = self.accounts[holder] = Account(holder)
+        account.window, account.depth, account.on_room = window, depth, on_room
+        if account.waits and account.handed < window:
+            account.waits = False
+            return account.on_room
+        return None
+
+    def grant(
+        self, holder: str, window: int, depth: int, slots: int, on_room: Callable[[], object] | None = None, *, alone: bool = False
+    ) -> tuple[int, int]:
+        """See :meth:`BufferPool.grant`."""
+        windows, deepest = self._others(holder)
+        left = slots - self.reserve - windows - deepest
+        waiting = 0 if deepest else 1
+        if left < 1 + waiting:
+            if not alone or windows or deepest:
+                return 0, 0
+            window, depth = 1, 1
+        else:
+            # Who can't get all that it asks for leaves some to others, and frames that wait are needed less than those in use.
+            if window > left - waiting:
+                window = max(1, left - waiting - SPARE)
+            depth = min(depth, max(1, deepest, deepest + left - window - SPARE))
+        self.set_quota(holder, window, depth, slots, True, on_room)
+        return window, depth
 
     def forget(self, holder: str) -> None:
         """End a holder's quota."""
-        self.quotas.pop(holder, None)
-        self.refused.pop(holder, None)
+        account = self.accounts.get(holder)
+        if account is None:
+            return
+        account.window, account.depth, account.refused, account.on_room = None, 0, 0, None
+        account.waits = account.lossless = False
+        if not account.frames:
+            del self.accounts[holder]
 
     def check_room(self, slots: int) -> None:
         """
@@ -62,22 +159,36 @@ class HolderAccounts:
                 f'reserved for the producer; use {self.promised + self.reserve} slots, or lower the quotas first'
             )
 
-    def take(self, holder: str) -> bool:
-        """One more lease, unless *holder* is at its quota, which is counted."""
-        holding = self.held.get(holder, 0)
-        if self.quotas:
-            quota = self.quotas.get(holder)
-            if quota is not None and holding >= quota:
-                self.refused[holder] = self.refused.get(holder, 0) + 1
-                self.refused_total += 1
-                return False
-        self.held[holder] = holding + 1
-        return True
+    @property
+    def must_wait(self) -> bool:
+        """Whether the next frame would be lost to somebody who is to lose none."""
+        return any(account.lossless and account.full for account in self.accounts.values())
 
-    def give_back(self, holder: str) -> None:
-        """One lease less."""
-        holding = self.held[holder]
-        if holding == 1:
-            del self.held[holder]
-        else:
-            self.held[holder] = holding - 1
+    def take(self, holder: str) -> Account | None:
+        """One more lease for *holder*; ``None``, which is counted, when it has as many as it may."""
+        account = self.accounts.get(holder)
+        if account is None:
+            account = self.accounts[holder] = Account(holder)
+        elif account.window is not None and account.frames >= account.window + account.depth:
+            account.refused += 1
+            self.refused_total += 1
+            return None
+        account.frames += 1
+        return account
+
+    def give_back(self, account: Account, handed: bool) -> Callable[[], object] | None:
+        """One lease less.
+
+        :returns: what tells the holder that it may be handed a frame again; for the caller to call without the lock.
+        """
+        account.frames -= 1
+        if account.window is None:
+            account.handed -= handed
+            if not account.frames:
+                del self.accounts[account.holder]
+        elif handed:
+            account.handed -= 1
+            if account.waits and account.handed < account.window:
+                account.waits = False
+                return account.on_room
+        return None

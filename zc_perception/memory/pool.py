@@ -12,6 +12,7 @@ copy owns no slot and no lease; there giving something back does nothing and ask
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 import time
@@ -86,14 +87,52 @@ class BufferPool(SlotLending):
         """
         return self._events.add_retire_listener(callback)
 
-    def set_quota(self, holder: str, frames: int | None, *, overcommit: bool = False) -> None:
-        """At most *frames* leases at a time for *holder*; ``None`` for no limit of its own, and when that consumer is gone.
+    def set_quota(
+        self, holder: str, frames: int | None, *, depth: int = 0, overcommit: bool = False, on_room: Callable[[], object] | None = None
+    ) -> None:
+        """*holder* may have at most *frames* in hand at a time, and the *depth* newest ones may wait for it besides; ``None`` for no limit
+        of its own, and when that consumer is gone.
+
+        The same newest frames wait for everybody, so only the greatest depth is taken from the slots.
 
         :param overcommit: promise more than there is: the producer may find no free slot then.
+        :param on_room: called, without the lock, when :meth:`hand_out` has refused it a frame and wouldn't any more.
         :raises ConfigError: negative, or all quotas and the reserve together are more than the slots.
         """
         with self._lock:
-            self._accounts.set_quota(holder, frames, len(self._table.slots), overcommit)
+            room = self._accounts.set_quota(holder, frames, depth, len(self._table.slots), overcommit, on_room)
+        if room is not None:
+            room()
+
+    def grant(
+        self,
+        holder: str,
+        window: int,
+        depth: int,
+        *,
+        on_room: Callable[[], object] | None = None,
+        lossless: bool = False,
+        alone: bool = False,
+    ) -> tuple[int, int]:
+        """As much of *window* and *depth* as fits what is left, at least one of each; (0, 0), and no quota, if not even that does.
+
+        A window that fits is granted whole. Otherwise two slots are left for whoever comes next, where that is possible.
+
+        :param lossless: a producer that can wait (:meth:`acquire`) does so rather than that this holder loses a frame.
+        :param alone: grant one of each in any case to the only one who was promised something.
+        """
+        with self._lock:
+            granted = self._accounts.grant(holder, window, depth, len(self._table.slots), on_room, alone=alone)
+            if granted[0]:
+                self._accounts.accounts[holder].lossless = lossless
+            return granted
+
+    def free_name(self, wanted: str) -> str:
+        """*wanted*, or that with a number if somebody of that name has leases or a quota already."""
+        with self._lock:
+            accounts = self._accounts.accounts
+            names = itertools.chain([wanted], (f'{wanted}#{number}' for number in itertools.count(2)))
+            return next(name for name in names if name not in accounts)
 
     @property
     def unpromised(self) -> int:
@@ -158,13 +197,13 @@ class BufferPool(SlotLending):
             return PoolStatistics(
                 slots=len(table.slots),
                 states=dict(Counter(slot.state for slot in table.slots)),
-                holders=dict(accounts.held),
+                holders=accounts.held,
                 exhausted=self._exhausted,
-                refused_by_quota=dict(accounts.refused),
+                refused_by_quota=accounts.refused,
                 abandoned=self._abandoned,
                 retired=table.retired,
                 ending=len(table.ending),
-                quotas=dict(accounts.quotas),
+                quotas=accounts.quotas,
                 reserve=accounts.reserve,
                 refused=accounts.refused_total,
                 fence_errors=table.fence_errors,

@@ -13,6 +13,7 @@ from zc_perception.memory.fence import Fence
 from zc_perception.pixel.layout import ImageLayout
 
 if TYPE_CHECKING:
+    from zc_perception.memory.holders import Account
     from zc_perception.memory.slot_lending import SlotLending
 
 Buffers = tuple[DmaBuf, ...]
@@ -71,6 +72,7 @@ class Slot:
     :param pins: how many :meth:`BufferPool.revoke` calls are still making a quarantine for it.
     :param condemned: its quarantine could not be made, so that nobody can say when a dead consumer's device is done.
     :param since: CLOCK_MONOTONIC second of the last :meth:`BufferPool.acquire`.
+    :param sequence: the camera's number of the frame that was published in it last.
     """
 
     index: int
@@ -84,6 +86,7 @@ class Slot:
     pins: int = 0
     condemned: bool = False
     since: float = 0.0
+    sequence: int = 0
 
     def __repr__(self) -> str:
         return f'Slot({self.index}, generation {self.generation}, {self.state.value})'
@@ -92,22 +95,31 @@ class Slot:
 class Lease:
     """The right to use one generation of a slot, until :meth:`BufferPool.release`. Only its pool makes and ends one.
 
+    :param account: whose it is, for quotas and messages.
     :param number: unique in its pool.
-    :param holder: whose it is, for quotas and messages.
     :param since: CLOCK_MONOTONIC second at which it began.
-    :param ended: empty while it is good, then what ended it.
+
+    ``ended``: empty while it is good, then what ended it. ``handed``: its holder has got it; before, it waits. ``twin``: whether it is
+    counted, of a holder that has several leases of one frame, of which one is; ``None``: it has no twin, and is counted.
     """
 
-    __slots__ = ('ended', 'generation', 'holder', 'number', 'pool', 'since', 'slot')
+    __slots__ = ('account', 'ended', 'generation', 'handed', 'number', 'pool', 'since', 'slot', 'twin')
 
-    def __init__(self, pool: SlotLending, slot: Slot, generation: int, number: int, holder: str, since: float) -> None:
+    def __init__(self, pool: SlotLending, slot: Slot, generation: int, number: int, account: Account, since: float) -> None:
         self.pool = pool
         self.slot = slot
         self.generation = generation
         self.number = number
-        self.holder = holder
+        self.account = account
         self.since = since
         self.ended = ''
+        self.handed = False
+        self.twin: bool | None = None
+
+    @property
+    def holder(self) -> str:
+        """The name of whoever holds it."""
+        return self.account.holder
 
     def __repr__(self) -> str:
         return f'Lease({self.holder}, slot {self.slot.index}, generation {self.generation}, {self.ended or "good"})'

@@ -45,7 +45,9 @@ class SlotLending:
         self._accounts = HolderAccounts(name, reserve)
         self._events = events
         self._lease_numbers = itertools.count(1)
-        self._abandoned_leases: queue.SimpleQueue[Lease] = queue.SimpleQueue()
+        self._abandoned_leases: queue.SimpleQueue[tuple[Lease, bool]] = queue.SimpleQueue()
+        # Whom to tell, once the lock is given back, that they may be handed a frame again.
+        self._rooms: list[Callable[[], object]] = []
         self._exhausted = self._abandoned = self._revoked = 0
         self._waiters = 0
         # Ends the waits in acquire(); of a closed pool, the reaper's.
@@ -68,7 +70,7 @@ class SlotLending:
             self._check_index(index, wait_s)
         self.collect()
         with self._lock:
-            slot = self._table.take(index)
+            slot = None if wait_s > 0.0 and self._accounts.must_wait else self._table.take(index)
             if slot is not None or self._table.closed:
                 return slot
             if not wait_s > 0.0:
@@ -95,7 +97,7 @@ class SlotLending:
             while True:
                 self.collect()
                 with self._lock:
-                    slot = self._table.take(None)
+                    slot = None if self._accounts.must_wait else self._table.take(None)
                     if slot is not None or self._table.closed:
                         return slot
                     pending = self._table.pending_fences()
@@ -125,12 +127,54 @@ class SlotLending:
                 raise self._stale(slot, generation)
             if not self._source.made(slot):
                 raise StaleFrameError(f'{slot!r} is not of the pool of {self.name}; lease it from its own pool')
-            if not self._accounts.take(holder):
+            account = self._accounts.take(holder)
+            if account is None:
                 return None
             slot.state = _LEASED
-            lease = Lease(self, slot, generation, next(self._lease_numbers), holder, time.monotonic())
+            lease = Lease(self, slot, generation, next(self._lease_numbers), account, time.monotonic())
             slot.leases[lease.number] = lease
             return lease
+
+    def again(self, lease: Lease) -> Lease:
+        """One more lease for the holder of *lease*, which doesn't count: it holds that frame already.
+
+        :raises StaleFrameError: *lease* has ended; in a forked child.
+        """
+        if self._forked:
+            raise self._not_ours()
+        slot = lease.slot
+        with self._lock:
+            if slot.leases.get(lease.number) is not lease or lease.pool is not self:
+                raise self._not_good(lease, None)
+            twin = Lease(self, slot, lease.generation, next(self._lease_numbers), lease.account, lease.since)
+            slot.leases[twin.number] = twin
+            lease.twin, twin.twin = lease.twin is not False, False
+            return twin
+
+    def hand_out(self, lease: Lease) -> bool:
+        """The holder gets what has been waiting for it; ``False`` while its window is full: its ``on_room`` says when that has changed."""
+        with self._lock:
+            account = lease.account
+            if lease.handed or lease.ended:
+                return True
+            if account.window is not None and account.handed >= account.window:
+                account.waits = True
+                return False
+            account.handed += 1
+            lease.handed = True
+            return True
+
+    def in_hand(self, holder: str) -> tuple[tuple[int, float], ...]:
+        """The frames that were handed to *holder* and that it hasn't released: the sequence of each and for how many seconds."""
+        with self._lock:
+            now = time.monotonic()
+            found = {
+                slot.buffer_uid: (slot.sequence, now - lease.since)
+                for slot in self._table
+                for lease in slot.leases.values()
+                if lease.handed and lease.account.holder == holder
+            }
+        return tuple(sorted(found.values()))
 
     def _stale(self, slot: Slot, generation: int) -> StaleFrameError:
         what = 'is gone' if generation <= slot.generation else 'never was'
@@ -158,14 +202,41 @@ class SlotLending:
             reached = self._drop(lease, 'released')
         if reached is not None:
             self._tell(slot, reached)
+        if self._rooms:
+            self._tell_rooms()
 
     def _drop(self, lease: Lease, how: str) -> SlotState | None:
-        """Lock held."""
-        self._accounts.give_back(lease.holder)
+        """Lock held; :meth:`_tell_rooms` is to be called without it."""
+        account = lease.account
+        if lease.twin is None or not self._inherited(lease):
+            room = self._accounts.give_back(account, lease.handed)
+            if room is not None:
+                self._rooms.append(room)
         reached = self._table.drop(lease, how)
-        if reached is not None and self._waker is not None:
+        if self._waker is not None and (reached is not None or account.lossless):
             self._waker.wake()
         return reached
+
+    @staticmethod
+    def _inherited(lease: Lease) -> bool:
+        """Lock held: whether the holder of a twin has the frame by another lease, which counts from now on."""
+        if not lease.twin:
+            return True
+        twins = (other for other in lease.slot.leases.values() if other.twin is False and other.account is lease.account)
+        heir = next(twins, None)
+        if heir is None:
+            return False
+        heir.twin, heir.handed = True, lease.handed
+        return True
+
+    def _tell_rooms(self) -> None:
+        """No lock held."""
+        while self._rooms:
+            try:
+                room = self._rooms.pop()
+            except IndexError:  # somebody else is doing it
+                return
+            room()
 
     def _not_good(self, lease: Lease, fence: Fence | None) -> StaleFrameError:
         """Lock held. The fence is ours, unless it is the very one that came with the first release."""
@@ -197,11 +268,14 @@ class SlotLending:
                 self._waker.wake()
         self._tell(slot, reached)
 
-    def abandon(self, lease: Lease) -> None:
-        """For finalizers: drop *lease* at the next opportunity, taking no lock now."""
+    def abandon(self, lease: Lease, *, forgotten: bool = True) -> None:
+        """For finalizers: drop *lease* at the next opportunity, taking no lock now.
+
+        :param forgotten: whether that is to be counted: its owner should have released it.
+        """
         if self._forked:
             return
-        self._abandoned_leases.put(lease)
+        self._abandoned_leases.put((lease, forgotten))
         waker = self._waker
         if waker is not None:
             waker.wake()
@@ -225,6 +299,7 @@ class SlotLending:
                 self._drop(lease, 'revoked')
             self._revoked += len(leases)
             self._accounts.forget(holder)
+        self._tell_rooms()
         fences: dict[int, Fence | None] = {}
         try:
             for uid, slot in pinned.items():
@@ -272,10 +347,10 @@ class SlotLending:
         freed, ended = [], []
         with self._lock:
             while not self._abandoned_leases.empty():
-                lease = self._abandoned_leases.get_nowait()
+                lease, forgotten = self._abandoned_leases.get_nowait()
                 if lease.slot.leases.get(lease.number) is lease:
-                    self._abandoned += 1
-                    reached = self._drop(lease, 'abandoned')
+                    self._abandoned += forgotten
+                    reached = self._drop(lease, 'abandoned' if forgotten else 'released')
                     if reached is _FREE:
                         freed.append(lease.slot)
                     elif reached is _RETIRED:
@@ -290,6 +365,8 @@ class SlotLending:
         self._events.ended(ended)
         for slot in freed:
             self._events.freed(slot)
+        if self._rooms:
+            self._tell_rooms()
         if wanted:
             self._replace(source, wanted)
 
