@@ -7,7 +7,7 @@ import os
 import weakref
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NoReturn, SupportsIndex
+from typing import Any, NoReturn, SupportsIndex, cast
 
 from numpy.typing import NDArray
 
@@ -95,14 +95,17 @@ class FrameData:
         return self.layout.planes
 
 
-def _abandon(lease: Lease, live: list[weakref.ref[NDArray[Any]]]) -> None:
-    """Take a forgotten frame's lease back once no view of its pixels is left. Runs in finalizers: takes no lock."""
+def _abandon(lease: Lease, live: list[weakref.ref[NDArray[Any]]], forgotten: bool = True) -> None:
+    """Take a frame's lease back once no view of its pixels is left. Runs in finalizers: takes no lock.
+
+    :param forgotten: its owner forgot to release it.
+    """
     for reference in live:
         root = reference()
         if root is not None:
-            weakref.finalize(root, _abandon, lease, live).atexit = False
+            weakref.finalize(root, _abandon, lease, live, forgotten).atexit = False
             return
-    lease.pool.abandon(lease)
+    lease.pool.abandon(lease, forgotten=forgotten)
 
 
 class FrameMapping(PlaneViews):
@@ -147,6 +150,8 @@ class FrameMapping(PlaneViews):
             self._end()
         finally:
             frame._mappings.pop()
+            if frame._ends and not frame._mappings:
+                frame._end_with_views()
 
     def __del__(self) -> None:
         if self._views is not None:
@@ -178,7 +183,7 @@ class Frame:
     **Errors.** Each method lists its own. ``copy.copy`` and ``pickle`` raise TypeError: a lease can't be copied.
     """
 
-    __slots__ = ('__weakref__', '_borrowed', '_lease', '_live', '_mappings', '_process', 'data', 'published_ns')
+    __slots__ = ('__weakref__', '_borrowed', '_ends', '_lease', '_live', '_mappings', '_process', 'data', 'published_ns')
 
     def __init__(self, data: FrameData, lease: Lease) -> None:
         self.data = data
@@ -188,6 +193,8 @@ class Frame:
         # One entry for each map() block that is open; a list, because another thread may be in one.
         self._mappings: list[None] = []
         self._borrowed = False
+        # Whether its link has ended it while somebody was in a map() block.
+        self._ends = False
         self._process = _process
 
     @classmethod
@@ -211,6 +218,7 @@ class Frame:
             generation=slot.generation, sequence=sequence, captured_ns=captured_ns, capture_cost_ns=capture_cost_ns,
             acquire_fence=acquire_fence,
         )  # fmt: skip
+        slot.sequence = sequence
         lease = pool.lease(slot, slot.generation, pool.name)
         if lease is None:
             raise StaleFrameError(f'{pool.name} has a quota on itself; remove it')
@@ -260,22 +268,49 @@ class Frame:
         """For links: whether the link, not the callback, releases it."""
         return self._borrowed
 
+    @property
+    def pool(self) -> BufferPool:
+        """For links: whose buffers these are.
+
+        :raises FrameReleasedError: this one was released.
+        """
+        return cast(BufferPool, self._held().pool)
+
+    def hand_out(self) -> bool:
+        """For links: the holder gets this frame, which has been waiting for it; ``False`` while it has as many as it may."""
+        lease = self._lease
+        return lease is None or lease.pool.hand_out(lease)
+
     def share(self) -> Frame:
         """Keep the frame beyond the callback. You own the Frame that is returned: release it, once for each call of ``share``.
 
-        The first call in a callback returns this very object. Each further call returns another Frame over the same buffer.
+        The first call in a callback returns this very object. Each further call returns another Frame over the same buffer, which counts
+        as the same frame.
 
         :raises FrameReleasedError: the frame was released before.
-        :raises StaleFrameError: this subscriber holds as many frames as it may; release one first.
+        :raises StaleFrameError: the camera took the lease back and uses the buffer again.
         """
         lease = self._held()
         if self._borrowed:
             self._borrowed = False
             return self
-        other = self.deliver(lease.holder)
-        if other is None:
-            raise StaleFrameError(f'{lease.holder} is at its quota of leases; release one first')
-        return other
+        frame = Frame(self.data, lease.pool.again(lease))
+        frame.published_ns = self.published_ns
+        return frame
+
+    def release_when_unseen(self) -> None:
+        """For links: release the frame as soon as no array of its pixels is left, on whichever thread that is."""
+        with contextlib.suppress(BufferError):
+            self.release()
+            return
+        self._ends = True
+        if not self._mappings:
+            self._end_with_views()
+
+    def _end_with_views(self) -> None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            _abandon(lease, self._live, False)
 
     def _await_acquire(self, fence: Fence) -> None:
         if not fence.wait(1.0):

@@ -41,9 +41,18 @@ class KeepLastQueue(Generic[T]):
     :param depth: objects kept; ``None`` keeps all, which the producer's pool bounds.
     :param release: ends an object that nobody will get.
     :param on_drop: told of each dropped object, after its release.
+    :param gate: asked of each entry whether the consumer may have it now. An entry that it may not have stays, and no other one comes
+        before it, until :meth:`reopen`. What sources have is not asked about.
     """
 
-    def __init__(self, depth: int | None, release: Callable[[T], object], on_drop: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        depth: int | None,
+        release: Callable[[T], object],
+        on_drop: Callable[[], None] | None = None,
+        *,
+        gate: Callable[[T], bool] | None = None,
+    ) -> None:
         self._entries: deque[T] = deque()
         # One for each entry: a thread that waits for a token wakes much faster than one that polls a descriptor.
         self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -59,6 +68,10 @@ class KeepLastQueue(Generic[T]):
         self._epoll: select.epoll | None = None
         self._closed = False
         self._refusing = False
+        self._gate = gate
+        self._shut = False
+        # Tokens that were taken while the gate was shut.
+        self._tokens_due = 0
         self.dropped = 0
 
     def fileno(self) -> int:
@@ -96,12 +109,65 @@ class KeepLastQueue(Generic[T]):
             else:
                 self._entries.append(entry)
                 self._tokens.put(None)
-                if self._polled and not self._signalled:
+                if self._polled and not self._signalled and not self._shut:
                     self._signal()
                 return
         self._release(overflow)
         if not self._refusing and self._on_drop is not None:
             self._on_drop()
+
+    def make_room(self) -> None:
+        """Before an object is made for :meth:`put`: drop the oldest if there is no place for another one, so that its memory is free."""
+        if self._depth is None or len(self._entries) < self._depth:
+            return
+        with self._lock:
+            if len(self._entries) < self._depth:
+                return
+            overflow = self._entries.popleft()
+            self.dropped += 1
+            self._untoken()
+        self._release(overflow)
+        if self._on_drop is not None:
+            self._on_drop()
+
+    def thin(self, most: int, counts: Callable[[T], bool]) -> None:
+        """As :meth:`make_room`, of those entries that *counts* says it of, and as if there were places for *most* of them."""
+        with self._lock:
+            found = [number for number, entry in enumerate(self._entries) if counts(entry)]
+            if len(found) < most:
+                return
+            overflow = self._entries[found[0]]
+            del self._entries[found[0]]
+            self.dropped += 1
+            self._untoken()
+        self._release(overflow)
+        if self._on_drop is not None:
+            self._on_drop()
+
+    def _untoken(self) -> None:
+        """Lock held: the token of an entry that goes untaken."""
+        if self._tokens_due:
+            self._tokens_due -= 1
+            return
+        with contextlib.suppress(queue.Empty):  # its taker is about to find nothing
+            self._tokens.get_nowait()
+
+    @property
+    def shut(self) -> bool:
+        """Whether the consumer may have no entry before :meth:`reopen`."""
+        return self._shut
+
+    def reopen(self) -> None:
+        """The gate may let an entry through again."""
+        with self._lock:
+            if not self._shut:
+                return
+            self._shut = False
+            for _ in range(self._tokens_due):
+                self._tokens.put(None)
+            self._tokens_due = 0
+            if self._polled and self._entries and not self._signalled:
+                self._signal()
 
     def attach(self, source: Source[T]) -> None:
         """Let :meth:`get` also take from *source*, which its owner detaches before closing it."""
@@ -182,25 +248,39 @@ class KeepLastQueue(Generic[T]):
                 return entry
         return None
 
-    def _pop(self, *, owing: bool) -> T | None:
-        """The oldest entry. *owing*: its token is still there, and goes with it."""
+    def _pop(self, *, owing: bool, force: bool = False) -> T | None:
+        """The oldest entry, if the gate lets it through or *force*. *owing*: its token is still there, and goes with it."""
         with self._lock:
-            entry = self._entries.popleft() if self._entries else None
-            if entry is not None and owing:
-                with contextlib.suppress(queue.Empty):  # its taker is about to find nothing
-                    self._tokens.get_nowait()
-            if self._signalled and not self._entries and not self._closed:
-                self._signalled = False
-                with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(self._event.fileno())
+            entries = self._entries
+            if not entries:
+                entry = None
+            elif not force and (self._shut or (self._gate is not None and not self._gate(entries[0]))):
+                self._shut = True
+                self._tokens_due += not owing
+                if self._signalled and not self._closed:
+                    self._unsignal()
+                return None
+            else:
+                entry = entries.popleft()
+                if owing:
+                    self._untoken()
+            if self._signalled and not entries and not self._closed:
+                self._unsignal()
             return entry
+
+    def _unsignal(self) -> None:
+        """Lock held."""
+        self._signalled = False
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._event.fileno())
 
     def refuse(self) -> None:
         """Release what is queued, and what comes from now on, until :meth:`accept`. Sources are their owner's to detach."""
         with self._lock:
             self._refusing = True
-        while (entry := self._pop(owing=True)) is not None:
+        while (entry := self._pop(owing=True, force=True)) is not None:
             self._release(entry)
+        self.reopen()
 
     def accept(self) -> None:
         """Undo :meth:`refuse`. Not after :meth:`close`."""
@@ -236,4 +316,4 @@ class FrameQueue(KeepLastQueue[Frame]):
     """
 
     def __init__(self, depth: int | None, on_drop: Callable[[], None] | None = None) -> None:
-        super().__init__(depth, Frame.release, on_drop)
+        super().__init__(depth, Frame.release, on_drop, gate=Frame.hand_out)
