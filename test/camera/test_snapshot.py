@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from zc_perception.camera.pattern import BAR_COLOURS, ColourBars, sample_levels
 from zc_perception.camera.replay.camera import open_source
 from zc_perception.camera.replay.raw import parse_sidecar
-from zc_perception.camera.snapshot import REASON, Snapshot, nv12_to_bgr
+from zc_perception.camera.snapshot import REASON, Snapshot
 from zc_perception.errors import FormatError
 from zc_perception.frame import Frame, Header
 from zc_perception.mapping import map_buffers
@@ -52,6 +52,15 @@ def snapshot_of(
     pool.close()
     heap.close()
     return snapshot, kept
+
+
+def bgr_of(luma: Any, chroma: Any, colorimetry: Colorimetry) -> Any:
+    """The picture of a snapshot of these planes."""
+
+    def fill(planes: list[Any]) -> None:
+        planes[0][:], planes[1][:] = luma, chroma
+
+    return snapshot_of(compute_layout(NV12, luma.shape[1], luma.shape[0]), fill, colorimetry)[0].picture()
 
 
 def noise(planes: list[Any]) -> None:
@@ -100,8 +109,7 @@ def test_other_formats_come_back_as_they_are(tmp_path: Path, name: str) -> None:
     assert paths[0].suffix == '.zcr'
     for plane, back in zip(planes, replayed(paths[0], layout), strict=True):
         assert np.array_equal(plane, back)
-    with_picture = name in ('YUYV', 'UYVY', 'R8  ', 'RG24')
-    assert [path.suffix for path in paths] == (['.zcr', '.png'] if with_picture else ['.zcr'])
+    assert [path.suffix for path in paths] == ['.zcr', '.png']
 
 
 @pytest.mark.parametrize(
@@ -112,7 +120,8 @@ def test_packed_pictures_have_their_channels_in_place(name: str, pixel: tuple[in
     def fill(planes: list[Any]) -> None:
         planes[0].reshape(32, -1)[:] = np.resize(np.array(pixel, np.uint8), planes[0].reshape(32, -1).shape[1])
 
-    snapshot, _ = snapshot_of(compute_layout(fourcc_code(name), 64, 32), fill)
+    colorimetry = BT601_LIMITED if name in ('YUYV', 'UYVY') else Colorimetry(Matrix.RGB, Range.FULL)
+    snapshot, _ = snapshot_of(compute_layout(fourcc_code(name), 64, 32), fill, colorimetry)
     picture = snapshot.picture()
     assert picture is not None and picture.shape[:2] == (32, 64)
     corner = picture[5, 5].tolist() if picture.ndim == 3 else picture[5, 5]
@@ -128,7 +137,7 @@ def test_colours_are_those_of_the_scene_in_every_colorimetry(colorimetry: Colori
     bars = ColourBars(128, 64, colorimetry, amplitude=0.75)
     luma, chroma = np.empty((64, 128), np.uint8), np.empty((32, 64, 2), np.uint8)
     bars.draw(luma, chroma)
-    picture = nv12_to_bgr(luma, chroma, colorimetry)
+    picture = bgr_of(luma, chroma, colorimetry)
     width = 128 // len(BAR_COLOURS)
     for number, colour in enumerate(BAR_COLOURS.values()):
         red, green, blue = (round(255 * 0.75 * part) for part in colour)
@@ -146,7 +155,15 @@ def test_any_colour_comes_back(colorimetry: Colorimetry, colour: tuple[float, fl
     chroma[:] = u, v
     red, green, blue = colour
     # 8 bits of each sample leave a few levels of doubt.
-    assert np.abs(nv12_to_bgr(luma, chroma, colorimetry)[1, 1] - 255 * np.array([blue, green, red])).max() < 5
+    assert np.abs(bgr_of(luma, chroma, colorimetry)[1, 1] - 255 * np.array([blue, green, red])).max() < 5
+
+
+def test_a_format_that_nobody_here_can_read_is_kept_without_a_picture(tmp_path: Path) -> None:
+    layout = compute_layout(fourcc_code('NV15'), 64, 32)
+    snapshot, planes = snapshot_of(layout, noise)
+    paths = snapshot.write(tmp_path, 'capture')
+    assert snapshot.picture() is None and [path.suffix for path in paths] == ['.zcr']
+    assert all(np.array_equal(plane, back) for plane, back in zip(planes, replayed(paths[0], layout), strict=True))
 
 
 def test_nothing_is_ever_overwritten(tmp_path: Path) -> None:

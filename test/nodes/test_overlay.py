@@ -7,12 +7,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 import rclpy
 from nodes.overlay_kit import Viewer, camera_and_overlay, detect, stamp_in
+from pixel.format_samples import ALL, GREY, WORDS, YUV, noise, published_rgb, rgb_planes, yuv_planes
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile
@@ -22,17 +24,15 @@ from vision_msgs.msg import Detection2DArray, LabelInfo, VisionClass
 from zc_perception.detection.detections import Detections
 from zc_perception.errors import FormatError
 from zc_perception.frame import Frame, Header
-from zc_perception.memory.heaps import SealedMemfd
-from zc_perception.memory.pool import BufferPool
 from zc_perception.nodes.messages import DetectionsWriter
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.overlay_picture import MOST_BOXES, LabelledBox, Painter, PictureHistory, class_colour
 from zc_perception.nodes.perception import PerceptionGraph
 from zc_perception.nodes.process import NodeGroup
 from zc_perception.observe.diagnostics import Level
-from zc_perception.pixel.colorimetry import BT601_LIMITED
-from zc_perception.pixel.fourcc import fourcc_code
-from zc_perception.pixel.layout import compute_layout
+from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range
+from zc_perception.pixel.conversion import ToPicture
+from zc_perception.pixel.fourcc import NV12, fourcc_code
 
 
 def _stamp(number: int) -> tuple[int, int]:
@@ -78,18 +78,39 @@ def test_history_follows_a_change_of_size_and_of_scale(make_frame: Callable[...,
         assert picture is not None and picture.luma.shape == shape and picture.scale == scale and (picture.luma == number).all()
 
 
-def test_a_frame_that_can_not_be_drawn_on_is_refused_in_words() -> None:
-    layout = compute_layout(fourcc_code('YUYV'), 64, 48)
-    heap = SealedMemfd()
-    pool = BufferPool(layout, lambda: (heap.allocate(layout.buffer_size(0)),), 1, name='camera')
-    slot = pool.acquire()
-    assert slot is not None
-    with Frame.publish_slot(
-        pool, slot, header=Header(1, 'lens'), colorimetry=BT601_LIMITED, sequence=0, captured_ns=0
-    ) as frame, pytest.raises(FormatError, match="a YUYV frame can't be drawn on; only NV12 can"):  # fmt: skip
+def _write(frame: Frame, planes: list[Any]) -> None:
+    with frame.map(write=True) as targets:
+        for target, plane in zip(targets, planes, strict=True):
+            np.copyto(target, plane)
+
+
+def test_a_frame_that_can_not_be_read_is_refused_in_words(make_pool: Callable[..., Any], make_frame: Callable[..., Frame]) -> None:
+    frame = make_frame(make_pool(slots=1, fourcc=fourcc_code('NV15')))
+    with pytest.raises(FormatError, match=r"NV15 frames can't be read by a program here; it can read NV12, "):
         PictureHistory(1, 1.0).keep(frame)
-    pool.close()
-    heap.close()
+
+
+@pytest.mark.parametrize('name', ALL)
+@pytest.mark.parametrize('scale', [1.0, 0.5])
+def test_pictures_of_every_format_have_the_frame_s_colours(make_pool: Callable[..., Any], name: str, scale: float) -> None:
+    random = np.random.default_rng(0)
+    if name in YUV:
+        y, u, v = (np.full_like(plane, value) for plane, value in zip(noise(name, 64, 48, 0), (120, 90, 160), strict=True))
+        planes, wanted = yuv_planes(name, y, u, v, random), published_rgb(y[0, 0], u[0, 0], v[0, 0], 'bt709', 'full')
+    else:
+        rgb = np.broadcast_to(np.array([200, 120, 40], np.uint8), (48, 64, 3))
+        planes, wanted = rgb_planes(name, rgb, random), rgb[0, 0].astype(np.float64) if name not in GREY else np.full(3, 200.0)
+    pool = make_pool(slots=1, fourcc=fourcc_code(name))
+    slot, history = pool.acquire(), PictureHistory(2, scale)
+    colorimetry = Colorimetry(Matrix.BT709, Range.FULL)
+    with Frame.publish_slot(pool, slot, header=Header(5, ''), colorimetry=colorimetry, sequence=0, captured_ns=0) as frame:
+        _write(frame, planes)
+        assert history.keep(frame) == sum(plane.nbytes for plane in planes)
+    picture = history.take((0, 5))
+    assert picture is not None and picture.luma.shape == (48 * scale, 64 * scale)
+    height, width = picture.luma.shape
+    shown = ToPicture(NV12, width, height, picture.colorimetry).convert((picture.luma, picture.chroma))
+    assert np.abs(shown - wanted).max() <= (9 if name in WORDS else 3)
 
 
 def _box(number: int, left: float, top: float, size: float = 20.0, score: float = 0.5) -> LabelledBox:
@@ -372,11 +393,11 @@ def test_frames_that_can_not_be_drawn_are_a_warning_until_they_can(free_domain: 
         keep = overlay._history.keep
 
         def refuse(frame: Frame) -> int:
-            raise FormatError("a P010 frame can't be drawn on; only NV12 can")
+            raise FormatError("NV15 frames can't be read")
 
         overlay._history.keep = refuse  # type: ignore[method-assign]
         viewer.until(lambda: overlay.collect_diagnostics()[0].level is Level.WARN, 'a warning')
-        assert "a P010 frame can't be drawn on" in overlay.collect_diagnostics()[0].message
+        assert "NV15 frames can't be read" in overlay.collect_diagnostics()[0].message
         overlay._history.keep = keep  # type: ignore[method-assign]
         viewer.until(lambda: overlay.collect_diagnostics()[0].level is Level.OK, 'no warning any more')
 

@@ -74,7 +74,7 @@ def case(name: str, matrix: str, span: str) -> tuple[list[NDArray[Any]], NDArray
         return yuv_planes(name, y, u, v, random), published_rgb(y, spread(u, name), spread(v, name), matrix, span)
     rgb = random.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
     kept = np.repeat(rgb[..., :1], 3, axis=2) if name in GREY else words_rgb(rgb) if name in WORDS else rgb
-    return rgb_planes(name, rgb, random), expanded(kept, span)
+    return rgb_planes(name, rgb, random), expanded(kept, span if name in GREY else 'full')
 
 
 @pytest.mark.parametrize('name', ALL)

@@ -23,7 +23,8 @@ from zc_perception.camera.replay.source import DEFAULT_FRAMERATE
 from zc_perception.errors import FormatError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
+from zc_perception.pixel.colorimetry import Matrix
+from zc_perception.pixel.conversion import ToPicture
 from zc_perception.pixel.fourcc import NV12, fourcc_name
 from zc_perception.pixel.modifier import LINEAR
 
@@ -34,36 +35,7 @@ _TRIES = 1000
 _HIGHEST_RATE = 1000.0
 # Little compression: a large picture takes a second otherwise, and the disk has room.
 _PNG = (cv2.IMWRITE_PNG_COMPRESSION, 1)
-_KR_KB = {Matrix.BT601: (0.299, 0.114), Matrix.BT709: (0.2126, 0.0722), Matrix.BT2020: (0.2627, 0.0593)}
-_PACKED = {'YUYV': cv2.COLOR_YUV2BGR_YUY2, 'UYVY': cv2.COLOR_YUV2BGR_UYVY, 'BG24': cv2.COLOR_RGB2BGR}
-_AS_IT_IS = ('R8  ', 'RG24')
 Plane = NDArray[Any]
-
-
-def nv12_to_bgr(luma: Plane, chroma: Plane, colorimetry: Colorimetry) -> NDArray[np.uint8]:
-    """A picture in B G R of NV12 planes, with the matrix and range that they have. Transfer functions stay as they are.
-
-    :param luma: (height, width).
-    :param chroma: (height/2, width/2, 2), U before V.
-    """
-    if colorimetry.matrix not in _KR_KB or colorimetry == BT601_LIMITED:
-        return np.asarray(cv2.cvtColorTwoPlane(luma, chroma, cv2.COLOR_YUV2BGR_NV12), np.uint8)
-    kr, kb = _KR_KB[colorimetry.matrix]
-    limited = colorimetry.range is Range.LIMITED
-    black, luma_scale, chroma_scale = (16.0, 255 / 219, 255 / 224) if limited else (0.0, 1.0, 1.0)
-    red, blue = 2 * (1 - kr) * chroma_scale, 2 * (1 - kb) * chroma_scale
-    kg = 1 - kr - kb
-    matrix = np.array([
-        [luma_scale, blue, 0.0],
-        [luma_scale, -blue * kb / kg, -red * kr / kg],
-        [luma_scale, 0.0, red],
-    ])  # fmt: skip
-    offset = -matrix @ np.array([black, 128.0, 128.0])
-    full = cv2.resize(chroma, (luma.shape[1], luma.shape[0]), interpolation=cv2.INTER_LINEAR)
-    yuv = cv2.merge([luma, full[..., 0], full[..., 1]])
-    # Into float, as OpenCV would cut off below zero before the offset is there.
-    bgr = cv2.transform(yuv.astype(np.float32), np.column_stack([matrix, offset]))
-    return np.clip(np.rint(bgr), 0, 255).astype(np.uint8)
 
 
 @dataclass(frozen=True)
@@ -106,23 +78,19 @@ class Snapshot:
 
     def picture(self) -> NDArray[np.uint8] | None:
         """B G R, or grey (height, width); ``None``: nobody here makes a picture of that format."""
-        layout = self.recording_format.layout
-        name = layout.format.name
-        planes = self.planes()
-        if layout.fourcc == NV12:
-            return nv12_to_bgr(planes[0], planes[1], self.recording_format.colorimetry)
-        rows = np.frombuffer(self.content, np.uint8).reshape(layout.height, -1)
-        if name in _AS_IT_IS or name in _PACKED:
-            pixels = rows.reshape(layout.height, layout.width, -1)
-            return np.asarray(cv2.cvtColor(pixels, _PACKED[name]) if name in _PACKED else pixels, np.uint8)
-        return None
+        layout, colorimetry = self.recording_format.layout, self.recording_format.colorimetry
+        try:
+            picture = ToPicture(layout.fourcc, layout.width, layout.height, colorimetry, bgr=True).convert(self.planes())
+        except FormatError:
+            return None
+        return picture[..., 0] if len(layout.format.components[0]) == 1 and not layout.format.is_yuv else picture
 
     def _files(self) -> Mapping[str, bytes | bytearray]:
         """Contents by suffix. The frame itself first: a picture alone is of no use to a program."""
         found = self.recording_format
         layout, colorimetry = found.layout, found.colorimetry
         files: dict[str, bytes | bytearray]
-        if layout.fourcc == NV12 and colorimetry.matrix in _KR_KB:
+        if layout.fourcc == NV12 and colorimetry.matrix is not Matrix.RGB:
             size = (layout.width, layout.height)
             rate = self.framerate if 0 < self.framerate <= _HIGHEST_RATE else DEFAULT_FRAMERATE
             geometry = RawGeometry(*size, *size, rate, colorimetry)

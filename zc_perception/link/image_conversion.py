@@ -26,7 +26,7 @@ from zc_perception.pixel.format_names import from_ros_encoding
 from zc_perception.pixel.fourcc import NV12, pixel_format
 from zc_perception.pixel.layout import ImageLayout, chained_layout, check_dimensions, compute_layout, views
 from zc_perception.pixel.nv12 import Nv12Writer, ToNv12
-from zc_perception.pixel.readable import check_readable, full_range_table
+from zc_perception.pixel.readable import check_readable, full_range_table, rgb_range
 from zc_perception.pixel.samples import Planes
 
 NATIVE = 'native'
@@ -53,7 +53,7 @@ def native_encoding(fourcc: int, colorimetry: Colorimetry) -> str:
     A message can't say matrix and range: those of its Y'CbCr are BT.601 limited, those of R, G, B and of grey are full.
     """
     fmt = pixel_format(fourcc)
-    same = (colorimetry.matrix, colorimetry.range) == _MEANT if fmt.is_yuv else colorimetry.range is Range.FULL
+    same = (colorimetry.matrix, colorimetry.range) == _MEANT if fmt.is_yuv else rgb_range(fmt, colorimetry) is Range.FULL
     return _OLDEST_NAMES.get(fmt.ros, fmt.ros) if fmt.ros and same else 'rgb8'
 
 
@@ -87,7 +87,8 @@ class FrameToImage:
             check_readable(layout.fourcc, colorimetry)
             convert = self._copy
         elif encoding == 'mono8':
-            convert = self._to_grey(ToLuma(*size, colorimetry), colorimetry.range)
+            span = colorimetry.range if layout.format.is_yuv else rgb_range(layout.format, colorimetry)
+            convert = self._to_grey(ToLuma(*size, colorimetry), span)
         else:
             convert = self._to_nv12(layout, colorimetry)
         fourcc = from_ros_encoding(encoding)

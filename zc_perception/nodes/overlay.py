@@ -35,6 +35,9 @@ from zc_perception.nodes.qos_overrides import Endpoint, publisher_qos, subscript
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Figures, Level, Status
 from zc_perception.observe.metrics import LatencyWindow
 from zc_perception.observe.recent import RecentCount, RecentRates
+from zc_perception.pixel.colorimetry import Colorimetry
+from zc_perception.pixel.conversion import ToPicture
+from zc_perception.pixel.fourcc import NV12
 
 _DEMAND_PERIOD_S = 0.5
 _IDLE_POLL_MS = 200
@@ -98,6 +101,8 @@ class OverlayNode(PerceptionNode):
         self._message = Image(encoding='bgr8')
         self._jpeg = CompressedImage(format='bgr8; jpeg compressed bgr8')
         self._picture: NDArray[np.uint8] = np.empty((0, 0, 3), np.uint8)
+        self._to_bgr: ToPicture | None = None
+        self._colorimetry: Colorimetry | None = None
         self._painter = Painter(0)
         self._pace: float | None = None
         self._thread: threading.Thread | None = None
@@ -238,7 +243,7 @@ class OverlayNode(PerceptionNode):
         try:
             with frame:
                 num_bytes = history.keep(frame)
-        except ZcError as error:  # not NV12, or its publisher died in between
+        except ZcError as error:  # nobody here can read it, or its publisher died in between
             self._unfit = str(error)
             return
         except Exception as error:
@@ -283,7 +288,10 @@ class OverlayNode(PerceptionNode):
         began_ns = time.monotonic_ns()
         height, width = reduced.luma.shape
         self._prepare(width, height)
-        cv2.cvtColorTwoPlane(reduced.luma, reduced.chroma, cv2.COLOR_YUV2BGR_NV12, dst=self._picture)
+        if self._to_bgr is None or self._colorimetry != reduced.colorimetry:
+            self._to_bgr = ToPicture(NV12, width, height, reduced.colorimetry, bgr=True)
+            self._colorimetry = reduced.colorimetry
+        self._to_bgr.convert((reduced.luma, reduced.chroma), self._picture)
         found = [self._box(detection) for detection in message.detections if detection.results]
         boxes = [box for box in found if box.finite]
         self.left_out += len(found) - len(boxes)
@@ -308,6 +316,7 @@ class OverlayNode(PerceptionNode):
             self._message.width, self._message.height, self._message.step = width, height, width * 3
             self._message.data = array.array('B', bytes(width * height * 3))
             self._picture = np.frombuffer(self._message.data, np.uint8).reshape(height, width, 3)
+            self._to_bgr = None
             self._painter = Painter(height)
 
     def _box(self, detection: Any) -> LabelledBox:
@@ -339,7 +348,7 @@ class OverlayNode(PerceptionNode):
             text = f'{left_out} box(es) with NaN or infinite numbers were left out lately'
             return Status('overlay', Level.WARN, text, values, f'look at what the model gives: {self._echo()}')
         if self._unfit:
-            return Status('overlay', Level.WARN, f'no picture: {self._unfit}', values, 'let the camera give LINEAR NV12')
+            return Status('overlay', Level.WARN, f'no picture: {self._unfit}', values, "set the camera's pixel_format to NV12")
         unconverted = self._conversion_errors.see(subscription.statistics().conversion_errors)
         if unconverted and not drawn:
             return Status('overlay', Level.WARN, f'no picture: {unconverted} message(s) could not be converted lately', values, CONVERTIBLE)

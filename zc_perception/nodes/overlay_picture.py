@@ -14,9 +14,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.errors import FormatError
 from zc_perception.frame import Frame
-from zc_perception.pixel.fourcc import NV12, fourcc_name
+from zc_perception.pixel.colorimetry import Colorimetry
+from zc_perception.pixel.layout import ImageLayout
+from zc_perception.pixel.nv12 import ToNv12
 
 MOST_BOXES = 200
 """Drawn in one picture, those with the highest scores: the work of a picture is bounded."""
@@ -45,14 +46,16 @@ _BLACK, _WHITE = (0, 0, 0), (255, 255, 255)
 
 @dataclass(frozen=True)
 class ReducedPicture:
-    """A frame's NV12 planes, reduced.
+    """A frame, reduced, as NV12 planes.
 
+    :param colorimetry: of these planes.
     :param scale: of width and height, relative to the frame.
     :param captured_ns: CLOCK_MONOTONIC, when the camera had the frame.
     """
 
     luma: NDArray[np.uint8]
     chroma: NDArray[np.uint8]
+    colorimetry: Colorimetry
     scale: tuple[float, float]
     captured_ns: int
 
@@ -68,6 +71,8 @@ class PictureHistory:
     def __init__(self, limit: int, scale: float) -> None:
         self._limit = limit
         self.scale = scale
+        self._key: tuple[ImageLayout, Colorimetry, int, int] | None = None
+        self._converter: ToNv12 | None = None
         self._pictures: OrderedDict[Stamp, ReducedPicture] = OrderedDict()
         self._spare: list[ReducedPicture] = []
         self._lock = threading.Lock()
@@ -77,15 +82,17 @@ class PictureHistory:
         return len(self._pictures)
 
     def keep(self, frame: Frame) -> int:
-        """Copy *frame*'s planes, reduced; the bytes that were read.
+        """Copy *frame*, reduced; the bytes that were read.
 
-        :raises FormatError: it isn't NV12.
+        :raises FormatError: its format or its colorimetry has no conversion.
         :raises ZcError: it can't be mapped.
         """
         data, scale = frame.data, self.scale
-        if data.fourcc != NV12:
-            raise FormatError(f"a {fourcc_name(data.fourcc)} frame can't be drawn on; only NV12 can")
         height, width = (max(2, round(size * scale / 2) * 2) for size in (data.height, data.width))
+        key = data.layout, data.colorimetry, width, height
+        if self._converter is None or self._key != key:
+            self._converter = ToNv12(data.fourcc, data.width, data.height, data.colorimetry, size=(width, height))
+            self._key = key
         with self._lock:
             if len(self._pictures) >= self._limit:
                 self._spare.append(self._pictures.popitem(last=False)[1])
@@ -96,12 +103,12 @@ class PictureHistory:
         else:
             luma, chroma = spare.luma, spare.chroma
         with frame.map() as source:
-            for plane, target in zip(source, (luma, chroma), strict=True):
-                cv2.resize(plane, (target.shape[1], target.shape[0]), dst=target, interpolation=cv2.INTER_AREA)
+            self._converter.convert(source, luma, chroma)
             num_bytes = sum(plane.nbytes for plane in source)
         stamp = divmod(frame.header.stamp_ns, 1_000_000_000)
+        reduced = ReducedPicture(luma, chroma, self._converter.colorimetry, (width / data.width, height / data.height), data.captured_ns)
         with self._lock:
-            self._pictures[stamp] = ReducedPicture(luma, chroma, (width / data.width, height / data.height), data.captured_ns)
+            self._pictures[stamp] = reduced
             self.newest = stamp
         return num_bytes
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from zc_perception.errors import LayoutError
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import PixelFormat
-from zc_perception.pixel.readable import check_readable, full_range_table, rgb_matrix
+from zc_perception.pixel.readable import check_readable, full_range_table, rgb_matrix, rgb_range
 from zc_perception.pixel.samples import Apart, Checked, Filters, Pixels, Planes, Resized, Size, Yuv, two_by_two, yuv_of
 
 # OpenCV converts this many columns at once (two vectors of 64 bytes, AVX-512; others have less), and those that are left over one by
@@ -64,7 +64,7 @@ class ToPicture:
     :param fourcc: of the frames.
     :param width: of them, in pixels.
     :param height: likewise.
-    :param colorimetry: of the frames. That of grey and of R, G, B is their range alone.
+    :param colorimetry: of the frames. Of grey and of R, G, B it is :func:`~zc_perception.pixel.readable.rgb_range` alone.
     :param size: width and height of the picture; ``None``: the frame's.
     :param channels: 3, or 4 for a last one of 255.
     :param bgr: channel order B, G, R instead of R, G, B.
@@ -90,7 +90,7 @@ class ToPicture:
         self._picture: Pixels | None = None
         self._way: _Way
         if not fmt.is_yuv:
-            self._way = _FromRgb(fmt, (width, height), self._size, channels, bgr, colorimetry.range)
+            self._way = _FromRgb(fmt, (width, height), self._size, channels, bgr, rgb_range(fmt, colorimetry))
             return
         yuv = yuv_of(fmt)
         # OpenCV's own conversions know BT.601 limited alone, and no scaling.

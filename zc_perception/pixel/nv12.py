@@ -13,7 +13,7 @@ from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Range
 from zc_perception.pixel.conversion import ToPicture
 from zc_perception.pixel.fourcc import NV12, PixelFormat, pixel_format
 from zc_perception.pixel.layout import check_dimensions
-from zc_perception.pixel.readable import check_readable, limited_range_table
+from zc_perception.pixel.readable import check_readable, limited_range_table, rgb_range
 from zc_perception.pixel.samples import Apart, Checked, Pixels, Planes, Resized, Size, Yuv, yuv_of
 
 # By whether red comes first, and whether alpha follows.
@@ -167,7 +167,7 @@ class _RgbToNv12(_Nv12Way):
     def __init__(self, fmt: PixelFormat, source: Size, size: Size, colorimetry: Colorimetry) -> None:
         components = fmt.components[0]
         self._rgb = components[0] == 'R'
-        plain = components[0] in 'RB' and fmt.bits == 8 and colorimetry.range is Range.FULL
+        plain = components[0] in 'RB' and fmt.bits == 8 and rgb_range(fmt, colorimetry) is Range.FULL
         # Nv12Writer takes B, G, R and R, G, B, with a fourth channel and without.
         self._resized = Resized((*source[::-1], len(components)), size, _area(source, size)) if plain else None
         self._picture = None if plain else ToPicture(fmt.code, *source, colorimetry, size=size, bgr=not self._rgb)

@@ -64,6 +64,12 @@ def rgb_matrix(colorimetry: Colorimetry) -> NDArray[np.float64]:
     return np.column_stack([matrix, -matrix @ (black, 128, 128)])
 
 
+def rgb_range(fmt: PixelFormat, colorimetry: Colorimetry) -> Range:
+    """Of the samples of grey and of R, G, B. What a Y'CbCr matrix comes with isn't about R, G, B: these are full then."""
+    own = len(fmt.components[0]) == 1 or colorimetry.matrix is Matrix.RGB
+    return colorimetry.range if own else Range.FULL
+
+
 def full_range_table() -> NDArray[np.uint8]:
     """(256): what samples of limited range are in 0..255: 16 is black, 235 white. For luma, and for R, G, B of limited range."""
     table: NDArray[np.uint8] = np.clip(np.rint((np.arange(256) - 16) * (255 / 219)), 0, 255).astype(np.uint8)
