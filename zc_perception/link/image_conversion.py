@@ -20,6 +20,7 @@ from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool
+from zc_perception.memory.slot_source import MAX_SLOTS
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.conversion import ToLuma, ToPicture
 from zc_perception.pixel.format_names import from_ros_encoding
@@ -187,14 +188,33 @@ class ImageToFrame:
         self._pool: BufferPool | None = None
         self._converters: dict[int, ToNv12] = {}
         self._sequence = 0
+        self._window: tuple[int, int, Callable[[], object]] | None = None
+
+    def limit(self, held: int, depth: int | None, on_room: Callable[[], object]) -> None:
+        """Whoever takes the frames holds up to *held* of them at a time, and up to *depth* wait besides; ``None``: as many as before.
+
+        :param on_room: called when a frame that had to wait, because *held* of them were held, may be handed over.
+        """
+        window, depth = min(held, MAX_SLOTS // 2 - 1), min(depth or self._slots, MAX_SLOTS // 2)
+        self._window = window, depth, on_room
+        self._slots = window + depth + 1
+
+    def in_hand(self) -> tuple[tuple[int, float], ...]:
+        """The frames that are held: the sequence of each, and for how many seconds."""
+        return () if self._pool is None else self._pool.in_hand(self._holder)
 
     def _pool_for(self, width: int, height: int) -> BufferPool:
-        if self._pool is None or (self._pool.layout.width, self._pool.layout.height) != (width, height):
+        before = None if self._pool is None else (self._pool.layout.width, self._pool.layout.height, len(self._pool.slots))
+        if self._pool is None or before != (width, height, self._slots):
             if self._pool is not None:
                 self._pool.close()
             self._converters.clear()
             layout = compute_layout(NV12, width, height)
             self._pool = BufferPool(layout, lambda: (self._heap.allocate(layout.buffer_size(0)),), self._slots, name=self._holder)
+            if self._window is not None:
+                held, depth, on_room = self._window
+                self._pool.set_quota(self._holder, held, depth=depth, on_room=on_room)
+                on_room()
         return self._pool
 
     def __call__(self, message: Image) -> Frame:
