@@ -15,7 +15,8 @@ from zc_perception.camera.clock import StampClock
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2 import control_abi as cabi
 from zc_perception.errors import CameraBusyError, CameraError, ConfigError
-from zc_perception.negotiation.collection import negotiate
+from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints, Placement
 from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.modifier import LINEAR
@@ -32,7 +33,7 @@ def open_buffers() -> Counter[str]:
         (('YUYV', 'NV12', 'MJPG'), False, (NV12, fourcc_code('YUYV')), Placement.ONE_BUFFER),
         (('NM12', 'NV12', 'YUYV'), True, (NV12, fourcc_code('YUYV')), None),
         (('YUYV', 'NM12'), True, (NV12, fourcc_code('YUYV')), Placement.BUFFER_PER_PLANE),
-        (('YUYV', 'MJPG'), False, (fourcc_code('YUYV'),), None),
+        (('YUYV', 'UYVY'), False, (fourcc_code('YUYV'), fourcc_code('UYVY')), None),
     ],
 )
 def test_formats_are_offered_the_best_first(
@@ -122,8 +123,7 @@ def test_the_driver_is_asked_for_strides_that_suit_consumers() -> None:
     driver = DriverDouble('NV12')
     camera = opened(driver, 320, 180)
     try:
-        settings = negotiate([camera.constraints(), BufferConstraints('wide', stride_align=256)], 320, 180, heap=camera.heap_name)
-        camera.configure(settings)
+        camera.allocate(agree([camera.constraints(), BufferConstraints('wide', stride_align=256)], (320, 180)))
         assert [plane.stride for plane in camera.slots[0].layout.planes] == [512, 512]
     finally:
         camera.close()
@@ -134,8 +134,8 @@ def test_what_the_device_can_not_do_is_said_with_what_it_can() -> None:
         opened(DriverDouble(), 600, 300)
     with pytest.raises(CameraError, match=r"no pixel format 'NM12'; it offers YUYV, NV12"):
         opened(DriverDouble(), pixel_format='NM12')
-    with pytest.raises(CameraError, match=r'no pixel format that can be used; it offers MJPG; .*compressed stream'):
-        opened(DriverDouble('MJPG'))
+    with pytest.raises(CameraError, match=r'no pixel format that can be used; it offers H264; .*compressed stream'):
+        opened(DriverDouble('H264'))
     with pytest.raises(CameraError, match=r'has no input 2'):
         opened(DriverDouble(), input=2)
     with pytest.raises(ConfigError, match='silent after -1'):
@@ -149,10 +149,42 @@ def test_a_rate_that_it_does_not_have_is_noted() -> None:
     camera.close()
 
 
-def test_tiled_formats_carry_their_modifier() -> None:
-    camera = opened(DriverDouble('MM21', multiplanar=True))
-    ((code, modifier),) = camera.constraints().formats or ()
-    assert code == NV12 and modifier != LINEAR
+@pytest.mark.parametrize('others', [(), ('YUYV',)])
+def test_a_tiled_layout_is_for_consumers_that_take_it(others: tuple[str, ...]) -> None:
+    driver = DriverDouble('MM21', *others, multiplanar=True)
+    camera = opened(driver)
+    try:
+        own = camera.constraints()
+        *linear, (code, modifier) = own.formats or ()
+        assert code == NV12 and modifier != LINEAR and linear == [(fourcc_code(name), LINEAR) for name in others]
+        camera.allocate(agree([own, BufferConstraints('scaler', formats=((NV12, modifier),))], (640, 360)))
+        layout = camera.slots[0].layout
+        assert (layout.fourcc, layout.modifier, layout.num_buffers) == (NV12, modifier, 2)
+        assert take(camera, 2) == [0, 1] and camera.facts()['V4L2 format'] == 'MM21'
+    finally:
+        camera.close()
+
+
+@pytest.mark.parametrize('consumers', [[], [BufferConstraints('cpu', cpu_access=CpuAccess.READ)]])
+def test_a_tiled_layout_is_not_taken_where_a_linear_one_is_there(consumers: list[BufferConstraints]) -> None:
+    camera = opened(DriverDouble('MM21', 'YUYV', multiplanar=True))
+    try:
+        camera.allocate(agree([camera.constraints(), *consumers], (640, 360)))
+        assert (camera.slots[0].layout.fourcc, camera.slots[0].layout.modifier) == (fourcc_code('YUYV'), LINEAR)
+        assert take(camera, 2) == [0, 1]
+    finally:
+        camera.close()
+
+
+def test_a_format_that_is_too_slow_at_the_size_gives_way_to_one_that_keeps_the_rate() -> None:
+    driver = DriverDouble('YUYV', 'NV12', 'UYVY')
+    driver.rates = {'NV12': 5, 'UYVY': 29}
+    camera = opened(driver, framerate=30.0)
+    assert (camera.constraints().formats, camera.framerate) == (((fourcc_code('YUYV'), LINEAR),), 30.0)
+    assert camera.facts()['choice'] == 'YUYV, taken as the driver fills it: NV12 does 5 Hz there; UYVY does 29 Hz there'
+    camera.close()
+    camera = opened(DriverDouble(*driver.formats), framerate=0.0)
+    assert len(camera.constraints().formats or ()) == 3
     camera.close()
 
 
@@ -166,6 +198,7 @@ def test_facts_for_diagnostics() -> None:
         assert camera.facts() | {'stream restarts': 0} == {
             'memory': 'export',
             'V4L2 format': 'NM12',
+            'choice': 'NM12, taken as the driver fills it',
             'timestamp source': 'start of exposure',
             'stream restarts': 0,
         }

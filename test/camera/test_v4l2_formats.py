@@ -144,9 +144,9 @@ def test_offers_are_in_order_of_preference_with_reasons_for_the_rest() -> None:
     assert set(refused) == {'MJPG', 'HM12', 'RGGB'} and 'decoder' in refused['MJPG'] and 'ISP' in refused['RGGB']
 
 
-def test_nv12_comes_first_tiled_or_not_but_linear_before_tiled() -> None:
+def test_nv12_comes_first_and_tiled_formats_last() -> None:
     offers, _ = format_offers(_codes('MM21', 'NM16', 'NM12'))
-    assert [(offer.fourcc, offer.modifier == LINEAR) for offer in offers] == [(NV12, True), (NV12, False), (fourcc_code('NV16'), True)]
+    assert [(offer.fourcc, offer.modifier == LINEAR) for offer in offers] == [(NV12, True), (fourcc_code('NV16'), True), (NV12, False)]
 
 
 @pytest.mark.parametrize(

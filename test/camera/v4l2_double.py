@@ -21,13 +21,13 @@ from zc_perception.camera.v4l2 import control_abi as cabi
 from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.camera.v4l2.device import V4l2Device
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.negotiation.collection import negotiate
+from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.fourcc import fourcc_code
 
 SIZES = ((320, 180), (640, 360))
 # Bits per pixel of each memory buffer.
-FORMATS = {'NV12': (12,), 'NM12': (8, 4), 'YUYV': (16,), 'MJPG': (8,), 'MM21': (8, 4)}
+FORMATS = {'NV12': (12,), 'NM12': (8, 4), 'YUYV': (16,), 'UYVY': (16,), 'MJPG': (8,), 'H264': (8,), 'MM21': (8, 4)}
 _NAMES = {
     value: name.removeprefix('VIDIOC_') for module in (abi, cabi) for name, value in vars(module).items() if name.startswith('VIDIOC_')
 }
@@ -68,6 +68,7 @@ class DriverDouble:
     """
 
     path = '/dev/not_a_node'
+    sizes = SIZES
 
     def __init__(self, *formats: str, multiplanar: bool = False, offset: int = 0, min_stride: int = 1, memory: int = 5) -> None:
         self.formats = formats or ('YUYV', 'NV12')
@@ -87,6 +88,13 @@ class DriverDouble:
         self.broken = False
         self.sequence = 0
         self.script: list[Frame] = []
+        # What it writes into the next buffers that it fills; the last one goes on.
+        self.contents: list[bytes] = []
+        # How many buffers it fills from now on; None: as many as are queued.
+        self.due: int | None = None
+        # The most frames per second of a format, where that isn't 30.
+        self.rates: dict[str, int] = {}
+        self.files: dict[int, int] = {}
         self.silent = False
         self.waiting: list[int] = []
         self.events: list[int] = []
@@ -121,15 +129,24 @@ class DriverDouble:
             return select.POLLPRI
         if not self.streaming or self.broken:
             return select.POLLERR
-        if self.waiting or (self.queued and not self.silent):
+        if self.waiting or (self.queued and not self.silent and self.due != 0):
             if not self.waiting:
                 self.waiting.append(self.queued.pop(0))
+                self.due = None if self.due is None else self.due - 1
             return select.POLLIN
-        self.now += timeout_ms / 1000
+        if self.due == 0:
+            select.select([wake.fileno()], [], [], 0.01)
+        else:
+            self.now += timeout_ms / 1000
         return 0
 
     def close(self) -> None:
         self.closed = True
+        self._forget_files()
+
+    def _forget_files(self) -> None:
+        while self.files:
+            os.close(self.files.popitem()[1])
 
     # The driver.
 
@@ -148,16 +165,16 @@ class DriverDouble:
         argument.pixelformat = fourcc_code(self.formats[argument.index])
 
     def _enum_framesizes(self, argument: abi.FrameSizeEnum) -> None:
-        if argument.index >= len(SIZES):
+        if argument.index >= len(self.sizes):
             self._refuse(errno.EINVAL)
         argument.type = abi.FRMSIZE_TYPE_DISCRETE
-        argument.discrete.width, argument.discrete.height = SIZES[argument.index]
+        argument.discrete.width, argument.discrete.height = self.sizes[argument.index]
 
     def _enum_frameintervals(self, argument: abi.FrameIntervalEnum) -> None:
         if argument.index:
             self._refuse(errno.EINVAL)
         argument.type = abi.FRMIVAL_TYPE_CONTINUOUS
-        argument.stepwise.min.numerator, argument.stepwise.min.denominator = 1, 30
+        argument.stepwise.min.numerator, argument.stepwise.min.denominator = 1, self.rates.get(self._name(argument.pixel_format), 30)
         argument.stepwise.max.numerator, argument.stepwise.max.denominator = 1, 1
 
     def _name(self, code: int) -> str:
@@ -189,7 +206,7 @@ class DriverDouble:
     def _take(self, argument: abi.Format) -> None:
         pix = argument.fmt.pix_mp if self.multiplanar else argument.fmt.pix
         wanted = (pix.width, pix.height)
-        self.size = min(SIZES, key=lambda size: abs(size[0] - wanted[0]) + abs(size[1] - wanted[1]))
+        self.size = min(self.sizes, key=lambda size: abs(size[0] - wanted[0]) + abs(size[1] - wanted[1]))
         self.code = fourcc_code(self._name(pix.pixelformat))
         self.stride = pix.plane_fmt[0].bytesperline if self.multiplanar else pix.bytesperline
 
@@ -214,7 +231,7 @@ class DriverDouble:
 
     def _s_parm(self, argument: abi.StreamParm) -> None:
         period = argument.parm.capture.timeperframe
-        rate = min(30, max(1, round(period.denominator / period.numerator)))
+        rate = min(self.rates.get(self._name(self.code), 30), max(1, round(period.denominator / period.numerator)))
         self.interval = (1, rate)
         self._g_parm(argument)
 
@@ -227,6 +244,7 @@ class DriverDouble:
             self._refuse(errno.EINVAL)
         self.memory, self.count = argument.memory, argument.count
         self.queued.clear()
+        self._forget_files()
 
     def _expbuf(self, argument: abi.ExportBuffer) -> None:
         if argument.index >= self.count or self.memory != abi.MEMORY_MMAP:
@@ -236,7 +254,10 @@ class DriverDouble:
         memory = os.memfd_create('expbuf', os.MFD_CLOEXEC)
         os.ftruncate(memory, -(-self.planes()[argument.plane][1] // 4096) * 4096)
         argument.fd = os.open(f'/proc/self/fd/{memory}', argument.flags)
-        os.close(memory)
+        if self.contents:
+            self.files[argument.index] = memory
+        else:
+            os.close(memory)
 
     def _planes_of(self, argument: abi.Buffer) -> ctypes.Array[abi.Plane]:
         return (abi.Plane * argument.length).from_address(argument.m.planes)
@@ -250,6 +271,8 @@ class DriverDouble:
             for (fd, length), (_, size) in zip(given, self.planes(), strict=True):
                 if length < size or os.lseek(fd, 0, os.SEEK_END) < size:
                     self._refuse(errno.EINVAL)
+            if self.contents and index not in self.files:
+                self.files[index] = os.dup(given[0][0])
         self.queued.append(index)
         self.queue_order.append(index)
 
@@ -278,6 +301,10 @@ class DriverDouble:
         self.sequence = (argument.sequence + 1) & 0xFFFFFFFF
         argument.flags = frame.flags
         sizes = [size if frame.used is _FULL else frame.used for _, size in self.planes()]
+        if self.contents:
+            content = self.contents.pop(0) if len(self.contents) > 1 else self.contents[0]
+            os.pwrite(self.files[argument.index], content, self.offset)
+            sizes = [self.offset + len(content) if frame.used is _FULL else frame.used]
         if self.multiplanar:
             for plane, used in zip(self._planes_of(argument), sizes, strict=True):
                 plane.bytesused, plane.data_offset = used, self.offset if frame.offset is None else frame.offset
@@ -345,8 +372,7 @@ def streaming(driver: DriverDouble, slots: int = 5, **options: Any) -> Iterator[
     camera = opened(driver, **options)
     try:
         own = camera.constraints()
-        settings = negotiate([own, BufferConstraints('rest', slots=slots - own.slots)], camera.width, camera.height, heap=camera.heap_name)
-        camera.configure(settings)
+        camera.allocate(agree([own, BufferConstraints('rest', slots=max(0, slots - own.slots))], (camera.width, camera.height)))
         yield camera
     finally:
         camera.close()

@@ -39,7 +39,8 @@ CAMERA_SPECS = (
                   choices=PATTERNS),
     ParameterSpec('device', '/dev/video0', 'v4l2: device node. After a loss the same camera is looked for, wherever it is plugged in.'),
     ParameterSpec('input', -1, "v4l2: which of the device's inputs (HDMI, SDI, …). -1: the input is not changed.", '', -1, 63),
-    ParameterSpec('pixel_format', 'auto', "v4l2: the driver's fourcc, such as NV12, NM12, YUYV. auto: one that suits all, NV12 first."),
+    ParameterSpec('pixel_format', 'auto', "v4l2: the driver's fourcc, such as NV12, YUYV, MJPG. auto: the cheapest that suits all and "
+                  'keeps the framerate.'),
     ParameterSpec('memory', 'auto', "v4l2: export: the driver's own buffers. import: the driver fills buffers from parameter heap.",
                   choices=('auto', 'export', 'import')),
     ParameterSpec('silent', 0.0, 'A camera counts as lost after this time without a good frame. 0: the time of 10 frames, at least 2 s '
@@ -188,6 +189,7 @@ class CameraFactory:
             clock=self.clock,
             memory=parameters['memory'],
             heap=parameters['heap'],
+            ledger=self.ledger,
             pixel_format=parameters['pixel_format'],
             input=None if parameters['input'] < 0 else parameters['input'],
             silent_s=parameters['silent'],

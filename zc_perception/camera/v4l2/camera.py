@@ -1,7 +1,11 @@
-"""The V4L2 camera: the driver's frames without a copy, their buffers queued again when the last lease is dropped."""
+"""The V4L2 camera: the driver's frames without a copy, their buffers queued again when the last lease is dropped.
+
+Of a driver that fills its buffers with JPEGs, frames are decoded: :mod:`~zc_perception.camera.v4l2.mjpeg`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -12,16 +16,20 @@ from zc_perception.camera.controls import ControlInfo, ControlValue
 from zc_perception.camera.v4l2.choice import QUEUED, aligned_format, choose_formats, reserve_of
 from zc_perception.camera.v4l2.controls import V4l2Controls
 from zc_perception.camera.v4l2.device import Dequeued, V4l2Device
-from zc_perception.camera.v4l2.formats import DriverFormat, driver_layout, least_bytes
+from zc_perception.camera.v4l2.formats import JPEGS, driver_layout, least_bytes
 from zc_perception.camera.v4l2.identity import identity_of
 from zc_perception.camera.v4l2.memory import FrameMemory, frame_memory
+from zc_perception.camera.v4l2.mjpeg import JPEG_BUFFERS, SLOTS, JpegFrames, JpegPicture, bytes_layout
 from zc_perception.camera.v4l2.signal import V4l2Signal
 from zc_perception.camera.v4l2.stream import V4l2Stream
-from zc_perception.errors import CameraError, ConfigError, LayoutError
+from zc_perception.errors import CameraError, CameraLostError, ConfigError, LayoutError
 from zc_perception.frame import Frame, Header
+from zc_perception.memory.dmabuf import DmaBuf
+from zc_perception.memory.heaps import HeapUse, OfferedHeaps, heap_order, working_heaps
+from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot
-from zc_perception.negotiation.constraints import BufferConstraints, size_text
+from zc_perception.negotiation.constraints import BufferConstraints, Format, Placement, format_text, size_text
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.fourcc import fourcc_name
 from zc_perception.pixel.layout import ImageLayout
@@ -42,7 +50,8 @@ class V4l2Camera:
     :param now_ns: the ROS clock.
     :param clock: that of the camera's openings before, so that stamps go on increasing; ``None``: a new one.
     :param memory: ``export``: the driver's buffers; ``import``: a heap's; ``auto``: export, and import where that can't be.
-    :param heap: where imported buffers come from.
+    :param heap: where imported buffers come from, and those of frames that are decoded.
+    :param ledger: books each frame that is decoded.
     :param pixel_format: V4L2's fourcc such as ``NM12``; ``auto`` offers all that the device has, NV12 first.
     :param input: which of the device's inputs; ``None`` leaves it.
     :param silent_s: a camera without frames for so long is silent; 0 for 2 s or 10 frames, whichever is longer.
@@ -63,6 +72,7 @@ class V4l2Camera:
         now_ns: Callable[[], int],
         memory: str = 'auto',
         heap: str = 'auto',
+        ledger: CopyLedger | None = None,
         pixel_format: str = 'auto',
         input: int | None = None,
         silent_s: float = 0.0,
@@ -85,6 +95,10 @@ class V4l2Camera:
         self._pool: BufferPool | None = None
         self._stream: V4l2Stream | None = None
         self._memory: FrameMemory | None = None
+        self._ledger = CopyLedger() if ledger is None else ledger
+        self._decoded_heaps: OfferedHeaps | None = None
+        self._pictures: BufferPool | None = None
+        self._jpegs: JpegFrames | None = None
         self._stopped = False
         self._captured = 0
         self._bad = 0
@@ -96,9 +110,10 @@ class V4l2Camera:
             self.identity = identity_of(self._device)
             self._signal = V4l2Signal(self._device, input)
             self._signal.follow()
-            self._choice = choose_formats(self._device, width, height, pixel_format)
-            self._driver = self._device.set_format(self._choice.offers[0].codes[0], *self._choice.size)
-            self._colorimetry = self._driver.colorimetry
+            self._choice = choose_formats(self._device, width, height, pixel_format, framerate)
+            if self._choice.jpeg is not None:
+                self._decoded_heaps = working_heaps(heap, heap_order(HeapUse.CAMERA))
+            self._driver = self._device.set_format(self._choice.first_code, *self._choice.size)
             self.framerate = self._set_framerate()
             self._memory = frame_memory(self._device, memory, heap, self._driver)
             self._controls = V4l2Controls(self._device)
@@ -127,10 +142,15 @@ class V4l2Camera:
         return f'{self._device.path} ({self._device.card}{f", input {self._signal.name}" if self._signal.name else ""})'
 
     @property
+    def _decodes(self) -> bool:
+        """Whether the driver is set to JPEGs."""
+        return self._driver.fourcc in JPEGS
+
+    @property
     def heap_name(self) -> str:
         """See :class:`Camera`."""
         assert self._memory is not None
-        return self._memory.heap_name
+        return self._decoded_heaps.name if self._decodes and self._decoded_heaps is not None else self._memory.heap_name
 
     @property
     def memory(self) -> str:
@@ -140,7 +160,7 @@ class V4l2Camera:
 
     def notices(self) -> tuple[str, ...]:
         """See :class:`Camera`."""
-        return (*self._notes, *(() if self._memory is None else self._memory.notes))
+        return (*self._choice.notices, *self._notes, *(() if self._memory is None else self._memory.notes))
 
     @property
     def timestamp_source(self) -> str:
@@ -149,12 +169,17 @@ class V4l2Camera:
 
     def facts(self) -> Mapping[str, object]:
         """See :class:`Camera`."""
-        return {
+        facts: dict[str, object] = {
             'memory': self.memory,
             'V4L2 format': fourcc_name(self._driver.fourcc),
+            'choice': self._choice.describe(self._driver.fourcc),
             'timestamp source': self._source or 'no frame yet',
             'stream restarts': self.restarts,
         }
+        if self._jpegs is not None:
+            facts['decoding'] = f'{self._jpegs.decode_ns / 1e6:.1f} ms for the last frame; {self._jpegs.skipped} skipped for newer ones'
+            facts['last bad JPEG'] = self._jpegs.last_bad or 'none'
+        return facts
 
     @property
     def ended(self) -> bool:
@@ -171,21 +196,87 @@ class V4l2Camera:
 
     def constraints(self) -> BufferConstraints:
         """See :class:`Camera`."""
-        return self._choice.constraints(self.heap_name, self._reserve)
+        assert self._memory is not None
+        decoded = () if self._decoded_heaps is None else self._decoded_heaps.names
+        return self._choice.constraints(self._memory.heap_names, self._reserve, '; '.join(self._memory.heap_reasons), decoded)
 
     def configure(self, settings: BufferSettings) -> None:
         """See :class:`Camera`. Of the layout only format, placement and the strides' alignment count: the driver decides the rest."""
-        assert self._memory is not None
-        self._driver = self._agreed_format(settings)
-        self._colorimetry = self._driver.colorimetry
+        heap = None if settings.heap is None else settings.heap.name
+        self._set_format(settings.format, settings.placement, settings.limits.stride_align)
+        if self._decodes:
+            self._configure_jpegs(settings.layout, settings.slots, heap)
+        else:
+            self._configure_driver(settings.slots, heap)
+
+    def allocate(self, request: AllocationRequest) -> None:
+        """See :class:`Camera`. A tiled layout is the driver's, as a linear one is."""
+        heap = None if request.heap is None else request.heap.name
+        modifier = next((m for m in request.modifiers if self._choice.code((request.fourcc, m), request.placement)), request.modifiers[0])
+        self._set_format((request.fourcc, modifier), request.placement, request.limits.stride_align)
+        if self._decodes:
+            self._configure_jpegs(request.layout(), request.slots, heap)
+        else:
+            self._configure_driver(request.slots, heap)
+
+    def _set_format(self, wanted: Format, placement: Placement | None, stride_align: int) -> None:
+        code = self._choice.code(wanted, placement)
+        if code is None:
+            raise CameraError(f"'{self._device.path}' has no {format_text(wanted)}; negotiate with its constraints")
+        size = (self.width, self.height)
+        ask = self._device.set_format
+        driver = ask(code, *size) if code in JPEGS else aligned_format(ask, code, size, stride_align)
+        if driver.size != size:
+            raise CameraError(
+                f"'{self._device.path}' answered {size_text(driver.size)} to {fourcc_name(code)} {size_text(size)}; open it again"
+            )
+        self._driver = driver
         self.framerate = self._set_framerate() if self._wanted_rate else self.framerate
-        made = self._memory.allocate(settings.slots, self._driver)
-        if made < self._reserve:
-            raise CameraError(f"'{self._device.path}' gave {made} buffers of {settings.slots}; at least {self._reserve} are needed")
+
+    def _configure_driver(self, slots: int, heap: str | None) -> None:
+        """The driver's buffers are the frames."""
+        assert self._memory is not None
+        if heap is not None:
+            self._memory.choose(heap)
+        made = self._made(slots)
+        self._colorimetry = self._driver.colorimetry
         self._data_offsets = self._find_data(self._memory)
         layout = self._layout()
         self._least = least_bytes(layout)
-        self._stream = V4l2Stream(
+        self._stream = self._new_stream()
+        self._pool = BufferPool(
+            layout, self._memory.take, made, name='camera', on_free=self._stream.queue_again, reserve=min(made, self._reserve)
+        )
+
+    def _configure_jpegs(self, layout: ImageLayout, slots: int, heap: str | None) -> None:
+        """The driver's buffers hold JPEGs, frames are decoded from them."""
+        heaps = self._decoded_heaps
+        assert self._memory is not None and heaps is not None
+        # Where the driver's own format was on offer too, the heap that was agreed on may be the driver's.
+        heaps.choose(heap if heap in heaps.names else heaps.names[0])
+        made = self._made(self._reserve + JPEG_BUFFERS)
+        size = self._driver.planes[0].size
+        self._data_offsets = self._find_data(self._memory)
+        self._stream = self._new_stream()
+        self._pictures = BufferPool(bytes_layout(size), self._memory.take, made, name='jpegs', on_free=self._stream.queue_again)
+
+        def allocate() -> tuple[DmaBuf, ...]:
+            return tuple(heaps.allocate(layout.buffer_size(index)) for index in range(layout.num_buffers))
+
+        self._pool = BufferPool(layout, allocate, slots, name='camera', reserve=min(SLOTS, slots))
+        name = f'jpeg {os.path.basename(self._device.path)}'
+        self._jpegs = JpegFrames(name, self._pictures, self._pool, self._wake, self._ledger)
+
+    def _made(self, wanted: int) -> int:
+        assert self._memory is not None
+        made = self._memory.allocate(wanted, self._driver)
+        if made < self._reserve:
+            raise CameraError(f"'{self._device.path}' gave {made} buffers of {wanted}; at least {self._reserve} are needed")
+        return made
+
+    def _new_stream(self) -> V4l2Stream:
+        assert self._memory is not None
+        return V4l2Stream(
             self._device,
             self._signal,
             memory=self._memory.memory,
@@ -194,25 +285,6 @@ class V4l2Camera:
             silent_s=self._silent_s,
             monotonic=self._monotonic,
         )
-        self._pool = BufferPool(
-            layout, self._memory.take, made, name='camera', on_free=self._stream.queue_again, reserve=min(made, self._reserve)
-        )
-
-    def allocate(self, request: AllocationRequest) -> None:
-        """See :class:`Camera`."""
-        self.configure(request.settings())
-
-    def _agreed_format(self, settings: BufferSettings) -> DriverFormat:
-        code = self._choice.code(settings.format, settings.placement)
-        if code is None:
-            raise CameraError(f"'{self._device.path}' has no {settings.layout.describe()}; negotiate with its constraints")
-        size = (self.width, self.height)
-        driver = aligned_format(self._device.set_format, code, size, settings.limits.stride_align)
-        if driver.size != size:
-            raise CameraError(
-                f"'{self._device.path}' answered {size_text(driver.size)} to {fourcc_name(code)} {size_text(size)}; open it again"
-            )
-        return driver
 
     def _find_data(self, memory: FrameMemory) -> tuple[int, ...]:
         """Where the data begins in each buffer. The multi-planar API tells only of a buffer that is queued."""
@@ -249,14 +321,14 @@ class V4l2Camera:
         if self._stopped:
             return None
         self._pool.collect()
+        if self._jpegs is not None:
+            return self._next_decoded(self._jpegs, self._stream)
         filled = self._stream.next(self._pool, self._wake)
         # A frame that came with the stop is the driver's again with the end of the stream.
         return None if filled is None or self._stopped else self._frame(self._pool, self._stream, filled)
 
     def _frame(self, pool: BufferPool, stream: V4l2Stream, filled: Dequeued) -> Frame | None:
-        slot = pool.acquire(filled.index)
-        if slot is None:
-            raise CameraError(f"'{self._device.path}': the driver filled buffer {filled.index}, which it did not own")
+        slot = self._slot(pool, filled)
         if filled.error or any(used < least for used, least in zip(filled.used, self._least, strict=True)):
             self._bad += 1
             pool.discard(slot)
@@ -269,25 +341,76 @@ class V4l2Camera:
                 f'{self._data_offsets}; use another format'
             )
         stream.good()
-        now = time.monotonic_ns()
-        hardware = filled.monotonic and now - _OLDEST_NS <= filled.stamp_ns <= now + _NEWEST_NS
-        captured_ns = filled.stamp_ns if hardware else now
-        self._source = ('start of exposure' if filled.start_of_exposure else 'end of frame') if filled.monotonic else 'arrival'
-        stamp_ns = self.clock.stamp(filled.stamp_ns, CaptureClock.MONOTONIC if filled.monotonic else CaptureClock.UNKNOWN)
+        header, captured_ns = self._stamped(filled)
         self._captured += 1
         return Frame.publish_slot(
-            pool,
-            slot,
-            header=Header(stamp_ns, self._frame_id),
-            colorimetry=self._colorimetry,
-            sequence=stream.sequence,
-            captured_ns=captured_ns,
+            pool, slot, header=header, colorimetry=self._colorimetry, sequence=stream.sequence, captured_ns=captured_ns
         )
+
+    def _slot(self, pool: BufferPool, filled: Dequeued) -> Slot:
+        slot = pool.acquire(filled.index)
+        if slot is None:
+            raise CameraError(f"'{self._device.path}': the driver filled buffer {filled.index}, which it did not own")
+        return slot
+
+    def _stamped(self, filled: Dequeued) -> tuple[Header, int]:
+        """The frame's header, and the CLOCK_MONOTONIC at which the camera had it."""
+        now = time.monotonic_ns()
+        hardware = filled.monotonic and now - _OLDEST_NS <= filled.stamp_ns <= now + _NEWEST_NS
+        self._source = ('start of exposure' if filled.start_of_exposure else 'end of frame') if filled.monotonic else 'arrival'
+        stamp_ns = self.clock.stamp(filled.stamp_ns, CaptureClock.MONOTONIC if filled.monotonic else CaptureClock.UNKNOWN)
+        return Header(stamp_ns, self._frame_id), filled.stamp_ns if hardware else now
+
+    def _next_decoded(self, jpegs: JpegFrames, stream: V4l2Stream) -> Frame | None:
+        """A frame that is decoded already, or what the driver or the decoder has next within a bounded wait."""
+        # The decoder wakes by it, too. Cleared before looking, so that nothing is missed.
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake.fileno())
+        frame = self._finished(jpegs, stream)
+        if frame is not None or self._stopped:
+            return frame
+        filled = stream.next(jpegs.pictures, self._wake)
+        if filled is not None and not self._stopped:
+            self._hand_over(jpegs, stream, filled)
+        return self._finished(jpegs, stream)
+
+    def _hand_over(self, jpegs: JpegFrames, stream: V4l2Stream, filled: Dequeued) -> None:
+        slot = self._slot(jpegs.pictures, filled)
+        start, end = filled.data_offsets[0], filled.used[0]
+        if filled.error or end <= start:
+            self._bad += 1
+            jpegs.pictures.discard(slot)
+            stream.bad(jpegs.pictures)
+            return
+        jpegs.give(JpegPicture(slot, start, end, *self._stamped(filled), stream.sequence))
+
+    def _finished(self, jpegs: JpegFrames, stream: V4l2Stream) -> Frame | None:
+        """The next frame that the decoder has finished; of bad pictures the stream is told."""
+        while (done := jpegs.take()) is not None:
+            if done.error is not None:
+                raise done.error
+            if done.bad:
+                self._hear_bad(jpegs, stream, done.bad)
+                continue
+            stream.good()
+            if done.frame is not None:
+                self._captured += 1
+                return done.frame
+        return None
+
+    def _hear_bad(self, jpegs: JpegFrames, stream: V4l2Stream, reason: str) -> None:
+        try:
+            stream.bad(jpegs.pictures)
+        except CameraLostError as error:
+            raise CameraLostError(f'{error}; the last picture was bad: {reason}') from error
 
     def statistics(self) -> CameraStatistics:
         """See :class:`Camera`. Dropped are the driver's sequence gaps, and frames that it marked bad or left incomplete."""
         lost, no_slot = (0, 0) if self._stream is None else (self._stream.lost, self._stream.no_slot)
-        return CameraStatistics(self._captured, lost + no_slot + self._bad, 0, lost=lost, bad=self._bad, no_slot=no_slot)
+        bad, late = self._bad, 0
+        if self._jpegs is not None:
+            bad, late, no_slot = bad + self._jpegs.bad, self._jpegs.skipped, no_slot + self._jpegs.no_slot
+        return CameraStatistics(self._captured, lost + no_slot + bad + late, late, lost=lost, bad=bad, no_slot=no_slot)
 
     @property
     def restarts(self) -> int:
@@ -307,14 +430,19 @@ class V4l2Camera:
     def close(self) -> None:
         """See :class:`Camera`."""
         self.stop()
+        if self._jpegs is not None:
+            self._jpegs.close()
         if self._stream is not None:
             self._stream.close()
-        if self._pool is not None:
-            self._pool.close()
+        for pool in (self._pictures, self._pool):
+            if pool is not None:
+                pool.close()
         self._close_device()
 
     def _close_device(self) -> None:
         if self._memory is not None:
             self._memory.close()
+        if self._decoded_heaps is not None:
+            self._decoded_heaps.close()
         self._device.close()
         self._wake.close()

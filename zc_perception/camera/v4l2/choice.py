@@ -5,43 +5,72 @@ Asked of the device by ioctls that change nothing: ``zc_doctor`` asks the same b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
+from zc_perception.camera.jpeg import missing_library
 from zc_perception.camera.v4l2.device import V4l2Device
 from zc_perception.camera.v4l2.file import V4l2Error
-from zc_perception.camera.v4l2.formats import DriverFormat, FormatOffer, driver_layout, format_offers, one_placement
-from zc_perception.errors import CameraError, FormatError, LayoutError
+from zc_perception.camera.v4l2.formats import JPEGS, DriverFormat, FormatOffer, driver_layout, format_offers, one_placement
+from zc_perception.camera.v4l2.mjpeg import SLOTS
+from zc_perception.errors import CameraError, ConfigError, FormatError, LayoutError
 from zc_perception.negotiation.constraints import BufferConstraints, Format, Placement, Size, size_text
-from zc_perception.pixel.fourcc import fourcc_name
+from zc_perception.pixel.fourcc import NV12, fourcc_name
+from zc_perception.pixel.modifier import LINEAR
 
 QUEUED = 3
 """What the driver needs queued so that it never has nowhere to write, plus one that is being handed over."""
 _MOST_BUFFERS = 32
+# More than any consumer's own order of formats can outweigh: whoever reads YUYV pays less than decoding costs.
+_DECODING_COST = 1000.0
+# 29.97 is 30.
+_NEAR = 0.99
 
 
 @dataclass(frozen=True)
 class FormatChoice:
     """All formats that a device has in the one size.
 
-    :param offers: the best first; at least one.
+    :param offers: those that are frames as the driver fills them, the best first. Empty: only JPEGs come into question.
     :param placement: that of their planes; ``None``: either.
+    :param jpeg: V4L2's fourcc of JPEGs, which are decoded to NV12; ``None``: they aren't needed.
+    :param passed_over: why other formats are not among these; worth a line in the log.
+    :param notices: what is missing on this machine.
     """
 
     offers: tuple[FormatOffer, ...]
     placement: Placement | None
     size: Size
+    jpeg: int | None = None
+    passed_over: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
-    def constraints(self, heap: str, reserve: int) -> BufferConstraints:
+    @property
+    def first_code(self) -> int:
+        """V4L2's fourcc of the best format: what the device is set to before anybody has agreed."""
+        best = self.offers[0].codes[0] if self.offers else self.jpeg
+        assert best is not None, 'a choice has a format'
+        return best
+
+    def constraints(self, heaps: tuple[str, ...], reserve: int, why: str = '', decoded: tuple[str, ...] = ()) -> BufferConstraints:
         """The camera's side of the negotiation. The driver decides stride and offsets, for the one size that it is set to.
 
+        :param heaps: where the driver's buffers may come from, the best first.
         :param reserve: see :func:`reserve_of`.
+        :param why: why from nowhere else.
+        :param decoded: where frames may come from that are decoded.
         """
+        formats = tuple(offer.format for offer in self.offers)
+        costs = tuple(map(float, range(len(formats))))
+        if self.jpeg is not None:
+            formats, costs = (*formats, (NV12, LINEAR)), (*costs, _DECODING_COST)
         return BufferConstraints(
             'v4l2 camera',
-            formats=tuple(offer.format for offer in self.offers),
-            heaps=(heap,),
-            slots=reserve,
+            formats=formats,
+            costs=costs,
+            heaps=tuple(dict.fromkeys((*(heaps if self.offers else ()), *(decoded if self.jpeg is not None else ())))) or heaps,
+            memory_note=why,
+            slots=max(reserve if self.offers else 0, SLOTS if self.jpeg is not None else 0),
             max_slots=_MOST_BUFFERS,
             min_size=self.size,
             max_size=self.size,
@@ -49,9 +78,23 @@ class FormatChoice:
         )
 
     def code(self, wanted: Format, placement: Placement | None) -> int | None:
-        """V4L2's fourcc for a format that was agreed on; ``None``: it isn't one of these."""
+        """V4L2's fourcc for a format that was agreed on, a JPEG's where NV12 is made of those; ``None``: it isn't one of these."""
         offer = next((offer for offer in self.offers if offer.format == wanted), None)
-        return None if offer is None else offer.code(placement)
+        if offer is not None:
+            return offer.code(placement)
+        return self.jpeg if wanted == (NV12, LINEAR) else None
+
+    def describe(self, code: int) -> str:
+        """What the choice of V4L2's *code* costs, and what it was preferred to; one line."""
+        name = fourcc_name(code).strip()
+        if code in JPEGS:
+            others = ', '.join(fourcc_name(offer.codes[0]) for offer in self.offers)
+            passed = (*self.passed_over, f'not everybody here takes {others}') if others else self.passed_over
+            text = f'{name}, which the CPU decodes to NV12, about 3 to 6 ns for each pixel (booked as decode)'
+        else:
+            passed = self.passed_over if self.jpeg is None else (*self.passed_over, f'{fourcc_name(self.jpeg)} would have to be decoded')
+            text = f'{name}, taken as the driver fills it'
+        return f'{text}: {"; ".join(passed)}' if passed else text
 
 
 def reserve_of(minimum: int) -> int:
@@ -73,32 +116,71 @@ def aligned_format(ask: Callable[..., DriverFormat], code: int, size: Size, alig
     return driver
 
 
-def choose_formats(device: V4l2Device, width: int, height: int, pixel_format: str) -> FormatChoice:
-    """What a device has in the size that is wanted; nothing in it changes.
+def choose_formats(device: V4l2Device, width: int, height: int, pixel_format: str, framerate: float = 0.0) -> FormatChoice:
+    """What a device has in the size and at the rate that is wanted; nothing in it changes.
+
+    Frames that nobody has to convert come first. JPEGs are decoded where no other format has the size and the rate, or where a consumer
+    takes none of the others.
 
     :param width: in pixels; 0 for what the device is set to.
     :param height: likewise.
     :param pixel_format: V4L2's fourcc such as ``NM12``; ``auto``: all that it has, NV12 first.
+    :param framerate: in Hz; 0: any will do.
     :raises CameraError: it can't do that. The message lists what it can.
+    :raises ConfigError: only JPEGs come into question, and the library to decode them is not installed.
     """
-    codes = device.fourccs()
     current = device.get_format()
-    offers, refused = format_offers(codes or [current.fourcc])
+    codes = device.fourccs() or [current.fourcc]
+    offers, refused = format_offers(code for code in codes if code not in JPEGS)
+    jpegs = [code for code in codes if code in JPEGS]
     if pixel_format != 'auto':
         named = [o for o in offers if pixel_format in map(fourcc_name, o.codes)]
         offers = tuple(FormatOffer(o.fourcc, o.modifier, *_only(o, pixel_format)) for o in named)
-    if not offers:
+        jpegs = [code for code in jpegs if fourcc_name(code) == pixel_format]
+    if not offers and not jpegs:
         raise CameraError(_no_format(device, pixel_format, refused))
     size = (width or current.width, height or current.height)
-    good, misses, nearest = _usable(device, offers, size)
-    if not good and not (width and height):
-        size = nearest
-        good, misses, _ = _usable(device, offers, size)
-    if not good:
-        hint = misses[0] if nearest == size else f'the nearest is {size_text(nearest)}: set width and height'
-        raise CameraError(f"'{device.path}' can't do {size_text(size)}; {hint}; it offers {_offered(device, offers)}")
+    found = _usable(device, offers, jpegs, size)
+    if not found.any and not (width and height):
+        size = found.nearest
+        found = _usable(device, offers, jpegs, size)
+    if not found.any:
+        hint = found.misses[0] if found.nearest == size else f'the nearest is {size_text(found.nearest)}: set width and height'
+        raise CameraError(f"'{device.path}' can't do {size_text(size)}; {hint}; it offers {_offered(device, offers, jpegs)}")
+    good, jpeg, passed_over = _fast_enough(device, found, size, framerate)
+    notices: tuple[str, ...] = ()
+    if jpeg is not None and (missing := missing_library()):
+        if not found.offers:
+            raise ConfigError(f"'{device.path}' ({device.card}) offers nothing but JPEGs in {size_text(size)}: {missing}")
+        good, _, passed_over = _fast_enough(device, replace(found, jpeg=None), size, framerate)
+        jpeg, notices = None, (f"JPEGs of '{device.path}' are not used: {missing}",)
     placement, good = one_placement(good)
-    return FormatChoice(good, placement, size)
+    return FormatChoice(good, placement, size, jpeg, passed_over, notices)
+
+
+def _fast_enough(
+    device: V4l2Device, found: _Usable, size: Size, framerate: float
+) -> tuple[tuple[FormatOffer, ...], int | None, tuple[str, ...]]:
+    """The formats that come nearest to the rate; JPEGs only if there is no NV12 among them; and what was passed over for its rate."""
+
+    def reached(codes: Iterable[int]) -> float:
+        return max(min(framerate, _most_hz(device, code, size)) for code in codes)
+
+    rates = {offer: reached(offer.codes) for offer in found.offers}
+    jpeg_rate = reached([found.jpeg]) if found.jpeg is not None else 0.0
+    enough = _NEAR * max([*rates.values(), jpeg_rate])
+    good = tuple(offer for offer in found.offers if rates[offer] >= enough)
+    slow = tuple(f'{fourcc_name(offer.codes[0])} does {rates[offer]:g} Hz there' for offer in found.offers if offer not in good)
+    has_nv12 = any(offer.format == (NV12, LINEAR) for offer in good)
+    return good, None if has_nv12 or jpeg_rate < enough else found.jpeg, slow
+
+
+def _most_hz(device: V4l2Device, code: int, size: Size) -> float:
+    """The highest rate of a format in *size*; without end where the driver doesn't say."""
+    try:
+        return max((rate.most for rate in device.frame_rates(code, *size)), default=float('inf'))
+    except V4l2Error:
+        return float('inf')
 
 
 def _only(offer: FormatOffer, name: str) -> tuple[int | None, int | None]:
@@ -107,26 +189,49 @@ def _only(offer: FormatOffer, name: str) -> tuple[int | None, int | None]:
     return one, per_plane
 
 
-def _usable(device: V4l2Device, offers: tuple[FormatOffer, ...], size: Size) -> tuple[tuple[FormatOffer, ...], list[str], Size]:
-    """Those that the driver really does in *size*, why others aren't, and the nearest size of the best one."""
-    good, misses, nearest = [], [], size
-    for place, offer in enumerate(offers):
-        ways: list[int | None] = []
-        for code in (offer.one_buffer, offer.per_plane):
-            way = None
-            try:
-                answer = None if code is None else device.try_format(code, *size)
-                if answer is not None and place == 0 and answer.size != size:
-                    nearest = answer.size
-                if answer is not None and answer.fourcc == code and answer.size == size:
-                    driver_layout(answer)
-                    way = code
-            except (V4l2Error, LayoutError, FormatError) as error:
-                misses.append(f'{fourcc_name(code or 0)}: {error}')
-            ways.append(way)
+@dataclass(frozen=True)
+class _Usable:
+    """What the driver really does in a size.
+
+    :param misses: why others don't.
+    :param nearest: the size of the best format that is nearest.
+    """
+
+    offers: tuple[FormatOffer, ...]
+    jpeg: int | None
+    misses: tuple[str, ...]
+    nearest: Size
+
+    @property
+    def any(self) -> bool:
+        """Whether there is one."""
+        return bool(self.offers) or self.jpeg is not None
+
+
+def _usable(device: V4l2Device, offers: tuple[FormatOffer, ...], jpegs: Iterable[int], size: Size) -> _Usable:
+    good: list[FormatOffer] = []
+    misses: list[str] = []
+    sizes: list[Size] = []
+
+    def does(code: int) -> bool:
+        try:
+            answer = device.try_format(code, *size)
+            sizes.append(answer.size)
+            if answer.fourcc != code or answer.size != size:
+                return False
+            if code not in JPEGS:
+                driver_layout(answer)
+        except (V4l2Error, LayoutError, FormatError) as error:
+            misses.append(f'{fourcc_name(code)}: {error}')
+            return False
+        return True
+
+    for offer in offers:
+        ways = [code if code is not None and does(code) else None for code in (offer.one_buffer, offer.per_plane)]
         if any(way is not None for way in ways):
             good.append(FormatOffer(offer.fourcc, offer.modifier, *ways))
-    return tuple(good), misses or ['no format has this size'], nearest
+    jpeg = next((code for code in jpegs if does(code)), None)
+    return _Usable(tuple(good), jpeg, tuple(misses) or ('no format has this size',), sizes[0] if sizes else size)
 
 
 def _no_format(device: V4l2Device, wanted: str, refused: Mapping[str, str]) -> str:
@@ -136,9 +241,9 @@ def _no_format(device: V4l2Device, wanted: str, refused: Mapping[str, str]) -> s
     return f"'{device.path}' ({device.card}) {what}; it offers {codes}; {reasons}"
 
 
-def _offered(device: V4l2Device, offers: tuple[FormatOffer, ...]) -> str:
+def _offered(device: V4l2Device, offers: tuple[FormatOffer, ...], jpegs: Iterable[int]) -> str:
     """Formats and sizes, those of the best format in full."""
-    best = offers[0].codes[0]
+    best, *others = [*(code for offer in offers for code in offer.codes), *jpegs]
     sizes = ', '.join(map(str, device.frame_sizes(best))) or 'sizes that its driver does not list'
-    names = ', '.join(fourcc_name(code) for offer in offers for code in offer.codes if code != best)
+    names = ', '.join(map(fourcc_name, others))
     return f'{fourcc_name(best)} in {sizes}' + (f'; also {names}' if names else '')

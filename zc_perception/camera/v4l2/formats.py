@@ -13,12 +13,14 @@ from zc_perception.errors import FormatError, LayoutError
 from zc_perception.negotiation.constraints import Format, Placement, Size, size_text
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, V4l2Colorimetry, from_v4l2_colorimetry
 from zc_perception.pixel.format_names import V4l2Format, from_v4l2
-from zc_perception.pixel.fourcc import NV12, fourcc_code, fourcc_name, pixel_format
+from zc_perception.pixel.fourcc import fourcc_code, fourcc_name, pixel_format
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout
 from zc_perception.pixel.modifier import LINEAR
 
 # The best first: what consumers take as it is, then what takes the least work to make it so. All others follow.
 _PREFERRED = tuple(map(fourcc_code, ('NV12', 'YUYV', 'UYVY', 'NV16', 'NV21', 'YU12', 'NV24')))
+JPEGS = tuple(map(fourcc_code, ('MJPG', 'JPEG')))
+"""V4L2's fourccs whose buffers hold one whole JPEG each."""
 
 
 @dataclass(frozen=True)
@@ -163,8 +165,9 @@ def format_offers(codes: Iterable[int]) -> tuple[tuple[FormatOffer, ...], dict[s
 
 
 def _rank(offer: FormatOffer) -> tuple[bool, int]:
+    """LINEAR first: everybody reads it. A tiled format is for a consumer that names it."""
     place = _PREFERRED.index(offer.fourcc) if offer.fourcc in _PREFERRED else len(_PREFERRED)
-    return offer.modifier != LINEAR and offer.fourcc != NV12, place * 2 + (offer.modifier != LINEAR)
+    return offer.modifier != LINEAR, place
 
 
 def one_placement(offers: Sequence[FormatOffer]) -> tuple[Placement | None, tuple[FormatOffer, ...]]:

@@ -1,0 +1,39 @@
+"""JPEGs as webcams make them, for tests: by OpenCV's libjpeg, and without the tables that webcams leave out."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+SAMPLINGS = ('420', '422', '444', '440', '411')
+
+
+def picture(width: int, height: int) -> NDArray[np.uint8]:
+    """Smooth colours of all hues, B, G, R: what half of the chroma's resolution can show."""
+    corners = np.random.default_rng(1).integers(0, 256, (5, 6, 3), dtype=np.uint8)
+    return np.asarray(cv2.resize(corners, (width, height), interpolation=cv2.INTER_LINEAR), np.uint8)
+
+
+def jpeg(image: NDArray[np.uint8], sampling: str = '422', quality: int = 90) -> bytes:
+    """*image* (B, G, R, or grey) as a JPEG."""
+    factor = getattr(cv2, f'IMWRITE_JPEG_SAMPLING_FACTOR_{sampling}')
+    good, data = cv2.imencode('.jpg', image, [cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor])
+    assert good
+    return data.tobytes()
+
+
+def segments(data: bytes) -> list[tuple[int, bytes]]:
+    """A JPEG's marker segments before its picture data, by the last byte of their marker, with the marker."""
+    found, at = [], 2
+    while data[at + 1] != 0xDA:
+        length = 2 + int.from_bytes(data[at + 2 : at + 4], 'big')
+        found.append((data[at + 1], data[at : at + length]))
+        at += length
+    return [*found, (0xDA, data[at:])]
+
+
+def without_tables(data: bytes) -> bytes:
+    """Without its Huffman tables, which are the standard's own in what :func:`jpeg` makes."""
+    kept = [segment for marker, segment in segments(data) if marker != 0xC4]
+    return data[:2] + b''.join(kept)

@@ -1,0 +1,273 @@
+"""A webcam whose driver fills its buffers with JPEGs: frames are NV12, the newest wins, and broken pictures cost themselves alone."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from camera.jpeg_kit import jpeg, picture, without_tables
+from camera.v4l2_double import DriverDouble, opened
+from camera.v4l2_double import Frame as Filled
+from environment.turbojpeg import load
+from fuzz.mutation import mutated
+
+from zc_perception.camera.jpeg import JPEG_COLORIMETRY
+from zc_perception.camera.v4l2 import abi, choice
+from zc_perception.camera.v4l2 import memory as memory_module
+from zc_perception.camera.v4l2.camera import V4l2Camera
+from zc_perception.camera.v4l2.mjpeg import bytes_layout
+from zc_perception.errors import CameraError, CameraLostError, ConfigError
+from zc_perception.frame import Frame
+from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.negotiation.agreement import agree
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.pixel.fourcc import NV12, fourcc_code
+from zc_perception.pixel.modifier import LINEAR
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+YUYV = fourcc_code('YUYV')
+SIZE = (640, 360)
+GOOD = jpeg(picture(*SIZE))
+READER = BufferConstraints('reader', cpu_access=CpuAccess.READ)
+NPU = BufferConstraints('npu', formats=((NV12, LINEAR),))
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _library() -> None:
+    load()
+
+
+@pytest.fixture(autouse=True)
+def _exports_are_memfds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the double makes them: the CPU's access needs no ioctl, which a dma-buf has and they have not."""
+    monkeypatch.setattr(memory_module, 'DmaBuf', lambda fd, kind, heap: DmaBuf(fd, BufferKind.MEMFD, heap))
+
+
+@contextmanager
+def webcam(
+    *formats: str, contents: Sequence[bytes] = (GOOD,), due: int | None = 0, consumers: Sequence[BufferConstraints] = (READER,),
+    rates: dict[str, int] | None = None, slots: int = 6, **options: Any,
+) -> Iterator[tuple[DriverDouble, V4l2Camera]]:  # fmt: skip
+    """A driver and its camera, which agreed with *consumers*."""
+    driver = DriverDouble(*(formats or ('MJPG',)))
+    driver.contents, driver.due, driver.rates = list(contents), due, rates or {}
+    camera = opened(driver, **({'heap': 'memfd'} | options))
+    try:
+        camera.allocate(agree([camera.constraints(), *consumers], SIZE, wanted_slots=slots))
+        yield driver, camera
+    finally:
+        camera.close()
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith('jpeg ')]
+
+
+def captured(driver: DriverDouble, camera: V4l2Camera) -> Frame:
+    """The frame of the next picture that the driver fills in."""
+    driver.due = 1
+    deadline = time.monotonic() + 60.0
+    while (frame := camera.capture()) is None:
+        assert time.monotonic() < deadline, camera.facts()
+    return frame
+
+
+def test_a_jpeg_becomes_an_nv12_frame_of_the_pool_and_is_booked_once() -> None:
+    ledger = CopyLedger()
+    with webcam(ledger=ledger) as (driver, camera):
+        assert camera.heap_name == 'memfd' and camera.facts()['V4L2 format'] == 'MJPG'
+        for number in range(8):
+            driver.script = [Filled(flags=abi.BUF_FLAG_TIMESTAMP_MONOTONIC)]
+            with captured(driver, camera) as frame:
+                data = frame.data
+                assert (data.fourcc, data.modifier, data.width, data.height, data.sequence) == (NV12, LINEAR, *SIZE, number)
+                assert data.colorimetry == JPEG_COLORIMETRY and data.capture_cost_ns > 0 and data.header.frame_id == 'cam'
+                with frame.map() as planes:
+                    assert np.array_equal(planes[0], cv2.imdecode(np.frombuffer(GOOD, np.uint8), cv2.IMREAD_GRAYSCALE))
+        assert ledger.entries()['decode'].count == 8 and ledger.entries()['decode'].bytes == 8 * SIZE[0] * SIZE[1] * 3 // 2
+        assert camera.statistics().captured == 8 and not camera.statistics().dropped
+        assert len(driver.queued) + len(driver.waiting) == driver.count, 'the driver has its buffers again'
+        assert 'ms for the last frame; 0 skipped' in str(camera.facts()['decoding'])
+
+
+@pytest.mark.parametrize('memory', ['export', 'import'])
+@pytest.mark.parametrize('multiplanar', [False, True])
+def test_whose_memory_the_jpegs_are_in_makes_no_difference(memory: str, multiplanar: bool) -> None:
+    driver = DriverDouble('MJPG', multiplanar=multiplanar, offset=64 if multiplanar else 0)
+    driver.contents, driver.due = [without_tables(GOOD)], 0
+    camera = opened(driver, memory=memory, heap='memfd')
+    try:
+        camera.allocate(agree([camera.constraints()], SIZE))
+        for _ in range(3):
+            captured(driver, camera).release()
+        assert (camera.memory, camera.statistics().bad) == (memory, 0)
+    finally:
+        camera.close()
+
+
+def test_broken_pictures_are_counted_and_cost_nothing_else() -> None:
+    contents = [GOOD, GOOD[:3000], jpeg(picture(320, 180)), GOOD, b'', GOOD]
+    with webcam(contents=contents) as (driver, camera):
+        captured(driver, camera).release()
+        for bad, reason in ((1, 'remature end'), (2, 'a JPEG of 320x180 came, the camera is set to 640x360')):
+            driver.due = 1
+            while camera.statistics().bad < bad:
+                assert camera.capture() is None
+            assert reason in str(camera.facts()['last bad JPEG'])
+        captured(driver, camera).release()
+        driver.due = 1
+        while camera.statistics().bad < 3:
+            assert camera.capture() is None
+        with captured(driver, camera) as frame:
+            assert frame.data.sequence == 5
+        statistics = camera.statistics()
+        assert (statistics.captured, statistics.bad, statistics.lost, statistics.dropped) == (3, 3, 0, 3)
+
+
+def test_a_camera_that_gives_only_broken_pictures_is_lost_and_the_reason_is_said() -> None:
+    with webcam(contents=[b'no picture'], due=None) as (driver, camera):
+        with pytest.raises(CameraLostError, match=r'no good frame .*the last picture was bad: a broken JPEG came: Not a JPEG'):
+            while True:
+                driver.now += 0.5
+                camera.capture()
+        assert camera.restarts == 1 and camera.statistics().captured == 0
+
+
+def test_the_newest_picture_wins_where_decoding_is_too_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    with webcam(contents=[GOOD]) as (driver, camera):
+        captured(driver, camera).release()
+        jpegs = camera._jpegs
+        assert jpegs is not None
+        go_on, begun, decode = threading.Event(), threading.Event(), jpegs._decoder.decode
+
+        def slow(*arguments: Any) -> None:
+            begun.set()
+            assert go_on.wait(60.0)
+            decode(*arguments)
+
+        monkeypatch.setattr(jpegs._decoder, 'decode', slow)
+        driver.due = 1
+        while not begun.is_set():
+            assert camera.capture() is None
+        driver.due = 4
+        while camera.statistics().late < 3:
+            assert camera.capture() is None
+        go_on.set()
+        found: list[int] = []
+        while len(found) < 2:
+            frame = camera.capture()
+            if frame is not None:
+                found.append(frame.data.sequence)
+                frame.release()
+        assert found == [1, 5]
+        assert (camera.statistics().late, camera.statistics().dropped) == (3, 3)
+
+
+def test_consumers_that_hold_all_slots_cost_frames_not_the_camera() -> None:
+    with webcam(slots=4) as (driver, camera):
+        held = [captured(driver, camera) for _ in camera.slots]
+        driver.due = 3
+        while camera.statistics().no_slot < 1:
+            assert camera.capture() is None
+        while driver.due:
+            camera.capture()
+        for frame in held:
+            frame.release()
+        captured(driver, camera).release()
+
+
+def test_frames_outlive_the_camera_and_what_nobody_took_is_given_back() -> None:
+    with webcam() as (driver, camera):
+        frame = captured(driver, camera)
+        driver.due = 3
+        for _ in range(4):
+            driver.due and camera.capture()  # decoded or waiting when the camera is closed
+    with frame.map() as planes:
+        assert planes[0].any()
+    frame.release()
+
+
+def test_an_error_in_decoding_is_the_cameras(monkeypatch: pytest.MonkeyPatch) -> None:
+    with webcam() as (driver, camera):
+        jpegs = camera._jpegs
+        assert jpegs is not None
+        jpegs._decoder.close()
+        driver.due = 1
+        with pytest.raises(CameraError, match='decoder is closed'):
+            while True:
+                assert camera.capture() is None
+
+
+@pytest.mark.parametrize(
+    ('formats', 'rates', 'consumers', 'chosen', 'why'),
+    [
+        (('YUYV', 'MJPG'), {}, (READER,), 'YUYV', 'YUYV, taken as the driver fills it: MJPG would have to be decoded'),
+        (('YUYV', 'MJPG'), {'YUYV': 5}, (READER,), 'MJPG', 'booked as decode): YUYV does 5 Hz there'),
+        (('YUYV', 'MJPG'), {}, (NPU,), 'MJPG', 'booked as decode): not everybody here takes YUYV'),
+        (('MJPG', 'NV12', 'YUYV'), {}, (NPU,), 'NV12', 'NV12, taken as the driver fills it'),
+        (('MJPG', 'NV12'), {'NV12': 10}, (READER,), 'MJPG', 'NV12 does 10 Hz there'),
+        (('MJPG',), {}, (READER,), 'MJPG', 'booked as decode)'),
+    ],
+)
+def test_auto_takes_what_nobody_converts_and_then_the_cheapest(
+    formats: tuple[str, ...], rates: dict[str, int], consumers: tuple[BufferConstraints, ...], chosen: str, why: str
+) -> None:
+    contents = [GOOD] if chosen == 'MJPG' else []
+    with webcam(*formats, contents=contents, rates=rates, consumers=consumers) as (driver, camera):
+        with captured(driver, camera) as frame:
+            assert frame.data.fourcc == (NV12 if chosen == 'MJPG' else fourcc_code(chosen))
+        assert camera.facts()['V4L2 format'] == chosen and camera.framerate == 30.0
+        assert str(camera.facts()['choice']).endswith(why)
+        assert camera.heap_name == ('memfd' if chosen == 'MJPG' else 'v4l2/double')
+
+
+@pytest.mark.parametrize('forced', ['MJPG', 'YUYV'])
+def test_a_format_can_be_forced(forced: str) -> None:
+    contents = [GOOD] if forced == 'MJPG' else []
+    with webcam('YUYV', 'NV12', 'MJPG', contents=contents, pixel_format=forced) as (driver, camera):
+        captured(driver, camera).release()
+        assert camera.facts()['V4L2 format'] == forced
+
+
+def test_without_the_library_other_formats_are_taken_and_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, 'missing_library', lambda: 'apt install it')
+    with webcam('YUYV', 'MJPG', contents=[], rates={'YUYV': 10}) as (driver, camera):
+        with captured(driver, camera) as frame:
+            assert frame.data.fourcc == YUYV
+        assert camera.framerate == 10.0
+        assert camera.facts()['choice'] == 'YUYV, taken as the driver fills it'
+        assert any('30 Hz were asked for, the driver does 10' in note for note in camera.notices())
+        assert any('apt install it' in note for note in camera.notices())
+    for options in ({'formats': ('MJPG',)}, {'formats': ('YUYV', 'MJPG'), 'pixel_format': 'MJPG'}):
+        formats = options.pop('formats')
+        with pytest.raises(ConfigError, match='offers nothing but JPEGs in 640x360: apt install it'):
+            opened(DriverDouble(*formats), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize('size', [1, 100, 4096, 5000, 4_147_200])
+def test_a_buffer_of_any_size_can_be_in_a_pool(size: int) -> None:
+    layout = bytes_layout(size)
+    assert layout.buffer_size(0) <= size and max(layout.width, layout.height) < 1 << 16
+
+
+def test_a_thousand_mutated_pictures_end_nothing() -> None:
+    rng = random.Random(17)
+    small = [jpeg(picture(*SIZE), sampling, 30) for sampling in ('420', '422', '444')]
+    small.append(without_tables(small[1]))
+    contents = [mutated(rng, rng.choice(small), small) for _ in range(1000)]
+    with webcam(contents=[*contents, GOOD], silent_s=3600.0) as (driver, camera):
+        outcomes = 0
+        while outcomes < len(contents):
+            driver.due = 1
+            while driver.due or camera.statistics().captured + camera.statistics().bad == outcomes:
+                frame = camera.capture()
+                if frame is not None:
+                    frame.release()
+            outcomes = camera.statistics().captured + camera.statistics().bad
+        assert outcomes == len(contents) and 100 < camera.statistics().bad < 1000
+        captured(driver, camera).release()

@@ -1,0 +1,67 @@
+"""libturbojpeg for tests: the machine's, or Debian's package, unpacked and not installed.
+
+    from environment.turbojpeg import load
+    load()
+
+A process that has loaded it finds it by its name from then on, so that the package under test loads it as on any machine. It is kept
+in ``build/fixtures`` and in the user's cache (0.6 MB): a second call needs no network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from pathlib import Path
+
+from environment.console import step
+from environment.debian_packages import AptError, fetch, unpack_member
+from environment.fixtures import FIXTURES, place
+from environment.paths import cache_folder, locked, scratch_folder
+
+LIBRARY = "libturbojpeg.so.0"
+#: Debian's package, and Ubuntu's.
+PACKAGES = ("libturbojpeg0", "libturbojpeg")
+
+_loaded: list[ctypes.CDLL] = []
+
+
+def load() -> None:
+    """Have the library in this process.
+
+    :raises SetupError: it isn't here and can't be fetched; the message says why.
+    """
+    if _loaded:
+        return
+    with contextlib.suppress(OSError):
+        _loaded.append(ctypes.CDLL(LIBRARY))
+        return
+    _loaded.append(ctypes.CDLL(str(library())))
+
+
+def library() -> Path:
+    """Return the library's file, fetching it when neither this tree nor the cache has it."""
+    target = FIXTURES / LIBRARY
+    if target.is_file():
+        return target
+    cached = cache_folder() / "fixtures" / LIBRARY
+    lock = cache_folder() / "turbojpeg.lock"
+    with locked(lock, f"waiting for another fetch of {LIBRARY} (it holds {lock})"):
+        if not cached.is_file():
+            fetch_library(cached)
+        if not target.is_file():
+            place(cached, target)
+    return target
+
+
+def fetch_library(target: Path) -> None:
+    """Download the package and keep the library."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with step(f"fetching {LIBRARY} from its Debian package (0.2 MB)"), scratch_folder(target.parent) as scratch:
+        try:
+            (deb,) = fetch([PACKAGES[0]], scratch)
+        except AptError:
+            (deb,) = fetch([PACKAGES[1]], scratch)
+        # Its name is a link to the file with the full version.
+        unpack_member(deb, ".so.0.2.0", scratch / LIBRARY)
+        os.replace(scratch / LIBRARY, target)

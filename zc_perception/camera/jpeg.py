@@ -1,0 +1,190 @@
+"""JPEG pictures into NV12, by libturbojpeg: straight to planes of Y, Cb and Cr, without a detour through RGB.
+
+Huffman decoding and the inverse transform write the luma plane where it stays. The chroma planes are written beside it, brought to
+half the picture's width and height where the JPEG has more or less, and interleaved. The lock of the interpreter is not held meanwhile.
+
+Webcams leave out the Huffman tables that JPEG calls typical. libturbojpeg 2.0 and later fill them in.
+
+Sources: ``turbojpeg.h`` of libjpeg-turbo 2 (3 has the same functions), ISO/IEC 10918-1, JFIF (ISO/IEC 10918-5: BT.601, full range).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import threading
+from functools import cache
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.errors import CameraError, ConfigError
+from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
+
+JPEG_COLORIMETRY = Colorimetry(Matrix.BT601, Range.FULL, Transfer.SRGB)
+"""JFIF's: decoding leaves the range as it is."""
+INSTALL = 'apt install libturbojpeg0 (Debian) or apt install libturbojpeg (Ubuntu)'
+
+_LIBRARIES = ('libturbojpeg.so.0', 'libturbojpeg.so')
+_NEEDED = (
+    'tjInitDecompress', 'tjDecompressHeader3', 'tjDecompressToYUVPlanes', 'tjGetErrorStr2', 'tjGetErrorCode', 'tjDestroy',
+)  # fmt: skip
+# How many pixels one chroma sample stands for, horizontally and vertically, by TJSAMP_*. Grey has none.
+_SUBSAMPLING = {0: (1, 1), 1: (2, 1), 2: (2, 2), 3: None, 4: (1, 2), 5: (4, 1), 6: (1, 4)}
+_YCBCR, _GREY = 1, 2
+_OTHER_COLOURS = {0: 'RGB', 3: 'CMYK', 4: 'YCCK'}
+_LIMIT_SCANS = 32768
+_WARNING = 0
+# Many webcams fill a picture up with bytes in front of its end marker. Everything was decoded by then.
+_HARMLESS = re.compile(rb'extraneous bytes before marker 0xd9$')
+_WIDEST_SUBSAMPLING = 4
+
+
+class BadJpegError(CameraError):
+    """This picture is broken, or of another kind than was expected. The next one may be good."""
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    reasons = []
+    for name in _LIBRARIES:
+        try:
+            library = ctypes.CDLL(name)
+        except OSError as error:
+            reasons.append(str(error))
+            continue
+        missing = [function for function in _NEEDED if not hasattr(library, function)]
+        if missing:
+            reasons.append(f'{name} has no {missing[0]}; version 2.0 or later is needed')
+            continue
+        pointer, number = ctypes.c_void_p, ctypes.c_int
+        library.tjInitDecompress.restype = pointer
+        library.tjDecompressHeader3.argtypes = [pointer, pointer, ctypes.c_ulong, *[ctypes.POINTER(number)] * 4]
+        library.tjDecompressToYUVPlanes.argtypes = [pointer, pointer, ctypes.c_ulong, pointer, number, pointer, number, number]
+        library.tjGetErrorStr2.argtypes, library.tjGetErrorStr2.restype = [pointer], ctypes.c_char_p
+        library.tjGetErrorCode.argtypes = library.tjDestroy.argtypes = [pointer]
+        return library
+    raise ConfigError(f'JPEG pictures need the library libturbojpeg: {INSTALL} ({"; ".join(reasons)})')
+
+
+def missing_library() -> str:
+    """What to install before JPEG pictures can be decoded; empty: nothing."""
+    try:
+        _library()
+    except ConfigError as error:
+        return str(error)
+    return ''
+
+
+class JpegDecoder:
+    """Decodes pictures of one size. Its memory is allocated here, once.
+
+    One thread uses it at a time.
+
+    :param width: of the pictures, in pixels.
+    :param height: likewise.
+    :raises ConfigError: libturbojpeg is not installed; the message says how to install it.
+    """
+
+    def __init__(self, width: int, height: int) -> None:
+        self._library = _library()
+        self._size = width, height
+        # A JPEG's planes are padded to whole chroma samples.
+        padded = width + _WIDEST_SUBSAMPLING - 1, height + _WIDEST_SUBSAMPLING - 1
+        # Pages of them that no picture needs are never touched, and take no memory.
+        self._planes = [np.empty(padded[0] * padded[1], np.uint8) for _ in range(3)]
+        self._halved = [np.empty((-(-height // 2), -(-width // 2)), np.uint8) for _ in range(2)]
+        self._lock = threading.Lock()
+        self._handle: int | None = self._new_handle()
+
+    def _new_handle(self) -> int:
+        handle: int | None = self._library.tjInitDecompress()
+        if not handle:
+            raise CameraError('libturbojpeg could not make a decoder: no memory')
+        return handle
+
+    def decode(self, data: NDArray[np.uint8], luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
+        """Write the picture *data* to the planes of an NV12 image.
+
+        :param data: the JPEG's bytes, contiguous. What follows its end is ignored.
+        :param luma: (height, width).
+        :param chroma: (height/2, width/2, 2).
+        :raises BadJpegError: it is broken, has another size or other colours. The planes may hold a part of it then.
+        :raises CameraError: the decoder is closed.
+        """
+        with self._lock:
+            if self._handle is None:
+                raise CameraError('the JPEG decoder is closed')
+            try:
+                sampling = self._examine(self._handle, data)
+                self._decode(self._handle, data, luma, chroma, sampling)
+            except BadJpegError:
+                # A decoder keeps the tables of the picture before for one without tables. Those of a broken picture spoil it.
+                self._library.tjDestroy(self._handle)
+                self._handle = None
+                self._handle = self._new_handle()
+                raise
+
+    def _examine(self, handle: int, data: NDArray[np.uint8]) -> tuple[int, int] | None:
+        """Read the header: how much a chroma sample stands for; ``None``: the picture is grey."""
+        width, height, sampling, colours = (ctypes.c_int() for _ in range(4))
+        if self._library.tjDecompressHeader3(handle, data.ctypes.data, data.size, width, height, sampling, colours):
+            self._refuse_unless_harmless(handle)
+        if (width.value, height.value) != self._size:
+            wanted = f'{self._size[0]}x{self._size[1]}'
+            raise BadJpegError(f'a JPEG of {width.value}x{height.value} came, the camera is set to {wanted}')
+        if colours.value not in (_YCBCR, _GREY):
+            what = _OTHER_COLOURS.get(colours.value, f'colour space {colours.value}')
+            raise BadJpegError(f"a JPEG with {what} came; only Y'CbCr and grey can be decoded")
+        if sampling.value not in _SUBSAMPLING:
+            raise BadJpegError(
+                'a JPEG with chroma samples of an unusual shape came; 4:4:4, 4:2:2, 4:2:0, 4:4:0, 4:1:1 and grey can be decoded'
+            )
+        return _SUBSAMPLING[sampling.value]
+
+    def _decode(
+        self, handle: int, data: NDArray[np.uint8], luma: NDArray[np.uint8], chroma: NDArray[np.uint8], sampling: tuple[int, int] | None
+    ) -> None:
+        width, height = self._size
+        across, down = sampling or (1, 1)
+        columns, rows = -(-width // across), -(-height // down)
+        direct = (columns * across, rows * down) == self._size
+        first = luma if direct else self._plane(0, rows * down, columns * across)
+        others = [] if sampling is None else [self._plane(1, rows, columns), self._plane(2, rows, columns)]
+        planes = (ctypes.c_void_p * 3)(*(plane.ctypes.data for plane in (first, *others)))
+        strides = (ctypes.c_int * 3)(*(plane.strides[0] for plane in (first, *others)))
+        if self._library.tjDecompressToYUVPlanes(handle, data.ctypes.data, data.size, planes, width, strides, height, _LIMIT_SCANS):
+            self._refuse_unless_harmless(handle)
+        if not direct:
+            luma[:] = first[:height, :width]
+        if others:
+            cv2.merge([self._quarter(plane, index) for index, plane in enumerate(others)], chroma)
+        else:
+            chroma[:] = 128
+
+    def _plane(self, index: int, rows: int, columns: int) -> NDArray[np.uint8]:
+        return self._planes[index][: rows * columns].reshape(rows, columns)
+
+    def _quarter(self, plane: NDArray[np.uint8], index: int) -> NDArray[np.uint8]:
+        """A chroma plane in NV12's resolution."""
+        halved = self._halved[index]
+        if plane.shape == halved.shape:
+            return plane
+        if plane.shape == (2 * halved.shape[0], halved.shape[1]):  # 4:2:2, what most webcams make; resize() takes ten times as long
+            cv2.addWeighted(plane[::2], 0.5, plane[1::2], 0.5, 0.0, halved)
+        else:
+            cv2.resize(plane, halved.shape[::-1], halved, interpolation=cv2.INTER_AREA)
+        return halved
+
+    def _refuse_unless_harmless(self, handle: int) -> None:
+        reason: bytes = self._library.tjGetErrorStr2(handle) or b'no reason was given'
+        if self._library.tjGetErrorCode(handle) != _WARNING or not _HARMLESS.search(reason):
+            raise BadJpegError(f'a broken JPEG came: {reason.decode(errors="replace")}')
+
+    def close(self) -> None:
+        """Free it. A picture that is being decoded is finished before."""
+        with self._lock:
+            handle, self._handle = self._handle, None
+        if handle is not None:
+            self._library.tjDestroy(handle)

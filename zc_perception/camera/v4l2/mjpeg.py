@@ -1,0 +1,196 @@
+"""Frames of a camera whose driver fills its buffers with JPEGs: each is decoded once, on a thread of its own, into the pool's NV12.
+
+The camera's thread hands over what the driver has filled and goes on waiting for the driver. The decoding thread takes the newest
+picture, writes the frame, and gives the driver its buffer back. A picture that is still waiting when a newer one comes is skipped: a
+machine that is too slow loses frames, and the others stay fresh.
+
+Source: the kernel's *Compressed Formats* (``V4L2_PIX_FMT_MJPEG``: each buffer holds one whole picture, ``bytesused`` says how long).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from zc_perception.camera.jpeg import JPEG_COLORIMETRY, BadJpegError, JpegDecoder
+from zc_perception.frame import Frame, Header
+from zc_perception.mapping import map_buffers
+from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.memory.pool import BufferPool, Slot
+from zc_perception.pixel.fourcc import fourcc_code
+from zc_perception.pixel.layout import ImageLayout, PlaneLayout
+from zc_perception.pixel.modifier import LINEAR
+
+SLOTS = 3
+"""Of the pool: one frame is written, one is finished, one is being published."""
+JPEG_BUFFERS = 2
+"""Of the driver, on top of what it needs queued: one picture is decoded while the next one waits."""
+_JOIN_S = 5.0
+_ROW = 4096
+
+
+def bytes_layout(size: int) -> ImageLayout:
+    """Rows of bytes that nobody reads as an image, for the pool that counts who has which of the driver's buffers."""
+    row = min(size, _ROW)
+    return ImageLayout(row, size // row, fourcc_code('R8  '), LINEAR, (PlaneLayout(0, 0, row, size // row * row),))
+
+
+@dataclass(frozen=True)
+class JpegPicture:
+    """A picture that the driver has filled in.
+
+    :param slot: the driver's buffer, being filled as far as its pool knows.
+    :param start: where the data begins.
+    :param end: where it ends.
+    :param captured_ns: CLOCK_MONOTONIC at which the camera had it.
+    """
+
+    slot: Slot
+    start: int
+    end: int
+    header: Header
+    captured_ns: int
+    sequence: int
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What became of a picture.
+
+    :param frame: ``None``: it was bad, or no slot was free.
+    :param bad: why it was bad; empty: it wasn't.
+    :param error: what broke the decoding itself; the camera fails with it.
+    """
+
+    frame: Frame | None = None
+    bad: str = ''
+    error: Exception | None = None
+
+
+class JpegFrames:
+    """Decodes the newest picture into the pool. :meth:`give` and :meth:`take` are for the camera's thread.
+
+    :param name: of the decoding thread.
+    :param pictures: the driver's buffers, whose free slots are queued again.
+    :param pool: gets the frames: slots of NV12, LINEAR.
+    :param wake: becomes readable whenever :meth:`take` has something.
+    :param ledger: books each frame that was written, as ``decode``.
+    :raises ConfigError: the decoder's library is not installed.
+    """
+
+    def __init__(self, name: str, pictures: BufferPool, pool: BufferPool, wake: OwnedFd, ledger: CopyLedger) -> None:
+        layout = pool.layout
+        self.pictures = pictures
+        self._pool = pool
+        self._wake = wake
+        self._ledger = ledger
+        self._bytes = sum(plane.rows(layout.height) * plane.row_bytes(layout.width) for plane in layout.format.planes)
+        self._decoder = JpegDecoder(layout.width, layout.height)
+        self._changed = threading.Condition()
+        self._next: JpegPicture | None = None
+        self._done: deque[Decoded] = deque()
+        self._closed = False
+        self.bad = self.no_slot = self.skipped = 0
+        self.last_bad = ''
+        self.decode_ns = 0
+        """How long the last picture took."""
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def give(self, picture: JpegPicture) -> None:
+        """Hand a picture over. One that is still waiting goes back to the driver."""
+        with self._changed:
+            skipped, self._next = self._next, picture
+            self._changed.notify()
+        if skipped is not None:
+            self.skipped += 1
+            self.pictures.discard(skipped.slot)
+
+    def take(self) -> Decoded | None:
+        """What became of the next picture; ``None``: none is finished."""
+        with self._changed:
+            return self._done.popleft() if self._done else None
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._next is not None)
+                picture, self._next = self._next, None
+            if picture is None:
+                self._decoder.close()
+                return
+            self._finish(self._decoded(picture))
+
+    def _finish(self, done: Decoded) -> None:
+        with self._changed:
+            if not self._closed:
+                self._done.append(done)
+                os.eventfd_write(self._wake.fileno(), 1)
+                return
+        if done.frame is not None:
+            done.frame.release()
+
+    def _decoded(self, picture: JpegPicture) -> Decoded:
+        try:
+            slot = self._pool.acquire()
+            if slot is None:
+                self.no_slot += 1
+                return Decoded()
+            return Decoded(self._frame(picture, slot))
+        except BadJpegError as error:
+            self.bad += 1
+            self.last_bad = str(error)
+            return Decoded(bad=str(error))
+        except Exception as error:
+            # The traceback would keep views of the buffers alive.
+            return Decoded(error=error.with_traceback(None))
+        finally:
+            self.pictures.discard(picture.slot)
+
+    def _frame(self, picture: JpegPicture, slot: Slot) -> Frame:
+        began_ns = time.monotonic_ns()
+        drawn = False
+        try:
+            self._write(picture, slot)
+            drawn = True
+        finally:
+            if not drawn:
+                self._pool.discard(slot)
+        self._ledger.book('decode', self._bytes)
+        self.decode_ns = time.monotonic_ns() - began_ns
+        return Frame.publish_slot(
+            self._pool,
+            slot,
+            header=picture.header,
+            colorimetry=JPEG_COLORIMETRY,
+            sequence=picture.sequence,
+            captured_ns=picture.captured_ns,
+            capture_cost_ns=self.decode_ns,
+        )
+
+    def _write(self, picture: JpegPicture, slot: Slot) -> None:
+        buffer = picture.slot.buffers[0]
+        with buffer.cpu_access(CpuAccess.READ), map_buffers(slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []) as planes:
+            memory = buffer.memory()[picture.start : min(picture.end, buffer.size)]
+            self._decoder.decode(np.frombuffer(memory, np.uint8), planes[0], planes[1])
+
+    def close(self) -> None:
+        """End the thread, and give back what nobody has taken. Idempotent. A picture that is being decoded is finished first."""
+        with self._changed:
+            self._closed = True
+            waiting, self._next = self._next, None
+            done, self._done = self._done, deque()
+            self._changed.notify()
+        if waiting is not None:
+            self.pictures.discard(waiting.slot)
+        for one in done:
+            if one.frame is not None:
+                one.frame.release()
+        self._thread.join(_JOIN_S)
