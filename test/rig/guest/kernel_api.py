@@ -295,6 +295,19 @@ def unbound() -> Iterator[None]:
         (_DRIVER / 'bind').write_text(_CARD)
 
 
+@contextmanager
+def identity() -> Iterator[None]:
+    """Let the IOMMU pass the card's addresses through for a while, as if there were none."""
+    kind = _PCI / 'devices' / _CARD / 'iommu_group' / 'type'
+    with unbound():
+        kind.write_text('identity')
+    try:
+        yield
+    finally:
+        with unbound():
+            kind.write_text('auto')
+
+
 def use_one_cpu() -> None:
     """Switch all processors off but the first, until the guest ends: before probes are installed and removed under load.
 

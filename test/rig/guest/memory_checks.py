@@ -17,6 +17,7 @@ from . import (
     package_negotiation,
     package_pool,
     package_sync,
+    package_which_heap,
 )
 from .harness import run
 from .package_memory_kit import CHECKS as CHECKS
@@ -34,6 +35,7 @@ MODULES = (
     package_link,
     package_link_deaths,
     package_link_fences,
+    package_which_heap,
 )
 
 

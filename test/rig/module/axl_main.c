@@ -24,6 +24,10 @@ static uint abi_level = 2;
 module_param(abi_level, uint, 0644);
 MODULE_PARM_DESC(abi_level, "ioctls of axl_ioctl.h: 0 none (a shipped driver), 1 64-66, 2 all");
 
+static bool untranslated;
+module_param(untranslated, bool, 0644);
+MODULE_PARM_DESC(untranslated, "also take a card whose addresses the IOMMU passes through, as if there were none");
+
 struct axl_live axl_live;
 static struct dentry *axl_debugfs;
 
@@ -168,7 +172,7 @@ static int axl_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	struct axl_device *axl;
 	int ret;
 
-	if (!domain || !iommu_is_dma_domain(domain)) {
+	if (!domain || (!iommu_is_dma_domain(domain) && !READ_ONCE(untranslated))) {
 		dev_err(&pdev->dev, "no IOMMU translates for this device; boot with intel_iommu=on\n");
 		return -ENODEV;
 	}
