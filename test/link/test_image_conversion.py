@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -12,11 +13,13 @@ from sensor_msgs.msg import Image
 
 from zc_perception.errors import ConfigError, FormatError, LayoutError
 from zc_perception.frame import Frame
-from zc_perception.link.image_conversion import OUTPUT_ENCODINGS, FrameToImage, FrameToJpeg, ImageToFrame, frame_adapter
+from zc_perception.link.image_conversion import OUTPUT_ENCODINGS, FrameToImage, FrameToJpeg, ImageToFrame, frame_adapter, why_no_message
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.memory.pool import BufferPool
 from zc_perception.pixel.colorimetry import Matrix, Range
 from zc_perception.pixel.fourcc import fourcc_code
+from zc_perception.pixel.layout import compute_layout
+from zc_perception.pixel.modifier import INVALID, LINEAR
 from zc_perception.pixel.nv12 import ToNv12
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -29,6 +32,21 @@ CODES = {'rgb8': cv2.COLOR_YUV2RGB_NV12, 'bgr8': cv2.COLOR_YUV2BGR_NV12}
 @pytest.fixture
 def ledger() -> CopyLedger:
     return CopyLedger()
+
+
+@pytest.mark.parametrize(
+    ('fourcc', 'modifier', 'reason'),
+    [
+        ('NV12', LINEAR, ''),
+        ('NV12', INVALID, 'NV12 with modifier INVALID has no rows that a CPU could read'),
+        ('NV12', 0x0100000000000001, 'NV12 with modifier INTEL:X_TILED has no rows'),
+        ('NV15', LINEAR, 'NV15 has no conversion to an encoding'),
+    ],
+)
+def test_what_can_not_become_a_message_is_known_beforehand(fourcc: str, modifier: int, reason: str) -> None:
+    layout = replace(compute_layout(fourcc_code(fourcc), WIDTH, HEIGHT), modifier=modifier)
+    found = why_no_message(layout)
+    assert found.startswith(reason) and bool(found) == bool(reason)
 
 
 @pytest.fixture

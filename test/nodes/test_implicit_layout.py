@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,20 +15,26 @@ from typing import Any
 
 import pytest
 import rclpy
-from nodes.tiled_camera import NVIDIA_BLOCK, TiledCamera
+from nodes.programs import environment
+from nodes.tiled_camera import NVIDIA_BLOCK, TiledCamera, content
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
 
+from zc_perception import Frame, FrameSubscription
 from zc_perception.errors import NegotiationError
+from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.process import NodeGroup
 from zc_perception.observe.diagnostics import Level, Status
-from zc_perception.pixel.modifier import INVALID
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.modifier import INVALID, LINEAR
 
 WAIT_S = 30.0
+HERE = Path(__file__).parent
 
 
 class Bench:
@@ -102,6 +111,71 @@ def test_plain_readers_hear_why_they_get_no_picture_and_the_camera_goes_on(free_
         )
         assert "'viewer: NV12'" in status.advice
         assert (status.values['conversions'], status.values['conversion_errors']) == (0, 0) and not messages
+
+
+class Viewer:
+    """``tiled_viewer.py`` in a process of its own."""
+
+    def __init__(self, modifier: int, count: int, domain: int) -> None:
+        pipes: dict[str, Any] = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE, 'text': True}
+        path = f'{HERE.parent}:{os.environ.get("PYTHONPATH", "")}'
+        command = [sys.executable, HERE / 'tiled_viewer.py', str(modifier), str(count)]
+        self.process = subprocess.Popen(command, env={**environment(domain), 'PYTHONPATH': path}, **pipes)
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline().strip() == 'listening'
+
+    def result(self, *, ask: bool = False) -> tuple[dict[str, Any], str]:
+        """What it found, and its log.
+
+        :param ask: don't wait until it has all of its frames.
+        """
+        if not ask:
+            self.process.wait(WAIT_S)
+        out, err = self.process.communicate(timeout=WAIT_S)
+        found: dict[str, Any] = json.loads(out)
+        return found, err
+
+
+@pytest.mark.parametrize('modifier', [INVALID, NVIDIA_BLOCK])
+def test_consumers_that_take_the_layout_get_the_memory_itself_in_both_processes(modifier: int, free_domain: int) -> None:
+    with running(free_domain, TiledCamera(modifier)) as bench:
+        good: list[bool] = []
+
+        def look(frame: Frame) -> None:
+            memory = frame.data.buffers[0].memory()
+            good.append(frame.data.modifier == modifier and bytes(memory) == content(frame.data.sequence, len(memory)))
+
+        npu = BufferConstraints('npu', formats=((NV12, modifier),))
+        frames = FrameSubscription(bench.user, 'image_raw', look, constraints=npu)
+        found, log = Viewer(modifier, 5, free_domain).result()
+        assert (found['good'], found['rung']) == (5, 'shared_memory'), (found, log)
+        bench.until(lambda: len(good) > 5)
+        assert all(good) and frames.statistics().rung == 'in_process'
+        assert bench.status('negotiation').values['participant npu'] == 'accepted'
+        frames.destroy()
+
+
+def test_consumers_that_need_linear_images_are_refused_by_name_at_both_ends(free_domain: int, capfd: pytest.CaptureFixture[str]) -> None:
+    camera = TiledCamera()
+    with running(free_domain, camera) as bench:
+        frames: list[Frame] = []
+        needs = BufferConstraints('near', formats=((NV12, LINEAR),), cpu_access=CpuAccess.READ)
+        near = FrameSubscription(bench.user, 'image_raw', frames.append, constraints=needs)
+        far = Viewer(LINEAR, 1, free_domain)
+        bench.until(lambda: near.statistics().rung == 'ros_message')
+        status = bench.status('negotiation')
+        assert status.level is Level.WARN and 'near refused: format NV12 INVALID is not one of its formats (NV12 LINEAR)' in status.message
+        assert 'format NV12 INVALID is not one of its formats (NV12 LINEAR)' in near.statistics().reason
+        bench.until(lambda: 'viewer' in bench.status('link').message and 'NV12 INVALID' in bench.status('link').message)
+        before = bench.captured()
+        bench.until(lambda: bench.captured() > before + 20)
+        found, log = far.result(ask=True)
+        assert found['good'] == 0 and 'format NV12 INVALID is not one of its formats (NV12 LINEAR)' in found['reason']
+        assert 'NV12 INVALID' in log
+        said = capfd.readouterr().err
+        assert 'near refused: format NV12 INVALID' in said and 'viewer' in said
+        assert not frames and bench.status('link').values['conversion_errors'] == 0
+        near.destroy()
 
 
 def test_a_stand_in_for_a_reader_makes_a_camera_that_can_give_linear_images(free_domain: int) -> None:

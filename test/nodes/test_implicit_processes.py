@@ -56,11 +56,18 @@ def test_without_a_vic_it_runs_and_consumers_that_need_linear_images_are_refused
         camera.start('NV12 INVALID 320x240')
         until_said(camera, 'stay block-linear')
         viewer = PlainSubscriber(['600', '--image', '--until-images', '1'], domain=free_domain)
-        try:
-            until_said(camera, '1 plain reader(s) of image_raw get no picture: NV12 with modifier INVALID has no rows', "'viewer: NV12'")
-        finally:
-            viewer.process.kill()
-            viewer.process.wait()
+        reader = Program('inference_node', *parameters(inference__model='hog', inference__accelerator='cpu'), domain=free_domain)
+        with reader:
+            reader.start('ready')
+            try:
+                until_said(camera, 'plain reader(s) of image_raw get no picture: NV12 with modifier INVALID has no rows', "'viewer: NV12'")
+                misfit = 'format NV12 INVALID is not one of its formats (NV12 LINEAR'
+                until_said(camera, 'inference', misfit)
+                until_said(reader, misfit)
+            finally:
+                viewer.process.kill()
+                viewer.process.wait()
+            assert reader.interrupt(20.0) == 0 and 'Traceback' not in reader.output
         assert camera.interrupt(20.0) == 0 and 'Traceback' not in camera.output
 
 

@@ -15,7 +15,7 @@ from sensor_msgs.msg import CompressedImage, Image
 from zc_perception.errors import ConfigError, FormatError
 from zc_perception.frame import Frame, Header
 from zc_perception.link.type_adapter import TypeAdapter
-from zc_perception.mapping import map_buffers
+from zc_perception.mapping import map_buffers, why_unmapped
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
@@ -27,7 +27,7 @@ from zc_perception.pixel.format_names import from_ros_encoding
 from zc_perception.pixel.fourcc import NV12, pixel_format
 from zc_perception.pixel.layout import ImageLayout, chained_layout, check_dimensions, compute_layout, views
 from zc_perception.pixel.nv12 import Nv12Writer, ToNv12
-from zc_perception.pixel.readable import check_readable, full_range_table, rgb_range
+from zc_perception.pixel.readable import READABLE, check_readable, full_range_table, rgb_range
 from zc_perception.pixel.samples import Planes
 
 NATIVE = 'native'
@@ -56,6 +56,14 @@ def native_encoding(fourcc: int, colorimetry: Colorimetry) -> str:
     fmt = pixel_format(fourcc)
     same = (colorimetry.matrix, colorimetry.range) == _MEANT if fmt.is_yuv else rgb_range(fmt, colorimetry) is Range.FULL
     return _OLDEST_NAMES.get(fmt.ros, fmt.ros) if fmt.ros and same else 'rgb8'
+
+
+def why_no_message(layout: ImageLayout) -> str:
+    """Why frames of that layout can't become messages, whatever their encoding; empty: they can."""
+    reason = why_unmapped(layout)
+    if reason or layout.fourcc in READABLE:
+        return reason
+    return f'{layout.format.name.strip()} has no conversion to an encoding of messages'
 
 
 class FrameToImage:

@@ -16,10 +16,9 @@ from zc_perception.frame import Frame
 from zc_perception.link.bus import BUS
 from zc_perception.link.endpoints import AdaptedPublisher, ExtraMessage
 from zc_perception.link.endpoints.qos import bus_key
-from zc_perception.link.image_conversion import OUTPUT_ENCODINGS, FrameToJpeg, frame_adapter
+from zc_perception.link.image_conversion import OUTPUT_ENCODINGS, FrameToJpeg, frame_adapter, why_no_message
 from zc_perception.link.meeting_point import MEETING
 from zc_perception.link.shared_memory.codes import MAX_FRAME_ID
-from zc_perception.mapping import why_unmapped
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.session import BufferSession, Consumer, Outcome
@@ -236,7 +235,9 @@ class CaptureNode(PerceptionNode):
         return '' if session is None else session.objection(consumer)
 
     def _say_refused(self, name: str, outcome: Outcome) -> None:
-        self.get_logger().warning(f'{name} {outcome}; it gets frames as messages, which are copies, or none where it allows no copies')
+        withheld = '' if self._publisher is None else self._publisher.statistics().withheld
+        way = f'it gets no frames: {withheld}' if withheld else 'it gets messages, which are copies, or nothing where it allows no copies'
+        self.get_logger().warning(f'{name} {outcome}; {way}')
 
     @classmethod
     def check_together(cls, values: Mapping[str, Any], node: str) -> None:
@@ -315,7 +316,7 @@ class CaptureNode(PerceptionNode):
             raise CameraLostError('the node is being cleaned up')
         if camera.pool is not None:
             server.offer(camera.pool, session)
-        publisher.withhold(why_unmapped(layout))
+        publisher.withhold(why_no_message(layout))
         publisher.announce(
             width=layout.width,
             height=layout.height,

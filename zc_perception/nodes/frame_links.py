@@ -76,7 +76,7 @@ _REFUSALS = {
     'version': 'it speaks another version: install the same one at both ends',
 }
 _APART = 'start one of them in another namespace (--ros-args -r __ns:=/NAME) or with another ROS_DOMAIN_ID'
-_LINEAR_NEEDED = "name the reader in the camera's parameter participants ('viewer: NV12'): the camera must give LINEAR images then"
+_LINEAR_NEEDED = "name the reader in the camera's parameter participants, such as 'viewer: NV12': the camera must give that then"
 _SAY_AGAIN_S = 60.0
 _SENTENCES = 64
 # The one above, -1 to the kernel, means that nothing changes.
