@@ -391,3 +391,19 @@ def test_settings_are_what_was_wanted_where_the_allocator_varies_nothing() -> No
     assert settings.slots == 5 and luma.stride == chroma.stride == 1920 and chroma.offset % 4096 == 0
     assert settings.heap == heap_offer('memfd') and settings.limits.stride_align == 48
     assert settings.describe().endswith("5 slots from heap 'memfd'")
+
+
+def test_a_format_whose_buffers_come_from_elsewhere_brings_its_heaps_along() -> None:
+    camera = who(
+        'camera', 'YUYV linear', 'NV12 linear', heaps=('v4l2/driver',), format_heaps=((f('NV12 linear'), ('memfd', 'dma_heap/system')),)
+    )
+    for consumers, fourcc, heap in (
+        ([], YUYV, 'v4l2/driver'),
+        ([who('npu', 'NV12 linear')], NV12, 'memfd'),
+        ([who('npu', 'NV12 linear', heaps=('dma_heap/',))], NV12, 'dma_heap/system'),
+        ([who('viewer', heaps=('dma_heap/',))], NV12, 'dma_heap/system'),
+    ):
+        request = agree([camera, *consumers], SIZE)
+        assert request.heap is not None and (request.fourcc, request.heap.name) == (fourcc, heap)
+    with pytest.raises(NegotiationError, match=r"npu can't use buffers of heap 'v4l2/driver'"):
+        agree([camera, who('npu', 'YUYV linear', heaps=('dma_heap/',))], SIZE)

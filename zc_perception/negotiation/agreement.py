@@ -188,24 +188,27 @@ def agree(
         raise NegotiationError('no participant names a format; the camera must')
     limits = joint_limits(participants)
     placement, placement_objection = _choose_placement(participants)
-    memory = choose_heap(participants, heaps)
     total, needed, count_objection = _count(participants, wanted_slots)
     candidates = _candidates(participants)
     objections = [] if candidates else [_format_objection(participants)]
     if placement_objection and (single := [fmt for fmt in candidates if _one_plane(fmt)]):
         candidates, placement_objection = single, None
+    memories = {fmt: choose_heap([p.for_format(fmt) for p in participants], heaps) for fmt in candidates}
+    memory_objection = choose_heap(participants, heaps).objection
+    if suited := [fmt for fmt in candidates if not memories[fmt].objection]:
+        candidates, memory_objection = suited, ''
     objections += _size_objections(participants, size)
-    objections += filter(None, (memory.objection, placement_objection, count_objection))
+    objections += filter(None, (memory_objection, placement_objection, count_objection))
     against = {fmt: _layout_objection(participants, limits, fmt, size, placement) for fmt in candidates}
     good = [fmt for fmt in candidates if against[fmt] is None]
     if candidates and not good:
         objections += dict.fromkeys(filter(None, against.values()))
     if objections:
         raise NegotiationError('; '.join(objections))
-    fourcc = good[0][0]
+    fourcc, memory = good[0][0], memories[good[0]]
     return AllocationRequest(
         fourcc=fourcc,
-        modifiers=tuple(modifier for code, modifier in good if code == fourcc),
+        modifiers=tuple(fmt[1] for fmt in good if fmt[0] == fourcc and memories[fmt].heap == memory.heap),
         size=size,
         slots=total,
         needed=needed,

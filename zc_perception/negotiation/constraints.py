@@ -7,7 +7,7 @@ Source: Fuchsia's *Sysmem overview* (constraints, heaps, dispensable participant
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from zc_perception.errors import FormatError, NegotiationError
@@ -68,6 +68,7 @@ class BufferConstraints:
     :param max_size: largest image.
     :param placement: planes in one buffer, or one buffer for each.
     :param heaps: names of heaps whose buffers it can use, or prefixes ending in ``/``.
+    :param format_heaps: of a producer: the heaps of formats for which those of ``heaps`` don't hold.
     :param contiguous: it needs physically contiguous memory.
     :param memory_note: for messages: why memory must be contiguous, or why the camera offers no other heaps.
     :param cpu_access: what the CPU does with the pixels on its behalf; that needs LINEAR and a heap that can be mapped.
@@ -100,6 +101,7 @@ class BufferConstraints:
     min_slots: int = 0
     max_slots: int | None = None
     memory_note: str = ''
+    format_heaps: tuple[tuple[Format, tuple[str, ...]], ...] = ()
 
     def __post_init__(self) -> None:
         self._check_formats()
@@ -180,6 +182,11 @@ class BufferConstraints:
             return 0.0
         place = self.formats.index(fmt)
         return float(place) if self.costs is None else float(self.costs[place])
+
+    def for_format(self, fmt: Format) -> BufferConstraints:
+        """These constraints where *fmt* is chosen."""
+        heaps = dict(self.format_heaps).get(fmt)
+        return self if heaps is None else replace(self, heaps=heaps, format_heaps=())
 
     def accepts_heap(self, heap: str) -> bool:
         """Whether it can use buffers of *heap*."""

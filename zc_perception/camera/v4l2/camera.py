@@ -252,8 +252,8 @@ class V4l2Camera:
         """The driver's buffers hold JPEGs, frames are decoded from them."""
         heaps = self._decoded_heaps
         assert self._memory is not None and heaps is not None
-        # Where the driver's own format was on offer too, the heap that was agreed on may be the driver's.
-        heaps.choose(heap if heap in heaps.names else heaps.names[0])
+        if heap is not None:
+            heaps.choose(heap)
         made = self._made(self._reserve + JPEG_BUFFERS)
         size = self._driver.planes[0].size
         self._data_offsets = self._find_data(self._memory)

@@ -62,13 +62,16 @@ class FormatChoice:
         """
         formats = tuple(offer.format for offer in self.offers)
         costs = tuple(map(float, range(len(formats))))
+        elsewhere: tuple[tuple[Format, tuple[str, ...]], ...] = ()
         if self.jpeg is not None:
-            formats, costs = (*formats, (NV12, LINEAR)), (*costs, _DECODING_COST)
+            made = (NV12, LINEAR)
+            formats, costs, elsewhere = (*formats, made), (*costs, _DECODING_COST), ((made, decoded),)
         return BufferConstraints(
             'v4l2 camera',
             formats=formats,
             costs=costs,
-            heaps=tuple(dict.fromkeys((*(heaps if self.offers else ()), *(decoded if self.jpeg is not None else ())))) or heaps,
+            heaps=heaps if self.offers else decoded,
+            format_heaps=elsewhere,
             memory_note=why,
             slots=max(reserve if self.offers else 0, SLOTS if self.jpeg is not None else 0),
             max_slots=_MOST_BUFFERS,
