@@ -36,7 +36,7 @@ def mono8(name: str) -> TypeAdapter[Frame]:
 
 
 def test_a_node_that_gets_its_executor_late_misses_nothing(ros: Ros, make_pool: Any, make_frame: Any) -> None:
-    pool, seen = make_pool(slots=4), []
+    pool, seen = make_pool(slots=5), []
     publisher = ros.publisher(ros.node('camera'))
     node = Node('late', context=ros.context)
     subscription = AdaptedSubscription(
@@ -185,6 +185,7 @@ def test_an_adapter_that_keeps_a_view_costs_one_lease_and_not_the_conversions(ro
         assert eventually(lambda number=number: len(messages) == number)
     kept.clear()
     publisher.destroy()
+    pool.collect()
     assert eventually(lambda: pool.statistics().holders == {})
 
 

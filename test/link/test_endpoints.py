@@ -22,7 +22,9 @@ from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.memory.ledger import CopyLedger
 
 
-def test_the_same_object_inode_and_address_arrive_and_nothing_is_converted(ros: Ros, make_frame: Callable[..., Frame]) -> None:
+def test_the_same_object_inode_and_address_arrive_and_nothing_is_converted(
+    ros: Ros, make_pool: Any, make_frame: Callable[..., Frame]
+) -> None:
     publisher, arrived = ros.publisher(ros.node('camera')), []
 
     def look(frame: Frame) -> None:
@@ -31,7 +33,7 @@ def test_the_same_object_inode_and_address_arrive_and_nothing_is_converted(ros: 
 
     for name in ('first', 'second'):
         ros.subscription(ros.node(name), callback=look)
-    frame = make_frame(fill=lambda luma, chroma: luma.fill(77))
+    frame = make_frame(make_pool(slots=4), fill=lambda luma, chroma: luma.fill(77))
     with frame.map() as planes:
         address = planes[0].__array_interface__['data'][0]
 
@@ -131,7 +133,7 @@ def test_a_view_that_outlives_the_callback_keeps_the_slot_until_it_is_gone(ros: 
 def test_a_slow_mailbox_keeps_the_newest_and_costs_nobody_else(ros: Ros, make_pool: Any, make_frame: Any) -> None:
     pool, seen = make_pool(slots=8), []
     publisher = ros.publisher(ros.node('camera'))
-    slow = ros.subscription(ros.node('slow'), qos=QoSProfile(depth=2))
+    slow = ros.subscription(ros.node('slow'), qos=QoSProfile(depth=2), held=2)
     ros.subscription(
         ros.node('quick'), callback=lambda frame: seen.append(frame.data.sequence), qos=QoSProfile(history=HistoryPolicy.KEEP_ALL)
     )
@@ -256,7 +258,7 @@ def test_remaps_and_namespaces_decide_who_meets(ros: Ros, make_frame: Any) -> No
 
 
 def test_leaving_the_link_gives_every_lease_back(ros: Ros, make_pool: Any, make_frame: Any) -> None:
-    pool = make_pool(slots=4)
+    pool = make_pool(slots=6)
     publisher = ros.publisher(ros.node('camera'))
     subscription = ros.subscription(ros.node('leaver'), qos=QoSProfile(depth=3), holder='leaver')
     for sequence in range(3):

@@ -72,8 +72,8 @@ def test_a_narrow_window_is_told_and_a_publisher_with_more_slots_grants_more(
         announced = [Announcement('a' * 32, host_id(), str(server.path), 64, 48, ('NV12',), 'memfd')]
         narrow = window_of(links, queue, announced, 2)
         assert narrow.narrow and narrow.asked == 4 and narrow.publisher_id == 'a' * 32
-        server.set_pool(make_pool(slots=4))
-        again = window_of(links, queue, announced, 3)
+        server.set_pool(make_pool(slots=2))
+        again = window_of(links, queue, announced, 1)
         assert again.connection != narrow.connection, 'worth another sentence'
         server.set_pool(make_pool(slots=8))
         assert not window_of(links, queue, announced, 4).narrow

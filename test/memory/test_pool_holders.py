@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -141,3 +142,82 @@ def test_a_listener_that_was_removed_hears_nothing() -> None:
     removers[1]()
     pool.close()
     assert heard == ['a', 'c']
+
+
+@pytest.mark.parametrize(('window', 'depth', 'free', 'granted'), [
+    (1, 1, 2, (1, 1)), (1, 1, 1, (0, 0)), (4, 4, 10, (4, 4)), (4, 4, 9, (4, 3)), (4, 4, 7, (4, 1)), (4, 4, 5, (4, 1)), (4, 4, 4, (2, 1)),
+    (4, 4, 2, (1, 1)), (64, 64, 3, (2, 1)), (64, 64, 8, (5, 1)), (1, 9, 8, (1, 5)), (1, 9, 3, (1, 1)), (1, 1, -3, (0, 0)),
+])  # fmt: skip
+def test_what_is_granted_fits_what_is_free_and_leaves_something_where_it_can(
+    make_pool: MakePool, window: int, depth: int, free: int, granted: tuple[int, int]
+) -> None:
+    pool = make_pool(slots=12, reserve=12 - free) if free > 0 else make_pool(slots=1, reserve=1)
+    assert pool.grant('viewer', window, depth) == granted
+    assert pool.statistics().quotas == ({'viewer': sum(granted)} if granted[0] else {})
+
+
+def test_the_newest_frames_wait_for_everybody_in_the_same_slots(make_pool: MakePool) -> None:
+    pool = make_pool(slots=8, reserve=2)
+    assert [pool.grant(f'viewer {number}', 1, 1) for number in range(6)] == [(1, 1)] * 5 + [(0, 0)]
+    assert pool.unpromised == 0
+    pool.set_quota('viewer 3', None)
+    assert pool.grant('deep', 1, 10) == (1, 1), 'no slot is left for a greater depth'
+
+
+def test_one_who_waits_for_ten_frames_leaves_slots_to_others(make_pool: MakePool) -> None:
+    pool = make_pool(slots=8, reserve=2)
+    assert pool.grant('deep', 1, 10) == (1, 3) and pool.unpromised == 2
+    assert pool.grant('viewer', 1, 1) == (1, 1) and pool.unpromised == 1
+    assert pool.grant('deeper', 1, 10) == (1, 3) and pool.unpromised == 0
+
+
+def test_the_only_one_gets_something_in_any_case_if_asked_for(make_pool: MakePool) -> None:
+    pool = make_pool(slots=2, reserve=2)
+    assert pool.grant('other process', 1, 1) == (0, 0)
+    assert pool.grant('here', 3, 3, alone=True) == (1, 1)
+    assert pool.grant('another', 1, 1, alone=True) == (0, 0)
+
+
+def test_no_more_is_handed_out_than_the_window_and_the_holder_is_told_once_there_is_room(make_pool: MakePool) -> None:
+    pool, told = make_pool(slots=6), []
+    pool.set_quota('viewer', 2, depth=2, on_room=lambda: told.append(pool.unpromised))
+    leases = [leased(pool, acquired(pool), 'viewer') for _ in range(4)]
+    fifth = acquired(pool)
+    assert pool.lease(fifth, fifth.generation, 'viewer') is None
+    assert [pool.hand_out(lease) for lease in leases] == [True, True, False, False]
+    assert pool.hand_out(leases[0]), 'it has it already'
+    assert len(pool.in_hand('viewer')) == 2
+    pool.release(leases[3])
+    assert told == [], 'one that waits makes no room in the hand'
+    pool.release(leases[0])
+    assert told == [2], 'told without the lock'
+    assert pool.hand_out(leases[2])
+    pool.release(leases[1])
+    assert told == [2], 'nothing had to wait'
+    pool.release(leases[2])
+    pool.discard(fifth)
+
+
+def test_leases_that_were_forgotten_make_room_again(make_pool: MakePool) -> None:
+    pool, told = make_pool(slots=3), []
+    pool.set_quota('viewer', 1, depth=1, on_room=lambda: told.append(1))
+    first, second = leased(pool, acquired(pool), 'viewer'), leased(pool, acquired(pool), 'viewer')
+    assert pool.hand_out(first) and not pool.hand_out(second)
+    pool.abandon(first)
+    assert told == []
+    slot = acquired(pool)
+    assert told == [1] and pool.hand_out(second)
+    pool.discard(slot)
+    pool.release(second)
+
+
+def test_a_producer_that_can_wait_waits_for_who_is_to_lose_nothing(make_pool: MakePool) -> None:
+    pool = make_pool(slots=5)
+    assert pool.grant('recorder', 1, 1, lossless=True) == (1, 1)
+    leases = [leased(pool, acquired(pool), 'recorder') for _ in range(2)]
+    assert pool.acquire(wait_s=0.01) is None, 'its frame would be lost'
+    threading.Timer(0.1, pool.release, [leases.pop()]).start()
+    slot = pool.acquire(wait_s=20.0)
+    assert slot is not None
+    pool.discard(slot)
+    pool.release(leases.pop())

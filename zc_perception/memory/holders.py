@@ -8,6 +8,8 @@ from zc_perception.errors import ConfigError
 
 SPARE = 2
 """So many slots a promise leaves for whoever comes next, where it can."""
+# A window is not made smaller than this for their sake: one frame in use, and one that is fetched meanwhile.
+_USEFUL = 2
 
 
 class Account:
@@ -133,7 +135,7 @@ class HolderAccounts:
         else:
             # Who can't get all that it asks for leaves some to others, and frames that wait are needed less than those in use.
             if window > left - waiting:
-                window = max(1, left - waiting - SPARE)
+                window = max(min(_USEFUL, left - waiting), left - waiting - SPARE)
             depth = min(depth, max(1, deepest, deepest + left - window - SPARE))
         self.set_quota(holder, window, depth, slots, True, on_room)
         return window, depth

@@ -11,7 +11,6 @@ from memory_link import PUBLISHER, RawPeer, all_free, make_frame, make_layout, m
 
 from zc_perception.frame import Header
 from zc_perception.link.shared_memory import descriptors, wire
-from zc_perception.link.shared_memory.admission import grant
 from zc_perception.link.shared_memory.codes import MessageType, RefusalCode
 from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.link.shared_memory.server import SharedMemoryServer
@@ -95,18 +94,10 @@ def test_the_same_frame_is_sent_once(pool: BufferPool, serve: Serve) -> None:
         assert server.statistics().consumers[0].dropped == 1
 
 
-@pytest.mark.parametrize(('window', 'depth', 'free', 'granted'), [
-    (1, 1, 2, (1, 1)), (1, 1, 1, (0, 0)), (4, 4, 8, (4, 4)), (4, 4, 9, (4, 4)), (4, 4, 7, (4, 3)), (4, 4, 5, (4, 1)), (4, 4, 4, (3, 1)),
-    (4, 4, 2, (1, 1)), (64, 64, 3, (2, 1)), (1, 9, 3, (1, 2)), (1, 1, -3, (0, 0)),
-])  # fmt: skip
-def test_what_is_granted_fits_what_is_free(window: int, depth: int, free: int, granted: tuple[int, int]) -> None:
-    assert grant(window, depth, free) == granted
-
-
-def test_quotas_of_all_consumers_and_the_reserve_fit_the_pool(pool: BufferPool, serve: Serve) -> None:
+def test_windows_of_all_consumers_the_greatest_depth_and_the_reserve_fit_the_pool(pool: BufferPool, serve: Serve) -> None:
     server = serve(pool)
     peers = []
-    for asked, window, depth in (((3, 1), 3, 1), ((2, 2), 2, 1)):
+    for asked, window, depth in (((3, 1), 3, 1), ((2, 2), 2, 1), ((2, 9), 1, 1)):
         peers.append(RawPeer.connected(server.path))
         peers[-1].hello(window=asked[0], depth=asked[1])
         welcome = wire.parse_welcome(peers[-1].receive()[0])
@@ -120,9 +111,10 @@ def test_quotas_of_all_consumers_and_the_reserve_fit_the_pool(pool: BufferPool, 
     peers.pop(0).close()
     settled(server, 'eof')
     with RawPeer.welcomed(server.path, window=2, depth=2):
-        assert sum((pool.statistics().quotas or {}).values()) == 7
-    peers.pop().close()
-    settled(server, 'eof', 3)
+        assert pool.unpromised == 1
+    for peer in peers:
+        peer.close()
+    settled(server, 'eof', 4)
     assert pool.unpromised == 7
 
 
