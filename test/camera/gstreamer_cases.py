@@ -18,6 +18,7 @@ from zc_perception.memory.fence import EventFence
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import SlotState
+from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.colorimetry import Matrix, Range
 from zc_perception.pixel.fourcc import fourcc_code
@@ -222,6 +223,21 @@ def test_a_copying_pipeline_is_reported_and_booked(memory: str, words: str) -> N
                 assert shown(frame) == (number, number)
         entry = opened.ledger.entries()['gstreamer_copy']
         assert (entry.count, entry.bytes) == (5, 5 * 4608)
+
+
+@pytest.mark.parametrize(('contiguous', 'heap'), [(False, 'dma_heap/system'), (True, 'dma_heap/linux,cma')])
+def test_copies_go_to_the_heap_that_is_agreed_on(contiguous: bool, heap: str) -> None:
+    opened = open_camera(f'zcframes memory=system {TIGHT}', heaps=('dma_heap/system', 'dma_heap/linux,cma'))
+    camera = opened.camera
+    try:
+        constraints = camera.constraints()
+        assert constraints.heaps == ('dma_heap/system', 'dma_heap/linux,cma')
+        camera.allocate(agree([constraints, BufferConstraints('isp', contiguous=contiguous)], (camera.width, camera.height)))
+        assert camera.heap_name == heap
+        with next_frame(camera) as frame:
+            assert {buffer.heap for buffer in frame.data.buffers} == {heap} and opened.opened_heaps == [heap]
+    finally:
+        camera.close()
 
 
 def test_a_copy_keeps_the_crop() -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from camera.named_heap import NamedHeap
+
 from zc_perception.camera.camera import Camera
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
 from zc_perception.frame import Frame
-from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.heaps import OfferedHeaps
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
@@ -33,16 +35,19 @@ class Opened:
     opened_heaps: list[str] = field(default_factory=list)
 
 
-def open_camera(pipeline: str, **options: Any) -> Opened:
+def open_camera(pipeline: str, heaps: Sequence[str] = ('memfd',), **options: Any) -> Opened:
     """A camera that isn't configured yet."""
-    ledger, heaps = CopyLedger(), list[str]()
+    ledger, opened = CopyLedger(), list[str]()
 
-    def open_heap() -> SealedMemfd:
-        heaps.append('memfd')
-        return SealedMemfd()
+    def open_heap(name: str) -> NamedHeap:
+        opened.append(name)
+        return NamedHeap(name)
 
-    camera = GStreamerCamera(pipeline, frame_id='cam', now_ns=time.time_ns, ledger=ledger, open_heap=open_heap, **options)
-    return Opened(camera, ledger, heaps)
+    def offer() -> OfferedHeaps:
+        return OfferedHeaps(heaps, opener=open_heap)
+
+    camera = GStreamerCamera(pipeline, frame_id='cam', now_ns=time.time_ns, ledger=ledger, open_heap=offer, **options)
+    return Opened(camera, ledger, opened)
 
 
 def configure(camera: Camera, slots: int = 4) -> None:

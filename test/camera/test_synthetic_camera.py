@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from camera.named_heap import NamedHeap
 
 from zc_perception.camera.clock import StampClock
 from zc_perception.camera.scene import RoadScene
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.frame import Frame
-from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.heaps import SealedMemfd, working_heaps
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.memory.pool import SlotState
 from zc_perception.negotiation.agreement import agree
@@ -101,6 +102,21 @@ def test_it_offers_linear_nv12_and_draws_each_byte_once(open_camera: Callable[..
         captured(camera).release()
     assert ledger.entries() == {'draw': LedgerEntry(2, 2 * WIDTH * HEIGHT * 3 // 2)}
     assert (camera.heap_name, camera.device) == ('memfd', 'synthetic scene, seed 1')
+
+
+@pytest.mark.parametrize(('contiguous', 'heap'), [(False, 'dma_heap/system'), (True, 'dma_heap/linux,cma')])
+def test_it_offers_all_its_heaps_and_draws_into_the_one_that_is_agreed_on(contiguous: bool, heap: str, ledger: CopyLedger) -> None:
+    heaps = working_heaps('auto', ['dma_heap/system', 'dma_heap/linux,cma', 'udmabuf'], opener=NamedHeap)
+    camera = SyntheticCamera(WIDTH, HEIGHT, FAST, 'lens', seed=1, heap=heaps, now_ns=Clock(), ledger=ledger)
+    try:
+        constraints = camera.constraints()
+        assert constraints.heaps == ('dma_heap/system', 'dma_heap/linux,cma', 'udmabuf') and NamedHeap.open == 0
+        camera.allocate(agree([constraints, BufferConstraints('isp', contiguous=contiguous)], (WIDTH, HEIGHT)))
+        assert camera.heap_name == heap and NamedHeap.open == 1
+        captured(camera).release()
+    finally:
+        camera.close()
+    assert NamedHeap.open == 0
 
 
 def test_without_a_free_slot_the_frame_is_dropped_and_leaves_a_gap(open_camera: Callable[..., SyntheticCamera]) -> None:

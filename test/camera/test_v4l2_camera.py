@@ -6,16 +6,20 @@ import errno
 import os
 import time
 from collections import Counter
+from functools import partial
 
 import pytest
+from camera.named_heap import NamedHeap
 from camera.v4l2_double import Control, DriverDouble, Frame, opened, streaming, take
 from descriptors import open_descriptors
 
 from zc_perception.camera.clock import StampClock
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2 import control_abi as cabi
+from zc_perception.camera.v4l2 import memory as memory_module
 from zc_perception.errors import CameraBusyError, CameraError, ConfigError
 from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.memory.heaps import working_heaps
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints, Placement
 from zc_perception.pixel.fourcc import NV12, fourcc_code
@@ -71,6 +75,27 @@ def test_auto_falls_to_import_and_says_why() -> None:
     driver.fail('EXPBUF', errno.ENOTTY)
     with streaming(driver, heap='memfd') as camera:
         assert camera.memory == 'import'
+
+
+@pytest.mark.parametrize(('contiguous', 'heap'), [(False, 'dma_heap/system'), (True, 'dma_heap/linux,cma')])
+def test_the_heap_of_imported_buffers_is_the_one_that_is_agreed_on(contiguous: bool, heap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those whose buffers the driver can't import are not offered. Notices name the ones that would have been better."""
+    rooms = {'dma_heap/vendor': 5000, 'udmabuf': 5000}
+    names = ['dma_heap/vendor', 'dma_heap/system', 'dma_heap/linux,cma', 'udmabuf']
+    offered = partial(working_heaps, order=names, opener=lambda name: NamedHeap(name, rooms.get(name, 1 << 30)))
+    monkeypatch.setattr(memory_module, 'working_heaps', lambda name, order: offered(name))
+    before = open_buffers()
+    camera = opened(DriverDouble('NV12'), 320, 180, memory='import')
+    try:
+        constraints = camera.constraints()
+        assert constraints.heaps == ('dma_heap/system', 'dma_heap/linux,cma')
+        assert [note.partition(':')[0] for note in camera.notices()] == ['dma_heap/vendor']
+        camera.allocate(agree([constraints, BufferConstraints('isp', contiguous=contiguous)], (320, 180)))
+        assert camera.heap_name == heap and {buffer.heap for slot in camera.slots for buffer in slot.buffers} == {heap}
+        assert take(camera, 3) == [0, 1, 2]
+    finally:
+        camera.close()
+    assert open_buffers() <= before and NamedHeap.open == 0
 
 
 def test_what_memory_can_not_be_is_refused() -> None:

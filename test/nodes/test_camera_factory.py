@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 from unittest.mock import create_autospec
 
@@ -12,10 +13,10 @@ from zc_perception.camera import argus, libcamera
 from zc_perception.camera.clock import StampClock, SystemClocks
 from zc_perception.camera.gstreamer import camera as gstreamer_camera
 from zc_perception.camera.replay import camera as replay_camera
-from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.camera.v4l2 import camera as v4l2_camera
 from zc_perception.camera.v4l2 import identity as identity_module
 from zc_perception.errors import AllocationError, ConfigError
+from zc_perception.memory import heaps as heaps_module
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
@@ -115,10 +116,22 @@ def test_parameters_that_do_not_go_together_are_named(values: dict[str, Any], me
         factory(**{'heap': 'memfd', **values}).open('')
 
 
-def test_a_heap_that_is_not_there_is_an_error_and_its_reasons_are_kept() -> None:
+def test_a_heap_that_is_not_there_is_an_error() -> None:
     with pytest.raises(AllocationError):
         factory(heap='dma_heap/nowhere').open('')
-    made = factory(heap='memfd', width=64, height=64)
-    camera = made.open('')
-    assert isinstance(camera, SyntheticCamera)
+
+
+@pytest.mark.parametrize(
+    ('heap', 'offered', 'note'),
+    [('memfd', ('memfd',), "parameter 'heap' is 'memfd'"), ('auto', ('udmabuf', 'memfd'), 'this machine has no {}')],
+)
+def test_a_named_heap_is_the_only_offer_and_auto_offers_all_that_work(
+    heap: str, offered: tuple[str, ...], note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heaps_module, 'DMA_HEAP_DIRECTORY', str(tmp_path / 'dma_heap'))
+    monkeypatch.setattr(heaps_module, 'UDMABUF_DEVICE', '/dev/null')
+    monkeypatch.setattr(heaps_module.Udmabuf, 'allocate', heaps_module.SealedMemfd.allocate)
+    camera = factory(heap=heap, width=64, height=64).open('')
+    constraints = camera.constraints()
     camera.close()
+    assert (constraints.heaps, constraints.memory_note) == (offered, note.format(tmp_path / 'dma_heap'))

@@ -19,7 +19,7 @@ from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.frame import Frame
 from zc_perception.link import image_conversion
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
-from zc_perception.memory.heaps import open_heap
+from zc_perception.memory.heaps import OfferedHeaps, open_heap, working_heaps
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.nodes import camera_factory
 from zc_perception.nodes.inference import InferenceNode
@@ -117,20 +117,20 @@ class _ShadowHeap:
         """See :class:`Heap`."""
 
 
-def _of_heap(out: Path, open_heap_of: Callable[[str], tuple[Any, list[str]]]) -> Outcome:
+def _of_heap(out: Path, heaps: Callable[[str], OfferedHeaps]) -> Outcome:
     capture = {'camera': 'synthetic', 'pattern': 'counter', 'width': WIDTH, 'height': HEIGHT, 'framerate': float(SLOW_FPS), 'slots': 8}
-    with mock.patch.multiple(camera_factory, SyntheticCamera=_UntouchedCamera, open_heap=open_heap_of):
+    with mock.patch.multiple(camera_factory, SyntheticCamera=_UntouchedCamera, working_heaps=heaps):
         return _streaming(out, capture)
 
 
 def known_exporter(out: Path) -> Outcome:
     """Buffers of the system heap."""
-    return _of_heap(out, lambda name: open_heap('dma_heap/system'))
+    return _of_heap(out, lambda name: working_heaps('dma_heap/system'))
 
 
 def unknown_exporter(out: Path) -> Outcome:
     """The same with buffers of an exporter that nobody knows."""
-    return _of_heap(out, lambda name: (_ShadowHeap(), []))
+    return _of_heap(out, lambda name: OfferedHeaps.only(_ShadowHeap()))
 
 
 def _streaming(out: Path, capture: dict[str, Any]) -> Outcome:
