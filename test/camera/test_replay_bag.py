@@ -133,13 +133,22 @@ def test_packed_422_keeps_luma_and_averages_two_rows_colour(encoding: str, tmp_p
         assert np.abs(planes[1][..., channel] - mean).max() <= 0.5
 
 
+def test_nv24_keeps_luma_and_averages_four_pixels_colour(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    luma, chroma = rng.integers(0, 256, (HEIGHT, WIDTH), np.uint8), rng.integers(0, 256, (HEIGHT, WIDTH, 2), np.uint8)
+    message = image(START, np.vstack([luma, chroma.reshape(2 * HEIGHT, WIDTH)]), 'nv24', WIDTH, HEIGHT)
+    ((_, planes),) = played(replay(write_bag(tmp_path / 'bag', [('/i', START, message)])))
+    assert np.array_equal(planes[0], luma)
+    assert np.abs(planes[1] - chroma.reshape(HEIGHT // 2, 2, WIDTH // 2, 2, 2).mean(axis=(1, 3))).max() <= 0.75
+
+
 @pytest.mark.parametrize(('encoding', 'big'), [('mono8', True), ('8UC1', False), ('mono16', False)])
-def test_grey_is_luma_without_colour(encoding: str, big: bool, tmp_path: Path) -> None:
+def test_grey_is_luma_of_limited_range_without_colour(encoding: str, big: bool, tmp_path: Path) -> None:
     luma = PLANES[0][0]
     pixels = luma if encoding != 'mono16' else np.stack([np.full_like(luma, 0x55), luma], axis=-1).reshape(HEIGHT, -1)
     message = image(START, pixels, encoding, WIDTH, HEIGHT, padding=2, big=big)
     ((_, planes),) = played(replay(write_bag(tmp_path / 'bag', [('/i', START, message)])))
-    assert np.array_equal(planes[0], luma) and np.all(planes[1] == 128)
+    assert np.abs(planes[0] - (16 + luma * (219 / 255))).max() <= 1 and np.all(planes[1] == 128)
 
 
 def test_nv21_has_its_colours_exchanged(tmp_path: Path) -> None:

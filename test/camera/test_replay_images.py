@@ -13,11 +13,14 @@ import pytest
 from camera.replay_kit import NOW_NS, nv12_rows, played, random_planes, replay
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
+from pixel.format_samples import ALL, YUV, noise, rgb_planes, yuv_planes
 
 from zc_perception.camera.replay.images import natural_key
 from zc_perception.camera.replay.raw import RawGeometry, format_sidecar, parse_sidecar
 from zc_perception.errors import ConfigError, RecordingError
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
+from zc_perception.pixel.fourcc import NV12, fourcc_code
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 WIDTH, HEIGHT = 64, 48
@@ -163,6 +166,45 @@ def test_padded_raw_frames_with_a_sidecar(tmp_path: Path) -> None:
     assert [planes[0].shape for _, planes in played(replay(path, width=32, height=24))] == [(24, 32)] * 2
 
 
+def raw_frames(name: str, count: int) -> list[list[NDArray[Any]]]:
+    random = np.random.default_rng(2)
+    if name in YUV:
+        return [yuv_planes(name, *noise(name, WIDTH, HEIGHT, seed), random) for seed in range(count)]
+    return [rgb_planes(name, random.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8), random) for _ in range(count)]
+
+
+@pytest.mark.parametrize('name', ALL)
+def test_a_raw_file_of_any_format_plays_bit_by_bit_in_that_format(name: str, tmp_path: Path) -> None:
+    frames = raw_frames(name, 2)
+    (tmp_path / 'clip.yuv').write_bytes(b''.join(plane.tobytes() for planes in frames for plane in planes))
+    (tmp_path / 'clip.yuv.yaml').write_text(f'width: {WIDTH}\nheight: {HEIGHT}\nformat: {name}\n')
+    found = played(replay(tmp_path / 'clip.yuv', constraints={'stride_align': 96}))
+    assert len(found) == 2
+    for (frame, planes), expected in zip(found, frames, strict=True):
+        assert frame.data.fourcc == fourcc_code(name)
+        assert frame.data.colorimetry == (BT601_LIMITED if name in YUV else Colorimetry(Matrix.RGB, Range.FULL))
+        assert all(np.array_equal(a, b) for a, b in zip(planes, expected, strict=True))
+    (small, planes), _ = played(replay(tmp_path / 'clip.yuv', width=32, height=24))
+    assert (small.data.fourcc, small.data.colorimetry) == (NV12, BT601_LIMITED) and planes[0].shape == (24, 32)
+
+
+@pytest.mark.parametrize(
+    ('name', 'stride', 'rows'), [('YUYV', 140, 50), ('P010', 136, 56), ('YU12', 80, 52), ('NV24', 67, 49), ('R8', 65, 48)]
+)
+def test_padding_of_raw_files_is_left_out_in_every_plane(name: str, stride: int, rows: int, tmp_path: Path) -> None:
+    (planes,) = raw_frames(f'{name:<4}', 1)
+    first, content = planes[0][0].nbytes, b''
+    for plane in planes:
+        wide = np.full((rows * plane.shape[0] // HEIGHT, stride * plane[0].nbytes // first), 0xEE, np.uint8)
+        wide[: plane.shape[0], : plane[0].nbytes] = plane.reshape(plane.shape[0], -1).view(np.uint8)
+        content += wide.tobytes()
+    (tmp_path / 'clip.yuv').write_bytes(content * 2)
+    (tmp_path / 'clip.yuv.yaml').write_text(f'width: {WIDTH}\nheight: {HEIGHT}\nformat: {name}\nstride: {stride}\nrows: {rows}\n')
+    found = played(replay(tmp_path / 'clip.yuv'))
+    assert len(found) == 2
+    assert all(np.array_equal(a, b) for _, got in found for a, b in zip(got, planes, strict=True))
+
+
 def test_the_least_that_a_sidecar_must_say() -> None:
     assert parse_sidecar('width: 64\nheight: 48\n', 's') == RawGeometry(64, 48, 64, 48, 30.0, BT601_LIMITED)
 
@@ -192,6 +234,11 @@ def test_a_sidecar_comes_back(w: int, h: int, pad: int, rows: int, rate: float, 
         ('width: 64\nheight: 48\nframerate: .nan\n', 'framerate is nan; it must be a number above 0'),
         ('width: 64\nheight: 48\nframerate: fast\n', "framerate is 'fast'; it must be a number"),
         ('width: 64\nheight: 48\nmatrix: rgb\n', "matrix is 'rgb'; it must be one of bt601, bt709, bt2020"),
+        ('width: 64\nheight: 48\nformat: YUVY\n', "pixel format 'YUVY' is not known; did you mean"),
+        ('width: 64\nheight: 48\nformat: NV15\n', "'s': format is NV15; it must be one of NV12, NV21, YU12"),
+        ('width: 64\nheight: 48\nformat: YUYV\nstride: 64\n', 'stride is 64; it must be a number from 128'),
+        ('width: 64\nheight: 48\nformat: YU12\nstride: 65\n', 'a row of 65 bytes of YU12 leaves it no stride for 64 pixels'),
+        ('width: 64\nheight: 48\nformat: RG24\nmatrix: bt709\n', "matrix is 'bt709'; it must be one of rgb"),
         ('width: 64\nheight: 48\nstrides: 64\n', "key 'strides' is unknown; did you mean 'stride'?"),
     ],
 )

@@ -1,8 +1,9 @@
 """Raw frames without any header: ``.nv12`` files, whose geometry is in parameters or in a file beside them.
 
-``clip.nv12`` may have a ``clip.nv12.yaml``: ``width``, ``height``; optional ``stride`` (bytes of a luma row, as chroma's; default the
-width), ``rows`` (luma rows with padding; default the height), ``framerate``, ``matrix`` (bt601, bt709, bt2020) and ``range`` (limited,
-full). A frame is ``stride * rows * 3 / 2`` bytes: the luma rows, then the chroma rows with U and V in turn. ``zc_record`` writes both.
+``clip.nv12`` may have a ``clip.nv12.yaml``: ``width``, ``height``; optional ``format`` (a DRM fourcc such as YUYV; default NV12),
+``stride`` (bytes of the first plane's rows; default without padding), ``rows`` (of the first plane, with padding; default the height),
+``framerate``, ``matrix`` (bt601, bt709, bt2020, rgb) and ``range`` (limited, full). A frame's planes follow each other, the strides of
+later ones in proportion to the first one's: NV12 has ``stride * rows * 3 / 2`` bytes. ``zc_record`` writes both for NV12.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,16 +21,18 @@ from numpy.typing import NDArray
 
 from zc_perception.camera.replay.pixels import PlaneWriter
 from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment
-from zc_perception.errors import ConfigError, LayoutError, RecordingError, nearest
+from zc_perception.errors import ConfigError, FormatError, LayoutError, RecordingError, nearest
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
-from zc_perception.pixel.fourcc import NV12, pixel_format
-from zc_perception.pixel.layout import check_dimensions
+from zc_perception.pixel.fourcc import NV12, format_by_name, fourcc_name, pixel_format
+from zc_perception.pixel.layout import ImageLayout, chained_layout, check_dimensions, views
+from zc_perception.pixel.readable import READABLE
 
 SUFFIXES = ('.nv12', '.yuv')
 SIDECAR = '.yaml'
 _MAX_SIDECAR = 1 << 16
-_KEYS = ('width', 'height', 'stride', 'rows', 'framerate', 'matrix', 'range')
+_KEYS = ('width', 'height', 'format', 'stride', 'rows', 'framerate', 'matrix', 'range')
 _YUV_MATRICES = (Matrix.BT601, Matrix.BT709, Matrix.BT2020)
+_MAX_STRIDE, _MAX_ROWS = 1 << 20, 1 << 18
 
 
 @dataclass(frozen=True)
@@ -41,25 +45,42 @@ class RawGeometry:
     rows: int
     framerate: float = DEFAULT_FRAMERATE
     colorimetry: Colorimetry = BT601_LIMITED
+    fourcc: int = NV12
 
-    @property
+    @cached_property
+    def layout(self) -> ImageLayout:
+        """Where the planes lie in a frame of the file.
+
+        :raises LayoutError: there is no such layout.
+        """
+        return chained_layout(self.fourcc, self.width, self.height, self.stride, self.rows)
+
+    @cached_property
     def frame_bytes(self) -> int:
         """Of each frame in the file."""
-        return self.stride * self.rows * 3 // 2
+        last = len(self.layout.planes) - 1
+        plane = self.layout.planes[last]
+        return plane.offset + plane.stride * self.layout.format.planes[last].rows(self.rows)
 
 
 def check_geometry(geometry: RawGeometry, source: str) -> None:
-    """Refuse what isn't a geometry of NV12.
+    """Refuse what isn't a geometry of the format.
 
     :raises ConfigError: names the value and what is allowed.
     """
+    fmt = pixel_format(geometry.fourcc)
     try:
-        check_dimensions(pixel_format(NV12), geometry.width, geometry.height)
+        check_dimensions(fmt, geometry.width, geometry.height)
+        row, shared = fmt.planes[0].row_bytes(geometry.width), fmt.vertical
+        if not row <= geometry.stride <= _MAX_STRIDE or (geometry.stride % 2 and fmt.code == NV12):
+            kind = 'an even number' if fmt.code == NV12 else 'a number'
+            raise ConfigError(f"'{source}': stride is {geometry.stride}; it must be {kind} from {row} to {_MAX_STRIDE}")
+        if not geometry.height <= geometry.rows <= _MAX_ROWS or geometry.rows % shared:
+            kind = 'an even number' if shared == 2 else 'a number'
+            raise ConfigError(f"'{source}': rows is {geometry.rows}; it must be {kind} from {geometry.height} to {_MAX_ROWS}")
+        chained_layout(geometry.fourcc, geometry.width, geometry.height, geometry.stride, geometry.rows)
     except LayoutError as error:
         raise ConfigError(f"'{source}': {error}") from error
-    for name, value, low in (('stride', geometry.stride, geometry.width), ('rows', geometry.rows, geometry.height)):
-        if not low <= value <= 4 * 65536 or value % 2:
-            raise ConfigError(f"'{source}': {name} is {value}; it must be an even number from {low} to {4 * 65536}")
     if not (math.isfinite(geometry.framerate) and 0 < geometry.framerate <= 1000):
         raise ConfigError(f"'{source}': framerate is {geometry.framerate}; it must be a number above 0, at most 1000 (Hz)")
 
@@ -78,9 +99,11 @@ def parse_sidecar(text: str, source: str) -> RawGeometry:
     for key in found:
         if key not in _KEYS:
             raise ConfigError(f"'{source}': key '{key}' is unknown{nearest(str(key), _KEYS)}; known are {', '.join(_KEYS)}")
+    fourcc = _format(found.get('format', 'NV12'), source)
     numbers: dict[str, int] = {}
     for key in ('width', 'height', 'stride', 'rows'):
-        default = {'stride': numbers.get('width'), 'rows': numbers.get('height')}.get(key)
+        width = numbers.get('width')
+        default = {'stride': width and pixel_format(fourcc).planes[0].row_bytes(width), 'rows': numbers.get('height')}.get(key)
         value = found.get(key, default)
         if type(value) is not int:
             raise ConfigError(f"'{source}': {key} is {'missing' if value is None else repr(value)}; it must be an integer")
@@ -88,10 +111,22 @@ def parse_sidecar(text: str, source: str) -> RawGeometry:
     framerate = found.get('framerate', DEFAULT_FRAMERATE)
     if type(framerate) not in (int, float):
         raise ConfigError(f"'{source}': framerate is {framerate!r}; it must be a number")
-    matrix, span = (_choice(found, key, values, source) for key, values in (('matrix', _YUV_MATRICES), ('range', tuple(Range))))
-    made = RawGeometry(**numbers, framerate=float(framerate), colorimetry=Colorimetry(Matrix(matrix), Range(span)))
+    matrices, spans = (_YUV_MATRICES, tuple(Range)) if pixel_format(fourcc).is_yuv else ((Matrix.RGB,), tuple(Range)[::-1])
+    matrix, span = (_choice(found, key, values, source) for key, values in (('matrix', matrices), ('range', spans)))
+    made = RawGeometry(**numbers, framerate=float(framerate), colorimetry=Colorimetry(Matrix(matrix), Range(span)), fourcc=fourcc)
     check_geometry(made, source)
     return made
+
+
+def _format(name: object, source: str) -> int:
+    try:
+        fourcc = format_by_name(str(name)).code
+    except FormatError as error:
+        raise ConfigError(f"'{source}': {error}") from error
+    if fourcc not in READABLE:
+        known = ', '.join(fourcc_name(code).strip() for code in READABLE)
+        raise ConfigError(f"'{source}': format is {name}; it must be one of {known}")
+    return fourcc
 
 
 def _choice(found: dict[Any, Any], key: str, values: Sequence[Any], source: str) -> Any:
@@ -106,8 +141,9 @@ def format_sidecar(geometry: RawGeometry) -> str:
     """The text that :func:`parse_sidecar` reads."""
     colorimetry = geometry.colorimetry
     values = {
-        'width': geometry.width, 'height': geometry.height, 'stride': geometry.stride, 'rows': geometry.rows,
-        'framerate': geometry.framerate, 'matrix': colorimetry.matrix.value, 'range': colorimetry.range.value,
+        'width': geometry.width, 'height': geometry.height, 'format': fourcc_name(geometry.fourcc).strip(),
+        'stride': geometry.stride, 'rows': geometry.rows, 'framerate': geometry.framerate,
+        'matrix': colorimetry.matrix.value, 'range': colorimetry.range.value,
     }  # fmt: skip
     return str(yaml.safe_dump(values, sort_keys=False))
 
@@ -135,7 +171,7 @@ def raw_geometry(path: str, width: int, height: int) -> RawGeometry:
 
 
 class RawSource(FrameSource):
-    """Frames of a raw NV12 file, bit by bit.
+    """Frames of a raw file, bit by bit. Those that are scaled become NV12.
 
     :param width: with a sidecar, the size to scale to; without one, the size that the frames have. 0: the sidecar's.
     :param height: likewise.
@@ -145,8 +181,13 @@ class RawSource(FrameSource):
     def __init__(self, path: str, width: int = 0, height: int = 0, framerate: float = 0.0) -> None:
         self._geometry = geometry = raw_geometry(path, width, height)
         super().__init__(path, width or geometry.width, height or geometry.height, framerate or geometry.framerate)
-        self.colorimetry = geometry.colorimetry
-        self._writer = PlaneWriter(self.width, self.height)
+        self.colorimetry, self._layout = geometry.colorimetry, geometry.layout
+        scaled = (self.width, self.height) != (geometry.width, geometry.height)
+        self._writer = PlaneWriter(self.width, self.height) if scaled else None
+        if not scaled:
+            self.fourcc = geometry.fourcc
+        elif not pixel_format(geometry.fourcc).is_yuv:
+            self.colorimetry = BT601_LIMITED
         self._content = np.empty(geometry.frame_bytes, np.uint8)
         size = Path(path).stat().st_size
         self._frames, self._rest = divmod(size, geometry.frame_bytes)
@@ -184,10 +225,13 @@ class RawSource(FrameSource):
                 got += count
         except OSError as error:
             raise RecordingError(f"raw file '{self.name}' can't be read: {error.strerror}") from error
-        width, height, stride = geometry.width, geometry.height, geometry.stride
-        luma = np.ndarray((height, width), np.uint8, content, 0, (stride, 1))
-        chroma = np.ndarray((height // 2, width // 2, 2), np.uint8, content, stride * geometry.rows, (stride, 2, 1))
-        self._writer.write_nv12(luma, chroma, planes)
+        sources = views(self._layout, content)
+        if self._writer is not None:
+            size = geometry.width, geometry.height
+            self._writer.write_planes(geometry.fourcc, size, geometry.colorimetry, sources, planes)
+        else:
+            for plane, target in zip(sources, planes, strict=True):
+                np.copyto(target, plane)
         return True
 
     def restart(self) -> None:
