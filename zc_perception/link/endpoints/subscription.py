@@ -6,6 +6,7 @@ import copy
 import inspect
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
@@ -474,8 +475,10 @@ class AdaptedSubscription(Generic[T]):
             item.lend()
         try:
             await self._callback(item)
-        finally:
-            self._end(item)
+        except BaseException as error:
+            self._end(item, error)
+            raise
+        self._end(item)
 
     def _call(self, item: Any) -> None:
         if self._callback is None:
@@ -486,13 +489,18 @@ class AdaptedSubscription(Generic[T]):
         item.lend()
         try:
             self._callback(item)
-        finally:
-            self._end(item)
+        except BaseException as error:
+            self._end(item, error)
+            raise
+        self._end(item)
 
-    def _end(self, item: Any) -> None:
+    def _end(self, item: Any, raised: BaseException | None = None) -> None:
         """After its callback."""
         if self._adapter.leased and item.borrowed and not item.released:
             error = self._releaser.end(item)
+            if error is not None and raised is not None:
+                # What it has raised keeps the callback's variables, and rclpy keeps that in a cycle: nobody could say until when.
+                _forget_variables(raised)
             if error is not None:
                 self._node.get_logger().warning(f"'{self.topic}': {error}", throttle_duration_sec=5.0)
 
@@ -536,3 +544,13 @@ class AdaptedSubscription(Generic[T]):
         self.queue.end()  # an executor at rest may keep what it called last
         with self._drain_lock:
             self._releaser.retry()
+
+
+def _forget_variables(raised: BaseException) -> None:
+    """Empty the frames of functions that have ended by *raised*, or by what that came from. The lines that it names stay."""
+    seen: set[int] = set()
+    error: BaseException | None = raised
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
