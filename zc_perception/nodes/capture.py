@@ -323,7 +323,8 @@ class CaptureNode(PerceptionNode):
             formats=[drm_format_string(layout.fourcc, layout.modifier, implicit=True)],
             heap=camera.heap_name,
         )
-        self.get_logger().info(f'{camera.device}: {layout.describe()} at {camera.framerate:g} Hz')
+        choice = camera.facts().get('choice')
+        self.get_logger().info(f'{camera.device}: {layout.describe()} at {camera.framerate:g} Hz{f"; {choice}" if choice else ""}')
         self.get_logger().info(f'buffers: {session.describe()}')
         for name, outcome in session.outcomes().items():
             if not outcome.has_buffers:

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from verify.doctor.vehicle import MetadataNode, Vehicle
 
+from zc_perception.camera.v4l2 import choice
 from zc_perception.camera.v4l2.formats import SizeRange
 from zc_perception.errors import CameraLostError
-from zc_perception.verify.doctor import camera_view
+from zc_perception.verify.doctor import camera_checks, camera_view
 from zc_perception.verify.doctor.camera_view import FormatView, look_at, offers_size
 
 HARMLESS = {'QUERYCAP', 'REQBUFS', 'G_FMT', 'ENUM_FMT', 'ENUM_FRAMESIZES', 'ENUM_FRAMEINTERVALS'}
@@ -60,10 +61,29 @@ def test_a_camera_that_is_unplugged_meanwhile_is_closed(call: str) -> None:
     assert driver.closed
 
 
-def test_of_many_formats_the_best_and_the_wanted_are_asked_for_their_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_formats_the_best_jpegs_and_the_wanted_are_asked_for_their_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(camera_view, '_RATED_FORMATS', 1)
     rated = {f.name for f in look_at(DriverDouble(*FORMATS), 'YUYV').formats if f.rates}
-    assert rated == {'NV12', 'YUYV'}
+    assert rated == {'NV12', 'YUYV', 'MJPG'}
+
+
+@pytest.mark.parametrize('missing', ['', 'apt install it'])
+@pytest.mark.parametrize('formats', [('MJPG',), ('YUYV', 'MJPG')])
+def test_a_webcam_with_jpegs_is_as_good_as_the_library_that_decodes_them(
+    formats: tuple[str, ...], missing: str, vehicle: Vehicle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (camera_checks, choice):
+        monkeypatch.setattr(module, 'missing_library', lambda: missing)
+    vehicle.videos['/dev/video0'] = DriverDouble(*formats)
+    found = {(r.check.id, r.finding.subject): r.finding for r in vehicle.examine()}
+    finding = found['cameras.configured', '/capture']
+    if not missing:
+        assert finding.status.value == 'ok' and finding.figures['nv12']
+    elif formats == ('MJPG',):
+        assert finding.status.value == 'fail' and 'nothing but JPEGs for that: apt install it' in finding.found
+        assert 'apt install libturbojpeg0' in (finding.advice or '')
+    else:
+        assert not finding.figures['nv12'] and 'no NV12, only YUYV, MJPG' in finding.found
 
 
 def test_a_node_that_is_no_camera_is_left_out_and_the_camera_is_not(vehicle: Vehicle) -> None:

@@ -7,7 +7,8 @@ import json
 import os
 from collections.abc import Iterator
 
-from zc_perception.camera.v4l2.formats import format_offers
+from zc_perception.camera.jpeg import INSTALL, missing_library
+from zc_perception.camera.v4l2.formats import JPEGS, format_offers
 from zc_perception.errors import CameraError, FormatError
 from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.verify.doctor.asking import NoAnswerError
@@ -210,15 +211,16 @@ def _configured(system: System, needs: Needs, camera: CameraNeed) -> Finding:
 def _shortcomings(view: CameraView, camera: CameraNeed) -> tuple[list[str], list[str], dict[str, object]]:
     """What it lacks, and what to do about each."""
     names = {f.name for f in view.formats}
-    offers, refused = format_offers(f.code for f in view.formats)
-    nv12 = any(offer.fourcc == NV12 for offer in offers)
+    offers, refused = format_offers(f.code for f in view.formats if f.code not in JPEGS)
+    jpegs = [f.code for f in view.formats if f.code in JPEGS]
+    nv12 = any(offer.fourcc == NV12 for offer in offers) or (bool(jpegs) and not missing_library())
     figures: dict[str, object] = {'formats': sorted(names), 'unusable': sorted(refused), 'nv12': nv12, 'imports': view.dmabuf}
     wrong: list[str] = []
     advice: list[str] = []
     if camera.memory == 'import' and view.dmabuf is False:
         wrong.append("its driver can't use buffers of this package (memory: import)")
         advice.append('set memory to export or auto')
-    usable = _usable(view, camera, [code for offer in offers for code in offer.codes])
+    usable = _usable(view, camera, [*(code for offer in offers for code in offer.codes), *jpegs])
     if isinstance(usable, str):
         return [*wrong, usable], [*advice, f'set pixel_format to auto, or one of {", ".join(sorted(names - refused.keys()))}'], figures
     if not usable:
@@ -239,6 +241,9 @@ def _shortcomings(view: CameraView, camera: CameraNeed) -> tuple[list[str], list
         rates = ', '.join(dict.fromkeys(str(rate) for f in usable for some in f.rates.values() for rate in some))
         wrong.append(f'it does not offer {camera.framerate:g} Hz at this size, but {rates}')
         advice.append('set framerate to one of these rates')
+    if usable and not isinstance(usable, str) and all(f.code in JPEGS for f in usable) and (missing := missing_library()):
+        wrong.append(f'it offers nothing but JPEGs for that: {missing}')
+        advice.append(INSTALL)
     return wrong, advice, figures
 
 

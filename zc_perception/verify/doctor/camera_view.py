@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2.device import V4l2Device
 from zc_perception.camera.v4l2.file import DeviceFile, V4l2Error, call
-from zc_perception.camera.v4l2.formats import RateRange, SizeRange, format_offers
+from zc_perception.camera.v4l2.formats import JPEGS, RateRange, SizeRange, format_offers
 from zc_perception.errors import CameraBusyError, CameraError
 from zc_perception.pixel.fourcc import fourcc_name
 
@@ -97,7 +97,7 @@ def look_at(file: DeviceFile, wanted: str = '') -> CameraView:
             current = f'{fourcc_name(now.fourcc)} {now.width}x{now.height}'
         codes = device.fourccs()
         best = [code for offer in format_offers(codes)[0] for code in offer.codes]
-        rated = {*best[:_RATED_FORMATS], *(code for code in codes if fourcc_name(code) == wanted)}
+        rated = {*best[:_RATED_FORMATS], *(code for code in codes if code in JPEGS or fourcc_name(code) == wanted)}
         formats = tuple(_format(device, code, rated=code in rated) for code in codes)
         return CameraView(*names, 'capture', device.multiplanar, current, formats, busy, dmabuf)
     finally:

@@ -13,7 +13,7 @@ from zc_perception.camera.constraints import LIBCAMERA_RESERVE, PIPELINE_RESERVE
 from zc_perception.camera.v4l2.choice import FormatChoice, aligned_format, choose_formats, reserve_of
 from zc_perception.camera.v4l2.controls import V4l2Controls
 from zc_perception.camera.v4l2.device import V4l2Device
-from zc_perception.camera.v4l2.formats import FormatOffer, driver_layout
+from zc_perception.camera.v4l2.formats import JPEGS, FormatOffer, driver_layout
 from zc_perception.camera.v4l2.memory import EXPORTED
 from zc_perception.errors import AllocationError, ConfigError, NegotiationError, ZcError
 from zc_perception.memory.heaps import HeapUse, OfferedHeaps, is_contiguous
@@ -148,6 +148,14 @@ def _heaps(system: System, camera: CameraNeed) -> OfferedHeaps | None:
     return auto_heaps(system, HeapUse.CAMERA_IMPORT if camera.camera == 'v4l2' else HeapUse.CAMERA)
 
 
+def _decoded_heaps(system: System, camera: CameraNeed) -> OfferedHeaps:
+    """Where the frames may come from that a V4L2 camera decodes.
+
+    :raises AllocationError: nothing that could be used.
+    """
+    return auto_heaps(system, HeapUse.CAMERA) if camera.heap == 'auto' else OfferedHeaps((camera.heap,))
+
+
 def _memory(camera: CameraNeed) -> str:
     """Whose memory it is, where the package doesn't allocate it."""
     return {
@@ -187,9 +195,10 @@ def _asked(system: System, need: PoolNeed, consumers: _Consumers) -> PoolNeed | 
         if camera.memory == 'export':
             consumers = replace(consumers, heaps=own_buffers)
         try:
-            choice = choose_formats(device, camera.width, camera.height, camera.pixel_format)
+            choice = choose_formats(device, camera.width, camera.height, camera.pixel_format, camera.framerate)
             heaps = consumers.heaps or own_buffers
-            own = choice.constraints(heaps.names, reserve_of(V4l2Controls(device).minimum_buffers()), '; '.join(heaps.reasons))
+            decoded = () if choice.jpeg is None else _decoded_heaps(system, camera).names
+            own = choice.constraints(heaps.names, reserve_of(V4l2Controls(device).minimum_buffers()), '; '.join(heaps.reasons), decoded)
             return _of_driver(device, choice, replace(need, size=choice.size), own, consumers)
         except ZcError:
             return None
@@ -204,6 +213,9 @@ def _of_driver(device: V4l2Device, choice: FormatChoice, need: PoolNeed, own: Bu
         return replace(need, slots=consumers.slots(own.slots), problem='its participants do not agree', refusal=str(error))
     code = choice.code(settings.format, settings.placement)
     assert code is not None, 'the camera agreed on it'
+    if code in JPEGS:
+        heap = '' if settings.heap is None else settings.heap.name
+        return need.in_heap(heap).of(settings.slots, settings.sizes())
     driver = aligned_format(device.try_format, code, choice.size, settings.limits.stride_align)
     sizes = tuple(plane.size for plane in driver.planes)
     given = replace(settings, layout=driver_layout(driver))
@@ -228,7 +240,7 @@ def _computed(system: System, need: PoolNeed, consumers: _Consumers) -> PoolNeed
     try:
         named = camera.camera == 'v4l2' and camera.pixel_format != 'auto'
         code = fourcc_code(camera.pixel_format) if named else NV12
-        fourcc = from_v4l2(code).fourcc if named else NV12
+        fourcc = from_v4l2(code).fourcc if code not in JPEGS else NV12
     except (ZcError, ValueError) as error:
         return replace(need, size=size, slots=consumers.slots(reserve_of(0)), problem=str(error))
     held = reserve_of(0) if camera.camera == 'v4l2' else LIBCAMERA_RESERVE if camera.camera == 'libcamera' else PIPELINE_RESERVE
