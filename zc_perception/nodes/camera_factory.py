@@ -60,7 +60,8 @@ CAMERA_SPECS = (
     ParameterSpec('sensor_mode', -1, 'argus: number of the sensor mode. -1: Argus chooses.', '', -1, 63),
     ParameterSpec('libcamera_id', '', "libcamera: the camera's id, a part of it, or its number. Empty: the only camera."),
     ParameterSpec('require_dmabuf', False, 'gstreamer: refuse a pipeline whose frames would have to be copied.'),
-    ParameterSpec('heap', 'auto', 'Where buffers come from: auto, dma_heap/NAME, udmabuf or memfd. auto: the first of these that works.'),
+    ParameterSpec('heap', 'auto', 'Where buffers come from: auto, dma_heap/NAME, udmabuf or memfd. auto: the first that works here and '
+                  'suits all.'),
 )  # fmt: skip
 
 
