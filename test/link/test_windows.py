@@ -1,0 +1,517 @@
+"""What a subscription holds at a time: no more than it asked for, by whichever way frames come; and that it goes on whatever a callback does."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rclpy
+from link_ros import Ros, eventually
+from rclpy.executors import MultiThreadedExecutor, SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import Image
+from std_msgs.msg import String
+
+from zc_perception.frame import Frame, Header
+from zc_perception.link.announcement import Announcement, host_id
+from zc_perception.link.endpoints import AdaptedPublisher
+from zc_perception.link.endpoints.frame_subscription import FrameSubscription
+from zc_perception.link.image_conversion import frame_adapter
+from zc_perception.link.rclpy_compat import InvalidHandle, create_reader
+from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import BufferPool
+from zc_perception.pixel.colorimetry import BT601_LIMITED
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.layout import compute_layout
+
+WAYS = ['in_process', 'shared_memory', 'ros_message']
+RESERVE = 2
+LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
+
+class Camera:
+    """Publishes tiny frames by one of the ways. Its pool is as a camera's: :data:`RESERVE` slots are its own."""
+
+    def __init__(self, ros: Ros, way: str, folder: Path, *, slots: int = 8, best_effort: bool = False) -> None:
+        self.way = way
+        self._node = ros.node('camera')
+        heap, layout = SealedMemfd(), compute_layout(NV12, 32, 16)
+        self.pool = BufferPool(layout, lambda: (heap.allocate(layout.buffer_size(0)),), slots, name='camera', reserve=RESERVE)
+        self.number = 0
+        self.missed = 0
+        self._server: SharedMemoryServer | None = None
+        self._publisher: AdaptedPublisher[Frame] | None = None
+        self._plain: Any = None
+        reliability = ReliabilityPolicy.BEST_EFFORT if best_effort else ReliabilityPolicy.RELIABLE
+        if way in ('in_process', 'both'):
+            adapter = frame_adapter('mono8', CopyLedger(), holder='camera')
+            self._publisher = AdaptedPublisher(self._node, adapter, 'image', QoSProfile(depth=1, reliability=reliability))
+        if way in ('shared_memory', 'both'):
+            identity = self._publisher.publisher_id if self._publisher else 'a' * 32
+            self._server = SharedMemoryServer('camera', identity, self.pool, folder=folder)
+            if self._publisher is not None:
+                self._publisher.use(self.pool)
+                self._publisher.serve(self._server)
+                self._publisher.announce(width=32, height=16, formats=('NV12',), heap='memfd')
+            else:
+                announcement = Announcement(identity, host_id(), str(self._server.path), 32, 16, ('NV12',), 'memfd')
+                self._node.create_publisher(String, 'image/_zc', LATCHED).publish(String(data=json.dumps(asdict(announcement))))
+        if way == 'ros_message':
+            self._plain = self._node.create_publisher(Image, 'image', QoSProfile(depth=20, reliability=reliability))
+
+    def publish(self) -> int:
+        """One more frame. Its number is its stamp and its luma."""
+        self.number += 1
+        if self._plain is not None:
+            message = Image(width=32, height=16, step=32, encoding='mono8', data=bytes([self.number % 250]) * (32 * 16))
+            message.header.stamp.sec, message.header.stamp.nanosec = 1, self.number
+            self._plain.publish(message)
+            return self.number
+        slot = self.pool.acquire()
+        if slot is None:
+            self.missed += 1
+            return self.number
+        header = Header(1_000_000_000 + self.number, '')
+        with Frame.publish_slot(
+            self.pool, slot, header=header, colorimetry=BT601_LIMITED, sequence=self.number, captured_ns=time.monotonic_ns()
+        ) as frame:
+            if self._publisher is not None:
+                self._publisher.publish(frame)
+            elif self._server is not None:
+                self._server.publish(frame)
+        return self.number
+
+    def met(self, subscription: FrameSubscription) -> bool:
+        """Whether frames reach *subscription* from now on."""
+        if self._plain is not None:
+            return bool(self._plain.get_subscription_count())
+        if self.way == 'in_process':
+            return True
+        # Without a callback it connects on a thread of its own.
+        return subscription.statistics().window > 0
+
+    def peers(self) -> list[tuple[str, int, int]]:
+        """Name, frames in hand and window of each consumer that takes slots of the pool."""
+        here = () if self._publisher is None else self._publisher.in_process_peers()
+        there = () if self._server is None else self._server.statistics().consumers
+        return [(peer.name, len(peer.in_hand), peer.window) for peer in (*here, *there)]
+
+    def close(self) -> None:
+        if self._publisher is not None:
+            self._publisher.destroy()
+        elif self._server is not None:
+            self._server.close()
+        self.pool.close()
+
+
+def number_of(frame: Frame) -> int:
+    return frame.header.stamp_ns % 1_000_000_000
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def camera(here: Ros, way: str, tmp_path: Path) -> Iterator[Callable[..., Camera]]:
+    """Makes a camera that publishes by *way*."""
+    cameras = []
+
+    def make(**options: Any) -> Camera:
+        cameras.append(Camera(here, options.pop('way', way), tmp_path, **options))
+        return cameras[-1]
+
+    yield make
+    for each in cameras:
+        each.close()
+
+
+@pytest.fixture
+def subscribe(here: Ros) -> Iterator[Callable[..., FrameSubscription]]:
+    subscriptions = []
+
+    def make(name: str, callback: Callable[[Frame], Any] | None = None, **options: Any) -> FrameSubscription:
+        subscriptions.append(FrameSubscription(here.node(name), 'image', callback, **options))
+        return subscriptions[-1]
+
+    yield make
+    for subscription in subscriptions:
+        subscription.destroy()
+
+
+def publishing(camera: Camera, condition: Callable[[], Any], seconds: float = 15.0) -> bool:
+    """Whether *condition* came true while the camera went on at some 50 Hz."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        camera.publish()
+        time.sleep(0.02)
+    return bool(condition())
+
+
+Cameras = Callable[..., Camera]
+Subscribe = Callable[..., FrameSubscription]
+
+
+def test_no_more_is_held_than_was_asked_for_and_it_goes_on_with_the_newest(camera: Cameras, subscribe: Subscribe) -> None:
+    source, kept = camera(), []
+    greedy = subscribe('greedy', lambda frame: kept.append(frame.share()), held=2)
+    assert eventually(lambda: source.met(greedy))
+    assert publishing(source, lambda: len(kept) == 2)
+    for _ in range(20):
+        source.publish()
+        time.sleep(0.005)
+    assert len(kept) == 2 and source.missed == 0
+    newest = source.number
+    kept.pop(0).release()
+    assert eventually(lambda: len(kept) == 2), 'on its own: no frame came since'
+    assert number_of(kept[-1]) == newest
+    for frame in kept:
+        frame.release()
+
+
+def test_who_takes_frames_from_the_queue_gets_no_more_either(camera: Cameras, subscribe: Subscribe) -> None:
+    source, kept = camera(), []
+    greedy = subscribe('greedy', held=2)
+    assert publishing(source, lambda: source.met(greedy))
+
+    def take() -> int:
+        frame = greedy.queue.get()
+        if frame is not None:
+            kept.append(frame)
+        return len(kept)
+
+    assert publishing(source, lambda: take() == 2)
+    for _ in range(10):
+        source.publish()
+        time.sleep(0.005)
+        assert greedy.queue.get() is None
+    threading.Timer(0.2, kept.pop(0).release).start()
+    began = time.monotonic()
+    frame = greedy.queue.get(10.0)
+    assert frame is not None and number_of(frame) == source.number, 'who waits is woken'
+    assert 0.05 < time.monotonic() - began < 8.0
+    for each in (*kept, frame):
+        each.release()
+
+
+def test_a_full_window_is_told_with_the_frames_and_how_long(
+    camera: Cameras, subscribe: Subscribe, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, kept, said = camera(), [], ''
+    greedy = subscribe('greedy', lambda frame: kept.append(frame.share()), held=1)
+    assert eventually(lambda: source.met(greedy))
+    assert publishing(source, lambda: kept)
+    began = time.monotonic()
+
+    def told() -> bool:
+        nonlocal said
+        said += capfd.readouterr().err
+        return 'because this consumer holds all 1 that it may' in said
+
+    assert publishing(source, told)
+    assert time.monotonic() - began < 10.0
+    line = next(line for line in said.splitlines() if 'holds all 1' in line)
+    assert '[WARN]' in line and f'frame {kept[0].data.sequence} for' in line
+    assert greedy.statistics().full_s >= 1.0 and greedy.statistics().in_hand[0][0] == kept[0].data.sequence
+    if source.way != 'ros_message':
+        assert [(held, window) for _, held, window in source.peers()] == [(1, 1)]
+    kept.pop().release()
+    assert publishing(source, lambda: kept)
+    assert greedy.statistics().full_s < 1.0
+    kept.pop().release()
+
+
+def test_a_callback_that_raises_with_views_of_the_pixels_alive(here: Ros, camera: Cameras, subscribe: Subscribe) -> None:
+    source, seen = camera(), []
+
+    def careless(frame: Frame) -> None:
+        with frame.map() as planes:
+            luma = planes[0]
+            seen.append(number_of(frame))
+            if len(seen) == 1:
+                raise ValueError(luma.shape)
+
+    subscription = subscribe('careless', careless, held=1)
+    assert eventually(lambda: source.met(subscription))
+
+    def goes_on() -> bool:
+        here.errors.clear()  # the program has caught it and goes on; its traceback is gone
+        return len(seen) > 3
+
+    assert publishing(source, goes_on), seen
+
+
+def test_an_array_that_is_kept_for_a_while(camera: Cameras, subscribe: Subscribe) -> None:
+    source, kept, seen = camera(), [], []
+
+    def careless(frame: Frame) -> None:
+        seen.append(number_of(frame))
+        if len(seen) == 1:
+            with frame.map() as planes:
+                kept.append(planes[0])
+
+    subscription = subscribe('careless', careless, held=1)
+    assert eventually(lambda: source.met(subscription))
+    assert publishing(source, lambda: kept)
+    for _ in range(20):
+        source.publish()
+        time.sleep(0.01)
+    assert len(seen) == 1, 'it holds the one that it may'
+    kept.clear()
+    assert publishing(source, lambda: len(seen) > 3), seen
+
+
+def test_shared_frames_that_are_forgotten(camera: Cameras, subscribe: Subscribe) -> None:
+    source, kept, seen = camera(), [], []
+
+    def forgetful(frame: Frame) -> None:
+        seen.append(number_of(frame))
+        if len(seen) <= 2:
+            kept.append(frame.share())
+
+    subscription = subscribe('forgetful', forgetful, held=2)
+    assert eventually(lambda: source.met(subscription))
+    assert publishing(source, lambda: len(kept) == 2)
+    kept.clear()
+    gc.collect()
+    assert publishing(source, lambda: len(seen) > 5), seen
+
+
+def test_sharing_a_frame_twice_counts_once(camera: Cameras, subscribe: Subscribe) -> None:
+    source, kept = camera(), []
+    subscription = subscribe('sharing', lambda frame: kept.append((frame.share(), frame.share(), frame.share())), held=2)
+    assert eventually(lambda: source.met(subscription))
+    assert publishing(source, lambda: len(kept) == 2)
+    for frames in kept:
+        for frame in frames:
+            frame.release()
+
+
+def test_the_newest_wait_as_many_as_the_depth_says(camera: Cameras, subscribe: Subscribe) -> None:
+    source, seen = camera(slots=16), []
+    subscription = subscribe('reader', held=1, depth=10)
+    assert publishing(source, lambda: source.met(subscription))
+
+    def one_came() -> bool:
+        frame = subscription.queue.get()
+        if frame is None:
+            return False
+        frame.release()
+        return True
+
+    assert publishing(source, one_came)
+    for _ in range(30):
+        source.publish()
+    if source.way == 'ros_message':
+        assert eventually(lambda: subscription.statistics().received >= 30 or len(subscription.queue) == 10)
+        time.sleep(0.5)
+
+    def take() -> bool:
+        frame = subscription.queue.get(0.2)
+        if frame is None:
+            return True
+        seen.append(number_of(frame))
+        frame.release()
+        return False
+
+    while not take():
+        pass
+    wanted = list(range(source.number - 9, source.number + 1))
+    assert seen[-10:] == wanted, seen
+    assert subscription.statistics().conversion_errors == 0
+
+
+def test_a_coroutine_is_awaited_one_frame_at_a_time(here: Ros, camera: Cameras, subscribe: Subscribe) -> None:
+    source, seen, running = camera(), [], []
+
+    async def on_frame(frame: Frame) -> None:
+        running.append(1)
+        assert len(running) == 1
+        future: Any = rclpy.task.Future(executor=here.executor)
+        future.set_result(number_of(frame))
+        seen.append(await future)
+        assert not frame.released
+        running.pop()
+
+    subscription = subscribe('coroutine', on_frame)
+    assert eventually(lambda: source.met(subscription))
+    assert publishing(source, lambda: len(seen) > 5)
+    assert seen == sorted(seen) and here.errors == []
+    if source.way != 'ros_message':
+        assert eventually(lambda: all(held == 0 for _, held, _ in source.peers()))
+
+
+def test_a_node_that_is_destroyed_takes_its_subscription_along(here: Ros, camera: Cameras, dds_sockets: None) -> None:
+    source, seen = camera(), []
+    threads = 0
+    for life in range(5):
+        node = Node(f'viewer{life}', context=here.context)
+        here.executor.add_node(node)
+        before = len(seen)
+        frames = FrameSubscription(node, 'image', lambda frame: seen.append(number_of(frame)))
+        assert publishing(source, lambda before=before: len(seen) > before), f'life {life}: {frames.statistics()}'
+        here.executor.remove_node(node)
+        node.destroy_node()
+        assert frames.queue.closed
+        del frames, node
+        names = [thread.name for thread in threading.enumerate() if 'receiver' in thread.name or 'connector' in thread.name]
+        threads = max(threads, len(names))
+    assert threads == 0
+    assert eventually(lambda: source.peers() == [])
+    assert source.pool.unpromised == len(source.pool.slots) - RESERVE
+
+
+def test_a_best_effort_publisher_is_read(here: Ros, tmp_path: Path, subscribe: Subscribe) -> None:
+    source, seen = Camera(here, 'ros_message', tmp_path, best_effort=True), []
+    subscription = subscribe('viewer', lambda frame: seen.append(number_of(frame)))
+    assert publishing(source, lambda: len(seen) > 2), subscription.statistics()
+    reliable, more = Camera(here, 'ros_message', tmp_path), len(seen)
+    assert publishing(reliable, lambda: len(seen) > more + 2)
+    source.close()
+    reliable.close()
+
+
+def test_qos_may_be_given(here: Ros, tmp_path: Path, subscribe: Subscribe) -> None:
+    source = Camera(here, 'ros_message', tmp_path, best_effort=True)
+    strict = subscribe('strict', qos=QoSProfile(depth=3, reliability=ReliabilityPolicy.RELIABLE))
+    assert eventually(lambda: 'incompatible' in strict.statistics().reason), strict.statistics()
+    source.close()
+
+
+@pytest.mark.parametrize('ways', [['in_process'], ['shared_memory'], ['in_process', 'in_process', 'shared_memory']], ids='+'.join)
+def test_beside_greedy_ones_a_viewer_misses_nothing(
+    here: Ros, tmp_path: Path, subscribe: Subscribe, ways: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A greedy one of another process speaks with the same socket, from this one."""
+    source, kept, seen, greedy = Camera(here, 'both', tmp_path, slots=12), [], [], []
+    viewer = subscribe('viewer', lambda frame: seen.append(number_of(frame)), held=1, depth=1)
+    for number, way in enumerate(ways):
+        if way == 'in_process':
+            greedy.append(subscribe(f'greedy{number}', lambda frame: kept.append(frame.share()), held=2))
+        else:
+            greedy.append(RemoteConsumer(source, 2))
+    assert eventually(lambda: len(source.peers()) == len(ways) + 1)
+    for _ in range(60):
+        number = source.publish()
+        for each in greedy:
+            if isinstance(each, RemoteConsumer):
+                each.take(kept)
+        assert eventually(lambda number=number: seen[-1:] == [number]), (number, seen, source.peers())
+    assert seen == list(range(1, 61)) and source.missed == 0
+    assert eventually(lambda: [(held, window) for name, held, window in source.peers() if 'greedy' in name] == [(2, 2)] * len(ways))
+    assert len(kept) == 2 * len(ways)
+    assert source.pool.unpromised >= 0
+    assert viewer.statistics().dropped == 0
+    for frame in kept:
+        frame.release()
+    for each in greedy:
+        if isinstance(each, RemoteConsumer):
+            each.client.close()
+    source.close()
+
+
+class RemoteConsumer:
+    """The consumer's end of the socket, as another process has it."""
+
+    def __init__(self, camera: Camera, held: int) -> None:
+        from zc_perception.link.shared_memory.client import SharedMemoryClient
+
+        assert camera._server is not None
+        self.client = SharedMemoryClient(camera._server.path, name='greedy remote', window=held)
+        self.client.connect()
+
+    def take(self, kept: list[Frame]) -> None:
+        while (frame := self.client.receive()) is not None:
+            kept.append(frame)
+
+
+def test_four_default_subscriptions_and_a_deep_one_share_a_default_pool(here: Ros, tmp_path: Path, subscribe: Subscribe) -> None:
+    source, seen = Camera(here, 'both', tmp_path), {}
+    for number, depth in enumerate((10, 1, 1, 1)):
+        subscribe(f'viewer{number}', lambda frame, number=number: seen.setdefault(number, []).append(number_of(frame)), depth=depth)
+    assert publishing(source, lambda: len(seen) == 4 or source.number > 500)
+    windows = [(name, window) for name, _, window in source.peers()]
+    assert len(windows) == 4 and source.pool.unpromised >= 0
+    source.close()
+
+
+def test_without_a_slot_left_frames_come_as_messages_and_the_log_says_what_to_change(
+    here: Ros, tmp_path: Path, subscribe: Subscribe, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, seen, said = Camera(here, 'in_process', tmp_path, slots=4), [], ''
+    first = subscribe('first', lambda frame: None)
+    source.publish()
+    second = subscribe('second', lambda frame: seen.append(number_of(frame)))
+    assert publishing(source, lambda: len(seen) > 2), second.statistics()
+    assert (first.statistics().rung, second.statistics().rung) == ('in_process', 'ros_message')
+
+    def told() -> bool:
+        nonlocal said
+        said += capfd.readouterr().err
+        return '0 of 4 slots are not promised to others' in said
+
+    assert eventually(told)
+    line = next(line for line in said.splitlines() if 'not promised' in line)
+    assert '[WARN]' in line and "raise 'slots'" in line
+    first.destroy()
+    assert publishing(source, lambda: second.statistics().rung == 'in_process'), 'there is room again'
+    source.close()
+
+
+@pytest.mark.parametrize('kind', [SingleThreadedExecutor, MultiThreadedExecutor])
+def test_a_reader_may_be_destroyed_beside_a_plain_spin(free_domain: int, kind: type[Any]) -> None:
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=free_domain)
+    node = Node('reader', context=context)
+    node.create_timer(0.001, lambda: None)
+    for number in range(20):
+        node.create_subscription(Image, f'other{number}', lambda message: None, 1)
+    executor, errors = kind(context=context), []
+    executor.add_node(node)
+
+    def spin() -> None:
+        try:
+            executor.spin()
+        except InvalidHandle as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=spin, daemon=True)
+    thread.start()
+    end = time.monotonic() + 3.0
+    with quick_switches():
+        while time.monotonic() < end and not errors:
+            reader = create_reader(node, Image, 'image', lambda message: None, QoSProfile(depth=1))
+            time.sleep(0.0005)
+            node.destroy_subscription(reader)
+    executor.shutdown()
+    thread.join(5.0)
+    node.destroy_node()
+    context.try_shutdown()
+    assert errors == [] and not thread.is_alive()
+
+
+@contextlib.contextmanager
+def quick_switches() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    import sys
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
