@@ -23,7 +23,7 @@ _LINEAR_FORMATS: tuple[Format, ...] = tuple((fourcc, LINEAR) for fourcc in FORMA
 
 
 def accepted_formats(consumers: Iterable[BufferConstraints]) -> tuple[Format, ...]:
-    """The formats that all consumers accept, in the order of the first; empty: they accept any.
+    """The formats that all consumers accept; empty: they accept any. The source chooses among them, by its own order.
 
     A consumer that accepts none of what those before it accept is left out. It is refused by name when the buffers are agreed on.
     """
