@@ -121,7 +121,7 @@ class LocalWindows:
         pool = None if self._pool is None else self._pool()
         if pool is None or holder not in self._refused:
             return ''
-        return f'{max(0, pool.unpromised)} of {len(pool.slots)} slots are not promised to others; raise 'slots', or end other consumers'
+        return f"{max(0, pool.unpromised)} of {len(pool.slots)} slots are not promised to others; raise 'slots', or end other consumers"
 
     def in_hand(self, holder: Holder) -> tuple[tuple[int, float], ...]:
         """See :meth:`BufferPool.in_hand`."""
