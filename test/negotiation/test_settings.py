@@ -53,6 +53,16 @@ def test_what_suits_is_not_complained_about() -> None:
     assert violations(BufferConstraints('npu', **fields), BASE) == []
 
 
+def test_the_last_row_need_not_be_whole() -> None:
+    """A driver's buffer may end with the last pixel."""
+    luma, chroma = compute_layout(NV12, 60, 48, stride_align=64).planes
+    cut = replace(BASE, layout=ImageLayout(60, 48, NV12, LINEAR, (luma, replace(chroma, size=chroma.size - 4))))
+    assert violations(BufferConstraints('npu'), cut) == []
+    assert 'too few for 64 rows' in violations(BufferConstraints('npu', height_align=64), cut)[0]
+    shorter = replace(cut, layout=replace(cut.layout, planes=(luma, replace(chroma, size=chroma.size - 5))))
+    assert violations(BufferConstraints('npu'), shorter) == ['plane 1 has 1531 bytes, too few for 48 rows (height_align 1)']
+
+
 @pytest.mark.parametrize('fields', [{'heaps': ('udmabuf',)}, {'contiguous': True}, {'devices': ('/dev/metis-0:1:0',)}])
 def test_memory_of_an_unknown_heap_is_no_promise(fields: dict[str, Any]) -> None:
     unknown = replace(BASE, heap=None)

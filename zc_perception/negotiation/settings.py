@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from zc_perception.errors import NegotiationError
-from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
+from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.negotiation.constraints import (
-    NO_CPU,
     BufferConstraints,
     Format,
     Placement,
@@ -25,7 +24,7 @@ from zc_perception.negotiation.constraints import (
 from zc_perception.negotiation.heap_offer import HeapOffer
 from zc_perception.pixel.fourcc import fourcc_name
 from zc_perception.pixel.layout import ImageLayout, compute_layout
-from zc_perception.pixel.modifier import INVALID, LINEAR, modifier_name
+from zc_perception.pixel.modifier import LINEAR, modifier_name
 
 Buffers = tuple[DmaBuf, ...]
 """One slot's memory buffers."""
@@ -64,24 +63,17 @@ class BufferSettings:
     :param slots: how many buffers (each may consist of several memory buffers).
     :param heap: where they come from; ``None``: nobody cared.
     :param limits: what everybody's strides, offsets and sizes keep.
-    :param cpu_access: what CPUs do with the pixels, everybody's together; ``NO_CPU``: nobody maps them.
     """
 
     layout: ImageLayout
     slots: int
     heap: HeapOffer | None = None
     limits: ImageLimits = ImageLimits()
-    cpu_access: CpuAccess = NO_CPU
 
     @property
     def format(self) -> Format:
         """The pair (fourcc, modifier)."""
         return self.layout.fourcc, self.layout.modifier
-
-    @property
-    def implicit(self) -> bool:
-        """Whether nobody may name the layout."""
-        return self.layout.modifier == INVALID
 
     @property
     def placement(self) -> Placement | None:
@@ -124,7 +116,6 @@ class AllocationRequest:
     limits: ImageLimits = ImageLimits()
     heap: HeapOffer | None = None
     placement: Placement | None = None
-    cpu_access: CpuAccess = NO_CPU
     reasons: tuple[str, ...] = ()
 
     @property
@@ -152,7 +143,7 @@ class AllocationRequest:
 
         :raises NegotiationError: LINEAR isn't acceptable.
         """
-        return BufferSettings(self.layout(), self.slots, self.heap, self.limits, self.cpu_access)
+        return BufferSettings(self.layout(), self.slots, self.heap, self.limits)
 
     def describe(self) -> str:
         """One line for messages."""
@@ -185,10 +176,11 @@ def _stride_problem(layout: ImageLayout, max_stride: int | None) -> str | None:
 
 
 def _rows_problem(layout: ImageLayout, height_align: int) -> str | None:
-    """Whether a LINEAR layout lacks memory for the padded height."""
+    """Whether a LINEAR layout lacks memory for the padded height. Its last row needn't be whole."""
     padded = -(-layout.height // height_align) * height_align
-    for index, plane in enumerate(layout.planes):
-        if layout.modifier == LINEAR and plane.size < plane.stride * layout.format.planes[index].rows(padded):
+    for index, plane in enumerate(layout.planes if layout.modifier == LINEAR else ()):
+        kind = layout.format.planes[index]
+        if plane.size < plane.stride * (kind.rows(padded) - 1) + kind.row_bytes(layout.width):
             return f'plane {index} has {plane.size} bytes, too few for {padded} rows (height_align {height_align})'
     return None
 
@@ -215,8 +207,8 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
         found += settings.heap.objections(constraints)
     elif constraints.wants_certain_memory:
         found.append('it wants certain memory, and nobody said which heap these buffers come from')
-    if settings.slots < max(constraints.min_slots, constraints.slots):
-        found.append(f'there are {settings.slots} slots, it needs {max(constraints.min_slots, constraints.slots)}')
+    if settings.slots < constraints.slots:
+        found.append(f'there are {settings.slots} slots, it needs {constraints.slots}')
     if constraints.max_slots is not None and settings.slots > constraints.max_slots:
         found.append(f'there are {settings.slots} slots, it allows at most {constraints.max_slots} (max_slots)')
     return found

@@ -118,8 +118,8 @@ class SharedMemoryClient:
         wire.pack_hello(self._hello)  # what can't be said is known now
         self._allowed_uids = frozenset(allowed_uids)
         self._epoll = select.epoll()
-        # Rung by finalizers: it is closed by being collected, together with whatever could still ring it.
-        self._bell = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        # Rung by finalizers: it is closed by being collected, once neither we nor a frame that is out could ring it.
+        self._bell: OwnedFd | None = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._epoll.register(self._bell.fileno(), select.EPOLLIN)
         self._lock = threading.Lock()
         self._connecting = threading.Lock()
@@ -307,8 +307,9 @@ class SharedMemoryClient:
             return None
 
     def _answer_bell(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._bell.fileno())
+        if self._bell is not None:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._bell.fileno())
 
     def _other_packet(self, slots: RemoteSlots, size: int, fds: list[OwnedFd], flags: int) -> tuple[Frame, int] | None:
         """Everything but a FRAME without a fence. Owns *fds*.
@@ -391,6 +392,7 @@ class SharedMemoryClient:
             self._end('closed', 'this consumer was closed')
             self._give_up()
             self._epoll.close()
+            self._bell = None
 
     def __enter__(self) -> SharedMemoryClient:
         return self
@@ -410,8 +412,10 @@ class SharedMemoryClient:
         self._epoll.close()
 
 
-def _ringer(bell: OwnedFd) -> Callable[[], None]:
+def _ringer(bell: OwnedFd | None) -> Callable[[], None]:
     def ring() -> None:
+        if bell is None:
+            return
         # The collector may have closed it before the finalizer that calls.
         with contextlib.suppress(ValueError, OSError):
             os.eventfd_write(bell.fileno(), 1)
