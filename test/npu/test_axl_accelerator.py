@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from zc_perception.frame import Frame
 from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.npu.axl.errors import AxlGoneError
 from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.modifier import INVALID
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakeFrame = Callable[..., Frame]
@@ -203,6 +205,9 @@ def test_level_1_imports_tight_images_and_says_why_not_others(
             with pytest.raises(AcceleratorError, match='imports only tight LINEAR images in one buffer, not NV12') as refused:
                 accelerator.import_frame(frame)
             assert 'stride alignment' in str(refused.value)
+    pool = make_pool(fourcc=NV12, layout=tight)
+    with pytest.raises(AcceleratorError, match=r'not NV12 INVALID .* let the camera give LINEAR images'):
+        accelerator.trial_import(replace(pool.layout, modifier=INVALID), pool.slots[0].buffers)
 
 
 # A card that goes away.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from zc_perception.errors import AcceleratorError
 from zc_perception.frame import Frame
+from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool
 from zc_perception.negotiation.constraints import Placement
@@ -16,7 +18,8 @@ from zc_perception.npu.axl import accelerator as axl
 from zc_perception.npu.axl.device import AxlCapabilities
 from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.pixel.fourcc import NV12
-from zc_perception.pixel.modifier import LINEAR
+from zc_perception.pixel.layout import compute_layout
+from zc_perception.pixel.modifier import INVALID, LINEAR
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 
@@ -25,20 +28,23 @@ class CountingDevice:
     """Stands in for :class:`AxlDevice`: handles are numbers."""
 
     level = 2
+    formats: tuple[tuple[int, int], ...] = ((NV12, LINEAR),)
 
     def __init__(self, path: str, numbers: Any, tree: Any) -> None:
         self.path = path
         self.held: set[int] = set()
         self.made = 0
         self.refuse: Exception | None = None
+        self.modifiers: list[int] = []
 
     def query(self) -> AxlCapabilities:
-        return AxlCapabilities(self.level, 4, 64, 64, ((NV12, LINEAR),))
+        return AxlCapabilities(self.level, 4, 64, 64, self.formats)
 
     def import_planes(self, layout: Any, buffers: Any, flags: Any) -> int:
         if self.refuse is not None:
             raise self.refuse
         self.made += 1
+        self.modifiers.append(layout.modifier)
         self.held.add(self.made)
         return self.made
 
@@ -111,6 +117,22 @@ def test_a_trial_that_fails_raises_and_leaves_nothing(cached: bool, opened: Any,
     with pytest.raises(AcceleratorError, match='EINVAL'):
         accelerator.trial_import(pool.slots[0].layout, pool.slots[0].buffers)
     assert not device.held and accelerator.trial_imports == 0
+
+
+@pytest.mark.parametrize('modifier', [INVALID, 0x0300000000000010])
+def test_a_layout_that_the_driver_lists_is_imported_as_what_it_is(
+    modifier: int, opened: Any, make_frame: Callable[..., Frame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CountingDevice, 'formats', ((NV12, LINEAR), (NV12, modifier)))
+    accelerator, device = opened()
+    assert accelerator.constraints().accepts_format((NV12, modifier))
+    heap, layout = SealedMemfd(), replace(compute_layout(NV12, 64, 48), modifier=modifier)
+    pool = BufferPool(layout, lambda: (heap.allocate(layout.buffer_size(0)),), 3, name='camera')
+    for slot in pool.slots:
+        accelerator.trial_import(slot.layout, slot.buffers)
+    frames_through(accelerator, pool, make_frame, 4)
+    assert device.modifiers == [modifier] * len(pool.slots), 'imported once, by the layout that it has'
+    pool.close()
 
 
 def test_what_the_driver_says_is_in_the_constraints(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:

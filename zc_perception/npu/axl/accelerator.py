@@ -197,9 +197,11 @@ class AxlAccelerator:
         if self._axl.level >= 2:
             return self._device.import_planes(layout, buffers, ImportFlags.TO_DEVICE)
         if not _is_tight(layout, len(buffers)):
+            advice = "choose a width that is a multiple of the camera's stride alignment"
+            if layout.modifier != LINEAR:
+                advice = 'let the camera give LINEAR images, or use a driver with ioctls 67 to 69'
             raise AcceleratorError(
-                f'the driver of {self._card.path} imports only tight LINEAR images in one buffer, not {layout.describe()}; '
-                "choose a width that is a multiple of the camera's stride alignment"
+                f'the driver of {self._card.path} imports only tight LINEAR images in one buffer, not {layout.describe()}; {advice}'
             )
         return self._device.import_fd(buffers[0], layout.width, layout.height, layout.fourcc, ImportFlags.TO_DEVICE)
 
