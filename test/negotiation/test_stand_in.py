@@ -34,8 +34,8 @@ from zc_perception.pixel.modifier import INVALID, LINEAR
             {'offset_align': 4096, 'height_align': 16, 'max_stride': 8192, 'min_size': (16, 16), 'max_size': (1920, 1080),
              'min_slots': 1, 'max_slots': 9},
         ),
-        ('npu: any; required_max_size=640x480; heap=udmabuf, dma_heap/; device=/dev/metis-0:1:0; cpu=read; caching=cached; one_buffer',
-         {'required_max_size': (640, 480), 'heaps': ('udmabuf', 'dma_heap/'), 'devices': ('/dev/metis-0:1:0',),
+        ('npu: any; heap=udmabuf, dma_heap/; device=/dev/metis-0:1:0; cpu=read; caching=cached; one_buffer',
+         {'heaps': ('udmabuf', 'dma_heap/'), 'devices': ('/dev/metis-0:1:0',),
           'cpu_access': CpuAccess.READ, 'caching': Caching.CACHED, 'placement': Placement.ONE_BUFFER}),
         ('npu: any; cpu=read_write; caching=uncached; buffer_per_plane',
          {'cpu_access': CpuAccess.READ | CpuAccess.WRITE, 'caching': Caching.UNCACHED, 'placement': Placement.BUFFER_PER_PLANE}),
@@ -44,6 +44,22 @@ from zc_perception.pixel.modifier import INVALID, LINEAR
 def test_text_is_constraints(text: str, expected: dict[str, Any]) -> None:
     name = text.partition(':')[0].strip()
     assert parse_stand_in(text) == BufferConstraints(name, **expected)
+
+
+@pytest.mark.parametrize(
+    ('text', 'heaps'),
+    [
+        ('dma_heap/linux,cma', ('dma_heap/linux,cma',)),
+        ('dma_heap/linux,cma | dma_heap/system', ('dma_heap/linux,cma', 'dma_heap/system')),
+        ('dma_heap/system|dma_heap/linux,cma|v4l2/odd,name', ('dma_heap/system', 'dma_heap/linux,cma', 'v4l2/odd,name')),
+        # As before there was a |, where it is plain what is meant.
+        ('udmabuf, dma_heap/', ('udmabuf', 'dma_heap/')),
+        ('dma_heap/linux,cma,dma_heap/system,memfd', ('dma_heap/linux,cma', 'dma_heap/system', 'memfd')),
+        ('nvmap', ('nvmap',)),
+    ],
+)
+def test_every_heap_s_name_can_be_written(text: str, heaps: tuple[str, ...]) -> None:
+    assert parse_stand_in(f'npu: any; heap={text}').heaps == heaps
 
 
 @pytest.mark.parametrize(
@@ -70,7 +86,9 @@ def test_text_is_constraints(text: str, expected: dict[str, Any]) -> None:
         ('npu: NV12; stride_align=0', 'stride_align 0 is not an integer in 1 .. 1073741824'),
         ('npu: NV12; max_size=1920', "option 'max_size' is '1920'; it must be WIDTHxHEIGHT, such as 1920x1080"),
         ('npu: NV12; max_size=1x1; min_size=2x2', 'min_size 2x2 is above max_size 1x1'),
-        ('npu: NV12; heap=a,,b', "option 'heap' is 'a,,b'; it must be names with commas"),
+        ('npu: NV12; heap=a,,b', "option 'heap' is 'a,,b'; it must be names with | between them, such as dma_heap/linux,cma"),
+        ('npu: NV12; heap=udmabuf,nvmap', 'it must be names with | between them'),
+        ('npu: NV12; heap=|', 'it must be names with | between them'),
         ('npu: NV12; cpu=raed', "option 'cpu' is 'raed'; it must be one of read, write, read_write; did you mean 'read'?"),
         ('npu: NV12; caching=warm', 'must be one of cached, uncached'),
         ('npu: NV12;', 'there is an empty option; remove a semicolon'),
@@ -104,4 +122,4 @@ def test_every_constraint_can_be_written_but_costs_and_upgrade() -> None:
 
     written = {name for name, _ in (*stand_in._OPTIONS.values(), *stand_in._FLAGS.values())}
     own = {field.name for field in fields(BufferConstraints)} - {'participant', 'formats'}
-    assert own - written == {'costs', 'heap_costs', 'caching_cost', 'upgrade'}
+    assert own - written == {'costs', 'caching_cost', 'memory_note', 'format_heaps'}
