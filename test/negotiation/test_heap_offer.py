@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from negotiation.kit import who
 
-from zc_perception.memory.dmabuf import CpuAccess
-from zc_perception.negotiation.constraints import BufferConstraints, Caching
+from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.heap_offer import HeapOffer, choose_heap, heap_offer, offers_of
 from zc_perception.negotiation.stand_in import parse_stand_in
 
@@ -68,13 +67,6 @@ def test_the_first_that_suits_everybody_is_chosen_and_the_reason_is_one_line(
     participants: list[BufferConstraints], heap: str, because: str
 ) -> None:
     assert chosen(*participants) == (heap, f'heap {heap} because {because}')
-
-
-def test_a_wish_for_cached_memory_decides_where_nothing_else_does() -> None:
-    reader = who('cpu', cpu_access=CpuAccess.READ, caching=Caching.CACHED)
-    offers = [HeapOffer('vram', caching=Caching.UNCACHED), HeapOffer('ram', caching=Caching.CACHED)]
-    choice = choose_heap([who('camera', 'NV12 linear'), reader], offers)
-    assert choice.heap == offers[1] and choice.reason == 'heap ram because vram would cost more'
 
 
 @pytest.mark.parametrize(
