@@ -14,7 +14,7 @@ from memory_link import PUBLISHER, FakeProducer, RawPeer, make_layout, receive, 
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.client import SharedMemoryClient
-from zc_perception.link.shared_memory.codes import MAX_SLOTS, MessageType
+from zc_perception.link.shared_memory.codes import MAX_SLOTS, MessageType, RefusalCode
 from zc_perception.link.shared_memory.errors import PeerGoneError, ProtocolError, RefusedError
 from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.memory.dmabuf import BufferKind
@@ -60,7 +60,6 @@ BAD_BUFFERS: dict[str, tuple[str, dict[str, Any]]] = {
     'one plane only': ('buffers', {'layout': ImageLayout(64, 48, NV12, 0, make_layout().planes[:1])}),
     'smaller than announced': ('buffers', {'sizes': (1 << 20,)}),
     'a memfd as a dma-buf': ('buffers', {'kind': BufferKind.DMABUF}),
-    'a format that was not asked for': ('buffers', {'layout': make_layout(128, 16)}),
     'no descriptor': ('descriptors', {'fds': []}),
     'fewer descriptors than announced': ('descriptors', {'sizes': (4096, 4096)}),
 }
@@ -76,6 +75,18 @@ def test_buffers_that_are_not_what_they_should_be_end_the_connection(folder: Pat
         wait_for(lambda: client.receive() is None and not client.connected, 'the refusal')
         assert client.statistics().ended == {reason: 1}, client.last_end
         assert peer.receive()[0] == b'', 'the producer sees EOF'
+        peer.close()
+
+
+def test_buffers_that_do_not_suit_are_refused_by_who_said_so_before(folder: Path) -> None:
+    needs = Requirements(max_width=64)
+    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu', requirements=needs) as client:
+        peer = producer.serve(client)
+        producer.introduce(peer, layout=make_layout(128, 16))
+        wait_for(lambda: client.receive() is None and not client.connected, 'the refusal')
+        assert client.statistics().ended == {'constraints': 1}
+        refused = peer.receive_refused()
+        assert refused.code is RefusalCode.CONSTRAINTS and refused.text == 'image size 128x16 is above its max_size 64x65535'
         peer.close()
 
 

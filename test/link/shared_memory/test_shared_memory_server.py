@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import threading
 from collections.abc import Callable
 
@@ -11,19 +12,18 @@ from memory_link import PUBLISHER, RawPeer, all_free, make_frame, make_layout, m
 
 from zc_perception.frame import Header
 from zc_perception.link.shared_memory import descriptors, wire
-from zc_perception.link.shared_memory.codes import MessageType, RefusalCode
+from zc_perception.link.shared_memory.codes import MAX_OPTIONS, MessageType, RefusalCode
 from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.fence import EventFence, SyncFile
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, SlotState
+from zc_perception.negotiation.heap_offer import heap_offer
 from zc_perception.pixel.fourcc import fourcc_code
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 Serve = Callable[..., SharedMemoryServer]
-
-
 
 
 def test_buffers_come_once_for_each_slot_and_before_its_first_frame(pool: BufferPool, serve: Serve) -> None:
@@ -119,20 +119,82 @@ def test_windows_of_all_consumers_the_greatest_depth_and_the_reserve_fit_the_poo
 
 
 @pytest.mark.parametrize(('requirements', 'why'), [
-    (Requirements(formats=((fourcc_code('YUYV'), 0),)), 'the buffers are NV12 LINEAR, it takes YUYV LINEAR'),
+    (Requirements(formats=((fourcc_code('YUYV'), 0),)), 'format NV12 LINEAR is not one of its formats (YUYV LINEAR)'),
     (Requirements(memory=1), 'the buffers are memfds, which it does not take'),
-    (Requirements(stride_align=256), 'stride 64 of plane 0 is no multiple of 256'),
-    (Requirements(offset_align=4096), 'offset 3072 of plane 1 is no multiple of 4096'),
-    (Requirements(max_width=32), 'width 64 is above its 32'),
-    (Requirements(max_height=47), 'height 48 is above its 47'),
+    (Requirements(stride_align=256), 'plane 0: stride 64 is not a multiple of its stride_align 256'),
+    (Requirements(offset_align=4096), 'plane 1: offset 3072 is not a multiple of its offset_align 4096'),
+    (Requirements(max_width=32), 'image size 64x48 is above its max_size 32x65535'),
+    (Requirements(max_height=47), 'image size 64x48 is above its max_size 65535x47'),
+    (Requirements(options='min_size=65x1'), 'image size 64x48 is below its min_size 65x1'),
+    (Requirements(options='height_align=32; max_stride=63'), 'has a stride of 64 bytes, above max_stride 63'),
+    (Requirements(options='buffer_per_plane'), 'planes lie in 1 buffer(s), it needs one buffer for each plane'),
+    (Requirements(options='heap=dma_heap/system | udmabuf'), "heap 'memfd', only of dma_heap/system, udmabuf"),
+    (Requirements(options='contiguous'), "contiguous memory, which heap 'memfd' is not"),
+    (Requirements(options='device=/dev/npu'), "/dev/npu of consumer can't attach to buffers of heap 'memfd'"),
 ])  # fmt: skip
 def test_who_cannot_use_what_is_allocated_is_told_why(pool: BufferPool, serve: Serve, requirements: Requirements, why: str) -> None:
-    server = serve(pool)
+    said: list[str] = []
+    server = serve(None, report=said.append)
+    server.set_pool(pool, heap_offer('memfd'))
     with RawPeer.connected(server.path) as peer:
         peer.hello(requirements=requirements)
         refused = peer.receive_refused()
-    assert refused.code == RefusalCode.CONSTRAINTS and refused.text == f"what is allocated doesn't fit: {why}"
+    assert refused.code == RefusalCode.CONSTRAINTS
+    assert refused.text.startswith("what is allocated doesn't suit raw: ") and why in refused.text
     assert server.statistics().refused == {'constraints': 1} and pool.unpromised == 7
+    assert server.statistics().last_refusal == {'constraints': refused.text}
+    wait_for(lambda: any(refused.text in line for line in said), 'the sentence')
+
+
+def test_who_wants_certain_memory_comes_in_where_nobody_knows_whose_it_is(pool: BufferPool, serve: Serve) -> None:
+    """Its own trial import decides then."""
+    with RawPeer.welcomed(serve(pool).path, requirements=Requirements(options='heap=dma_heap/system; contiguous; device=/dev/npu')):
+        pass
+
+
+def test_options_that_nobody_understands_are_refused_by_name(pool: BufferPool, serve: Serve) -> None:
+    server = serve(pool)
+    for options, code, named in (
+        (b'contiguous; colour=red', RefusalCode.CONSTRAINTS, "option 'colour' is unknown"),
+        (b'x' * (MAX_OPTIONS + 1), RefusalCode.PROTOCOL, f'{MAX_OPTIONS + 1} bytes of options'),
+    ):
+        with RawPeer.connected(server.path) as peer:
+            packet = bytearray(wire.pack_hello(wire.Hello(1, 1, 'raw')) + options)
+            struct.pack_into('<H', packet, 2, len(packet))
+            struct.pack_into('<I', packet, 52, len(options))
+            peer.send(packet)
+            refused = peer.receive_refused()
+            assert refused.code == code and named in refused.text
+    statistics = server.statistics()
+    assert statistics.refused == {'constraints': 1} and statistics.protocol_errors == {'length': 1}
+
+
+def test_a_consumer_that_refuses_its_buffers_is_named_and_costs_nobody_a_frame(pool: BufferPool, serve: Serve) -> None:
+    said: list[str] = []
+    warned: list[str] = []
+    server = serve(pool, report=said.append, warn=warned.append)
+    with RawPeer.welcomed(server.path, name='npu') as peer, RawPeer.welcomed(server.path, name='viewer') as other:
+        publish(server, pool, 0)
+        assert peer.receive_type() == MessageType.BUFFERS
+        peer.send(wire.pack_refused(wire.Refused(RefusalCode.CONSTRAINTS, 'trial import failed: EINVAL')))
+        settled(server, 'constraints')
+        assert other.receive_frame().sequence == 0 and server.consumers == 1
+        wait_for(lambda: len(said) == 3, 'the end')
+    statistics = server.statistics()
+    assert statistics.refused == {'constraints': 1} and statistics.protocol_errors == {}
+    assert statistics.last_refusal == {'constraints': 'npu: trial import failed: EINVAL'}
+    assert len(warned) == 1 and "npu#" in warned[0] and "can't use the buffers: trial import failed: EINVAL" in warned[0]
+    settled(server, 'eof')
+    assert all_free(pool) and pool.unpromised == 7
+
+
+@pytest.mark.parametrize('code', [code for code in RefusalCode if code is not RefusalCode.CONSTRAINTS])
+def test_a_consumer_refuses_only_because_of_its_constraints(pool: BufferPool, serve: Serve, code: RefusalCode) -> None:
+    server = serve(pool)
+    with RawPeer.welcomed(server.path) as peer:
+        peer.send(wire.pack_refused(wire.Refused(code, 'because')))
+        assert peer.receive_refused().code is RefusalCode.PROTOCOL
+    settled(server, 'value')
 
 
 def test_who_wants_somebody_else_or_comes_before_the_buffers_is_told(pool: BufferPool, serve: Serve) -> None:
@@ -188,7 +250,7 @@ def test_buffers_that_no_longer_fit_end_the_connection_with_the_reason(pool: Buf
         pool.reconfigure(layout, lambda: (heap.allocate(layout.buffer_size(0)),))
         publish(server, pool, 0)
         refused = peer.receive_refused()
-        assert refused.code == RefusalCode.CONSTRAINTS and 'width 128 is above its 64' in refused.text
+        assert refused.code == RefusalCode.CONSTRAINTS and 'image size 128x16 is above its max_size 64x65535' in refused.text
     settled(server, 'constraints')
     assert all_free(pool) and pool.unpromised == 7
 
@@ -332,12 +394,12 @@ def test_who_is_granted_fewer_frames_than_it_asked_for_is_warned_of(pool: Buffer
         pass
     settled(server, 'eof')
     wait_for(lambda: len(said) == 2, 'the sentences')
-    assert warned == [] and 'window 4, depth 3' in said[0], 'a smaller depth costs frames, but starves nobody'
+    assert warned == [] and 'window 4, depth 1' in said[0], 'a smaller depth costs frames, but starves nobody'
     with RawPeer.welcomed(server.path, name='npu', window=7):
         wait_for(lambda: warned, 'the warning')
         (found,) = server.statistics().consumers
-    assert (found.window, found.asked) == (6, 7)
-    assert 'is connected: window 6, depth 1; it asked for a window of 7' in warned[0] and "raise 'slots', or end other" in warned[0]
+    assert (found.window, found.asked) == (4, 7)
+    assert 'is connected: window 4, depth 1; it asked for a window of 7' in warned[0] and "raise 'slots', or end other" in warned[0]
 
 
 def test_the_log_gets_a_sentence_for_each_consumer(pool: BufferPool, serve: Serve) -> None:

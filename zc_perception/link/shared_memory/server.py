@@ -29,7 +29,7 @@ from zc_perception.link.shared_memory.fence_watch import FenceWatch
 from zc_perception.link.shared_memory.reception import Reception
 from zc_perception.link.shared_memory.server_statistics import ServerCounters, ServerStatistics
 from zc_perception.link.shared_memory.socket_folder import listen, remove_stale, runtime_folder, socket_path
-from zc_perception.link.shared_memory.wire import Welcome
+from zc_perception.link.shared_memory.wire import Refused, Welcome
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, Slot
 from zc_perception.negotiation.heap_offer import HeapOffer
@@ -269,7 +269,7 @@ class SharedMemoryServer:
             elif not size:
                 self._drop(number, 'eof', '')
             elif not fds and wire.message_type(self._reader.packet[:size]) is MessageType.REFUSED:
-                self._refused_by(number, connection, wire.parse_refused(self._reader.packet[:size]).text)
+                self._refused_by(number, connection, wire.parse_refused(self._reader.packet[:size]))
             else:
                 self._receive_with_fence(connection, size, fds)
         except ProtocolError as error:
@@ -277,8 +277,14 @@ class SharedMemoryServer:
             connection.refuse(error.code, str(error))
             self._drop(number, error.reason, str(error))
 
-    def _refused_by(self, number: int, connection: Connection, text: str) -> None:
-        """The consumer has seen the buffers and can't use them."""
+    def _refused_by(self, number: int, connection: Connection, refused: Refused) -> None:
+        """The consumer has seen the buffers and can't use them.
+
+        :raises ProtocolError: that is not what it says.
+        """
+        code, text = refused
+        if code is not RefusalCode.CONSTRAINTS:
+            raise ProtocolError('value', f'REFUSED with code {code:d} ({text}); a consumer says {RefusalCode.CONSTRAINTS:d}')
         self.counters.refuse(ProtocolError('constraints', f'{connection.holder.partition("#")[0]}: {text}', RefusalCode.CONSTRAINTS))
         self._say(f"consumer {connection.holder} can't use the buffers: {text}; it gets messages, which are copies, or nothing", warn=True)
         self._drop(number, 'constraints', text)
