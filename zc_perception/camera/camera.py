@@ -92,10 +92,10 @@ class Camera(Protocol):
         """
 
     def constraints(self) -> BufferConstraints:
-        """What it can produce."""
+        """What it can produce, and in ``heaps`` where its buffers may come from, the best first."""
 
     def configure(self, settings: BufferSettings) -> None:
-        """Allocate everything; no frame yet."""
+        """Allocate everything, from the heap that the settings name; no frame yet."""
 
     def allocate(self, request: AllocationRequest) -> None:
         """As :meth:`configure`, for what a negotiation asks for: the camera chooses among the modifiers that everybody accepts."""
