@@ -188,6 +188,16 @@ def test_a_consumer_that_refuses_its_buffers_is_named_and_costs_nobody_a_frame(p
     assert all_free(pool) and pool.unpromised == 7
 
 
+def test_a_refusal_arrives_although_its_sender_left_packets_unread(pool: BufferPool, serve: Serve) -> None:
+    """The kernel tells the server of a reset connection first."""
+    server = serve(pool)
+    with RawPeer.welcomed(server.path, name='npu') as peer:
+        publish(server, pool, 0)
+        peer.send(wire.pack_refused(wire.Refused(RefusalCode.CONSTRAINTS, 'because')))
+    settled(server, 'constraints')
+    assert server.statistics().last_refusal == {'constraints': 'npu: because'} and all_free(pool)
+
+
 @pytest.mark.parametrize('code', [code for code in RefusalCode if code is not RefusalCode.CONSTRAINTS])
 def test_a_consumer_refuses_only_because_of_its_constraints(pool: BufferPool, serve: Serve, code: RefusalCode) -> None:
     server = serve(pool)

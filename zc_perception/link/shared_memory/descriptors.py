@@ -95,7 +95,10 @@ class PacketReader:
         :raises ProtocolError: truncated, or more descriptors than may come.
         """
         try:
-            size, ancillary, flags, _ = sock.recvmsg_into(self._buffers, CONTROL_ROOM, RECEIVE_FLAGS)
+            try:
+                size, ancillary, flags, _ = sock.recvmsg_into(self._buffers, CONTROL_ROOM, RECEIVE_FLAGS)
+            except ConnectionResetError:  # told once, of a peer that closed with packets unread; what it had sent comes with the next call
+                size, ancillary, flags, _ = sock.recvmsg_into(self._buffers, CONTROL_ROOM, RECEIVE_FLAGS)
         except BlockingIOError:
             return None
         except OSError:

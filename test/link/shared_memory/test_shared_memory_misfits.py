@@ -1,0 +1,156 @@
+"""A consumer that can't use what it gets: a failed trial import, and producers from before a HELLO had options."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from memory_link import PATIENCE_S, PUBLISHER, FakeProducer, RawPeer, publish, receive, settled, wait_for
+
+from zc_perception.link.shared_memory import wire
+from zc_perception.link.shared_memory.client import SharedMemoryClient
+from zc_perception.link.shared_memory.codes import RefusalCode
+from zc_perception.link.shared_memory.errors import RefusedError
+from zc_perception.link.shared_memory.receiver import SharedMemoryReceiver
+from zc_perception.link.shared_memory.requirements import Requirements
+from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.memory.pool import BufferPool
+from zc_perception.negotiation.settings import Buffers, BufferSettings
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+Serve = Callable[..., SharedMemoryServer]
+MANY = Requirements(tuple((number, 0) for number in range(1, 65)), options='contiguous; cpu=read')
+
+
+class Importer:
+    """A trial import that remembers inodes, and fails while it is told to."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.fails = fails
+        self.seen: list[tuple[int, ...]] = []
+
+    def __call__(self, settings: BufferSettings, buffers: Buffers) -> None:
+        self.seen.append(tuple(buffer.identity.inode for buffer in buffers))
+        assert settings.layout.width == 64
+        if self.fails:
+            raise OSError('the card refuses it')
+
+
+def test_each_slot_is_imported_on_trial_once_before_its_first_frame(pool: BufferPool, serve: Serve) -> None:
+    server, importer = serve(pool), Importer()
+    with SharedMemoryClient(server.path, name='npu', window=2, trial_import=importer) as client:
+        client.connect(PATIENCE_S)
+        for sequence in range(4):
+            publish(server, pool, sequence)
+            with receive(client) as frame:
+                assert tuple(buffer.identity.inode for buffer in frame.data.buffers) in importer.seen
+        assert len(importer.seen) == len(set(importer.seen)) < 4, 'a slot that comes again is known'
+
+
+def test_a_failed_trial_import_is_told_to_both_ends_and_not_tried_again(pool: BufferPool, serve: Serve) -> None:
+    said: list[str] = []
+    warned: list[str] = []
+    server, importer = serve(pool, report=said.append, warn=warned.append), Importer(fails=True)
+    with SharedMemoryClient(server.path, name='npu', publisher_id=PUBLISHER, trial_import=importer) as client:
+        client.connect(PATIENCE_S)
+        publish(server, pool, 0)
+        wait_for(lambda: client.receive() is None and not client.connected, 'the end')
+        why = 'trial import of slot 0 failed: the card refuses it'
+        assert client.statistics().ended == {'constraints': 1}
+        assert client.last_end == f"this node can't use the publisher's buffers: {why}"
+        settled(server, 'constraints')
+        assert server.statistics().refused == {'constraints': 1}
+        assert server.statistics().last_refusal == {'constraints': f'npu: {why}'}
+        assert len(warned) == 1 and 'consumer npu#' in warned[0] and why in warned[0]
+        # Nothing has changed: it would fail again.
+        assert (client.maintain() or 0.0) > 3600.0 and not client.connected
+        importer.fails = False
+        client.retarget(server.path, PUBLISHER)
+        assert client.maintain() is None and client.connected and client.statistics().connections == 2
+        publish(server, pool, 1)
+        receive(client).release()
+    settled(server, 'eof')
+
+
+def test_a_new_announcement_wakes_a_receiver_whose_trial_import_failed(pool: BufferPool, serve: Serve) -> None:
+    server, importer, frames = serve(pool), Importer(fails=True), []
+    client = SharedMemoryClient(server.path, name='npu', trial_import=importer)
+    states: list[tuple[bool, str]] = []
+    with SharedMemoryReceiver(client, frames.append, lambda connected, reason: states.append((connected, reason))) as receiver:
+        wait_for(lambda: server.consumers, 'the connection')
+        publish(server, pool, 0)
+        settled(server, 'constraints')
+        wait_for(lambda: len(states) == 2, 'the end')
+        assert states[0] == (True, '') and states[1][0] is False and 'the card refuses it' in states[1][1]
+        importer.fails = False
+        receiver.retarget(server.path, PUBLISHER)
+        wait_for(lambda: server.consumers, 'the next connection')
+        publish(server, pool, 1)
+        wait_for(lambda: frames, 'the frame')
+        frames.pop().release()
+    settled(server, 'eof')
+
+
+class OldProducer:
+    """Takes HELLOs as the page said before there were options: byte 52 is reserved, and 32 formats are the most."""
+
+    def __init__(self, producer: FakeProducer) -> None:
+        self.producer = producer
+        self.hellos: list[bytes] = []
+
+    def answer(self) -> RawPeer:
+        """The next consumer, welcome or refused."""
+        peer = RawPeer(self.producer.listener.accept()[0])
+        packet = peer.receive()[0]
+        self.hellos.append(packet)
+        formats = int.from_bytes(packet[48:52], 'little')
+        if packet[52:56] != bytes(4) or formats > 32 or len(packet) != 128 + 16 * formats:
+            peer.send(wire.pack_refused(wire.Refused(RefusalCode.PROTOCOL, 'HELLO: a reserved field is not 0')))
+            peer.close()
+        else:
+            peer.send(wire.pack_welcome(wire.Welcome(1, 1, PUBLISHER)))
+        return peer
+
+
+def test_an_old_producer_is_met_without_options(folder: Path) -> None:
+    with FakeProducer(folder / 's') as fake, SharedMemoryClient(folder / 's', name='npu', requirements=MANY) as client:
+        old = OldProducer(fake)
+        peers: list[RawPeer] = []
+        for turn in range(3):
+            thread = threading.Thread(target=lambda: peers.append(old.answer()))
+            thread.start()
+            if turn == 1:
+                client.connect(PATIENCE_S)
+                assert client.connected
+                client.retarget(folder / 's', 'another publisher')
+            else:
+                with pytest.raises(RefusedError) as caught:
+                    client.connect(PATIENCE_S)
+                assert caught.value.code is RefusalCode.PROTOCOL
+            thread.join()
+        for peer in peers:
+            peer.close()
+    first, second, third = (wire.parse_hello(packet).requirements for packet in old.hellos)
+    assert first == MANY
+    assert second == Requirements(MANY.formats[:32])
+    assert third == MANY, 'whom a new announcement tells of is perhaps a new producer'
+
+
+def test_what_an_old_producer_was_not_told_is_judged_here(folder: Path) -> None:
+    needs = Requirements(options='min_size=65x1')
+    with FakeProducer(folder / 's') as fake, SharedMemoryClient(folder / 's', name='npu', requirements=needs) as client:
+        old = OldProducer(fake)
+        peers: list[RawPeer] = []
+        thread = threading.Thread(target=lambda: peers.extend([old.answer(), old.answer()]))
+        thread.start()
+        assert client.maintain(PATIENCE_S) is not None and not client.connected
+        wait_for(lambda: client.maintain(PATIENCE_S) is None, 'the connection')
+        thread.join()
+        fake.introduce(peers[1])
+        wait_for(lambda: client.receive() is None and not client.connected, 'the end')
+        assert client.statistics().ended == {'refused': 1, 'constraints': 1}
+        assert 'image size 64x48 is below its min_size 65x1' in client.last_end
+        assert peers[1].receive_refused().text == 'image size 64x48 is below its min_size 65x1'
+        peers[1].close()
