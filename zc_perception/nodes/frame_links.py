@@ -321,14 +321,14 @@ class FrameServer:
         for peer in self._publisher.in_process_peers():
             values[f'consumer {peer.name}'] = (
                 f'{IN_PROCESS}, sent {peer.sent}, dropped {peer.dropped}, refused by its quota {peer.refused}'
-            ) + _holds(peer.in_hand, peer.window, peer.asked)
+            ) + _holds(len(peer.in_hand), peer.in_hand, peer.window, peer.asked)
         if server is None:
             return values
         values['shared_memory_consumers'] = len(server.consumers)
         for consumer in server.consumers:
             values[f'consumer {consumer.name}'] = (
                 f'{SHARED_MEMORY}, pid {consumer.pid}, sent {consumer.sent}, dropped {consumer.dropped}'
-            ) + _holds(consumer.in_hand, consumer.window, consumer.asked)
+            ) + _holds(consumer.held, consumer.in_hand, consumer.window, consumer.asked)
         values |= {f'refused_{reason}': count for reason, count in server.refused.items()}
         values |= {f'protocol_error_{reason}': count for reason, count in server.protocol_errors.items()}
         values['leases_taken_back'] = server.taken_back
@@ -337,9 +337,9 @@ class FrameServer:
         return values
 
 
-def _holds(in_hand: Sequence[tuple[int, float]], window: int, asked: int) -> str:
+def _holds(held: int, in_hand: Sequence[tuple[int, float]], window: int, asked: int) -> str:
     """How many frames a consumer holds of how many, and which."""
     if not window:
         return ''
     which = f' ({describe_in_hand(in_hand)})' if full_s(window, in_hand) >= STALLED_S else ''
-    return f', holds {len(in_hand)} of {window}{which}' + (f', asked for {asked}' if window < asked else '')
+    return f', holds {held} of {window}{which}' + (f', asked for {asked}' if window < asked else '')
