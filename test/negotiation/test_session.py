@@ -57,7 +57,6 @@ def test_everybody_who_fits_is_accepted_and_imports_every_slot(producer: Produce
     assert {name: outcome.verdict for name, outcome in session.outcomes().items()} == {
         'camera': Verdict.ACCEPTED, 'npu': Verdict.ACCEPTED, 'display': Verdict.STAND_IN,
     }  # fmt: skip
-    assert session.claimed_slots == 4, 'three, and the newest comes before the oldest goes'
 
 
 def test_who_does_not_fit_is_refused_by_name_and_the_others_go_on(producer: Producer) -> None:
@@ -67,7 +66,6 @@ def test_who_does_not_fit_is_refused_by_name_and_the_others_go_on(producer: Prod
     outcome = session.outcomes()['gpu']
     assert outcome.verdict is Verdict.REFUSED and 'gpu' in outcome.reason and 'NV12 is common, but no modifier of it' in outcome.reason
     assert 'refused: ' in session.objection(tiled) and session.objection(fits) == ''
-    assert session.claimed_slots == 1, 'who is refused claims nothing'
 
 
 def test_of_two_that_exclude_each_other_the_first_is_served(producer: Producer) -> None:
@@ -184,7 +182,7 @@ def test_consumers_that_come_and_go_at_once_leave_the_books_right(producer: Prod
         thread.start()
     for thread in threads:
         thread.join()
-    assert session.claimed_slots == 0 and set(session.outcomes()) == {'camera'}
+    assert set(session.outcomes()) == {'camera'}
 
 
 def test_what_was_chosen_and_why_is_one_line(producer: Producer) -> None:

@@ -35,7 +35,7 @@ BASE = BufferSettings(compute_layout(NV12, 640, 480, stride_align=64, offset_ali
         ({'heaps': ('udmabuf',)}, "can't use buffers of heap 'dma_heap/system', only of udmabuf"),
         ({'contiguous': True}, "needs contiguous memory, which heap 'dma_heap/system' is not"),
         ({'slots': 5}, 'there are 4 slots, it needs 5'),
-        ({'min_slots': 5}, 'there are 4 slots, it needs 5'),
+        ({'slots': 5}, 'there are 4 slots, it needs 5'),
         ({'max_slots': 3}, 'there are 4 slots, it allows at most 3 (max_slots)'),
     ],
 )
@@ -48,7 +48,7 @@ def test_what_suits_is_not_complained_about() -> None:
     fields: dict[str, Any] = {
         'formats': (f('YUYV linear'), f('NV12 linear')), 'stride_align': 128, 'offset_align': 4096, 'height_align': 32, 'max_stride': 640,
         'min_size': (640, 480), 'max_size': (640, 480), 'placement': Placement.ONE_BUFFER,
-        'heaps': ('dma_heap/',), 'slots': 4, 'min_slots': 4, 'max_slots': 4, 'cpu_access': CpuAccess.READ,
+        'heaps': ('dma_heap/',), 'slots': 4, 'max_slots': 4, 'cpu_access': CpuAccess.READ,
     }  # fmt: skip
     assert violations(BufferConstraints('npu', **fields), BASE) == []
 

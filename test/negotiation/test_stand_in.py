@@ -12,7 +12,7 @@ from negotiation.kit import NV12, R8, TILED, YUYV
 
 from zc_perception.errors import ConfigError
 from zc_perception.memory.dmabuf import CpuAccess
-from zc_perception.negotiation.constraints import BufferConstraints, Caching, Placement
+from zc_perception.negotiation.constraints import BufferConstraints, Placement
 from zc_perception.negotiation.stand_in import parse_stand_in, parse_stand_ins
 from zc_perception.pixel.modifier import INVALID, LINEAR
 
@@ -30,15 +30,15 @@ from zc_perception.pixel.modifier import INVALID, LINEAR
         ('  npu :  NV12:INVALID   YUYV  ;slots = 1 ', {'formats': ((NV12, INVALID), (YUYV, LINEAR)), 'slots': 1}),
         (
             'a/b-c_d.e: any; offset_align=4096; height_align=16; max_stride=8192; min_size=16x16; max_size=1920x1080; '
-            'min_slots=1; max_slots=9',
+            'max_slots=9',
             {'offset_align': 4096, 'height_align': 16, 'max_stride': 8192, 'min_size': (16, 16), 'max_size': (1920, 1080),
-             'min_slots': 1, 'max_slots': 9},
+             'max_slots': 9},
         ),
-        ('npu: any; heap=udmabuf, dma_heap/; device=/dev/metis-0:1:0; cpu=read; caching=cached; one_buffer',
+        ('npu: any; heap=udmabuf, dma_heap/; device=/dev/metis-0:1:0; cpu=read; one_buffer',
          {'heaps': ('udmabuf', 'dma_heap/'), 'devices': ('/dev/metis-0:1:0',),
-          'cpu_access': CpuAccess.READ, 'caching': Caching.CACHED, 'placement': Placement.ONE_BUFFER}),
-        ('npu: any; cpu=read_write; caching=uncached; buffer_per_plane',
-         {'cpu_access': CpuAccess.READ | CpuAccess.WRITE, 'caching': Caching.UNCACHED, 'placement': Placement.BUFFER_PER_PLANE}),
+          'cpu_access': CpuAccess.READ, 'placement': Placement.ONE_BUFFER}),
+        ('npu: any; cpu=read_write; buffer_per_plane',
+         {'cpu_access': CpuAccess.READ | CpuAccess.WRITE, 'placement': Placement.BUFFER_PER_PLANE}),
     ],
 )  # fmt: skip
 def test_text_is_constraints(text: str, expected: dict[str, Any]) -> None:
@@ -90,7 +90,6 @@ def test_every_heap_s_name_can_be_written(text: str, heaps: tuple[str, ...]) -> 
         ('npu: NV12; heap=udmabuf,nvmap', 'it must be names with | between them'),
         ('npu: NV12; heap=|', 'it must be names with | between them'),
         ('npu: NV12; cpu=raed', "option 'cpu' is 'raed'; it must be one of read, write, read_write; did you mean 'read'?"),
-        ('npu: NV12; caching=warm', 'must be one of cached, uncached'),
         ('npu: NV12;', 'there is an empty option; remove a semicolon'),
         ('npu: NV12; slots=1; slots=2', "'slots=2' says slots a second time"),
         ('npu: NV12; one_buffer; buffer_per_plane', "'buffer_per_plane' says placement a second time"),
@@ -122,4 +121,4 @@ def test_every_constraint_can_be_written_but_costs_and_upgrade() -> None:
 
     written = {name for name, _ in (*stand_in._OPTIONS.values(), *stand_in._FLAGS.values())}
     own = {field.name for field in fields(BufferConstraints)} - {'participant', 'formats'}
-    assert own - written == {'costs', 'caching_cost', 'memory_note', 'format_heaps'}
+    assert own - written == {'costs', 'memory_note', 'format_heaps'}

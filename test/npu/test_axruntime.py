@@ -25,7 +25,6 @@ from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.memory.pool import BufferPool, SlotState
-from zc_perception.negotiation.constraints import Caching
 from zc_perception.npu.axruntime import accelerator as axruntime
 from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
 from zc_perception.npu.axruntime.job import AxRuntimeJob
@@ -357,7 +356,7 @@ def test_it_says_what_it_is(double: Double, open_accelerator: Open, make_frame: 
     assert (capabilities.name, capabilities.device, capabilities.copy_free) == ('axruntime', 'metis-0:1:0', False)
     constraints = accelerator.constraints()
     assert constraints.formats == tuple((fourcc, LINEAR) for fourcc in READABLE) and constraints.formats[0] == (NV12, LINEAR)
-    assert (constraints.costs, constraints.cpu_access, constraints.caching) == (tuple(READABLE.values()), CpuAccess.READ, Caching.CACHED)
+    assert (constraints.costs, constraints.cpu_access) == (tuple(READABLE.values()), CpuAccess.READ)
     assert accelerator.trial_import(make_frame().data.layout, ()) is None and (accelerator.imports, accelerator.trial_imports) == (0, 0)
     accelerator.load(model(tmp_path))
     facts = accelerator.facts()

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import reduce
-from operator import or_
 
 from zc_perception.errors import FormatError, LayoutError, NegotiationError
 from zc_perception.negotiation.constraints import (
-    NO_CPU,
     BufferConstraints,
     Format,
     Placement,
@@ -23,7 +20,7 @@ from zc_perception.negotiation.constraints import (
     format_text,
     size_text,
 )
-from zc_perception.negotiation.heap_offer import HeapOffer, choose_heap
+from zc_perception.negotiation.heap_offer import choose_heap
 from zc_perception.negotiation.settings import Allocation, AllocationRequest, BufferSettings, ImageLimits, joint_limits, violations
 from zc_perception.pixel.fourcc import FORMATS, fourcc_name, pixel_format
 from zc_perception.pixel.layout import check_dimensions, check_only_padded, validate_layout
@@ -106,24 +103,16 @@ def _one_plane(fmt: Format) -> bool:
 
 def _count(participants: Participants, wanted: int) -> tuple[int, int, str | None]:
     """How many slots there shall be, how many there must be, and what stands against that."""
-    camped = sum(p.slots for p in participants)
-    least = max((p.min_slots for p in participants), default=0)
-    total = max(camped, least, 1)
+    needed = max(sum(p.slots for p in participants), 1)
     limited = [p for p in participants if p.max_slots is not None]
     most = min(limited, key=lambda p: p.max_slots or 0, default=None)
     if most is None or most.max_slots is None:
-        return max(total, wanted), total, None
-    if total <= most.max_slots:
-        return min(max(total, wanted), most.max_slots), total, None
-    if camped >= least:
-        holders = ', '.join(f'{p.participant} {p.slots}' for p in participants if p.slots)
-    else:
-        holders = ', '.join(f'{p.participant} at least {p.min_slots}' for p in participants if p.min_slots == least)
-    return (
-        total,
-        total,
-        f'{total} slots are needed ({holders}), but {most.participant} allows at most {most.max_slots}; hold fewer frames at a time',
-    )
+        return max(needed, wanted), needed, None
+    if needed <= most.max_slots:
+        return min(max(needed, wanted), most.max_slots), needed, None
+    holders = ', '.join(f'{p.participant} {p.slots}' for p in participants if p.slots)
+    problem = f'{needed} slots are needed ({holders}), but {most.participant} allows at most {most.max_slots}; hold fewer frames at a time'
+    return needed, needed, problem
 
 
 def slots_of(participants: Participants, wanted: int) -> int:
@@ -171,16 +160,9 @@ def _layout_objection(
     return None
 
 
-def agree(
-    participants: Participants,
-    size: Size,
-    *,
-    heaps: Sequence[HeapOffer] = (),
-    wanted_slots: int = 0,
-) -> AllocationRequest:
+def agree(participants: Participants, size: Size, *, wanted_slots: int = 0) -> AllocationRequest:
     """One setting for *size* images that suits all *participants*, the first that names formats being the producer.
 
-    :param heaps: what the allocator can use, the best first; empty: the heaps that the producer names.
     :param wanted_slots: as many slots in all if nobody minds, even where participants need fewer.
     :raises NegotiationError: nothing suits everybody. The message names each participant and constraint that stands against it.
     """
@@ -193,8 +175,8 @@ def agree(
     objections = [] if candidates else [_format_objection(participants)]
     if placement_objection and (single := [fmt for fmt in candidates if _one_plane(fmt)]):
         candidates, placement_objection = single, None
-    memories = {fmt: choose_heap([p.for_format(fmt) for p in participants], heaps) for fmt in candidates}
-    memory_objection = choose_heap(participants, heaps).objection
+    memories = {fmt: choose_heap([p.for_format(fmt) for p in participants]) for fmt in candidates}
+    memory_objection = choose_heap(participants).objection
     if suited := [fmt for fmt in candidates if not memories[fmt].objection]:
         candidates, memory_objection = suited, ''
     objections += _size_objections(participants, size)
@@ -215,7 +197,6 @@ def agree(
         limits=limits,
         heap=memory.heap,
         placement=placement,
-        cpu_access=reduce(or_, (p.cpu_access for p in participants), NO_CPU),
         reasons=(memory.reason,) if memory.reason else (),
     )
 
@@ -241,7 +222,7 @@ def check_answer(request: AllocationRequest, allocation: Allocation, participant
         raise NegotiationError(
             f'the allocator gave {len(allocation.buffers)} slots, participants need {request.needed}; hold fewer frames at a time'
         )
-    settings = BufferSettings(layout, len(allocation.buffers), request.heap, request.limits, request.cpu_access)
+    settings = BufferSettings(layout, len(allocation.buffers), request.heap, request.limits)
     broken = [f'{p.participant}: {"; ".join(found)}' for p in participants if (found := violations(p, settings))]
     if broken:
         raise NegotiationError(

@@ -30,13 +30,6 @@ class Placement(Enum):
     BUFFER_PER_PLANE = 'one buffer for each plane'
 
 
-class Caching(Enum):
-    """How the CPU sees the memory."""
-
-    CACHED = 'cached'
-    UNCACHED = 'uncached'
-
-
 def format_text(fmt: Format) -> str:
     """``NV12 LINEAR``."""
     return f'{fourcc_name(fmt[0])} {modifier_name(fmt[1])}'
@@ -72,11 +65,8 @@ class BufferConstraints:
     :param contiguous: it needs physically contiguous memory.
     :param memory_note: for messages: why memory must be contiguous, or why the camera offers no other heaps.
     :param cpu_access: what the CPU does with the pixels on its behalf; that needs LINEAR and a heap that can be mapped.
-    :param caching: what its CPU access would like best: a wish, worth ``caching_cost``.
-    :param caching_cost: what the other kind of caching costs it.
     :param devices: names of the devices that will attach.
     :param slots: buffers that it holds at the same time (it *camps* on them); everybody's add up.
-    :param min_slots: fewest buffers in all that it can work with.
     :param max_slots: most buffers in all that it can work with.
     :raises NegotiationError: constraints that nobody could ever satisfy.
     """
@@ -95,10 +85,7 @@ class BufferConstraints:
     placement: Placement | None = None
     contiguous: bool = False
     cpu_access: CpuAccess = NO_CPU
-    caching: Caching | None = None
-    caching_cost: float = 1.0
     devices: tuple[str, ...] = ()
-    min_slots: int = 0
     max_slots: int | None = None
     memory_note: str = ''
     format_heaps: tuple[tuple[Format, tuple[str, ...]], ...] = ()
@@ -110,8 +97,6 @@ class BufferConstraints:
         if self.max_stride is not None:
             self._check_range('max_stride', self.max_stride, 1, MAX_STRIDE)
         self._check_sizes()
-        if not (math.isfinite(self.caching_cost) and self.caching_cost >= 0):
-            self._refuse(f'caching_cost {self.caching_cost} must be a finite number of at least 0')
         self._check_counts()
 
     def _refuse(self, problem: str) -> None:
@@ -120,14 +105,6 @@ class BufferConstraints:
     def _check_range(self, name: str, value: int, low: int, high: int) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             self._refuse(f'{name} {value!r} is not an integer in {low} .. {high}')
-
-    def _check_costs(self, name: str, costs: tuple[float, ...] | None, of: str, items: tuple[object, ...] | None) -> None:
-        if costs is None:
-            return
-        if items is None or len(costs) != len(items):
-            self._refuse(f'{name} has {len(costs)} entries for {"no" if items is None else len(items)} {of}; state one for each')
-        if not all(math.isfinite(cost) for cost in costs):
-            self._refuse(f'{name} {costs} must be finite numbers; leave out what must not be chosen')
 
     def _check_formats(self) -> None:
         for fmt in self.formats or ():
@@ -138,7 +115,11 @@ class BufferConstraints:
         if self.formats is not None and len(set(self.formats)) != len(self.formats):
             twice = next(fmt for fmt in self.formats if self.formats.count(fmt) > 1)
             self._refuse(f'{format_text(twice)} is listed twice; name each format once')
-        self._check_costs('costs', self.costs, 'formats', self.formats)
+        if self.costs is not None:
+            if len(self.costs) != len(self.formats or ()):
+                self._refuse(f'costs has {len(self.costs)} entries for {len(self.formats or ())} formats; state one for each')
+            if not all(map(math.isfinite, self.costs)):
+                self._refuse(f'costs {self.costs} must be finite numbers; leave out what must not be chosen')
 
     def _check_sizes(self) -> None:
         for name in ('min_size', 'max_size'):
@@ -149,12 +130,11 @@ class BufferConstraints:
             self._refuse(f'min_size {size_text(low)} is above max_size {size_text(high)}')
 
     def _check_counts(self) -> None:
-        for name in ('slots', 'min_slots'):
-            self._check_range(name, getattr(self, name), 0, 1 << 16)
+        self._check_range('slots', self.slots, 0, 1 << 16)
         if self.max_slots is not None:
             self._check_range('max_slots', self.max_slots, 1, 1 << 16)
-            if max(self.slots, self.min_slots) > self.max_slots:
-                self._refuse(f'slots {self.slots} and min_slots {self.min_slots} must be at most max_slots {self.max_slots}')
+            if self.slots > self.max_slots:
+                self._refuse(f'slots {self.slots} must be at most max_slots {self.max_slots}')
 
     @property
     def uses_cpu(self) -> bool:
@@ -186,7 +166,7 @@ class BufferConstraints:
     def for_format(self, fmt: Format) -> BufferConstraints:
         """These constraints where *fmt* is chosen."""
         heaps = dict(self.format_heaps).get(fmt)
-        return self if heaps is None else replace(self, heaps=heaps, format_heaps=())
+        return self if heaps is None else replace(self, heaps=heaps, format_heaps=(), memory_note='')
 
     def accepts_heap(self, heap: str) -> bool:
         """Whether it can use buffers of *heap*."""

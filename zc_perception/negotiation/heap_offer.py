@@ -1,6 +1,6 @@
 """Which heap the buffers come from: what can be said of each before anything is allocated, and the choice among those on offer.
 
-Source: Fuchsia's *Sysmem overview*, Heaps: some are usable by a subset of the devices only, some not by the CPU.
+Source: Fuchsia's *Sysmem overview*, Heaps: some are usable by a subset of the devices only.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from zc_perception.memory.heaps import is_contiguous
-from zc_perception.negotiation.constraints import BufferConstraints, Caching
+from zc_perception.negotiation.constraints import BufferConstraints
 
 _Objection = tuple[str, str, str]
 """What stands before the heap's name, what stands behind the name of one heap, and behind the names of several."""
@@ -20,23 +20,13 @@ class HeapOffer:
     """One heap that the allocator can use.
 
     :param name: ``dma_heap/system``, ``udmabuf``, ``memfd``, ``v4l2/DRIVER`` …
-    :param cost: what its use costs, lower is better.
     :param contiguous: whether its buffers are physically contiguous; ``None``: only an import tells.
-    :param cpu_access: whether its buffers can be mapped for the CPU.
-    :param caching: how the CPU sees them; ``None``: unknown.
-    :param devices: names of the devices that can attach, or prefixes ending in ``/``; ``None``: any.
+    :param attachable: whether devices can attach to its buffers.
     """
 
     name: str
-    cost: float = 0.0
     contiguous: bool | None = None
-    cpu_access: bool = True
-    caching: Caching | None = None
-    devices: tuple[str, ...] | None = None
-
-    def reaches(self, device: str) -> bool:
-        """Whether *device* can attach to its buffers."""
-        return self.devices is None or any(device == d or (d.endswith('/') and device.startswith(d)) for d in self.devices)
+    attachable: bool = True
 
     def objections(self, participant: BufferConstraints) -> list[str]:
         """Why *participant* can't use buffers of this heap; empty if it can."""
@@ -50,26 +40,18 @@ class HeapOffer:
         if participant.contiguous and self.contiguous is False:
             because = f' ({participant.memory_note})' if participant.memory_note else ''
             yield f'{name} needs contiguous memory{because}, which ', ' is not', ' are not'
-        if participant.uses_cpu and not self.cpu_access:
-            yield f'{name} needs CPU access, which buffers of ', " don't have", " don't have"
-        away = [device for device in participant.devices if not self.reaches(device)]
-        if away:
-            yield f"{', '.join(away)} of {name} can't attach to buffers of ", '', ''
-
-    def cost_for(self, participant: BufferConstraints) -> float:
-        """What an unfulfilled caching wish costs *participant*."""
-        wish = participant.caching is not None and self.caching is not None and participant.caching is not self.caching
-        return participant.caching_cost if wish else 0.0
+        if participant.devices and not self.attachable:
+            yield f"{', '.join(participant.devices)} of {name} can't attach to buffers of ", '', ''
 
 
 def heap_offer(name: str) -> HeapOffer:
     """The offer of a heap by its name, with what the name alone tells."""
     if is_contiguous(name):
-        return HeapOffer(name, contiguous=True, caching=Caching.CACHED)
+        return HeapOffer(name, contiguous=True)
     if name in ('dma_heap/system', 'udmabuf'):
-        return HeapOffer(name, contiguous=False, caching=Caching.CACHED)
+        return HeapOffer(name, contiguous=False)
     if name == 'memfd':  # ordinary memory, no dma-buf
-        return HeapOffer(name, contiguous=False, caching=Caching.CACHED, devices=())
+        return HeapOffer(name, contiguous=False, attachable=False)
     return HeapOffer(name)
 
 
@@ -94,17 +76,12 @@ class HeapChoice:
     objection: str = ''
 
 
-def choose_heap(participants: Sequence[BufferConstraints], heaps: Sequence[HeapOffer] = ()) -> HeapChoice:
-    """The cheapest heap that everybody can use; among equals the first.
-
-    :param heaps: those on offer, the best first; empty: :func:`offers_of`.
-    """
-    offers = list(heaps) or offers_of(participants)
+def choose_heap(participants: Sequence[BufferConstraints]) -> HeapChoice:
+    """The first heap that everybody can use."""
+    offers = offers_of(participants)
     good = [offer for offer in offers if not any(offer.objections(p) for p in participants)]
     if good:
-        costs = {offer.name: offer.cost + sum(offer.cost_for(p) for p in participants) for offer in good}
-        best = min(good, key=lambda offer: costs[offer.name])
-        return HeapChoice(best, _reason(best, offers, good, participants))
+        return HeapChoice(good[0], _reason(good[0], offers, participants))
     if offers:
         return HeapChoice(objection=f"{_against(offers, participants)}{_producer_note(participants)}; set parameter 'heap'")
     who = [p.participant for p in participants if p.wants_certain_memory]
@@ -113,14 +90,10 @@ def choose_heap(participants: Sequence[BufferConstraints], heaps: Sequence[HeapO
     return HeapChoice()
 
 
-def _reason(best: HeapOffer, offers: Sequence[HeapOffer], good: Sequence[HeapOffer], participants: Sequence[BufferConstraints]) -> str:
-    earlier = offers[: offers.index(best)]
-    unsuitable = [offer for offer in earlier if offer not in good]
-    dearer = [offer.name for offer in earlier if offer in good]
+def _reason(best: HeapOffer, offers: Sequence[HeapOffer], participants: Sequence[BufferConstraints]) -> str:
+    unsuitable = offers[: offers.index(best)]
     found = [_against(unsuitable, participants)] if unsuitable else []
-    if dearer:
-        found.append(f'{", ".join(dearer)} would cost more')
-    if not earlier:
+    if not unsuitable:
         names = ', '.join(offer.name for offer in offers)
         first = f'it comes first of {names} and suits everybody'
         found.append(first if len(offers) > 1 else f'no other is on offer{_producer_note(participants)}')

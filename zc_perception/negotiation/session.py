@@ -200,11 +200,6 @@ class BufferSession:
         """Whether the buffers are allocated."""
         return self._settings is not None
 
-    @property
-    def claimed_slots(self) -> int:
-        """Slots that the consumers of this process hold together, and one more each: the newest frame comes before the oldest goes."""
-        return sum(consumer.constraints.slots + 1 for consumer in self._accepted())
-
     def outcomes(self) -> dict[str, Outcome]:
         """What became of each participant, by name; of two consumers of one name the later."""
         found = {} if self._settings is None else {self._camera.participant: Outcome(Verdict.ACCEPTED)}
@@ -228,8 +223,11 @@ class BufferSession:
         return self._why
 
 
-def trial_failure(trial: TrialImport | None, settings: BufferSettings, slots: Sequence[Buffers]) -> str:
-    """Import every slot's buffers on trial; what went wrong, or nothing. After a failure the imports before it are given back."""
+def trial_failure(trial: TrialImport | None, settings: BufferSettings, slots: Sequence[Buffers], number: int | None = None) -> str:
+    """Import every slot's buffers on trial; what went wrong, or nothing. After a failure the imports before it are given back.
+
+    :param number: of the only slot in *slots*, where nobody knows yet how many there will be.
+    """
     if trial is None:
         return ''
     undos: list[Undo] = []
@@ -241,7 +239,8 @@ def trial_failure(trial: TrialImport | None, settings: BufferSettings, slots: Se
             while undos:
                 with contextlib.suppress(Exception):
                     undos.pop()()
-            return f'trial import of slot {index} of {len(slots)} failed: {str(error) or type(error).__name__}'
+            which = f'{index} of {len(slots)}' if number is None else number
+            return f'trial import of slot {which} failed: {str(error) or type(error).__name__}'
         if undo is not None:
             undos.append(undo)
     return ''

@@ -11,7 +11,7 @@ from typing import Any
 
 from zc_perception.errors import ConfigError, FormatError, NegotiationError, nearest
 from zc_perception.memory.dmabuf import CpuAccess
-from zc_perception.negotiation.constraints import BufferConstraints, Caching, Format, Placement, Size, size_text
+from zc_perception.negotiation.constraints import BufferConstraints, Format, Placement, Size, size_text
 from zc_perception.pixel.drm_format import parse_drm_format
 from zc_perception.pixel.fourcc import pixel_format
 
@@ -68,12 +68,10 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     'heap': ('heaps', _heaps),
     'device': ('devices', _names),
     'slots': ('slots', _number),
-    'min_slots': ('min_slots', _number),
     'max_slots': ('max_slots', _number),
     'cpu': ('cpu_access', _one_of({'read': CpuAccess.READ, 'write': CpuAccess.WRITE, 'read_write': CpuAccess.READ | CpuAccess.WRITE})),
-    'caching': ('caching', _one_of({caching.value: caching for caching in Caching})),
 }
-_NUMBERS = {'stride_align': 1, 'offset_align': 1, 'height_align': 1, 'max_stride': None, 'slots': 0, 'min_slots': 0, 'max_slots': None}
+_NUMBERS = {'stride_align': 1, 'offset_align': 1, 'height_align': 1, 'max_stride': None, 'slots': 0, 'max_slots': None}
 _FLAGS: dict[str, tuple[str, Any]] = {
     'contiguous': ('contiguous', True),
     'one_buffer': ('placement', Placement.ONE_BUFFER),
@@ -137,8 +135,8 @@ def parse_stand_in(text: str) -> BufferConstraints:
 
     Formats are ``drm-format`` strings, or ``any``; a linear one has no modifier, ``NV12:INVALID`` is an implicit layout. Options are those
     of :class:`BufferConstraints`: stride_align, offset_align, height_align, max_stride, min_size, max_size, slots,
-    min_slots, max_slots (numbers, sizes as 1920x1080), heap (names with | between them), device (names with commas between
-    them), cpu (read, write, read_write), caching (cached, uncached); contiguous, one_buffer and buffer_per_plane stand alone.
+    max_slots (numbers, sizes as 1920x1080), heap (names with | between them), device (names with commas between
+    them), cpu (read, write, read_write); contiguous, one_buffer and buffer_per_plane stand alone.
 
     :raises ConfigError: anything else, with the nearest word that is known.
     """
@@ -182,7 +180,5 @@ def options_text(constraints: BufferConstraints) -> str:
     if constraints.cpu_access:
         read, write = CpuAccess.READ in constraints.cpu_access, CpuAccess.WRITE in constraints.cpu_access
         found.append(f'cpu={"read_write" if read and write else "read" if read else "write"}')
-    if constraints.caching is not None:
-        found.append(f'caching={constraints.caching.value}')
     found += [flag for flag, (name, value) in _FLAGS.items() if getattr(constraints, name) == value]
     return '; '.join(found)

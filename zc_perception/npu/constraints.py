@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from zc_perception.memory.dmabuf import CpuAccess
-from zc_perception.negotiation.constraints import BufferConstraints, Caching
+from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.modifier import LINEAR
 from zc_perception.pixel.readable import READABLE
 
@@ -22,21 +22,18 @@ AXRUNTIME_JOBS_DOUBLE_BUFFERED = LATE_CALLS + 1
 
 def cpu_constraints() -> BufferConstraints:
     """Of accelerator cpu."""
-    return _reader('cpu accelerator', Caching.CACHED)
+    return _reader('cpu accelerator')
 
 
-def axruntime_constraints(caching: Caching | None = Caching.CACHED) -> BufferConstraints:
-    """Of accelerator axruntime.
-
-    :param caching: ``None`` where a VIC reads the frames: it makes no difference then how the CPU sees them.
-    """
-    return _reader('axruntime accelerator', caching)
+def axruntime_constraints() -> BufferConstraints:
+    """Of accelerator axruntime."""
+    return _reader('axruntime accelerator')
 
 
-def _reader(participant: str, caching: Caching | None) -> BufferConstraints:
+def _reader(participant: str) -> BufferConstraints:
     """Of an accelerator for which the CPU reads the pixels."""
     formats, costs = tuple((fourcc, LINEAR) for fourcc in READABLE), tuple(READABLE.values())
-    return BufferConstraints(participant, formats=formats, costs=costs, cpu_access=CpuAccess.READ, caching=caching)
+    return BufferConstraints(participant, formats=formats, costs=costs, cpu_access=CpuAccess.READ)
 
 
 def with_frames(constraints: BufferConstraints, in_flight: int, most: int) -> BufferConstraints:

@@ -18,7 +18,7 @@ from zc_perception.link.shared_memory.codes import MAX_OPTIONS, MAX_PACKET, Mess
 from zc_perception.link.shared_memory.errors import ProtocolError
 from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess
-from zc_perception.negotiation.constraints import BufferConstraints, Caching, Placement
+from zc_perception.negotiation.constraints import BufferConstraints, Placement
 from zc_perception.negotiation.stand_in import options_text, parse_options
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout
@@ -38,7 +38,6 @@ CONSTRAINTS = st.builds(
     contiguous=st.booleans(),
     devices=st.lists(st.from_regex(r'/dev/[a-z]{1,8}[0-9:-]{0,8}', fullmatch=True), max_size=4).map(tuple),
     cpu_access=st.sampled_from([CpuAccess(0), CpuAccess.READ, CpuAccess.WRITE, CpuAccess.READ | CpuAccess.WRITE]),
-    caching=st.none() | st.sampled_from(Caching),
     placement=st.none() | st.sampled_from(Placement),
 )
 REQUIREMENTS = st.builds(
@@ -97,7 +96,7 @@ def test_options_say_every_constraint_that_has_no_field(constraints: BufferConst
 
 
 def test_the_fields_of_hello_say_what_they_can_and_options_the_rest() -> None:
-    npu = BufferConstraints('npu', formats=((1, 2),), stride_align=64, offset_align=4096, max_size=(640, 480), slots=3, min_slots=4,
+    npu = BufferConstraints('npu', formats=((1, 2),), stride_align=64, offset_align=4096, max_size=(640, 480), slots=3,
                             max_slots=9, contiguous=True, devices=('/dev/npu',), memory_note='no IOMMU')  # fmt: skip
     assert Requirements.of(npu) == Requirements(((1, 2),), 1, 64, 4096, 640, 480, 'device=/dev/npu; contiguous')
     assert Requirements.of(BufferConstraints('viewer')) == Requirements()

@@ -39,7 +39,7 @@ PARTICIPANTS = [
     ['recorder: NV12; stride_align=4096; slots=12'],
     ['a: any; height_align=64', 'b: NV12; offset_align=65536; slots=3'],
     ['planar: NV12; buffer_per_plane'],
-    ['more: NV12; min_slots=11; max_stride=8192'],
+    ['more: NV12; slots=11; max_stride=8192'],
 ]  # fmt: skip
 
 

@@ -61,7 +61,7 @@ class Requirements:
         :raises ConfigError: more than fits a HELLO.
         """
         width, height = constraints.max_size or (0, 0)
-        rest = replace(constraints, stride_align=1, offset_align=1, max_size=None, slots=0, min_slots=0, max_slots=None)
+        rest = replace(constraints, stride_align=1, offset_align=1, max_size=None, slots=0, max_slots=None)
         return cls(
             constraints.formats or (),
             MEMORY_DMABUF if constraints.devices else MEMORY_DMABUF | MEMORY_MEMFD,

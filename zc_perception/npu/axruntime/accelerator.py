@@ -20,7 +20,7 @@ from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.vic import Vic
-from zc_perception.negotiation.constraints import BufferConstraints, Caching
+from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import Capabilities, ImportHandle
 from zc_perception.npu.axruntime.input import FrameToTensor
 from zc_perception.npu.axruntime.job import AxRuntimeJob
@@ -136,7 +136,7 @@ class AxRuntimeAccelerator:
 
     def constraints(self) -> BufferConstraints:
         """See :class:`Accelerator`. Where a VIC reads the frames it makes no difference how the CPU sees them."""
-        return axruntime_constraints(Caching.CACHED if self._vic is None else None)
+        return axruntime_constraints()
 
     def trial_import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> Callable[[], None] | None:
         """See :class:`Accelerator`. Frames aren't imported, their tensors are."""
