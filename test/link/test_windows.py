@@ -1,4 +1,4 @@
-"""What a subscription holds at a time: no more than it asked for, by whichever way frames come; and that it goes on whatever a callback does."""
+"""What a subscription holds at a time: no more than it asked for, by whichever way frames come; and it goes on whatever a callback does."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_consumers_are_named_with_their_rung_and_what_they_lost(served: ServedTo
         with make_frame() as frame:
             served.publisher.publish(frame)
     status = served.links.status()
-    assert status.values['consumer tracker'] == 'in_process, sent 3, dropped 2, refused by its quota 0'
+    assert status.values['consumer tracker'] == 'in_process, sent 3, dropped 2, refused by its quota 0, holds 0 of 1'
     assert status.values['consumer overlay'] == 'shared_memory, pid 42, sent 9, dropped 3, holds 1 of 2'
     assert status.values['consumer tracker elsewhere'] == 'shared_memory, pid 42, sent 9, dropped 3, holds 1 of 2, asked for 3'
     assert status.level is Level.OK and status.message == 'overlay can write to the buffers, which this heap cannot prevent'
@@ -149,7 +149,7 @@ def test_consumers_are_named_with_their_rung_and_what_they_lost(served: ServedTo
 def test_the_publisher_s_log_warns_of_a_consumer_that_was_granted_fewer_frames_than_it_asked_for(
     served: ServedTopic, make_pool: Callable[..., BufferPool], logged: Callable[[], str]
 ) -> None:
-    served.links.offer(make_pool(slots=5), 0)
+    served.links.offer(make_pool(slots=5), _agreed())
     assert served.links._server is not None
     path = served.links._server.path
     with SharedMemoryClient(path, name='modest', window=1) as modest, SharedMemoryClient(path, name='greedy', window=4) as greedy:
@@ -164,6 +164,28 @@ def test_the_publisher_s_log_warns_of_a_consumer_that_was_granted_fewer_frames_t
     assert '[WARN]' in greedy_line and 'window 2, depth 1; it asked for a window of 4' in greedy_line and "raise 'slots'" in greedy_line
     assert str(values['consumer greedy']).endswith('holds 0 of 2, asked for 4')
     assert str(values['consumer modest']).endswith('holds 0 of 1')
+
+
+def test_a_consumer_that_holds_all_that_it_may_is_named_at_both_ends(served: ServedTopic, logged: Callable[[], str]) -> None:
+    holds = ((7, 4.5), (9, 2.25))
+    greedy = ConsumerStatistics('greedy', 'x', 42, 0, 2, 2, 1, held=2, pending=1, sent=9, dropped=3, trusted_writer=False, in_hand=holds)
+    served.counted = {'consumers': (greedy,)}
+    status = served.links.status()
+    assert status.level is Level.WARN and 'greedy has to release frames' in status.advice
+    assert status.message == 'greedy gets no more frames, because it holds all 2 that it may: frame 7 for 4.5 s, frame 9 for 2.2 s'
+    assert str(status.values['consumer greedy']).endswith('holds 2 of 2 (frame 7 for 4.5 s, frame 9 for 2.2 s)')
+    assert '[WARN]' in logged() and 'greedy gets no more frames' in logged()
+    served.links.status()
+    assert logged().count('greedy gets no more frames') == 1, 'once a minute'
+    served.counted = {'consumers': (replace(greedy, in_hand=((7, 4.5), (9, 0.02))),)}
+    assert served.links.status().level is Level.OK, 'it has got one just now'
+    statistics = SubscriptionStatistics('shared_memory', 'x', 5, 1, 0, 0, window=2, asked=2, in_hand=holds, full_s=2.25)
+    status = subscription_status(SimpleNamespace(statistics=lambda: statistics), RecentCount())  # type: ignore[arg-type]
+    assert status.level is Level.WARN and 'this node holds all 2 that it may: frame 7 for 4.5 s, frame 9 for 2.2 s' in status.message
+
+
+def _agreed() -> Any:
+    return SimpleNamespace(settings=SimpleNamespace(heap=None))
 
 
 def _subscription(rung: str, reason: str, errors: int = 0, *, window: int = 0, asked: int = 0) -> Any:
