@@ -1,46 +1,34 @@
-"""ROS domains for tests, each locked by a file while it is used."""
+"""ROS domains for tests, each locked while it is used."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-import tempfile
+import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 
 DOMAINS = range(1, 101)
 
 
-def _domain_folder() -> Path:
-    """Where this user's domains are locked. In a user namespace the same number may be another user, whose folder is closed to us."""
-    for attempt in range(100):
-        folder = Path(tempfile.gettempdir()) / f'zc_perception_domains_{os.getuid()}_{attempt}'
-        with suppress(PermissionError):
-            folder.mkdir(mode=0o700, exist_ok=True)
-            if os.access(folder, os.W_OK | os.X_OK):
-                return folder
-    raise RuntimeError(f'no folder for domain locks can be made in {tempfile.gettempdir()}')
-
-
 @contextmanager
 def locked_domain() -> Iterator[int]:
-    """A ROS domain that nothing else of this user's tests has at the same time.
+    """A ROS domain that no other test on this network has at the same time, whoever runs it: a name without a file is the lock.
+
+    The kernel frees it when its holder ends, and keeps the names of each network namespace apart, as it does with domains.
 
     :raises AssertionError: all are taken, for a minute.
     """
-    folder = _domain_folder()
     deadline = time.monotonic() + 60.0
     while True:
         for offset in range(len(DOMAINS)):
             domain = DOMAINS[(os.getpid() + offset) % len(DOMAINS)]
-            with open(folder / f'domain-{domain}.lock', 'w', encoding='ascii') as lock:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lock:
                 try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
+                    lock.bind(f'\0zc_perception tests, ROS domain {domain}')
+                except OSError:
                     continue
                 yield domain
                 return
-        assert time.monotonic() < deadline, f'all of the domains {DOMAINS[0]}..{DOMAINS[-1]} are locked in {folder}'
+        assert time.monotonic() < deadline, f'all of the domains {DOMAINS[0]}..{DOMAINS[-1]} are locked'
         time.sleep(0.1)

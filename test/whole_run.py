@@ -1,7 +1,7 @@
 """How a run of the tests behaves, whoever starts it: descriptors, signals, time limits, order, and how far it is.
 
 ``conftest.py`` loads this as a plugin. ``make test`` runs it with pytest-xdist: every file is one group, which one worker runs from
-its beginning to its end. All files of the rig are one group together, so that never more than one guest is booted at a time.
+its beginning to its end. The files of the rig are two groups, so that never more than two guests run at a time.
 
 ``times.json`` holds the seconds of the slow files as they were measured last (``--write-times`` measures them again). With them the
 slow files start first, and the lines that say how far the run is can estimate when it ends.
@@ -34,10 +34,9 @@ _QUICK_S = 0.5
 _RIG_LIMIT_S = 3600
 _TOLD_EVERY_S = 20.0
 #: Of the run that times.json is from.
-_USUAL_WORKERS = 3
-_RIG = 'rig'
-#: Of all tests but the rig's.
-_NICE = 5
+_USUAL_WORKERS = 4
+#: By file. Two guests at a time, with about as much to do each.
+_RIG_GROUPS = {'test_rig_camera.py': 'rig 1', 'test_rig_verify.py': 'rig 1', None: 'rig 2'}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -98,7 +97,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         in_rig = item.get_closest_marker('rig') is not None
         file = _file_of(item.nodeid)
-        groups[item] = _RIG if in_rig else file
+        groups[item] = _RIG_GROUPS.get(Path(file).name, _RIG_GROUPS[None]) if in_rig else file
         # The rig comes first, however long it took when the times were written.
         seconds[groups[item]] = 1e9 if in_rig else times.get(file, 0.0)
         item.add_marker(pytest.mark.xdist_group(groups[item]))
@@ -111,13 +110,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Let the rig go first, and end the process if pytest-timeout can't.
-
-    The guest takes longer than anything else, so the worker that waits for it and what it starts keep their priority. The timeout's
-    alarm does not reach code in C that never returns to Python.
-    """
-    if item.get_closest_marker('rig') is None and os.nice(0) < _NICE:
-        os.nice(_NICE - os.nice(0))
+    """End the process if pytest-timeout can't: its alarm does not reach code in C that never returns to Python."""
     if not item.config.pluginmanager.hasplugin('timeout'):
         return (yield)
     marker = item.get_closest_marker('timeout')

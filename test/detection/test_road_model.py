@@ -63,7 +63,7 @@ def test_finds_them_at_other_frame_sizes(model: RoadModel, width: int, height: i
     assert mean_precision(model, frames) >= 0.85
 
 
-@pytest.mark.parametrize('palette', ['held_out', 'all'])
+@pytest.mark.parametrize('palette', ['held_out', pytest.param('all', marks=pytest.mark.long)])
 def test_colour_alone_finds_little(held_out: list[RoadFrame], palette: str) -> None:
     """Learnt on the palette that it is tested on, which is more than the model gets."""
     baseline = ColourBaseline(list(road_frames(640, 360, palette, BASELINE_SEED, scenes=8, frames_per_scene=5)))

@@ -308,7 +308,7 @@ def soak(
 
 
 @fault('four cameras for a while', 'while consumers are killed and parameters change, memory, descriptors and threads stay and detections '
-       'never stop for 2 s', staged=False)  # fmt: skip
+       'never stop for 2 s', staged=False, long_only=True)  # fmt: skip
 def four_cameras(trial: Trial) -> None:
     found = soak(trial.times(2, 4), trial.times(22, 40), trial.times(4, 12), trial.domain, trial.folder)
     # Half an hour is needed to tell growth from what the allocator has not given back yet, or the middleware: these bars are coarse ones.

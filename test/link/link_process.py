@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from warm_start import Started
+
 PROGRAM = Path(__file__).with_name('link_program.py')
 
 
@@ -29,7 +31,7 @@ class LinkProcess:
         }
         # Appended to: the process has the same file position, and reading moves it.
         self._log = (folder / f'{executor}-{os.urandom(3).hex()}.log').open('a+', encoding='utf-8')
-        self.process = subprocess.Popen(
+        self.process = Started(
             [sys.executable, str(PROGRAM), executor],
             env=environment,
             stdin=subprocess.PIPE,

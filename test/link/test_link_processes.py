@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -253,9 +254,20 @@ def test_a_publisher_on_another_host_is_read_by_messages(start: Start, here: Ros
     assert eventually(lambda: received == [3]) and ledger.count('from_ros') == 1
 
 
-@pytest.mark.parametrize('depth', [1, 3])
-@pytest.mark.parametrize('executor', [kind for kind in EXECUTORS if executor_exists(kind)])
-@pytest.mark.parametrize(('kind', 'place'), [('adapted', 'same'), ('adapted', 'other'), ('plain', 'other')])
+def _slow_ones() -> Iterator[Any]:
+    """Each executor, place and depth is in the short form, all of their combinations are in the long one."""
+    short = {
+        ('single', 'adapted', 'same', 3), ('multi', 'adapted', 'other', 1), ('events', 'plain', 'other', 3),
+        ('single', 'plain', 'other', 1),
+    }  # fmt: skip
+    for case in product(EXECUTORS, (('adapted', 'same'), ('adapted', 'other'), ('plain', 'other')), (1, 3)):
+        executor, (kind, place), depth = case
+        if executor_exists(executor):
+            marks = () if (executor, kind, place, depth) in short else pytest.mark.long
+            yield pytest.param(executor, kind, place, depth, marks=marks, id=f'{kind}-{place}-{executor}-{depth}')
+
+
+@pytest.mark.parametrize(('executor', 'kind', 'place', 'depth'), _slow_ones())
 def test_a_slow_subscriber_costs_only_its_own_frames(start: Start, executor: str, kind: str, place: str, depth: int) -> None:
     there, slow = start('single'), start(executor)
     publisher = slow if place == 'same' else there

@@ -21,6 +21,7 @@ from nodes.service_clients import answer_of
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
+from warm_start import Started
 
 TEST_FOLDER = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 60.0
@@ -71,7 +72,7 @@ class Container:
         path = os.pathsep.join([str(folder), str(TEST_FOLDER), os.environ.get('PYTHONPATH', '')])
         sockets = folder / 'sockets'
         sockets.mkdir(mode=0o700, exist_ok=True)
-        self.process = subprocess.Popen(
+        self.process = Started(
             [sys.executable, '-c', code, *args],
             env={**environment(domain), 'PYTHONPATH': path, 'ZC_RUNTIME_DIR': str(sockets)},
             stdout=subprocess.PIPE,

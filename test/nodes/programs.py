@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from warm_start import Started
+
 BIN = Path(sys.executable).parent
 HERE = Path(__file__).parent
 START_TIMEOUT_S = 60.0
@@ -23,10 +25,13 @@ def environment(domain: int) -> dict[str, str]:
 
 
 class Program:
-    """A running console script; its output is collected by a thread, so that it never blocks on a full pipe."""
+    """A running console script; its output is collected by a thread, so that it never blocks on a full pipe.
 
-    def __init__(self, name: str, *args: str, domain: int) -> None:
-        self.process = subprocess.Popen(
+    :param cold: start an interpreter, as a user does, instead of forking one that has its modules; see ``warm_start.py``.
+    """
+
+    def __init__(self, name: str, *args: str, domain: int, cold: bool = False) -> None:
+        self.process = (subprocess.Popen if cold else Started)(
             [str(BIN / name), *args],
             env=environment(domain),
             stdout=subprocess.PIPE,
@@ -99,7 +104,7 @@ class PlainSubscriber:
     """``plain_subscriber.py`` in a process of its own."""
 
     def __init__(self, args: Sequence[str], *, domain: int) -> None:
-        self.process = subprocess.Popen(
+        self.process = Started(
             [sys.executable, str(HERE / 'plain_subscriber.py'), *args],
             env=environment(domain),
             stdout=subprocess.PIPE,

@@ -62,7 +62,9 @@ def load_both(ours: Client, order: tuple[str, str], **options: Any) -> dict[str,
     return {name: ours.loaded(name, 'ours', parameters=parameters[name], **options) for name in order}
 
 
-@pytest.mark.parametrize('order', [('CaptureNode', 'InferenceNode'), ('InferenceNode', 'CaptureNode')])
+@pytest.mark.parametrize(
+    'order', [pytest.param(('CaptureNode', 'InferenceNode'), marks=pytest.mark.long), ('InferenceNode', 'CaptureNode')]
+)
 def test_frames_pass_as_the_same_memory_whichever_was_loaded_first(order: tuple[str, str], container: Container, ours: Client) -> None:
     ids = load_both(ours, order)
     logs = Logs(container)
@@ -83,7 +85,7 @@ def test_frames_pass_as_the_same_memory_whichever_was_loaded_first(order: tuple[
     assert 'Traceback' not in container.output
 
 
-@pytest.mark.parametrize('forced', ['CaptureNode', 'InferenceNode'])
+@pytest.mark.parametrize('forced', ['CaptureNode', pytest.param('InferenceNode', marks=pytest.mark.long)])
 def test_without_in_process_communication_it_is_messages(forced: str, container: Container, ours: Client) -> None:
     for name, parameters in (('CaptureNode', SMALL), ('InferenceNode', CPU)):
         ours.loaded(name, 'ours', parameters=parameters, extra=DDS if name == forced else None)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import cv2
 import pytest
+import warm_start
 from nodes.programs import BIN, Program, environment
 
 from zc_perception.observe.metrics import StageLatencies
@@ -22,7 +23,7 @@ KEYS = {
 
 
 def _demo(args: list[str], domain: int) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(BIN / 'zc_demo'), *args], env=environment(domain), capture_output=True, text=True, timeout=90, check=False)
+    return warm_start.run([str(BIN / 'zc_demo'), *args], env=environment(domain), timeout=90)
 
 
 def test_a_bounded_run_writes_summary_and_picture(tmp_path: Path, free_domain: int) -> None:

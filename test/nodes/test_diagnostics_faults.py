@@ -152,7 +152,7 @@ def test_who_asks_for_few_frames_a_second_gets_them_and_is_not_called_slow(free_
         run.until(lambda: 'the model is too slow: only' in run.reader.text('inference: detections'), 'too slow for three a second')
 
 
-@pytest.mark.parametrize('refused', [10, 4])
+@pytest.mark.parametrize('refused', [10, pytest.param(4, marks=pytest.mark.long)])
 def test_an_accelerator_that_refuses_frames_is_not_called_slow(free_domain: int, refused: int) -> None:
     with fleet(free_domain) as run:
         run.accelerator.refused = refused

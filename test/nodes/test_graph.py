@@ -89,7 +89,7 @@ def _threads_and_descriptors(at_most: tuple[int, int] | None = None) -> tuple[in
 
 
 def test_descriptors_threads_and_slots_are_flat_over_thousands_of_frames(free_domain: int) -> None:
-    frames = 10_000 if LONG else 2_000
+    frames = 10_000 if LONG else 700
     overrides = {
         'capture': {'framerate': 1000.0, 'width': 64, 'height': 128},
         'inference': {'model': 'hog', 'timeout': 60.0},

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import warm_start
 from long_form import LONG
 from nodes.programs import BIN, PERCEPTION_READY, PlainSubscriber, Program, environment, parameters
 
@@ -58,7 +59,7 @@ WRONG = {
 
 
 def _refused(program: str, args: list[str], domain: int) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(BIN / program), *args], env=environment(domain), capture_output=True, text=True, timeout=60, check=False)
+    return warm_start.run([str(BIN / program), *args], env=environment(domain), timeout=60)
 
 
 def _assert_one_clear_line(done: subprocess.CompletedProcess[str], message: str) -> None:
@@ -209,7 +210,7 @@ def test_sigint_at_any_moment_after_ready_ends_with_zero(program: str, free_doma
         else [0.0, 0.0005, 0.001, 0.002, 0.005, 0.4]
     )
     for delay in delays if LONG else chance.sample(delays, 1):
-        with Program(program, domain=free_domain).start(*marks) as running:
+        with Program(program, domain=free_domain, cold=True).start(*marks) as running:
             time.sleep(delay)
             assert running.interrupt(timeout_s=20) == 0, running.output
             assert 'Traceback' not in running.output

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from nodes.programs import Program, environment, parameters
+from warm_start import Started
 
 from zc_perception.camera.recording import RecordingReader
 from zc_perception.camera.scene import RoadScene
@@ -27,7 +28,7 @@ RECORD = [
 @contextmanager
 def record(domain: int, **values: object) -> Iterator[subprocess.Popen[str]]:
     args = [*RECORD, *parameters(**values)]
-    with subprocess.Popen(args, env=environment(domain), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with Started(args, env=environment(domain), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             yield process
         finally:

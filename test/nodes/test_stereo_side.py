@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import rclpy
+import warm_start
 from diagnostic_msgs.msg import DiagnosticArray
 from nodes.programs import BIN, Program, environment
 from rclpy.executors import SingleThreadedExecutor
@@ -141,7 +141,7 @@ def test_what_can_not_be_a_pair_ends_with_one_clear_line(
         '--params-file',
         _yaml(tmp_path, **{'inference': 'model: hog', **sections}),
     ]
-    done = subprocess.run(command, env=environment(free_domain), capture_output=True, text=True, timeout=60, check=False)
+    done = warm_start.run(command, env=environment(free_domain), timeout=60)
     lines = [line for line in (done.stdout + done.stderr).splitlines() if 'error' in line]
     assert done.returncode not in (0, None) and len(lines) == 1 and message in lines[0], done
 

@@ -29,7 +29,23 @@ def graph(free_domain: int):
         assert running.process.poll() is None, running.output
 
 
-def _diagnostics(domain: int, part: str, seconds: float = 60.0) -> dict[str, str]:
+def _diagnostics(domain: int, part: str, *programs: Program) -> dict[str, str]:
+    """What a status says; a reader that hears nothing of it is replaced.
+
+    :param programs: whose output helps to understand a failure.
+    """
+    heard: list[str] = []
+    for _ in range(4):
+        found, told = _heard(domain, part, 20.0)
+        if found:
+            return found
+        heard.append(told)
+    outputs = '\n'.join(program.output for program in programs)
+    raise AssertionError(f'four readers of 20 s each heard nothing of {part}: {heard}\n{outputs}')
+
+
+def _heard(domain: int, part: str, seconds: float) -> tuple[dict[str, str], str]:
+    """By a fresh reader: the status, and which other ones and which publishers there were."""
     import rclpy
     from rclpy.executors import SingleThreadedExecutor
 
@@ -39,8 +55,10 @@ def _diagnostics(domain: int, part: str, seconds: float = 60.0) -> dict[str, str
     executor = SingleThreadedExecutor(context=context)
     executor.add_node(node)
     found: dict[str, str] = {}
+    names: set[str] = set()
 
     def on_array(message: DiagnosticArray) -> None:
+        names.update(status.name for status in message.status)
         for status in message.status:
             if status.name == part:
                 found.update({v.key: v.value for v in status.values}, message=status.message)
@@ -49,11 +67,11 @@ def _diagnostics(domain: int, part: str, seconds: float = 60.0) -> dict[str, str
     end = time.monotonic() + seconds
     while not found and time.monotonic() < end:
         executor.spin_once(timeout_sec=0.2)
+    publishers = [f'{info.node_namespace}{info.node_name}' for info in node.get_publishers_info_by_topic('/diagnostics')]
     executor.shutdown()
     node.destroy_node()
     context.try_shutdown()
-    assert found, f'no status {part} within {seconds} s'
-    return found
+    return found, f'statuses {sorted(names)} of publishers {sorted(publishers)}'
 
 
 def test_a_plain_process_gets_detections_info_and_labels_and_nothing_is_converted(graph: Program, free_domain: int) -> None:
@@ -121,7 +139,7 @@ def test_separate_processes_share_the_memory(free_domain: int) -> None:
     with capture, Program('inference_node', domain=free_domain).start('link is shared_memory') as inference:
         seen = PlainSubscriber(['30', '--until-detections', '25'], domain=free_domain).result()
         assert len(seen['detections']) == 25 and any(d['boxes'] for d in seen['detections'])
-        link = _diagnostics(free_domain, 'inference: link')
+        link = _diagnostics(free_domain, 'inference: link', capture, inference)
         assert (link['rung'], link['conversions']) == ('shared_memory', '0')
         served = _diagnostics(free_domain, 'capture: link')
         assert (served['shared_memory_consumers'], served['conversions'], served['image_readers']) == ('1', '0', '0')

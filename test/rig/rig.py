@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from environment.paths import locked
+from long_form import LONG
 
 from . import cache, initramfs, kernel_log, machine, module_build, packages
 from .errors import RigUnavailable
@@ -79,6 +80,7 @@ class Rig:
             'HOME': '/run/root',
             'LANG': 'C.UTF-8',
             'XDG_RUNTIME_DIR': '/run/user/0',
+            'ZC_LONG': '1' if LONG else '',
             'RIG_OUT': GUEST_SHARE,
             'RIG_MODULE': str(module),
             'RIG_BUSYBOX': str(kernel.busybox),

@@ -12,6 +12,7 @@ import pytest
 from . import Rig
 from .checked_boot import TIMEOUT_S, Boot
 from .guest import camera_checks, camera_kit
+from .guest.long_checks import marked
 
 pytestmark = pytest.mark.rig
 
@@ -34,7 +35,7 @@ def camera_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
     return Boot(result, outcome)
 
 
-@pytest.mark.parametrize('name', camera_kit.CHECKS)
+@pytest.mark.parametrize('name', marked(camera_kit.CHECKS))
 def test_in_the_guest(name: str, camera_boot: Boot) -> None:
     if name not in camera_boot.outcome:
         pytest.fail(f'the guest did not get to this check\n{camera_boot.result.report()}', pytrace=False)

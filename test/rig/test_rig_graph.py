@@ -17,14 +17,15 @@ from . import Rig, RigResult
 from .checked_boot import TIMEOUT_S
 from .graph import ENVIRONMENT, OF_RUN, GraphRuns, check_names, checks_of, clear_runs, graph_command, read_runs
 from .guest.graph_variants import MEMORY_MIB, RUNS, VARIANTS, VIVID
+from .guest.long_checks import marked
 
 pytestmark = pytest.mark.rig
 
 GUEST = Path(__file__).parent / 'guest'
 #: ``make rig`` has its 300 frames; here time counts, too.
-WANTED = {name: variant.frames if LONG else min(variant.frames, 25) for name, variant in VARIANTS.items()}
+WANTED = {name: variant.frames if LONG else min(variant.frames, 12) for name, variant in VARIANTS.items()}
 #: What only the long form and ``make rig`` run.
-LONG_RUNS = ('uncached', 'document')
+LONG_RUNS = ('uncached', 'document', 'two_padded_buffers')
 
 
 def _params(names: Iterable[str]) -> list[Any]:
@@ -64,7 +65,7 @@ def package_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
     return Boot(result, outcome, GraphRuns(result, read_runs(out)))
 
 
-@pytest.mark.parametrize('name', _names())
+@pytest.mark.parametrize('name', marked(_names()))
 def test_in_the_guest(name: str, package_boot: Boot) -> None:
     if name not in package_boot.outcome:
         pytest.fail(f'the guest did not get to this check\n{package_boot.result.report()}', pytrace=False)

@@ -15,6 +15,7 @@ sys.path[:0] = [str(_TEST), str(_TEST.parent)]
 from rig.guest import camera_faults, camera_parameters, camera_streams, doctor_checks, graph_faults  # noqa: E402 - needs the path
 from rig.guest.camera_kit import CHECKS  # noqa: E402
 from rig.guest.harness import run  # noqa: E402
+from rig.guest.long_checks import chosen  # noqa: E402
 
 RESULTS = 'camera_checks.json'
 #: Importing them registered their checks.
@@ -22,10 +23,8 @@ MODULES = (camera_streams, camera_faults, camera_parameters, doctor_checks, grap
 
 
 def main() -> int:
-    """Run the checks whose names contain one of the arguments."""
-    parts = sys.argv[1:] or ['']
-    chosen = {name: function for name, function in CHECKS.items() if any(part in name for part in parts)}
-    return 0 if run(chosen, Path(os.environ['RIG_OUT']) / RESULTS) else 1
+    """Run the checks whose names contain one of the arguments; without any, those of this form."""
+    return 0 if run(chosen(CHECKS, sys.argv[1:]), Path(os.environ['RIG_OUT']) / RESULTS) else 1
 
 
 if __name__ == '__main__':

@@ -15,6 +15,7 @@ sys.path[:0] = [str(_TEST), str(_TEST.parent)]
 
 from rig.guest import graph_run, package_camera, package_npu, package_npu_flow  # noqa: E402
 from rig.guest.harness import run  # noqa: E402
+from rig.guest.long_checks import chosen  # noqa: E402
 from rig.guest.package_kit import CHECKS  # noqa: E402
 
 #: Importing them registered their checks.
@@ -22,11 +23,10 @@ MODULES = (package_npu, package_npu_flow, package_camera)
 
 
 def main() -> int:
-    """Run the checks whose name contains the argument, and then the graph if asked for, whatever the checks say."""
+    """Run the checks whose names contain an argument, or those of this form, then the graph if asked for, whatever they say."""
     variants = [argument for argument in sys.argv[1:] if ':' in argument]
-    part = next((argument for argument in sys.argv[1:] if ':' not in argument), '')
-    chosen = {name: function for name, function in CHECKS.items() if part in name}
-    good = run(chosen, Path(os.environ['RIG_OUT']) / 'package_checks.json')
+    parts = [argument for argument in sys.argv[1:] if ':' not in argument]
+    good = run(chosen(CHECKS, parts), Path(os.environ['RIG_OUT']) / 'package_checks.json')
     if variants:
         graph_run.main(variants)
     return 0 if good else 1

@@ -96,7 +96,7 @@ def test_a_hangup_that_is_ignored_stays_so() -> None:
 
 
 @pytest.mark.parametrize('number', ENDING)
-@pytest.mark.parametrize('module', ['zc_perception.verify.bench.program', 'numpy'])
+@pytest.mark.parametrize('module', ['zc_perception.verify.bench.program', pytest.param('numpy', marks=pytest.mark.long)])
 def test_the_first_moments_end_without_a_traceback(module: str, number: signal.Signals) -> None:
     command = [sys.executable, '-c', ON_IMPORT, module, str(int(number)), 'decode', '--repetitions', '1', '--frames', '1']
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -149,7 +149,7 @@ def wait_for(reached: Callable[[], bool], process: subprocess.Popen[str]) -> Non
         time.sleep(0.002)
 
 
-@pytest.mark.parametrize('sockets', [0, 1, 5, 12])
+@pytest.mark.parametrize('sockets', [1, *(pytest.param(number, marks=pytest.mark.long) for number in (0, 5, 12))])
 def test_a_pipeline_leaves_nothing_however_far_it_has_come(start: Start, runtime: Path, sockets: int) -> None:
     process = start('main', *PIPELINE)
     wait_for(lambda: len(of_run(runtime)) > 4 and len(list(runtime.glob('*.sock'))) >= sockets, process)
@@ -160,7 +160,7 @@ def test_a_pipeline_leaves_nothing_however_far_it_has_come(start: Start, runtime
     assert complained.splitlines()[-1] == 'zc_bench: ended by SIGINT' and 'Traceback' not in complained
 
 
-@pytest.mark.parametrize('sockets', [1, 3, 8])
+@pytest.mark.parametrize('sockets', [pytest.param(1, marks=pytest.mark.long), 3, pytest.param(8, marks=pytest.mark.long)])
 def test_a_worker_ends_between_two_cameras_and_takes_down_those_that_it_has(start: Start, runtime: Path, sockets: int) -> None:
     process = start('pipeline_worker', *EIGHT_CAMERAS)
     wait_for(lambda: len(list(runtime.glob('*.sock'))) >= sockets, process)

@@ -117,7 +117,7 @@ def test_a_short_run_of_everything(start: Start, runtime: Path, tmp_path: Path) 
         assert row['lost_per_cent'] < 100.0
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize('number', [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_signal_ends_all_of_it_in_order(start: Start, runtime: Path, number: signal.Signals) -> None:
     process = start(*FOREVER)
     wait_until_measuring(process)
@@ -138,7 +138,7 @@ def test_what_it_started_ends_when_it_is_killed(start: Start, runtime: Path) -> 
     assert 'Error' not in process.communicate()[1], 'nor do they complain that nobody listens any more'
 
 
-@pytest.mark.parametrize('role', ['frames_in', 'frames_out', 'floors'])
+@pytest.mark.parametrize('role', ['frames_in', *(pytest.param(name, marks=pytest.mark.long) for name in ('frames_out', 'floors'))])
 def test_a_killed_process_is_named_and_the_others_end(start: Start, runtime: Path, role: str) -> None:
     process = start(*FOREVER, '--variants', 'shared_memory')
     wait_until_measuring(process)
