@@ -23,6 +23,8 @@ PYTEST = -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 # A ROS installation that the shell has sourced must not mix its libraries with those of the environment.
 unexport AMENT_PREFIX_PATH LD_LIBRARY_PATH PYTHONHOME PYTHONPATH RMW_IMPLEMENTATION _ROS_WHEELS_BOOTSTRAP_COMPLETE
+# Tests start hundreds of processes: without byte code each of them would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help env env-kilted fixtures demo test test-long test-kilted rig rig-full bench faults soak docs lint clean
 
