@@ -10,10 +10,9 @@ from typing import Any
 
 from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.frame import Frame
-from zc_perception.negotiation.collection import BufferCollection
 from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.session import BufferSession
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
-from zc_perception.negotiation.token import Consumer
 
 from .harness import Check
 
@@ -53,31 +52,20 @@ def opened(path: str, *, size: tuple[int, int] = SIZE, rate: float = RATE, **opt
     return V4l2Camera(path, *size, rate, 'cam', now_ns=time.time_ns, **options)
 
 
-def configured(camera: V4l2Camera, consumers: Sequence[BufferConstraints | Consumer] = (), slots: int = 6) -> V4l2Camera:
-    """Negotiate its buffers as a capture node does."""
-    collection = BufferCollection(camera.device, (camera.width, camera.height), heaps=[camera.heap_name], wanted_slots=slots)
-    first = collection.first_token()
-    entries = [Consumer(camera.constraints(), required=True)]
-    entries += [entry if isinstance(entry, Consumer) else Consumer(entry) for entry in consumers]
-    participants = []
-    tokens = [first, *(first.duplicate(entry.constraints.participant) for entry in entries[1:])]
-    for token, entry in zip(tokens, entries, strict=True):
-        participants.append(token.bind(entry.constraints.participant, trial_import=entry.trial_import, required=entry.required))
-        participants[-1].set_constraints(entry.constraints)
+def configured(camera: V4l2Camera, consumers: Sequence[BufferConstraints] = (), slots: int = 6) -> V4l2Camera:
+    """Agree on its buffers as a capture node does."""
+    session = BufferSession(camera.constraints(), (camera.width, camera.height), wanted_slots=slots, stand_ins=consumers)
 
     def allocate(request: AllocationRequest) -> Allocation:
-        camera.configure(request.settings())
+        camera.allocate(request)
         return Allocation(camera.slots[0].layout, tuple(slot.buffers for slot in camera.slots))
 
-    collection.allocate(allocate, 5.0)
-    for participant in participants:
-        participant.close()
-    collection.close()
+    session.allocate([], allocate)
     return camera
 
 
 @contextmanager
-def streaming(path: str, consumers: Sequence[BufferConstraints | Consumer] = (), slots: int = 6, **options: Any) -> Iterator[V4l2Camera]:
+def streaming(path: str, consumers: Sequence[BufferConstraints] = (), slots: int = 6, **options: Any) -> Iterator[V4l2Camera]:
     """A configured camera whose timestamps lie in the past, as a real one's."""
     camera = opened(path, **options)
     try:

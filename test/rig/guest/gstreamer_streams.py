@@ -16,7 +16,7 @@ from zc_perception.errors import CameraError, CameraLostError
 from zc_perception.frame import Frame
 from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.negotiation.collection import negotiate
+from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.modifier import LINEAR
 
@@ -90,7 +90,7 @@ def _streaming(pipeline: str, slots: int = 6, **options: Any) -> Iterator[tuple[
     try:
         own = camera.constraints()
         others = BufferConstraints('slots', slots=slots - own.slots)
-        camera.configure(negotiate([own, others], camera.width, camera.height, heap=camera.heap_name))
+        camera.allocate(agree([own, others], (camera.width, camera.height)))
         yield camera, ledger
     finally:
         camera.close()

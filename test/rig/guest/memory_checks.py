@@ -13,6 +13,7 @@ from . import (
     package_link,
     package_link_deaths,
     package_link_fences,
+    package_link_layouts,
     package_memory,
     package_negotiation,
     package_pool,
@@ -35,6 +36,7 @@ MODULES = (
     package_link,
     package_link_deaths,
     package_link_fences,
+    package_link_layouts,
     package_which_heap,
 )
 

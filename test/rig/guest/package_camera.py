@@ -12,7 +12,7 @@ from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.errors import CameraError
 from zc_perception.frame import Frame
 from zc_perception.memory.pool import SlotState
-from zc_perception.negotiation.collection import negotiate
+from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
 
 from .harness import equal, eventually
@@ -23,8 +23,7 @@ from .package_kit import MANIFEST, check, crcs, refused
 def _camera(slots: int = 4, width: int = 640, height: int = 360) -> V4l2Camera:
     camera = V4l2Camera('/dev/video0', width, height, 30.0, 'cam', now_ns=time.time_ns)
     own = camera.constraints()
-    settings = negotiate([own, BufferConstraints('slots', slots=slots - own.slots)], camera.width, camera.height, heap=camera.heap_name)
-    camera.configure(settings)
+    camera.allocate(agree([own, BufferConstraints('slots', slots=slots - own.slots)], (camera.width, camera.height)))
     return camera
 
 

@@ -15,7 +15,7 @@ from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.pool import BufferPool, Slot
-from zc_perception.negotiation.collection import negotiate
+from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
 
 from .check_camera import cameras
@@ -43,7 +43,7 @@ SIZE, FRAMERATE = (320, 180), 60.0
 
 
 @contextmanager
-def served(pool: BufferPool, **options: Any) -> Iterator[SharedMemoryServer]:
+def served(pool: BufferPool | None, **options: Any) -> Iterator[SharedMemoryServer]:
     """A server in a folder of its own; nothing may have gone wrong inside of it."""
     options.setdefault('quarantine_timeout_s', 0.05)
     with tempfile.TemporaryDirectory() as folder, SharedMemoryServer('camera', PUBLISHER, pool, folder=Path(folder), **options) as server:
@@ -67,7 +67,7 @@ def camera_of(exporter: str) -> Iterator[tuple[V4l2Camera, BufferPool]]:
     own = camera.constraints()
     slots = BufferConstraints('consumers', slots=4)
     try:
-        camera.configure(negotiate([own, slots], *SIZE, heap=camera.heap_name))
+        camera.allocate(agree([own, slots], SIZE))
         assert camera.pool is not None
         # Of the checks here none is about patience: on a slow machine too, a fence that a check holds back gets enough of it.
         camera.pool._release_timeout_s = PATIENCE_S
