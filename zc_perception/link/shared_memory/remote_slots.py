@@ -154,7 +154,7 @@ class RemoteSlots:
 
     def _try_import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> str:
         """Before the first frame of a slot: import it as it will be imported later. What went wrong; empty: nothing."""
-        return trial_failure(self._trial_import, BufferSettings(layout, MAX_SLOTS), [buffers])
+        return trial_failure(self._trial_import, BufferSettings(layout, MAX_SLOTS), [buffers], len(self._slots))
 
     def _check_kind(self, buffer: DmaBuf, kind: BufferKind) -> None:
         if buffer.kind is not kind:
