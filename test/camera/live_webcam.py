@@ -1,0 +1,82 @@
+"""A webcam that keeps time: the double of a driver, whose pictures come when they are due, of the drawn road as JPEGs."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+from camera.jpeg_kit import jpeg
+from camera.v4l2_double import DriverDouble
+
+from zc_perception.camera.scene import RoadScene
+from zc_perception.camera.v4l2 import memory as memory_module
+from zc_perception.camera.v4l2.camera import V4l2Camera
+from zc_perception.camera.v4l2.device import V4l2Device
+from zc_perception.memory.dmabuf import BufferKind, DmaBuf
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.owned_fd import OwnedFd
+
+
+def road_pictures(width: int, height: int, frames: int, sampling: str = '422', quality: int = 60, seed: int = 11) -> list[bytes]:
+    """*frames* of the drawn road as a webcam sends them: full range, half of the chroma."""
+    scene = RoadScene(width, height, seed)
+    luma, chroma = np.empty((height, width), np.uint8), np.empty((height // 2, width // 2, 2), np.uint8)
+    found = []
+    for number in range(frames):
+        scene.draw(number, luma, chroma)
+        found.append(jpeg(np.asarray(cv2.cvtColorTwoPlane(luma, chroma, cv2.COLOR_YUV2BGR_NV12), np.uint8), sampling, quality))
+    return found
+
+
+class LiveWebcam(DriverDouble):
+    """Fills a buffer every 1/*hz* s; a picture that is due while no buffer is queued is lost.
+
+    :param pictures: one after the other, again and again.
+    """
+
+    def __init__(self, *formats: str, pictures: Sequence[bytes], size: tuple[int, int], hz: float = 30.0) -> None:
+        self.sizes = (size,)
+        super().__init__(*formats)
+        self.size = size
+        self.pictures = list(pictures)
+        self.contents = [b'']
+        self.period = 1.0 / hz
+        self.due_at = 0.0
+
+    @property
+    def now(self) -> float:
+        return time.monotonic()
+
+    @now.setter
+    def now(self, value: float) -> None:
+        pass
+
+    def poll(self, wake: OwnedFd, timeout_ms: int) -> int:
+        if self.events or not self.streaming or self.broken:
+            return super().poll(wake, timeout_ms)
+        wait = min(timeout_ms / 1000, max(0.0, self.due_at - time.monotonic()))
+        if select.select([wake.fileno()], [], [], wait)[0] or time.monotonic() < self.due_at:
+            return 0
+        late = int((time.monotonic() - self.due_at) / self.period) if self.due_at else 0
+        self.due_at = (self.due_at or time.monotonic()) + (1 + late) * self.period
+        self.sequence += late
+        if not self.queued:
+            self.sequence += 1
+            return 0
+        self.contents = [self.pictures[self.sequence % len(self.pictures)]]
+        return super().poll(wake, timeout_ms)
+
+    def camera(self, ledger: CopyLedger, **options: Any) -> V4l2Camera:
+        """The package's camera of it."""
+        return V4l2Camera(
+            'webcam', *self.size, 30.0, 'cam', now_ns=time.time_ns, open_device=lambda path: V4l2Device(self), ledger=ledger, **options
+        )
+
+
+def exports_are_memfds(monkeypatch: Any) -> None:
+    """As doubles of drivers make them: the CPU's access needs no ioctl, which a dma-buf has and they have not."""
+    monkeypatch.setattr(memory_module, 'DmaBuf', lambda fd, kind, heap: DmaBuf(fd, BufferKind.MEMFD, heap))
