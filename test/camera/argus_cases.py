@@ -20,7 +20,6 @@ from zc_perception.frame import Frame
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.negotiation.heap_offer import heap_offer
 from zc_perception.pixel.colorimetry import Matrix, Range
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import INVALID, LINEAR
@@ -125,7 +124,7 @@ def test_a_block_linear_image_stays_what_it_is_for_whoever_can_take_it(formats: 
         own = camera.constraints()
         assert own.formats == ((NV12, INVALID), (NV12, LINEAR))
         taker = BufferConstraints('npu', formats=formats, heaps=('nvbufsurface',), slots=2)
-        request = agree([own, taker], (camera.width, camera.height), heaps=[heap_offer('nvbufsurface')], wanted_slots=4)
+        request = agree([own, taker], (camera.width, camera.height), wanted_slots=4)
         camera.allocate(request)
         with next_frame(camera) as frame:
             assert frame.data.modifier == INVALID and frame.data.planes[1].offset == 0x10000
@@ -137,7 +136,7 @@ def test_a_block_linear_image_stays_what_it_is_for_whoever_can_take_it(formats: 
 def test_alone_a_block_linear_sensor_gives_what_everybody_can_read() -> None:
     camera = opened(BLOCK_LINEAR)
     try:
-        camera.allocate(agree([camera.constraints()], (camera.width, camera.height), heaps=[heap_offer('nvbufsurface')], wanted_slots=4))
+        camera.allocate(agree([camera.constraints()], (camera.width, camera.height), wanted_slots=4))
         with next_frame(camera) as frame:
             assert frame.data.modifier == LINEAR
         assert camera.facts()['converted_by_vic'] == 1
@@ -151,7 +150,7 @@ def test_without_a_vic_frames_stay_block_linear_and_that_is_said(alone: bool) ->
     try:
         own = camera.constraints()
         others = [] if alone else [BufferConstraints('npu', formats=((NV12, LINEAR), (NV12, INVALID)), costs=(0.0, 9.0))]
-        camera.allocate(agree([own, *others], (camera.width, camera.height), heaps=[heap_offer('nvbufsurface')], wanted_slots=4))
+        camera.allocate(agree([own, *others], (camera.width, camera.height), wanted_slots=4))
         with next_frame(camera) as frame:
             assert frame.data.modifier == INVALID
             with pytest.raises(FormatError, match='NV12 with modifier INVALID has no rows that a CPU could read'), frame.map():

@@ -17,7 +17,6 @@ from zc_perception.memory.heaps import OfferedHeaps
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.negotiation.heap_offer import heap_offer
 
 WAIT_S = 20.0
 # 64x48 NV12, tightly packed: 3072 + 1536 bytes.
@@ -54,7 +53,7 @@ def configure(camera: Camera, slots: int = 4) -> None:
     """As the node does it, with consumers that want *slots* in all."""
     own = camera.constraints()
     others = BufferConstraints('slots', slots=slots - own.slots)
-    camera.configure(agree([own, others], (camera.width, camera.height), heaps=[heap_offer(camera.heap_name)]).settings())
+    camera.configure(agree([own, others], (camera.width, camera.height)).settings())
 
 
 @contextmanager

@@ -21,7 +21,6 @@ from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.negotiation.heap_offer import heap_offer
 
 NOW_NS = 5_000_000_000
 STORE = get_typestore(Stores.ROS2_JAZZY)
@@ -32,7 +31,7 @@ Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 def configure(camera: DrawnCamera, *, slots: int = 4, **constraints: Any) -> None:
     """Memory for *camera*; *constraints* are another participant's."""
     participants = [camera.constraints(), BufferConstraints('npu', slots=slots - 2, **constraints)]
-    camera.configure(agree(participants, (camera.width, camera.height), heaps=[heap_offer('memfd')]).settings())
+    camera.configure(agree(participants, (camera.width, camera.height)).settings())
 
 
 def replay(path: object, *, ledger: CopyLedger | None = None, now: Callable[[], int] = lambda: NOW_NS, **options: Any) -> ReplayCamera:

@@ -18,7 +18,6 @@ from zc_perception.errors import CameraBusyError, CameraError, CameraLostError, 
 from zc_perception.frame import Frame
 from zc_perception.memory.pool import SlotState
 from zc_perception.negotiation.agreement import agree
-from zc_perception.negotiation.heap_offer import heap_offer
 from zc_perception.pixel.colorimetry import Matrix, Range
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -41,7 +40,7 @@ def open_camera(module: Any) -> Iterator[Callable[..., LibcameraCamera]]:
         made = LibcameraCamera(camera, frame_id='cam', now_ns=time.time_ns, **options)
         cameras.append(made)
         if configured:
-            made.configure(agree([made.constraints()], (made.width, made.height), heaps=[heap_offer('libcamera')]).settings())
+            made.configure(agree([made.constraints()], (made.width, made.height)).settings())
         return made
 
     yield opened

@@ -23,7 +23,6 @@ from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.negotiation.heap_offer import heap_offer
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 LENGTH, FPS = 8, 25.0
@@ -63,7 +62,7 @@ def open_camera(video: str, ledger: CopyLedger) -> Iterator[Callable[..., Replay
         camera = ReplayCamera(path, framerate=framerate, frame_id='lens', loop=loop, keep_all=keep_all, **options, **base)
         cameras.append(camera)
         participants = [camera.constraints(), BufferConstraints('slots', slots=slots - 2)]
-        camera.configure(agree(participants, (camera.width, camera.height), heaps=[heap_offer('memfd')]).settings())
+        camera.configure(agree(participants, (camera.width, camera.height)).settings())
         return camera
 
     yield make

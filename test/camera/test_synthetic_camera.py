@@ -20,7 +20,6 @@ from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.memory.pool import SlotState
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.negotiation.heap_offer import heap_offer
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
 
@@ -55,7 +54,7 @@ def open_camera(ledger: CopyLedger) -> Iterator[Callable[..., SyntheticCamera]]:
         camera = SyntheticCamera(WIDTH, HEIGHT, framerate, 'lens', seed=seed, **options, **base)
         cameras.append(camera)
         participants = [camera.constraints(), BufferConstraints('npu', stride_align=stride_align, slots=slots - 2)]
-        camera.configure(agree(participants, (WIDTH, HEIGHT), heaps=[heap_offer('memfd')]).settings())
+        camera.configure(agree(participants, (WIDTH, HEIGHT)).settings())
         return camera
 
     yield make

@@ -20,7 +20,6 @@ from zc_perception.memory import heaps as heaps_module
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.negotiation.heap_offer import heap_offer
 from zc_perception.nodes.camera_factory import CAMERA_SPECS, CAMERAS, CameraFactory
 
 CLASSES = {
@@ -76,7 +75,7 @@ def test_stamps_increase_over_openings_although_the_wall_clock_was_set_back() ->
         ahead[0] += step
         camera = made.open('')
         try:
-            camera.configure(agree([camera.constraints()], (64, 64), heaps=[heap_offer('memfd')]).settings())
+            camera.configure(agree([camera.constraints()], (64, 64)).settings())
             for _ in range(3):
                 frame = camera.capture()
                 assert frame is not None
