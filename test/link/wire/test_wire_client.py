@@ -82,13 +82,14 @@ def wait_for_end(client: SharedMemoryClient) -> str:
 def test_the_hello_is_what_the_page_says(server: SpecServer) -> None:
     hellos: list[spec.Hello] = []
     requirements = Requirements(
-        formats=((spec.NV12, 0), (spec.R8, 7)), memory=2, stride_align=64, offset_align=4096, max_width=1920, max_height=1080
-    )
+        formats=((spec.NV12, 0), (spec.R8, 7)), memory=2, stride_align=64, offset_align=4096, max_width=1920, max_height=1080,
+        options='contiguous; cpu=read',
+    )  # fmt: skip
     options = {'publisher_id': 'p' * 32, 'window': 5, 'depth': 3, 'history': True, 'requirements': requirements}
     with meeting(server, lambda conversation: hellos.append(conversation.open(publisher=b'p' * 32)), **options):
         pass
     formats = ((spec.NV12, 0), (spec.R8, 7))
-    assert hellos == [spec.Hello(1, 1, 5, 3, 1, 2, 64, 4096, 1920, 1080, b'p' * 32, b'client', formats)]
+    assert hellos == [spec.Hello(1, 1, 5, 3, 1, 2, 64, 4096, 1920, 1080, b'p' * 32, b'client', formats, b'contiguous; cpu=read')]
 
 
 def test_frames_come_with_their_pixels_and_go_back(server: SpecServer, slot: Slot) -> None:
@@ -171,6 +172,9 @@ def test_an_empty_packet_is_an_end_whatever_comes_with_it(server: SpecServer, sl
         assert client.statistics().ended == {'eof': 1}
 
 
+RULED_OUT = {'too_wide', 'other_format', 'other_modifier', 'stride_unaligned', 'offset_unaligned'}
+
+
 @pytest.mark.parametrize('name', WRONG_BUFFERS)
 def test_wrong_buffers_are_noticed(server: SpecServer, slot: Slot, name: str) -> None:
     _, changes = WRONG_BUFFERS[name]
@@ -178,10 +182,13 @@ def test_wrong_buffers_are_noticed(server: SpecServer, slot: Slot, name: str) ->
         conversation.send(lie(slot.image, **changes).pack(), slot.fds)
         with suppress(BrokenPipeError):  # it may be the FRAME that makes it look
             conversation.send(spec.frame(7, 1, 0))
-        wait_for_end(client)
+        why = wait_for_end(client)
         with pytest.raises(spec.ConsumerGone):
-            conversation.receive()
+            while True:
+                conversation.receive()
         assert not conversation.leases
+        # What the page allows and the consumer ruled out it refuses by name. What breaks a rule of the page it just leaves.
+        assert bool(conversation.refusal) is (name in RULED_OUT) and conversation.refusal in why
 
 
 @pytest.mark.parametrize('name', WRONG_IMAGES)
@@ -205,6 +212,10 @@ def test_memory_of_a_kind_that_was_not_asked_for_is_noticed(server: SpecServer, 
     with meeting(server, requirements=Requirements(memory=1)) as (client, conversation):
         conversation.announce(slot)
         assert 'memfds, which it does not take' in wait_for_end(client)
+        with pytest.raises(spec.ConsumerGone):
+            while True:
+                conversation.receive()
+        assert conversation.refusal == 'the buffers are memfds, which it does not take'
 
 
 def test_a_layout_that_is_not_known_comes_to_who_did_not_rule_it_out(server: SpecServer, slot: Slot) -> None:

@@ -250,7 +250,8 @@ def test_a_refusal_is_read_although_the_producer_left_packets_unread(server: Spe
 
 
 MISBEHAVIOUR = {
-    'bad-magic': 'magic', 'wrong-length': 'length', 'header-reserved': 'reserved', 'unknown-type': 'type', 'reserved': 'reserved',
+    'bad-magic': 'magic', 'wrong-length': 'length', 'header-reserved': 'reserved', 'unknown-type': 'type',
+    'options-many': 'options', 'options-count': 'length',
     'unknown-flag': 'flags', 'window-zero': 'window', 'window-large': 'window', 'depth-zero': 'depth', 'depth-large': 'depth',
     'memory-none': 'memory', 'memory-unknown': 'memory', 'stride-align-zero': 'alignment', 'offset-align-zero': 'alignment',
     'formats-many': 'num_formats', 'formats-count': 'length', 'release-length': 'length', 'release-header-reserved': 'reserved',

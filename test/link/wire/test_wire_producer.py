@@ -171,7 +171,7 @@ def test_slots_of_an_earlier_size_are_retired(start_producer: StartProducer, sta
 
 
 REFUSED_WITH_CODE_5 = [
-    'bad-magic', 'wrong-length', 'header-reserved', 'unknown-type', 'reserved', 'unknown-flag', 'window-zero', 'window-large', 'depth-zero',
+    'bad-magic', 'wrong-length', 'header-reserved', 'unknown-type', 'options-many', 'options-count', 'unknown-flag', 'window-zero', 'window-large', 'depth-zero',
     'depth-large', 'memory-none', 'memory-unknown', 'stride-align-zero', 'offset-align-zero', 'formats-many', 'formats-count',
     'release-length', 'release-header-reserved', 'release-reserved', 'release-unknown', 'release-generation', 'release-unknown-flag',
     'release-flag-without-fd', 'garbage', 'truncated-header', 'oversized', 'fd-with-hello', 'many-fds', 'never-hello',
@@ -284,6 +284,12 @@ OTHER_HELLOS = {
     'id_not_ascii': (spec.Hello(publisher_id='ü'.encode()).pack(), 0, RULE),
     'id_with_a_line': (spec.Hello(publisher_id=b'c\n').pack(), 0, RULE),
     'id_of_another': (spec.Hello(publisher_id=b' ~').pack(), 0, ANOTHER),
+    'most_formats': (spec.Hello(formats=tuple((number, 0) for number in range(64))).pack(), 0, CONSTRAINTS),
+    'too_many_formats': (spec.Hello(formats=tuple((number, 0) for number in range(65))).pack(), 0, RULE),
+    'options_that_do_not_suit': (spec.Hello(options=b'max_stride=8').pack(), 0, CONSTRAINTS),
+    'options_of_a_later_time': (spec.Hello(options=b'contiguous; polarised').pack(), 0, CONSTRAINTS),
+    'options_too_long': (spec.Hello(options=bytes(1025)).pack(), 0, RULE),
+    'options_not_utf8': (spec.Hello(options=b'\xff').pack(), 0, RULE),
     'name_not_utf8': (spec.Hello(name=b'\xff').pack(), 0, RULE),
     'name_with_a_gap': (spec.Hello(name=b'a\0b').pack(), 0, RULE),
 }
@@ -308,7 +314,7 @@ def test_a_later_version_is_spoken_down(start_producer: StartProducer, start: St
     assert told([consumer.line() for _ in producer.publish(1, 'c')]) and consumer.result()[0] == FRAMES_READ
 
 
-@pytest.mark.parametrize('options', [{'max_connections': 1}, {'slots': 3}, {'pool': 0}], ids=['connections', 'slots', 'no_pool'])
+@pytest.mark.parametrize('options', [{'max_connections': 1}, {'slots': 2}, {'pool': 0}], ids=['connections', 'slots', 'no_pool'])
 def test_a_busy_producer_says_so(start_producer: StartProducer, start: Start, options: dict[str, int]) -> None:
     producer = start_producer(**options)
     if options != {'pool': 0}:

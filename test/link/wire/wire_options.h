@@ -15,10 +15,11 @@ enum { MAX_WINDOW = 64 };
 /* Rules that `--misbehave` breaks by one wrong value in the HELLO, or in the RELEASE of the first frame. */
 static const struct patch { const char *kind; unsigned message, offset, bytes; uint64_t value; } PATCHES[] = {
     {"bad-magic", HELLO, 8, 4, 0x4b4c435b}, {"wrong-length", HELLO, 2, 2, 136}, {"header-reserved", HELLO, 4, 4, 1},
-    {"unknown-type", HELLO, 0, 2, 99}, {"reserved", HELLO, 52, 4, 1}, {"unknown-flag", HELLO, 24, 4, 0x80000000},
+    {"unknown-type", HELLO, 0, 2, 99}, {"options-many", HELLO, 52, 4, 1025}, {"options-count", HELLO, 52, 4, 1},
+    {"unknown-flag", HELLO, 24, 4, 0x80000000},
     {"window-zero", HELLO, 16, 4, 0}, {"window-large", HELLO, 16, 4, 65}, {"depth-zero", HELLO, 20, 4, 0}, {"depth-large", HELLO, 20, 4, 65},
     {"memory-none", HELLO, 28, 4, 0}, {"memory-unknown", HELLO, 28, 4, 7}, {"stride-align-zero", HELLO, 32, 4, 0},
-    {"offset-align-zero", HELLO, 36, 4, 0}, {"formats-many", HELLO, 48, 4, 33}, {"formats-count", HELLO, 48, 4, 32},
+    {"offset-align-zero", HELLO, 36, 4, 0}, {"formats-many", HELLO, 48, 4, 65}, {"formats-count", HELLO, 48, 4, 32},
     {"release-length", RELEASE, 2, 2, 40}, {"release-header-reserved", RELEASE, 4, 4, 1}, {"release-reserved", RELEASE, 28, 4, 1},
     {"release-unknown", RELEASE, 8, 8, UINT64_MAX}, {"release-generation", RELEASE, 16, 8, UINT64_MAX},
     {"release-unknown-flag", RELEASE, 24, 4, 2}, {"release-flag-without-fd", RELEASE, 24, 4, 1},

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 HELLO, WELCOME, REFUSED, BUFFERS, FRAME, RELEASE, BUFFER_RETIRED = range(1, 8)
+CONSTRAINTS = 3
 MAGIC = int.from_bytes(b'ZCLK', 'little')
 MAX_PACKET = 4096
 DMABUF, MEMFD = 1, 2
@@ -88,25 +89,26 @@ class Hello:
     publisher_id: bytes = b''
     name: bytes = b'spec'
     formats: tuple[tuple[int, int], ...] = ()
+    options: bytes = b''
 
     def pack(self) -> bytes:
         body = HELLO_BODY.pack(
             MAGIC, self.min_version, self.max_version, self.window, self.depth, self.flags, self.memory, self.stride_align,
-            self.offset_align, self.max_width, self.max_height, len(self.formats), 0, self.publisher_id, self.name,
+            self.offset_align, self.max_width, self.max_height, len(self.formats), len(self.options), self.publisher_id, self.name,
         )  # fmt: skip
-        return packet(HELLO, body + b''.join(HELLO_FORMAT.pack(fourcc, 0, modifier) for fourcc, modifier in self.formats))
+        return packet(HELLO, body + b''.join(HELLO_FORMAT.pack(fourcc, 0, modifier) for fourcc, modifier in self.formats) + self.options)
 
     @classmethod
     def parse(cls, data: bytes) -> Hello:
         """Of a packet whose header is right. Raises RuleBroken."""
         _demand(len(data) >= 128, 'length')
-        magic, low, high, window, depth, flags, memory, stride, offset, width, height, count, zero, publisher, name = (
+        magic, low, high, window, depth, flags, memory, stride, offset, width, height, count, options, publisher, name = (
             HELLO_BODY.unpack_from(data, 8)
         )
         _demand(magic == MAGIC, 'magic')
-        _demand(zero == 0, 'reserved')
-        _demand(count <= 32, 'num_formats')
-        _demand(len(data) == 128 + 16 * count, 'length')
+        _demand(count <= 64, 'num_formats')
+        _demand(options <= 1024, 'options')
+        _demand(len(data) == 128 + 16 * count + options, 'length')
         _demand(1 <= window <= 64, 'window')
         _demand(1 <= depth <= 64, 'depth')
         _demand(flags in (0, 1), 'flags')
@@ -119,6 +121,7 @@ class Hello:
             low, high, window, depth, flags, memory, stride, offset, width, height,
             _demand_text(publisher, 'publisher', '[ -~]*'), _demand_text(name, 'name', '[^\0\ufffd]*'),
             tuple((fourcc, modifier) for fourcc, _, modifier in formats),
+            _demand_text(data[128 + 16 * count :], 'options', '[^\0\ufffd]*'),
         )  # fmt: skip
 
 
@@ -239,6 +242,7 @@ class Conversation:
         self.hello: Hello | None = None
         self.window = 0
         self.leases: dict[int, int] = {}
+        self.refusal = ''
 
     def receive(self) -> bytes:
         """One packet of the consumer, checked, and what it says done. Raises RuleBroken, ConsumerGone, TimeoutError."""
@@ -266,7 +270,7 @@ class Conversation:
         _demand(not flags & socket.MSG_CTRUNC, 'control')
         _demand(len(data) >= HEADER.size, 'header')
         kind, length, zero = HEADER.unpack_from(data)
-        _demand(kind in (HELLO, RELEASE), 'type')
+        _demand(kind in (HELLO, RELEASE, REFUSED), 'type')
         _demand(length == len(data), 'length')
         _demand(zero == 0, 'reserved')
         if kind == HELLO:
@@ -274,7 +278,13 @@ class Conversation:
             _demand(self.hello is None, 'state')
             self.hello = Hello.parse(data)
             return
-        _demand(self.hello is not None, 'state')
+        _demand(self.hello is not None and not self.refusal, 'state')
+        if kind == REFUSED:
+            _demand(12 < len(data) <= 512, 'length')
+            _demand(data[8:12] == struct.pack('<I', CONSTRAINTS), 'code')
+            _demand(not descriptors, 'descriptors')
+            self.refusal = data[12:].decode()
+            return
         _demand(len(data) == 32, 'length')
         uid, generation, flag, zero = RELEASE_BODY.unpack_from(data, HEADER.size)
         _demand(flag in (0, FENCE_FLAG), 'flags')
