@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SAMPLINGS = ('420', '422', '444', '440', '411')
+FUZZED_SIZE = (64, 48)
 
 
 def picture(width: int, height: int) -> NDArray[np.uint8]:

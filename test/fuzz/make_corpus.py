@@ -17,6 +17,7 @@ if __name__ == '__main__':
     sys.path[:0] = [str(_TEST), str(_TEST.parent), str(_TEST / 'link' / 'shared_memory')]
 
 import numpy as np
+from camera.jpeg_kit import FUZZED_SIZE, SAMPLINGS, jpeg, picture, without_tables
 from camera.replay_kit import IMAGE, STORE
 from mcap.writer import Writer as McapWriter
 from memory_link import PUBLISHER, make_frame, make_layout, make_pool
@@ -118,6 +119,13 @@ def frame_log() -> bytes:
     return content.rstrip(b'\0')
 
 
+def jpegs() -> dict[str, bytes]:
+    """As webcams send them."""
+    colours = picture(*FUZZED_SIZE)
+    made = {f's{sampling}': jpeg(colours, sampling) for sampling in SAMPLINGS}
+    return {**made, 'grey': jpeg(colours[..., 1]), 'bare': without_tables(made['s422'])}
+
+
 def examples() -> dict[str, dict[str, bytes]]:
     """By target and name."""
     announcement = Announcement(PUBLISHER, 'a' * 32, '/run/user/1000/zc_perception/x.sock', 640, 480, ('NV12',), 'memfd').to_json().encode()
@@ -137,6 +145,7 @@ def examples() -> dict[str, dict[str, bytes]]:
         'bags_sqlite3': {'true': database},
         'images_cdr': {'true': image()},
         'compressed_images_cdr': {'true': compressed_image()},
+        'jpegs': jpegs(),
         'frame_logs': {'true': frame_log()},
         'drm_formats': {'linear': b'NV12', 'tiled': b'NV12:0x0100000000000002'},
     }  # fmt: skip

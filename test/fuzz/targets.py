@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from camera.jpeg_kit import FUZZED_SIZE
+from environment.turbojpeg import load
 
 from zc_perception.camera.calibration import parse_calibration
+from zc_perception.camera.jpeg import JpegDecoder
 from zc_perception.camera.recording import RecordingReader
 from zc_perception.camera.replay.camera import open_source
 from zc_perception.camera.replay.cdr import read_compressed_image, read_image
@@ -119,6 +122,17 @@ def _played(suffix: str) -> Callable[[bytes], None]:
     return play
 
 
+def _jpeg(raw: bytes) -> None:
+    load()
+    width, height = FUZZED_SIZE
+    decoder = JpegDecoder(width, height)
+    try:
+        data = np.frombuffer(raw or b'-', np.uint8)
+        decoder.decode(data, np.empty((height, width), np.uint8), np.empty((height // 2, width // 2, 2), np.uint8))
+    finally:
+        decoder.close()
+
+
 def _frame_log(raw: bytes) -> None:
     """A log that begins with these bytes; the rest is zero."""
     with OwnedFd(os.memfd_create('fuzz', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)) as fd:
@@ -143,6 +157,7 @@ TARGETS: dict[str, Target] = {
     'bags_sqlite3': Target(_played('.db3'), slow=True),
     'images_cdr': Target(read_image),
     'compressed_images_cdr': Target(read_compressed_image),
+    'jpegs': Target(_jpeg, suffix='jpg'),
     'frame_logs': Target(_frame_log, (ValueError, OSError)),
     'drm_formats': Target(_text(parse_drm_format), suffix='txt'),
 }
