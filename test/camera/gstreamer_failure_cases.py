@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from camera.gstreamer_kit import CAPS, TIGHT, configure, next_frame, open_camera, streaming, until
+from camera.gstreamer_kit import CAPS, TIGHT, Opened, configure, next_frame, open_camera, shown, streaming, until
 
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
 from zc_perception.camera.gstreamer.pipeline import check_description
 from zc_perception.errors import CameraChangedError, CameraError, CameraLostError, ConfigError
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.modifier import LINEAR
 
+NV21 = fourcc_code('NV21')
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 
 
@@ -82,6 +85,58 @@ def test_another_kind_of_memory_is_a_changed_camera() -> None:
     later = 'video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12,width=64,height=48,framerate=200/1'
     with streaming(f'zcframes live=1 change-at=100 caps-later="{later}" {TIGHT}') as opened:
         assert isinstance(capture_until_error(opened.camera), CameraChangedError)
+
+
+def changed(pipeline: str, **options: Any) -> Opened:
+    """A camera that was closed after its caps had changed."""
+    opened = open_camera(pipeline, resumable=True, **options)
+    configure(opened.camera)
+    assert isinstance(capture_until_error(opened.camera), CameraChangedError)
+    opened.camera.close()
+    return opened
+
+
+@pytest.mark.parametrize('live', [0, 1])
+def test_the_next_camera_goes_on_where_the_caps_changed(live: int) -> None:
+    later = 'video/x-raw,format=NV21,width=64,height=48,framerate=200/1'
+    before = changed(f'zcframes live={live} change-at=60 caps-later="{later}" {TIGHT}', keep_all=not live).camera
+    resumed = before.continuation()
+    assert before.continuation() is None
+    camera = open_camera('the same', resumed=resumed, keep_all=not live).camera
+    try:
+        assert camera.constraints().formats == ((NV21, LINEAR),)
+        before.close()
+        configure(camera)
+        with next_frame(camera) as frame:
+            numbers = shown(frame)
+            # A live source has gone on meanwhile; a file waits.
+            assert numbers[0] == 60 if not live else numbers[0] >= 60
+        for _ in range(10):
+            next_frame(camera).release()
+    finally:
+        camera.close()
+        camera.close()
+
+
+def test_a_changed_pipeline_that_nobody_goes_on_with_is_ended() -> None:
+    later = 'video/x-raw,format=NV21,width=64,height=48,framerate=200/1'
+    pipeline = f'zcframes live=1 change-at=60 caps-later="{later}" {TIGHT}'
+    resumed = changed(pipeline).camera.continuation()
+    assert resumed is not None
+    resumed.close()
+    # Whoever gives up before the change: the pipeline ends with the camera.
+    opened = open_camera(pipeline, resumable=True)
+    configure(opened.camera)
+    assert opened.camera.continuation() is None
+    assert isinstance(capture_until_error(opened.camera), CameraChangedError)
+    opened.camera.close()
+
+
+def test_a_changed_pipeline_of_another_size_than_asked_for_is_retried() -> None:
+    later = 'video/x-raw,format=NV12,width=32,height=48,framerate=200/1'
+    resumed = changed(f'zcframes live=1 change-at=60 caps-later="{later}" {TIGHT}', width=64, height=48).camera.continuation()
+    with pytest.raises(CameraError, match='gives 32x48, parameters width and height say 64x48'):
+        open_camera('the same', resumed=resumed, width=64, height=48)
 
 
 def test_another_rate_is_no_other_picture() -> None:

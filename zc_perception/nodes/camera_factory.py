@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zc_perception.camera.camera import Camera
 from zc_perception.camera.clock import StampClock
@@ -19,6 +19,10 @@ from zc_perception.memory.heaps import OfferedHeaps, working_heaps
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.nodes.parameters import ParameterSpec
+
+if TYPE_CHECKING:
+    from zc_perception.camera.gstreamer.camera import GStreamerCamera
+    from zc_perception.camera.gstreamer.continuation import Continuation
 
 # Of pipelines, which may take long to start.
 _SILENT_S = 5.0
@@ -112,6 +116,7 @@ class CameraFactory:
     clock: StampClock | None = None
     stopping: Callable[[], bool] = lambda: False
     consumers: Callable[[], Sequence[BufferConstraints]] = tuple
+    _before: GStreamerCamera | None = None
 
     @property
     def slow(self) -> bool:
@@ -196,11 +201,22 @@ class CameraFactory:
             silent_s=parameters['silent'],
         )
 
+    def _resumed(self) -> Continuation | None:
+        """The pipeline that the camera before has left running, because its frames changed."""
+        before, self._before = self._before, None
+        return None if before is None else before.continuation()
+
+    def close(self) -> None:
+        """No camera is opened any more, or not soon: end what waits for the next one."""
+        resumed = self._resumed()
+        if resumed is not None:
+            resumed.close()
+
     def _gstreamer(self) -> Camera:
         from zc_perception.camera.gstreamer.camera import GStreamerCamera
 
         parameters = self.parameters
-        return GStreamerCamera(
+        self._before = GStreamerCamera(
             parameters['pipeline'],
             frame_id=parameters['frame_id'],
             now_ns=self.now_ns,
@@ -214,14 +230,17 @@ class CameraFactory:
             stopping=self.stopping,
             assume_linear=parameters['assume_linear'],
             consumers=self.consumers(),
+            resumable=True,
+            resumed=self._resumed(),
             watchdog_s=self._silent_s(),
         )
+        return self._before
 
     def _argus(self) -> Camera:
         from zc_perception.camera.argus import ArgusCamera
 
         parameters = self.parameters
-        return ArgusCamera(
+        self._before = ArgusCamera(
             parameters['sensor_id'],
             sensor_mode=parameters['sensor_mode'],
             width=parameters['width'],
@@ -234,9 +253,12 @@ class CameraFactory:
             ledger=self.ledger,
             stopping=self.stopping,
             consumers=self.consumers(),
+            resumable=True,
+            resumed=self._resumed(),
             buffers=parameters['pipeline_buffers'],
             watchdog_s=self._silent_s(),
         )
+        return self._before
 
     def _libcamera(self) -> Camera:
         from zc_perception.camera.libcamera import LibcameraCamera

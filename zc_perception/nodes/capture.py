@@ -191,12 +191,14 @@ class CaptureNode(PerceptionNode):
         """Sensor off, buffers given back: the driver has them again, and others may open the camera."""
         if self.supervisor.started:
             self.supervisor.stop()
+            self._factory.close()
             self._end_buffers()
 
     def _cleanup(self) -> None:
         MEETING.remove_camera(self._key, self)
         self._describe()
         self.supervisor.stop()
+        self._factory.close()
         self._end_buffers()
         if self._publisher is not None:
             self._publisher.destroy()

@@ -19,6 +19,7 @@ from zc_perception.camera.clock import CaptureClock, StampClock
 from zc_perception.camera.controls import WithoutControls
 from zc_perception.camera.gstreamer.abi import load_gstreamer
 from zc_perception.camera.gstreamer.buffers import RESERVE, FrameReader, SharedFrames, own_descriptors
+from zc_perception.camera.gstreamer.continuation import Continuation
 from zc_perception.camera.gstreamer.copy import copy_frame, frame_layout
 from zc_perception.camera.gstreamer.image import FdFrames, read_format
 from zc_perception.camera.gstreamer.offer import accepted_formats, offered_caps
@@ -60,6 +61,8 @@ class GStreamerCamera(WithoutControls):
     :param stopping: whether nobody waits for the first frame any more.
     :param watchdog_s: a live source that is silent for longer is lost; 0: it may be.
     :param consumers: what is known of its consumers. The pipeline is asked for a format that they accept, where it has a choice.
+    :param resumable: after a change of caps :meth:`close` leaves the pipeline running for :meth:`continuation`, which has to be called.
+    :param resumed: the pipeline runs already, as :meth:`continuation` of the camera before gave it; owned from here on.
     :raises ConfigError: GStreamer isn't there, or the pipeline can't be made, or isn't what was asked for.
     :raises CameraError: it doesn't run.
     """
@@ -83,6 +86,8 @@ class GStreamerCamera(WithoutControls):
         watchdog_s: float = 5.0,
         clock: StampClock | None = None,
         consumers: Sequence[BufferConstraints] = (),
+        resumable: bool = False,
+        resumed: Continuation | None = None,
     ) -> None:
         if not LEAST_BUFFERS <= buffers <= MOST_BUFFERS:
             raise ConfigError(f'{buffers} buffers can not be asked of a pipeline; use {LEAST_BUFFERS} to {MOST_BUFFERS}')
@@ -107,25 +112,34 @@ class GStreamerCamera(WithoutControls):
         self._first_stamp_ns: int | None = None
         self._captured = self._lost = self._bad = self._no_slot = 0
         self.copy_reason = ''  # why every frame is copied by the CPU
-        accepted = accepted_formats(consumers)
-        self._offer = self._offered_caps(accepted) if accepted else ''
+        self._resumable, self._given = resumable, False
+        self._changed: Sample | None = None
         self._unmet = ''
-        self._pipeline = Pipeline(self._gst, pipeline, buffers=buffers, keep_all=keep_all, accepts=self._offer)
+        if resumed is None:
+            accepted = accepted_formats(consumers)
+            self._offer = self._offered_caps(accepted) if accepted else ''
+            self._pipeline = Pipeline(self._gst, pipeline, buffers=buffers, keep_all=keep_all, accepts=self._offer)
+        else:
+            self._pipeline, self._early, self._offer = resumed.pipeline, resumed.samples, resumed.offer
         try:
-            try:
-                first = self._pipeline.start(start_timeout_s, stopping)
-            except NotNegotiatedError:
-                if not self._offer:
-                    raise
-                # It can't give what consumers accept: it runs as it is, and who can't use its frames is refused by name.
-                self._unmet, self._offer = ', '.join(map(format_text, accepted)), ''
-                self._pipeline.close()
-                self._pipeline = Pipeline(self._gst, pipeline, buffers=buffers, keep_all=keep_all)
-                first = self._pipeline.start(start_timeout_s, stopping)
-            with first:
-                self._begin(first)
+            if resumed is not None:
+                self._begin(self._early[0])
+            else:
+                try:
+                    first = self._pipeline.start(start_timeout_s, stopping)
+                except NotNegotiatedError:
+                    if not self._offer:
+                        raise
+                    # It can't give what consumers accept: it runs as it is, and who can't use its frames is refused by name.
+                    self._unmet, self._offer = ', '.join(map(format_text, accepted)), ''
+                    self._pipeline.close()
+                    self._pipeline = Pipeline(self._gst, pipeline, buffers=buffers, keep_all=keep_all)
+                    first = self._pipeline.start(start_timeout_s, stopping)
+                with first:
+                    self._begin(first)
             if (width and width != self.width) or (height and height != self.height):
-                raise ConfigError(
+                # A pipeline that gave the right size before may do so again.
+                raise (ConfigError if resumed is None else CameraError)(
                     f'{self._where} gives {self.width}x{self.height}, parameters width and height say {width}x{height}; '
                     'put the size into its caps, or set both parameters to 0'
                 )
@@ -318,7 +332,8 @@ class GStreamerCamera(WithoutControls):
             sample.close()
             raise CameraError(f'{self._where}: {error}') from error
         except BaseException:
-            sample.close()
+            if sample is not self._changed:
+                sample.close()
             raise
 
     def _pull(self, timeout_s: float) -> Sample | None:
@@ -406,9 +421,19 @@ class GStreamerCamera(WithoutControls):
     def _check_caps(self, sample: Sample) -> None:
         now = read_format(self._gst, sample.caps, assume_linear=self._assume_linear)
         if not now.same_picture(self._format):
+            self._changed = sample if self._resumable else None
             raise CameraChangedError(f"{self._where} now gives '{now.caps}' instead of '{self._format.caps}'; it is opened again")
         self._caps.close()
         self._caps = sample.keep_caps()
+
+    def continuation(self) -> Continuation | None:
+        """What the next camera goes on with where the caps have changed, once; from then on closing this camera leaves nothing running."""
+        changed, self._changed, self._resumable = self._changed, None, False
+        if changed is None:
+            return None
+        self._given = True
+        samples, self._early = deque([changed, *self._early]), deque()
+        return Continuation(self._pipeline, samples, self._offer)
 
     def statistics(self) -> CameraStatistics:
         """See :class:`Camera`. Lost are gaps in the source's numbers: its own losses, and frames that came faster than they were taken."""
@@ -428,12 +453,13 @@ class GStreamerCamera(WithoutControls):
         self.stop()
         if self._shared is not None:
             self._shared.begin_close()
-        while self._early:
-            self._early.pop().close()
         self._caps.close()
         if self._pool is not None:
             self._pool.close()
-        self._pipeline.close()
+        if self._changed is None and not self._given:
+            while self._early:
+                self._early.pop().close()
+            self._pipeline.close()
         if self._shared is not None:
             self._shared.end_close()
         if self._heaps is not None:
