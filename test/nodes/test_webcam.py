@@ -1,0 +1,126 @@
+"""A webcam at the stock nodes: what config/v4l2.yaml asks for, with YUYV and MJPG, and broken pictures that end nothing."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rclpy
+import yaml
+from camera.jpeg_kit import without_tables
+from camera.live_webcam import LiveWebcam, exports_are_memfds, road_pictures
+from environment.turbojpeg import load
+from fuzz.mutation import mutated
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.parameter import Parameter
+from sensor_msgs.msg import Image
+from vision_msgs.msg import Detection2DArray
+
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.inference import InferenceNode
+from zc_perception.nodes.process import NodeGroup
+
+SIZE = (640, 360)
+CONFIG = Path(__file__).resolve().parents[2] / 'config' / 'v4l2.yaml'
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _library() -> None:
+    load()
+
+
+@pytest.fixture(autouse=True)
+def _memfds(monkeypatch: pytest.MonkeyPatch) -> None:
+    exports_are_memfds(monkeypatch)
+
+
+class Desk:
+    """Capture and inference with a webcam, and a plain program that reads what they publish."""
+
+    def __init__(self, domain: int, webcam: LiveWebcam) -> None:
+        self.context, self.reader_context = rclpy.Context(), rclpy.Context()
+        for each in (self.context, self.reader_context):
+            rclpy.init(context=each, domain_id=domain)
+        self.ledger = CopyLedger()
+        self.webcam = webcam
+        values = yaml.safe_load(CONFIG.read_text(encoding='utf-8'))['/**/capture']['ros__parameters']
+        asked = {name: values[name] for name in ('pixel_format', 'memory')}
+        own = [Parameter(name, value=value) for name, value in values.items() if name != 'device']
+        self.capture = CaptureNode(
+            camera_factory=lambda identity: webcam.camera(self.ledger, heap='memfd', **asked), ledger=self.ledger,
+            context=self.context, parameter_overrides=own,
+        )  # fmt: skip
+        self.inference = InferenceNode(
+            ledger=self.ledger, context=self.context,
+            parameter_overrides=[Parameter('model', value='road'), Parameter('accelerator', value='cpu')],
+        )  # fmt: skip
+        self.reader = rclpy.create_node('reader', context=self.reader_context)
+        self.images: list[Image] = []
+        self.boxes: list[Detection2DArray] = []
+        self.reader.create_subscription(Image, '/image_raw', self.images.append, 1)
+        self.reader.create_subscription(Detection2DArray, '/detections', self.boxes.append, 10)
+        self.executor = SingleThreadedExecutor(context=self.reader_context)
+        self.executor.add_node(self.reader)
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + 60.0
+        while not condition():
+            assert time.monotonic() < end, (what, self.capture.camera.statistics(), self.capture.camera.facts())
+            self.executor.spin_once(timeout_sec=0.05)
+
+
+@contextmanager
+def desk(domain: int, webcam: LiveWebcam) -> Iterator[Desk]:
+    made = Desk(domain, webcam)
+    failed = threading.Event()
+    try:
+        with NodeGroup(made.context, (made.capture, made.inference), failed.set) as group:
+            group.start()
+            yield made
+            assert group.failure is None, group.failure
+    finally:
+        made.executor.shutdown()
+        made.reader.destroy_node()
+        for each in (made.context, made.reader_context):
+            each.try_shutdown()
+
+
+def test_a_webcam_with_yuyv_and_mjpg_works_with_the_shipped_file(free_domain: int, capfd: pytest.CaptureFixture[str]) -> None:
+    pictures = road_pictures(*SIZE, 12)
+    webcam = LiveWebcam('YUYV', 'MJPG', pictures=[*pictures[:6], *map(without_tables, pictures[6:])], size=SIZE)
+    webcam.rates = {'YUYV': 5}
+    with desk(free_domain, webcam) as made:
+        made.until(lambda: sum(len(found.detections) for found in made.boxes) > 20 and len(made.images) > 2, 'boxes and pictures')
+        image = made.images[-1]
+        assert (image.encoding, image.width, image.height) == ('rgb8', *SIZE)
+        pixels = np.frombuffer(bytes(image.data), np.uint8).reshape(SIZE[1], SIZE[0], 3)
+        assert pixels.std(axis=(0, 1)).min() > 10, 'a picture with colours'
+        statistics = made.capture.camera.statistics()
+        assert made.ledger.count('decode') >= statistics.captured > 0 and statistics.bad == 0
+    log = capfd.readouterr().err
+    assert 'MJPG, which the CPU decodes to NV12, about 3 to 6 ns for each pixel (booked as decode): YUYV does 5 Hz there' in log
+
+
+def test_a_thousand_mutated_pictures_do_not_end_the_node(free_domain: int) -> None:
+    rng, size = random.Random(3), (160, 96)
+    good = road_pictures(*size, 4)
+    bad = [mutated(rng, rng.choice(good), good) for _ in range(1000)]
+    mixed = [picture for index in range(250) for picture in (*bad[4 * index : 4 * index + 4], good[index % 4])]
+    webcam = LiveWebcam('MJPG', pictures=mixed, size=size, hz=2000.0)
+    with desk(free_domain, webcam) as made:
+        def tried() -> int:
+            statistics = made.capture.camera.statistics()
+            return statistics.captured + statistics.bad
+
+        made.until(lambda: tried() > len(mixed), 'as many pictures')
+        webcam.pictures, webcam.period = good, 1 / 30
+        before = len(made.boxes)
+        made.until(lambda: len(made.boxes) > before + 5, 'detections after that')
+        assert made.capture.camera.statistics().bad > 200
