@@ -33,8 +33,7 @@ def _params(names: Iterable[str]) -> list[Any]:
 
 
 
-
-def _names() -> list[str]:
+def guest_checks() -> list[str]:
     """The functions decorated with ``check`` in the guest's modules, which can't be imported without their devices."""
     trees = [ast.parse((GUEST / f'package_{part}.py').read_text(encoding='utf-8')) for part in ('npu', 'npu_flow', 'camera')]
     functions = (node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef))
@@ -65,7 +64,7 @@ def package_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
     return Boot(result, outcome, GraphRuns(result, read_runs(out)))
 
 
-@pytest.mark.parametrize('name', marked(_names()))
+@pytest.mark.parametrize('name', marked(guest_checks()))
 def test_in_the_guest(name: str, package_boot: Boot) -> None:
     if name not in package_boot.outcome:
         pytest.fail(f'the guest did not get to this check\n{package_boot.result.report()}', pytrace=False)
