@@ -1,0 +1,76 @@
+"""The same drawn road in every format: recordings, and what two runs found in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from pixel.format_samples import SUBSAMPLING, YUV, rgb_planes, yuv_planes
+
+from zc_perception.camera.recording_writer import FrameRecorder
+from zc_perception.camera.scene import RoadScene
+from zc_perception.detection.average_precision import box_iou
+from zc_perception.frame import Frame, Header
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import BufferPool
+from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
+from zc_perception.pixel.fourcc import fourcc_code
+from zc_perception.pixel.layout import compute_layout
+
+START, PERIOD = 1_700_000_000_000_000_000, 50_000_000
+Boxes = Sequence[tuple[NDArray[np.floating[Any]], NDArray[Any]]]
+"""Of each frame, corners (n, 4) and classes (n)."""
+
+
+def planes_in(name: str, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> list[NDArray[Any]]:
+    """A picture of NV12 in another format."""
+    random = np.random.default_rng(0)
+    if name not in YUV:
+        return rgb_planes(name, np.asarray(cv2.cvtColorTwoPlane(luma, chroma, cv2.COLOR_YUV2RGB_NV12), np.uint8), random)
+    across, down = SUBSAMPLING[name]
+    wide = chroma.repeat(2 // down, axis=0).repeat(2 // across, axis=1)
+    return yuv_planes(name, luma, wide[..., 0], wide[..., 1], random)
+
+
+def record_road(path: Path, name: str, frames: int, width: int, height: int, seed: int = 11) -> None:
+    """*frames* of the drawn road, in a pool whose rows have padding."""
+    layout = compute_layout(fourcc_code(name), width, height, stride_align=96)
+    heap, scene = SealedMemfd(), RoadScene(width, height, seed)
+    pool = BufferPool(layout, lambda: (heap.allocate(layout.buffer_size(0)),), 2, name='camera')
+    luma, chroma = np.empty((height, width), np.uint8), np.empty((height // 2, width // 2, 2), np.uint8)
+    colorimetry = BT601_LIMITED if name in YUV else Colorimetry(Matrix.RGB, Range.FULL)
+    with FrameRecorder(path, ledger=CopyLedger()) as recorder:
+        for number in range(frames):
+            scene.draw(number, luma, chroma)
+            slot = pool.acquire()
+            assert slot is not None
+            header = Header(START + number * PERIOD, 'lens')
+            with Frame.publish_slot(pool, slot, header=header, colorimetry=colorimetry, sequence=number, captured_ns=number) as frame:
+                _write(frame, planes_in(name, luma, chroma))
+                assert recorder.put(frame)
+    pool.close()
+    heap.close()
+
+
+def _write(frame: Frame, planes: Sequence[NDArray[Any]]) -> None:
+    with frame.map(write=True) as targets:
+        for target, plane in zip(targets, planes, strict=True):
+            np.copyto(target, plane)
+
+
+def check_same_boxes(found: Boxes, expected: Boxes) -> None:
+    """Per frame the same objects: as many within 2 % of all, and each where the other one is."""
+    assert len(found) == len(expected)
+    counts = [sum(len(boxes) for boxes, _ in run) for run in (found, expected)]
+    assert counts[1] > 2 * len(expected) and abs(counts[0] - counts[1]) <= 0.02 * counts[1], counts
+    overlaps: list[float] = []
+    for (boxes, classes), (other_boxes, other_classes) in zip(found, expected, strict=True):
+        if len(boxes) and len(other_boxes):
+            overlap = box_iou(boxes, other_boxes) * (classes[:, None] == other_classes)
+            overlaps += list(overlap.max(axis=0))
+    assert np.mean(np.array(overlaps) >= 0.9) >= 0.98, sorted(overlaps)[:10]

@@ -1,0 +1,109 @@
+"""Recordings of the same road in every format, from the camera to the detections: the boxes are NV12's."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import rclpy
+from nodes.format_kit import PERIOD, START, Boxes, check_same_boxes, record_road
+from nodes.programs import PlainSubscriber, Program, parameters
+from numpy.typing import NDArray
+
+from zc_perception.camera.recording import SUFFIX
+from zc_perception.camera.scene import RoadScene
+from zc_perception.detection.detections import Detections
+from zc_perception.nodes.perception import PerceptionGraph
+from zc_perception.nodes.process import NodeGroup
+from zc_perception.pixel.fourcc import fourcc_code
+
+WIDTH, HEIGHT, FRAMES = 640, 360, 10
+# Of each kind of layout those that cameras have.
+FORMATS = ('NV12', 'NV21', 'NV16', 'NV24', 'YU12', 'YV12', 'YUYV', 'UYVY', 'P010', 'BG24', 'RG24', 'XR24', 'AB24')
+
+
+def in_one_process(domain: int, path: Path) -> tuple[Boxes, set[str], set[int]]:
+    """What is found in each frame, the ledger's reasons, and the frames' fourccs."""
+    found: dict[int, Detections] = {}
+    fourccs: set[int] = set()
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=domain)
+    try:
+        overrides = {
+            'capture': {'camera': 'replay', 'video': str(path), 'keep_all': True, 'stamps': 'recorded'},
+            'inference': {'keep_all': True, 'threads': 1},
+        }
+        graph = PerceptionGraph(context, overrides)
+
+        def observe(entry: object, detections: Detections) -> None:
+            data = entry.frame.data  # type: ignore[attr-defined]
+            fourccs.add(data.fourcc)
+            found[data.header.stamp_ns] = detections
+
+        graph.inference.observers.append(observe)
+        failed = threading.Event()
+        with NodeGroup(context, graph.nodes, failed.set) as group:
+            group.start()
+            end = time.monotonic() + 60
+            while len(found) < FRAMES and time.monotonic() < end and not failed.is_set():
+                time.sleep(0.02)
+                if (camera := graph.capture.camera) is not None and camera.ended:  # what isn't here soon never comes
+                    end = min(end, time.monotonic() + 10)
+            assert group.failure is None
+            reasons = set(graph.ledger.entries())
+    finally:
+        context.try_shutdown()
+    assert sorted(found) == [START + number * PERIOD for number in range(FRAMES)]
+    return [(found[stamp].boxes, found[stamp].classes) for stamp in sorted(found)], reasons, fourccs
+
+
+def corners(boxes: list[Any]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    """Of the boxes that a subscriber has printed."""
+    numbers = np.array([box[:4] for box in boxes], np.float64).reshape(-1, 4)
+    centres, halves = numbers[:, :2], numbers[:, 2:] / 2
+    return np.hstack([centres - halves, centres + halves]), np.array([int(box[4]) for box in boxes], np.intp)
+
+
+@pytest.fixture(scope='module')
+def nv12(module_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Boxes:
+    path = tmp_path_factory.mktemp('nv12') / f'nv12{SUFFIX}'
+    record_road(path, 'NV12', FRAMES, WIDTH, HEIGHT)
+    return in_one_process(module_domain, path)[0]
+
+
+@pytest.mark.parametrize('name', FORMATS)
+def test_in_one_process_every_format_has_nv12_s_boxes(name: str, nv12: Boxes, free_domain: int, tmp_path: Path) -> None:
+    path = tmp_path / f'clip{SUFFIX}'
+    record_road(path, name, FRAMES, WIDTH, HEIGHT)
+    found, reasons, fourccs = in_one_process(free_domain, path)
+    assert fourccs == {fourcc_code(name)} and reasons == {'decode', 'tensor'}, 'the frames came as they were recorded, and were read once'
+    check_same_boxes(found, nv12)
+
+
+@pytest.mark.parametrize('name', ['NV21', 'YUYV', 'P010'])
+def test_in_two_processes_and_as_messages_it_is_the_same_picture(name: str, nv12: Boxes, free_domain: int, tmp_path: Path) -> None:
+    path = tmp_path / f'clip{SUFFIX}'
+    record_road(path, name, FRAMES, WIDTH, HEIGHT)
+    subscriber = PlainSubscriber(['60', '--image', '--until-silent', '3'], domain=free_domain)
+    slowly = parameters(camera='replay', video=path, stamps='recorded', loop=False, replay_rate=0.15, start_delay=2.0)
+    with (
+        Program('inference_node', *parameters(threads=1), domain=free_domain).start('[inference]: ready'),
+        Program('capture_node', *slowly, domain=free_domain).start('[capture]: ready'),
+    ):
+        seen = subscriber.result()
+    expected = {START + number * PERIOD: boxes for number, boxes in enumerate(nv12)}
+    found = {message['stamp']: corners(message['boxes']) for message in seen['detections']}
+    assert len(found) >= FRAMES // 2 and set(found) <= set(expected)
+    check_same_boxes(list(found.values()), [expected[stamp] for stamp in found])
+    image = seen['image']
+    assert image is not None and (image['encoding'], image['size']) == ('rgb8', [WIDTH, HEIGHT])
+    luma, chroma = np.empty((HEIGHT, WIDTH), np.uint8), np.empty((HEIGHT // 2, WIDTH // 2, 2), np.uint8)
+    RoadScene(WIDTH, HEIGHT, 11).draw((image['stamp'] - START) // PERIOD, luma, chroma)
+    wanted = cv2.cvtColorTwoPlane(luma, chroma, cv2.COLOR_YUV2RGB_NV12)
+    shown = np.frombuffer(bytes.fromhex(image['hex']), np.uint8).reshape(wanted.shape)
+    assert np.abs(shown.astype(np.int16) - wanted).max() <= 2
