@@ -11,13 +11,17 @@ import pytest
 from numpy.typing import NDArray
 from sensor_msgs.msg import Image
 
-from zc_perception.errors import ConfigError, FormatError, LayoutError
+from zc_perception.errors import ConfigError, FormatError, LayoutError, NegotiationError
 from zc_perception.frame import Frame
+from zc_perception.link import image_conversion
 from zc_perception.link.image_conversion import OUTPUT_ENCODINGS, FrameToImage, FrameToJpeg, ImageToFrame, frame_adapter, why_no_message
+from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.memory.heaps import OfferedHeaps, SealedMemfd
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.memory.pool import BufferPool
+from zc_perception.negotiation.constraints import BufferConstraints, Placement
 from zc_perception.pixel.colorimetry import Matrix, Range
-from zc_perception.pixel.fourcc import fourcc_code
+from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.layout import compute_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR
 from zc_perception.pixel.nv12 import ToNv12
@@ -355,3 +359,62 @@ def test_an_adapter_stands_in_for_image(ledger: CopyLedger) -> None:
     adapter = frame_adapter('rgb8', ledger, holder='viewer')
     assert (adapter.custom_type, adapter.ros_type) == (Frame, Image)
     assert isinstance(adapter.to_ros, FrameToImage) and isinstance(adapter.to_custom, ImageToFrame)
+
+
+class NamedHeap(SealedMemfd):
+    """Ordinary memory under another heap's name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+CARD = BufferConstraints('axl', formats=((NV12, LINEAR),), heaps=('dma_heap/', 'udmabuf'), devices=('/dev/metis-0:1:0',), slots=5)
+
+
+@pytest.fixture
+def heaps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which heaps this machine has; those that were opened stand behind them."""
+    names = ['memfd', 'dma_heap/system', 'udmabuf']
+
+    def offered(*, order: list[str]) -> OfferedHeaps:
+        def opened(name: str) -> NamedHeap:
+            names.append(f'opened {name}')
+            return NamedHeap(name)
+
+        return OfferedHeaps([name for name in order if name in names], opener=opened)
+
+    monkeypatch.setattr(image_conversion, 'working_heaps', offered)
+    return names
+
+
+def test_a_device_gets_memory_and_a_layout_that_it_can_import(to_frame: ImageToFrame, heaps: list[str]) -> None:
+    to_frame.suit(replace(CARD, stride_align=96, height_align=32, placement=Placement.BUFFER_PER_PLANE))
+    for _ in range(3):
+        with to_frame(image('nv12', noise())) as frame:
+            layout = frame.data.layout
+            assert [(plane.buffer, plane.stride, plane.size) for plane in layout.planes] == [(0, 96, 96 * 64), (1, 96, 96 * 32)]
+            with frame.map() as planes:
+                assert np.array_equal(planes[0], noise()[:HEIGHT]) and planes[1].tobytes() == noise()[HEIGHT:].tobytes()
+    assert heaps[3:] == ['opened dma_heap/system'], 'once for all messages of one size'
+
+
+def test_whose_cpu_reads_gets_ordinary_memory(to_frame: ImageToFrame, heaps: list[str]) -> None:
+    to_frame.suit(BufferConstraints('viewer', formats=((NV12, LINEAR),), cpu_access=CpuAccess.READ))
+    to_frame(image('nv12', noise())).release()
+    assert heaps[3:] == ['opened memfd']
+
+
+def test_messages_that_can_not_suit_are_refused_with_the_reason(to_frame: ImageToFrame, heaps: list[str]) -> None:
+    heaps[:] = ['memfd']
+    to_frame.suit(CARD)
+    for _ in range(3):
+        with pytest.raises(NegotiationError, match="axl can't use buffers of heap 'memfd', only of dma_heap/, udmabuf"):
+            to_frame(image('nv12', noise()))
+    to_frame.suit(BufferConstraints('tiled', formats=((NV12, 0x0100000000000001),)))
+    with pytest.raises(NegotiationError, match='NV12 is common, but no modifier of it'):
+        to_frame(image('nv12', noise()))
+    assert heaps == ['memfd'], 'nothing was opened'
+    heaps.append('udmabuf')
+    to_frame.suit(CARD)
+    to_frame(image('nv12', noise())).release()
+    assert heaps[2:] == ['opened udmabuf']

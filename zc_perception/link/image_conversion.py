@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import cv2
@@ -12,20 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 from sensor_msgs.msg import CompressedImage, Image
 
-from zc_perception.errors import ConfigError, FormatError
+from zc_perception.errors import AllocationError, ConfigError, FormatError, NegotiationError
 from zc_perception.frame import Frame, Header
 from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.mapping import map_buffers, why_unmapped
 from zc_perception.memory.dmabuf import CpuAccess
-from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.heaps import Heap, HeapUse, SealedMemfd, heap_order, working_heaps
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool
 from zc_perception.memory.slot_source import MAX_SLOTS
+from zc_perception.negotiation.agreement import agree
+from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.conversion import ToLuma, ToPicture
 from zc_perception.pixel.format_names import from_ros_encoding
 from zc_perception.pixel.fourcc import NV12, pixel_format
 from zc_perception.pixel.layout import ImageLayout, chained_layout, check_dimensions, compute_layout, views
+from zc_perception.pixel.modifier import LINEAR
 from zc_perception.pixel.nv12 import Nv12Writer, ToNv12
 from zc_perception.pixel.readable import READABLE, check_readable, full_range_table, rgb_range
 from zc_perception.pixel.samples import Planes
@@ -192,8 +196,11 @@ class ImageToFrame:
         self._ledger = ledger
         self._holder = holder
         self._slots = slots
-        self._heap = SealedMemfd()
+        self._needs: BufferConstraints | None = None
+        self._heap: Heap = SealedMemfd()
         self._pool: BufferPool | None = None
+        self._pool_key: object = None
+        self._unfit: AllocationError | NegotiationError | None = None
         self._converters: dict[int, ToNv12] = {}
         self._sequence = 0
         self._window: tuple[int, int, Callable[[], object]] | None = None
@@ -207,29 +214,53 @@ class ImageToFrame:
         self._window = window, depth, on_room
         self._slots = window + depth + 1
 
+    def suit(self, constraints: BufferConstraints) -> None:
+        """Make frames in buffers that *constraints* take, from the next message on. A device gets dma-bufs in this way."""
+        self._needs = replace(constraints, slots=0)
+
     def in_hand(self) -> tuple[tuple[int, float], ...]:
         """The frames that are held: the sequence of each, and for how many seconds."""
         return () if self._pool is None else self._pool.in_hand(self._holder)
 
     def _pool_for(self, width: int, height: int) -> BufferPool:
-        before = None if self._pool is None else (self._pool.layout.width, self._pool.layout.height, len(self._pool.slots))
-        if self._pool is None or before != (width, height, self._slots):
-            if self._pool is not None:
-                self._pool.close()
+        key = width, height, self._slots, self._needs
+        if key == self._pool_key and self._unfit is not None:
+            raise self._unfit.with_traceback(None)
+        if self._pool is None or key != self._pool_key:
+            self.close()
+            self._pool_key = key
             self._converters.clear()
-            layout = compute_layout(NV12, width, height)
-            self._pool = BufferPool(layout, lambda: (self._heap.allocate(layout.buffer_size(0)),), self._slots, name=self._holder)
+            try:
+                layout, heap = self._memory_for(width, height)
+            except (AllocationError, NegotiationError) as error:
+                self._unfit = error
+                raise
+            sizes = [layout.buffer_size(index) for index in range(layout.num_buffers)]
+            self._pool = BufferPool(layout, lambda: tuple(map(heap.allocate, sizes)), self._slots, name=self._holder)
             if self._window is not None:
                 held, depth, on_room = self._window
                 self._pool.set_quota(self._holder, held, depth=depth, on_room=on_room)
                 on_room()
         return self._pool
 
+    def _memory_for(self, width: int, height: int) -> tuple[ImageLayout, Heap]:
+        """Ordinary memory where that does: no device has to reach it."""
+        if self._needs is None:
+            return compute_layout(NV12, width, height), self._heap
+        self._heap = heaps = working_heaps(order=list(dict.fromkeys([SealedMemfd.name, *heap_order(HeapUse.CAMERA)])))
+        own = BufferConstraints('messages', formats=((NV12, LINEAR),), heaps=heaps.names, cpu_access=CpuAccess.WRITE)
+        request = agree([own, self._needs], (width, height))
+        if request.heap is not None:
+            heaps.choose(request.heap.name)
+        return request.layout(), heaps
+
     def __call__(self, message: Image) -> Frame:
         """The frame; the caller releases it.
 
         :raises FormatError: an encoding other than :data:`INPUT_ENCODINGS`, or data that doesn't fit its own header.
         :raises LayoutError: an odd size.
+        :raises NegotiationError: NV12 of that size in the memory of this machine does not suit who takes the frames.
+        :raises AllocationError: no memory.
         """
         image = self._checked(message)
         pool = self._pool_for(message.width, message.height)
@@ -276,10 +307,11 @@ class ImageToFrame:
         return image
 
     def close(self) -> None:
-        """Free the pool; frames in use stay readable."""
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
+        """Free the pool; frames in use stay readable. The next message makes another one."""
+        pool, self._pool, self._pool_key, self._unfit = self._pool, None, None, None
+        if pool is not None:
+            pool.close()
+        self._heap.close()
 
 
 def frame_adapter(encoding: str, ledger: CopyLedger, *, holder: str) -> TypeAdapter[Frame]:

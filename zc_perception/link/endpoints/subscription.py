@@ -236,6 +236,9 @@ class AdaptedSubscription(Generic[T]):
         """Take part in the agreement on each publisher's buffers from now on, once. A publisher whose buffers don't suit *consumer* is
         read by messages, which are copies, or refused where copies are not allowed. :meth:`statistics` has the reason.
         """
+        suit = getattr(self._adapter.to_custom, 'suit', None)
+        if suit is not None:
+            suit(consumer.constraints)
         self._bus_subscription.consumer = consumer
         self._remote.take_part(consumer)
         MEETING.add_consumer(self._key, consumer)
@@ -542,6 +545,9 @@ class AdaptedSubscription(Generic[T]):
         if self._wake is not None:
             self._wake.close()
         self.queue.end()  # an executor at rest may keep what it called last
+        end_converter = getattr(self._adapter.to_custom, 'close', None)
+        if end_converter is not None:
+            end_converter()
         with self._drain_lock:
             self._releaser.retry()
 
