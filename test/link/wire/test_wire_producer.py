@@ -171,11 +171,12 @@ def test_slots_of_an_earlier_size_are_retired(start_producer: StartProducer, sta
 
 
 REFUSED_WITH_CODE_5 = [
-    'bad-magic', 'wrong-length', 'header-reserved', 'unknown-type', 'options-many', 'options-count', 'unknown-flag', 'window-zero', 'window-large', 'depth-zero',
-    'depth-large', 'memory-none', 'memory-unknown', 'stride-align-zero', 'offset-align-zero', 'formats-many', 'formats-count',
-    'release-length', 'release-header-reserved', 'release-reserved', 'release-unknown', 'release-generation', 'release-unknown-flag',
-    'release-flag-without-fd', 'garbage', 'truncated-header', 'oversized', 'fd-with-hello', 'many-fds', 'never-hello',
-    'release-before-hello', 'second-hello', 'welcome-from-consumer', 'double-release', 'release-pipe', 'release-fd-without-flag',
+    'bad-magic', 'wrong-length', 'header-reserved', 'unknown-type', 'options-many', 'options-count', 'unknown-flag', 'window-zero',
+    'window-large', 'depth-zero', 'depth-large', 'memory-none', 'memory-unknown', 'stride-align-zero', 'offset-align-zero',
+    'formats-many', 'formats-count', 'release-length', 'release-header-reserved', 'release-reserved', 'release-unknown',
+    'release-generation', 'release-unknown-flag', 'release-flag-without-fd', 'garbage', 'truncated-header', 'oversized',
+    'fd-with-hello', 'many-fds', 'never-hello', 'release-before-hello', 'second-hello', 'welcome-from-consumer', 'double-release',
+    'release-pipe', 'release-fd-without-flag',
 ]  # fmt: skip
 
 
