@@ -150,7 +150,7 @@ class FrameMapping(PlaneViews):
             self._end()
         finally:
             frame._mappings.pop()
-            if frame._ends and not frame._mappings:
+            if frame._borrowed is None and not frame._mappings:
                 frame._end_with_views()
 
     def __del__(self) -> None:
@@ -183,7 +183,7 @@ class Frame:
     **Errors.** Each method lists its own. ``copy.copy`` and ``pickle`` raise TypeError: a lease can't be copied.
     """
 
-    __slots__ = ('__weakref__', '_borrowed', '_ends', '_lease', '_live', '_mappings', '_process', 'data', 'published_ns')
+    __slots__ = ('__weakref__', '_borrowed', '_lease', '_live', '_mappings', '_process', 'data', 'published_ns')
 
     def __init__(self, data: FrameData, lease: Lease) -> None:
         self.data = data
@@ -192,9 +192,8 @@ class Frame:
         self._live: list[weakref.ref[NDArray[Any]]] = []
         # One entry for each map() block that is open; a list, because another thread may be in one.
         self._mappings: list[None] = []
-        self._borrowed = False
-        # Whether its link has ended it while somebody was in a map() block.
-        self._ends = False
+        # None: its link has ended it, while somebody is in a map() block.
+        self._borrowed: bool | None = False
         self._process = _process
 
     @classmethod
@@ -266,7 +265,7 @@ class Frame:
     @property
     def borrowed(self) -> bool:
         """For links: whether the link, not the callback, releases it."""
-        return self._borrowed
+        return bool(self._borrowed)
 
     @property
     def pool(self) -> BufferPool:
@@ -279,7 +278,16 @@ class Frame:
     def hand_out(self) -> bool:
         """For links: the holder gets this frame, which has been waiting for it; ``False`` while it has as many as it may."""
         lease = self._lease
-        return lease is None or lease.pool.hand_out(lease)
+        if lease is None:
+            return True
+        account = lease.account
+        window = account.window
+        if window is None:
+            return True
+        if account.frames <= window:  # as nearly always: all that it has is no more than it may have
+            lease.handed = True
+            return True
+        return lease.pool.hand_out(lease)
 
     def share(self) -> Frame:
         """Keep the frame beyond the callback. You own the Frame that is returned: release it, once for each call of ``share``.
@@ -303,7 +311,7 @@ class Frame:
         with contextlib.suppress(BufferError):
             self.release()
             return
-        self._ends = True
+        self._borrowed = None
         if not self._mappings:
             self._end_with_views()
 

@@ -118,31 +118,22 @@ class KeepLastQueue(Generic[T]):
 
     def make_room(self) -> None:
         """Before an object is made for :meth:`put`: drop the oldest if there is no place for another one, so that its memory is free."""
-        if self._depth is None or len(self._entries) < self._depth:
-            return
-        with self._lock:
-            if len(self._entries) < self._depth:
-                return
-            overflow = self._entries.popleft()
-            self.dropped += 1
-            self._untoken()
-        self._release(overflow)
-        if self._on_drop is not None:
-            self._on_drop()
+        if self._depth is not None and len(self._entries) >= self._depth:
+            self.drop_oldest()
 
-    def thin(self, most: int, counts: Callable[[T], bool]) -> None:
-        """As :meth:`make_room`, of those entries that *counts* says it of, and as if there were places for *most* of them."""
+    def drop_oldest(self, which: Callable[[T], bool] | None = None) -> bool:
+        """Drop the oldest entry, or the oldest that *which* says it of; ``False`` if there is none."""
         with self._lock:
-            found = [number for number, entry in enumerate(self._entries) if counts(entry)]
-            if len(found) < most:
-                return
-            overflow = self._entries[found[0]]
-            del self._entries[found[0]]
+            overflow = next((entry for entry in self._entries if which is None or which(entry)), None)
+            if overflow is None:
+                return False
+            self._entries.remove(overflow)
             self.dropped += 1
             self._untoken()
         self._release(overflow)
         if self._on_drop is not None:
             self._on_drop()
+        return True
 
     def _untoken(self) -> None:
         """Lock held: the token of an entry that goes untaken."""
@@ -251,16 +242,15 @@ class KeepLastQueue(Generic[T]):
     def _pop(self, *, owing: bool, force: bool = False) -> T | None:
         """The oldest entry, if the gate lets it through or *force*. *owing*: its token is still there, and goes with it."""
         with self._lock:
-            entries = self._entries
-            if not entries:
-                entry = None
-            elif not force and (self._shut or (self._gate is not None and not self._gate(entries[0]))):
-                self._shut = True
-                self._tokens_due += not owing
-                if self._signalled and not self._closed:
-                    self._unsignal()
-                return None
-            else:
+            entries, entry = self._entries, None
+            if entries:
+                gate = self._gate
+                if gate is not None and not force and (self._shut or not gate(entries[0])):
+                    self._shut = True
+                    self._tokens_due += not owing
+                    if self._signalled and not self._closed:
+                        self._unsignal()
+                    return None
                 entry = entries.popleft()
                 if owing:
                     self._untoken()

@@ -111,13 +111,16 @@ class BusPublisher(Generic[T]):
     _pool: Any = None
     # With the name among the holders of the pool's leases.
     _served: tuple[tuple[BusSubscription[T], str], ...] = ()
-    # Those that were promised fewer waiting objects than they have places for.
-    _thin: dict[BusSubscription[T], int] = field(default_factory=dict)
 
     def publish(self, item: T) -> None:
         """Give every matched subscription what is its own. The caller keeps its lease. Never blocks."""
-        if self.pool_of is not None and (pool := self.pool_of(item)) is not self._pool:
-            self.use(pool)
+        if self.pool_of is not None:
+            try:
+                pool = self.pool_of(item)
+            except AttributeError:
+                pool = item.pool  # type: ignore[attr-defined] # says that the object was released
+            if pool is not self._pool:
+                self.use(pool)
         if not self.qos.transient_local:
             for subscription, holder in self._served:
                 self._give(item, subscription, holder)
@@ -140,7 +143,6 @@ class BusPublisher(Generic[T]):
         with self._settling:
             matched, pool = self.matched, self._pool
             holders = self.windows.settle(pool, matched) if isinstance(pool, BufferPool) else {s: s.holder for s in matched}
-            self._thin = {s: depth for s in holders if (depth := self.windows.depth(s)) is not None and depth < (s.qos.depth or depth + 1)}
             self._served = tuple((s, holders[s]) for s in matched if s in holders and not s.resting)
 
     def _is_ours(self, item: T) -> bool:
@@ -155,10 +157,10 @@ class BusPublisher(Generic[T]):
     def _give(self, item: T, subscription: BusSubscription[T], holder: str) -> None:
         if subscription.headers is not None:
             subscription.headers.append(item.header)  # type: ignore[attr-defined]
-        subscription.queue.make_room()
-        if self._thin and subscription in self._thin:
-            subscription.queue.thin(self._thin[subscription], self._is_ours)
         delivery = self.deliver(item, holder)
+        if delivery is None and self.pool_of is not None and subscription.queue.drop_oldest(self._is_ours):
+            # It holds all that it may, and as many wait as may: the newest wins.
+            delivery = self.deliver(item, holder)
         if delivery is None:
             subscription.refused += 1
             return

@@ -111,11 +111,6 @@ class LocalWindows:
         """What *holder* was promised."""
         return self._granted.get(holder)
 
-    def depth(self, holder: Holder) -> int | None:
-        """How many frames may wait for *holder*; ``None``: as many as it has places for."""
-        granted = self._granted.get(holder)
-        return None if granted is None or granted.window is None else granted.depth
-
     def refused(self, holder: Holder) -> str:
         """Why *holder* gets nothing; empty if it does, or may."""
         pool = None if self._pool is None else self._pool()

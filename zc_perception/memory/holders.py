@@ -8,6 +8,7 @@ from zc_perception.errors import ConfigError
 
 SPARE = 2
 """So many slots a promise leaves for whoever comes next, where it can."""
+_NO_LIMIT = 1 << 30
 # A window is not made smaller than this for their sake: one frame in use, and one that is fetched meanwhile.
 _USEFUL = 2
 
@@ -17,20 +18,20 @@ class Account:
 
     :param holder: its name.
 
-    ``frames``: leases that it has, those that wait for it and those that were handed to it. ``handed``: those that were handed to it.
-    ``window``: how many may be handed to it at the same time; ``None``: no limit. ``depth``: how many of the newest frames may wait
-    for it besides. ``waits``: something waits for it, which it can't be handed because its window is full. ``lossless``: a producer that
-    can wait has to, rather than that this one loses a frame.
+    ``frames``: leases that it has, those that wait for it and those that were handed to it. ``window``: how many may be handed to it at
+    the same time; ``None``: no limit. ``depth``: how many of the newest frames may wait for it besides. ``waits``: something waits for
+    it, which it can't be handed because its window is full. ``lossless``: a producer that can wait has to, rather than that this one
+    loses a frame. ``limit``: window and depth together.
     """
 
-    __slots__ = ('depth', 'frames', 'handed', 'holder', 'lossless', 'on_room', 'refused', 'waits', 'window')
+    __slots__ = ('depth', 'frames', 'holder', 'limit', 'lossless', 'on_room', 'refused', 'waits', 'window')
 
     def __init__(self, holder: str) -> None:
         self.holder = holder
         self.frames = 0
-        self.handed = 0
         self.window: int | None = None
         self.depth = 0
+        self.limit = _NO_LIMIT
         self.refused = 0
         self.waits = False
         self.lossless = False
@@ -39,7 +40,7 @@ class Account:
     @property
     def full(self) -> bool:
         """Whether it gets no lease any more."""
-        return self.window is not None and self.frames >= self.window + self.depth
+        return self.frames >= self.limit
 
 
 class HolderAccounts:
@@ -68,7 +69,7 @@ class HolderAccounts:
     @property
     def quotas(self) -> dict[str, int]:
         """The most leases by holder, of those with a limit."""
-        return {a.holder: a.window + a.depth for a in self.accounts.values() if a.window is not None}
+        return {account.holder: account.limit for account in self.accounts.values() if account.window is not None}
 
     @property
     def refused(self) -> dict[str, int]:
@@ -115,10 +116,10 @@ class HolderAccounts:
         account = self.accounts.get(holder)
         if account is None:
             account = self.accounts[holder] = Account(holder)
-        account.window, account.depth, account.on_room = window, depth, on_room
-        if account.waits and account.handed < window:
+        account.window, account.depth, account.limit, account.on_room = window, depth, window + depth, on_room
+        if account.waits:
             account.waits = False
-            return account.on_room
+            return on_room
         return None
 
     def grant(
@@ -145,7 +146,7 @@ class HolderAccounts:
         account = self.accounts.get(holder)
         if account is None:
             return
-        account.window, account.depth, account.refused, account.on_room = None, 0, 0, None
+        account.window, account.depth, account.limit, account.refused, account.on_room = None, 0, _NO_LIMIT, 0, None
         account.waits = account.lossless = False
         if not account.frames:
             del self.accounts[holder]
@@ -171,7 +172,7 @@ class HolderAccounts:
         account = self.accounts.get(holder)
         if account is None:
             account = self.accounts[holder] = Account(holder)
-        elif account.window is not None and account.frames >= account.window + account.depth:
+        elif account.frames >= account.limit:
             account.refused += 1
             self.refused_total += 1
             return None
@@ -184,13 +185,13 @@ class HolderAccounts:
         :returns: what tells the holder that it may be handed a frame again; for the caller to call without the lock.
         """
         account.frames -= 1
-        if account.window is None:
-            account.handed -= handed
-            if not account.frames:
-                del self.accounts[account.holder]
-        elif handed:
-            account.handed -= 1
-            if account.waits and account.handed < account.window:
-                account.waits = False
-                return account.on_room
+        if account.waits and handed:
+            account.waits = False
+            return account.on_room
+        if not account.frames and account.window is None:
+            del self.accounts[account.holder]
         return None
+
+
+UNLIMITED = Account('')
+"""For leases that are counted elsewhere."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from zc_perception.errors import ConfigError, StaleFrameError
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import Fence
-from zc_perception.memory.holders import HolderAccounts
+from zc_perception.memory.holders import Account, HolderAccounts
 from zc_perception.memory.pool_events import PoolEvents
 from zc_perception.memory.replacement import Replacement
 from zc_perception.memory.slot import Lease, Slot, SlotState, close_buffers
@@ -152,15 +152,17 @@ class SlotLending:
             return twin
 
     def hand_out(self, lease: Lease) -> bool:
-        """The holder gets what has been waiting for it; ``False`` while its window is full: its ``on_room`` says when that has changed."""
+        """The holder gets what has been waiting for it; ``False`` while its window is full: its ``on_room`` says when to ask again.
+
+        One thread at a time asks for a holder.
+        """
+        account = lease.account
         with self._lock:
-            account = lease.account
-            if lease.handed or lease.ended:
-                return True
-            if account.window is not None and account.handed >= account.window:
+            window = account.window
+            waits = window is not None and account.frames > window and not lease.handed and not lease.ended
+            if waits and sum(1 for slot in self._table if _is_handed(slot, account)) >= (window or 0):
                 account.waits = True
                 return False
-            account.handed += 1
             lease.handed = True
             return True
 
@@ -391,3 +393,8 @@ class SlotLending:
         finally:
             with self._lock:
                 self._replacement.end(failure)
+
+
+def _is_handed(slot: Slot, account: Account) -> bool:
+    """Whether a holder has got the frame in *slot*."""
+    return any(lease.handed and lease.account is account for lease in slot.leases.values())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 from zc_perception.frame import Frame, FrameData, Header
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import Fence
+from zc_perception.memory.holders import UNLIMITED
 from zc_perception.memory.slot import close_buffers
 from zc_perception.pixel.colorimetry import Colorimetry
 from zc_perception.pixel.layout import ImageLayout
@@ -56,7 +57,9 @@ class RemoteSlot:
 
 
 class RemoteLease:
-    """The right to use one generation of a remote slot, in this process."""
+    """The right to use one generation of a remote slot, in this process. The producer sends no more than the window."""
+
+    account = UNLIMITED
 
     __slots__ = ('ended', 'generation', 'holder', 'pool', 'slot')
 

@@ -255,10 +255,6 @@ class RemoteSlots:
         """See :meth:`SlotLending.again`."""
         return self.lease(lease.slot, lease.generation, lease.holder)
 
-    def hand_out(self, lease: RemoteLease) -> bool:
-        """See :meth:`SlotLending.hand_out`: the producer sends no more than the window."""
-        return True
-
     def in_hand(self) -> tuple[tuple[int, float], ...]:
         """Frames that the producer counts as held here: the sequence of each, and for how many seconds."""
         with self._lock:
