@@ -20,14 +20,17 @@ def test_frames_of_the_new_kind_follow_those_of_the_old(
     build_plugin(root, 'gst_frames.c', tmp_path)
     found = root.environment(tmp_path)
     libraries = ':'.join(filter(None, (found['LD_LIBRARY_PATH'], os.environ.get('LD_LIBRARY_PATH'))))
-    for name, value in {**found, 'LD_LIBRARY_PATH': libraries, 'ROS_HOME': str(tmp_path)}.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv('ROS_HOME', str(tmp_path))
     pipeline = (
         f'zcframes live={live} rate=30 change-at=20 frame-size=4608 caps-text={PICTURE.format("NV12", 64)} '
         f'caps-later={PICTURE.format("NV21", 32)} strides=64,64 offsets=0,3072'
     )
     options = parameters(capture__camera='gstreamer', capture__pipeline=f'"{pipeline}"')
-    with Program('capture_node', *options, domain=free_domain) as camera:
+    with monkeypatch.context() as patch:
+        for name, value in {**found, 'LD_LIBRARY_PATH': libraries}.items():
+            patch.setenv(name, value)
+        camera = Program('capture_node', *options, domain=free_domain, cold=True)
+    with camera:
         camera.start('NV12 LINEAR 64x48', "now gives 'video/x-raw", 'NV21 LINEAR 32x48', 'the camera is back')
         viewer = PlainSubscriber(['60', '--image', '--until-images', '3'], domain=free_domain)
         assert viewer.result()['image']['size'] == [32, 48]

@@ -31,17 +31,19 @@ def jetson(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**found, 'LD_LIBRARY_PATH': path, 'NVBUF_LIBRARY': str(libraries / 'libnvbufsurface.so')}
 
 
-@pytest.fixture
-def at_home(jetson: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Programs that are started in this test run on that machine."""
-    for name, value in {**jetson, 'ROS_HOME': str(tmp_path), 'ZC_RUNTIME_DIR': str(tmp_path / 'run')}.items():
-        monkeypatch.setenv(name, value)
-    return Path(jetson['NVBUF_LIBRARY']).parent
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('ROS_HOME', str(tmp_path))
+    monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path / 'run'))
 
 
-def capture(domain: int, *more: str) -> Program:
+def capture(domain: int, machine: dict[str, str]) -> Program:
     options = parameters(capture__camera='argus', capture__pipeline=f'"{SENSOR}"')
-    return Program('capture_node', *options, *more, domain=domain)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in machine.items():
+            patch.setenv(name, value)
+        # Where libraries are found is read at a process's start only.
+        return Program('capture_node', *options, domain=domain, cold=True)
 
 
 def until_said(program: Program, *words: str) -> None:
@@ -51,8 +53,8 @@ def until_said(program: Program, *words: str) -> None:
         time.sleep(0.05)
 
 
-def test_without_a_vic_it_runs_and_consumers_that_need_linear_images_are_refused_by_name(at_home: Path, free_domain: int) -> None:
-    with capture(free_domain) as camera:
+def test_without_a_vic_it_runs_and_consumers_that_need_linear_images_are_refused_by_name(jetson: dict[str, str], free_domain: int) -> None:
+    with capture(free_domain, jetson) as camera:
         camera.start('NV12 INVALID 320x240')
         until_said(camera, 'stay block-linear')
         viewer = PlainSubscriber(['600', '--image', '--until-images', '1'], domain=free_domain)
@@ -71,9 +73,9 @@ def test_without_a_vic_it_runs_and_consumers_that_need_linear_images_are_refused
         assert camera.interrupt(20.0) == 0 and 'Traceback' not in camera.output
 
 
-def test_with_a_vic_everybody_can_read_it(at_home: Path, free_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv('LD_LIBRARY_PATH', f'{at_home / "with_vic"}:{os.environ["LD_LIBRARY_PATH"]}')
-    with capture(free_domain) as camera:
+def test_with_a_vic_everybody_can_read_it(jetson: dict[str, str], free_domain: int) -> None:
+    transform = Path(jetson['NVBUF_LIBRARY']).parent / 'with_vic'
+    with capture(free_domain, {**jetson, 'LD_LIBRARY_PATH': f'{transform}:{jetson["LD_LIBRARY_PATH"]}'}) as camera:
         camera.start('NV12 LINEAR 320x240', 'the VIC makes one of each frame')
         viewer = PlainSubscriber(['60', '--image', '--until-images', '3'], domain=free_domain)
         assert viewer.result()['images'] == 3
