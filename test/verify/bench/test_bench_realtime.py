@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.nodes.camera_buffers import CameraBuffers
+from zc_perception.negotiation.agreement import agree
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.verify.bench import main as program
@@ -143,8 +143,7 @@ def test_a_frame_counts_from_when_it_was_due(from_due: bool, late_s: float, monk
         SimpleNamespace(monotonic=lambda: now[0], monotonic_ns=lambda: round(now[0] * 1e9), sleep=sleep),
     )
     camera = PrefilledCamera(64, 48, 100.0, 'optical', now_ns=time.monotonic_ns, ledger=CopyLedger(), from_due=from_due)
-    buffers = CameraBuffers(camera, wanted_slots=3, stand_ins=[])
-    buffers.configure([])
+    camera.allocate(agree([camera.constraints()], (64, 48), wanted_slots=3))
     camera.running.set()
     try:
         for number in range(3):

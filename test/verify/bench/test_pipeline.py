@@ -22,7 +22,7 @@ from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError
 from zc_perception.frame import Frame
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.nodes.camera_buffers import CameraBuffers
+from zc_perception.negotiation.agreement import agree
 from zc_perception.npu.manifest import load_manifest
 from zc_perception.verify.bench import main as program
 from zc_perception.verify.bench import pipeline, pipeline_command
@@ -63,9 +63,7 @@ def test_a_timer_fence_signals_once_its_time_has_come_and_again() -> None:
 
 def camera(ledger: CopyLedger, *, unthrottled: bool = False) -> PrefilledCamera:
     made = PrefilledCamera(*SIZE, 1000.0, 'optical', now_ns=time.monotonic_ns, ledger=ledger, unthrottled=unthrottled)
-    # It lives as long as the frames do.
-    made.buffers = CameraBuffers(made, wanted_slots=3, stand_ins=[])  # type: ignore[attr-defined]
-    made.buffers.configure([])  # type: ignore[attr-defined]
+    made.allocate(agree([made.constraints()], SIZE, wanted_slots=3))
     made.running.set()
     return made
 
