@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 from memory_link import PUBLISHER, RawPeer, all_free, make_frame, make_layout, make_pool, publish, settled, wait_for
 
-from zc_perception.frame import Header
+from zc_perception.frame import Frame, Header
 from zc_perception.link.shared_memory import descriptors, wire
-from zc_perception.link.shared_memory.codes import MAX_OPTIONS, MessageType, RefusalCode
+from zc_perception.link.shared_memory.codes import MAX_DEPTH, MAX_OPTIONS, MessageType, RefusalCode
 from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.fence import EventFence, SyncFile
@@ -20,6 +20,7 @@ from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, SlotState
 from zc_perception.negotiation.heap_offer import heap_offer
+from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import fourcc_code
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -74,6 +75,22 @@ def test_a_full_window_keeps_the_newest_and_tells_what_it_dropped(pool: BufferPo
         slow.release(fourth)
         slow.release(third)
         wait_for(lambda: all_free(pool), 'releases')
+
+
+def test_a_recording_waits_for_who_asks_for_all(pool: BufferPool, serve: Serve) -> None:
+    server = serve(pool)
+    with RawPeer.welcomed(server.path, window=1, depth=MAX_DEPTH) as peer:
+        sent = 0
+        while (slot := pool.acquire(wait_s=0.05)) is not None:
+            with Frame.publish_slot(pool, slot, header=Header(sent, ''), colorimetry=BT601_LIMITED, sequence=sent, captured_ns=1) as frame:
+                server.publish(frame)
+            sent += 1
+        consumer = server.statistics().consumers[0]
+        assert 2 <= sent < len(pool.slots) and (consumer.held, consumer.pending, consumer.dropped) == (1, sent - 1, 0)
+        peer.release(peer.receive_frame())
+        slot = pool.acquire(wait_s=10.0)
+        assert slot is not None, 'it goes on with the release'
+        pool.discard(slot)
 
 
 def test_publishing_to_nobody_takes_no_lease(pool: BufferPool, serve: Serve) -> None:
