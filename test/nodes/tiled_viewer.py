@@ -33,7 +33,7 @@ def main() -> None:
     while len(good) < count:
         rclpy.spin_once(node, timeout_sec=0.1)
     link = frames.statistics()
-    print(json.dumps({'good': good.count(True), 'rung': link.rung, 'reason': link.reason}), flush=True)
+    print(json.dumps({'good': good[:count].count(True), 'rung': link.rung, 'reason': link.reason}), flush=True)
     frames.destroy()
     node.destroy_node()
     rclpy.shutdown()
