@@ -27,7 +27,6 @@ from sensor_msgs.msg import Image
 from zc_perception.frame import Frame, Header
 from zc_perception.link.endpoints import AdaptedPublisher, AdaptedSubscription, SharedMemoryLinks
 from zc_perception.link.image_conversion import frame_adapter
-from zc_perception.link.rclpy_compat import InvalidHandle
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.memory.heaps import SealedMemfd
@@ -67,14 +66,10 @@ def make_executor(kind: str, context: rclpy.Context) -> Any:
 
 
 def spin(executor: Any, kind: str, stop: threading.Event) -> None:
-    """Until the executor is shut down; after *stop*, an EventsExecutor ends with its next task.
-
-    A reader that goes at the wrong moment, as ours do when the rung rises, ends rclpy's ``spin``: the package's programs go on then, too.
-    """
-    while kind != 'events':
-        with suppress(InvalidHandle):
-            executor.spin()
-            return
+    """Until the executor is shut down; after *stop*, an EventsExecutor ends with its next task."""
+    if kind != 'events':
+        executor.spin()
+        return
     # With the wheels of today its spin() without a timeout delivers nothing.
     while not stop.is_set():
         executor.spin_once(timeout_sec=0.2)

@@ -319,10 +319,33 @@ def test_holding_more_than_was_agreed_starves_only_that_subscription(start: Star
     assert one(here, 'other')['received'] == list(range(1, 41))
 
 
+@pytest.mark.parametrize('greedy', [['camera'], ['other'], ['camera', 'camera', 'other']], ids='+'.join)
+def test_beside_greedy_ones_of_any_process_the_viewers_miss_nothing(start: Start, greedy: list[str]) -> None:
+    """A greedy one keeps each frame that it is given. It asked for two."""
+    there, here = start('multi'), start()
+    processes = {'camera': there, 'other': here}
+    there('open', [end('camera', 'adapted publisher', depth=1, converts=False, slots=3 + 2 * len(greedy) + 2)])
+    names = [f'greedy_{number}' for number in range(len(greedy))]
+    for process, name in [*((processes[place], name) for place, name in zip(greedy, names, strict=True)), (there, 'near'), (here, 'far')]:
+        keeps = 40 if name.startswith('greedy') else 0
+        process('open', [end(name, 'adapted subscriber', depth=1, held=2 if keeps else 1, keeps=keeps, converts=False)])
+    met(there, camera={'consumers': greedy.count('other') + 1, 'in_process': greedy.count('camera') + 1})
+    for value in range(1, 41):
+        there('publish', {'camera': [value]})
+        met(there, near={'received': value})
+        met(here, far={'received': value})
+    for process, name in ((there, 'near'), (here, 'far')):
+        assert one(process, name)['received'] == list(range(1, 41)) and one(process, name)['dropped'] == 0
+    for place, name in zip(greedy, names, strict=True):
+        state = one(processes[place], name)
+        assert (state['received'], state['windows']) == ([1, 2], '2 of 2')
+        assert eventually(lambda place=place: 'holds all 2 that it may: frame 1 for' in processes[place].log)
+
+
 def test_a_window_below_what_was_asked_for_is_said_once_for_each_connection(start: Start) -> None:
     here, there = start(), start()
     here('open', [end('sub', 'adapted subscriber', depth=1, held=5, keeps=5, converts=False)])
-    for warnings, (slots, window) in enumerate(((4, 3), (3, 2)), 1):
+    for warnings, (slots, window) in enumerate(((4, 2), (2, 1)), 1):
         there('open', [end('camera', 'adapted publisher', depth=1, slots=slots, converts=False)])
         met(here, sub={'windows': f'{window} of 5'})
         said = f'lets this consumer hold {window} frame(s) at a time, 5 were asked for'
