@@ -124,7 +124,7 @@ class ToPicture:
 class _Way:
     """One way from planes to a picture."""
 
-    def write(self, planes: list[NDArray[Any]], out: Pixels) -> None:
+    def write(self, planes: Planes, out: Pixels) -> None:
         """Fill *out*."""
         raise NotImplementedError
 
@@ -170,7 +170,7 @@ class _TwoPlanes(_Way):
         self._chroma = Resized((*half, 2), half[::-1], cv2.INTER_NEAREST, wide=yuv.wide)
         self._aligned = _Aligned(width, height, channels, [(1, 1, ()), (2, 2, (2,))])
 
-    def write(self, planes: list[NDArray[Any]], out: Pixels) -> None:
+    def write(self, planes: Planes, out: Pixels) -> None:
         chroma = planes[1]
         if self._pairs is not None:
             cv2.merge(planes[:0:-1] if self._v_first else planes[1:], dst=self._pairs)
@@ -195,7 +195,7 @@ class _Packed(_Way):
         self._chroma = Resized((height, width // 2, 2), (width // 2, height), cv2.INTER_NEAREST, wide=yuv.wide)
         self._aligned = _Aligned(width, height, channels, [(1, 1, (2,))])
 
-    def write(self, planes: list[NDArray[Any]], out: Pixels) -> None:
+    def write(self, planes: Planes, out: Pixels) -> None:
         if self._packed is None:
             packed = two_by_two(planes[0])
         else:
@@ -237,7 +237,7 @@ class _ByMatrix(_Way):
         self._ycc = np.empty((*shape, 3), np.uint8)
         self._rgb = np.empty((*shape, 3), np.uint8) if channels == 4 else None
 
-    def write(self, planes: list[NDArray[Any]], out: Pixels) -> None:
+    def write(self, planes: Planes, out: Pixels) -> None:
         luma, chroma = self._nearest_samples(planes[0]) if self._nearest else self._samples(planes)
         # Three single planes are merged four times as quickly as one and a pair.
         cv2.merge([luma, *(chroma[::-1] if self._yuv.v_first else chroma)], dst=self._ycc)
@@ -247,7 +247,7 @@ class _ByMatrix(_Way):
             cv2.transform(self._ycc, self._matrix, dst=self._rgb)
             cv2.cvtColor(self._rgb, cv2.COLOR_RGB2RGBA, dst=out)
 
-    def _samples(self, planes: list[NDArray[Any]]) -> tuple[Pixels, list[Pixels]]:
+    def _samples(self, planes: Planes) -> tuple[Pixels, list[Pixels]]:
         luma, chroma = self._apart(planes)
         small = [resized(plane) for resized, plane in zip(self._chroma, chroma, strict=True)]
         if len(small) == 1:
@@ -285,7 +285,7 @@ class _FromRgb(_Way):
         self._opaque = channels == 4 and not self._grey
         self._three = np.empty((*size[::-1], 3), np.uint8) if self._opaque else None
 
-    def write(self, planes: list[NDArray[Any]], out: Pixels) -> None:
+    def write(self, planes: Planes, out: Pixels) -> None:
         if self._wide is not None:
             cv2.cvtColor(planes[0].view(np.uint8).reshape(*planes[0].shape, 2), self._code, dst=self._wide)
             cv2.LUT(self._wide, _WIDEN, dst=self._wide)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import cv2
 import numpy as np
 from numpy.typing import NDArray
@@ -109,7 +107,7 @@ class ToNv12:
 class _Nv12Way:
     """One way from planes to NV12."""
 
-    def write(self, planes: list[NDArray[Any]], luma: Pixels, chroma: Pixels) -> None:
+    def write(self, planes: Planes, luma: Pixels, chroma: Pixels) -> None:
         """Fill both."""
         raise NotImplementedError
 
@@ -134,7 +132,7 @@ class _YuvToNv12(_Nv12Way):
         self._split = [np.empty(samples[::-1], np.uint16 if yuv.wide else np.uint8) for _ in range(2)] if self._pairs else []
         self._chroma = [Resized(samples[::-1], half, _area(samples, half), wide=yuv.wide) for _ in range(2)]
 
-    def write(self, planes: list[NDArray[Any]], luma: Pixels, chroma: Pixels) -> None:
+    def write(self, planes: Planes, luma: Pixels, chroma: Pixels) -> None:
         own_luma, own_chroma = self._apart(planes)
         self._luma(own_luma, luma)
         if self._direct is not None:
@@ -155,7 +153,7 @@ class _GreyToNv12(_Nv12Way):
         self._resized = Resized(source[::-1], size, _area(source, size), wide=fmt.bits > 8)
         self._table = limited_range_table() if span is Range.FULL else None
 
-    def write(self, planes: list[NDArray[Any]], luma: Pixels, chroma: Pixels) -> None:
+    def write(self, planes: Planes, luma: Pixels, chroma: Pixels) -> None:
         if self._table is None:
             self._resized(planes[0], luma)
         else:
@@ -173,7 +171,7 @@ class _RgbToNv12(_Nv12Way):
         self._picture = None if plain else ToPicture(fmt.code, *source, colorimetry, size=size, bgr=not self._rgb)
         self._writer = Nv12Writer(*size)
 
-    def write(self, planes: list[NDArray[Any]], luma: Pixels, chroma: Pixels) -> None:
+    def write(self, planes: Planes, luma: Pixels, chroma: Pixels) -> None:
         if self._resized is not None:
             picture = self._resized(planes[0])
         else:

@@ -28,9 +28,12 @@ class Checked:
         arrays = compute_layout(fmt.code, width, height).arrays
         self._arrays = [(array.shape, np.dtype(array.sample)) for array in arrays]
 
-    def __call__(self, planes: Planes) -> list[NDArray[Any]]:
-        found = [planes[index] for index in range(len(planes))]
-        if [(plane.shape, plane.dtype) for plane in found] != self._arrays:
+    def __call__(self, planes: Planes) -> Sequence[NDArray[Any]]:
+        found = planes[:]
+        fits = len(found) == len(self._arrays)
+        for plane, (shape, dtype) in zip(found, self._arrays, strict=False):
+            fits = fits and plane.shape == shape and plane.dtype == dtype
+        if not fits:
             has, wants = ([f'{dtype} {shape}' for shape, dtype in these] for these in ([(p.shape, p.dtype) for p in found], self._arrays))
             raise LayoutError(
                 f'planes are {" and ".join(has)}; this conversion was made for {self._text}, {" and ".join(wants)}: '
