@@ -136,7 +136,8 @@ def running(domain: int, plug: Plug, *more: Callable[[rclpy.Context], Any], **va
     try:
         with bench.group as group:
             group.add_node(bench.user)
-            bench.node.configure([other.consumer() for other in bench.others])
+            for node in (*bench.others, bench.node):
+                node.configure_now()
             group.start()
             yield bench
             assert group.failure is None

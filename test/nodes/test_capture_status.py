@@ -159,7 +159,7 @@ def test_what_a_camera_has_to_say_is_said_once_and_also_when_it_comes_later(free
         return [call.args[0] for call in logger.warning.call_args_list if 'not calibrated' not in call.args[0]]
 
     try:
-        node.configure()
+        node.configure_now()
         assert said() == ['the recording has no end']
         camera.said = (*camera.said, 'ran out of buffers 3 times')
         for _ in range(2):

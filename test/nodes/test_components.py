@@ -12,14 +12,15 @@ import pytest
 from descriptors import open_descriptors
 from nodes.managed import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, Managed, managed, status
 
-from zc_perception.errors import AcceleratorError, ConfigError, NegotiationError, ZcError
+from zc_perception.errors import AcceleratorError, ConfigError, ZcError
 from zc_perception.link.endpoints import IN_PROCESS, node_watch
+from zc_perception.link.meeting_point import MEETING, MeetingPoint
 from zc_perception.lookout import Lookout
 from zc_perception.memory.pool import SlotState
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.negotiation.token import Consumer
+from zc_perception.negotiation.session import Consumer, Verdict
 from zc_perception.nodes import components
-from zc_perception.nodes.meeting_point import MeetingPoint, process_ledger
+from zc_perception.nodes.perception_node import process_ledger
 from zc_perception.observe.diagnostics import Level
 
 SMALL = {'width': 128, 'height': 128, 'framerate': 60.0, 'heap': 'memfd'}
@@ -56,7 +57,7 @@ def test_they_meet_whatever_is_loaded_first(run: Managed, order: tuple[str, str]
     capture, inference = nodes['capture'], nodes['inference']
     frames_go_on(run, inference)
     assert status(capture, 'negotiation').values['participant cpu accelerator'] == 'accepted'
-    assert capture.camera.pool_statistics().quotas == {'consumers in this process': 3}, 'two in flight and one that waits'
+    assert capture.camera.pool_statistics().quotas == {'inference': 2}, 'one in flight and one that waits'
     assert capture.ledger is inference.ledger is process_ledger(run.context)
     assert set(capture.ledger.entries()) == {'draw', 'tensor'}, 'one ledger, and nobody else touched pixels'
 
@@ -71,8 +72,8 @@ def test_the_other_goes_on_when_one_is_unloaded_and_meets_its_successor(run: Man
             count = nodes['capture'].publisher.statistics().published
             run.eventually(lambda count=count: nodes['capture'].publisher.statistics().published >= count + 5)
             pool = nodes['capture'].camera.pool_statistics()
-            assert not pool.holders.get('inference') and pool.quotas == {'consumers in this process': 0}
-            assert status(nodes['capture'], 'negotiation').values['participant cpu accelerator'] == 'left'
+            assert not pool.holders.get('inference') and pool.quotas == {}
+            assert 'participant cpu accelerator' not in status(nodes['capture'], 'negotiation').values
         else:
             assert nodes['inference'].state == 'active'
         nodes[gone] = load(run, gone)[0]
@@ -185,14 +186,12 @@ def test_a_start_that_fails_later_is_said_and_can_be_mended(run: Managed, logged
 
 
 class Camera:
-    """A camera's end that remembers, and refuses the name 'large'."""
+    """A camera's end that remembers."""
 
     def __init__(self) -> None:
         self.here: list[Consumer] = []
 
     def join(self, consumer: Consumer) -> None:
-        if consumer.constraints.participant == 'large':
-            raise NegotiationError('too large')
         self.here.append(consumer)
 
     def leave(self, consumer: Consumer) -> None:
@@ -201,16 +200,17 @@ class Camera:
 
 def test_the_meeting_point_knows_places_and_who_is_there() -> None:
     point, camera = MeetingPoint(), Camera()
-    front, rear = (1, '/front/image_raw'), (1, '/rear/image_raw')
+    front, rear = (1, '/front/image_raw', 'Image'), (1, '/rear/image_raw', 'Image')
     first, second, same = (Consumer(BufferConstraints('npu')) for _ in range(3))
-    assert point.add_consumer(front, first) == [] and camera.here == []
+    point.add_consumer(front, first)
+    assert camera.here == []
     point.add_camera(front, camera)
     assert point.consumers(front) == (first,) and point.consumers(rear) == ()
-    assert point.add_consumer(front, second) == [] and point.add_consumer(rear, same) == []
+    point.add_consumer(front, second)
+    point.add_consumer(rear, same)
     assert camera.here == [second]
-    assert point.add_consumer(front, Consumer(BufferConstraints('large'))) == ['too large']
     point.remove_consumer(front, same)
-    assert len(point.consumers(front)) == 3, 'equal is not the same'
+    assert point.consumers(front) == (first, second), 'equal is not the same'
     point.remove_consumer(front, second)
     point.remove_consumer(front, second)
     assert camera.here == []
@@ -220,16 +220,24 @@ def test_the_meeting_point_knows_places_and_who_is_there() -> None:
     assert camera.here == []
 
 
-def test_a_late_consumer_that_can_not_import_is_told_and_the_camera_goes_on(run: Managed) -> None:
+def test_a_late_consumer_that_gets_no_buffers_is_named_and_the_camera_goes_on(run: Managed, logged: Callable[[], str]) -> None:
     def refuse(*_: Any) -> None:
         raise AcceleratorError('EINVAL')
 
     capture = load(run, 'capture')[0]
-    run.eventually(lambda: capture.state == 'active' and capture.buffers is not None)
-    with pytest.raises(NegotiationError, match='EINVAL'):
-        capture.join(Consumer(BufferConstraints('npu', slots=1), trial_import=refuse, required=True))
-    with pytest.raises(NegotiationError, match='there are 8 slots, it needs 60'):
-        capture.join(Consumer(BufferConstraints('npu', slots=60)))
+    run.eventually(lambda: capture.state == 'active' and capture.session is not None)
+    late = [Consumer(BufferConstraints('npu', slots=1), refuse), Consumer(BufferConstraints('greedy', slots=60))]
+    for consumer in late:
+        MEETING.add_consumer(capture._key, consumer)
+    outcomes = capture.session.outcomes()
+    assert outcomes['npu'].verdict is Verdict.FELL_BACK and 'EINVAL' in outcomes['npu'].reason
+    assert outcomes['greedy'].verdict is Verdict.REFUSED and 'it needs 60 slots' in outcomes['greedy'].reason
+    run.eventually(lambda: 'npu fell back: ' in logged() and 'greedy refused: ' in logged())
+    found = status(capture, 'negotiation')
+    assert found.level is Level.WARN and 'npu fell back' in found.message and 'greedy refused' in found.message
+    for consumer in late:
+        MEETING.remove_consumer(capture._key, consumer)
+    assert status(capture, 'negotiation').level is Level.OK
     count = capture.publisher.statistics().published
     run.eventually(lambda: capture.publisher.statistics().published >= count + 5)
 

@@ -18,16 +18,19 @@ import rclpy
 from long_form import LONG
 from nodes.programs import PERCEPTION_READY, PlainSubscriber, Program, parameters
 from rclpy.parameter import Parameter
+from sensor_msgs.msg import Image
 
 from zc_perception.errors import AcceleratorError, ConfigError, NegotiationError
 from zc_perception.frame import FrameData
 from zc_perception.link.endpoints import IN_PROCESS
+from zc_perception.link.endpoints.qos import bus_key
+from zc_perception.link.meeting_point import MEETING
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.pool import SlotState
 from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.session import Consumer
 from zc_perception.negotiation.settings import BufferSettings
 from zc_perception.negotiation.stand_in import parse_stand_in
-from zc_perception.negotiation.token import Consumer
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.perception import Overrides, PerceptionGraph
 from zc_perception.nodes.process import NodeGroup
@@ -134,19 +137,22 @@ def test_starting_and_stopping_leaves_nothing_behind(free_domain: int) -> None:
     assert counts[1] == counts[2] == counts[3], 'the first start loads libraries that stay'
 
 
-def test_a_heap_that_a_participant_cannot_use_is_refused_by_name(free_domain: int) -> None:
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=free_domain)
-    node = CaptureNode(context=context, parameter_overrides=[Parameter('heap', value='memfd')])
-    try:
+def test_a_heap_that_a_consumer_cannot_use_is_refused_by_name_and_the_camera_goes_on(free_domain: int) -> None:
+    metis = Consumer(BufferConstraints('metis', heaps=('dma_heap/', 'udmabuf')))
+    with capturing(free_domain, metis, heap='memfd') as node:
+        node.configure_now()
+        status = negotiation_status(node)
+        assert status.level is Level.WARN and "metis can't use buffers of heap 'memfd'" in status.message
+        assert str(status.values['participant metis']).startswith('refused: ') and 'memfd' in str(status.values['settings'])
+        frames_come(node)
+
+
+def test_a_heap_that_a_stand_in_cannot_use_is_the_end_with_its_reason(free_domain: int) -> None:
+    with capturing(free_domain, heap='memfd', participants=['metis: any; heap=dma_heap/']) as node:
         with pytest.raises(NegotiationError, match=r"metis can't use buffers of heap 'memfd'"):
-            node.configure([BufferConstraints('metis', heaps=('dma_heap/', 'udmabuf'))])
+            node.configure_now()
         status = negotiation_status(node)
         assert status.level is Level.ERROR and "metis can't use buffers" in status.message
-    finally:
-        node.stop()
-        node.destroy_node()
-        context.try_shutdown()
 
 
 def negotiation_status(capture: CaptureNode) -> Status:
@@ -155,16 +161,30 @@ def negotiation_status(capture: CaptureNode) -> Status:
     return status
 
 
+def frames_come(node: CaptureNode) -> None:
+    """Of a node that is configured."""
+    node.start()
+    deadline = time.monotonic() + 20
+    while not node.camera.statistics().captured and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert node.camera.statistics().captured
+
+
 @contextmanager
-def capturing(domain: int, **parameters: object) -> Iterator[CaptureNode]:
-    """A capture node alone, not configured."""
+def capturing(domain: int, *consumers: Consumer, **parameters: object) -> Iterator[CaptureNode]:
+    """A capture node alone, not configured, and consumers that are there already."""
     context = rclpy.Context()
     rclpy.init(context=context, domain_id=domain)
     values = {'width': 128, 'height': 128, **parameters}
     node = CaptureNode(context=context, parameter_overrides=[Parameter(name, value=value) for name, value in values.items()])
+    key = bus_key(node, '/image_raw', Image)
+    for consumer in consumers:
+        MEETING.add_consumer(key, consumer)
     try:
         yield node
     finally:
+        for consumer in consumers:
+            MEETING.remove_consumer(key, consumer)
         node.stop()
         node.destroy_node()
         context.try_shutdown()
@@ -181,39 +201,24 @@ def test_camera_accelerator_and_stand_ins_agree_and_diagnostics_say_on_what(free
         slots = graph.capture.camera.slots
         assert len(slots) == 2 + 3 + 2, 'camera, two in flight and one that waits, display'
         assert {plane.stride for plane in slots[0].layout.planes} == {256}
-        late = graph.capture.buffers.collection.attach_token('display').bind()
-        late.set_constraints(parse_stand_in(stand_in))
-        assert late.wait(10.0)[0].slots == 7
-        late.close()
+        assert graph.capture.session is not None
+        assert graph.capture.session.join(Consumer(parse_stand_in(stand_in))).has_buffers
     assert status.level is Level.OK and 'NV12 LINEAR 128x128' in status.message and '7 slots from heap' in status.message
     assert status.values['participant camera'] == status.values['participant cpu accelerator'] == 'accepted'
-    assert status.values['participant display'] == 'stand-in' and status.values['generation'] == 1
-    assert status.values['references participant'] == 'camera, cpu accelerator'
+    assert status.values['participant display'] == 'stand-in'
 
 
 def test_a_consumer_that_cannot_import_falls_back_and_the_camera_goes_on(free_domain: int) -> None:
     def refuse(settings: BufferSettings, buffers: object) -> None:
         raise AcceleratorError('EINVAL')
 
-    with capturing(free_domain) as node:
-        assert negotiation_status(node).level is Level.WARN
-        node.configure([Consumer(BufferConstraints('gpu'), trial_import=refuse), BufferConstraints('viewer')])
+    with capturing(free_domain, Consumer(BufferConstraints('gpu'), refuse), Consumer(BufferConstraints('viewer'))) as node:
+        assert negotiation_status(node).level is Level.WARN, 'it waits for the camera'
+        node.configure_now()
         status = negotiation_status(node)
         assert status.level is Level.WARN and 'gpu fell back: trial import of slot 0 of 8 failed: EINVAL' in status.message
         assert status.values['participant viewer'] == 'accepted'
-        node.start()
-        deadline = time.monotonic() + 20
-        while not node.camera.statistics().captured and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert node.camera.statistics().captured
-
-
-def test_a_required_consumer_that_cannot_import_is_the_end_with_its_reason(free_domain: int) -> None:
-    def refuse(settings: BufferSettings, buffers: object) -> None:
-        raise AcceleratorError('EINVAL')
-
-    with capturing(free_domain) as node, pytest.raises(NegotiationError, match='axl: trial import of slot 0 of 8 failed: EINVAL'):
-        node.configure([Consumer(BufferConstraints('axl'), trial_import=refuse, required=True)])
+        frames_come(node)
 
 
 def test_every_slot_is_imported_on_trial_before_the_first_frame(free_domain: int) -> None:
@@ -222,11 +227,11 @@ def test_every_slot_is_imported_on_trial_before_the_first_frame(free_domain: int
     def trial(settings: BufferSettings, buffers: tuple[DmaBuf, ...]) -> None:
         seen.append((buffers[0].identity.inode, settings.slots, buffers[0].mapped))
 
-    with capturing(free_domain, slots=5) as node:
-        node.configure([Consumer(BufferConstraints('npu', slots=1), trial_import=trial)])
+    with capturing(free_domain, Consumer(BufferConstraints('npu', slots=1), trial), slots=5) as node:
+        node.configure_now()
         assert seen == [(slot.buffers[0].identity.inode, 5, False) for slot in node.camera.slots]
-        with pytest.raises(NegotiationError, match='negotiated already'):
-            node.configure()
+        frames_come(node)
+        assert len(seen) == 5, 'once each'
 
 
 def test_a_stand_in_that_nobody_understands_is_refused_before_the_camera_opens(free_domain: int) -> None:

@@ -56,7 +56,7 @@ def test_without_autostart_a_node_waits_and_each_state_holds_what_it_should(run:
     node.start()
     assert run.state(node) == 'unconfigured' and run.transitions(node) == {'configure', 'shutdown'}
     assert {'unconfigured', 'inactive', 'active', 'finalized'} <= run.states(node)
-    assert node.supervisor.camera is None and node.buffers is None
+    assert node.supervisor.camera is None and node.session is None
     lifecycle = status(node, 'lifecycle')
     assert lifecycle.level is Level.WARN and 'ros2 lifecycle set /capture configure' in lifecycle.advice
     before = held()
@@ -279,7 +279,7 @@ def test_a_start_that_cannot_be_is_an_exception_for_the_program(run: Managed) ->
     with pytest.raises(Exception, match='display'):
         node.start()
     assert node.state == 'unconfigured' and status(node, 'lifecycle').level is Level.ERROR
-    assert node.supervisor.camera is None and node.buffers is None, 'everything was given back'
+    assert node.supervisor.camera is None and node.session is None, 'everything was given back'
     with pytest.raises(AttributeError, match='it has no publisher'):
         _ = node.publisher
     with pytest.raises(ConfigError, match="node 'capture': parameter 'frame_id' has"):

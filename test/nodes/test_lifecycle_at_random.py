@@ -31,7 +31,7 @@ def test_the_last_frame_has_gone_before_deactivate_answers(free_domain: int) -> 
     with managed(free_domain) as run:
         capture, inference = run.make(CaptureNode, SMALL), run.make(InferenceNode, HOG)
         latest = {'capture': 0.0, 'inference': 0.0}
-        capture.configure()
+        capture.configure_now()
         for name, owner, publisher in (('capture', capture.publisher, capture.publisher), ('inference', inference, inference._publisher)):
             publish = publisher.publish
 
