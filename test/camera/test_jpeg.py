@@ -85,8 +85,8 @@ def test_bytes_that_webcams_add_do_no_harm() -> None:
     [
         (jpeg(picture(WIDTH, HEIGHT))[:-2000], 'remature end'),
         (jpeg(picture(WIDTH, HEIGHT))[:300], 'broken JPEG'),
-        (b'\xff\xd8\xff\xd9', 'a JPEG of 0x0 came'),
-        (b'not a picture', 'broken JPEG.*Not a JPEG'),
+        (b'\xff\xd8\xff\xd9', 'a JPEG of 0x0 came|a broken JPEG came'),
+        (b'not a picture', 'broken JPEG came: its first bytes are no picture'),
         (jpeg(picture(64, 48)), 'a JPEG of 64x48 came, the camera is set to 320x180'),
     ],
 )

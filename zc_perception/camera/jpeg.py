@@ -5,7 +5,7 @@ half the picture's width and height where the JPEG has more or less, and interle
 
 Webcams leave out the Huffman tables that JPEG calls typical. libturbojpeg 2.0 and later fill them in.
 
-Sources: ``turbojpeg.h`` of libjpeg-turbo 2 (3 has the same functions), ISO/IEC 10918-1, JFIF (ISO/IEC 10918-5: BT.601, full range).
+Sources: ``turbojpeg.h`` of libjpeg-turbo 2 (3.2 was tried, too), ISO/IEC 10918-1, JFIF (ISO/IEC 10918-5: BT.601, full range).
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ _LIMIT_SCANS = 32768
 _WARNING = 0
 # Many webcams fill a picture up with bytes in front of its end marker. Everything was decoded by then.
 _HARMLESS = re.compile(rb'extraneous bytes before marker 0xd9$')
+_BEGIN = b'\xff\xd8'
 _WIDEST_SUBSAMPLING = 4
 
 
@@ -128,6 +129,8 @@ class JpegDecoder:
 
     def _examine(self, handle: int, data: NDArray[np.uint8]) -> tuple[int, int] | None:
         """Read the header: how much a chroma sample stands for; ``None``: the picture is grey."""
+        if bytes(data[:2]) != _BEGIN:
+            raise BadJpegError('a broken JPEG came: its first bytes are no picture')
         width, height, sampling, colours = (ctypes.c_int() for _ in range(4))
         if self._library.tjDecompressHeader3(handle, data.ctypes.data, data.size, width, height, sampling, colours):
             self._refuse_unless_harmless(handle)
