@@ -1,0 +1,48 @@
+"""``inference_node`` with a card whose driver has ioctls 64 to 66: it takes tight images only, and says nothing of that beforehand.
+
+tight_card.py [ARGUMENTS OF inference_node]     prints the number of each job, which ends at once and has found nothing
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from npu.card_kit import CardFence, CountingCard, memfd_results
+
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.nodes import main
+from zc_perception.npu.axl import accelerator as axl
+from zc_perception.npu.axl import job
+
+
+class TightCard(CountingCard):
+    """In place of :class:`AxlDevice`."""
+
+    def __init__(self, path: str, numbers: Any, tree: Any) -> None:
+        super().__init__(path, numbers, level=1)
+
+    def submit(self, *arguments: Any) -> CardFence:
+        fence = super().submit(*arguments)
+        fence.signal()
+        print(f'job {len(self.jobs)}', flush=True)
+        return fence
+
+
+_stated = axl.AxlAccelerator.constraints
+
+
+def _without_dmabufs(self: axl.AxlAccelerator) -> BufferConstraints:
+    """Where the tests run there may be none."""
+    return replace(_stated(self), devices=(), heaps=None)
+
+
+if __name__ == '__main__':
+    axl.AxlDevice = TightCard  # type: ignore[assignment, misc]
+    axl.AxlAccelerator.constraints = _without_dmabufs  # type: ignore[method-assign]
+    job.open_result_heap = memfd_results
+    sys.exit(main.inference_node())
