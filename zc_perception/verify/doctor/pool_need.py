@@ -89,18 +89,21 @@ class _Consumers:
     wanted: int
 
     def agree(self, camera: BufferConstraints, size: Size) -> BufferSettings:
-        """In the order of :class:`~zc_perception.nodes.camera_buffers.CameraBuffers`: the camera, who is there, stand-ins.
+        """As :class:`~zc_perception.negotiation.session.BufferSession` does: the camera, each of those who are there that fits, stand-ins.
 
         :raises NegotiationError: nothing suits the camera and all stand-ins.
         """
         stand_ins = self.stand_ins if self.heaps else list(map(anywhere, self.stand_ins))
         there = self.accelerators if self.heaps else list(map(anywhere, self.accelerators))
-        try:
-            return agree([camera, *there, *stand_ins], size, wanted_slots=self.wanted).settings()
-        except NegotiationError:
-            # Which formats and heaps the accelerator takes other checks try for real; it holds its frames all the same.
-            counted = map(counting_only, there)
-            return agree([camera, *counted, *stand_ins], size, wanted_slots=self.wanted).settings()
+        taken = [camera]
+        for accelerator in there:
+            try:
+                agree([*taken, accelerator, *stand_ins], size).settings()
+                taken.append(accelerator)
+            except NegotiationError:
+                # Which formats and heaps it takes other checks try for real; it holds its frames all the same.
+                taken.append(counting_only(accelerator))
+        return agree([*taken, *stand_ins], size, wanted_slots=self.wanted).settings()
 
     def slots(self, held: int) -> int:
         """How many there are going to be, whatever the frames look like.
