@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import os
+
 import cv2
 import numpy as np
+import pytest
+from environment import turbojpeg
+from environment.errors import SetupError
 from numpy.typing import NDArray
 
 SAMPLINGS = ('420', '422', '444', '440', '411')
 FUZZED_SIZE = (64, 48)
+
+
+def need_decoder() -> None:
+    """Have libturbojpeg in this process; where there is none the test is skipped, or fails if it is required."""
+    try:
+        turbojpeg.load()
+    except SetupError as error:
+        if os.environ.get('ZC_RIG') == 'required':
+            raise
+        pytest.skip(f'no libturbojpeg for tests here: {error}')
 
 
 def picture(width: int, height: int) -> NDArray[np.uint8]:

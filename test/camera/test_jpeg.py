@@ -5,8 +5,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 import pytest
-from camera.jpeg_kit import SAMPLINGS, jpeg, picture, without_tables
-from environment.turbojpeg import load
+from camera.jpeg_kit import SAMPLINGS, jpeg, need_decoder, picture, without_tables
 from numpy.typing import NDArray
 
 from zc_perception.camera import jpeg as jpeg_module
@@ -18,7 +17,7 @@ WIDTH, HEIGHT = 320, 180
 
 @pytest.fixture(scope='module', autouse=True)
 def _library() -> None:
-    load()
+    need_decoder()
 
 
 def decoded(data: bytes, width: int = WIDTH, height: int = HEIGHT, padding: int = 0) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:

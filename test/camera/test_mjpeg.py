@@ -12,10 +12,9 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from camera.jpeg_kit import jpeg, picture, without_tables
+from camera.jpeg_kit import jpeg, need_decoder, picture, without_tables
 from camera.v4l2_double import DriverDouble, opened
 from camera.v4l2_double import Frame as Filled
-from environment.turbojpeg import load
 from fuzz.mutation import mutated
 
 from zc_perception.camera.jpeg import JPEG_COLORIMETRY
@@ -42,7 +41,7 @@ NPU = BufferConstraints('npu', formats=((NV12, LINEAR),))
 
 @pytest.fixture(scope='module', autouse=True)
 def _library() -> None:
-    load()
+    need_decoder()
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,8 @@
 95 MB, so the one file that is wanted is kept in the user's cache for the next clone.
 
 ``build/fixtures/headers``: the headers that name pixel formats, see ``uapi_headers.py``.
+
+``build/fixtures/libturbojpeg.so.0``, where the machine has none: see ``turbojpeg.py``.
 """
 
 from __future__ import annotations
@@ -59,9 +61,12 @@ def place(source: Path, target: Path) -> None:
 
 def main() -> int:
     """Fetch all fixtures."""
+    from environment import turbojpeg  # which places its file with the functions above
+
     try:
         video()
         headers()
+        turbojpeg.load()
     except SetupError as error:
         print(f"\n{error}", file=sys.stderr)
         return 1

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from camera.jpeg_kit import FUZZED_SIZE
-from environment.turbojpeg import load
+from camera.jpeg_kit import FUZZED_SIZE, need_decoder
 
 from zc_perception.camera.calibration import parse_calibration
 from zc_perception.camera.jpeg import JpegDecoder
@@ -123,7 +122,7 @@ def _played(suffix: str) -> Callable[[bytes], None]:
 
 
 def _jpeg(raw: bytes) -> None:
-    load()
+    need_decoder()
     width, height = FUZZED_SIZE
     decoder = JpegDecoder(width, height)
     try:

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 import rclpy
 import yaml
-from camera.jpeg_kit import without_tables
+from camera.jpeg_kit import need_decoder, without_tables
 from camera.live_webcam import LiveWebcam, exports_are_memfds, road_pictures
-from environment.turbojpeg import load
 from fuzz.mutation import mutated
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.parameter import Parameter
@@ -33,7 +32,7 @@ CONFIG = Path(__file__).resolve().parents[2] / 'config' / 'v4l2.yaml'
 
 @pytest.fixture(scope='module', autouse=True)
 def _library() -> None:
-    load()
+    need_decoder()
 
 
 @pytest.fixture(autouse=True)
