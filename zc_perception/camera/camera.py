@@ -34,7 +34,8 @@ SLOT_WAIT_S = 0.25
 class CameraStatistics:
     """Counters since start.
 
-    :param dropped: frames that never came out: the sum of the three below.
+    :param dropped: frames that never came out: the sum of the three below, and late ones of a camera that decodes.
+    :param late: of a camera that draws: frames that came too late. Of one that decodes: frames that were skipped for newer ones.
     :param lost: gaps in the driver's sequence.
     :param bad: frames that the driver marked bad, or that a recording has damaged.
     :param no_slot: frames for which no slot was free.
