@@ -187,6 +187,17 @@ def test_a_smooth_picture_scaled_is_the_whole_one_scaled_after(name: str, ratio:
     assert off.mean() < 1.3 and off.max() <= 6
 
 
+@pytest.mark.parametrize('size', [(96, 64), (64, 43), (50, 30), (37, 91), (240, 100)])
+@pytest.mark.parametrize(('name', 'like'), [('P010', 'NV12'), ('P016', 'NV12'), ('P210', 'NV16'), ('NV21', 'NV12'), ('YU12', 'NV12')])
+def test_formats_that_differ_in_their_layout_alone_give_the_same_picture_at_any_size(name: str, like: str, size: tuple[int, int]) -> None:
+    y, u, v = noise(like, 192, 128, 3)
+    pictures = [
+        ToPicture(fourcc_code(kind), 192, 128, BT601_LIMITED, size=size).convert(yuv_planes(kind, y, u, v, np.random.default_rng(3)))
+        for kind in (name, like)
+    ]
+    assert np.array_equal(*pictures)
+
+
 @pytest.mark.parametrize('name', ALL)
 def test_a_converter_keeps_nothing_of_the_frame_before(name: str) -> None:
     cases = [(yuv_case if name in YUV else rgb_case)(name, 48, 32, seed)[0] for seed in (1, 2)]

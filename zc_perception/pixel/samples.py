@@ -57,11 +57,18 @@ class Resized:
         # The mean of two rows, for which OpenCV's resizing takes twelve times as long.
         self._two_rows = interpolation == cv2.INTER_AREA and (columns, rows) == (size[0], 2 * size[1])
         result = (size[1], size[0], *components)
+        # Where a filter mixes samples, they are of 8 bits before: the picture is the one that NV12 gives. Where it only picks some, it
+        # comes first, and fewer are left to cut down.
+        between = self._scaled and interpolation not in (cv2.INTER_NEAREST, cv2.INTER_NEAREST_EXACT)
+        self._before = np.empty(tuple(shape), np.uint8) if wide and between else None
+        wide = wide and not between
         self._memory = np.empty(result, np.uint16 if wide else np.uint8) if self._scaled else None
         self._narrow = np.empty(result, np.uint8) if wide else None
 
     def __call__(self, plane: NDArray[Any], out: Pixels | None = None) -> Pixels:
         """The plane. With *out*, it is there."""
+        if self._before is not None:
+            plane = _narrowed(plane, self._before)
         if self._scaled:
             target = self._memory if out is None or self._narrow is not None else out
             if self._two_rows:
@@ -71,12 +78,16 @@ class Resized:
             assert target is not None
             plane = target
         if self._narrow is not None:
-            target = self._narrow if out is None else out
-            cv2.convertScaleAbs(plane, dst=target, alpha=1 / 256)  # rounds, where the high byte alone would darken
-            plane = target
+            plane = _narrowed(plane, self._narrow if out is None else out)
         if out is not None and plane is not out:
             np.copyto(out, plane)
         return plane
+
+
+def _narrowed(plane: NDArray[np.uint16], out: Pixels) -> Pixels:
+    """16 bits to 8, rounded: the high byte alone would darken."""
+    cv2.convertScaleAbs(plane, dst=out, alpha=1 / 256)
+    return out
 
 
 class Yuv(NamedTuple):
