@@ -135,7 +135,13 @@ class BusPublisher(Generic[T]):
 
     def use(self, pool: Any) -> None:
         """Objects take the slots of *pool* from now on: promise them to those who are matched."""
-        self._pool = pool
+        before, self._pool = self._pool, pool
+        if self.qos.transient_local:
+            if isinstance(before, BufferPool):
+                before.set_quota(self._historian, None)
+            if isinstance(pool, BufferPool):
+                # The newest objects, which wait for subscriptions as well; one more before the oldest goes.
+                pool.set_quota(self._historian, 0, depth=(self.qos.depth or 0) + 1, overcommit=True)
         self.settle()
 
     def settle(self) -> None:
@@ -148,6 +154,11 @@ class BusPublisher(Generic[T]):
     def _is_ours(self, item: T) -> bool:
         """Whether an object that waits takes a slot of the present pool."""
         return self.pool_of is None or self.pool_of(item) is self._pool
+
+    @property
+    def _historian(self) -> str:
+        """Who holds the history."""
+        return f'{self.name}:history'
 
     @property
     def served(self) -> tuple[BusSubscription[T], ...]:
@@ -170,7 +181,7 @@ class BusPublisher(Generic[T]):
             subscription.notify()
 
     def _remember(self, item: T) -> list[T]:
-        kept = self.deliver(item, f'{self.name}:history')
+        kept = self.deliver(item, self._historian)
         if kept is not None:
             self.history.append(kept)
         return [self.history.popleft()] if self.qos.depth is not None and len(self.history) > self.qos.depth else []
@@ -211,6 +222,8 @@ class BusPublisher(Generic[T]):
         with self._lock:
             self.gone = True
             self.windows.end()
+            if isinstance(self._pool, BufferPool):
+                self._pool.set_quota(self._historian, None)
             items = list(self.history)
             self.history.clear()
         self._end(items)

@@ -84,6 +84,7 @@ class SharedMemoryServer:
         self._established: dict[int, Connection] = {}
         self._history: deque[Frame] | None = deque() if history else None
         self._history_depth = history
+        self._history_holder = f'{name}:shared_memory_history'
         self._stopping = False
         self._reader = PacketReader(MAX_PACKET)
         self._pool: BufferPool | None = None
@@ -129,7 +130,7 @@ class SharedMemoryServer:
 
     def _remember(self, frame: Frame) -> tuple[Connection, ...]:
         """Keep *frame* for late joiners; who joins before this is served by publish, who joins after it by the history."""
-        kept = frame.deliver(f'{self.name}:shared_memory_history')
+        kept = frame.deliver(self._history_holder)
         overflow = None
         with self._lock:
             if self._history is None:
@@ -152,6 +153,7 @@ class SharedMemoryServer:
             if pool is self._pool:
                 return
             forget, self._forget_pool = self._forget_pool, None
+            before = self._pool
             self._pool, self._heap = pool, heap
             self._pool_changed = True
             history = self._take_history()
@@ -159,6 +161,12 @@ class SharedMemoryServer:
             frame.release()
         if forget is not None:
             forget()
+        if self._history_depth:
+            if before is not None:
+                before.set_quota(self._history_holder, None)
+            if pool is not None:
+                # The newest frames, which wait for consumers as well.
+                pool.set_quota(self._history_holder, 0, depth=self._history_depth + 1, overcommit=True)
         if pool is not None:
             self._forget_pool = pool.add_retire_listener(self._on_retired)
         self._wake_up()
