@@ -85,7 +85,8 @@ _HIGHEST_ID = 2**32 - 2
 
 def cpu_reader(name: str) -> BufferConstraints:
     """What a node called *name* needs of buffers whose pixels its CPU reads."""
-    return BufferConstraints(name, formats=tuple((fourcc, LINEAR) for fourcc in READABLE), cpu_access=CpuAccess.READ)
+    formats, costs = tuple((fourcc, LINEAR) for fourcc in READABLE), tuple(READABLE.values())
+    return BufferConstraints(name, formats=formats, costs=costs, cpu_access=CpuAccess.READ)
 
 
 def subscribe_frames(
