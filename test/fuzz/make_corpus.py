@@ -47,6 +47,9 @@ def packets() -> dict[str, bytes]:
     layout = make_layout()
     return {
         'hello': wire.pack_hello(wire.Hello(2, 3, 'npu', PUBLISHER, True, Requirements(((NV12, 0), (1, 2)), max_width=64))),
+        'hello-options': wire.pack_hello(
+            wire.Hello(1, 1, requirements=Requirements(((NV12, 0),), options='heap=dma_heap/linux,cma | udmabuf; cpu=read; contiguous'))
+        ),
         'hello-plain': wire.pack_hello(wire.Hello(1, 1)),
         'welcome': wire.pack_welcome(wire.Welcome(4, 1, PUBLISHER)),
         'refused': wire.pack_refused(wire.Refused(RefusalCode.BUSY, 'come back later')),
