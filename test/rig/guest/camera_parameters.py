@@ -1,8 +1,12 @@
-"""A camera's controls as a ROS user turns them: the capture node's parameters, set by another node through the parameter service."""
+"""A camera at the stock nodes: its controls as a ROS user turns them, and a format that consumers read as it is."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 from .camera_kit import SINGLE, check
 from .harness import eventually
@@ -28,12 +32,12 @@ def controls_are_parameters_of_the_capture_node_and_change_the_picture() -> None
 
     def look(frame: Frame) -> None:
         with frame.map() as planes:
-            means[0] = float(planes[0][::8, ::8].mean())
+            means[0] = float(planes[0][::8, ::8, 0].mean())  # luma comes first in YUYV
 
     context = rclpy.Context()
     rclpy.init(context=context)
     try:
-        values = {'camera': 'v4l2', 'device': SINGLE, 'width': 640, 'height': 360, 'framerate': 30.0}
+        values = {'camera': 'v4l2', 'device': SINGLE, 'width': 640, 'height': 360, 'framerate': 30.0, 'pixel_format': 'YUYV'}
         node = CaptureNode(context=context, parameter_overrides=[Parameter(name, value=value) for name, value in values.items()])
         user = Node('user', context=context)
         adapter = frame_adapter('mono8', CopyLedger(), holder='user')
@@ -50,7 +54,7 @@ def controls_are_parameters_of_the_capture_node_and_change_the_picture() -> None
 
         with NodeGroup(context, (node,), lambda: None) as group:
             group.add_node(user)
-            node.configure()
+            node.configure_now()
             group.start()
             assert client.wait_for_service(60), 'no parameter service'
             default = node.get_parameter('controls.brightness').value
@@ -67,3 +71,14 @@ def controls_are_parameters_of_the_capture_node_and_change_the_picture() -> None
         user.destroy_node()
     finally:
         context.try_shutdown()
+
+
+@check
+def yuyv_frames_of_the_driver_reach_the_stock_nodes_and_become_boxes_and_pictures() -> None:
+    # A process of its own: ONNX Runtime and the middleware keep files open for as long as they live.
+    test = Path(__file__).resolve().parents[2]
+    paths = os.pathsep.join([str(test), str(test.parent)])
+    done = subprocess.run(
+        [sys.executable, '-m', 'rig.guest.yuyv_nodes', SINGLE], env={**os.environ, 'PYTHONPATH': paths}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]

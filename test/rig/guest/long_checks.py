@@ -15,6 +15,8 @@ LONG_CHECKS = {
     'the graph survives a consumer that is killed with its imports': 'package_link_deaths.py kills consumers with imports',
     'the graph survives a card that is [unbound from its driver]': 'it is pulled in the short form, which ends with the same loss',
     'the graph survives buffers that the driver drops': _CAMERA_FAULT,
+    'yuyv frames of the driver reach the stock nodes and become boxes and pictures': 'camera_streams.py has YUYV of the driver, '
+    'test_format_journeys.py the nodes',
     **{
         f'the graph survives of its camera [{fault}]': _CAMERA_FAULT
         for fault in (
