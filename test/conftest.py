@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from descriptors import open_descriptors
 from hypothesis import HealthCheck, settings
-from ros_domains import locked_domain
+from ros_domains import ON_THIS_HOST, locked_domain
 
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import DmaBuf
@@ -37,7 +37,8 @@ settings.load_profile('busy_machine')
 def _ros_of_this_worker_only() -> Iterator[None]:
     """Keep ROS on this host, and what names no domain in one that no other worker has."""
     with pytest.MonkeyPatch.context() as patch, locked_domain() as domain:
-        patch.setenv('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
+        for name, value in ON_THIS_HOST.items():
+            patch.setenv(name, value)
         patch.setenv('ROS_DOMAIN_ID', str(domain))
         yield
 

@@ -1,4 +1,4 @@
-"""ROS domains for tests, each locked while it is used."""
+"""ROS of tests: it stays on this host, and each domain is locked while it is used."""
 
 from __future__ import annotations
 
@@ -7,8 +7,22 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 DOMAINS = range(1, 101)
+_PROFILE = str(Path(__file__).with_name('fastdds.xml'))
+#: Both distributions, and whatever range the user has chosen; the profile says where discovery goes.
+ON_THIS_HOST = {
+    'ROS_AUTOMATIC_DISCOVERY_RANGE': 'SYSTEM_DEFAULT',
+    'FASTRTPS_DEFAULT_PROFILES_FILE': _PROFILE,
+    'FASTDDS_DEFAULT_PROFILES_FILE': _PROFILE,
+}
+
+
+
+def discovery_range() -> str:
+    """That of the tests; for who damages programs outside of them, what a user would choose."""
+    return os.environ.get('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
 
 
 @contextmanager

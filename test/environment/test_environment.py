@@ -46,9 +46,8 @@ DEADLINE_S = 20.0
 
 
 @pytest.fixture
-def executor(monkeypatch: pytest.MonkeyPatch, free_domain: int) -> Iterator[SingleThreadedExecutor]:
+def executor(free_domain: int) -> Iterator[SingleThreadedExecutor]:
     """Yield an executor in a ROS context of its own, invisible to other hosts."""
-    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
     context = Context()
     rclpy.init(context=context, domain_id=free_domain)
     executor = SingleThreadedExecutor(context=context)

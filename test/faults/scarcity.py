@@ -18,6 +18,7 @@ from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from memory_link import RawPeer
 from nodes.programs import parameters
+from ros_domains import discovery_range
 from std_srvs.srv import Trigger
 
 from faults.harness import EVERYBODY, Trial, fault
@@ -172,7 +173,7 @@ def sockets_of(trial: Trial) -> Iterator[Path]:
     """A folder for sockets, in the environment."""
     folder = trial.folder / 's'
     folder.mkdir(mode=0o700, exist_ok=True)
-    names = {'ZC_RUNTIME_DIR': str(folder), 'ROS_HOME': str(trial.folder), 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}
+    names = {'ZC_RUNTIME_DIR': str(folder), 'ROS_HOME': str(trial.folder), 'ROS_AUTOMATIC_DISCOVERY_RANGE': discovery_range()}
     before = {name: os.environ.get(name) for name in names}
     os.environ |= names
     try:

@@ -37,7 +37,7 @@ from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
-from ros_domains import locked_domain
+from ros_domains import discovery_range, locked_domain
 from vision_msgs.msg import Detection2DArray
 
 import faults
@@ -251,7 +251,7 @@ def soak(
     """
     sockets = folder / 's'
     sockets.mkdir(mode=0o700, exist_ok=True)
-    variables = {'ZC_RUNTIME_DIR': str(sockets), 'ROS_HOME': str(folder), 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}
+    variables = {'ZC_RUNTIME_DIR': str(sockets), 'ROS_HOME': str(folder), 'ROS_AUTOMATIC_DISCOVERY_RANGE': discovery_range()}
     before = {name: os.environ.get(name) for name in variables}
     os.environ |= variables
     values = parameters(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from nodes.programs import parameters
+from ros_domains import discovery_range
 
 from faults.accounts import noticed, tally
 from faults.holdings import frame_buffers, holding, settled_excess, with_slots
@@ -73,7 +74,7 @@ class Stage:
         self._published: list[int] = []
         self.programs: dict[str, Running] = {}
         self._before = {name: os.environ.get(name) for name in ('ZC_RUNTIME_DIR', 'ROS_HOME', 'ROS_AUTOMATIC_DISCOVERY_RANGE')}
-        os.environ |= {'ZC_RUNTIME_DIR': str(self.sockets), 'ROS_HOME': str(folder), 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}
+        os.environ |= {'ZC_RUNTIME_DIR': str(self.sockets), 'ROS_HOME': str(folder), 'ROS_AUTOMATIC_DISCOVERY_RANGE': discovery_range()}
         try:
             self.start('capture')
             self.start('inference')

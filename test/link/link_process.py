@@ -26,7 +26,6 @@ class LinkProcess:
         environment = {
             **os.environ,
             'ROS_DOMAIN_ID': str(domain),
-            'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST',
             'ZC_RUNTIME_DIR': str(folder),
         }
         # Appended to: the process has the same file position, and reading moves it.

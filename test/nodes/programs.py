@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ros_domains import discovery_range
 from warm_start import Started
 
 BIN = Path(sys.executable).parent
@@ -21,7 +22,7 @@ START_TIMEOUT_S = 60.0
 
 def environment(domain: int) -> dict[str, str]:
     """Ours, in *domain*, on this host only."""
-    return {**os.environ, 'ROS_DOMAIN_ID': str(domain), 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST', 'PYTHONUNBUFFERED': '1'}
+    return {**os.environ, 'ROS_DOMAIN_ID': str(domain), 'ROS_AUTOMATIC_DISCOVERY_RANGE': discovery_range(), 'PYTHONUNBUFFERED': '1'}
 
 
 class Program:
