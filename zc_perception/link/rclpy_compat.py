@@ -102,10 +102,10 @@ def create_reader(node: Node, ros_type: type[Any], topic: str, callback: Callabl
 
 def when_destroyed(entity: Any, call: Callable[[], object]) -> None:
     """Call *call* when a publisher or subscription of rclpy is destroyed, as it is with its node. Afterwards it has been destroyed."""
-    destroy = entity.destroy
 
     def destroyed() -> None:
-        destroy()
+        del entity.destroy  # whoever is called need not wait for the collector of cycles
+        entity.destroy()
         call()
 
     entity.destroy = destroyed
