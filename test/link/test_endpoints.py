@@ -128,6 +128,7 @@ def test_a_view_that_outlives_the_callback_keeps_the_slot_until_it_is_gone(ros: 
         publisher.publish(frame)
     assert eventually(lambda: views)
     assert pool.statistics().holders.get('careless') == 1, 'the first lease came back with the next frame'
+    views.clear()
 
 
 def test_a_slow_mailbox_keeps_the_newest_and_costs_nobody_else(ros: Ros, make_pool: Any, make_frame: Any) -> None:
