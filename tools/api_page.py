@@ -23,11 +23,9 @@ RETURNED = {
 }
 HEAD = (
     '# API',
-    'This page says how a Python program uses the names of `zc_perception`. `tools/api_page.py` writes it from the docstrings: do not '
-    'edit it.',
+    'How a Python program uses the names of `zc_perception`. `tools/api_page.py` writes this.',
     '`from zc_perception import …` gives you {names}, and the text `__version__`. Each name is imported from its module when it is '
-    'first used, so `import zc_perception` needs no ROS. Their methods return objects of {returned}. The errors are classes of '
-    '`zc_perception.errors` and derive from `ZcError`, except those of Python.',
+    'first used, so `import zc_perception` needs no ROS. Errors are classes of `zc_perception.errors`, or Python\'s own.',
 )
 _FIELD = re.compile(r':(param|raises) (\w+): ')
 _ROLE = re.compile(r':\w+:`~?([^`]+)`')

@@ -165,15 +165,19 @@ class AdaptedPublisher(Generic[T]):
         when_destroyed(self._announcer, self.destroy)
 
     def serve(self, shared_memory: SharedMemoryEnd) -> None:
-        """Pass frames to other processes of this host as the same memory from now on. The publisher owns *shared_memory* and closes it."""
+        """For cameras: pass frames to other processes of this host as the same memory from now on. The publisher owns *shared_memory*
+        and closes it.
+        """
         self._shared_memory = shared_memory
 
     def use(self, pool: BufferPool) -> None:
-        """Frames are of *pool* from now on: promise the subscriptions in this process what they hold, before others ask for it."""
+        """For cameras: frames are of *pool* from now on: promise the subscriptions in this process what they hold, before
+        others ask for it.
+        """
         self._bus_publisher.use(pool)
 
     def announce(self, *, width: int, height: int, formats: Sequence[str], heap: str) -> None:
-        """Tell all subscriptions, also later ones, what is published here and where its memory is to be had.
+        """For cameras: tell all subscriptions, also later ones, what is published here and where its memory is to be had.
 
         :param formats: ``drm-format`` strings, such as ``NV12``.
         :param heap: the name of the memory's allocator.
@@ -185,25 +189,27 @@ class AdaptedPublisher(Generic[T]):
             write_announcement(announcement, self.topic, self._node.context.get_domain_id())
 
     def judge_by(self, objection: Callable[[Consumer], str]) -> None:
-        """Ask *objection* why a consumer of this process can't use the objects as they are; it answers '' where it can. Who can't gets
-        messages. After its answers have changed call ``BUS.rematch``.
+        """For cameras: ask *objection* why a consumer of this process can't use the objects as they are; it answers '' where it
+        can. Who can't gets messages. After its answers have changed call ``BUS.rematch``.
         """
         self._bus_publisher.objection = objection
 
     def convert_by(self, to_ros: Callable[[T], Any]) -> None:
-        """Make messages with *to_ros* from the next object on. From any thread."""
+        """For cameras: make messages with *to_ros* from the next object on. From any thread."""
         self._writer.convert_by(to_ros)
 
     def withhold(self, reason: str) -> None:
-        """Make no messages of objects from now on, for *reason*, which the statistics show; empty: make them again. From any thread."""
+        """For cameras: make no messages of objects from now on, for *reason*, which the statistics show; empty: make them again.
+        From any thread.
+        """
         self._writer.withhold(reason)
 
     def offer(self, extras: Sequence[ExtraMessage[T]]) -> None:
-        """Publish these further messages from now on, in place of those before. From any thread."""
+        """For cameras: publish these further messages from now on, in place of those before. From any thread."""
         self._writer.offer(extras)
 
     def image_readers(self) -> int:
-        """How many subscribers read messages of the topic, in any process."""
+        """For cameras: how many subscribers read messages of the topic, in any process."""
         return self._writer.readers()
 
     def publish(self, item: T | Any) -> None:
@@ -260,7 +266,7 @@ class AdaptedPublisher(Generic[T]):
         )
 
     def in_process_peers(self) -> tuple[InProcessPeer, ...]:
-        """The subscriptions in this process, each with its name and its counters. From any thread."""
+        """For cameras: the subscriptions in this process, each with its name and its counters. From any thread."""
         return tuple(map(self._peer, self._bus_publisher.matched))
 
     def _peer(self, subscription: BusSubscription[T]) -> InProcessPeer:

@@ -202,7 +202,7 @@ class AdaptedSubscription(Generic[T]):
             self.update_rung()
 
     def update_rung(self) -> None:
-        """Look now at who publishes, and choose the best link to each. The subscription does so itself twice a second."""
+        """For links: look now at who publishes, and choose the best link to each. The subscription does so itself twice a second."""
         with self._rung_lock:
             if not self._closed and not self._paused:
                 self._move_to(choose(self._view()))

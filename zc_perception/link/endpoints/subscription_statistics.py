@@ -20,9 +20,8 @@ class SubscriptionStatistics:
     :param routes: the rung and the reason of each publisher.
     :param window: how many frames you may hold at the same time, as granted by a publisher; of several the least. 0 while there is none.
     :param asked: how many you asked for; 0 as *window*.
-    :param in_hand: the sequence of each frame that you hold, and for how many seconds; of several publishers, that whose window has been
-        full for the longest time.
-    :param full_s: for how many seconds you have held as many frames as you may, so that no new one comes; 0 while you don't.
+    :param in_hand: sequence and age in seconds of each frame that you hold; of several publishers, of the one that waits longest.
+    :param full_s: for how many seconds you have held as many frames as you may; 0 while you don't.
     """
 
     rung: str
