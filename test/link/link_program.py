@@ -32,7 +32,7 @@ from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool
-from zc_perception.pixel.colorimetry import BT601_LIMITED
+from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 
@@ -89,6 +89,10 @@ def checked(value: int, stamp: tuple[int, int]) -> int:
     return value if stamp == (1, value) else -value
 
 
+# So that a mono8 message has the very bytes of the luma.
+_FULL = Colorimetry(Matrix.BT601, Range.FULL)
+
+
 class PlainPublisher:
     def __init__(self, node: Node, options: dict[str, Any]) -> None:
         self._node = node
@@ -132,7 +136,7 @@ class FramePublisher:
         assert slot is not None, f'no free slot: {self._pool.statistics().holders}'
         header = Header(SECOND + value, '')
         with Frame.publish_slot(
-            self._pool, slot, header=header, colorimetry=BT601_LIMITED, sequence=value, captured_ns=time.monotonic_ns()
+            self._pool, slot, header=header, colorimetry=_FULL, sequence=value, captured_ns=time.monotonic_ns()
         ) as frame:
             with frame.map(write=True) as planes:
                 planes[0][:] = value
