@@ -35,7 +35,7 @@ def _params(names: Iterable[str]) -> list[Any]:
 
 def guest_checks() -> list[str]:
     """The functions decorated with ``check`` in the guest's modules, which can't be imported without their devices."""
-    trees = [ast.parse((GUEST / f'package_{part}.py').read_text(encoding='utf-8')) for part in ('npu', 'npu_flow', 'camera')]
+    trees = [ast.parse((GUEST / f'package_{part}.py').read_text(encoding='utf-8')) for part in ('npu', 'npu_flow', 'camera', 'trial')]
     functions = (node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef))
     return [f.name.replace('_', ' ') for f in functions if any(ast.unparse(d) == 'check' for d in f.decorator_list)]
 

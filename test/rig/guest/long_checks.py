@@ -12,6 +12,8 @@ _CAMERA_FAULT = 'the camera alone has this fault in camera_faults.py, the graph 
 #: By name, why the short form does without.
 LONG_CHECKS = {
     'sigkill of the whole graph leaves nothing behind': 'package_link_deaths.py kills processes with jobs in flight',
+    'nodes whose trial imports fail fall a rung by name in this process and in another':
+        'package_negotiation.py and package_link_layouts.py let such imports fail below ROS, test_trial_import_processes.py has the nodes',
     'the graph survives a consumer that is killed with its imports': 'package_link_deaths.py kills consumers with imports',
     'the graph survives a card that is [unbound from its driver]': 'it is pulled in the short form, which ends with the same loss',
     'the graph survives buffers that the driver drops': _CAMERA_FAULT,

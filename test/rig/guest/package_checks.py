@@ -13,13 +13,13 @@ from pathlib import Path
 _TEST = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_TEST), str(_TEST.parent)]
 
-from rig.guest import graph_run, package_camera, package_npu, package_npu_flow  # noqa: E402
+from rig.guest import graph_run, package_camera, package_npu, package_npu_flow, package_trial  # noqa: E402
 from rig.guest.harness import run  # noqa: E402
 from rig.guest.long_checks import chosen  # noqa: E402
 from rig.guest.package_kit import CHECKS  # noqa: E402
 
 #: Importing them registered their checks.
-MODULES = (package_npu, package_npu_flow, package_camera)
+MODULES = (package_npu, package_npu_flow, package_camera, package_trial)
 
 
 def main() -> int:
