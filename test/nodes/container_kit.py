@@ -16,7 +16,7 @@ from typing import Any
 import rclpy
 from composition_interfaces.srv import ListNodes, LoadNode, UnloadNode
 from nodes import container_components
-from nodes.programs import environment
+from nodes.programs import BIN, environment
 from nodes.service_clients import answer_of
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.parameter import Parameter
@@ -65,15 +65,19 @@ class Container:
     """A running ``component_container``; its output is collected.
 
     :param folder: where :func:`install` has put the components' metadata.
+    :param cold: start the console script, as a user does, instead of forking an interpreter that has its modules.
     """
 
-    def __init__(self, folder: Path, domain: int, *args: str, program: str = 'component_container', wait: bool = True) -> None:
+    def __init__(
+        self, folder: Path, domain: int, *args: str, program: str = 'component_container', wait: bool = True, cold: bool = False
+    ) -> None:
         code = f'import sys; from zc_perception.nodes.container.main import {program} as main; sys.exit(main())'
         path = os.pathsep.join([str(folder), str(TEST_FOLDER), os.environ.get('PYTHONPATH', '')])
         sockets = folder / 'sockets'
         sockets.mkdir(mode=0o700, exist_ok=True)
-        self.process = Started(
-            [sys.executable, '-c', code, *args],
+        command = [str(BIN / program)] if cold else [sys.executable, '-c', code]
+        self.process = (subprocess.Popen if cold else Started)(
+            [*command, *args],
             env={**environment(domain), 'PYTHONPATH': path, 'ZC_RUNTIME_DIR': str(sockets)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -67,7 +67,7 @@ CLEAR: dict[str, Case] = {
 
 @pytest.fixture(scope='module')
 def container(module_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
-    with Container(install(tmp_path_factory.mktemp('packages')), module_domain) as running:
+    with Container(install(tmp_path_factory.mktemp('packages')), module_domain, cold=True) as running:
         yield running
         assert running.end() == 0, running.output
 

@@ -22,7 +22,7 @@ DDS = {'use_intra_process_comms': False}
 
 @pytest.fixture
 def container(free_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
-    with Container(install(tmp_path_factory.mktemp('packages')), free_domain, program='component_container_mt') as running:
+    with Container(install(tmp_path_factory.mktemp('packages')), free_domain, program='component_container_mt', cold=True) as running:
         yield running
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from nodes.programs import Program, environment, parameters
+from nodes.programs import BIN, Program, environment, parameters
 from warm_start import Started
 
 from zc_perception.camera.recording import RecordingReader
@@ -26,9 +26,11 @@ RECORD = [
 
 
 @contextmanager
-def record(domain: int, **values: object) -> Iterator[subprocess.Popen[str]]:
-    args = [*RECORD, *parameters(**values)]
-    with Started(args, env=environment(domain), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+def record(domain: int, *, cold: bool = False, **values: object) -> Iterator[subprocess.Popen[str]]:
+    """:param cold: as a user starts it."""
+    args = [str(BIN / 'zc_record'), *parameters(**values)] if cold else [*RECORD, *parameters(**values)]
+    begin = subprocess.Popen if cold else Started
+    with begin(args, env=environment(domain), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             yield process
         finally:
@@ -42,7 +44,7 @@ def test_frames_of_another_process_are_recorded_bit_by_bit(tmp_path: Path, free_
     camera = parameters(width=320, height=240, framerate=30.0, seed=7, heap='memfd')
     with (
         Program('capture_node', *camera, domain=free_domain).start('[capture]: ready'),
-        record(free_domain, path=path, max_frames=20, copy_free='required') as recorder,
+        record(free_domain, cold=True, path=path, max_frames=20, copy_free='required') as recorder,
     ):
         output, _ = recorder.communicate(timeout=60)
     assert recorder.returncode == 0, output
