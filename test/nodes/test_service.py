@@ -65,7 +65,8 @@ def test_a_container_is_ready_lives_and_stops(systemd: Systemd, free_domain: int
 
 
 def test_a_program_that_is_stopped_says_nothing_more(systemd: Systemd, free_domain: int) -> None:
-    with Program('overlay_node', domain=free_domain).start('[overlay]: ready') as program:
+    # Only a child of ours can be waited for until it has stopped.
+    with Program('overlay_node', domain=free_domain, cold=True).start('[overlay]: ready') as program:
         systemd.hears('WATCHDOG=1', 2)
         program.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, program.process.pid, os.WSTOPPED | os.WNOWAIT)

@@ -276,7 +276,7 @@ class Machine:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **room: int) -> None:
         self.heaps = [FakeHeap(f'dma_heap/{name.replace("_", ",")}', size) for name, size in room.items()]
         monkeypatch.setattr(heaps, '_open_named', self._open)
-        monkeypatch.setattr(heaps, '_cma_heaps', lambda: ['dma_heap/linux,cma'])
+        monkeypatch.setattr(heaps, '_cma_heaps', lambda *_: ['dma_heap/linux,cma'])
 
     def _open(self, name: str) -> FakeHeap:
         for heap in self.heaps:
