@@ -17,11 +17,14 @@ import queue
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from zc_perception.errors import AcceleratorError, DeviceLostError
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.pixel.layout import ImageLayout
+
+if TYPE_CHECKING:
+    from zc_perception.pixel.layout import ImageLayout
 
 CacheKey = tuple[Hashable, ...]
 
