@@ -111,7 +111,7 @@ def test_every_style_of_caps_says_its_format(caps: str, fourcc: str, modifier: i
 
 def test_old_caps_are_linear_when_the_user_says_so() -> None:
     pipeline = f'zcframes frame-size=4608 caps-text="video/x-raw(memory:DMABuf),format=NV12,{SIZE}" strides=64,64 offsets=0,3072'
-    with streaming(pipeline, assume_linear=True) as opened, next_frame(opened.camera) as frame:
+    with streaming(pipeline, assume_linear=True, keep_all=True) as opened, next_frame(opened.camera) as frame:
         assert frame.data.modifier == LINEAR and shown(frame) == (0, 0)
 
 
@@ -165,7 +165,7 @@ def test_what_a_hung_device_may_still_read_is_not_written_again() -> None:
 
 
 def test_a_leased_frame_outlives_its_camera() -> None:
-    opened = open_camera(f'zcframes {TIGHT}')
+    opened = open_camera(f'zcframes {TIGHT}', keep_all=True)
     configure(opened.camera)
     frame = next_frame(opened.camera)
     opened.camera.close()
@@ -241,7 +241,7 @@ def test_copies_go_to_the_heap_that_is_agreed_on(contiguous: bool, heap: str) ->
 
 
 def test_a_copy_keeps_the_crop() -> None:
-    with streaming(f'zcframes memory=system crop=16,8,32,16 {TIGHT}') as opened, next_frame(opened.camera) as frame:
+    with streaming(f'zcframes memory=system crop=16,8,32,16 {TIGHT}', keep_all=True) as opened, next_frame(opened.camera) as frame:
         assert (frame.data.width, frame.data.height) == (32, 16) and shown(frame) == (0, 0)
         assert opened.ledger.entries()['gstreamer_copy'].bytes == 32 * 16 * 3 // 2
 
