@@ -41,6 +41,7 @@ NATIVE = re.compile(r'\b(?:ctypes\.)?(c_long|c_ulong|c_longdouble|c_wchar|c_wcha
 NATIVE_ALLOWED = {
     ('camera/v4l2/abi.py', 'c_ulong'): 'videodev2.h: unsigned long userptr, in v4l2_buffer and v4l2_plane',
     ('camera/gstreamer/abi.py', 'c_ulong'): 'gstpad.h: gulong id, in GstPadProbeInfo and as the id of a probe',
+    ('camera/jpeg.py', 'c_ulong'): 'turbojpeg.h: unsigned long jpegSize, of tjDecompressHeader3 and tjDecompressToYUVPlanes',
     ('nodes/parameter_yaml.py', 'c_long'): 'stdlib.h: long strtol()',
     ('nodes/container/construction.py', 'c_ulong'): 'pystate.h: unsigned long id, of PyThreadState_SetAsyncExc',
 }
