@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -183,3 +185,22 @@ def test_closing_leaves_leased_frames_readable_and_ends_capturing(open_camera: C
 def test_a_size_that_no_scene_has_is_refused() -> None:
     with pytest.raises(ValueError, match='64'):
         SyntheticCamera(32, 32, 30.0, '', seed=0, heap=SealedMemfd(), now_ns=Clock(), ledger=CopyLedger())
+
+
+def test_without_a_descriptor_left_it_captures_into_slots_that_were_never_used_and_closes(
+    open_camera: Callable[..., SyntheticCamera],
+) -> None:
+    camera = open_camera(slots=6)
+    before, free = resource.getrlimit(resource.RLIMIT_NOFILE), os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
+    try:
+        with pytest.raises(OSError, match='Too many open files'):
+            os.dup(0)
+        frames = [captured(camera) for _ in camera.slots]
+        assert len({frame.data.buffer_uid for frame in frames}) == len(camera.slots) >= 6
+        camera.close()
+        for frame in frames:
+            frame.release()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 
 import pytest
@@ -61,3 +63,18 @@ def test_a_finalizer_may_call_after_the_collector_has_closed_it() -> None:
     waker = Waker()
     waker._fd.close()
     waker.wake()
+
+
+def test_without_a_descriptor_every_wait_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, 'eventfd', full)
+        waker = Waker()
+    waker.wake()
+    assert ends(waker)[1].wait(PATIENCE_S)
+    fence = EventFence()
+    fence.signal()
+    assert ends(waker, (fence,))[1].wait(PATIENCE_S)
+    fence.close()

@@ -21,6 +21,7 @@ from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.heaps import Heap, OfferedHeaps
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot
+from zc_perception.memory.slot_source import mapped
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.colorimetry import BT601_LIMITED
@@ -218,7 +219,7 @@ class DrawnCamera(WithoutControls):
             return tuple(self._heaps.allocate(size) for size in settings.sizes())
 
         reserve = min(self.constraints().slots, settings.slots)
-        self._pool = BufferPool(layout, allocate, settings.slots, name='camera', reserve=reserve)
+        self._pool = BufferPool(layout, mapped(allocate), settings.slots, name='camera', reserve=reserve)
 
     def allocate(self, request: AllocationRequest) -> None:
         """See :class:`Camera`."""

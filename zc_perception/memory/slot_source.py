@@ -15,6 +15,24 @@ Allocate = Callable[[], Buffers]
 MAX_SLOTS = 64
 
 
+def mapped(allocate: Allocate) -> Allocate:
+    """*allocate*, which maps the buffers for the CPU as well, for a producer that uses them by the CPU: a mapping takes a descriptor, and
+    at the first use of a slot there may be none left.
+    """
+
+    def allocate_mapped() -> Buffers:
+        buffers = allocate()
+        try:
+            for buffer in buffers:
+                buffer.mapping()
+        except BaseException:
+            close_buffers(buffers)
+            raise
+        return buffers
+
+    return allocate_mapped
+
+
 class SlotSource:
     """Makes slots. Every configuration of a pool has one; all of them share the names.
 

@@ -32,6 +32,7 @@ from zc_perception.memory.heaps import Heap, OfferedHeaps
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool, Buffers, PoolStatistics, Slot
 from zc_perception.memory.slot import close_buffers
+from zc_perception.memory.slot_source import mapped
 from zc_perception.negotiation.constraints import NO_CPU, BufferConstraints, Format, Placement, format_text
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.modifier import LINEAR, modifier_name
@@ -292,7 +293,7 @@ class GStreamerCamera(WithoutControls):
         def allocate() -> Buffers:
             return tuple(heaps.allocate(size) for size in settings.sizes())
 
-        return BufferPool(settings.layout, allocate, settings.slots, name='camera', reserve=min(RESERVE, settings.slots))
+        return BufferPool(settings.layout, mapped(allocate), settings.slots, name='camera', reserve=min(RESERVE, settings.slots))
 
     @property
     def slots(self) -> tuple[Slot, ...]:

@@ -29,6 +29,7 @@ from zc_perception.memory.heaps import HeapUse, OfferedHeaps, heap_order, workin
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot
+from zc_perception.memory.slot_source import mapped
 from zc_perception.negotiation.constraints import BufferConstraints, Format, Placement, format_text, size_text
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.fourcc import fourcc_name
@@ -258,12 +259,12 @@ class V4l2Camera:
         size = self._driver.planes[0].size
         self._data_offsets = self._find_data(self._memory)
         self._stream = self._new_stream()
-        self._pictures = BufferPool(bytes_layout(size), self._memory.take, made, name='jpegs', on_free=self._stream.queue_again)
+        self._pictures = BufferPool(bytes_layout(size), mapped(self._memory.take), made, name='jpegs', on_free=self._stream.queue_again)
 
         def allocate() -> tuple[DmaBuf, ...]:
             return tuple(heaps.allocate(layout.buffer_size(index)) for index in range(layout.num_buffers))
 
-        self._pool = BufferPool(layout, allocate, slots, name='camera', reserve=min(SLOTS, slots))
+        self._pool = BufferPool(layout, mapped(allocate), slots, name='camera', reserve=min(SLOTS, slots))
         name = f'jpeg {os.path.basename(self._device.path)}'
         self._jpegs = JpegFrames(name, self._pictures, self._pool, self._wake, self._ledger)
 
