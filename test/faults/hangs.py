@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import time
 
-from faults.accounts import LEAST_RATE, WITNESS
+from faults import accounts
+from faults.accounts import WITNESS
 from faults.harness import Trial, fault
 from faults.stage import FRAMERATE
 
@@ -26,13 +27,14 @@ def inference(trial: Trial) -> None:
         while time.monotonic() - began < trial.times(3, 4):
             stage.read_logs()
             time.sleep(0.05)
+        stage.meanwhile(lambda: witness.received > received, 'a frame while a consumer hangs')  # noqa: B023
         lasted = time.monotonic() - began - (witness.stalled_s() - stalled)
-        came, least = witness.received - received, LEAST_RATE * FRAMERATE * lasted
+        came, least = witness.received - received, accounts.LEAST_RATE * FRAMERATE * lasted
         held = sum(count for name, count in stage.held().items() if name.startswith('inference'))
         trial.worst('slots that it held', float(held))
         trial.must(0 < held <= _ITS_SLOTS, f'windows that were not kept: {held} slots held, {_ITS_SLOTS} are its own')
         detected_ns, newest_ns = witness.last_detection_ns, witness.last_stamp_ns
-        trial.must(came >= least, f'cameras that published less than {LEAST_RATE:.0%} while a consumer hung')
+        trial.must(came >= least, f'cameras that published less than {accounts.LEAST_RATE:.0%} while a consumer hung')
         stage.inference.send(signal.SIGCONT)
         stage.meanwhile(lambda: witness.last_detection_ns > newest_ns, 'a detection of a new frame')  # noqa: B023
         old = witness.detections_of(detected_ns + 1, newest_ns)

@@ -23,10 +23,11 @@ FAULTS = [each for each in all_faults().values() if LONG or not each.long_only]
 
 
 @pytest.fixture(scope='module', autouse=True)
-def _only_long_pauses_count() -> Iterator[None]:
-    """``make faults`` judges pauses on a machine that does nothing else; here others run beside it."""
+def _no_speed_is_judged() -> Iterator[None]:
+    """``make faults`` judges pauses and rates on a machine that does nothing else; here others run beside it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(accounts, 'MOST_PAUSE_S', 20.0)
+        patch.setattr(accounts, 'LEAST_RATE', 0.0)
         yield
 
 
