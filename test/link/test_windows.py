@@ -372,7 +372,7 @@ def test_a_node_that_is_destroyed_takes_its_subscription_along(here: Ros, camera
         threads = max(threads, len(names))
     assert threads == 0
     assert eventually(lambda: source.peers() == [])
-    assert source.pool.unpromised == len(source.pool.slots) - RESERVE
+    assert eventually(lambda: source.pool.unpromised == len(source.pool.slots) - RESERVE)
 
 
 def test_a_best_effort_publisher_is_read(here: Ros, tmp_path: Path, subscribe: Subscribe) -> None:
