@@ -338,8 +338,11 @@ def test_beside_greedy_ones_of_any_process_the_viewers_miss_nothing(start: Start
         assert one(process, name)['received'] == list(range(1, 41)) and one(process, name)['dropped'] == 0
     for place, name in zip(greedy, names, strict=True):
         state = one(processes[place], name)
-        assert (state['received'], state['windows']) == ([1, 2], '2 of 2')
-        assert eventually(lambda place=place: 'holds all 2 that it may: frame 1 for' in processes[place].log)
+        # A newer frame may have come before its callback ran for the first one.
+        first, second = state['received']
+        assert first < second and state['windows'] == '2 of 2'
+        text = f'holds all 2 that it may: frame {first} for'
+        assert eventually(lambda place=place, text=text: text in processes[place].log)
 
 
 def test_a_window_below_what_was_asked_for_is_said_once_for_each_connection(start: Start) -> None:

@@ -15,6 +15,7 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 from sensor_msgs.msg import Image
 
+from zc_perception.camera import camera as camera_module
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
@@ -116,7 +117,11 @@ class _ShadowHeap:
 
 def _of_heap(out: Path, heaps: Callable[[str], OfferedHeaps]) -> Outcome:
     capture = {'camera': 'synthetic', 'pattern': 'counter', 'width': WIDTH, 'height': HEIGHT, 'framerate': float(SLOW_FPS), 'slots': 8}
-    with mock.patch.multiple(camera_factory, SyntheticCamera=_UntouchedCamera, working_heaps=heaps):
+    with (
+        mock.patch.multiple(camera_factory, SyntheticCamera=_UntouchedCamera, working_heaps=heaps),
+        # The CPU never looks at these frames, so nothing is mapped for it.
+        mock.patch.object(camera_module, 'mapped', lambda allocate: allocate),
+    ):
         return _streaming(out, capture)
 
 
