@@ -157,8 +157,9 @@ class Filters:
         self.luma: int = cv2.INTER_NEAREST_EXACT if odd else cv2.INTER_LINEAR
 
     def chroma(self, horizontal: int, vertical: int) -> int:
-        """A luma sample has the colour of the chroma sample that it lies in; so has the picture's, but where that lies between two."""
-        if horizontal == vertical == 1:
-            return self.luma
+        """A luma sample has the colour of the chroma sample that it lies in. So has the picture's, unless that lies between two.
+
+        The rule is the same for 4:4:4: a scene gives the same picture in every format.
+        """
         between = any(ratio and ratio % (2 * shared) == 0 for ratio, shared in zip(self._ratios, (horizontal, vertical), strict=True))
         return int(cv2.INTER_LINEAR if self._enlarged or between else cv2.INTER_NEAREST_EXACT)
