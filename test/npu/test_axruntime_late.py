@@ -20,7 +20,7 @@ from zc_perception.memory.fence import Fence
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool
-from zc_perception.npu import hang_watch, scheduler
+from zc_perception.npu import recovering_device, scheduler
 from zc_perception.npu.axruntime import accelerator as axruntime
 from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
 from zc_perception.npu.axruntime.job import AxRuntimeJob
@@ -71,7 +71,7 @@ def test_a_late_run_costs_the_frames_in_flight_and_no_other(
     double_buffer: bool, double: Double, open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame,
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(hang_watch, 'HANG_TIMEOUTS', 10**6)
+    monkeypatch.setattr(recovering_device, 'HANG_TIMEOUTS', 10**6)
     accelerator = open_accelerator(double_buffer=double_buffer, timeout_s=60.0)
     accelerator.load(model(tmp_path))
     places = accelerator.capabilities().max_in_flight

@@ -14,8 +14,7 @@ from zc_perception.errors import AcceleratorError
 from zc_perception.frame_queue import FrameQueue
 from zc_perception.memory.pool import SlotState
 from zc_perception.npu import scheduler
-from zc_perception.npu.scheduler import InFlight, Scheduler
-from zc_perception.npu.scheduler_statistics import SchedulerStatistics
+from zc_perception.npu.scheduler import InFlight, Scheduler, SchedulerStatistics
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 

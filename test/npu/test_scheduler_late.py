@@ -22,8 +22,8 @@ from npu.scheduler_kit import (
 
 from zc_perception.frame import Frame
 from zc_perception.frame_queue import FrameQueue
-from zc_perception.npu import hang_watch, late_places, scheduler
-from zc_perception.npu.hang_watch import HangWatch
+from zc_perception.npu import recovering_device, scheduler
+from zc_perception.npu.recovering_device import HangWatch
 from zc_perception.npu.scheduler import Scheduler
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -33,7 +33,7 @@ Start = Callable[..., Bench]
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine: late isn't hanging."""
-    monkeypatch.setattr(hang_watch, 'HANG_TIMEOUTS', 10**6)
+    monkeypatch.setattr(recovering_device, 'HANG_TIMEOUTS', 10**6)
 
 
 def given_up(bench: Bench, *sequences: int) -> None:
@@ -173,7 +173,7 @@ def test_without_a_descriptor_for_the_place_the_device_itself_is_asked(start: St
     bench = start(ScriptedAccelerator(1), in_flight=1, timeout_s=SHORT_S)
     bench.accelerator.instant.add(1)
     with monkeypatch.context() as patch:
-        patch.setattr(late_places.os, 'dup', dup)
+        patch.setattr(scheduler.os, 'dup', dup)
         bench.feed(0)
         given_up(bench, 0)
     bench.feed(1)
@@ -206,7 +206,7 @@ def test_the_accelerator_of_the_real_driver_refuses_none_while_it_is_late(
 ) -> None:
     """Every place of an axl card has one result buffer: none would be left for a frame that came too early."""
     monkeypatch.setattr(scheduler, '_IDLE_POLL_S', 0.01)
-    monkeypatch.setattr(hang_watch, 'HANG_TIMEOUTS', 10**6)
+    monkeypatch.setattr(recovering_device, 'HANG_TIMEOUTS', 10**6)
     accelerator, card = counting_accelerator(monkeypatch, in_flight=2)
     pool, queue = make_pool(slots=8), FrameQueue(None)
     results: list[int] = []
@@ -308,7 +308,7 @@ def test_a_place_that_comes_back_stops_the_clock(start: Start, monkeypatch: pyte
 
 
 def test_what_is_given_up_by_stopping_is_no_hang_and_leaves_nothing(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hang_watch, 'HANG_TIMEOUTS', 1)
+    monkeypatch.setattr(recovering_device, 'HANG_TIMEOUTS', 1)
     monkeypatch.setattr(scheduler, '_LONGEST_STOP_S', 0.05)
     bench = start(in_flight=2, timeout_s=LONG_S, reopen=Factory())
     bench.feed(0, 1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from npu.scheduler_kit import Bench, Factory, MakeFrame, MakePool, ScriptedAccelerator, check_balance, eventually
 
 from zc_perception.errors import AcceleratorError, DeviceLostError
-from zc_perception.npu import hang_watch, recovering_device, scheduler
+from zc_perception.npu import recovering_device, scheduler
 
 FRAMES = 14
 EVENTS = ('frame', 'frame', 'frame', 'frame', 'done', 'done', 'done', 'failed', 'lost', 'outputs lost', 'import refused', 'submit refused',
@@ -168,7 +168,7 @@ def test_a_device_that_is_only_late_costs_what_it_had(
     seed: int,
 ) -> None:
     monkeypatch.setattr(scheduler, '_IDLE_POLL_S', 0.01)
-    monkeypatch.setattr(hang_watch, 'HANG_TIMEOUTS', 10**9)
+    monkeypatch.setattr(recovering_device, 'HANG_TIMEOUTS', 10**9)
     pool = make_pool(slots=FRAMES + 1, width=16, height=16)
     device = ScriptedAccelerator(room)
     bench = Bench(pool, make_frame, device, depth=depth, in_flight=in_flight, timeout_s=0.004, keep_all=keep_all, reopen=Factory())

@@ -13,8 +13,7 @@ from zc_perception.npu.accelerator import Accelerator
 from zc_perception.npu.axl.discovery import place_of
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.npu.recovering_device import DeviceState
-from zc_perception.npu.scheduler import Scheduler
-from zc_perception.npu.scheduler_statistics import SchedulerStatistics
+from zc_perception.npu.scheduler import Scheduler, SchedulerStatistics
 from zc_perception.npu.temperature import Temperatures, TemperatureWatch
 from zc_perception.observe.diagnostics import Figures, Level, Status
 from zc_perception.observe.recent import RecentCount, RecentRates, Silence

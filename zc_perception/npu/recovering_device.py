@@ -1,4 +1,4 @@
-"""An accelerator that is opened anew after it was lost."""
+"""An accelerator that is opened anew after it was lost, and when a device that is late counts as lost."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from zc_perception.npu.accelerator import Accelerator
 
 FIRST_DELAY_S = 0.1
 LONGEST_DELAY_S = 5.0
+# The device hangs when no result came in time so many times one after the other.
+HANG_TIMEOUTS = 3
 Reopen = Callable[[], Accelerator]
 
 
@@ -47,10 +49,10 @@ def back_off_s(attempt: int) -> float:
 
 
 class RecoveringDevice:
-    """One thread uses it; any may read :attr:`state` and the counters.
+    """An accelerator and its successors. The scheduler's thread uses it; any thread may read :attr:`state` and the counters.
 
-    An accelerator that was lost is closed at once. It is due again after 0.1 s, and after twice as long each time that opening it fails or
-    that it is lost before it has yielded a result, at most 5 s.
+    :meth:`lose` closes the accelerator at once. It is due again after 0.1 s. That time doubles, up to 5 s, each time that opening it fails
+    or that it is lost again before it has yielded a result (:meth:`proved`).
 
     :param reopen: opens it, with its model; ``None``: nobody can, and it is never lost.
     """
@@ -131,3 +133,44 @@ class RecoveringDevice:
         """Close the accelerator; what a dead one answers changes nothing."""
         with contextlib.suppress(Exception):
             self.accelerator.close()
+
+
+class HangWatch:
+    """Tells a device that hangs from one that is only late. The scheduler's thread uses it.
+
+    It counts timeouts without a result between them: with :data:`HANG_TIMEOUTS` of them the device hangs. Jobs that were in flight
+    together are late together, and count as one timeout. When jobs that were given up have all places, no further job can be late; the
+    device hangs when that lasts as long as the missing timeouts would have taken.
+
+    :param timeout_s: of a job.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._in_a_row = 0
+        self._last_ns = 0
+        self._full_since_ns = 0
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """Of the jobs that come."""
+        self._timeout_s = timeout_s
+
+    def start(self) -> None:
+        """A result came, or another device."""
+        self._in_a_row = self._full_since_ns = 0
+
+    def timed_out(self, submitted_ns: int) -> str:
+        """A job that was submitted then had no result in time. What to say of a device that hangs, or nothing."""
+        if submitted_ns >= self._last_ns:
+            self._in_a_row += 1
+            self._last_ns = time.monotonic_ns()
+        if self._in_a_row < HANG_TIMEOUTS:
+            return ''
+        return f'the device hangs: {self._in_a_row} times in a row there was no result within {self._timeout_s:g} s'
+
+    def full(self, is_full: bool, now_ns: int) -> str:
+        """Whether jobs that were given up have every place. What to say of a device that hangs, or nothing."""
+        self._full_since_ns = (self._full_since_ns or now_ns) if is_full else 0
+        if not is_full or now_ns - self._full_since_ns <= (HANG_TIMEOUTS - 1) * self._timeout_s * 1e9:
+            return ''
+        return f'the device hangs: it has ended none of its jobs within {HANG_TIMEOUTS * self._timeout_s:g} s, and has room for no other'

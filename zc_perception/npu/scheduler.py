@@ -1,4 +1,9 @@
-"""Keeps an accelerator busy: frames in, results out in frame order, a bounded number in flight; brings a lost device back."""
+"""Keeps an accelerator busy: frames in, results out in frame order, a bounded number in flight; brings a lost device back.
+
+Read :class:`Scheduler` first. The other classes here are its parts: :class:`InFlight` is a frame on the device,
+:class:`SchedulerStatistics` is what it counts, ``_LatePlaces`` remembers the jobs that were given up, ``_CallQueue`` takes what other
+threads ask for. How a lost device comes back is in :mod:`zc_perception.npu.recovering_device`.
+"""
 
 from __future__ import annotations
 
@@ -10,44 +15,113 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
-from zc_perception.errors import DeviceLostError, ZcError
+from zc_perception.errors import AcceleratorError, DeviceLostError, ZcError
 from zc_perception.frame import Frame
 from zc_perception.frame_queue import FrameQueue
-from zc_perception.memory.fence import Fence
+from zc_perception.memory.dmabuf import DmaBuf
+from zc_perception.memory.fence import DeadlineFence, Fence
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.npu.accelerator import Accelerator
-from zc_perception.npu.hang_watch import HangWatch
-from zc_perception.npu.in_flight import InFlight
-from zc_perception.npu.late_places import LatePlaces
-from zc_perception.npu.recovering_device import DeviceState, RecoveringDevice, Reopen
-from zc_perception.npu.scheduler_calls import CallQueue
-from zc_perception.npu.scheduler_requests import SchedulerRequests
-from zc_perception.npu.scheduler_statistics import SchedulerStatistics
+from zc_perception.npu.accelerator import Accelerator, ImportHandle, Job
+from zc_perception.npu.recovering_device import DeviceState, HangWatch, RecoveringDevice, Reopen
+from zc_perception.pixel.layout import ImageLayout
 
 _IDLE_POLL_S = 0.2
 _LONGEST_STOP_S = 1.0
 _CALL_MARGIN_S = 1.0
 T = TypeVar('T')
-__all__ = ['InFlight', 'Scheduler']
 
 
-class Scheduler(SchedulerRequests):
-    """One thread: waits for the queue, all fences and its owner in one poll(2), submits frames, hands results over in frame order.
+@dataclass(slots=True, eq=False)
+class InFlight:
+    """One submitted frame. Times are CLOCK_MONOTONIC nanoseconds; ``signalled_ns`` is 0 until its fence has been seen.
 
-    A timeout, a device's error or a callback that raises costs that frame, never the thread. A lost device
-    (:class:`DeviceLostError` from any call or job, or only timeouts for a while) costs all jobs in flight: the accelerator is closed,
-    and opened anew by *reopen* after 0.1 s, 0.2 s … 5 s, until it yields results again; :attr:`state` tells. Frames that come meanwhile
-    are released and counted. ``on_result`` and ``on_error`` run on this thread; the frame is released right after they return.
+    :param submitted_ns: its buffers were imported, and the device was about to get the job.
+    """
 
-    Whoever made the accelerator closes :attr:`accelerator` after :meth:`stop`.
+    frame: Frame
+    handle: ImportHandle
+    job: Job
+    received_ns: int
+    deadline_ns: int
+    fence_fd: int = -1
+    signalled_ns: int = 0
+    submitted_ns: int = 0
+
+
+@dataclass
+class SchedulerStatistics:
+    """Frames that a scheduler has seen. Each ends once: taken = refused_disabled + refused_recovering + refused_device + submitted,
+    and submitted = completed + timed_out + failed + in_flight.
+
+    :param taken: frames taken from the queue.
+    :param dropped: frames that a newer one replaced in the queue before they were taken (newest wins); not among ``taken``.
+    :param refused_disabled: frames that nobody wanted (detection is switched off).
+    :param refused_recovering: frames that came while there was no device.
+    :param refused_device: frames that the device didn't import, or whose job it didn't take.
+    :param submitted: jobs.
+    :param completed: jobs whose result was handed over.
+    :param timed_out: jobs that were given up.
+    :param failed: jobs with an error: the device's, a lost device's, or that of whoever took the result.
+    :param in_flight: jobs submitted and not finished.
+    :param losses: how often the device was lost.
+    :param recovered: how often it was opened anew.
+    :param imports: buffers imported, by all devices since the start.
+    :param trial_imports: imports that were only on trial.
+    :param busy_ns: time with a job on the device.
+    :param at_ns: when these figures were taken, CLOCK_MONOTONIC.
+    """
+
+    taken: int = 0
+    dropped: int = 0
+    refused_disabled: int = 0
+    refused_recovering: int = 0
+    refused_device: int = 0
+    submitted: int = 0
+    completed: int = 0
+    timed_out: int = 0
+    failed: int = 0
+    in_flight: int = 0
+    losses: int = 0
+    recovered: int = 0
+    imports: int = 0
+    trial_imports: int = 0
+    busy_ns: int = 0
+    at_ns: int = 0
+
+    @property
+    def lost(self) -> int:
+        """Frames that were wanted and have no result, those aside that a newer one replaced."""
+        return self.refused_recovering + self.refused_device + self.timed_out + self.failed
+
+    def utilisation_since(self, earlier: SchedulerStatistics) -> float:
+        """Share of the time since *earlier* in which the device had a job, 0..1."""
+        elapsed_ns = self.at_ns - earlier.at_ns
+        return min(1.0, (self.busy_ns - earlier.busy_ns) / elapsed_ns) if elapsed_ns > 0 else 0.0
+
+
+class Scheduler:
+    """Takes frames from a queue, runs them on an accelerator, and hands the results over in frame order.
+
+    *Threads.* One thread, ``inference``, does everything: it imports and submits, calls ``on_result`` and ``on_error``, closes jobs,
+    releases frames, and opens a lost device again. It waits in one poll(2) for the queue, for the fences of all jobs and for its owner.
+    Other threads may call :meth:`statistics`, :attr:`state`, :meth:`trial_import`, :meth:`tune` and :meth:`stop`; what they want of the
+    accelerator is done by that thread between two frames.
+
+    *Who owns what.* The queue belongs to the subscription. A frame that was taken belongs to the scheduler, which releases it right after
+    ``on_result`` or ``on_error`` has returned. Whoever made the accelerator closes :attr:`accelerator` after :meth:`stop`.
+
+    *What a failure costs.* A job that is late, fails, or whose callback raises costs that frame and never the thread. A job that was given
+    up keeps its place on the device, and its fence keeps the frame's slot, until the device has ended it. A lost device
+    (:class:`DeviceLostError` from any call or job, or several timeouts one after the other) costs all jobs in flight: the accelerator is
+    closed, and *reopen* opens it anew after 0.1 s, 0.2 s … 5 s, until it yields results again. Frames that come meanwhile are released
+    and counted, or wait with *keep_all*.
 
     :param queue: frames to run; newest wins when its depth is 1.
     :param in_flight: jobs submitted before the first is done, at most what the accelerator takes.
-    :param timeout_s: a job that takes longer is given up; its fence keeps the frame's slot from being reused, and its place on the device
-        counts as taken until then.
+    :param timeout_s: a job that takes longer is given up.
     :param reopen: opens the accelerator with its model again; without it a lost device costs one frame after the other.
     :param keep_all: frames wait in the queue while there is no device, or while it is late.
     :param accept: asked for each frame; those that it refuses are released unseen.
@@ -84,12 +158,12 @@ class Scheduler(SchedulerRequests):
         self._busy_since_ns = 0
         self._hang_watch = HangWatch(timeout_s)
         self._poller = select.poll()
-        self._late = LatePlaces(self._poller)
+        self._late = _LatePlaces(self._poller)
         self._wake = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._wake_fd = self._wake.fileno()
         self._poller.register(self._wake_fd, select.POLLIN)
         self._queue_fd = -1
-        self._calls = CallQueue()
+        self._calls = _CallQueue()
         self._stop = False
         self._ended = self._left_alone = False
         self._lock = threading.Lock()
@@ -145,10 +219,57 @@ class Scheduler(SchedulerRequests):
                 self._wake.close()
             return not self._left_alone
 
+    def trial_import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> Callable[[], None] | None:
+        """:meth:`Accelerator.trial_import`, asked for by another thread and done between two frames. While the device is lost nothing is
+        tried: the new device imports the buffers with their first frames.
+
+        :raises AcceleratorError: the accelerator can't import them, or had no time for it.
+        """
+
+        def attempt() -> Callable[[], None] | None:
+            if self._device.state.recovering:
+                return None
+            accelerator = self._device.accelerator
+            try:
+                undo = accelerator.trial_import(layout, buffers)
+            except DeviceLostError as error:
+                lost = self._device.loss(error)
+                if not lost or not self._thread.is_alive():
+                    raise
+                self._lose(lost)
+                return None
+            return None if undo is None else lambda: self._between_frames(lambda: self._undo(undo, accelerator))
+
+        return None if self._device.state.recovering else self._between_frames(attempt)
+
+    def tune(self, *, in_flight: int, timeout_s: float, import_cache: bool) -> None:
+        """Change what may change while it runs, between two frames; jobs in flight keep their deadline.
+
+        :raises AcceleratorError: the accelerator had no time for it.
+        """
+
+        def change() -> None:
+            self._wanted, self._timeout_s, self._timeout_ns = max(1, in_flight), timeout_s, round(timeout_s * 1e9)
+            self._hang_watch.set_timeout(timeout_s)
+            if not self._device.state.recovering:
+                self._device.accelerator.tune(import_cache=import_cache, timeout_s=timeout_s)
+
+        self._between_frames(change)
+
     def _awake(self) -> None:
         with self._lock:
             if not self._wake.closed:
                 os.eventfd_write(self._wake.fileno(), 1)
+
+    def _undo(self, undo: Callable[[], None], accelerator: Accelerator) -> None:
+        # A device that came in its place doesn't know the import.
+        if self._device.accelerator is accelerator and not self._device.state.recovering:
+            undo()
+
+    def _between_frames(self, function: Callable[[], T]) -> T:
+        if not self._thread.is_alive() or threading.current_thread() is self._thread:
+            return function()
+        return self._calls.run(function, self._awake, self._timeout_s + _CALL_MARGIN_S)
 
     def _run(self) -> None:
         try:
@@ -372,3 +493,143 @@ class Scheduler(SchedulerRequests):
         except (BufferError, ZcError):
             if fence is not None:
                 self._late.keep(fence)
+
+
+class _LatePlaces:
+    """The places on the device that jobs still have although they were given up. The scheduler's thread uses it.
+
+    A place is free again when the job's own fence has signalled. That fence belongs to the frame's lease by then, which may close it at
+    any time, so this class polls a duplicate of its descriptor.
+
+    :param poller: where the duplicates are registered; whoever polls it hands what comes to :meth:`ended`.
+    """
+
+    def __init__(self, poller: select.poll) -> None:
+        self._poller = poller
+        self._fences: dict[int, OwnedFd] = {}
+        self._kept: list[Fence] = []
+
+    def __len__(self) -> int:
+        return len(self._fences)
+
+    def give_up(self, job: Job, timeout_s: float) -> Fence:
+        """Abandon a job, and count its place as taken until the device is done with it.
+
+        :param timeout_s: how long the frame is kept if the job can't be abandoned.
+        :returns: the fence that the frame waits for; the caller's.
+        """
+        place = None
+        # Without a descriptor left, the accelerator itself says of the next job whether there is room.
+        with contextlib.suppress(OSError, ValueError):
+            place = OwnedFd(os.dup(job.fence.fileno()))
+        try:
+            fence = job.abandon()
+        except Exception:
+            if place is not None:
+                place.close()
+            # Nobody will tell when the device is done: after a second timeout it is, or never.
+            with contextlib.suppress(Exception):
+                job.close()
+            return DeadlineFence(timeout_s)
+        if place is not None:
+            fd = place.fileno()
+            self._fences[fd] = place
+            self._poller.register(fd, select.POLLIN)
+        return fence
+
+    def ended(self, fd: int) -> bool:
+        """Whether *fd* is one of these; its place is free then."""
+        place = self._fences.pop(fd, None)
+        if place is None:
+            return False
+        self._poller.unregister(fd)
+        place.close()
+        self._close_kept(lambda fence: fence.wait(0.0))
+        return True
+
+    def keep(self, fence: Fence) -> None:
+        """Own a fence that no lease wants. A fence that is closed before it has signalled never does."""
+        self._kept.append(fence)
+
+    def _close_kept(self, over: Callable[[Fence], bool]) -> None:
+        for fence in self._kept[:]:
+            if over(fence):
+                self._kept.remove(fence)
+                fence.close()
+
+    def clear(self) -> None:
+        """Forget all: their device is gone, or nobody waits any more."""
+        for fd in list(self._fences):
+            self.ended(fd)
+        self._close_kept(lambda fence: True)
+
+
+class _Call(Generic[T]):
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function = function
+        self._done = threading.Event()
+        self._result: list[T] = []
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self._result.append(self._function())
+        except Exception as error:
+            self._error = error
+        self._done.set()
+
+    def refuse(self, reason: str) -> None:
+        self._error = AcceleratorError(f'the accelerator is not available: {reason}')
+        self._done.set()
+
+    def result(self, timeout_s: float) -> T:
+        if not self._done.wait(timeout_s):
+            raise AcceleratorError(f'the accelerator was busy for {timeout_s:g} s; try again')
+        if self._error is not None:
+            raise self._error
+        return self._result[0]
+
+
+class _CallQueue:
+    """What other threads want to have done on the scheduler's thread, in the order in which they asked."""
+
+    def __init__(self) -> None:
+        self._calls: deque[_Call[object]] = deque()
+        self._refusal = ''
+        self._lock = threading.Lock()
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    def run(self, function: Callable[[], T], wake: Callable[[], None], timeout_s: float) -> T:
+        """Have *function* run by the other thread, and wait for what it returns or raises.
+
+        :param wake: tells the other thread to look.
+        :raises AcceleratorError: not within *timeout_s*, or there is no other thread any more.
+        """
+        call = _Call(function)
+        with self._lock:
+            if self._refusal:
+                call.refuse(self._refusal)
+            else:
+                self._calls.append(call)  # type: ignore[arg-type]
+        wake()
+        try:
+            return call.result(timeout_s)
+        finally:
+            with contextlib.suppress(ValueError):  # it was worked off
+                self._calls.remove(call)  # type: ignore[arg-type]
+
+    def work_off(self) -> None:
+        """Run what is there."""
+        while self._calls:
+            with contextlib.suppress(IndexError):
+                self._calls.popleft().run()
+
+    def refuse(self, reason: str) -> None:
+        """Refuse what is there and what comes."""
+        with self._lock:
+            self._refusal = reason
+        while self._calls:
+            with contextlib.suppress(IndexError):
+                self._calls.popleft().refuse(reason)

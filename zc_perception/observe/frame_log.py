@@ -48,7 +48,7 @@ from zc_perception.observe.frame_log_layout import (
 
 if TYPE_CHECKING:
     from zc_perception.frame import Frame, FrameData
-    from zc_perception.npu.in_flight import InFlight
+    from zc_perception.npu.scheduler import InFlight
 
 _PUBLISHED, _PROCESSED, _FAILED = (int(kind) for kind in (RecordKind.PUBLISHED, RecordKind.PROCESSED, RecordKind.FAILED))
 # <linux/fcntl.h>; Python names them, but not in every build.

@@ -11,7 +11,7 @@ from typing import Any
 from zc_perception.detection.detections import Detections
 from zc_perception.frame import FrameData
 from zc_perception.npu.axl.accelerator import AxlJob
-from zc_perception.npu.in_flight import InFlight
+from zc_perception.npu.scheduler import InFlight
 
 from ..virtual_result import VirtualResult
 
