@@ -1,4 +1,4 @@
-"""docs/api.md is what the docstrings say, and the programs in it run."""
+"""docs/api.md and docs/api_types.md are what the docstrings say, and the programs in them run."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ import zc_perception
 from zc_perception import Frame
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / 'docs/api.md'
+PAGES = [ROOT / 'docs/api.md', ROOT / 'docs/api_types.md']
 WRITE = ('tools/api_page.py', 'docs/api.md')
 TIMEOUT_S = 60.0
 
 
 def example(name: str) -> str:
     """The program in a name's section, which is its only block with an import."""
-    section = PAGE.read_text(encoding='utf-8').split(f'\n## {name}\n')[1].split('\n## ')[0]
+    text = ''.join(page.read_text(encoding='utf-8') for page in PAGES)
+    section = text.split(f'\n## {name}\n')[1].split('\n## ')[0]
     return next(block for block in re.findall(r'```python\n(.*?)```', section, re.DOTALL) if 'import ' in block)
 
 
@@ -54,10 +55,10 @@ def running(*command: str | Path, domain: int) -> Iterator[Callable[[re.Pattern[
         stopper.cancel()
 
 
-def test_the_page_is_current(tmp_path: Path) -> None:
-    written = tmp_path / 'api.md'
-    subprocess.run([sys.executable, ROOT / WRITE[0], written], check=True, timeout=TIMEOUT_S)
-    assert written.read_text(encoding='utf-8') == PAGE.read_text(encoding='utf-8'), f'run: python3 {" ".join(WRITE)}'
+def test_the_pages_are_current(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, ROOT / WRITE[0], tmp_path / 'api.md'], check=True, timeout=TIMEOUT_S)
+    for page in PAGES:
+        assert (tmp_path / page.name).read_text(encoding='utf-8') == page.read_text(encoding='utf-8'), f'run: python3 {" ".join(WRITE)}'
 
 
 def test_each_name_has_a_section_with_a_program() -> None:

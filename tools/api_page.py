@@ -1,6 +1,6 @@
-"""Writes docs/api.md from the docstrings of the names in ``zc_perception/__init__.py``.
+"""Writes docs/api.md and docs/api_types.md from the docstrings of the names in ``zc_perception/__init__.py``.
 
-``python3 tools/api_page.py docs/api.md`` writes the page; a test compares. It reads the sources and imports nothing, so that it
+``python3 tools/api_page.py docs/api.md`` writes both pages; a test compares. It reads the sources and imports nothing, so that it
 needs no ROS. A method whose docstring opens with "For links:" or "For cameras:" is not for users, and is left out.
 """
 
@@ -10,7 +10,7 @@ import ast
 import re
 import sys
 import textwrap
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,12 +21,23 @@ RETURNED = {
     'SubscriptionStatistics': 'zc_perception.link.endpoints.subscription_statistics',
     'PublisherStatistics': 'zc_perception.link.endpoints.publisher',
 }
-HEAD = (
-    '# API',
-    'How a Python program uses the names of `zc_perception`. `tools/api_page.py` writes this.',
-    '`from zc_perception import …` gives you {names}, and the text `__version__`. Each name is imported from its module when it is '
-    'first used, so `import zc_perception` needs no ROS. Errors are classes of `zc_perception.errors`, or Python\'s own.',
-)
+FRAMES_PAGE, TYPES_PAGE = 'api.md', 'api_types.md'
+#: What is told on the second page; all else is on the first one.
+TYPES = ('AdaptedPublisher', 'AdaptedSubscription', 'TypeAdapter', 'PublisherStatistics')
+HEADS = {
+    FRAMES_PAGE: (
+        '# API',
+        'How a Python program uses the names of `zc_perception`. `tools/api_page.py` writes this.',
+        '`from zc_perception import …` gives you {names}, and the text `__version__`. Each name is imported from its module when it is '
+        'first used, so `import zc_perception` needs no ROS. Errors are classes of `zc_perception.errors`, or Python\'s own.',
+    ),
+    TYPES_PAGE: (
+        '# API for types of your own',
+        'The names of `zc_perception` that pass objects of any type. `tools/api_page.py` writes this. For camera frames you do not '
+        'need them: see [the API](api.md).',
+        'This page tells of {names}.',
+    ),
+}
 _FIELD = re.compile(r':(param|raises) (\w+): ')
 _ROLE = re.compile(r':\w+:`~?([^`]+)`')
 _NOT_FOR_USERS = ('For links:', 'For cameras:')
@@ -42,11 +53,16 @@ def exported() -> dict[str, str]:
     return found
 
 
-def class_named(name: str, module: str) -> ast.ClassDef:
-    """The class's source."""
+def source_of(name: str, module: str) -> ast.ClassDef | ast.FunctionDef:
+    """The source of a class or function."""
     path = ROOT / f'{module.replace(".", "/")}.py'
     body = ast.parse(path.read_text(encoding='utf-8')).body
-    return next(node for node in body if isinstance(node, ast.ClassDef) and node.name == name)
+    return next(node for node in body if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name == name)
+
+
+def page_of(name: str) -> str:
+    """The page that tells of a name."""
+    return TYPES_PAGE if name in TYPES else FRAMES_PAGE
 
 
 def _wrapped(text: str, indent: int = 0, hanging: int = 0) -> str:
@@ -61,8 +77,8 @@ def _code(text: str) -> str:
     return f'```python\n{text}\n```'
 
 
-def _link(name: str) -> str:
-    return f'[`{name}`](#{name.lower()})'
+def _link(name: str, page: str) -> str:
+    return f'[`{name}`]({"" if page == page_of(name) else page_of(name)}#{name.lower()})'
 
 
 def _blocks(docstring: str) -> Iterator[str]:
@@ -109,10 +125,10 @@ def _argument(argument: ast.arg, default: ast.expr | None) -> str:
     return f'{argument.arg}{annotation}' + (f' = {ast.unparse(default)}' if default is not None else '')
 
 
-def _parameters(function: ast.FunctionDef) -> list[str]:
+def _parameters(function: ast.FunctionDef, *, method: bool = True) -> list[str]:
     """Each as it is declared, without ``self``."""
     arguments = function.args
-    own = arguments.args[1:]
+    own = arguments.args[1:] if method else arguments.args
     defaults = [None] * (len(own) - len(arguments.defaults)) + list(arguments.defaults)
     keywords = [_argument(*pair) for pair in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
     return [_argument(*pair) for pair in zip(own, defaults, strict=True)] + (['*', *keywords] if keywords else [])
@@ -127,14 +143,18 @@ def _data_fields(node: ast.ClassDef) -> list[ast.AnnAssign]:
     return [each for each in node.body if isinstance(each, ast.AnnAssign) and 'init=False' not in ast.unparse(each)]
 
 
-def _constructor(node: ast.ClassDef) -> str:
+def _call(node: ast.ClassDef | ast.FunctionDef) -> str:
     """How it is called, with a line for each parameter where one line is too long."""
-    if _is_dataclass(node):
+    returns = ''
+    if isinstance(node, ast.FunctionDef):
+        parts = _parameters(node, method=False)
+        returns = '' if node.returns is None else f' -> {ast.unparse(node.returns)}'
+    elif _is_dataclass(node):
         parts = [ast.unparse(field) for field in _data_fields(node)]
     else:
         parts = _parameters(next(each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == '__init__'))
-    line = f'{node.name}({", ".join(parts)})'
-    return _code(line if len(line) <= WIDTH else f'{node.name}(\n' + ''.join(f'    {part},\n' for part in parts) + ')')
+    line = f'{node.name}({", ".join(parts)}){returns}'
+    return _code(line if len(line) <= WIDTH else f'{node.name}(\n' + ''.join(f'    {part},\n' for part in parts) + f'){returns}')
 
 
 def _member(function: ast.FunctionDef, docstring: str) -> str:
@@ -159,17 +179,20 @@ def _members(node: ast.ClassDef) -> Iterator[str]:
 
 
 def section(name: str, module: str, sections: Collection[str]) -> Iterator[str]:
-    """One class.
+    """One class or function.
 
-    :param sections: the classes that have one.
+    :param sections: the names that have one.
     """
-    node, returned = class_named(name, module), name in RETURNED
+    node, returned = source_of(name, module), name in RETURNED
     docstring = ast.get_docstring(node) or ''
     yield f'## {name}'
     if returned:
         yield f'`{module}.{name}`'
     elif ':param ' in docstring:
-        yield _constructor(node)
+        yield _call(node)
+    if isinstance(node, ast.FunctionDef):
+        yield from _described(docstring, {})
+        return
     yield from _described(docstring, {ast.unparse(f.target): ast.unparse(f.annotation) for f in _data_fields(node)} if returned else {})
     members = list(_members(node))
     if members:
@@ -177,20 +200,23 @@ def section(name: str, module: str, sections: Collection[str]) -> Iterator[str]:
         yield '\n'.join(members)
     for base in (ast.unparse(base).partition('[')[0] for base in node.bases):
         if base in sections:
-            yield f'It has the methods of {_link(base)}.'
+            yield f'It has the methods of {_link(base, page_of(name))}.'
 
 
-def page() -> str:
-    """All of it."""
+def page(which: str) -> str:
+    """One of the two, whole."""
     names = exported()
-    told: dict[str, Sequence[str]] = {'names': list(names), 'returned': list(RETURNED)}
-    parts = [_wrapped(part.format(**{key: ', '.join(map(_link, value)) for key, value in told.items()})) for part in HEAD]
+    # The first one lists all names: it is where people look.
+    listed = [name for name in names if which == FRAMES_PAGE or page_of(name) == which]
+    parts = [_wrapped(part.format(names=', '.join(_link(name, which) for name in listed))) for part in HEADS[which]]
     for name, module in (names | RETURNED).items():
-        parts += section(name, module, {*names, *RETURNED})
+        if page_of(name) == which:
+            parts += section(name, module, {*names, *RETURNED})
     return '\n\n'.join(parts) + '\n'
 
 
 if __name__ == '__main__':
     if len(sys.argv) != 2:
-        sys.exit(f'usage: {sys.argv[0]} docs/api.md')
-    Path(sys.argv[1]).write_text(page(), encoding='utf-8')
+        sys.exit(f'usage: {sys.argv[0]} docs/{FRAMES_PAGE}')
+    for each in HEADS:
+        Path(sys.argv[1]).with_name(each).write_text(page(each), encoding='utf-8')
