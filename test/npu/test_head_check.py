@@ -20,8 +20,7 @@ from zc_perception.errors import ConfigError
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.npu.axl.device import find_devices
 from zc_perception.npu.cpu import CpuAccelerator
-from zc_perception.npu.head_check import blank_tensors, check_head
-from zc_perception.npu.manifest import ModelManifest, TensorSpec, load_manifest
+from zc_perception.npu.manifest import ModelManifest, TensorSpec, check_head, load_manifest
 from zc_perception.npu.selection import AcceleratorOptions, open_accelerator
 
 pytestmark = [
@@ -108,10 +107,10 @@ def test_a_card_s_tensors_are_checked_as_the_manifest_describes_them(monkeypatch
 
 
 def test_a_grid_of_the_frame_s_own_size_waits_for_the_frame() -> None:
-    check_head(MANIFEST, blank_tensors(MANIFEST.tensors))
+    check_head(MANIFEST, [spec.blank() for spec in MANIFEST.tensors])
     sized = replace(MANIFEST, input=replace(MANIFEST.input, width=64, height=64))
     with pytest.raises(ConfigError, match="key 'head' is yolov8"):
-        check_head(sized, blank_tensors(sized.tensors))
+        check_head(sized, [spec.blank() for spec in sized.tensors])
 
 
 @pytest.mark.parametrize('rows', [0, 1, 300])

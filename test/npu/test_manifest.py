@@ -16,8 +16,7 @@ from zc_perception.detection.heads import HEADS
 from zc_perception.detection.heads.spec import HeadSpec
 from zc_perception.errors import ConfigError
 from zc_perception.npu import manifest as manifest_module
-from zc_perception.npu.manifest import ModelInput, TensorSpec, find_manifest, load_manifest, shipped_models
-from zc_perception.npu.manifest_keys import HEAD
+from zc_perception.npu.manifest import HEAD, ModelInput, TensorSpec, find_manifest, load_manifest, shipped_models
 
 
 def test_a_whole_manifest_is_read(tmp_path: Path) -> None:

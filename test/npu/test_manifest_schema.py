@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 from npu.json_schema import conforms
 
 from zc_perception.errors import ConfigError
-from zc_perception.npu.manifest import MODELS, load_manifest, shipped_models
-from zc_perception.npu.manifest_keys import MANIFEST, SCHEMA_NAME, manifest_schema
+from zc_perception.npu.manifest import MANIFEST, MODELS, SCHEMA_NAME, load_manifest, manifest_schema, shipped_models
 from zc_perception.npu.manifest_rules import Place
 
 PATH = MODELS / SCHEMA_NAME
 SCHEMA = json.loads(PATH.read_text(encoding='utf-8'))
 WRITE = (
-    f'.venv/bin/python -c "from zc_perception.npu import manifest_keys; print(manifest_keys.schema_text(), end=\'\')" '
+    f'.venv/bin/python -c "from zc_perception.npu import manifest; print(manifest.schema_text(), end=\'\')" '
     f'> zc_perception/models/{SCHEMA_NAME}'
 )
 TENSOR = {'name': 'o', 'layout': 'nhwc', 'dtype': 'int8', 'shape': [1, 2], 'offset': 4, 'scale': [1, 0.5], 'zero_point': 3,

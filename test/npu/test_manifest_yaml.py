@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from npu.manifest_kit import AXL, GOOD, written
 
 from zc_perception.errors import ConfigError
-from zc_perception.npu.manifest import load_manifest
-from zc_perception.npu.manifest_yaml import parse
+from zc_perception.npu.manifest import load_manifest, parse_yaml
 
 HOG = 'engine: opencv_hog\nhead: boxes\ninput: {resize: none}\n'
 
@@ -39,13 +38,13 @@ def test_numbers_with_an_exponent_are_numbers(tmp_path: Path, text: str, value: 
 
 @pytest.mark.parametrize('text', ['1e', 'e1', '1e-', '0x1e', '1e1x', '-e1', '.e1', '1e1.0', '1 e1', 'a1e1'])
 def test_what_only_looks_like_one_stays_what_it_was(text: str) -> None:
-    assert parse(f'k: {text}') == yaml.safe_load(f'k: {text}')
+    assert parse_yaml(f'k: {text}') == yaml.safe_load(f'k: {text}')
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(['e', 'E', 'g']))
 def test_every_number_that_python_writes_is_read_again(value: float, form: str) -> None:
     text = format(value, f'.17{form}')
-    assert parse(f'k: {text}') == {'k': float(text)}
+    assert parse_yaml(f'k: {text}') == {'k': float(text)}
 
 
 @given(
@@ -53,7 +52,7 @@ def test_every_number_that_python_writes_is_read_again(value: float, form: str) 
 )
 def test_everything_else_is_read_as_ever(values: Any) -> None:
     text = yaml.safe_dump(values, default_style='"')
-    assert parse(text) == yaml.safe_load(text) == values
+    assert parse_yaml(text) == yaml.safe_load(text) == values
 
 
 @pytest.mark.parametrize(
@@ -74,8 +73,8 @@ def test_a_key_that_stands_twice_is_refused_with_both_lines(tmp_path: Path, text
 
 def test_a_merged_key_may_be_replaced_and_siblings_may_have_the_same(tmp_path: Path) -> None:
     text = 'a: &a {x: 1, y: 2}\nb: &b\n  <<: *a\n  x: 3\nc: {<<: [*a, *b], y: 4}\nd: [{x: 1}, {x: 1}]\ne: *b\n'
-    assert parse(text) == yaml.safe_load(text)
-    assert parse(text)['c'] == {'x': 1, 'y': 4} and parse(text)['b'] == {'x': 3, 'y': 2}
+    assert parse_yaml(text) == yaml.safe_load(text)
+    assert parse_yaml(text)['c'] == {'x': 1, 'y': 4} and parse_yaml(text)['b'] == {'x': 3, 'y': 2}
 
 
 @pytest.mark.parametrize(

@@ -25,17 +25,15 @@ from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import Capabilities, ImportHandle, Outputs
 from zc_perception.npu.constraints import CPU_JOBS, cpu_constraints
-from zc_perception.npu.head_check import check_head
-from zc_perception.npu.manifest import ModelManifest, TensorSpec
+from zc_perception.npu.manifest import DTYPES, ModelManifest, TensorSpec, check_head
 from zc_perception.pixel.colorimetry import Colorimetry
 from zc_perception.pixel.conversion import ToLuma
 from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.samples import Planes
 
 _ONNX_TYPES = {'float32': 'tensor(float)', 'uint8': 'tensor(uint8)', 'int8': 'tensor(int8)'}
-_RAW_TYPES = ('int8', 'uint8', 'int16', 'int32', 'float32')
 # What heads are given of an output; those of any other type as float32.
-_GIVEN_TYPES = {**{f'tensor({name})': name for name in _RAW_TYPES}, 'tensor(float)': 'float32'}
+_GIVEN_TYPES = {**{f'tensor({name})': name for name in DTYPES}, 'tensor(float)': 'float32'}
 
 
 class Engine(Protocol):
@@ -155,12 +153,9 @@ class OnnxEngine:
 
 def _raw(values: NDArray[Any], spec: TensorSpec | None) -> RawTensor:
     """An output as heads take it; other types of number become float32."""
-    if values.dtype not in _RAW_TYPES:
+    if values.dtype not in DTYPES:
         values = values.astype(np.float32)
-    if spec is None:
-        return RawTensor(values)
-    scale = spec.scale[0] if len(spec.scale) == 1 else np.array(spec.scale, np.float32)
-    return RawTensor(values, scale, spec.zero_point, spec.layout, spec.name)
+    return RawTensor(values) if spec is None else spec.raw(values)
 
 
 class HogEngine:

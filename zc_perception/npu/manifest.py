@@ -1,10 +1,19 @@
-"""``model.yaml``: what a model takes, what it yields, how to read it."""
+"""``model.yaml``: what a model takes, what it yields, how to read it.
+
+Read :class:`ModelManifest` first: it is what :func:`load_manifest` makes of a file. The file's keys stand in one table,
+:data:`MANIFEST`, made of the rules of :mod:`zc_perception.npu.manifest_rules`. The reader checks a file by this table, and
+``models/model.schema.json``, which editors use, is written from it. What depends on several keys at once is checked where a variant's
+values become a manifest (``_manifest``).
+:func:`check_head` tries, before the first frame, whether the head can read what the model yields.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,20 +21,45 @@ from typing import Any
 
 import numpy as np
 import yaml
+from numpy.typing import NDArray
 
-from zc_perception.detection.heads import make_head
-from zc_perception.detection.heads.spec import HeadSpec
-from zc_perception.errors import ConfigError, nearest
-from zc_perception.npu.manifest_keys import INPUT, MANIFEST, OUTPUTS
-from zc_perception.npu.manifest_rules import Place
-from zc_perception.npu.manifest_yaml import parse
+from zc_perception.detection.heads import HEADS, make_head
+from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.errors import AcceleratorError, ConfigError, nearest
+from zc_perception.npu.manifest_rules import (
+    Key,
+    Place,
+    Schema,
+    Table,
+    TableList,
+    WordOrTable,
+    array,
+    boolean,
+    choice,
+    either,
+    integer,
+    number,
+    text,
+)
 from zc_perception.npu.voyager_model import read_voyager_model
 
 MODELS = Path(__file__).resolve().parent.parent / 'models'
+SCHEMA_NAME = 'model.schema.json'
+ENGINES = ('onnx', 'opencv_hog', 'axl', 'axruntime')
+DTYPES = ('int8', 'uint8', 'int16', 'int32', 'float32')
 Values = Mapping[str, Any]
 _LARGEST_TENSOR = 1 << 30
+_LARGEST_SIDE = 1 << 14
+_INT32 = (-(1 << 31), (1 << 31) - 1)
 # They say what one engine's own file is like.
 _NEVER_SHARED = ('file', 'model_id', 'outputs')
+# YAML 1.1, which PyYAML follows, wants a dot and a sign in the exponent: it takes 1e-1 for a text.
+_FLOAT = re.compile(r'^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+$', re.ASCII)
+# Limits for blank tensors, which shall yield no boxes: it is their shapes that matter.
+_BLANK_LIMITS = DecodeLimits(1.0, 0.5, 1)
+_ANY_SIZE = 64
 
 
 @dataclass(frozen=True)
@@ -89,6 +123,18 @@ class TensorSpec:
         """Size in the result buffer, padding included."""
         return math.prod(self.padded_shape) * np.dtype(self.dtype).itemsize
 
+    def raw(self, values: NDArray[Any], *, layout: str = '') -> RawTensor:
+        """*values*, without padding, as heads take them.
+
+        :param layout: theirs, where the manifest doesn't say it.
+        """
+        scale = self.scale[0] if len(self.scale) == 1 else np.array(self.scale, np.float32)
+        return RawTensor(values, scale, self.zero_point, self.layout or layout, self.name)
+
+    def blank(self) -> RawTensor:
+        """The tensor without what a device would write."""
+        return self.raw(np.zeros(self.shape, self.dtype))
+
     @property
     def inside(self) -> tuple[slice, ...]:
         """Index that cuts the padding away from an array of :attr:`padded_shape`, without a copy."""
@@ -132,6 +178,138 @@ class ModelManifest:
         return next((variant for variant in self.variants if variant.engine in engines), None)
 
 
+_SCALE = either(number(above=0), array('numbers', number(above=0), 1), 'a number above 0, or one for each element of the last axis')
+_PAIR = array('a pair', integer(0, _LARGEST_SIDE), 2, 2)
+_ANCHOR = array('a pair', number(above=0), 2, 2)
+_PRIOR = array('four numbers', number(), 4, 4)
+
+INPUT = Table(
+    {
+        'width': Key(integer(2, _LARGEST_SIDE), 'Width of the network input in pixels, without padding.'),
+        'height': Key(integer(2, _LARGEST_SIDE), 'Height of the network input in pixels, without padding.'),
+        'layout': Key(choice('nchw', 'nhwc'), 'Order of the axes.', 'nchw'),
+        'dtype': Key(choice('float32', 'uint8', 'int8'), 'Type of the values.', 'float32'),
+        'colour': Key(choice('rgb', 'bgr'), 'Order of the channels.', 'rgb'),
+        'range': Key(
+            array('two different numbers, the tensor values of samples 0 and 255', number(), 2, 2, different=True),
+            'Real values of samples 0 and 255.',
+            [0.0, 1.0],
+        ),
+        'scale': Key(number(above=0), 'Types other than float32: value = (raw - zero_point) * scale.'),
+        'zero_point': Key(integer(*_INT32), 'Types other than float32: the raw value of 0.', 0),
+        'resize': Key(
+            choice('letterbox', 'stretch', 'none'),
+            'How a frame becomes that size: aspect kept and borders filled, or not kept; none: the model runs on the frame itself.',
+            'letterbox',
+        ),
+        'pad': Key(integer(0, 255), 'Sample value of the borders of a letterbox.', 114),
+    }
+)
+OUTPUTS = TableList(
+    Table(
+        {
+            'name': Key(text('a name'), 'Name of the tensor.'),
+            'layout': Key(choice('nchw', 'nhwc'), 'Order of the axes, if they have one.'),
+            'dtype': Key(choice(*DTYPES), 'Type of the values.'),
+            'shape': Key(array('a list of positive sizes', integer(1, 1 << 30), 1), 'Sizes without padding.'),
+            'offset': Key(integer(0, 1 << 30), 'Bytes from the start of the result buffer.', 0),
+            'scale': Key(_SCALE, 'value = (raw - zero_point) * scale; one, or one for each element of the last axis.', 1.0),
+            'zero_point': Key(integer(*_INT32), 'The raw value of 0.', 0),
+            'padding': Key(
+                array('a list with two numbers for each axis, elements before and after', _PAIR, 1),
+                'Elements before and after each axis in the result buffer.',
+            ),
+        },
+        needed=('name',),
+    ),
+    'a list of at least one tensor',
+)
+# Every option of HeadSpec, but for what the manifest says elsewhere.
+HEAD = Table(
+    {
+        'kind': Key(choice(*HEADS), 'How the outputs are read.'),
+        'strides': Key(
+            array('a list of integers from 1 to 1024', integer(1, 1024), 1), 'Input pixels per cell of each level.', [8, 16, 32]
+        ),
+        'anchors': Key(
+            array('for each level a list of width and height in pixels', array('a list of pairs', _ANCHOR, 1), 1),
+            'yolov5, ssd: for each level its anchors, width and height in input pixels.',
+        ),
+        'reg_max': Key(integer(1, 64), 'yolov8: bins of the distribution of each distance; 1: distances are given directly.', 16),
+        'sigmoid': Key(boolean(), 'Whether the host has to apply it to scores; left out: as this kind of head is usually exported.'),
+        'softmax': Key(boolean(), 'ssd: scores are logits of one softmax over all classes.', False),
+        'class_agnostic': Key(boolean(), 'One suppression for all classes instead of one for each.', False),
+        'variances': Key(array('two numbers above 0', number(above=0), 2, 2), 'ssd: centre and size variances.', [0.1, 0.2]),
+        'background': Key(integer(-1, 1 << 16), 'ssd: index of the background class among the scores; -1: there is none.', 0),
+        'priors': Key(array('a list of four numbers each', _PRIOR), 'ssd: cx, cy, w, h of each prior, relative to the input.'),
+        'box_order': Key(choice('xyxy', 'yxyx'), 'ssd, boxes: which axis comes first in corners and deltas.', 'xyxy'),
+        'coordinates': Key(choice('source', 'input', 'relative'), 'ssd, boxes: unit of corners; left out: as usual for the kind.'),
+        'suppressed': Key(boolean(), 'boxes: whether the model has removed duplicates already.', True),
+    },
+    needed=('kind',),
+)
+# What a variant may change.
+_VARIANT_KEYS = {
+    'engine': Key(choice(*ENGINES), 'What runs the model.', 'onnx'),
+    'file': Key(
+        text("the weights' file name, relative to the manifest"), "onnx: the weights; axruntime: the model.json of Voyager's compiler."
+    ),
+    'model_id': Key(integer(0, (1 << 32) - 1), 'axl: number of the model on the card.', 0),
+    'input': Key(INPUT, 'What the network takes (axruntime: layout, type, scale and zero point are those of the compiled model).'),
+    'outputs': Key(OUTPUTS, 'What the network yields: needed for axl; for others only what their own files leave open.'),
+    'head': Key(WordOrTable(choice(*HEADS), HEAD), 'How the outputs are read: the kind of head, or a mapping with its options.'),
+    'classes': Key(
+        array('a list of at least one class name', text('a name'), 1), 'Names of the classes, in the order of the scores, no background.'
+    ),
+    'classes_file': Key(text('the name of a text file with one class per line, relative to the manifest'), 'In place of classes.'),
+    'score_threshold': Key(number(0.0, 1.0), 'Detections below are dropped.', 0.25),
+    'nms_threshold': Key(number(0.0, 1.0), 'IoU above which the weaker of two boxes is dropped.', 0.45),
+    'max_detections': Key(integer(1, 10000), 'At most so many per frame.', 300),
+}
+_ELSEWHERE = {name: 'head' for name in HEAD.keys if name != 'kind'} | {name: 'input' for name in INPUT.keys if name not in ('scale',)}
+VARIANT = Table(_VARIANT_KEYS, elsewhere=_ELSEWHERE)
+MANIFEST = Table(
+    {
+        'name': Key(text('a name'), "The model's name; left out: the folder's."),
+        **_VARIANT_KEYS,
+        'licence': Key(text('the name of a licence', empty=True), 'Of weights and training data.'),
+        'variants': Key(
+            TableList(VARIANT, 'a list of at least one mapping'),
+            'The same model for other engines: each entry replaces keys of the top level, and has its own file, model_id and outputs.',
+        ),
+    },
+    sets=(('head', 'classes'), ('head', 'classes_file'), ('variants',)),
+    elsewhere=_ELSEWHERE,
+)
+
+
+def _with_references(table: Table, names: Iterable[str]) -> Schema:
+    schema = table.schema()
+    for name in names:
+        schema['properties'][name] = {'$ref': f'#/$defs/{name}', 'description': table.keys[name].description}
+    return schema
+
+
+def manifest_schema() -> Schema:
+    """``model.yaml`` as a JSON schema, draft 2020-12."""
+    shared = ('input', 'outputs', 'head', 'classes')
+    schema = _with_references(MANIFEST, shared)
+    variants = schema['properties']['variants']
+    schema['properties']['variants'] = {**variants, 'items': _with_references(VARIANT, shared)}
+    return {
+        '$schema': 'https://json-schema.org/draft/2020-12/schema',
+        'title': 'zc_perception model.yaml',
+        'description': 'What a model takes, what it yields, how to read it. Files are relative to the manifest.',
+        **schema,
+        '$defs': {name: MANIFEST.keys[name].rule.schema() for name in shared},
+    }
+
+
+def schema_text() -> str:
+    """Content of ``models/model.schema.json``."""
+    return json.dumps(manifest_schema(), indent=1) + '\n'
+
+
 def shipped_models() -> list[str]:
     """Names that ``model`` may have besides a path."""
     return sorted(p.parent.name for p in MODELS.glob('*/model.yaml'))
@@ -155,6 +333,89 @@ def find_manifest(model: str) -> Path:
         if path.is_file():
             raise ConfigError(f"model '{model}' is not a manifest; write a model.yaml beside it (see docs/models.md) and give its path")
     raise ConfigError(f"model '{model}' is not known; use one of {', '.join(shipped)} or the path of a model.yaml{nearest(model, shipped)}")
+
+
+def load_manifest(model: str) -> ModelManifest:
+    """Find, read and validate a manifest.
+
+    Without ``variants`` it is one model for one engine. With them, each is the top level's keys with some replaced, but for ``file``,
+    ``model_id`` and ``outputs``, which are each variant's own; the top level is one itself if it has ``engine`` or ``file``. The file of
+    one variant may be missing where that of another is there.
+
+    :param model: a shipped model's name, or the path of a ``model.yaml`` or of its folder.
+    :returns: the first variant, with the others as its alternatives.
+    :raises ConfigError: names the file, the key, its value and what is allowed.
+    """
+    path = find_manifest(model)
+    try:
+        values = parse_yaml(path.read_text(encoding='utf-8'))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"model manifest '{path}' can't be read: {' '.join(str(error).split())}") from error
+    MANIFEST.check(values, Place(path))
+    variants = values.get('variants', ())
+    parts = [_Part(path, values, variant, index) for index, variant in enumerate(variants)]
+    if not variants or 'engine' in values or 'file' in values:
+        parts.insert(0, _Part(path, values, None, None))
+    else:
+        for key in values.keys() & set(_NEVER_SHARED):
+            raise Place(path).at(key).refuse(values[key], "a key of a variant, as the top level has neither 'engine' nor 'file'")
+    for position, part in enumerate(parts):
+        if any(part.get('engine') == other.get('engine') for other in parts[:position]):
+            place, words = part.own_place('engine'), 'one that no other variant has'
+            raise place.refuse(part.own['engine'], words) if 'engine' in part.own else place.missing(words)
+    manifests = [_manifest(part) for part in parts]
+    if all(manifest.missing for manifest in manifests):
+        raise ConfigError('; '.join(manifest.missing for manifest in manifests))
+    return replace(manifests[0], alternatives=tuple(manifests[1:]))
+
+
+def check_head(manifest: ModelManifest, outputs: Sequence[RawTensor]) -> None:
+    """Decode *outputs*, whose values don't matter. Heads whose grids have each frame's own size can't be checked before there is one.
+
+    :raises ConfigError: the head expects others; names the file, both keys, the tensor, its shape and the one expected.
+    """
+    width, height = manifest.input.width, manifest.input.height
+    if not width:
+        if manifest.head.kind != 'boxes':
+            return
+        width = height = _ANY_SIZE
+    try:
+        make_head(manifest.head).decode(outputs, Letterbox.fit(width, height, width, height, stretch=True), _BLANK_LIMITS)
+    except AcceleratorError as error:
+        names = f'{len(manifest.classes)} name' + ('' if len(manifest.classes) == 1 else 's')
+        raise ConfigError(
+            f"{manifest.path}: key 'head' is {manifest.head.kind} and key 'classes' has {names}, "
+            f'which does not fit what the model yields for engine {manifest.engine} ({error}); correct the one that is wrong'
+        ) from error
+
+
+class _DuplicateKeyError(yaml.YAMLError):
+    """A key stands twice in one mapping."""
+
+
+class _Loader(yaml.SafeLoader):
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Here and not where values are made: merged keys (``<<``) may stand again, and are no mistake."""
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen: dict[tuple[str, str], yaml.Node] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                first = seen.setdefault((key.tag, key.value), key)
+                if first is not key:
+                    lines = f'line {first.start_mark.line + 1} and again in line {key.start_mark.line + 1}'
+                    raise _DuplicateKeyError(f"key '{key.value}' stands in {lines}; leave one out")
+        return node
+
+
+_Loader.add_implicit_resolver('tag:yaml.org,2002:float', _FLOAT, list('-+.0123456789'))
+
+
+def parse_yaml(text: str) -> Any:
+    """The values of *text*. It is YAML but for two things: numbers with an exponent are numbers, as in YAML 1.2, and a key stands once.
+
+    :raises yaml.YAMLError: it isn't YAML, or says something twice.
+    """
+    return yaml.load(text, _Loader)
 
 
 class _Part:
@@ -365,37 +626,3 @@ def _manifest(part: _Part) -> ModelManifest:
         tensors=_tensors(part, engine),
         missing=missing,
     )
-
-
-def load_manifest(model: str) -> ModelManifest:
-    """Find, read and validate a manifest.
-
-    Without ``variants`` it is one model for one engine. With them, each is the top level's keys with some replaced, but for ``file``,
-    ``model_id`` and ``outputs``, which are each variant's own; the top level is one itself if it has ``engine`` or ``file``. The file of
-    one variant may be missing where that of another is there.
-
-    :param model: a shipped model's name, or the path of a ``model.yaml`` or of its folder.
-    :returns: the first variant, with the others as its alternatives.
-    :raises ConfigError: names the file, the key, its value and what is allowed.
-    """
-    path = find_manifest(model)
-    try:
-        values = parse(path.read_text(encoding='utf-8'))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"model manifest '{path}' can't be read: {' '.join(str(error).split())}") from error
-    MANIFEST.check(values, Place(path))
-    variants = values.get('variants', ())
-    parts = [_Part(path, values, variant, index) for index, variant in enumerate(variants)]
-    if not variants or 'engine' in values or 'file' in values:
-        parts.insert(0, _Part(path, values, None, None))
-    else:
-        for key in values.keys() & set(_NEVER_SHARED):
-            raise Place(path).at(key).refuse(values[key], "a key of a variant, as the top level has neither 'engine' nor 'file'")
-    for number, part in enumerate(parts):
-        if any(part.get('engine') == other.get('engine') for other in parts[:number]):
-            place, words = part.own_place('engine'), 'one that no other variant has'
-            raise place.refuse(part.own['engine'], words) if 'engine' in part.own else place.missing(words)
-    manifests = [_manifest(part) for part in parts]
-    if all(manifest.missing for manifest in manifests):
-        raise ConfigError('; '.join(manifest.missing for manifest in manifests))
-    return replace(manifests[0], alternatives=tuple(manifests[1:]))

@@ -21,9 +21,8 @@ from zc_perception.npu.axl.device import AxlDevice
 from zc_perception.npu.axl.discovery import HOST, HostTree, choose_card, find_cards
 from zc_perception.npu.axl.iommu import read_iommu
 from zc_perception.npu.axl.job import AxlJob, ResultBuffers
-from zc_perception.npu.head_check import blank_tensors, check_head
 from zc_perception.npu.import_cache import ImportCache, ImportsInUse, import_key
-from zc_perception.npu.manifest import ModelManifest
+from zc_perception.npu.manifest import ModelManifest, check_head
 from zc_perception.npu.pcie_link import read_link
 from zc_perception.pixel.layout import ImageLayout, compute_layout
 from zc_perception.pixel.modifier import LINEAR
@@ -164,7 +163,7 @@ class AxlAccelerator:
             raise ConfigError(
                 f"model '{manifest.name}' (engine {manifest.engine}) can't run on axl; use a manifest with engine: axl, or accelerator: cpu"
             )
-        check_head(manifest, blank_tensors(manifest.tensors))
+        check_head(manifest, [spec.blank() for spec in manifest.tensors])
         if self._results is not None:
             if self._results.busy:
                 raise AcceleratorError(

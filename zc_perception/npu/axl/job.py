@@ -30,8 +30,7 @@ def result_size(specs: Sequence[TensorSpec]) -> int:
 def tensor_view(memory: memoryview, spec: TensorSpec) -> RawTensor:
     """The tensor in *memory*, without its padding: a view, nothing is copied."""
     written = np.frombuffer(memory, spec.dtype, math.prod(spec.padded_shape), spec.offset).reshape(spec.padded_shape)
-    scale = spec.scale[0] if len(spec.scale) == 1 else np.array(spec.scale, np.float32)
-    return RawTensor(written[spec.inside], scale, spec.zero_point, spec.layout, spec.name)
+    return spec.raw(written[spec.inside])
 
 
 def open_result_heap(size: int, count: int) -> tuple[Heap, list[DmaBuf], str]:

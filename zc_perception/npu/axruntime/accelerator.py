@@ -29,8 +29,7 @@ from zc_perception.npu.axruntime.session import InstanceOptions, RuntimeSession
 from zc_perception.npu.axruntime.tensors import OutputSlot, Tensor, blank_tensors, check_outputs, quantised_spec
 from zc_perception.npu.axruntime.worker import AxRuntimeWorker
 from zc_perception.npu.constraints import AXRUNTIME_JOBS, AXRUNTIME_JOBS_DOUBLE_BUFFERED, axruntime_constraints
-from zc_perception.npu.head_check import check_head
-from zc_perception.npu.manifest import ModelManifest
+from zc_perception.npu.manifest import ModelManifest, check_head
 from zc_perception.pixel.layout import ImageLayout
 
 TENSOR_HEAP = 'dma_heap/system'

@@ -223,8 +223,7 @@ def _raw(tensor: Tensor, values: NDArray[Any], named: TensorSpec | None) -> RawT
     layout = 'nhwc' if len(tensor.shape) == 4 else ''
     if named is None:
         return RawTensor(tensor.inside(values), tensor.scale, tensor.zero_point, layout, tensor.name)
-    scale: float | NDArray[np.float32] = named.scale[0] if len(named.scale) == 1 else np.array(named.scale, np.float32)
-    return RawTensor(tensor.inside(values), scale, named.zero_point, named.layout or layout, named.name)
+    return named.raw(tensor.inside(values), layout=layout)
 
 
 def blank_tensors(tensors: Sequence[Tensor], named: Sequence[TensorSpec]) -> tuple[RawTensor, ...]:
