@@ -9,7 +9,7 @@ import pytest
 from zc_perception.errors import ConfigError, LayoutError
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.memory.fence import EventFence
-from zc_perception.memory.foreign_pool import ForeignBufferPool, identities_of
+from zc_perception.memory.foreign_pool import ForeignBufferPool, HeldBuffers, identities_of
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.pool import Buffers, Slot, SlotState
 from zc_perception.pixel.fourcc import NV12
@@ -128,3 +128,62 @@ def test_a_closed_pool_adopts_nothing(make: Callable[..., ForeignBufferPool]) ->
     pool = make([buffers()])
     pool.close()
     assert pool.adopt(buffers()) is None
+
+
+class Held:
+    """A pool whose buffers go back to their owner, and which did."""
+
+    def __init__(self) -> None:
+        self.buffers = HeldBuffers()
+        self.given_back: list[str] = []
+        self.pool = ForeignBufferPool(LAYOUT, [buffers(), buffers()], name='camera', on_free=self.buffers.free)
+        self.pool.add_retire_listener(self.buffers.ended)
+
+    def publish(self, index: int, name: str) -> Slot:
+        slot = self.pool.acquire(index)
+        assert slot is not None
+        self.buffers.hold(slot, lambda: self.given_back.append(name))
+        return slot
+
+
+def test_a_buffer_goes_back_to_its_owner_once_when_the_last_one_has_released_it() -> None:
+    held = Held()
+    slot = held.publish(0, 'first')
+    leases = [held.pool.lease(slot, slot.generation, holder) for holder in ('npu', 'viewer')]
+    assert held.buffers.hold_too(slot, lambda: held.given_back.append('again'))
+    for lease in leases:
+        assert lease is not None and held.given_back == []
+        held.pool.release(lease)
+    assert held.given_back == ['first', 'again']
+    assert not held.buffers.hold_too(slot, lambda: held.given_back.append('too late'))
+    held.pool.discard(held.publish(0, 'unsent'))
+    assert held.given_back == ['first', 'again', 'unsent']
+    held.pool.close()
+
+
+def test_a_buffer_that_a_device_may_still_read_goes_back_at_the_end() -> None:
+    held = Held()
+    held.pool._release_timeout_s = 0.0
+    slot = held.publish(1, 'late')
+    lease = held.pool.lease(slot, slot.generation, 'npu')
+    assert lease is not None
+    held.pool.release(lease, EventFence())
+    held.pool.collect()
+    assert slot.state is SlotState.RETIRED and held.given_back == []
+    held.buffers.begin_close()
+    held.pool.close()
+    held.buffers.end_close()
+    assert held.given_back == ['late']
+
+
+def test_a_buffer_that_is_out_when_the_pool_closes_goes_back_when_it_comes_in() -> None:
+    held = Held()
+    slot = held.publish(0, 'out')
+    lease = held.pool.lease(slot, slot.generation, 'npu')
+    assert lease is not None
+    held.buffers.begin_close()
+    held.pool.close()
+    held.buffers.end_close()
+    assert held.given_back == []
+    held.pool.release(lease)
+    assert held.given_back == ['out']

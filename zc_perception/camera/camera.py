@@ -17,12 +17,12 @@ from zc_perception.camera.controls import ControlInfo, ControlValue, WithoutCont
 from zc_perception.errors import CameraError
 from zc_perception.frame import Frame, Header
 from zc_perception.mapping import map_buffers
-from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
+from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.heaps import Heap, OfferedHeaps
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot
-from zc_perception.memory.slot_source import mapped
 from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.heap_pool import heap_pool
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
@@ -211,15 +211,8 @@ class DrawnCamera(WithoutControls):
     def configure(self, settings: BufferSettings) -> None:
         """See :class:`Camera`."""
         layout = settings.layout
-        if settings.heap is not None:
-            self._heaps.choose(settings.heap.name)
         self._bytes = sum(p.rows(layout.height) * p.row_bytes(layout.width) for p in layout.format.planes)
-
-        def allocate() -> tuple[DmaBuf, ...]:
-            return tuple(self._heaps.allocate(size) for size in settings.sizes())
-
-        reserve = min(self.constraints().slots, settings.slots)
-        self._pool = BufferPool(layout, mapped(allocate), settings.slots, name='camera', reserve=reserve)
+        self._pool = heap_pool(settings, self._heaps, name='camera', reserve=self.constraints().slots)
 
     def allocate(self, request: AllocationRequest) -> None:
         """See :class:`Camera`."""

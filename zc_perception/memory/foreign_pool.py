@@ -6,6 +6,7 @@ descriptors refer to, so that one buffer is one slot for as long as it lives, an
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 
 from zc_perception.errors import AllocationError, LayoutError
@@ -21,6 +22,63 @@ Identities = tuple[BufferIdentity, ...]
 def identities_of(buffers: Buffers) -> Identities:
     """What the buffers of one frame are, whoever holds descriptors of them."""
     return tuple(buffer.identity for buffer in buffers)
+
+
+class HeldBuffers:
+    """What keeps each slot's buffers from their owner: called once, to give them back, by whoever uses the slot last. From any thread.
+
+    Pass :meth:`free` to the pool as ``on_free``, and :meth:`ended` to its ``add_retire_listener``.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[int, list[Callable[[], object]]] = {}
+        self._parked: list[Callable[[], object]] = []
+        self._closing = False
+
+    def hold(self, slot: Slot, give_back: Callable[[], object]) -> None:
+        """A slot is in use from now on: call *give_back* when it isn't any more."""
+        with self._lock:
+            self._held[slot.buffer_uid] = [give_back]
+
+    def hold_too(self, slot: Slot, give_back: Callable[[], object]) -> bool:
+        """Call *give_back* as well when a slot is used no more that is in use already; ``False``: it isn't, and nobody calls."""
+        with self._lock:
+            held = self._held.get(slot.buffer_uid)
+            if held is None:
+                return False
+            held.append(give_back)
+            return True
+
+    def free(self, slot: Slot) -> None:
+        """Nobody has the slot any more: its owner may fill the buffers again."""
+        self._give_back(self._take(slot))
+
+    def ended(self, slot: Slot) -> None:
+        """Of a retired slot a device may still read: its buffers are kept from their owner until :meth:`end_close`."""
+        held = self._take(slot)
+        if self._closing:
+            self._give_back(held)
+        else:
+            self._parked += held
+
+    def begin_close(self) -> None:
+        """The pool is about to be closed: from now on a slot that ends is given back at once."""
+        self._closing = True
+
+    def end_close(self) -> None:
+        """No device reads any more, as far as anybody can tell."""
+        parked, self._parked = self._parked, []
+        self._give_back(parked)
+
+    def _take(self, slot: Slot) -> list[Callable[[], object]]:
+        with self._lock:
+            return self._held.pop(slot.buffer_uid, [])
+
+    @staticmethod
+    def _give_back(held: list[Callable[[], object]]) -> None:
+        for give_back in held:
+            give_back()
 
 
 class ForeignBufferPool(BufferPool):

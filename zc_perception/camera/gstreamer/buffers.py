@@ -11,7 +11,7 @@ from zc_perception.camera.gstreamer.image import FrameMemory
 from zc_perception.camera.gstreamer.pipeline import Pipeline, Sample
 from zc_perception.errors import CameraChangedError, CameraError
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
-from zc_perception.memory.foreign_pool import ForeignBufferPool
+from zc_perception.memory.foreign_pool import ForeignBufferPool, HeldBuffers
 from zc_perception.memory.pool import Buffers, Slot
 from zc_perception.memory.slot import close_buffers
 from zc_perception.pixel.layout import ImageLayout
@@ -53,7 +53,8 @@ def own_descriptors(memory: FrameMemory, order: Sequence[int], heap: str | None 
 
 
 class SharedFrames:
-    """Turns samples into slots of a pool over the pipeline's buffers, and holds each sample while its slot is in use.
+    """Turns samples into slots of a pool over the pipeline's buffers, and holds each sample while its slot is in use: GStreamer may fill
+    its buffers again after that. Of a retired slot a device may still read: its sample stays until the pipeline is gone.
 
     :param layout: that of every frame; others are refused.
     :param where: the pipeline, for messages.
@@ -67,9 +68,7 @@ class SharedFrames:
         self._where = where
         self._heap = heap
         self._orders: dict[Hashable, tuple[int, ...]] = {}
-        self._held: dict[int, Sample] = {}
-        self._parked: list[Sample] = []
-        self._closing = False
+        self.held = HeldBuffers()
         self.copied_upstream = 0
 
     def pool(self, wanted: int, framerate: float) -> tuple[ForeignBufferPool, list[Sample]]:
@@ -92,14 +91,14 @@ class SharedFrames:
                 )
             reserve = min(RESERVE, len(known))
             own, known = known, []  # the pool's, whatever becomes of it
-            pool = ForeignBufferPool(self._layout, own, name='camera', on_free=self.let_go, reserve=reserve, most=len(own) + MORE)
+            pool = ForeignBufferPool(self._layout, own, name='camera', on_free=self.held.free, reserve=reserve, most=len(own) + MORE)
         except BaseException:
             for buffers in known:
                 close_buffers(buffers)
             for sample in samples:
                 sample.close()
             raise
-        pool.add_retire_listener(self._slot_ended)
+        pool.add_retire_listener(self.held.ended)
         if not self._pipeline.live:
             return pool, samples
         for sample in samples:
@@ -157,30 +156,5 @@ class SharedFrames:
         if slot is not None:
             slot = pool.acquire(slot.index)
         if slot is not None:
-            self._held[slot.buffer_uid] = sample
+            self.held.hold(slot, sample.close)
         return slot
-
-    def let_go(self, slot: Slot) -> None:
-        """Nobody has the slot any more: GStreamer may fill its buffers again. Called by whoever dropped the last lease."""
-        sample = self._held.pop(slot.buffer_uid, None)
-        if sample is not None:
-            sample.close()
-
-    def _slot_ended(self, slot: Slot) -> None:
-        """Of a retired slot a device may still read: its sample stays until the pipeline is gone."""
-        sample = self._held.pop(slot.buffer_uid, None)
-        if sample is None:
-            return
-        if self._closing:
-            sample.close()
-        else:
-            self._parked.append(sample)
-
-    def begin_close(self) -> None:
-        """The camera is being closed: from now on a slot that ends gives its sample back at once."""
-        self._closing = True
-
-    def end_close(self) -> None:
-        """The pipeline is gone."""
-        while self._parked:
-            self._parked.pop().close()

@@ -30,10 +30,10 @@ from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.foreign_pool import ForeignBufferPool
 from zc_perception.memory.heaps import Heap, OfferedHeaps
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.memory.pool import BufferPool, Buffers, PoolStatistics, Slot
+from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot
 from zc_perception.memory.slot import close_buffers
-from zc_perception.memory.slot_source import mapped
 from zc_perception.negotiation.constraints import NO_CPU, BufferConstraints, Format, Placement, format_text
+from zc_perception.negotiation.heap_pool import heap_pool
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.modifier import LINEAR, modifier_name
 
@@ -287,13 +287,7 @@ class GStreamerCamera(WithoutControls):
     def _own_pool(self, settings: BufferSettings) -> BufferPool:
         heaps = self._heaps
         assert heaps is not None
-        if settings.heap is not None:
-            heaps.choose(settings.heap.name)
-
-        def allocate() -> Buffers:
-            return tuple(heaps.allocate(size) for size in settings.sizes())
-
-        return BufferPool(settings.layout, mapped(allocate), settings.slots, name='camera', reserve=min(RESERVE, settings.slots))
+        return heap_pool(settings, heaps, name='camera', reserve=RESERVE)
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -453,7 +447,7 @@ class GStreamerCamera(WithoutControls):
         """See :class:`Camera`."""
         self.stop()
         if self._shared is not None:
-            self._shared.begin_close()
+            self._shared.held.begin_close()
         self._caps.close()
         if self._pool is not None:
             self._pool.close()
@@ -462,6 +456,6 @@ class GStreamerCamera(WithoutControls):
                 self._early.pop().close()
             self._pipeline.close()
         if self._shared is not None:
-            self._shared.end_close()
+            self._shared.held.end_close()
         if self._heaps is not None:
             self._heaps.close()
