@@ -25,7 +25,7 @@ CONFIG = REPOSITORY / 'config' / 'perception.yaml'
 FLOORS = (('errors',), ('pixel',), ('memory',), ('negotiation',), ('frame',), ('detection',), ('camera', 'npu'), ('link',), ('observe',),
           ('nodes',), ('verify',))  # fmt: skip
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-ROOM_OF_MODULE = {'frame_queue': 'frame', 'lookout': 'frame', 'mapping': 'frame', 'programs': 'errors'}
+ROOM_OF_MODULE = {'frame_queue': 'frame', 'lookout': 'frame', 'mapping': 'frame', 'pictures': 'frame', 'programs': 'errors'}
 BELOW_ROS = ('errors', 'pixel', 'memory', 'negotiation', 'frame', 'detection', 'camera', 'npu')
 THIRD_PARTY_BELOW_ROS = {'numpy', 'cv2', 'yaml', 'onnxruntime'}
 USE_RCLPY = ('link/endpoints/', 'link/rclpy_compat.py', 'observe/diagnostics.py', 'nodes/', 'verify/bench/')

@@ -92,7 +92,7 @@ def test_a_reused_slot_keeps_its_uid_and_gets_a_new_generation(make_pool: MakePo
 def test_a_frame_is_one_lease_and_not_copied(make_pool: MakePool, make_frame: MakeFrame, do: Callable[[Frame], object]) -> None:
     pool = make_pool(slots=1)
     frame = make_frame(pool, sequence=4)
-    with pytest.raises(TypeError, match=r"^frame 4 can't be copied or pickled, it is one lease: call frame\.share\(\) for another lease"):
+    with pytest.raises(TypeError, match=r"^frame 4 can't be copied or pickled, it is one lease: call frame\.keep\(\) for another lease"):
         do(frame)
     frame.release()
     assert holders(pool) == {}
@@ -147,10 +147,10 @@ def test_the_first_share_of_a_lent_frame_takes_it_over(make_pool: MakePool, make
     frame = make_frame(pool)
     frame.lend()
     assert frame.borrowed
-    kept = frame.share()
+    kept = frame.keep()
     assert kept is frame and not frame.borrowed
     assert holders(pool) == {'camera': 1}
-    again = frame.share()
+    again = frame.keep()
     assert again is not frame and holders(pool) == {'camera': 1}, 'it is the same frame, and counts once'
     again.release()
     kept.release()
@@ -160,7 +160,7 @@ def test_the_first_share_of_a_lent_frame_takes_it_over(make_pool: MakePool, make
 def test_sharing_one_s_own_frame_gives_another_lease(make_pool: MakePool, make_frame: MakeFrame) -> None:
     pool = make_pool(slots=1)
     frame = make_frame(pool)
-    other = frame.share()
+    other = frame.keep()
     frame.release()
     assert other is not frame and not other.released
     other.release()
@@ -172,7 +172,7 @@ def test_sharing_a_frame_again_takes_nothing_of_the_quota(make_pool: MakePool, m
     pool.set_quota('npu', 1)
     delivery = make_frame(pool).deliver('npu')
     assert delivery is not None
-    shared = [delivery.share() for _ in range(3)]
+    shared = [delivery.keep() for _ in range(3)]
     delivery.release()
     assert holders(pool)['npu'] == 1, 'whichever of them goes first, the frame is held'
     shared.pop().release()
@@ -184,13 +184,13 @@ def test_sharing_a_frame_again_takes_nothing_of_the_quota(make_pool: MakePool, m
 
 @pytest.mark.parametrize(
     'use',
-    [lambda f: f.release(), lambda f: f.share(), lambda f: f.deliver('npu'), lambda f: f.map().__enter__()],
+    [lambda f: f.release(), lambda f: f.keep(), lambda f: f.deliver('npu'), lambda f: f.map().__enter__()],
     ids=['release', 'share', 'deliver', 'map'],
 )
 def test_use_after_release_raises(make_frame: MakeFrame, use: Callable[[Frame], object]) -> None:
     frame = make_frame(sequence=3)
     frame.release()
-    with pytest.raises(FrameReleasedError, match=r'frame 3 was released: call frame\.share\(\)'):
+    with pytest.raises(FrameReleasedError, match=r'frame 3 was released: call frame\.keep\(\)'):
         use(frame)
     assert frame.released
     assert frame.data.width == 64, 'what is known of it stays known'
@@ -271,7 +271,7 @@ def test_what_consumers_do_with_their_frames_leaves_the_producer_s_descriptors_a
     delivery = frame.deliver('npu')
     assert delivery is not None
     kept = [buffer.dup() for buffer in delivery.data.buffers]
-    shared = delivery.share()
+    shared = delivery.keep()
     with delivery.map() as planes:
         assert planes[1].shape == (24, 32, 2)
     for each in (delivery, shared, frame):
@@ -289,7 +289,7 @@ def test_a_frame_that_is_only_passed_on_is_never_mapped(make_pool: MakePool, mak
         frame = make_frame(pool, sequence=sequence)
         delivery = frame.deliver('npu')
         assert delivery is not None
-        shared = delivery.share()
+        shared = delivery.keep()
         for each in (frame, delivery):
             each.release()
         shared.release(fence if sequence == 2 else None)

@@ -7,22 +7,26 @@ import os
 import weakref
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NoReturn, SupportsIndex, cast
+from typing import Any, NoReturn, Protocol, SupportsIndex, cast
 
+import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.errors import AcceleratorError, FrameReleasedError, StaleFrameError
+from zc_perception.errors import AcceleratorError, ConfigError, FormatError, FrameReleasedError, StaleFrameError
 from zc_perception.mapping import PlaneViews
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.fence import Fence
+from zc_perception.memory.ledger import FRAME_COPIES
 from zc_perception.memory.pool import BufferPool, Lease, Slot
 from zc_perception.pixel.colorimetry import Colorimetry
+from zc_perception.pixel.format_names import ros_encoding
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout
 
 _READ, _READ_WRITE = CpuAccess.READ, CpuAccess.READ | CpuAccess.WRITE
 # Goes up in a forked child, whose copies of the parent's frames are no leases.
 _process = 0
 _new = object.__new__
+_GREY_OR_LUMA = (('Y',), ('R',))
 
 
 def _forked() -> None:
@@ -39,6 +43,33 @@ class Header:
 
     stamp_ns: int
     frame_id: str
+
+
+class HeaderMessages(Protocol):
+    """Makes ROS messages of headers. The rooms below ROS don't know the messages' types."""
+
+    def stamp(self, stamp_ns: int) -> Any:
+        """A ``builtin_interfaces/msg/Time``."""
+
+    def header(self, header: Header) -> Any:
+        """A ``std_msgs/msg/Header``."""
+
+
+class _NoMessages:
+    """Until something of ROS is loaded."""
+
+    def stamp(self, stamp_ns: int) -> Any:
+        raise self._error()
+
+    def header(self, header: Header) -> Any:
+        raise self._error()
+
+    @staticmethod
+    def _error() -> ConfigError:
+        return ConfigError(
+            'nothing of this program has loaded ROS, so that a frame has no ROS messages: '
+            'use frame.header.stamp_ns and frame.header.frame_id, or import zc_perception.link.endpoints first'
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,14 +174,23 @@ class FrameMapping(PlaneViews):
         frame = self._frame
         if frame is not None:
             self._finish(frame)
+        else:
+            self._end()
+
+    def stay_open(self) -> None:
+        """From here on the frame ends it, not a block. It doesn't keep the frame alive then."""
+        frame, self._frame = self._frame, None
+        if frame is not None:
+            frame._mappings.append(self)
+            frame._mappings.remove(None)
 
     def _finish(self, frame: Frame) -> None:
         self._frame = None
         try:
             self._end()
         finally:
-            frame._mappings.pop()
-            if frame._borrowed is None and not frame._mappings:
+            frame._mappings.remove(None)
+            if frame._borrowed is None and None not in frame._mappings:
                 frame._end_with_views()
 
     def __del__(self) -> None:
@@ -166,22 +206,27 @@ class Frame:
         from zc_perception import Frame
 
 
-        def on_frame(frame: Frame) -> None:      # a FrameSubscription calls it with each frame
-            with frame.map() as planes:          # NumPy arrays of the planes: nothing is copied
-                print(frame.data.sequence, frame.data.width, planes[0].mean())
+        def on_frame(frame: Frame) -> None:      # create_frame_subscription() calls it with each frame
+            print(frame.sequence, frame.width, frame.y.mean())    # y is a NumPy array: nothing is copied
 
     A Frame is a lease: while you hold it, the camera does not write to the buffer. :attr:`data` says everything about the frame except
     its pixels, see :class:`FrameData`. Each subscriber gets a Frame of its own, and nobody can end the Frame of another.
 
-    **Owner.** In a callback the subscription owns the frame and releases it when the callback returns. Call :meth:`share` in the
-    callback to keep it. Everywhere else you own it: call :meth:`release`, or write ``with frame:``. A frame that you forget is taken
-    back late, and is counted as abandoned.
+    **Owner.** In a callback the subscription owns the frame and releases it when the callback returns. In the loop of a
+    :class:`FrameReader` the reader owns it and releases it at the next step. Call :meth:`keep` to keep it. Everywhere else you own it:
+    call :meth:`release`, or write ``with frame:``. A frame that you forget is taken back late, and is counted as abandoned.
+
+    **Pixels.** :attr:`y`, :attr:`uv` and :meth:`planes` give NumPy arrays over the camera's buffer. Use them while you hold the frame.
+    An array that you keep longer keeps the buffer from the camera, so that it never shows a later frame. :meth:`copy` and :meth:`bgr`
+    give arrays of your own. Both are counted, under these names, in ``zc_perception.memory.ledger.FRAME_COPIES``, one for the process.
 
     **Threads.** A frame may be handed to another thread, and read and released there. After a fork the child's frames count as
     released.
 
-    **Errors.** Each method lists its own. ``copy.copy`` and ``pickle`` raise TypeError: a lease can't be copied.
+    **Errors.** Each method lists its own. ``copy.copy``, ``pickle`` and ``numpy.asarray`` raise TypeError and name the right call.
     """
+
+    _messages: HeaderMessages = _NoMessages()
 
     __slots__ = ('__weakref__', '_borrowed', '_lease', '_live', '_mappings', '_process', 'data', 'published_ns')
 
@@ -190,8 +235,8 @@ class Frame:
         self.published_ns = 0
         self._lease: Lease | None = lease
         self._live: list[weakref.ref[NDArray[Any]]] = []
-        # One entry for each map() block that is open; a list, because another thread may be in one.
-        self._mappings: list[None] = []
+        # None for each map() block that is open; a list, because another thread may be in one. What planes() has opened is there itself.
+        self._mappings: list[FrameMapping | None] = []
         # None: its link has ended it, while somebody is in a map() block.
         self._borrowed: bool | None = False
         self._process = _process
@@ -230,13 +275,74 @@ class Frame:
 
     @property
     def header(self) -> Header:
-        """The frame's ``stamp_ns`` and ``frame_id``."""
+        """The frame's ``stamp_ns`` and ``frame_id``, without ROS."""
         return self.data.header
+
+    @property
+    def width(self) -> int:
+        """Image width in pixels, without padding."""
+        return self.data.layout.width
+
+    @property
+    def height(self) -> int:
+        """Image height in pixels, without padding."""
+        return self.data.layout.height
+
+    @property
+    def fourcc(self) -> int:
+        """The pixel format, as a DRM fourcc."""
+        return self.data.layout.fourcc
+
+    @property
+    def modifier(self) -> int:
+        """How the pixels are arranged, as a DRM format modifier; 0 is linear."""
+        return self.data.layout.modifier
+
+    @property
+    def encoding(self) -> str:
+        """The pixel format as ``sensor_msgs/Image`` names it, such as ``nv12`` or ``bgr8``.
+
+        :raises FormatError: ROS has no name for it: use :attr:`fourcc`.
+        """
+        return ros_encoding(self.data.layout.fourcc)
+
+    @property
+    def sequence(self) -> int:
+        """The camera's number of the frame; a gap means that frames were lost."""
+        return self.data.sequence
+
+    @property
+    def stamp(self) -> Any:
+        """Time of exposure in the ROS clock, as a new ``builtin_interfaces/msg/Time``. ``header.stamp_ns`` is the same as a number."""
+        return self._messages.stamp(self.data.header.stamp_ns)
+
+    def header_msg(self) -> Any:
+        """The header as a new ``std_msgs/msg/Header``, for messages of your own."""
+        return self._messages.header(self.data.header)
+
+    @classmethod
+    def make_messages_by(cls, messages: HeaderMessages) -> None:
+        """For links: how :attr:`stamp` and :meth:`header_msg` become messages, from now on."""
+        cls._messages = messages
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """The file descriptor of each plane's buffer, to import it elsewhere. Planes in one buffer have the same one.
+
+        ``data.planes`` has each plane's ``offset`` and ``stride``. The frame owns the descriptors: never close them, and ``os.dup()`` what
+        you use longer. A device has to wait for ``data.acquire_fence`` first, if there is one.
+
+        :raises FrameReleasedError: the frame was released before.
+        """
+        self._held()
+        buffers = self.data.buffers
+        return tuple(buffers[plane.buffer].fileno() for plane in self.data.layout.planes)
 
     def _held(self) -> Lease:
         if self._lease is None:
             raise FrameReleasedError(
-                f'frame {self.data.sequence} was released: call frame.share() in the callback to keep it, and release what it returns'
+                f'frame {self.data.sequence} was released: call frame.keep() in the callback or loop to keep it, '
+                'and release what it returns'
             )
         if self._process != _process:
             raise FrameReleasedError(
@@ -289,11 +395,11 @@ class Frame:
             return True
         return lease.pool.hand_out(lease)
 
-    def share(self) -> Frame:
-        """Keep the frame beyond the callback. You own the Frame that is returned: release it, once for each call of ``share``.
+    def keep(self) -> Frame:
+        """Keep the frame beyond the callback, or the step of a loop. You own the Frame that is returned: release it, once for each call.
 
         The first call in a callback returns this very object. Each further call returns another Frame over the same buffer, which counts
-        as the same frame.
+        as the same frame. ``share()`` is the old name of this method.
 
         :raises FrameReleasedError: the frame was released before.
         :raises StaleFrameError: the camera took the lease back and uses the buffer again.
@@ -306,19 +412,117 @@ class Frame:
         frame.published_ns = self.published_ns
         return frame
 
+    share = keep
+
     def release_when_unseen(self) -> None:
         """For links: release the frame as soon as no array of its pixels is left, on whichever thread that is."""
         with contextlib.suppress(BufferError):
             self.release()
             return
         self._borrowed = None
-        if not self._mappings:
+        if None not in self._mappings:
             self._end_with_views()
 
     def _end_with_views(self) -> None:
         lease, self._lease = self._lease, None
-        if lease is not None:
-            _abandon(lease, self._live, False)
+        try:
+            self._end_planes()
+        finally:
+            if lease is not None:
+                _abandon(lease, self._live, False)
+
+    def _end_planes(self) -> None:
+        """End what :meth:`planes` has opened. Arrays that somebody still has are noted in ``_live`` by that."""
+        for mapping in [each for each in self._mappings if each is not None]:
+            with contextlib.suppress(ValueError):  # another thread has ended it
+                self._mappings.remove(mapping)
+            mapping.__exit__(None, None, None)
+
+    def _open(self) -> FrameMapping:
+        """The CPU's access to the pixels that lasts as long as the frame."""
+        for mapping in self._mappings:
+            if mapping is not None:
+                return mapping
+        mapping = self.map()
+        mapping.__enter__()
+        mapping.stay_open()
+        return mapping
+
+    def planes(self) -> tuple[NDArray[Any], ...]:
+        """The pixels as read-only NumPy arrays over the camera's buffer, one for each plane, without a copy.
+
+        NV12 has an array of shape (height, width) and one of (height/2, width/2, 2). Use them while you hold the frame. What you keep
+        longer keeps the buffer from the camera: it counts as a frame that you hold, until the last array of it is gone.
+
+        :raises FrameReleasedError: the frame was released before.
+        :raises StaleFrameError: the camera took the lease back and uses the buffer again.
+        :raises FormatError: the frame is not linear: only a device that knows its modifier can read it.
+        :raises AllocationError: the memory can't be mapped.
+        :raises AcceleratorError: a device did not finish with the buffer in time, or its fence signalled an error.
+        """
+        return tuple(self._open())
+
+    @property
+    def y(self) -> NDArray[Any]:
+        """The plane of luma, or of grey: an array as :meth:`planes` gives them, with the same errors.
+
+        :raises FormatError: the format has no such plane; the message names what to use.
+        """
+        components = self.data.layout.format.components
+        if components[0] not in _GREY_OR_LUMA:
+            raise self._lacks('plane of luma')
+        return self._open()[0]
+
+    @property
+    def uv(self) -> NDArray[Any]:
+        """The plane of chroma pairs, U first: an array as :meth:`planes` gives them, with the same errors.
+
+        Of formats that have V first, such as NV21, it shows the pairs turned round, also without a copy.
+
+        :raises FormatError: the format has no such plane; the message names what to use.
+        """
+        components = self.data.layout.format.components
+        if len(components) == 2 and components[1] == ('U', 'V'):
+            return self._open()[1]
+        if len(components) == 2 and components[1] == ('V', 'U'):
+            return self._open()[1][..., ::-1]
+        raise self._lacks('plane of U, V pairs')
+
+    def _lacks(self, what: str) -> FormatError:
+        name = self.data.layout.format.name.strip()
+        return FormatError(f'{name} has no {what}: frame.planes() has its samples as they are, frame.bgr() makes a picture of them')
+
+    def bgr(self, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
+        """A colour picture as OpenCV has them: an array (height, width, 3) of your own. Booked as ``bgr``.
+
+        :param out: where it goes, so that no memory is allocated; by default a new array.
+        :raises FormatError: the format or colorimetry has no conversion, or the frame is not linear.
+        :raises LayoutError: *out* is not uint8 of that shape.
+        :raises FrameReleasedError: the frame was released before.
+        """
+        from zc_perception.pictures import bgr_picture  # with OpenCV, which not everybody who handles frames needs
+
+        with self.map() as planes:
+            picture = bgr_picture(planes, self.data.layout, self.data.colorimetry, out)
+        FRAME_COPIES.book('bgr', picture.nbytes)
+        return picture
+
+    def copy(self) -> tuple[NDArray[Any], ...]:
+        """The arrays of :meth:`planes` as copies of your own, which you can keep as long as you like. Booked as ``copy``.
+
+        :raises FormatError: the frame is not linear: only a device that knows its modifier can read it.
+        :raises FrameReleasedError: the frame was released before.
+        """
+        with self.map() as planes:
+            copies = tuple(np.array(plane, order='C') for plane in planes)
+        FRAME_COPIES.book('copy', sum(each.nbytes for each in copies))
+        return copies
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError(
+            f'frame {self.data.sequence} is no array, it has {len(self.data.layout.planes)} plane(s): frame.y, frame.uv or frame.planes() '
+            'are arrays without a copy, frame.bgr() is a colour picture, frame.copy() copies'
+        )
 
     def _await_acquire(self, fence: Fence) -> None:
         if not fence.wait(1.0):
@@ -326,7 +530,7 @@ class Frame:
         fence.check()
 
     def map(self, *, write: bool = False) -> FrameMapping:
-        """Read the pixels with the CPU, without a copy: ``with frame.map() as planes:``.
+        """Read the pixels with the CPU for the time of a block, without a copy: ``with frame.map() as planes:``.
 
         ``planes[i]`` is a NumPy array over the buffer, read-only unless *write*. NV12 has ``planes[0]`` of shape (height, width) and
         ``planes[1]`` of shape (height/2, width/2, 2). The arrays end with the block: copy what you keep (``planes[0].copy()``).
@@ -348,11 +552,13 @@ class Frame:
         """Give the buffer back to the camera. With *fence*, the camera uses it again only when *fence* has signalled.
 
         :param fence: of a device that may still read the buffer; it belongs to the pool from here on.
-        :raises BufferError: an array from :meth:`map` is still alive, or without *fence* a ``map`` block is open. The frame stays yours.
+        :raises BufferError: an array of the pixels is still alive, or without *fence* a ``map`` block is open. The frame stays yours.
         :raises FrameReleasedError: it was released before.
         """
         if self._process != _process:
             return  # The same clean-up runs in a forked child, which has nothing to give back.
+        if self._mappings:
+            self._end_planes()
         lease, self._lease = self._held(), None
         if (self._mappings and fence is None) or (self._live and any(reference() is not None for reference in self._live)):
             self._lease = lease
@@ -374,12 +580,16 @@ class Frame:
     def __del__(self) -> None:
         lease = getattr(self, '_lease', None)
         if lease is not None and self._process == _process:
-            _abandon(lease, self._live)
+            try:
+                if self._mappings:
+                    self._end_planes()
+            finally:
+                _abandon(lease, self._live)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
-            f"frame {self.data.sequence} can't be copied or pickled, it is one lease: call frame.share() for another lease, "
-            "or copy the pixels ('view.copy()')"
+            f"frame {self.data.sequence} can't be copied or pickled, it is one lease: call frame.keep() for another lease, "
+            "or frame.copy() for the pixels"
         )
 
     def __repr__(self) -> str:

@@ -23,7 +23,7 @@ class CopyLedger:
 
     Reasons in use: ``draw`` and ``decode`` (a camera made of software writes its frame, or the JPEG of a webcam is decoded),
     ``tensor`` (an accelerator on the CPU reads it), ``to_ros`` and ``from_ros`` (conversion from and to ``sensor_msgs/Image``),
-    ``to_jpeg``, ``overlay``, ``record``, ``snapshot``.
+    ``to_jpeg``, ``overlay``, ``record``, ``snapshot``, ``bgr`` and ``copy`` (what a program asks a frame for).
     """
 
     def __init__(self) -> None:
@@ -45,3 +45,7 @@ class CopyLedger:
         """How often *reason* was booked."""
         with self._lock:
             return self._entries.get(reason, (0, 0))[0]
+
+
+FRAME_COPIES = CopyLedger()
+"""What ``frame.bgr()`` and ``frame.copy()`` have done in this process: a frame doesn't know which subscription it came by."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 from zc_perception.camera.camera import Camera, CameraStatistics
 from zc_perception.camera.supervisor import CameraCondition, CameraState
-from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.ledger import FRAME_COPIES, CopyLedger
 from zc_perception.memory.pool import BufferPool, PoolStatistics, SlotState
 from zc_perception.negotiation.session import BufferSession
 from zc_perception.observe.diagnostics import Figures, Level, Status
@@ -319,9 +319,9 @@ def clock_status(camera: Camera | None, counters: CaptureCounters, ros_now_ns: i
 
 
 def copies_status(ledger: CopyLedger) -> Status:
-    """The ledger."""
+    """The ledger, with what components of one's own asked frames for."""
     return Status('copies', Level.OK, 'passes of the CPU over pixels in this process', Figures(lambda: {
-        reason: f'{entry.count} ({entry.bytes} bytes)' for reason, entry in ledger.entries().items()
+        reason: f'{entry.count} ({entry.bytes} bytes)' for reason, entry in (ledger.entries() | FRAME_COPIES.entries()).items()
     }))  # fmt: skip
 
 

@@ -1,5 +1,7 @@
 """Adapted publisher and subscription: the only part of the link that knows rclpy."""
 
+from zc_perception.frame import Frame
+from zc_perception.link.endpoints.header_messages import RosHeaders
 from zc_perception.link.endpoints.message_writer import ExtraMessage
 from zc_perception.link.endpoints.publisher import AdaptedPublisher, PublisherStatistics
 from zc_perception.link.endpoints.qos import IN_PROCESS_ATTRIBUTE
@@ -22,3 +24,5 @@ __all__ = [
     'SharedMemoryLinks',
     'SubscriptionStatistics',
 ]
+
+Frame.make_messages_by(RosHeaders())

@@ -1,0 +1,322 @@
+"""What a frame says of itself, and its pixels without a block: y, uv, planes(), bgr(), copy(), descriptors to import elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from zc_perception.errors import ConfigError, FormatError, FrameReleasedError, LayoutError
+from zc_perception.frame import Frame, Header, _NoMessages
+from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.memory.fence import EventFence
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import FRAME_COPIES
+from zc_perception.memory.pool import BufferPool
+from zc_perception.pixel.colorimetry import BT601_LIMITED
+from zc_perception.pixel.fourcc import NV12, fourcc_code
+from zc_perception.pixel.layout import ImageLayout, PlaneLayout
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+MakePool = Callable[..., BufferPool]
+MakeFrame = Callable[..., Frame]
+
+
+def holders(pool: BufferPool) -> dict[str, int]:
+    pool.collect()
+    return dict(pool.statistics().holders)
+
+
+def test_what_a_frame_says_of_itself_is_what_its_data_says_also_afterwards(make_frame: MakeFrame) -> None:
+    frame = make_frame(sequence=7)
+    for _ in range(2):
+        assert (frame.width, frame.height, frame.sequence) == (64, 48, 7)
+        assert (frame.fourcc, frame.modifier, frame.encoding) == (NV12, 0, 'nv12')
+        if not frame.released:
+            frame.release()
+
+
+@pytest.mark.parametrize(('name', 'encoding'), [('NV21', 'nv21'), ('YUYV', 'yuyv'), ('RG24', 'bgr8'), ('R8  ', 'mono8')])
+def test_encodings_have_the_names_of_sensor_msgs(make_pool: MakePool, make_frame: MakeFrame, name: str, encoding: str) -> None:
+    assert make_frame(make_pool(fourcc=fourcc_code(name))).encoding == encoding
+
+
+def test_a_format_that_ros_has_no_name_for_is_told(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    with pytest.raises(FormatError, match="'P010' has no ROS image encoding"):
+        _ = make_frame(make_pool(fourcc=fourcc_code('P010'))).encoding
+
+
+def test_without_ros_a_frame_has_no_messages_and_says_what_to_use() -> None:
+    for ask in (lambda m: m.stamp(1), lambda m: m.header(Header(1, 'camera'))):
+        with pytest.raises(ConfigError, match=r'use frame\.header\.stamp_ns'):
+            ask(_NoMessages())
+
+
+def test_planes_are_the_buffer_itself_and_stay_for_the_frame_s_time(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool = make_pool(slots=1)
+    frame = make_frame(pool)
+    planes = frame.planes()
+    memory = np.frombuffer(frame.data.buffers[0].mapping(), np.uint8)
+    memory[0], memory[64 * 48 + 1] = 77, 99
+    assert [plane.shape for plane in planes] == [(48, 64), (24, 32, 2)]
+    assert planes[0][0, 0] == 77 and frame.y[0, 0] == 77 and frame.uv[0, 0, 1] == 99
+    assert not any(plane.flags.writeable for plane in (*planes, frame.y, frame.uv))
+    assert np.shares_memory(frame.y, planes[0]) and np.shares_memory(planes[0], memory)
+    del planes, memory
+    frame.release()
+    assert holders(pool) == {}
+    for ask in (Frame.planes, lambda f: f.y, lambda f: f.uv, Frame.bgr, Frame.copy, lambda f: f.fds, Frame.keep):
+        with pytest.raises(FrameReleasedError, match=r'frame 0 was released: call frame\.keep\(\)'):
+            ask(frame)
+
+
+def test_an_array_that_is_kept_keeps_the_release_away_and_never_sees_a_later_frame(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool = make_pool(slots=1)
+    frame = make_frame(pool, fill=lambda luma, chroma: luma.fill(50))
+    kept = frame.y[1:3]
+    with pytest.raises(BufferError, match='a NumPy view of its pixels is still alive'):
+        frame.release()
+    assert not frame.released and frame.y[0, 0] == 50, 'the frame is still its owner\'s'
+    frame.release_when_unseen()
+    assert frame.released and pool.acquire() is None and (kept == 50).all()
+    del kept
+    pool.collect()
+    slot = pool.acquire()
+    assert slot is not None and pool.statistics().abandoned == 0
+    pool.discard(slot)
+
+
+def test_an_array_of_a_frame_that_is_forgotten_keeps_the_buffer(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool = make_pool(slots=1)
+    kept = make_frame(pool, fill=lambda luma, chroma: luma.fill(50)).y
+    pool.collect()
+    assert pool.acquire() is None and (kept == 50).all()
+    del kept
+    assert holders(pool) == {} and pool.statistics().abandoned == 1
+
+
+def test_a_frame_whose_planes_were_looked_at_ends_without_the_collector_of_cycles(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool = make_pool(slots=1)
+    gc.disable()
+    try:
+        frame = make_frame(pool)
+        assert frame.y.shape == (48, 64) and len(frame.planes()) == 2
+        del frame
+        assert holders(pool) == {}
+    finally:
+        gc.enable()
+
+
+def test_the_cpu_s_access_begins_once_and_ends_with_the_release(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    frame = make_frame()
+    (buffer,) = frame.data.buffers
+    monkeypatch.setattr('zc_perception.mapping._DMABUF', buffer.kind)
+    monkeypatch.setattr(buffer, 'begin_cpu_access', lambda access: calls.append(f'begin {CpuAccess(access).name}'))
+    monkeypatch.setattr(buffer, 'end_cpu_access', lambda access: calls.append(f'end {CpuAccess(access).name}'))
+    assert frame.y.shape == frame.planes()[0].shape and frame.uv.shape == (24, 32, 2)
+    assert calls == ['begin READ']
+    with frame.map():
+        assert calls == ['begin READ', 'begin READ'], 'a block has its own'
+    assert calls[2:] == ['end READ']
+    fence = EventFence()
+    fence.signal()
+    frame.release(fence)
+    assert calls[3:] == ['end READ']
+
+
+def test_an_access_that_can_t_be_ended_is_told_and_the_frame_can_still_be_released(
+    make_pool: MakePool, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = make_pool(slots=1)
+    frame = make_frame(pool)
+    (buffer,) = frame.data.buffers
+    monkeypatch.setattr('zc_perception.mapping._DMABUF', buffer.kind)
+    monkeypatch.setattr(buffer, 'begin_cpu_access', lambda access: None)
+
+    def refuse(access: CpuAccess) -> None:
+        raise OSError(5, 'Input/output error')
+
+    monkeypatch.setattr(buffer, 'end_cpu_access', refuse)
+    assert frame.y.shape == (48, 64)
+    with pytest.raises(OSError, match='Input/output error'):
+        frame.release()
+    frame.release()
+    assert holders(pool) == {}
+
+
+def test_the_acquire_fence_is_waited_for(make_frame: MakeFrame) -> None:
+    fence = EventFence()
+    frame = make_frame(acquire_fence=fence)
+    threading.Timer(0.05, fence.signal).start()
+    began = time.monotonic()
+    assert frame.y.shape == (48, 64) and time.monotonic() - began >= 0.04
+    frame.release()
+    fence.close()
+
+
+def test_threads_that_look_and_release_at_once_leave_nothing(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool = make_pool(slots=1)
+    for sequence in range(200):
+        frame, start = make_frame(pool, sequence=sequence), threading.Barrier(3)
+
+        def look(frame: Frame = frame, start: threading.Barrier = start) -> None:
+            start.wait()
+            with contextlib.suppress(FrameReleasedError):
+                assert frame.y.shape == (48, 64)
+
+        threads = [threading.Thread(target=look) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        start.wait()
+        try:
+            frame.release()
+        except BufferError:
+            for thread in threads:
+                thread.join()
+            frame.release()
+        for thread in threads:
+            thread.join()
+        assert holders(pool) == {}
+
+
+def test_a_copy_of_a_frame_in_a_forked_child_shows_nothing(make_frame: MakeFrame) -> None:
+    frame = make_frame()
+    assert frame.y.shape == (48, 64)
+    child = os.fork()
+    if child == 0:
+        try:
+            frame.fds  # noqa: B018
+        except FrameReleasedError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    frame.release()
+
+
+@pytest.mark.parametrize('name', ['NV12', 'NV21', 'NV16', 'P010'])
+def test_uv_has_u_first_whatever_the_format_has(make_pool: MakePool, make_frame: MakeFrame, name: str) -> None:
+    frame = make_frame(make_pool(fourcc=fourcc_code(name)))
+    with frame.map(write=True) as planes:
+        planes[1][..., 0], planes[1][..., 1] = (20, 10) if name == 'NV21' else (10, 20)
+    assert (frame.uv[..., 0] == 10).all() and (frame.uv[..., 1] == 20).all()
+    assert np.shares_memory(frame.uv, frame.planes()[1])
+
+
+@pytest.mark.parametrize(
+    ('name', 'y', 'uv'), [('YU12', True, False), ('R8  ', True, False), ('YUYV', False, False), ('BG24', False, False)]
+)
+def test_a_plane_that_a_format_lacks_is_told_with_what_to_use(
+    make_pool: MakePool, make_frame: MakeFrame, name: str, y: bool, uv: bool
+) -> None:
+    frame = make_frame(make_pool(fourcc=fourcc_code(name)))
+    for what, there in (('y', y), ('uv', uv)):
+        if there:
+            assert getattr(frame, what).shape == (48, 64)
+        else:
+            with pytest.raises(FormatError, match=rf'^{name.strip()} has no plane of .*: frame\.planes\(\).*frame\.bgr\(\)'):
+                getattr(frame, what)
+
+
+def test_bgr_is_opencv_s_picture_and_is_booked(make_frame: MakeFrame) -> None:
+    chance = np.random.default_rng(3)
+
+    def fill(luma: Any, chroma: Any) -> None:
+        luma[:] = chance.integers(16, 235, luma.shape)
+        chroma[:] = chance.integers(16, 240, chroma.shape)
+
+    frame, before = make_frame(fill=fill), FRAME_COPIES.count('bgr')
+    wanted = cv2.cvtColorTwoPlane(frame.y.copy(), frame.uv.copy(), cv2.COLOR_YUV2BGR_NV12)
+    first = frame.bgr()
+    assert np.array_equal(first, wanted)
+    out = np.zeros((48, 64, 3), np.uint8)
+    assert frame.bgr(out) is out and np.array_equal(out, wanted) and frame.bgr() is not first
+    assert FRAME_COPIES.count('bgr') == before + 3
+    with pytest.raises(LayoutError, match=r'this conversion writes uint8 \(48, 64, 3\)'):
+        frame.bgr(np.zeros((64, 48, 3), np.uint8))
+    frame.release()
+    assert np.array_equal(first, wanted), 'it is the caller\'s'
+
+
+def test_bgr_of_many_formats_and_threads_mixes_nothing(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    names = ['NV12', 'NV21', 'YUYV', 'YU12', 'BG24', 'XR24', 'P010']
+    frames = [make_frame(make_pool(64, 2 * height, slots=1, fourcc=fourcc_code(name))) for height, name in enumerate(names, 20)]
+    for value, frame in enumerate(frames):
+        with frame.map(write=True) as planes:
+            for plane in planes:
+                plane[:] = 100 + value
+    wanted = [frame.bgr() for frame in frames]
+    wrong: list[int] = []
+
+    def look() -> None:
+        for _ in range(10):
+            wrong.extend(i for i, frame in enumerate(frames) if not np.array_equal(frame.bgr(), wanted[i]))
+
+    threads = [threading.Thread(target=look) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_copy_is_the_caller_s_and_is_booked(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool = make_pool(slots=1, layout={'stride_align': 256})
+    frame, before = make_frame(pool, fill=lambda luma, chroma: luma.fill(50)), FRAME_COPIES.entries().get('copy')
+    luma, chroma = frame.copy()
+    frame.release()
+    assert holders(pool) == {}
+    with make_frame(pool, fill=lambda luma, chroma: luma.fill(90)):
+        assert (luma == 50).all() and chroma.shape == (24, 32, 2) and luma.flags.writeable and luma.flags.c_contiguous
+    entry = FRAME_COPIES.entries()['copy']
+    assert entry.bytes - (before.bytes if before else 0) == 64 * 48 * 3 // 2
+
+
+@pytest.mark.parametrize('ask', [np.asarray, np.array, lambda frame: np.mean(frame), copy.copy])
+def test_what_takes_a_frame_for_an_array_is_told_the_right_call(make_frame: MakeFrame, ask: Callable[[Frame], object]) -> None:
+    frame = make_frame(sequence=4)
+    with pytest.raises(TypeError, match=r'frame 4 .*frame\.copy\(\)'):
+        ask(frame)
+    frame.release()
+
+
+@pytest.mark.parametrize('buffer_per_plane', [False, True])
+def test_fds_are_those_of_each_plane_s_buffer(make_pool: MakePool, make_frame: MakeFrame, buffer_per_plane: bool) -> None:
+    frame = make_frame(make_pool(layout={'buffer_per_plane': buffer_per_plane}), fill=lambda luma, chroma: chroma.fill(5))
+    assert len(frame.fds) == 2 and len(set(frame.fds)) == 1 + buffer_per_plane
+    plane = frame.data.planes[1]
+    assert os.pread(frame.fds[1], 64, plane.offset) == bytes([5]) * 64
+    frame.release()
+
+
+def test_tiled_pixels_are_nobody_s_to_see(make_pool: MakePool) -> None:
+    layout = ImageLayout(64, 48, NV12, 1 << 56 | 1, (PlaneLayout(0, 0, 64, 4096), PlaneLayout(0, 4096, 64, 2048)))
+    pool = BufferPool(layout, lambda: (SealedMemfd().allocate(8192),), 1, name='camera')
+    slot = pool.acquire()
+    assert slot is not None
+    frame = Frame.publish_slot(pool, slot, header=Header(0, ''), colorimetry=BT601_LIMITED, sequence=0, captured_ns=0)
+    for ask in (Frame.planes, lambda f: f.y, lambda f: f.uv, Frame.bgr, Frame.copy):
+        with pytest.raises(FormatError, match='has no rows that a CPU could read'):
+            ask(frame)
+    assert len(frame.fds) == 2
+    frame.release()
+    pool.close()
+
+
+def test_keep_s_old_name_is_the_same(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool = make_pool(slots=1)
+    frame = make_frame(pool)
+    frame.lend()
+    kept = frame.share()
+    assert kept is frame and not frame.borrowed
+    kept.release()
+    assert holders(pool) == {}

@@ -1,0 +1,48 @@
+"""Colour pictures of frames for whoever asks now and then, without a converter of one's own."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.mapping import PlaneViews
+from zc_perception.pixel.colorimetry import Colorimetry
+from zc_perception.pixel.conversion import ToPicture
+from zc_perception.pixel.layout import ImageLayout
+
+_KEPT = 4
+
+
+class _Converters(threading.local):
+    """Each thread has its own: a converter writes into memory that belongs to it. The last :data:`_KEPT` kinds of frames stay."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Any, ...], ToPicture] = {}
+
+    def of(self, layout: ImageLayout, colorimetry: Colorimetry) -> ToPicture:
+        key = layout.fourcc, layout.width, layout.height, colorimetry
+        found = self._kept.get(key)
+        if found is None:
+            found = ToPicture(layout.fourcc, layout.width, layout.height, colorimetry, bgr=True)
+            if len(self._kept) >= _KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = found
+        return found
+
+
+_converters = _Converters()
+
+
+def bgr_picture(planes: PlaneViews, layout: ImageLayout, colorimetry: Colorimetry, out: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
+    """The picture of a frame with these planes, in *out* or in a new array.
+
+    :raises FormatError: the format or colorimetry has no conversion.
+    :raises LayoutError: *out* has another size or type.
+    """
+    converter = _converters.of(layout, colorimetry)
+    if out is None:
+        out = np.empty((layout.height, layout.width, 3), np.uint8)
+    return converter.convert(planes, out)
