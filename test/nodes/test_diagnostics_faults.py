@@ -17,7 +17,7 @@ from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.nodes.recorder import RecorderNode
 from zc_perception.npu import recovering_device
-from zc_perception.npu.axl.discovery import HostTree
+from zc_perception.npu.metis_card import HostTree
 from zc_perception.observe import recent
 
 WARN, ERROR = 1, 2

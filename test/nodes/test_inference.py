@@ -30,9 +30,9 @@ from zc_perception.nodes.process import NodeGroup
 from zc_perception.npu import recovering_device
 from zc_perception.npu.accelerator import Capabilities, ImportHandle
 from zc_perception.npu.axl import accelerator as axl_accelerator
-from zc_perception.npu.axl.discovery import HostTree, choose_card
 from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.npu.manifest import ModelManifest
+from zc_perception.npu.metis_card import HostTree, choose_card
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 
 WAIT_S = 30.0

@@ -17,7 +17,6 @@ from npu.card_kit import CardFence, CountingCard, memfd_results
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.nodes import main
 from zc_perception.npu.axl import accelerator as axl
-from zc_perception.npu.axl import job
 
 
 class TightCard(CountingCard):
@@ -44,5 +43,5 @@ def _without_dmabufs(self: axl.AxlAccelerator) -> BufferConstraints:
 if __name__ == '__main__':
     axl.AxlDevice = TightCard  # type: ignore[assignment, misc]
     axl.AxlAccelerator.constraints = _without_dmabufs  # type: ignore[method-assign]
-    job.open_result_heap = memfd_results
+    axl.open_result_heap = memfd_results
     sys.exit(main.inference_node())

@@ -12,9 +12,8 @@ from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import EventFence, Fence
 from zc_perception.memory.heaps import Heap, SealedMemfd
 from zc_perception.npu.axl import accelerator as axl
-from zc_perception.npu.axl import job as axl_job
+from zc_perception.npu.axl.accelerator import allocate_results
 from zc_perception.npu.axl.device import AxlCapabilities
-from zc_perception.npu.axl.job import allocate_results
 from zc_perception.npu.manifest import ModelInput, ModelManifest, TensorSpec
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
@@ -98,7 +97,7 @@ def counting_accelerator(
 ) -> tuple[axl.AxlAccelerator, CountingCard]:
     """An axl accelerator with a model on a card that counts; the caller closes it."""
     monkeypatch.setattr(axl, 'AxlDevice', lambda path, numbers, tree: CountingCard(path, numbers, level, in_flight))
-    monkeypatch.setattr(axl_job, 'open_result_heap', memfd_results)
+    monkeypatch.setattr(axl, 'open_result_heap', memfd_results)
     accelerator = axl.AxlAccelerator(device, **options)
     accelerator.load(manifest)
     card: Any = accelerator._device

@@ -14,7 +14,7 @@ from npu.host_tree import Host
 from zc_perception.errors import AcceleratorError, DeviceLostError
 from zc_perception.frame import Frame
 from zc_perception.npu.axl.accelerator import AxlAccelerator
-from zc_perception.npu.axl.errors import AxlGoneError
+from zc_perception.npu.axl.device import AxlGoneError
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import INVALID
 

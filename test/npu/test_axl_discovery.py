@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from npu.host_tree import Host
 
 from zc_perception.errors import AcceleratorError
-from zc_perception.npu.axl.discovery import HostTree, MetisCard, card_at, card_is_gone, choose_card, find_cards
+from zc_perception.npu.metis_card import HostTree, MetisCard, card_at, card_is_gone, choose_card, find_cards
 
 
 @pytest.fixture

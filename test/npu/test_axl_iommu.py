@@ -8,7 +8,7 @@ import pytest
 from npu.host_tree import Host
 
 from zc_perception.npu.axl.device import AxlCapabilities
-from zc_perception.npu.axl.iommu import Iommu, read_iommu
+from zc_perception.npu.metis_card import Iommu, read_iommu
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
 

@@ -18,9 +18,8 @@ from zc_perception.frame import Frame
 from zc_perception.memory import heaps
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
-from zc_perception.npu.axl import job as axl_job
-from zc_perception.npu.axl.accelerator import AxlAccelerator
-from zc_perception.npu.axl.job import AxlJob, tensor_view
+from zc_perception.npu.axl import accelerator as axl
+from zc_perception.npu.axl.accelerator import AxlAccelerator, AxlJob, tensor_view
 from zc_perception.npu.manifest import TensorSpec
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -112,7 +111,6 @@ def test_the_cpu_s_access_lasts_from_outputs_to_close(opened: Opened, make_frame
     inode = job._result.buffer.identity.inode
     job.outputs()
     job.outputs()
-    job.result_bytes(0, 4)
     assert access.events == [('begin', inode)]
     job.close()
     job.close()
@@ -149,9 +147,8 @@ def test_there_is_no_result_without_success(opened: Opened, make_frame: MakeFram
         card.jobs[0].signal()
         job.close()
     words = {'pending': 'not signalled', 'failed': 'the card says no', 'closed': 'the job was closed'}[state]
-    for look in (job.outputs, lambda: job.result_bytes(0, 1)):
-        with pytest.raises(AcceleratorError, match=words):
-            look()
+    with pytest.raises(AcceleratorError, match=words):
+        job.outputs()
     assert access.events == []
     card.jobs[0].signal()
     job.close()
@@ -246,7 +243,7 @@ def test_cutting_padding_away_is_what_numpy_s_pad_undoes(data: st.DataObject) ->
     view = tensor_view(memoryview(memory), spec).values
     assert view.dtype == np.dtype(dtype) and np.array_equal(view, values)
     assert not view.flags.owndata
-    assert axl_job.result_size([spec]) == len(memory) - 5
+    assert axl.result_size([spec]) == len(memory) - 5
 
 
 # Where results come from.
@@ -299,7 +296,7 @@ def test_results_come_from_cma_or_else_from_the_system_heap_which_is_said(
     monkeypatch: pytest.MonkeyPatch, room: dict[str, int], heap: str, words: str | None
 ) -> None:
     machine = Machine(monkeypatch, **room)
-    chosen, buffers, notice = axl_job.open_result_heap(10_000, 4)
+    chosen, buffers, notice = axl.open_result_heap(10_000, 4)
     assert chosen.name == heap and len(buffers) == 4
     if words is None:
         assert notice == ''
@@ -314,15 +311,15 @@ def test_results_come_from_cma_or_else_from_the_system_heap_which_is_said(
 def test_no_room_anywhere_is_an_error_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, room: dict[str, int]) -> None:
     machine = Machine(monkeypatch, **room)
     with pytest.raises(AllocationError):
-        axl_job.open_result_heap(10_000, 4)
+        axl.open_result_heap(10_000, 4)
     assert all(heap.closed for heap in machine.heaps)
 
 
 def test_the_accelerator_says_once_where_results_come_from(monkeypatch: pytest.MonkeyPatch, make_opened: Callable[..., Opened]) -> None:
-    open_result_heap = axl_job.open_result_heap
+    open_result_heap = axl.open_result_heap
     accelerator, _ = make_opened()
     Machine(monkeypatch, system=1 << 20)
-    monkeypatch.setattr(axl_job, 'open_result_heap', open_result_heap)
+    monkeypatch.setattr(axl, 'open_result_heap', open_result_heap)
     accelerator.load(MANIFEST)
     assert [notice for notice in accelerator.notices() if 'result buffers come from dma_heap/system' in notice]
     assert accelerator.facts()['result_heap'] == 'dma_heap/system'

@@ -18,14 +18,14 @@ from zc_perception.detection.heads.spec import HeadSpec
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import ConfigError
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.npu.axl.device import find_devices
 from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.npu.manifest import ModelManifest, TensorSpec, check_head, load_manifest
+from zc_perception.npu.metis_card import find_cards
 from zc_perception.npu.selection import AcceleratorOptions, open_accelerator
 
 pytestmark = [
     pytest.mark.usefixtures('no_fd_leak'),
-    pytest.mark.skipif(bool(find_devices()), reason='this machine has a Metis card; the rig covers that case'),
+    pytest.mark.skipif(bool(find_cards()), reason='this machine has a Metis card; the rig covers that case'),
 ]
 
 

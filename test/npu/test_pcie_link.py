@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from npu.host_tree import Host
 
-from zc_perception.npu.axl.discovery import HostTree
-from zc_perception.npu.pcie_link import LinkRate, PcieLink, read_link
+from zc_perception.npu.metis_card import HostTree, LinkRate, PcieLink, read_link
 
 ADDRESS = '0000:01:00.0'
 GOOD = {'current_link_speed': '8.0 GT/s PCIe', 'current_link_width': '4', 'max_link_speed': '8.0 GT/s PCIe', 'max_link_width': '4'}

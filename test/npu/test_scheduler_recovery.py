@@ -14,7 +14,7 @@ from npu.scheduler_kit import LONG_S, SHORT_S, Bench, Factory, ScriptedAccelerat
 from zc_perception.errors import AcceleratorError, DeviceLostError
 from zc_perception.memory.pool import SlotState
 from zc_perception.npu import recovering_device
-from zc_perception.npu.axl.errors import axl_error
+from zc_perception.npu.axl.device import axl_error
 from zc_perception.npu.recovering_device import back_off_s
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')

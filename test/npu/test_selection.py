@@ -14,14 +14,14 @@ from npu.axruntime_kit import Double, build_double, model_file
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.npu.axl import accelerator as axl_accelerator
-from zc_perception.npu.axl import errors as axl_errors
-from zc_perception.npu.axl.device import AxlDevice, find_devices
+from zc_perception.npu.axl.device import AxlDevice, AxlError
 from zc_perception.npu.manifest import ModelManifest, load_manifest
+from zc_perception.npu.metis_card import find_cards
 from zc_perception.npu.selection import AcceleratorOptions, open_accelerator, parse_ioctl_numbers
 
 pytestmark = [
     pytest.mark.usefixtures('no_fd_leak'),
-    pytest.mark.skipif(bool(find_devices()), reason='this machine has a Metis card; the rig covers that case'),
+    pytest.mark.skipif(bool(find_cards()), reason='this machine has a Metis card; the rig covers that case'),
 ]
 VIRTUAL = str(Path(__file__).parents[1] / 'rig' / 'models' / 'virtual_metis.yaml')
 
@@ -56,17 +56,10 @@ def test_a_driver_without_any_of_the_ioctls_is_level_zero() -> None:
     device = AxlDevice('/dev/null')  # answers ENOTTY to everything, as the shipped driver does to ours
     try:
         assert device.query().level == 0
-        with pytest.raises(axl_errors.AxlUnsupportedError, match='axruntime'):
+        with pytest.raises(AxlError, match='axruntime'):
             device.release_import(1)
     finally:
         device.close()
-
-
-@pytest.mark.parametrize('number', sorted(axl_errors._CLASSES))
-def test_every_errno_has_its_exception_with_advice(number: int) -> None:
-    error = axl_errors.axl_error('submit2', number, 'handle 3')
-    assert type(error) is not axl_errors.AxlError and error.errno == number
-    assert error.advice in str(error) and 'handle 3' in str(error)
 
 
 def variants(folder: Path, *engines: str, **changes: Any) -> ModelManifest:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from zc_perception.npu import temperature
-from zc_perception.npu.axl.discovery import HostTree
-from zc_perception.npu.temperature import Temperature, Temperatures, TemperatureWatch, read_temperatures
+from zc_perception.npu import metis_card
+from zc_perception.npu.metis_card import HostTree, Temperature, Temperatures, TemperatureWatch, read_temperatures
 
 ADDRESS = '0000:01:00.0'
 
@@ -98,7 +97,7 @@ def test_who_asks_never_waits_for_the_card(tree: HostTree, monkeypatch: pytest.M
         card.wait(20)
         return Temperatures((Temperature('core', float(next(answers))),))
 
-    monkeypatch.setattr(temperature, 'read_temperatures', slow)
+    monkeypatch.setattr(metis_card, 'read_temperatures', slow)
     watch = TemperatureWatch(tree)
     for _ in range(50):
         assert watch.latest(ADDRESS).problem == 'not read yet'
@@ -109,7 +108,7 @@ def test_who_asks_never_waits_for_the_card(tree: HostTree, monkeypatch: pytest.M
 
     card.clear()
     watch.latest(ADDRESS)
-    monkeypatch.setattr(temperature, '_STALE_S', 0.05)
+    monkeypatch.setattr(metis_card, '_STALE_S', 0.05)
     until(lambda: watch.latest(ADDRESS).problem == 'the card has not answered for 0.05 s', 'an answer that is too old is none')
     card.set()
     until(lambda: watch.latest(ADDRESS).sensors, 'an answer again')
@@ -119,7 +118,7 @@ def test_who_asks_never_waits_for_the_card(tree: HostTree, monkeypatch: pytest.M
 
 
 def test_the_thread_ends_when_nobody_asks_and_begins_again(tree: HostTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(temperature, '_IDLE_S', 0.05)
+    monkeypatch.setattr(metis_card, '_IDLE_S', 0.05)
     sensor(tree, input=42000)
     watch = TemperatureWatch(tree)
     for _ in range(2):

@@ -11,6 +11,7 @@ import ctypes
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 MAGIC = int.from_bytes(b'AXLR', 'little')
 VERSION = 1
@@ -39,6 +40,13 @@ class VirtualResult(ctypes.LittleEndianStructure):
         ('num_boxes', ctypes.c_uint32),
         ('boxes', ctypes.c_int16 * 6 * MAX_BOXES),
     )
+
+    @classmethod
+    def of_job(cls, job: Any, size: int) -> VirtualResult:
+        """Return what the device wrote for a job of accelerator axl that has ended: so many bytes of it, the rest is zero."""
+        job.outputs()  # begins the CPU's access, which lasts until the job is closed
+        written = bytes(job._result.buffer.memory()[:size])
+        return cls.from_buffer_copy(written.ljust(ctypes.sizeof(cls), b'\0'))
 
     def crcs(self) -> list[int]:
         """Return the CRC of each plane."""

@@ -10,11 +10,10 @@ from zc_perception.link.rungs import REFUSED, UNMATCHED
 from zc_perception.nodes.capture_status import copies_status, latency_status
 from zc_perception.nodes.frame_links import CONVERTIBLE, subscription_status
 from zc_perception.npu.accelerator import Accelerator
-from zc_perception.npu.axl.discovery import place_of
 from zc_perception.npu.manifest import ModelManifest
+from zc_perception.npu.metis_card import Temperatures, TemperatureWatch, place_of
 from zc_perception.npu.recovering_device import DeviceState
 from zc_perception.npu.scheduler import Scheduler, SchedulerStatistics
-from zc_perception.npu.temperature import Temperatures, TemperatureWatch
 from zc_perception.observe.diagnostics import Figures, Level, Status
 from zc_perception.observe.recent import RecentCount, RecentRates, Silence
 

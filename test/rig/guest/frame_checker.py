@@ -34,7 +34,7 @@ class FrameChecker:
         """Note one frame."""
         data, job = entry.frame.data, entry.job
         assert isinstance(job, AxlJob)
-        result = VirtualResult.from_buffer_copy(job.result_bytes(0, _RESULT_SIZE))
+        result = VirtualResult.of_job(job, _RESULT_SIZE)
         fence = job.fence.info()
         self.frames.append(
             {

@@ -14,7 +14,7 @@ from zc_perception.errors import AllocationError
 from zc_perception.memory.descriptor_kind import is_dmabuf
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.npu.axl.abi import ImportFlags
-from zc_perception.npu.axl.errors import AxlAccessError
+from zc_perception.npu.axl.device import AxlError
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 
@@ -102,7 +102,7 @@ def a_read_only_export_can_not_be_written(exporter: str) -> None:
         buffer.end_cpu_access(CpuAccess.READ)
         with refused(AllocationError, 'read-only'), buffer.cpu_access(CpuAccess.WRITE):
             pass
-        with refused(AxlAccessError, 'EACCES'):
+        with refused(AxlError, 'EACCES'):
             device.import_planes(LAYOUT, [buffer], ImportFlags.BIDIRECTIONAL)
         device.release_import(device.import_planes(LAYOUT, [buffer], ImportFlags.TO_DEVICE))
 

@@ -121,8 +121,7 @@ def device_crcs(npu: AxlAccelerator, frame: Frame) -> list[int]:
     job = npu.submit(handle, frame)
     try:
         assert job.fence.wait(10.0)
-        header = job.result_bytes(0, RESULT_HEADER) + bytes(VirtualResult.boxes.size)
-        return VirtualResult.from_buffer_copy(header).crcs()
+        return VirtualResult.of_job(job, RESULT_HEADER).crcs()
     finally:
         job.close()
         npu.release(handle)

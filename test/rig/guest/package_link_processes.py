@@ -23,7 +23,8 @@ from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.pool import BufferPool
-from zc_perception.npu.axl.device import AxlDevice, find_devices
+from zc_perception.npu.axl.device import AxlDevice
+from zc_perception.npu.metis_card import find_cards
 
 from .package_kit import crcs
 from .package_memory_kit import LAYOUT, Child, allocate, maps_lines, publish, start
@@ -178,7 +179,7 @@ class Consumer:
     def submit(self, sequence: int) -> None:
         """Let the device read the frame."""
         assert self._result is not None
-        self._device = self._device or AxlDevice(find_devices()[0])
+        self._device = self._device or AxlDevice(find_cards()[0].path)
         data = self._held[sequence].data
         self._job = start(self._device, data.buffers, self._result, layout=data.layout)
 

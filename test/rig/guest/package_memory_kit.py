@@ -27,7 +27,8 @@ from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, Slot
 from zc_perception.npu.axl.abi import ImportFlags
-from zc_perception.npu.axl.device import AxlDevice, find_devices
+from zc_perception.npu.axl.device import AxlDevice
+from zc_perception.npu.metis_card import find_cards
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.layout import ImageLayout
 
@@ -330,7 +331,7 @@ LAYOUT = LAYOUTS['tight']
 @contextmanager
 def card() -> Iterator[AxlDevice]:
     """An open file of the device."""
-    device = AxlDevice(find_devices()[0])
+    device = AxlDevice(find_cards()[0].path)
     try:
         yield device
     finally:

@@ -11,10 +11,10 @@ from zc_perception.frame_queue import FrameQueue
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.memory.heaps import SealedMemfd, open_heap
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.npu.axl import errors
 from zc_perception.npu.axl.abi import ImportFlags
 from zc_perception.npu.axl.accelerator import AxlAccelerator, AxlJob
-from zc_perception.npu.axl.device import AxlDevice, find_devices
+from zc_perception.npu.axl.device import AxlDevice, AxlError
+from zc_perception.npu.metis_card import find_cards
 from zc_perception.npu.scheduler import InFlight, Scheduler
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout, compute_layout
@@ -117,7 +117,7 @@ def imports_are_cached_by_identity_and_layout() -> None:
 
 @check
 def errnos_become_exceptions() -> None:
-    device, other = AxlDevice(find_devices()[0]), AxlDevice(find_devices()[0])
+    device, other = AxlDevice(find_cards()[0].path), AxlDevice(find_cards()[0].path)
     heap, _ = open_heap('dma_heap/system')
     layout = LAYOUTS['tight']
     buffer, small, result = heap.allocate(layout.buffer_size(0)), heap.allocate(4096), heap.allocate(4096)
@@ -126,31 +126,31 @@ def errnos_become_exceptions() -> None:
     number = closed.fileno()
     try:
         handle = device.import_planes(layout, [buffer], ImportFlags.TO_DEVICE)
-        with refused(errors.AxlHandleError, 'ENOENT', 'another open file'):
+        with refused(AxlError, 'ENOENT', 'another open file'):
             other.submit2(handle, result, 1, 1000, None)
-        with refused(errors.AxlHandleError):
+        with refused(AxlError, 'ENOENT'):
             other.release_import(handle)
         device.release_import(handle)
-        with refused(errors.AxlHandleError, 'ENOENT', 'released before'):
+        with refused(AxlError, 'ENOENT', 'released before'):
             device.release_import(handle)
-        with refused(errors.AxlInvalidError, 'EINVAL', 'memfd'):
+        with refused(AxlError, 'EINVAL', 'memfd'):
             device.import_planes(layout, [memory], ImportFlags.TO_DEVICE)
-        with refused(errors.AxlInvalidError):
+        with refused(AxlError, 'EINVAL'):
             device.import_planes(layout, [buffer], ImportFlags(0))
-        with refused(errors.AxlInvalidError):
+        with refused(AxlError, 'EINVAL'):
             device.import_planes(layout, [buffer], ImportFlags(8))
-        with refused(errors.AxlInvalidError):
+        with refused(AxlError, 'EINVAL'):
             device.import_planes(replace(layout, fourcc=0x20202020), [buffer], ImportFlags.TO_DEVICE)
-        with refused(errors.AxlInvalidError):
+        with refused(AxlError, 'EINVAL'):
             device.import_fd(small, 64, 48, NV12, ImportFlags.FROM_DEVICE | ImportFlags.TO_DEVICE)
         closed.fileno = lambda: number  # type: ignore[method-assign]
         closed.close()
-        with refused(errors.AxlBadFdError, 'EBADF', 'keep the frame leased'):
+        with refused(AxlError, 'EBADF', 'keep the frame leased'):
             device.import_fd(closed, 64, 48, NV12, ImportFlags.TO_DEVICE)
         narrow = heap_buffer(layout.buffer_size(0), os.O_RDONLY)
         reader = DmaBuf(OwnedFd(narrow.fd), BufferKind.DMABUF, 'dma_heap/system', writable=False)
         narrow.fd = -1
-        with refused(errors.AxlAccessError, 'EACCES', 'TO_DEVICE'):
+        with refused(AxlError, 'EACCES', 'TO_DEVICE'):
             device.import_fd(reader, 64, 48, NV12, ImportFlags.BIDIRECTIONAL)
         device.release_import(device.import_fd(reader, 64, 48, NV12, ImportFlags.TO_DEVICE))
         reader.close()

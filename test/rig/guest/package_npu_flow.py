@@ -21,12 +21,11 @@ from zc_perception.frame_queue import FrameQueue
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.npu.axl import errors
 from zc_perception.npu.axl.accelerator import AxlAccelerator
-from zc_perception.npu.axl.device import find_devices
-from zc_perception.npu.axl.discovery import choose_card, find_cards
+from zc_perception.npu.axl.device import AxlError, AxlGoneError
 from zc_perception.npu.axl.probe import Importable, probe_shipped_attach
 from zc_perception.npu.manifest import load_manifest
+from zc_perception.npu.metis_card import choose_card, find_cards
 from zc_perception.npu.scheduler import InFlight, Scheduler
 from zc_perception.npu.selection import AcceleratorOptions, open_accelerator
 
@@ -66,7 +65,7 @@ class Flow:
         """Compare what the device saw."""
         job, sequence = entry.job, entry.frame.data.sequence
         (boxes,) = job.outputs()
-        result = VirtualResult.from_buffer_copy(job.result_bytes(0, _RESULT))  # type: ignore[attr-defined]
+        result = VirtualResult.of_job(job, _RESULT)
         if result.crcs() != self.pixels[sequence] or not np.array_equal(boxes.values, np.ctypeslib.as_array(result.boxes)):
             self.wrong.append(sequence)
         self.results.append(sequence)
@@ -153,7 +152,7 @@ def a_card_that_is_pulled_costs_its_frames_and_works_again_when_it_is_back() -> 
             eventually(lambda: through.scheduler.statistics().in_flight == 3, 'three jobs in flight')
             with pulled():
                 through.wait(4)
-                equal([type(error) for _, error in through.losses], [errors.AxlGoneError, DeviceLostError, DeviceLostError], 'losses')
+                equal([type(error) for _, error in through.losses], [AxlGoneError, DeviceLostError, DeviceLostError], 'losses')
                 equal([sequence for sequence, _ in through.losses], [2, 3, 4], 'lost frames, in order')
                 assert all(isinstance(error, DeviceLostError) and 'ENODEV' in str(error) for _, error in through.losses), through.losses
                 eventually(lambda: 'no Metis card' in through.scheduler.state.last_error, 'opening it anew fails, and says why', 10)
@@ -201,7 +200,7 @@ def an_accelerator_ends_with_its_jobs_in_flight() -> None:
         npu.close()
         for job in jobs:
             assert job.fence.wait(0.0), 'close() did not end the job'
-            with refused(errors.AxlCancelledError, 'ECANCELED', 'closed while the job was in flight'):
+            with refused(AxlError, 'ECANCELED', 'closed while the job was in flight'):
                 job.outputs()
             job.close()
         for frame in held:
@@ -210,15 +209,15 @@ def an_accelerator_ends_with_its_jobs_in_flight() -> None:
 
 @check
 def what_a_job_s_fence_says_is_explained() -> None:
-    cases: list[tuple[dict[str, int], float, type[AcceleratorError], tuple[str, ...]]] = [
-        ({'fail_every': 1}, 5.0, errors.AxlIoError, ('EIO', "'model_id'")),
-        ({'hang_every': 1}, 0.05, errors.AxlTimeoutError, ('ETIMEDOUT', 'timeout 50 ms', 'back-pressured', "link can't be read", 'LnkSta')),
+    cases: list[tuple[dict[str, int], float, tuple[str, ...]]] = [
+        ({'fail_every': 1}, 5.0, ('EIO', "'model_id'")),
+        ({'hang_every': 1}, 0.05, ('ETIMEDOUT', 'timeout 50 ms', 'back-pressured', "link can't be read", 'LnkSta')),
     ]
-    for fault, timeout_s, kind, words in cases:
+    for fault, timeout_s, words in cases:
         with parameters(**fault), accelerator(timeout_s=timeout_s) as npu, frames(LAYOUTS['tight']) as make, make() as frame:
             job = npu.submit(npu.import_frame(frame), frame)
             assert job.fence.wait(10.0)
-            with refused(kind, 'axl job (import 1', *words):
+            with refused(AxlError, 'axl job (import 1', *words):
                 job.fence.check()
             job.close()
 
@@ -280,19 +279,19 @@ def the_card_is_found_by_node_name_and_pci_address() -> None:
 
 @check
 def the_shipped_driver_says_which_heaps_it_can_import() -> None:
-    (node,) = find_devices()
+    (card,) = find_cards()
     answers = {}
     with parameters(shipped=1):
         for name in ('dma_heap/system', 'udmabuf', 'memfd'):
             heap, _ = open_heap(name)
             buffer = heap.allocate(PAGE)
-            found = probe_shipped_attach(node, buffer)
+            found = probe_shipped_attach(card.path, buffer)
             answers[name] = (found.answer, found.number)
             equal((bufinfo_attached(), live()['attachments']), ([], 0), 'attached afterwards')
             with parameters(shipped_error=errno.ENOMEM):
-                equal(probe_shipped_attach(node, buffer).number, errno.ENOMEM, 'errno')
+                equal(probe_shipped_attach(card.path, buffer).number, errno.ENOMEM, 'errno')
             with pulled():
-                equal(probe_shipped_attach(node, buffer).answer, Importable.UNKNOWN, 'answer without a card')
+                equal(probe_shipped_attach(card.path, buffer).answer, Importable.UNKNOWN, 'answer without a card')
             buffer.close()
             heap.close()
     yes, no = (Importable.YES, 0), (Importable.NO, errno.EINVAL)

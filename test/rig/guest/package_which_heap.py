@@ -21,8 +21,8 @@ from zc_perception.negotiation.session import BufferSession, Consumer, Verdict
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
 from zc_perception.negotiation.stand_in import parse_stand_ins
 from zc_perception.npu.axl.accelerator import AxlAccelerator
-from zc_perception.npu.axl.errors import AxlError
-from zc_perception.npu.axl.iommu import read_iommu
+from zc_perception.npu.axl.device import AxlError
+from zc_perception.npu.metis_card import read_iommu
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 from zc_perception.verify.doctor.needs import needs_of

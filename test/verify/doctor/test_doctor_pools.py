@@ -24,9 +24,9 @@ from zc_perception.negotiation.session import BufferSession, Consumer
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
 from zc_perception.negotiation.stand_in import parse_stand_ins
 from zc_perception.npu.axl.device import AxlCapabilities
-from zc_perception.npu.axl.iommu import Iommu
 from zc_perception.npu.constraints import with_frames
 from zc_perception.npu.cpu import CpuAccelerator
+from zc_perception.npu.metis_card import Iommu
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
 from zc_perception.verify.doctor.finding import Finding

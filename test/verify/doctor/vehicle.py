@@ -22,8 +22,7 @@ from zc_perception.errors import AllocationError
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.fence import EventFence
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.npu.axl.device import AxlCapabilities
-from zc_perception.npu.axl.errors import axl_error
+from zc_perception.npu.axl.device import AxlCapabilities, axl_error
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
 from zc_perception.verify.doctor.needs import Needs, needs_of

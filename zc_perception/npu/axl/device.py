@@ -1,4 +1,4 @@
-"""An open ``/dev/metis-*``: one method per ioctl, errors as exceptions, nothing cached."""
+"""An open ``/dev/metis-*``: one method per ioctl, errnos as exceptions that say what to do, nothing cached."""
 
 from __future__ import annotations
 
@@ -7,42 +7,118 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from zc_perception.errors import AcceleratorError
+from zc_perception.errors import AcceleratorError, DeviceLostError
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.negotiation.constraints import BufferConstraints, Placement
 from zc_perception.npu.axl import abi as axl_abi
 from zc_perception.npu.axl.abi import ImportFlags
-from zc_perception.npu.axl.discovery import HOST, HostTree, card_at, card_is_gone, find_cards, found_cards
-from zc_perception.npu.axl.errors import (
-    JOB,
-    AxlBadFdError,
-    AxlError,
-    AxlHandleError,
-    AxlInvalidError,
-    AxlTimeoutError,
-    AxlUnsupportedError,
-    axl_error,
-    open_error,
-)
-from zc_perception.npu.axl.fence import JobFence
-from zc_perception.npu.axl.iommu import Iommu
-from zc_perception.npu.pcie_link import PcieLink, read_link
+from zc_perception.npu.metis_card import HOST, HostTree, Iommu, PcieLink, card_at, card_is_gone, found_cards, read_link
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.modifier import LINEAR
 
+JOB = 'job'
+"""The request that a fence's error names."""
+ENOTSUPP = 524
+"""The kernel's own number, which some exporters let out to user space; C libraries have no name for it."""
 _FORMATS = 64
 _MAX_FORMATS = 4096
 _ATTEMPTS = 100
 _IMPORTABLE = ('dma_heap/', 'udmabuf', 'v4l2/', 'gstreamer/', 'libcamera', 'nvbufsurface')
 # What parameter in_flight can ask for. Each place has a result buffer, of CMA memory where there is some, whatever a driver could queue.
 _MOST_IN_FLIGHT = 16
+_OF_A_CARD_THAT_IS_GONE = (errno.ENODEV, errno.ENXIO, errno.ESHUTDOWN, errno.ENOLINK)
+# Some drivers answer EINVAL to a number that they don't know.
+_UNKNOWN_IOCTL = (errno.ENOTTY, errno.ENOSYS, errno.EINVAL)
+_ADVICE_BY_ERRNOS: Mapping[tuple[int, ...], str] = {
+    (errno.EBADF,): "the buffer's descriptor was closed; keep the frame leased until its job is done",
+    (errno.EINVAL,): (
+        "the descriptor is no dma-buf (a memfd isn't one), or format, stride, offset or size don't suit the device; see its constraints"
+    ),
+    (errno.EACCES,): 'the buffer is read-only for this process; import frames TO_DEVICE and allocate results writable',
+    (errno.EPERM,): 'the driver or a security module refuses this user; add it to the group of the device node, see dmesg | grep -i denied',
+    (errno.ENOENT,): 'the import was released before or belongs to another open file; import the buffer again',
+    (errno.EBUSY, errno.EAGAIN): "the card is back-pressured; lower parameter 'in_flight' or wait for a fence",
+    (errno.ENOTTY, errno.ENOSYS): (
+        'this driver has no import and submit ioctls; use accelerator: axruntime (Voyager SDK) or cpu, '
+        "or give the driver's own ioctl numbers in parameter 'axl_ioctls'"
+    ),
+    (errno.EOPNOTSUPP, ENOTSUPP): 'enable the IOMMU for the card, or allocate from a contiguous heap such as dma_heap/linux,cma',
+    (errno.E2BIG,): 'the driver is older than this package; update it',
+    _OF_A_CARD_THAT_IS_GONE: 'the card was removed, reset or lost its link; check lspci -d 1f9d: and dmesg, then open it anew',
+    (errno.ENOMEM, errno.ENOSPC): "free memory (see CmaFree in /proc/meminfo), or use fewer or smaller buffers (parameter 'slots')",
+    (errno.EMFILE, errno.ENFILE): "no file descriptor is left: raise the limit ('ulimit -n'), or look for leaks (zc_doctor)",
+    (errno.EFAULT,): "an argument or the card's DMA hit memory that isn't mapped; see dmesg | grep -i -e axl -e iommu -e smmu",
+    (errno.ETIMEDOUT, errno.ETIME): (
+        "the card is back-pressured or its PCIe link is degraded; lower parameter 'in_flight' or the frame rate, or raise 'timeout'"
+    ),
+    (errno.EIO,): "the card could not run the job; see dmesg | grep -i -e axl -e metis, and that 'model_id' names a model that it has",
+    (errno.ECANCELED,): 'the device was closed while the job was in flight; that is the normal end of a job at shutdown',
+}
+ADVICE: Mapping[int, str] = {number: text for numbers, text in _ADVICE_BY_ERRNOS.items() for number in numbers}
+"""What the driver's errnos mean and what to do about them. Source: the UAPI header ``axl_ioctl.h`` for the errnos, the failure modes of the
+ZED X → Metis document for the advice."""
+
+
+def errno_name(number: int) -> str:
+    """``EINVAL`` and the like."""
+    return 'ENOTSUPP' if number == ENOTSUPP else errno.errorcode.get(number, str(number))
+
+
+class AxlError(AcceleratorError):
+    """An axl ioctl failed, or a job. ``errno`` says how, the message also what to do about it.
+
+    :param request: which ioctl, or :data:`JOB`.
+    :param number: the errno.
+    :param detail: what it was about.
+    :param more: a further sentence of diagnosis.
+    """
+
+    def __init__(self, request: str, number: int, detail: str = '', more: str = '') -> None:
+        where = f' ({detail})' if detail else ''
+        lost = isinstance(self, DeviceLostError)
+        advice = ADVICE[errno.ENODEV] if lost else ADVICE.get(number, 'see the kernel log (dmesg | grep axl)')
+        end = f'; {more}' if more else ''
+        super().__init__(f'axl {request}{where} failed with {errno_name(number)} ({os.strerror(number)}): {advice}{end}')
+        self.request = request
+        self.errno = number
+
+
+class AxlGoneError(AxlError, DeviceLostError):
+    """The card is gone, or its link is down."""
+
+
+def axl_error(request: str, number: int, detail: str = '', *, gone: bool = False, more: str = '') -> AxlError:
+    """The exception for an errno.
+
+    :param gone: the card doesn't answer any more, which makes an input/output error the loss of the device.
+    """
+    lost = number in _OF_A_CARD_THAT_IS_GONE or (gone and number == errno.EIO)
+    return (AxlGoneError if lost else AxlError)(request, number, detail, more)
+
+
+def open_error(path: str, error: OSError, found: str) -> AcceleratorError:
+    """The exception for a device node that can't be opened.
+
+    :param found: which cards there are, or why there are none.
+    """
+    number = error.errno or 0
+    message = f"'{path}' can't be opened: {error.strerror}; "
+    if number in (errno.ENODEV, errno.ENXIO):
+        return DeviceLostError(f'{message}the driver waits for the link of the card to come back, try again in some seconds')
+    hints = {
+        errno.EACCES: 'add the user to the group of the device node, or give that group access in a udev rule',
+        errno.EPERM: 'give the container access to the node (--device), or the user in a udev rule',
+        errno.EBUSY: f'another process has the card for itself, see lsof {path}',
+        errno.EMFILE: "this process has no file descriptor left, raise its limit ('ulimit -n')",
+    }
+    return AcceleratorError(message + hints.get(number, found))
 
 
 @dataclass(frozen=True)
@@ -79,9 +155,32 @@ class AxlCapabilities:
         )
 
 
-def find_devices() -> list[str]:
-    """Device nodes of Metis cards, in the order of their PCI addresses."""
-    return [card.path for card in find_cards()]
+class JobFence(SyncFile):
+    """A job's fence: a sync_file of the driver, whose error is the driver's errno, explained.
+
+    :param explain: makes the exception for the errno that the job ended with; asked only when one did.
+    :param seqno: the driver's number of the job; 0: it didn't say.
+    """
+
+    def __init__(self, fd: OwnedFd, explain: Callable[[int], AxlError], seqno: int = 0) -> None:
+        super().__init__(fd)
+        self.seqno = seqno
+        self._explain = explain
+
+    def check(self) -> None:
+        """See :class:`Fence`.
+
+        :raises AcceleratorError: it has not signalled.
+        :raises DeviceLostError: the card is gone.
+        :raises AxlError: any other errno of the driver; ETIMEDOUT: the job was not done in time.
+        """
+        try:
+            super().check()
+        except AcceleratorError:
+            status = self.info().status
+            if status >= 0:
+                raise
+            raise self._explain(-status) from None
 
 
 def _is_power_of_two(number: int) -> bool:
@@ -128,7 +227,7 @@ class AxlDevice:
 
     def _job_error(self, handle: int, timeout_us: int, number: int) -> AxlError:
         error = self._error(JOB, number, f'import {handle}')
-        if isinstance(error, AxlTimeoutError):
+        if error.errno in (errno.ETIMEDOUT, errno.ETIME):
             link = self.link()
             more = link.diagnosis() or f'its PCIe link is good now ({link})'
             return axl_error(JOB, number, f'import {handle}, timeout {timeout_us / 1000:g} ms', more=more)
@@ -147,8 +246,9 @@ class AxlDevice:
             query, table = self._query(_FORMATS)
             if query.num_formats > _FORMATS:
                 query, table = self._query(min(query.num_formats, _MAX_FORMATS))
-        except (AxlUnsupportedError, AxlInvalidError):
-            # Some drivers answer EINVAL to a number that they don't know.
+        except AxlError as error:
+            if error.errno not in _UNKNOWN_IOCTL:
+                raise
             return AxlCapabilities(1 if self._has_first_generation() else 0, 1, 1, 1, ())
         if query.max_in_flight < 1 or not _is_power_of_two(query.stride_align) or not _is_power_of_two(query.offset_align):
             raise AcceleratorError(
@@ -166,20 +266,17 @@ class AxlDevice:
 
     def _has_first_generation(self) -> bool:
         """A release of no handle answers ENOENT where the ioctl exists, and an import of no descriptor EBADF; neither changes anything."""
+        nothing = axl_abi.AxlImportFd(fd=-1, width=2, height=2, pixfmt=NV12, flags=int(ImportFlags.TO_DEVICE))
+        return self._knows('release_import', ctypes.c_uint32(0), errno.ENOENT) or self._knows('import_fd', nothing, errno.EBADF)
+
+    def _knows(self, name: str, argument: ctypes.Structure | ctypes.c_uint32, refusal: int) -> bool:
+        """Whether the driver has an ioctl, which refuses this argument with *refusal*."""
         try:
-            self.release_import(0)
-        except AxlHandleError:
-            return True
-        except AxlUnsupportedError:
-            return False
-        except AxlInvalidError:
-            nothing = axl_abi.AxlImportFd(fd=-1, width=2, height=2, pixfmt=NV12, flags=int(ImportFlags.TO_DEVICE))
-            try:
-                self._ioctl('import_fd', nothing)
-            except AxlBadFdError:
-                return True
-            except (AxlInvalidError, AxlUnsupportedError):
-                return False
+            self._ioctl(name, argument)
+        except AxlError as error:
+            if error.errno not in (refusal, *_UNKNOWN_IOCTL):
+                raise
+            return error.errno == refusal
         return True
 
     def import_fd(self, buffer: DmaBuf, width: int, height: int, fourcc: int, flags: ImportFlags) -> int:
@@ -230,7 +327,7 @@ class AxlDevice:
     def release_import(self, handle: int) -> None:
         """RELEASE_IMPORT. A job that still runs keeps the buffer attached until its fence.
 
-        :raises AxlHandleError: no such handle in this open file.
+        :raises AxlError: ENOENT: this open file has no such handle.
         """
         self._ioctl('release_import', ctypes.c_uint32(handle), f'import {handle}')
 

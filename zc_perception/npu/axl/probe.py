@@ -21,8 +21,8 @@ from enum import Enum
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.npu.axl.abi import IOCTL_TYPE, ioc
-from zc_perception.npu.axl.discovery import HOST, HostTree, found_cards
-from zc_perception.npu.axl.errors import ENOTSUPP, open_error
+from zc_perception.npu.axl.device import ENOTSUPP, errno_name, open_error
+from zc_perception.npu.metis_card import HOST, HostTree, found_cards
 
 _INT = ctypes.sizeof(ctypes.c_int)
 DMA_ATTACH = ioc(3, IOCTL_TYPE, 5, _INT)
@@ -87,10 +87,6 @@ def _call(fd: OwnedFd, request: int, descriptor: int) -> int:
     return number
 
 
-def _name(number: int) -> str:
-    return 'ENOTSUPP' if number == ENOTSUPP else errno.errorcode.get(number, str(number))
-
-
 def probe_shipped_attach(path: str, buffer: DmaBuf, *, tree: HostTree = HOST) -> AttachProbe:
     """Whether the shipped driver of a card can attach and map *buffer*. Leaves nothing attached; raises for nothing that a driver says.
 
@@ -105,7 +101,7 @@ def probe_shipped_attach(path: str, buffer: DmaBuf, *, tree: HostTree = HOST) ->
         number = _call(device, DMA_ATTACH, buffer.fileno())
         if number:
             answer, meaning = _MEANINGS.get(number, (Importable.NO, 'see dmesg | grep -i -e metis -e axl'))
-            return AttachProbe(answer, number, f'{path} refused a buffer of {buffer.heap} with {_name(number)}: {meaning}')
+            return AttachProbe(answer, number, f'{path} refused a buffer of {buffer.heap} with {errno_name(number)}: {meaning}')
         number = _call(device, DMA_DETACH, buffer.fileno())
-        late = f'; it did not detach when asked ({_name(number)}), only when its file was closed' if number else ''
+        late = f'; it did not detach when asked ({errno_name(number)}), only when its file was closed' if number else ''
         return AttachProbe(Importable.YES, 0, f'{path} can import buffers of {buffer.heap}{late}')

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from zc_perception.errors import AcceleratorError, ConfigError
-from zc_perception.npu.axl.discovery import INDEX, card_at, place_of
 from zc_perception.npu.axruntime.abi import Argument, BoardType, DeviceInfo, Result, TensorInfo
 from zc_perception.npu.axruntime.library import RuntimeLibrary
+from zc_perception.npu.metis_card import INDEX, card_at, place_of
 
 _DEVICE_NAME = re.compile(rb'[A-Za-z][\w.]*-[0-9A-Fa-f]+(?::[0-9A-Fa-f]+)+\0')
 _LAST = (1 << 32, 0, 0, 0)

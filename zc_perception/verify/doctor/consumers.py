@@ -8,8 +8,6 @@ from dataclasses import replace
 from zc_perception.errors import ZcError
 from zc_perception.negotiation.constraints import NO_CPU, BufferConstraints
 from zc_perception.npu.axl.device import AxlCapabilities
-from zc_perception.npu.axl.discovery import MetisCard, choose_card
-from zc_perception.npu.axl.iommu import read_iommu
 from zc_perception.npu.constraints import (
     AXRUNTIME_JOBS,
     AXRUNTIME_JOBS_DOUBLE_BUFFERED,
@@ -18,6 +16,7 @@ from zc_perception.npu.constraints import (
     cpu_constraints,
     with_frames,
 )
+from zc_perception.npu.metis_card import MetisCard, choose_card, read_iommu
 from zc_perception.verify.doctor.metis_checks import numbers_of
 from zc_perception.verify.doctor.needs import CameraNeed, InferenceNeed, Needs
 from zc_perception.verify.doctor.system import System

@@ -11,10 +11,19 @@ from contextlib import suppress
 from pathlib import Path
 
 from zc_perception.errors import ZcError
-from zc_perception.npu.axl.discovery import VENDOR, HostTree, MetisCard, choose_card, find_cards, found_cards
-from zc_perception.npu.axl.iommu import read_iommu
 from zc_perception.npu.axl.probe import Importable, probe_shipped_attach
-from zc_perception.npu.pcie_link import NEEDED, LinkRate, read_link
+from zc_perception.npu.metis_card import (
+    NEEDED,
+    VENDOR,
+    HostTree,
+    LinkRate,
+    MetisCard,
+    choose_card,
+    find_cards,
+    found_cards,
+    read_iommu,
+    read_link,
+)
 from zc_perception.verify.doctor.finding import Finding, Need, Status, ok, skip
 from zc_perception.verify.doctor.heap_nodes import rights_advice
 from zc_perception.verify.doctor.needs import Needs

@@ -17,7 +17,7 @@ from zc_perception.camera.v4l2.file import DeviceFile, OpenFile, programs_using
 from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.npu.axl.device import AxlDevice
-from zc_perception.npu.axl.discovery import HostTree
+from zc_perception.npu.metis_card import HostTree
 from zc_perception.verify.doctor.asking import ask
 from zc_perception.verify.doctor.clock_state import clock_is_synchronised
 

@@ -8,8 +8,8 @@ from zc_perception.errors import AcceleratorError, ZcError
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.npu.axl.abi import ImportFlags
 from zc_perception.npu.axl.device import AxlCapabilities, AxlDevice
-from zc_perception.npu.axl.discovery import MetisCard, find_cards
 from zc_perception.npu.axl.probe import Importable, probe_shipped_attach
+from zc_perception.npu.metis_card import MetisCard, find_cards
 from zc_perception.pixel.fourcc import NV12, fourcc_name
 from zc_perception.pixel.layout import compute_layout
 from zc_perception.pixel.modifier import LINEAR

@@ -1,0 +1,465 @@
+"""What Linux shows of the Metis cards of this machine: which there are, and their IOMMU, PCIe link and temperature.
+
+Both accelerators that use a card ask here, and so do diagnostics and ``zc_doctor``. Nothing here opens a card or talks to its driver:
+all of it is read from ``/dev`` and sysfs, each time anew. :class:`HostTree` says where these are, so that tests can have trees of their
+own.
+
+* **Cards**: :func:`find_cards`, :func:`choose_card`. The shipped driver names a node after PCI domain, bus and slot in hexadecimal,
+  ``metis-0:1:0``, newer ones with dashes, ``metis-0-1-0``; a node's PCI device is ``/sys/dev/char/MAJOR:MINOR/device``.
+* **IOMMU**: :func:`read_iommu`. An IOMMU shows a card scattered pages as one range of addresses; without one, buffers must be contiguous.
+  Sources: ``Documentation/ABI/testing/sysfs-kernel-iommu_groups`` (the type of a group's domain; ``identity`` passes addresses through),
+  ``sysfs-bus-pci`` and ``sysfs-class-iommu`` (the device's links).
+* **PCIe link**: :func:`read_link`. A Metis wants 8 GT/s x4. Sources: ``Documentation/ABI/testing/sysfs-bus-pci``
+  (``current_link_speed``, ``max_link_width`` and so on), the failure modes of the ZED X → Metis document for the advice.
+* **Temperature**: :func:`read_temperatures`, :class:`TemperatureWatch`. Source: ``Documentation/hwmon/sysfs-interface.rst``: below a
+  device's folder, ``hwmon/hwmonN/tempM_input`` in thousandths of a degree, with ``tempM_label``, ``tempM_max`` and ``tempM_crit`` where the
+  driver has them. The Metis driver's release notes promise none of this, so usually there is nothing to read, and the answer says so.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zc_perception.errors import AcceleratorError, NoDeviceError
+
+VENDOR = '0x1f9d'
+_NODES = 'metis-*'
+_PARAMETER = "parameter 'accelerator_device'"
+_PCI_ADDRESS = re.compile(r'(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])', re.ASCII | re.IGNORECASE)
+_NAME = re.compile(r'(?:metis-)?([0-9a-f]{1,8})[:-]([0-9a-f]{1,2})[:-]([0-9a-f]{1,2})', re.ASCII | re.IGNORECASE)
+INDEX = re.compile(r'[0-9]{1,4}', re.ASCII)
+_GONE = b'\xff\xff'
+"""What a read of a PCI device's vendor gives that doesn't answer any more."""
+
+Place = tuple[int, int, int, int]
+"""PCI domain, bus, slot and function."""
+NEEDED_GTS = 8.0
+NEEDED_WIDTH = 4
+CHECK = 'lspci -vvv -d 1f9d:1100 | grep LnkSta must show Speed 8GT/s, Width x4'
+_SPEED = re.compile(r'([0-9]+(?:\.[0-9]+)?) GT/s', re.ASCII)
+_WIDTH = re.compile(r'[0-9]{1,3}', re.ASCII)
+_STALE_S = 5.0
+_IDLE_S = 5.0
+
+
+@dataclass(frozen=True)
+class HostTree:
+    """Where the machine's nodes and attributes are; tests have trees of their own."""
+
+    dev: Path = Path('/dev')
+    sysfs: Path = Path('/sys')
+
+    def pci(self, address: str) -> Path:
+        """The folder of a PCI device's attributes."""
+        return self.sysfs / 'bus' / 'pci' / 'devices' / address
+
+
+HOST = HostTree()
+
+
+@dataclass(frozen=True)
+class MetisCard:
+    """A device node. ``pci_address`` is empty where sysfs doesn't tell."""
+
+    path: str
+    pci_address: str = ''
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return os.path.basename(self.path)
+
+    @property
+    def place(self) -> Place | None:
+        """From the PCI address, or else from the name; ``None`` when neither tells."""
+        return place_of(self.pci_address) or place_of(self.name)
+
+    def __str__(self) -> str:
+        return f'{self.path} (PCI {self.pci_address or "address unknown"})'
+
+
+def place_of(text: str) -> Place | None:
+    """Where a PCI address or a device's name says that it is; ``None``: it says nothing of the kind."""
+    match = _PCI_ADDRESS.fullmatch(text)
+    if match is not None:
+        return int(match[1] or '0', 16), int(match[2], 16), int(match[3], 16), int(match[4])
+    match = _NAME.fullmatch(text)
+    return None if match is None else (int(match[1], 16), int(match[2], 16), int(match[3], 16), 0)
+
+
+def card_at(path: str, tree: HostTree = HOST) -> MetisCard:
+    """The card behind a device node, which need not exist."""
+    with suppress(OSError):
+        status = os.stat(path)
+        if stat.S_ISCHR(status.st_mode):
+            link = tree.sysfs / 'dev' / 'char' / f'{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}' / 'device'
+            for part in reversed(link.resolve(strict=True).parts):
+                if _PCI_ADDRESS.fullmatch(part):
+                    return MetisCard(path, part)
+    return MetisCard(path)
+
+
+def _device_number(path: str) -> int:
+    try:
+        return os.stat(path).st_rdev
+    except OSError:
+        return 0
+
+
+def find_cards(tree: HostTree = HOST) -> list[MetisCard]:
+    """All cards that have a device node, each once whatever the number of its names, by PCI address."""
+    found: dict[int, MetisCard] = {}
+    for path in sorted(str(node) for node in tree.dev.glob(_NODES)):
+        found.setdefault(_device_number(path), card_at(path, tree))
+    return sorted(found.values(), key=lambda card: (card.place or (1 << 32, 0, 0, 0), card.path))
+
+
+def _on_pci(tree: HostTree) -> Iterator[tuple[str, str]]:
+    """PCI address and driver (empty: none) of everything of the vendor."""
+    with suppress(OSError):
+        for device in sorted(tree.pci('').iterdir()):
+            with suppress(OSError):
+                if (device / 'vendor').read_text(encoding='ascii').strip() == VENDOR:
+                    driver = device / 'driver'
+                    yield device.name, driver.resolve().name if driver.exists() else ''
+
+
+def _why_none(tree: HostTree) -> str:
+    nodes = tree.dev / _NODES
+    cards = list(_on_pci(tree))
+    if not cards:
+        return (
+            f'no Metis card: there is no {nodes}, and nothing of vendor 1f9d on PCI; check power and slot '
+            '(lspci -d 1f9d:), then rescan (echo 1 > /sys/bus/pci/rescan)'
+        )
+    address, driver = cards[0]
+    if not driver:
+        return f'no Metis card: {address} is on PCI but has no driver; load it (modprobe metis) and see dmesg | grep -i -e metis -e axl'
+    return (
+        f"no Metis card: driver '{driver}' has {address}, but there is no {nodes}; see ls -l {tree.dev}, and give a container "
+        'its node (--device)'
+    )
+
+
+def found_cards(tree: HostTree = HOST) -> str:
+    """What was found, as the end of a sentence that says what was not."""
+    cards = find_cards(tree)
+    return 'found ' + ', '.join(map(str, cards)) if cards else _why_none(tree)
+
+
+def choose_card(wanted: str, tree: HostTree = HOST) -> MetisCard:
+    """The card that a parameter means.
+
+    :param wanted: a device node (any path, taken as it is), a PCI address (``0000:01:00.0``, ``01:00.0``), a name (``metis-0:1:0``,
+        ``metis-0-1-0``, ``0:1:0``, with leading zeros or without), an index into :func:`find_cards`; empty for the first card.
+    :raises NoDeviceError: the first card is wanted, and neither a device node nor PCI shows one.
+    :raises AcceleratorError: there is none such, or it can't be used; the message says what there is.
+    """
+    if wanted.startswith('/'):
+        return card_at(wanted, tree)
+    cards = find_cards(tree)
+    if not cards:
+        kind = NoDeviceError if not wanted and not any(_on_pci(tree)) else AcceleratorError
+        raise kind(_why_none(tree))
+    if not wanted:
+        return cards[0]
+    if INDEX.fullmatch(wanted):
+        if int(wanted) < len(cards):
+            return cards[int(wanted)]
+    else:
+        exact = [card for card in cards if wanted.lower() in (card.name.lower(), card.pci_address.lower())]
+        place = place_of(wanted)
+        for card in exact or [card for card in cards if place is not None and card.place == place]:
+            return card
+    raise AcceleratorError(
+        f"there is no Metis card '{wanted}', but {found_cards(tree)}; give {_PARAMETER} a name such as {cards[0].name}, "
+        f'a PCI address, a device node or an index below {len(cards)}'
+    )
+
+
+def card_is_gone(card: MetisCard, tree: HostTree = HOST) -> bool:
+    """Whether the card has left the machine: no node any more, no PCI device, or one that doesn't answer."""
+    if not os.path.exists(card.path):
+        return True
+    if not card.pci_address:
+        return False
+    attributes = tree.pci(card.pci_address)
+    try:
+        with open(attributes / 'config', 'rb') as config:
+            return config.read(2) == _GONE
+    except OSError:
+        return not attributes.exists()
+
+
+@dataclass(frozen=True)
+class Iommu:
+    """What the kernel shows of the IOMMU in front of a PCI device.
+
+    :param translates: whether scattered pages are one range of addresses for the device; ``None``: it isn't known.
+    :param text: that as a part of a sentence.
+    :param group: number of its IOMMU group; empty: it is in none.
+    :param kind: type of the group's domain, such as ``DMA-FQ`` or ``identity``.
+    :param unit: the IOMMU's own name.
+    """
+
+    translates: bool | None
+    text: str
+    group: str = ''
+    kind: str = ''
+    unit: str = ''
+
+    @property
+    def needs_contiguous(self) -> bool:
+        """Whether only physically contiguous buffers will do. Where nothing is known, the import of each buffer tells."""
+        return self.translates is False
+
+
+def read_iommu(address: str, tree: HostTree = HOST) -> Iommu:
+    """The IOMMU in front of a PCI device, as it is now. Never raises.
+
+    :param address: ``0000:01:00.0``; empty when it isn't known.
+    """
+    device = tree.pci(address)
+    if not address or not device.is_dir():
+        reason = f'{address} is not on PCI in {tree.sysfs}' if address else 'its PCI address is unknown'
+        return Iommu(None, f'whether the card is behind an IOMMU is not known: {reason}')
+    link = device / 'iommu_group'
+    if not link.exists():
+        return Iommu(False, 'the card is in no IOMMU group')
+    try:
+        group, unit = link.resolve().name, device / 'iommu'
+        behind = unit.resolve().name if unit.exists() else ''
+        kind = (link / 'type').read_text(encoding='ascii', errors='replace').strip()
+    except OSError as error:
+        return Iommu(None, f"whether the card is behind an IOMMU is not known: {link}/type can't be read ({error.strerror})", link.name)
+    if kind in ('', 'unknown'):
+        return Iommu(None, f"whether IOMMU group {group} translates the card's addresses is not known: {link}/type does not say it", group)
+    if kind == 'identity':
+        return Iommu(False, f'IOMMU group {group} passes addresses through', group, kind, behind)
+    return Iommu(True, f'IOMMU group {group} ({kind}){f" of {behind}" if behind else ""}', group, kind, behind)
+
+
+@dataclass(frozen=True)
+class LinkRate:
+    """Speed in GT/s and lanes; ``None`` what the kernel doesn't know."""
+
+    gts: float | None = None
+    width: int | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether both are."""
+        return self.gts is not None and self.width is not None
+
+    @property
+    def enough(self) -> bool:
+        """Whether both are known and no less than the card wants."""
+        return self.gts is not None and self.width is not None and self.gts >= NEEDED_GTS and self.width >= NEEDED_WIDTH
+
+    def __str__(self) -> str:
+        speed = '? GT/s' if self.gts is None else f'{self.gts:g} GT/s'
+        return f'{speed} x{"?" if self.width is None else self.width}'
+
+
+NEEDED = LinkRate(NEEDED_GTS, NEEDED_WIDTH)
+
+
+@dataclass(frozen=True)
+class PcieLink:
+    """A card's link as it is now, what the card could do, and what the port it hangs on could do.
+
+    :param problem: why the link can't be read; empty when it was.
+    """
+
+    address: str
+    now: LinkRate = LinkRate()
+    card: LinkRate = LinkRate()
+    port: LinkRate = LinkRate()
+    port_address: str = ''
+    problem: str = ''
+
+    def __str__(self) -> str:
+        return f'unknown ({self.problem})' if self.problem else str(self.now)
+
+    def diagnosis(self) -> str:
+        """One sentence, or nothing when the link is known to be good. What can't be read is never good."""
+        if self.problem:
+            return f"the card's PCIe link can't be read ({self.problem}); {CHECK}"
+        if self.now.enough:
+            return ''
+        return f'the PCIe link of {self.address} runs at {self.now} instead of {NEEDED}: {self._cause()}; {CHECK}'
+
+    def _cause(self) -> str:
+        if self.now.width == 0 or not self.now.known:
+            return 'it is down or retraining, so the card is off, resets or sits loosely'
+        if self.port.known and not self.port.enough:
+            return f'its slot (port {self.port_address}) can do no more than {self.port}, so use another slot or adapter'
+        if self.card.known and not self.card.enough:
+            return f'the card itself offers only {self.card}, so look at its firmware and at contacts or risers with fewer lanes'
+        return 'slot and card can do better, so reseat the card, check cable and adapter, and restart the machine to train the link anew'
+
+
+def _read(attribute: Path) -> str:
+    return attribute.read_text(encoding='ascii', errors='replace').strip()
+
+
+def _rate(device: Path, which: str) -> LinkRate:
+    speed, width = _SPEED.match(_read(device / f'{which}_link_speed')), _WIDTH.fullmatch(_read(device / f'{which}_link_width'))
+    # 255 lanes are what a device reports that doesn't answer any more.
+    lanes = None if width is None or int(width[0]) > 64 else int(width[0])
+    return LinkRate(None if speed is None else float(speed[1]), lanes)
+
+
+def read_link(address: str, tree: HostTree = HOST) -> PcieLink:
+    """The link of a PCI device. Never raises: what can't be read is in ``problem``.
+
+    :param address: ``0000:01:00.0``; empty when it isn't known.
+    """
+    if not address:
+        return PcieLink(address, problem='its PCI address is unknown')
+    device = tree.pci(address)
+    try:
+        now = _rate(device, 'current')
+    except OSError as error:
+        missing = f'{address} shows no PCIe link' if device.exists() else f'{address} is not on PCI'
+        return PcieLink(address, problem=missing if isinstance(error, FileNotFoundError) else f'{address}: {error.strerror}')
+    card, port, parent = LinkRate(), LinkRate(), device.resolve().parent
+    with suppress(OSError):
+        card = _rate(device, 'max')
+    with suppress(OSError):
+        port = _rate(parent, 'max')
+    return PcieLink(address, now, card, port, parent.name if port.known else '')
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """One sensor, in degrees Celsius; ``limit`` is the lowest that the driver calls too hot, ``None`` where it says none."""
+
+    name: str
+    celsius: float
+    limit: float | None = None
+
+    @property
+    def too_hot(self) -> bool:
+        """Whether it has reached its limit."""
+        return self.limit is not None and self.celsius >= self.limit
+
+    def __str__(self) -> str:
+        limit = '' if self.limit is None else f' of {self.limit:.0f}'
+        return f'{self.name} {self.celsius:.1f}{limit}'
+
+
+@dataclass(frozen=True)
+class Temperatures:
+    """All sensors of a card.
+
+    :param problem: why there are none; empty when there are some.
+    """
+
+    sensors: tuple[Temperature, ...] = ()
+    problem: str = ''
+
+    @property
+    def too_hot(self) -> tuple[Temperature, ...]:
+        """Those at their limit."""
+        return tuple(sensor for sensor in self.sensors if sensor.too_hot)
+
+    def __str__(self) -> str:
+        return ', '.join(map(str, self.sensors)) or f'unreadable ({self.problem})'
+
+
+def _degrees(attribute: Path) -> float | None:
+    with suppress(OSError, ValueError):
+        return int(attribute.read_text(encoding='ascii', errors='replace')) / 1000
+    return None
+
+
+def _sensor(attribute: Path) -> Temperature | None:
+    celsius = _degrees(attribute)
+    if celsius is None:
+        return None
+    stem = attribute.name.removesuffix('_input')
+    name = stem
+    with suppress(OSError):
+        name = attribute.with_name(f'{stem}_label').read_text(encoding='utf-8', errors='replace').strip() or stem
+    limits = [limit for which in ('max', 'crit') if (limit := _degrees(attribute.with_name(f'{stem}_{which}'))) is not None]
+    return Temperature(name, celsius, min(limits, default=None))
+
+
+def read_temperatures(address: str, tree: HostTree = HOST) -> Temperatures:
+    """The sensors of a PCI device. Never raises. May take as long as the driver takes to ask the card.
+
+    :param address: ``0000:01:00.0``; empty when it isn't known.
+    """
+    if not address:
+        return Temperatures(problem='its PCI address is unknown')
+    device = tree.pci(address)
+    if not device.exists():
+        return Temperatures(problem=f'{address} is not on PCI')
+    attributes = [*device.glob('hwmon/hwmon*/temp*_input'), *device.glob('*/*/hwmon*/temp*_input')]
+    if not attributes:
+        return Temperatures(problem=f'the driver of {address} has no hwmon sensors')
+    found = [sensor for attribute in sorted(set(attributes)) if (sensor := _sensor(attribute)) is not None]
+    return Temperatures(tuple(found), '' if found else f'the sensors of {address} do not answer')
+
+
+@dataclass
+class TemperatureWatch:
+    """Reads on a thread of its own, as a card may be slow to answer; whoever asks gets the last answer.
+
+    The thread ends when nobody has asked for some seconds.
+    """
+
+    tree: HostTree = HOST
+    _address: str = ''
+    _last: Temperatures = field(default_factory=lambda: Temperatures(problem='not read yet'))
+    _read_at: float = 0.0
+    _thread: threading.Thread | None = None
+    _asked: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def latest(self, address: str) -> Temperatures:
+        """The last answer; asks for the next one."""
+        with self._lock:
+            if address != self._address:
+                self._address, self._last, self._read_at = address, Temperatures(problem='not read yet'), time.monotonic()
+            if not address:
+                return read_temperatures(address, self.tree)
+            self._asked.set()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name='npu temperature', daemon=True)
+                self._thread.start()
+            if time.monotonic() - self._read_at > _STALE_S and self._last.sensors:
+                return Temperatures(problem=f'the card has not answered for {_STALE_S:g} s')
+            return self._last
+
+    def _run(self) -> None:
+        while True:
+            asked = self._asked.wait(_IDLE_S)
+            with self._lock:
+                if not asked or not self._address:
+                    self._thread = None
+                    return
+                self._asked.clear()
+                address = self._address
+            found = read_temperatures(address, self.tree)
+            with self._lock:
+                if address == self._address:
+                    self._last, self._read_at = found, time.monotonic()
+
+    def close(self) -> None:
+        """End the thread, unless the card keeps it. Idempotent."""
+        with self._lock:
+            self._address = ''
+            thread = self._thread
+        self._asked.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=0.5)
