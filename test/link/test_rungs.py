@@ -36,6 +36,7 @@ TABLE = [
     ('remote, in trouble', TopicView(remote=[SCARCE]), UNMATCHED, False, "connecting to publisher eeeeeeee: no descriptor ('ulimit -n')"),
     ('remote, far', TopicView(remote=[FAR]), ROS_MESSAGE, True, 'publisher cccccccc: on another host'),
     ('killed', TopicView(remote=[GONE]), UNMATCHED, False, 'publisher dddddddd has ended'),
+    ('killed twice', TopicView(remote=[GONE, GONE]), UNMATCHED, False, '2 publishers have ended, the latest is publisher dddddddd'),
     ('killed, and its successor', TopicView(remote=[GONE, CONNECTED]), SHARED_MEMORY, False, 'another process'),
     ('required, killed', TopicView(remote=[GONE, CONNECTED], copy_free_required=True), SHARED_MEMORY, False, 'another process'),
     ('not announced', TopicView(unannounced=2), UNMATCHED, False, '2 adapted publisher(s) not announced yet'),

@@ -96,6 +96,7 @@ def choose(view: TopicView) -> Choice:
     routes: list[tuple[str, str]] = []
     mismatches = []
     waiting = []
+    ended = []
     for local in view.local:
         if local.mismatch:
             mismatches.append(f'{local.name}: {local.mismatch}')
@@ -113,9 +114,11 @@ def choose(view: TopicView) -> Choice:
             waiting.append(f'connecting to {label}{": " * bool(remote.reason)}{remote.reason}')
         elif remote.state is RemoteState.GONE:
             # The graph knows it for a while yet. To read messages for its sake would make its successor convert.
-            waiting.append(f'{label} has ended')
+            ended.append(label)
         else:
             routes.append((ROS_MESSAGE, f'{label}: {remote.reason}'))
+    if ended:
+        waiting.append(f'{ended[0]} has ended' if len(ended) == 1 else f'{len(ended)} publishers have ended, the latest is {ended[0]}')
     if view.mismatch:
         mismatches.append(f'a publisher elsewhere: {view.mismatch}')
     else:

@@ -18,8 +18,12 @@ from zc_perception.link.rungs import RemotePublisher, RemoteState
 _MAX_ANNOUNCEMENTS = 100
 # So long an announcement is believed at whose socket nobody was ever met, while there are more of them than publishers.
 _UNMET_S = 60.0
+# So long the graph may know publishers that have been killed; Fast DDS forgets them after 20 s.
+_GRAPH_REMEMBERS_S = 60.0
 _FILES_S = 2.0
-_LIKELY = (RemoteState.CONNECTED, RemoteState.CONNECTING, RemoteState.IMPOSSIBLE, RemoteState.GONE)
+_LIKELY = (RemoteState.CONNECTED, RemoteState.CONNECTING, RemoteState.IMPOSSIBLE)
+#: Stands in the graph for a node's name that has not come yet.
+UNNAMED = '_UNKNOWN_'
 
 
 @dataclass(frozen=True)
@@ -38,33 +42,65 @@ class PublisherCount:
     mismatch: str
 
 
-def count_publishers(node: Node, topic: str, wanted: LinkQos, local: Collection[BusPublisher[object]]) -> PublisherCount:
-    """Ask the graph. An adapted publisher has a writer on ``<topic>/_zc`` beside that on the topic, from the same node."""
-    if not node.count_publishers(topic):
-        return PublisherCount(0, 0, 0, '')
-    announcers = Counter(_node_name(endpoint) for endpoint in node.get_publishers_info_by_topic(topic + SUFFIX))
-    own = Counter(publisher.name for publisher in local)
-    adapted: list[str] = []
-    plain: list[str] = []
-    for endpoint in node.get_publishers_info_by_topic(topic):
-        name, mismatch = _node_name(endpoint), wanted.mismatch(link_qos_or_default(endpoint.qos_profile))
-        if announcers[name]:
-            announcers[name] -= 1
-            if own[name]:
-                own[name] -= 1
+class PublisherGraph:
+    """Asks the graph who publishes on a topic. An adapted publisher has a writer on ``<topic>/_zc`` beside that on the topic, from the
+    same node.
+
+    A writer that was an adapted publisher's stays one until it leaves the graph: of a publisher that was killed, the two writers leave one
+    after the other.
+    """
+
+    def __init__(self, node: Node, topic: str, wanted: LinkQos) -> None:
+        self._node = node
+        self._topic = topic
+        self._wanted = wanted
+        self._adapted: frozenset[bytes] = frozenset()
+        self._plain: frozenset[bytes] = frozenset()
+
+    def count(self, local: Collection[BusPublisher[object]]) -> PublisherCount:
+        """Who is there now, without the adapted publishers of this process, *local*."""
+        if not self._node.count_publishers(self._topic):
+            self._adapted = self._plain = frozenset()
+            return PublisherCount(0, 0, 0, '')
+        # In this order: a publisher's writer on the topic is made after that of its announcement.
+        writers = self._node.get_publishers_info_by_topic(self._topic)
+        announcers = Counter(map(node_name, self._node.get_publishers_info_by_topic(self._topic + SUFFIX)))
+        own = Counter(publisher.name for publisher in local)
+        adapted: list[str] = []
+        plain: list[str] = []
+        known, strange = set(), set()
+        # Those that are known to be adapted take their announcers first.
+        for writer in sorted(writers, key=lambda each: endpoint_gid(each) not in self._adapted):
+            gid, name = endpoint_gid(writer), node_name(writer)
+            mismatch = self._wanted.mismatch(link_qos_or_default(writer.qos_profile))
+            if announcers[name] or gid in self._adapted:
+                announcers[name] -= bool(announcers[name])
+                if UNNAMED not in name:
+                    known.add(gid)
+                if own[name]:
+                    own[name] -= 1
+                else:
+                    adapted.append(mismatch)
             else:
-                adapted.append(mismatch)
-        else:
-            plain.append(mismatch)
-    # A node's name comes a little later than its endpoints, and maybe while we ask.
-    while plain and announcers.total():
-        announcers.subtract([next(iter(+announcers))])
-        adapted.append(plain.pop())
-    mismatches = [*adapted, *plain]
-    return PublisherCount(len(adapted), adapted.count(''), plain.count(''), mismatches[0] if mismatches and all(mismatches) else '')
+                plain.append(mismatch)
+                strange.add(gid)
+        # A node's name comes a little later than its endpoints, and maybe while we ask.
+        while plain and announcers.total():
+            announcers.subtract([next(iter(+announcers))])
+            adapted.append(plain.pop())
+            strange.clear()
+        self._adapted, self._plain = frozenset(known), frozenset(strange)
+        mismatches = [*adapted, *plain]
+        return PublisherCount(len(adapted), adapted.count(''), plain.count(''), mismatches[0] if mismatches and all(mismatches) else '')
 
 
-def _node_name(endpoint: Any) -> str:
+def endpoint_gid(endpoint: Any) -> bytes:
+    """An endpoint's number in the graph, by which no two are the same."""
+    return bytes(endpoint.endpoint_gid)
+
+
+def node_name(endpoint: Any) -> str:
+    """The full name of an endpoint's node."""
     return f'{endpoint.node_namespace.rstrip("/")}/{endpoint.node_name}'
 
 
@@ -98,7 +134,7 @@ class _Heard:
         state = RemoteState.CONNECTING if self.state is None else self.state.state
         if state is RemoteState.CONNECTED:
             return 3
-        if state is not RemoteState.GONE and (self.confirmed or (self.state is not None and self.state.listens)):
+        if self.confirmed or (self.state is not None and self.state.listens):
             return 2
         return int(state is RemoteState.CONNECTING)
 
@@ -113,10 +149,14 @@ class Announcements:
 
     Anybody in the ROS domain may announce anything, in any number: whoever is connected is kept and stays where it is, and of the others
     those go first at whose sockets nobody was met.
+
+    An announcement ends with its publisher. What is kept of that for a while is its name: the graph goes on counting it.
     """
 
     def __init__(self) -> None:
         self._known: dict[str, _Heard] = {}
+        # With the time at which each was found dead, the latest last.
+        self._ended: dict[str, tuple[float, RemotePublisher]] = {}
         self._read_at = 0.0
 
     def add(self, announcement: Announcement, *, confirmed: bool = False, connected: Collection[str] = ()) -> None:
@@ -137,6 +177,7 @@ class Announcements:
         if known is not None:
             known.announcement = announcement
             known.confirmed |= confirmed
+        self._ended.pop(publisher_id, None)
         if known is None or not confirmed:
             self._known.pop(publisher_id, None)
             self._known[publisher_id] = known or _Heard(announcement, confirmed)
@@ -144,14 +185,15 @@ class Announcements:
             del self._known[min(self._known, key=lambda each: (each in connected, self._known[each].worth()))]
 
     def known(self, own_ids: Collection[str]) -> list[Announcement]:
-        """Those of other processes, of which some may have ended."""
+        """Those of other processes that aren't known to have ended."""
         for publisher_id in own_ids:
             self._known.pop(publisher_id, None)
         return [heard.announcement for heard in self._known.values()]
 
     def incomplete(self, adapted: int) -> bool:
         """Whether to look for files: not all of the *adapted* ones are connected. Where as many were heard of, every two seconds only."""
-        if adapted <= sum(heard.connected() for heard in self._known.values()):
+        connected = sum(heard.connected() for heard in self._known.values())
+        if adapted <= connected + (len(self._ended) if connected else 0):
             return False
         now = time.monotonic()
         if adapted <= len(self._known) and now < self._read_at + _FILES_S:
@@ -160,23 +202,35 @@ class Announcements:
         return True
 
     def judge(self, states: Sequence[RemotePublisher]) -> None:
-        """What came of them."""
+        """What came of them. Those that have ended are no longer :meth:`known`."""
+        now = time.monotonic()
         for state in states:
             heard = self._known.get(state.publisher_id)
-            if heard is not None:
-                heard.state = state
-                if state.state is RemoteState.CONNECTED:
-                    heard.since = time.monotonic()
+            if heard is None:
+                continue
+            heard.state = state
+            if state.state is RemoteState.CONNECTED:
+                heard.since = now
+            elif state.state is RemoteState.GONE:
+                del self._known[state.publisher_id]
+                self._ended[state.publisher_id] = now, state
+        for publisher_id in [each for each, (since, _) in self._ended.items() if now - since >= _GRAPH_REMEMBERS_S]:
+            del self._ended[publisher_id]
+        while len(self._ended) > _MAX_ANNOUNCEMENTS:
+            del self._ended[next(iter(self._ended))]
 
     def present(self, states: Sequence[RemotePublisher], adapted: int) -> list[RemotePublisher]:
-        """The *adapted* ones that are most likely there: who is connected is; of the rest, the newest and who may yet be."""
-        newest_first = list(reversed(states))
-        ranked = sorted(newest_first, key=lambda state: _LIKELY.index(state.state))
+        """The *adapted* ones that are most likely there: who is connected is; of the rest, the newest and who may yet be. Those that have
+        ended come last: so many of them as the graph knows beyond all others.
+        """
+        there = [state for state in reversed(states) if state.state is not RemoteState.GONE]
+        ranked = sorted(there, key=lambda state: _LIKELY.index(state.state))
         found = ranked[:adapted]
         # Nobody else is left to be found.
         complete = all(state.state is RemoteState.CONNECTED for state in found) and len(found) == adapted
         for state in ranked[adapted:]:
             heard = self._known.get(state.publisher_id)
-            if heard is not None and (heard.unmet() or (complete and state.state in (RemoteState.IMPOSSIBLE, RemoteState.GONE))):
+            if heard is not None and (heard.unmet() or (complete and state.state is RemoteState.IMPOSSIBLE)):
                 del self._known[state.publisher_id]
-        return found
+        ended = [state for _, state in reversed(self._ended.values())]
+        return [*found, *ended[: max(0, adapted - len(found))]]

@@ -11,10 +11,10 @@ from rclpy.node import Node
 from zc_perception.frame import Frame
 from zc_perception.link.announcement import SUFFIX
 from zc_perception.link.announcement_files import read_announcements
+from zc_perception.link.endpoints.discovery import UNNAMED, endpoint_gid, node_name
 from zc_perception.link.endpoints.publisher import AdaptedPublisher
 from zc_perception.link.shared_memory.socket_folder import default_folder
 
-_UNNAMED = '_UNKNOWN_'
 #: Longer than a middleware keeps a publisher that was killed in the graph (Fast DDS: 20 s).
 UNPROVED_S = 30.0
 
@@ -32,27 +32,20 @@ class Rivals:
         self._node = node
         self._publisher = publisher
         self._monotonic = monotonic
-        self._unproved_since: float | None = None
+        self._since: dict[bytes, float] = {}
 
     def look(self) -> list[str]:
         """Names of the nodes that publish there too; empty: there is none, or none that is known to be alive."""
         topic = self._publisher.topic
         announcers = self._node.get_publishers_info_by_topic(topic + SUFFIX)
-        names = Counter(f'{each.node_namespace.rstrip("/")}/{each.node_name}' for each in announcers)
+        now = self._monotonic()
+        self._since = {gid: self._since.get(gid, now) for gid in map(endpoint_gid, announcers)}
+        if len(announcers) > 1 and not self._answers(topic):
+            announcers = [each for each in announcers if now - self._since[endpoint_gid(each)] >= UNPROVED_S]
+        names = Counter(map(node_name, announcers))
         names -= Counter([self._node.get_fully_qualified_name()])
-        if not names:
-            self._unproved_since = None
-            return []
-        if self._answers(topic):
-            self._unproved_since = None
-        else:
-            now = self._monotonic()
-            if self._unproved_since is None:
-                self._unproved_since = now
-            if now - self._unproved_since < UNPROVED_S:
-                return []
         # A node's name comes a little later than its endpoints.
-        return sorted('its name is not known yet' if _UNNAMED in name else name for name in names)
+        return sorted('its name is not known yet' if UNNAMED in name else name for name in names)
 
     def _answers(self, topic: str) -> bool:
         found = read_announcements(default_folder(), topic, self._node.context.get_domain_id())

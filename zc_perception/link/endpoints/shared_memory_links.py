@@ -28,8 +28,6 @@ from zc_perception.negotiation.settings import TrialImport
 _MAX_DEPTH = 64
 # A publisher that doesn't let us in within this time is read by messages meanwhile; we go on trying.
 _PATIENCE_S = 2.0
-# So long the graph may know publishers that have been killed; Fast DDS forgets them after 20 s.
-_GRAPH_REMEMBERS_S = 60.0
 _LOOK_S = 0.5
 # While answers are awaited: so long a new link waits for its turn.
 _STEP_S = 0.02
@@ -100,7 +98,12 @@ class _Link:
         self.source: _Source | None = None
         self.receiver: SharedMemoryReceiver | None = None
         self.was_connected = False
-        self.ever_connected = False
+        self.was_there = os.path.exists(announcement.socket)
+
+    @property
+    def folder(self) -> str:
+        """Where its socket lies."""
+        return os.path.dirname(self.announcement.socket)
 
     def window(self) -> Window | None:
         """What was granted; ``None`` while not connected."""
@@ -109,28 +112,30 @@ class _Link:
             return None
         return Window(self.announcement.publisher_id, (self.number, found.connections), found.window, found.asked, found.in_hand)
 
-    def state(self, successor: bool) -> RemotePublisher:
+    def state(self, shared: bool) -> RemotePublisher:
         """How far it is.
 
-        :param successor: another publisher of the topic is connected.
+        :param shared: somebody else was met in the same folder.
         """
         publisher_id = self.announcement.publisher_id
         now = time.monotonic()
         if self.client.connected:
-            self.since, self.ever_connected = now, True
+            self.since = now
             return RemotePublisher(publisher_id, RemoteState.CONNECTED)
         reason = self.client.last_end
         if now - self.since < _PATIENCE_S:
             return RemotePublisher(publisher_id, RemoteState.CONNECTING, reason, self.client.listens)
         reason = reason or f"no answer from '{self.announcement.socket}' yet"
-        gone = now - self.since < _GRAPH_REMEMBERS_S and self._has_ended(reason, successor)
-        return RemotePublisher(publisher_id, RemoteState.GONE if gone else RemoteState.IMPOSSIBLE, reason, self.client.listens)
+        state = RemoteState.GONE if self._has_ended(reason, shared) else RemoteState.IMPOSSIBLE
+        return RemotePublisher(publisher_id, state, reason, self.client.listens)
 
-    def _has_ended(self, reason: str, successor: bool) -> bool:
+    def _has_ended(self, reason: str, shared: bool) -> bool:
         """Nobody listens at a socket that is there: it was killed. No socket may also mean that its folder isn't shared with us."""
-        if os.strerror(errno.ECONNREFUSED) in reason:
-            return True
-        return (self.ever_connected or successor) and not os.path.exists(self.announcement.socket)
+        there = os.path.exists(self.announcement.socket)
+        self.was_there |= there
+        if there:
+            return os.strerror(errno.ECONNREFUSED) in reason
+        return self.was_there or shared
 
 
 class SharedMemoryLinks:
@@ -152,6 +157,8 @@ class SharedMemoryLinks:
         self._trial_import: TrialImport | None = None
         self._allowed_uids = allowed_uids
         self._links: dict[str, _Link] = {}
+        # In which somebody was met.
+        self._folders: set[str] = set()
         self._lock = threading.Lock()
         self._dropped = 0
         self._stop = threading.Event()
@@ -186,8 +193,8 @@ class SharedMemoryLinks:
                 except OSError as error:  # this process has no descriptor left; it is asked again
                     text = f"no link to it: {error.strerror}; raise the limit ('ulimit -n')"
                     unreachable[publisher_id] = RemotePublisher(publisher_id, RemoteState.CONNECTING, text)
-            successor = any(link.client.connected for link in self._links.values())
-            states = unreachable | {publisher_id: link.state(successor) for publisher_id, link in self._links.items()}
+            self._folders |= {link.folder for link in self._links.values() if link.client.connected}
+            states = unreachable | {publisher_id: link.state(link.folder in self._folders) for publisher_id, link in self._links.items()}
         for link in gone:
             self._end(link)
         self._look.set()

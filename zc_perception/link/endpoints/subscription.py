@@ -21,7 +21,7 @@ from zc_perception.link.announcement import SUFFIX, Announcement, host_id
 from zc_perception.link.announcement_files import read_announcements
 from zc_perception.link.bus import BUS, BusPublisher, BusSubscription
 from zc_perception.link.duplicates import REMEMBERED, DuplicateFilter, message_identity
-from zc_perception.link.endpoints.discovery import Announcements, count_publishers
+from zc_perception.link.endpoints.discovery import Announcements, PublisherGraph
 from zc_perception.link.endpoints.executor_wake import ExecutorWake
 from zc_perception.link.endpoints.node_watch import NodeWatch
 from zc_perception.link.endpoints.qos import ANNOUNCEMENTS_QOS, bus_key, link_qos, uses_direct_links
@@ -144,6 +144,7 @@ class AdaptedSubscription(Generic[T]):
         )
         self._limit_messages()
         self._remote = remote = remote if uses_direct_links(node) else DDS_ONLY
+        self._graph = PublisherGraph(node, self.topic, self._wanted)
         self._announcements = Announcements()
         self._unreachable_since: float | None = None
         self._releaser = Releaser(adapter)
@@ -287,7 +288,7 @@ class AdaptedSubscription(Generic[T]):
         local = BUS.publishers(self._key)
         if any(publisher.windows.refused(self._bus_subscription) for publisher in local):
             BUS.settle(self._key)  # somebody may have gone
-        count = count_publishers(self._node, self.topic, self._wanted, local)
+        count = self._graph.count(local)
         own_ids = {publisher.publisher_id for publisher in local}
         announced = self._announcements.known(own_ids)
         if self._remote not in (NO_LINKS, DDS_ONLY) and self._announcements.incomplete(count.adapted):
@@ -300,8 +301,9 @@ class AdaptedSubscription(Generic[T]):
         reachable = [a for a in announced if a.host_id == host_id() and a.socket] if all_match else []
         remote = self._remote.update(reachable, announced)
         self._announcements.judge(remote)
-        remote = self._announcements.present(remote, count.adapted) if all_match else remote[-count.matching :]
-        unannounced = max(0, count.adapted - len(announced)) if count.matching else 0
+        present = self._announcements.present(remote, count.adapted)
+        unannounced = max(0, count.adapted - len(present)) if count.matching else 0
+        remote = present if all_match else remote[-count.matching :]
         patient = self._patient(unannounced)
         return TopicView(
             local=[self._local(publisher) for publisher in local],

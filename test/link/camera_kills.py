@@ -1,0 +1,168 @@
+"""A camera in another process that is killed and started again, over and over, and two subscriptions here: what they are left with.
+
+``python test/link/camera_kills.py KILLS SECONDS`` kills it KILLS times, each time after SECONDS of life, and prints what was seen, as JSON.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+if __name__ == '__main__':
+    sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
+
+from link_process import LinkProcess
+from link_ros import Ros
+
+from zc_perception.frame import Frame
+from zc_perception.link.endpoints.frame_subscription import FrameSubscription
+
+#: So long after a publisher's end something of it may be here.
+GONE_S = 5.0
+_STEP_S = 0.05
+_FIRST_KILLS = 2
+
+
+@dataclass
+class Kills:
+    """What was seen.
+
+    :param kills: how often the camera was killed.
+    :param unmet: lives in which a subscription had no link to the camera when that was killed.
+    :param lost: how often a subscription was seen without a link to the camera, after that life's first one and before its end.
+    :param wrong_rungs: the rungs that were seen besides ``shared_memory`` and ``unmatched``, with their reasons.
+    :param converted: messages that a camera was asked for, and those that came here.
+    :param disorder: frames that came twice or after a newer one of the same life.
+    :param frames: that came.
+    :param slowest_s: from a camera's readiness to the first moment at which both subscriptions were linked to it.
+    :param before: descriptors and threads after the first kills, and ``after`` the last one.
+    """
+
+    kills: int = 0
+    unmet: int = 0
+    lost: int = 0
+    wrong_rungs: Counter[str] = field(default_factory=Counter)
+    converted: int = 0
+    disorder: int = 0
+    frames: int = 0
+    slowest_s: float = 0.0
+    before: dict[str, int] = field(default_factory=dict)
+    after: dict[str, int] = field(default_factory=dict)
+
+
+def holding() -> dict[str, int]:
+    """Descriptors and threads of this process."""
+    gc.collect()
+    return {'descriptors': len(os.listdir('/proc/self/fd')), 'threads': len(os.listdir('/proc/self/task'))}
+
+
+def settled(least: dict[str, int]) -> dict[str, int]:
+    """What this process holds, once that is no more than *least* or the time for it is over."""
+    deadline = time.monotonic() + GONE_S
+    while time.monotonic() < deadline and any(now > least[kind] for kind, now in holding().items()):
+        time.sleep(_STEP_S)
+    return holding()
+
+
+class KilledCamera:
+    """See the module. Its camera publishes some 20 frames a second: 1, 2, 3, ... of each life."""
+
+    def __init__(self, ros: Ros, domain: int, folder: Path) -> None:
+        self._domain = domain
+        self._folder = folder
+        self._numbers: dict[str, list[int]] = {'callback': [], 'queue': []}
+        node = ros.node('consumer')
+        called = FrameSubscription(node, 'image', lambda frame: self._came('callback', frame), copy_free_required=True)
+        self._fetching = FrameSubscription(node, 'image')
+        self._subscriptions = [called, self._fetching]
+        self.found = Kills()
+
+    def _came(self, how: str, frame: Frame) -> None:
+        numbers = self._numbers[how]
+        number = frame.data.sequence
+        self.found.disorder += bool(numbers) and number <= numbers[-1]
+        self.found.frames += 1
+        numbers.append(number)
+
+    def _look(self) -> bool:
+        """Whether both subscriptions are linked to the camera."""
+        while (frame := self._fetching.queue.get()) is not None:
+            with frame:
+                self._came('queue', frame)
+        linked = True
+        for subscription in self._subscriptions:
+            statistics = subscription.statistics()
+            if statistics.rung not in ('shared_memory', 'unmatched'):
+                self.found.wrong_rungs[f'{statistics.rung}: {statistics.reason}'] += 1
+            linked &= statistics.rung == 'shared_memory' and statistics.window > 0
+        return linked
+
+    def live(self, life_s: float) -> None:
+        """One life of the camera."""
+        with LinkProcess('single', self._domain, self._folder) as camera:
+            qos = {'depth': 1, 'transient_local': False, 'best_effort': False}
+            camera('open', [{'name': 'camera', 'kind': 'adapted publisher', 'topic': 'image', 'qos': qos, 'converts': False}])
+            for numbers in self._numbers.values():
+                numbers.clear()
+            began, linked_before, linked, number = time.monotonic(), False, False, 0
+            while time.monotonic() < began + life_s or not linked_before:
+                number += 1
+                camera('publish', {'camera': [number % 250 + 1]})
+                linked = self._look()
+                if linked and not linked_before:
+                    linked_before = True
+                    self.found.slowest_s = max(self.found.slowest_s, time.monotonic() - began)
+                self.found.lost += linked_before and not linked
+                if not linked_before and time.monotonic() > began + life_s + 20.0:
+                    break
+                time.sleep(_STEP_S)
+            self.found.unmet += not linked
+            state = camera('state', ['camera'])['camera']
+            self.found.converted += state['readers'] + state['conversions'] + state['errors']
+            camera.kill()
+        self.found.kills += 1
+
+    def run(self, kills: int, life_s: float, say: Callable[[Kills], Any] = lambda kills: None) -> Kills:
+        """That many lives."""
+        for number in range(kills):
+            self.live(life_s)
+            if number + 1 == _FIRST_KILLS:
+                time.sleep(GONE_S)
+                self.found.before = holding()
+            say(self.found)
+        self.found.converted += sum(subscription.statistics().conversions for subscription in self._subscriptions)
+        self.found.after = settled(self.found.before)
+        return self.found
+
+    def close(self) -> None:
+        for subscription in self._subscriptions:
+            subscription.destroy()
+
+
+def main() -> None:
+    from ros_domains import locked_domain
+
+    kills, life_s = int(sys.argv[1]), float(sys.argv[2])
+    with tempfile.TemporaryDirectory(prefix='zc-') as folder, locked_domain() as domain:
+        os.environ['ZC_RUNTIME_DIR'] = folder
+        ros = Ros(domain, 'single')
+        camera = KilledCamera(ros, domain, Path(folder))
+        try:
+            found = camera.run(kills, life_s, lambda found: print(found.kills, holding(), dict(found.wrong_rungs), flush=True))
+            print(json.dumps(asdict(found)))
+        finally:
+            camera.close()
+            ros.close()
+
+
+if __name__ == '__main__':
+    main()
