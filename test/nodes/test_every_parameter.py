@@ -24,6 +24,7 @@ from zc_perception.camera.replay import camera as replay_camera
 from zc_perception.camera.stereo import Side
 from zc_perception.camera.v4l2 import camera as v4l2_camera
 from zc_perception.errors import CameraLostError, ZcError
+from zc_perception.link.endpoints import frame_offer
 from zc_perception.link.endpoints.remote_links import NO_LINKS
 from zc_perception.nodes import camera_factory, frame_links, inference_stream, overlay, realtime, recorder
 from zc_perception.nodes.capture import CaptureNode
@@ -144,9 +145,9 @@ ENTRIES: dict[tuple[str, str], Static] = {
     ('capture', 'participants'): Static(['display: NV12'], lambda seen: 'participant display' in status(seen.node, 'negotiation').values),
     ('capture', 'shared_memory'): Static(False, lambda seen: 'shared_memory_consumers' not in status(seen.node, 'link').values),
     ('capture', 'shared_memory_group'): Static(
-        OWN_GROUP, lambda seen: ('allowed_gids', [int(OWN_GROUP)]) in seen.given[-1], {}, (frame_links, 'SharedMemoryServer')
+        OWN_GROUP, lambda seen: ('allowed_gids', [int(OWN_GROUP)]) in seen.given[-1], {}, (frame_offer, 'SharedMemoryServer')
     ),
-    ('capture', 'quarantine'): Static(7.5, lambda seen: 7.5 in seen.given[-1], {}, (frame_links, 'SharedMemoryServer')),
+    ('capture', 'quarantine'): Static(7.5, lambda seen: 7.5 in seen.given[-1], {}, (frame_offer, 'SharedMemoryServer')),
     ('capture', 'autostart'): AUTOSTART,
     ('capture', 'lock_memory'): Static(True, lambda seen: seen.given[0][0] == 'mlockall', {}, (realtime, '_libc_call')),
     ('capture', 'gc_freeze'): Static(True, lambda seen: gc.get_freeze_count() > 0),

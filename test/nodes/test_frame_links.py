@@ -24,28 +24,11 @@ from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.connection import ConsumerStatistics
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool
-from zc_perception.nodes import frame_links
-from zc_perception.nodes.frame_links import FrameServer, _Report, group_ids, subscription_status, user_ids
+from zc_perception.nodes.frame_links import FrameServer, group_ids, subscription_status, user_ids
 from zc_perception.nodes.parameters import NodeParameters
 from zc_perception.observe import recent
 from zc_perception.observe.diagnostics import Level
 from zc_perception.observe.recent import RecentCount
-
-
-def test_a_sentence_is_said_once_a_minute_and_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, said = [0.0], []
-    monkeypatch.setattr(frame_links.time, 'monotonic', lambda: now[0])
-    report = _Report(said.append)
-    for _ in range(5):
-        report('refused')
-    report('connected')
-    assert said == ['refused', 'connected']
-    now[0] = 61.0
-    report('refused')
-    assert said[2:] == ['refused']
-    for number in range(500):
-        report(f'consumer {number}')
-    assert len(report._said) <= 64
 
 
 def test_groups_and_users_are_given_by_name_or_number() -> None:
@@ -81,9 +64,9 @@ class ServedTopic:
         self.publisher = AdaptedPublisher(self.node, adapter, 'image_raw', QoSProfile(depth=1))
         self.links = FrameServer(self.node, cast(NodeParameters, values), self.publisher)
         self.counted: dict[str, Any] = {}
-        assert self.links._server is not None
-        real = self.links._server.statistics
-        self.links._server.statistics = lambda: replace(real(), **self.counted)  # type: ignore[method-assign]
+        assert self.links.server is not None
+        real = self.links.server.statistics
+        self.links.server.statistics = lambda: replace(real(), **self.counted)  # type: ignore[method-assign]
 
     def close(self) -> None:
         self.publisher.destroy()
@@ -149,9 +132,9 @@ def test_consumers_are_named_with_their_rung_and_what_they_lost(served: ServedTo
 def test_the_publisher_s_log_warns_of_a_consumer_that_was_granted_fewer_frames_than_it_asked_for(
     served: ServedTopic, make_pool: Callable[..., BufferPool], logged: Callable[[], str]
 ) -> None:
-    served.links.offer(make_pool(slots=5), _agreed())
-    assert served.links._server is not None
-    path = served.links._server.path
+    assert served.links.server is not None
+    served.links.server.set_pool(make_pool(slots=5))
+    path = served.links.server.path
     with SharedMemoryClient(path, name='modest', window=1) as modest, SharedMemoryClient(path, name='greedy', window=4) as greedy:
         modest.connect()
         greedy.connect()
@@ -182,10 +165,6 @@ def test_a_consumer_that_holds_all_that_it_may_is_named_at_both_ends(served: Ser
     statistics = SubscriptionStatistics('shared_memory', 'x', 5, 1, 0, 0, window=2, asked=2, in_hand=holds, full_s=2.25)
     status = subscription_status(SimpleNamespace(statistics=lambda: statistics), RecentCount())  # type: ignore[arg-type]
     assert status.level is Level.WARN and 'this node holds all 2 that it may: frame 7 for 4.5 s, frame 9 for 2.2 s' in status.message
-
-
-def _agreed() -> Any:
-    return SimpleNamespace(settings=SimpleNamespace(heap=None))
 
 
 def _subscription(rung: str, reason: str, errors: int = 0, *, window: int = 0, asked: int = 0) -> Any:

@@ -315,7 +315,7 @@ def test_another_process_s_consumer_loses_the_camera_and_finds_it_again(free_dom
                 count = len(seen)
                 run.eventually(lambda count=count: len(seen) >= count + 3, f'detections after {steps}\n{program.output}')
             assert run.change(capture, DEACTIVATE)
-            run.eventually(lambda: not [h for h, n in capture._server._server._pool.statistics().holders.items() if n], 'leases came back')
+            run.eventually(lambda: not [h for h, n in capture._server.server._pool.statistics().holders.items() if n], 'leases came back')
             assert 'ros_message' not in program.output and program.interrupt(10) == 0
 
 
@@ -329,7 +329,7 @@ def test_another_process_s_consumer_is_granted_more_frames_when_it_asks_for_more
         with Program('inference_node', *required, domain=free_domain).start('link is shared_memory') as program:
 
             def windows() -> list[int]:
-                return [consumer.window for consumer in capture._server._server.statistics().consumers]
+                return [consumer.window for consumer in capture._server.server.statistics().consumers]
 
             run.eventually(lambda: len(seen) >= 2 and windows())
             before = windows()

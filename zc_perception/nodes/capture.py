@@ -13,15 +13,15 @@ from zc_perception.camera.clock import StampClock
 from zc_perception.camera.supervisor import CameraCondition, CameraState, CameraSupervisor
 from zc_perception.errors import AllocationError, CameraLostError, ConfigError, NegotiationError
 from zc_perception.frame import Frame
-from zc_perception.link.bus import BUS
 from zc_perception.link.endpoints import AdaptedPublisher, ExtraMessage
+from zc_perception.link.endpoints.frame_offer import FrameOffer
 from zc_perception.link.endpoints.qos import bus_key
-from zc_perception.link.image_conversion import OUTPUT_ENCODINGS, FrameToJpeg, frame_adapter, why_no_message
+from zc_perception.link.image_conversion import OUTPUT_ENCODINGS, FrameToJpeg, frame_adapter
 from zc_perception.link.meeting_point import MEETING
 from zc_perception.link.shared_memory.codes import MAX_FRAME_ID
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.negotiation.session import BufferSession, Consumer, Outcome
+from zc_perception.negotiation.session import BufferSession
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
 from zc_perception.negotiation.stand_in import SYNTAX, parse_stand_ins
 from zc_perception.nodes.camera_controls import PREFIX, CameraControls
@@ -49,7 +49,6 @@ from zc_perception.nodes.stereo_side import STEREO_SPECS, StereoSide
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Status
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import StageLatencies
-from zc_perception.pixel.drm_format import drm_format_string
 
 _KEEP_ALL_DELAY_S = 1.0
 _FRAMES = Endpoint('image_raw', 'publisher', adapted=True)
@@ -109,7 +108,6 @@ class CaptureNode(PerceptionNode):
         self.ledger = ledger or process_ledger(self.context)
         self.latencies = StageLatencies()
         self._node_clock = self.get_clock()
-        self.session: BufferSession | None = None
         self._disagreement = ''
         self._counters = CaptureCounters()
         self._said: set[str] = set()
@@ -121,6 +119,7 @@ class CaptureNode(PerceptionNode):
         self._realtime.of(lambda: [self.supervisor.thread])
         self._publisher: AdaptedPublisher[Frame] | None = None
         self._server: FrameServer | None = None
+        self._offer: FrameOffer | None = None
         self._camera_info = CameraInfoPublisher(self, self.parameters)
         self._controls = CameraControls(self)
         self._factory = self._new_factory()
@@ -170,13 +169,14 @@ class CaptureNode(PerceptionNode):
         adapter = frame_adapter(self.parameters['image_encoding'], self.ledger, holder=self.get_name())
         compressed_qos(self)  # declared now, though the topic may come later
         self._publisher = AdaptedPublisher(self, adapter, 'image_raw', image_qos(self, self.parameters['slots']), extras=self._extras())
-        self._publisher.judge_by(self._objection)
         self._server = FrameServer(self, self.parameters, self._publisher)
+        self._offer = FrameOffer(self, self._publisher, self._server.server, changed=self._describe)
         self._camera_info.reload(self.parameters)
 
     def _agree(self) -> None:
         """On buffers, with everybody who is there; or later, when the camera is."""
-        MEETING.add_camera(self._key, self)
+        assert self._offer is not None
+        self._offer.open()
         self.supervisor.prepare_now()
         self._realtime.configure()
 
@@ -195,7 +195,8 @@ class CaptureNode(PerceptionNode):
             self._end_buffers()
 
     def _cleanup(self) -> None:
-        MEETING.remove_camera(self._key, self)
+        if self._offer is not None:
+            self._offer.close()
         self._describe()
         self.supervisor.stop()
         self._factory.close()
@@ -203,14 +204,19 @@ class CaptureNode(PerceptionNode):
         if self._publisher is not None:
             self._publisher.destroy()
         if not self._stopped:  # one that has ended may still be asked for its counters
-            self._publisher = self._server = None
+            self._publisher = self._server = self._offer = None
         if self._stereo is not None:
             self._stereo.end()
         self._realtime.cleanup()
 
     def _end_buffers(self) -> None:
-        with MEETING.lock:
-            self.session = None
+        if self._offer is not None:
+            self._offer.withdraw()
+
+    @property
+    def session(self) -> BufferSession | None:
+        """What was agreed on about the buffers; ``None``: there are none."""
+        return None if self._offer is None else self._offer.session
 
     @property
     def publisher(self) -> AdaptedPublisher[Frame]:
@@ -218,28 +224,6 @@ class CaptureNode(PerceptionNode):
         if self._publisher is None:
             raise AttributeError(f"node '{self.get_name()}' is {self.state}: it has no publisher of image_raw; configure it")
         return self._publisher
-
-    def join(self, consumer: Consumer) -> None:
-        """See :class:`~zc_perception.link.meeting_point.CameraEnd`."""
-        if self.session is not None:
-            outcome = self.session.join(consumer)
-            if not outcome.has_buffers:
-                self._say_refused(consumer.constraints.participant, outcome)
-            self._describe()
-
-    def leave(self, consumer: Consumer) -> None:
-        """See :class:`~zc_perception.link.meeting_point.CameraEnd`."""
-        if self.session is not None:
-            self.session.leave(consumer)
-
-    def _objection(self, consumer: Consumer) -> str:
-        session = self.session
-        return '' if session is None else session.objection(consumer)
-
-    def _say_refused(self, name: str, outcome: Outcome) -> None:
-        withheld = '' if self._publisher is None else self._publisher.statistics().withheld
-        way = f'it gets no frames: {withheld}' if withheld else 'it gets messages, which are copies, or nothing where it allows no copies'
-        self.get_logger().warning(f'{name} {outcome}; {way}')
 
     @classmethod
     def check_together(cls, values: Mapping[str, Any], node: str) -> None:
@@ -296,41 +280,26 @@ class CaptureNode(PerceptionNode):
         self._controls.attach(camera)
         self._end_buffers()
         self._disagreement = ''
-        size, wanted = (camera.width, camera.height), self.parameters['slots']
-        session = BufferSession(camera.constraints(), size, wanted_slots=wanted, stand_ins=self._stand_ins)
+        offer = self._offer
+        if offer is None:
+            raise CameraLostError('the node is being cleaned up')
 
         def allocate(request: AllocationRequest) -> Allocation:
             camera.allocate(request)
             slots = camera.slots
             return Allocation(slots[0].layout, tuple(slot.buffers for slot in slots))
 
+        size, wanted = (camera.width, camera.height), self.parameters['slots']
         try:
-            with MEETING.lock:
-                settings = session.allocate(MEETING.consumers(self._key), allocate)
-                self.session = session
+            session = offer.agree(camera.constraints(), size, allocate, wanted_slots=wanted, stand_ins=self._stand_ins)
         except (NegotiationError, AllocationError) as error:
             self._disagreement = str(error)
             raise
-        BUS.rematch(self._key)
-        layout = settings.layout
-        server, publisher = self._server, self._publisher
-        if server is None or publisher is None:
-            raise CameraLostError('the node is being cleaned up')
-        if camera.pool is not None:
-            server.offer(camera.pool, session)
-        publisher.withhold(why_no_message(layout))
-        publisher.announce(
-            width=layout.width,
-            height=layout.height,
-            formats=[drm_format_string(layout.fourcc, layout.modifier, implicit=True)],
-            heap=camera.heap_name,
-        )
+        offer.begin(session, camera.pool, camera.heap_name)
+        layout = session.settings.layout
         choice = camera.facts().get('choice')
         self.get_logger().info(f'{camera.device}: {layout.describe()} at {camera.framerate:g} Hz{f"; {choice}" if choice else ""}')
-        self.get_logger().info(f'buffers: {session.describe()}')
-        for name, outcome in session.outcomes().items():
-            if not outcome.has_buffers:
-                self._say_refused(name, outcome)
+        offer.say_agreement(session)
         self._say_notices(camera)
         self._describe()
 

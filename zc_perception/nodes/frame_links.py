@@ -24,7 +24,7 @@ from zc_perception.link.endpoints import (
     PublisherStatistics,
     SharedMemoryLinks,
 )
-from zc_perception.link.endpoints.qos import uses_direct_links
+from zc_perception.link.endpoints.frame_offer import Report, serve_frames
 from zc_perception.link.endpoints.rivals import Rivals
 from zc_perception.link.endpoints.shared_memory_links import OTHER_HOST
 from zc_perception.link.endpoints.windows import STALLED_S, describe_in_hand, full_s
@@ -34,9 +34,8 @@ from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.link.shared_memory.server_statistics import ServerStatistics
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.memory.pool import BufferPool
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.negotiation.session import BufferSession, Consumer
+from zc_perception.negotiation.session import Consumer
 from zc_perception.nodes.parameters import NodeParameters, ParameterSpec, shown, whole_number
 from zc_perception.nodes.qos_overrides import subscription_qos
 from zc_perception.observe.diagnostics import Figures, Level, Status
@@ -78,7 +77,6 @@ _REFUSALS = {
 _APART = 'start one of them in another namespace (--ros-args -r __ns:=/NAME) or with another ROS_DOMAIN_ID'
 _LINEAR_NEEDED = "name the reader in the camera's parameter participants, such as 'viewer: NV12': the camera must give that then"
 _SAY_AGAIN_S = 60.0
-_SENTENCES = 64
 # The one above, -1 to the kernel, means that nothing changes.
 _HIGHEST_ID = 2**32 - 2
 
@@ -190,25 +188,8 @@ def user_ids(names: Sequence[str]) -> list[int]:
     return ids
 
 
-class _Report:
-    """Logs a sentence, and the same one again only after a minute: who is refused tries on, twice a second."""
-
-    def __init__(self, log: Callable[[str], object]) -> None:
-        self._log = log
-        self._said: dict[str, float] = {}
-
-    def __call__(self, text: str) -> None:
-        now = time.monotonic()
-        if now - self._said.get(text, -_SAY_AGAIN_S) < _SAY_AGAIN_S:
-            return
-        self._said[text] = now
-        if len(self._said) > _SENTENCES:
-            del self._said[min(self._said, key=self._said.__getitem__)]
-        self._log(text)
-
-
 class FrameServer:
-    """A publisher's end of the links to other processes, as the node's parameters allow.
+    """A publisher's end of the links to other processes, as the node's parameters allow. ``server`` is ``None`` where they don't.
 
     :raises ConfigError: a group that doesn't exist, or a folder for the socket that can't be used.
     """
@@ -216,39 +197,23 @@ class FrameServer:
     def __init__(self, node: Node, parameters: NodeParameters, publisher: AdaptedPublisher[Frame]) -> None:
         self._publisher = publisher
         self._recent = {name: RecentCount() for name in ('conversion_errors', 'internal_errors', 'protocol_errors', *_REFUSALS)}
-        self._server: SharedMemoryServer | None = None
-        self._rivals = Rivals(node, publisher)
+        self.server: SharedMemoryServer | None = None
         groups, logger = group_ids(parameters['shared_memory_group']), node.get_logger()
-        self._warn = _Report(lambda text: logger.warning(text))
+        self._rivals = Rivals(node, publisher)
+        self._warn = Report(lambda text: logger.warning(text))
         self._warned: dict[str, float] = {}
-        if parameters['shared_memory'] and uses_direct_links(node):
-            self._server = SharedMemoryServer(
-                node.get_fully_qualified_name(),
-                publisher.publisher_id,
-                allowed_gids=groups,
-                quarantine_timeout_s=parameters['quarantine'],
-                # Each on a line of its own: rclpy raises when one line of code logs with two severities.
-                report=_Report(lambda text: logger.info(text)),
-                warn=_Report(lambda text: logger.warning(text)),
-            )
-            publisher.serve(self._server)
-
-    def offer(self, pool: BufferPool, session: BufferSession) -> None:
-        """Frames come from *pool*, on which *session* has agreed."""
-        # Consumers of this process first: those of others ask again.
-        self._publisher.use(pool)
-        if self._server is not None:
-            self._server.set_pool(pool, session.settings.heap)
+        if parameters['shared_memory']:
+            self.server = serve_frames(node, publisher, allowed_gids=groups, quarantine_timeout_s=parameters['quarantine'])
 
     def peers(self) -> list[dict[str, Any]]:
         """Consumers in other processes, for the frame log."""
-        consumers = () if self._server is None else self._server.statistics().consumers
+        consumers = () if self.server is None else self.server.statistics().consumers
         return [{'name': consumer.name, 'pid': consumer.pid, 'rung': SHARED_MEMORY} for consumer in consumers]
 
     def status(self) -> Status:
         """Who gets frames how, and who lately didn't."""
         link = self._publisher.statistics()
-        server = None if self._server is None else self._server.statistics()
+        server = None if self.server is None else self.server.statistics()
         values = Figures(lambda: self._values(link, server))
         trusted = '' if server is None else ', '.join(consumer.name for consumer in server.consumers if consumer.trusted_writer)
         rivals = self._rivals.look()
