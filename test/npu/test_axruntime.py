@@ -27,8 +27,8 @@ from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.memory.pool import BufferPool, SlotState
 from zc_perception.npu.axruntime import accelerator as axruntime
 from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
-from zc_perception.npu.axruntime.job import AxRuntimeJob
 from zc_perception.npu.axruntime.tensors import TensorBuffer
+from zc_perception.npu.axruntime.worker import AxRuntimeJob
 from zc_perception.npu.manifest import TensorSpec
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12, fourcc_code

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from doubles.c_layout import Layout, Rest, c_layout, differences, python_layout
 
-from zc_perception.npu.axruntime import abi
+from zc_perception.npu.axruntime import library as abi
 from zc_perception.npu.axruntime.session import device_stride
 
 DOUBLES = Path(__file__).resolve().parents[1] / 'doubles'

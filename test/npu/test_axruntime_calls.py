@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zc_perception.errors import AcceleratorError
-from zc_perception.npu.axruntime.calls import RuntimeCalls
+from zc_perception.npu.axruntime.worker import RuntimeCalls
 from zc_perception.npu.constraints import LATE_CALLS
 
 

@@ -20,12 +20,10 @@ from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool, SlotState
 from zc_perception.npu.axruntime import accelerator as axruntime
-from zc_perception.npu.axruntime.abi import Result
 from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
-from zc_perception.npu.axruntime.input import FrameToTensor
-from zc_perception.npu.axruntime.job import AxRuntimeJob
-from zc_perception.npu.axruntime.tensors import InputSlot
-from zc_perception.npu.axruntime.worker import AxRuntimeWorker
+from zc_perception.npu.axruntime.library import Result
+from zc_perception.npu.axruntime.tensors import FrameToTensor, InputSlot
+from zc_perception.npu.axruntime.worker import AxRuntimeJob, AxRuntimeWorker
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakePool = Callable[..., BufferPool]

@@ -23,8 +23,8 @@ from zc_perception.memory.pool import BufferPool
 from zc_perception.npu import recovering_device, scheduler
 from zc_perception.npu.axruntime import accelerator as axruntime
 from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
-from zc_perception.npu.axruntime.job import AxRuntimeJob
 from zc_perception.npu.axruntime.tensors import OutputSlot
+from zc_perception.npu.axruntime.worker import AxRuntimeJob
 from zc_perception.npu.scheduler import Scheduler
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')

@@ -9,7 +9,7 @@ import pytest
 
 from zc_perception.errors import AllocationError
 from zc_perception.memory.heaps import open_heap
-from zc_perception.npu.axruntime.loading import why_no_heap
+from zc_perception.npu.axruntime.worker import why_no_heap
 
 
 def refused(number: int) -> AllocationError:

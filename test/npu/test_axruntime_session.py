@@ -12,8 +12,7 @@ from npu.axruntime_kit import Double, build_double, model_file
 
 from zc_perception.errors import AcceleratorError, ConfigError, DeviceLostError
 from zc_perception.npu.axruntime import library as axruntime_library
-from zc_perception.npu.axruntime.abi import Argument, Result
-from zc_perception.npu.axruntime.library import RuntimeLibrary, candidates
+from zc_perception.npu.axruntime.library import Argument, Result, RuntimeLibrary, candidates
 from zc_perception.npu.axruntime.session import Device, InstanceOptions, OpenModel, RuntimeSession, device_stride
 from zc_perception.npu.axruntime.tensors import InputSlot, OutputSlot, Tensor
 

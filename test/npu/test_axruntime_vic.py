@@ -21,7 +21,7 @@ from zc_perception.memory.nvbufsurface import NvBufSurfaceHeap
 from zc_perception.memory.pool import BufferPool
 from zc_perception.memory.vic import Vic
 from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
-from zc_perception.npu.axruntime.job import AxRuntimeJob
+from zc_perception.npu.axruntime.worker import AxRuntimeJob
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout

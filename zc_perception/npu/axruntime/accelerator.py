@@ -4,8 +4,8 @@ Its models take a letterboxed, quantised, padded int8 tensor and not NV12. So th
 its tensor written once, straight into the dma-buf that the runtime imports, booked as ``tensor``. It needs only what today's driver has.
 
 Source: Voyager SDK, *API Reference* of ``axruntime.h``. What stands between the lines there is in the modules that this one puts together:
-``axruntime_session`` (objects), ``axruntime_loading`` (dma-bufs or not), ``axruntime_calls`` (which frame's result a call brings),
-``axruntime_worker`` (threads, errors).
+``library`` (the C interface), ``session`` (its objects), ``tensors`` (their memory, and how a frame becomes one), ``worker`` (threads,
+which frame's result a call brings, dma-bufs or not).
 """
 
 from __future__ import annotations
@@ -22,12 +22,9 @@ from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.vic import Vic
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import Capabilities, ImportHandle
-from zc_perception.npu.axruntime.input import FrameToTensor
-from zc_perception.npu.axruntime.job import AxRuntimeJob
-from zc_perception.npu.axruntime.loading import LoadedModel, LoadPlan, load_best, why_no_heap
 from zc_perception.npu.axruntime.session import InstanceOptions, RuntimeSession
-from zc_perception.npu.axruntime.tensors import OutputSlot, Tensor, blank_tensors, check_outputs, quantised_spec
-from zc_perception.npu.axruntime.worker import AxRuntimeWorker
+from zc_perception.npu.axruntime.tensors import FrameToTensor, OutputSlot, Tensor, blank_tensors, check_outputs, quantised_spec
+from zc_perception.npu.axruntime.worker import AxRuntimeJob, AxRuntimeWorker, LoadedModel, LoadPlan, load_best, why_no_heap
 from zc_perception.npu.constraints import AXRUNTIME_JOBS, AXRUNTIME_JOBS_DOUBLE_BUFFERED, axruntime_constraints
 from zc_perception.npu.manifest import ModelManifest, check_head
 from zc_perception.pixel.layout import ImageLayout

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from zc_perception.errors import AcceleratorError, ConfigError
-from zc_perception.npu.axruntime.abi import Argument, BoardType, DeviceInfo, Result, TensorInfo
-from zc_perception.npu.axruntime.library import RuntimeLibrary
+from zc_perception.npu.axruntime.library import Argument, BoardType, DeviceInfo, Result, RuntimeLibrary, TensorInfo
 from zc_perception.npu.metis_card import INDEX, card_at, place_of
 
 _DEVICE_NAME = re.compile(rb'[A-Za-z][\w.]*-[0-9A-Fa-f]+(?::[0-9A-Fa-f]+)+\0')

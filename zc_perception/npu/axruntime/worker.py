@@ -1,22 +1,362 @@
-"""Two threads that keep the runtime busy: one writes tensors, one runs them, so that the next frame is converted while one computes."""
+"""A model on the device, and the two threads that keep it busy: one writes tensors, one runs them.
+
+So the next frame is converted while one computes. Read :class:`AxRuntimeWorker` first. It owns a :class:`LoadedModel`: an instance with the
+memory of its tensors, put on the device by :func:`load_best`. :class:`RuntimeCalls` knows which frame's result a call brings.
+:class:`AxRuntimeJob` is one frame on its way, shared by the worker and the frame's owner.
+
+With double buffering a call writes the result of the call two before it, and the first two write nothing that means anything. So the calls
+form a queue of fixed length: each joins at one end, and once the queue is full its result is that of the one at the other end. Source:
+Voyager SDK, *Double Buffering for Performance*; the same in ``GstAxInference.cpp`` ("output for frame n is … frame n + 2").
+
+Which tensors can be dma-bufs is found out by trial runs before the first frame: sources disagree on ``output_dmabuf`` (the SDK's
+documentation recommends it, others met errors with it), so it is tried, and left out where it fails.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-from zc_perception.errors import AcceleratorError, DeviceLostError
-from zc_perception.npu.axruntime.calls import Call, RuntimeCalls
-from zc_perception.npu.axruntime.input import FrameWriter
-from zc_perception.npu.axruntime.job import AxRuntimeJob
-from zc_perception.npu.axruntime.loading import LoadedModel
-from zc_perception.npu.axruntime.tensors import InputSlot, OutputSlot
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.errors import AcceleratorError, AllocationError, ConfigError, DeviceLostError, ZcError
+from zc_perception.frame import Frame
+from zc_perception.memory.fence import EventFence
+from zc_perception.memory.heaps import Heap
+from zc_perception.npu.accelerator import Outputs
+from zc_perception.npu.axruntime.library import Argument
+from zc_perception.npu.axruntime.session import InstanceOptions, OpenModel
+from zc_perception.npu.axruntime.tensors import FrameWriter, InputSlot, OutputSlot, Tensor
+from zc_perception.npu.constraints import LATE_CALLS
+from zc_perception.npu.manifest import TensorSpec
 
 # A device that fails this many runs one after the other doesn't come round by itself.
 _FAILURES_OF_A_LOST_DEVICE = 3
 _CLOSED = 'the accelerator was closed before the job had run'
+
+
+class JobFence(EventFence):
+    """Signals a job's end. A lost device stays one: whoever checks has to do more than to give up the job."""
+
+    def check(self) -> None:
+        """See :class:`Fence`.
+
+        :raises DeviceLostError: the device failed, and every other job with it.
+        """
+        if isinstance(self._error, DeviceLostError) and self.wait(0.0):
+            raise DeviceLostError(str(self._error))
+        super().check()
+
+
+class AxRuntimeJob:
+    """See :class:`zc_perception.npu.accelerator.Job`.
+
+    The frame is needed until its tensor is written, the output slot from the result's arrival until the owner ends the job. A job counts
+    as open until both the worker and the owner are done with it.
+
+    :param give_back: takes the output slot, or ``None`` if there was none, when the job is over; called once, on any thread.
+    """
+
+    def __init__(self, frame: Frame, letterbox: Letterbox, give_back: Callable[[OutputSlot | None], None]) -> None:
+        self.fence = JobFence()
+        self._let_go: EventFence | None = None
+        self._letterbox = letterbox
+        self._frame: Frame | None = frame
+        self._give_back = give_back
+        self._lock = threading.Lock()
+        self._slot: OutputSlot | None = None
+        self._converting = False
+        self._reading = False
+        self._worker_done = False
+        self._owner_done = False
+
+    @property
+    def letterbox(self) -> Letterbox:
+        """See :class:`Job`."""
+        return self._letterbox
+
+    @property
+    def wanted(self) -> bool:
+        """Whether its owner still waits for the result."""
+        return not self._owner_done
+
+    def begin_conversion(self) -> Frame | None:
+        """The frame to convert; ``None``: the job was ended meanwhile, and the frame is somebody else's again."""
+        with self._lock:
+            self._converting = self._frame is not None
+            return self._frame
+
+    def end_conversion(self) -> None:
+        """The frame's pixels aren't needed any more."""
+        with self._lock:
+            self._frame, self._converting = None, False
+            let_go = self._let_go
+        if let_go is not None:
+            let_go.signal()
+
+    def finish(self, slot: OutputSlot | None, error: AcceleratorError | None = None) -> None:
+        """The worker is done: the result is in *slot*, or there is none because of *error*."""
+        with self._lock:
+            self._worker_done = True
+            over = self._owner_done
+            if not over:
+                self._slot = slot
+        if over:
+            self._give_back(slot)
+        self.fence.signal(error)
+        if over:
+            self.fence.close()
+
+    def outputs(self) -> Outputs:
+        """See :class:`Job`."""
+        slot = self._slot
+        if self._owner_done:
+            raise AcceleratorError('the job was closed, and its result with it; read outputs before')
+        self.fence.check()
+        assert slot is not None
+        if not self._reading:
+            slot.begin_reading()
+            self._reading = True
+        return slot.raw
+
+    def abandon(self) -> EventFence:
+        """See :class:`Job`. The frame is free as soon as nobody reads it, the place when the worker has come to the job."""
+        let_go = EventFence()
+        self._end(let_go)
+        return let_go
+
+    def close(self) -> None:
+        """See :class:`Job`."""
+        self._end(None)
+        self.fence.close()
+
+    def _end(self, let_go: EventFence | None) -> None:
+        with self._lock:
+            ended, converting = self._owner_done, self._converting
+            self._owner_done = True
+            over, slot = self._worker_done, self._slot
+            self._slot = None
+            if converting:
+                self._let_go = let_go
+            else:
+                self._frame = None
+        if let_go is not None and not converting:
+            let_go.signal()
+        if ended:
+            return
+        if self._reading and slot is not None:
+            with contextlib.suppress(ValueError):  # the accelerator was closed before
+                slot.end_reading()
+        if over:
+            self._give_back(slot)
+            self.fence.signal()  # the worker may be about to, and would find it closed
+            self.fence.close()
+
+
+class Runner(Protocol):
+    """A model on a device."""
+
+    def run(self, inputs: ctypes.Array[Argument], outputs: ctypes.Array[Argument]) -> None:
+        """One frame; blocks."""
+
+
+@dataclass
+class Call:
+    """A call whose result hasn't come. ``job`` is ``None`` for one that only moves the queue on."""
+
+    job: AxRuntimeJob | None
+    slot: InputSlot
+
+
+class RuntimeCalls:
+    """The calls of one instance, in order.
+
+    A slot counts its calls in ``users``: it may be filled again when there are none, because a device may read an input as late as it
+    computes on it.
+
+    :param late: how many calls later a result comes; 0 or :data:`~zc_perception.npu.constraints.LATE_CALLS`.
+    """
+
+    def __init__(self, runner: Runner, late: int) -> None:
+        self._runner = runner
+        self._late = late
+        self._waiting: deque[Call] = deque()
+        self.last_input: InputSlot | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a job waits for further calls, and its owner for it."""
+        return any(call.job is not None and call.job.wanted for call in self._waiting)
+
+    @property
+    def holds_jobs(self) -> bool:
+        """Whether a job waits for further calls, be it one that was given up: it takes a place until they come."""
+        return any(call.job is not None for call in self._waiting)
+
+    def run(self, job: AxRuntimeJob | None, slot: InputSlot, outputs: OutputSlot) -> Call | None:
+        """One call.
+
+        :returns: the call whose result is in *outputs* now, its input not in use by it any more; ``None``: nothing that means anything is.
+        :raises AcceleratorError: the call failed, and isn't part of the queue.
+        """
+        self._runner.run(slot.arguments, outputs.arguments)
+        slot.users += 1
+        self.last_input = slot
+        self._waiting.append(Call(job, slot))
+        if len(self._waiting) <= self._late:
+            return None
+        return self._leave()
+
+    def _leave(self) -> Call:
+        call = self._waiting.popleft()
+        call.slot.users -= 1
+        return call
+
+    def restart(self, runner: Runner) -> None:
+        """Go on with another instance, which has nothing inside."""
+        assert not self._waiting
+        self._runner = runner
+
+    def clear(self) -> list[Call]:
+        """Forget what is waiting: the instance is gone, or nobody knows any more what it will answer."""
+        self.last_input = None
+        return [self._leave() for _ in range(len(self._waiting))]
+
+
+def why_no_heap(name: str, error: AllocationError) -> str:
+    """What to say of a dma-heap that can't be used: which node it is, and what it needs."""
+    node = f'/dev/{name}'
+    match error.__cause__:
+        case FileNotFoundError():
+            return f'there is no {node}; enable CONFIG_DMABUF_HEAPS_SYSTEM in the kernel, and give a container the node (--device {node})'
+        case PermissionError() as refusal:
+            rights = f'let its group read it in a udev rule and add the user to that group, and give a container the node (--device {node})'
+            return f"{node} can't be used: {refusal.strerror}; {rights}"
+    return f"{node} can't be used: {error}"
+
+
+@dataclass(frozen=True)
+class LoadPlan:
+    """What is to be loaded, and how.
+
+    :param heap: where dma-bufs for tensors come from; ``None``: nowhere, because of ``no_heap``.
+    :param output_dmabuf: ``auto``, ``true`` or ``false``.
+    :param jobs: how many are in flight at most.
+    :param named: the manifest's outputs; empty: the runtime's own description counts.
+    """
+
+    model: OpenModel
+    input: Tensor
+    outputs: Sequence[Tensor]
+    named: Sequence[TensorSpec]
+    options: InstanceOptions
+    heap: Heap | None
+    no_heap: str
+    output_dmabuf: str
+    jobs: int
+
+    @property
+    def late(self) -> int:
+        """How many calls later a result comes."""
+        return LATE_CALLS if self.options.double_buffer else 0
+
+    def attempts(self) -> list[tuple[bool, bool]]:
+        """Input and output in dma-bufs or not, the best first.
+
+        :raises ConfigError: dma-bufs are wanted, and there are none.
+        """
+        if self.heap is None:
+            if self.output_dmabuf == 'true':
+                raise ConfigError(f'output_dmabuf: true needs a dma-heap: {self.no_heap}; or set output_dmabuf to auto')
+            return [(False, False)]
+        return {
+            'auto': [(True, True), (True, False), (False, False)],
+            'true': [(True, True)],
+            'false': [(True, False), (False, False)],
+        }[self.output_dmabuf]
+
+
+class LoadedModel:
+    """An instance on the device, with the memory of its tensors: an input and an output slot for each job that may be open.
+
+    :raises ZcError: this way doesn't work.
+    """
+
+    def __init__(self, plan: LoadPlan, options: InstanceOptions) -> None:
+        self._plan = plan
+        self.options = options
+        self.late = plan.late
+        self.notices: tuple[str, ...] = ()
+        self.inputs: list[InputSlot] = []
+        self.outputs: list[OutputSlot] = []
+        try:
+            for _ in range(plan.jobs):
+                self.inputs.append(InputSlot(plan.input, plan.heap if options.input_dmabuf else None))
+                self.outputs.append(OutputSlot(plan.outputs, plan.named, plan.heap if options.output_dmabuf else None))
+            self.calls = RuntimeCalls(plan.model.load_instance(options), plan.late)
+            self._try()
+        except BaseException:
+            self.close()
+            raise
+
+    def _try(self) -> None:
+        """Once through with an empty tensor, so that a way that doesn't work fails now."""
+        for _ in range(self.late + 1):
+            self.calls.run(None, self.inputs[0], self.outputs[0])
+
+    def reload(self) -> None:
+        """A new instance in place of one that nobody trusts any more.
+
+        :raises ZcError: the device doesn't take it.
+        """
+        self.calls.restart(self._plan.model.load_instance(self.options))
+
+    def close(self, *, lent: Collection[OutputSlot] = ()) -> None:
+        """Take it off the device, then give its tensors' memory back, but for results that are *lent*."""
+        self._plan.model.close_instance()
+        for filled in self.inputs:
+            filled.close()
+        for results in self.outputs:
+            if results not in lent:
+                results.close()
+
+
+def load_best(plan: LoadPlan) -> LoadedModel:
+    """The first of the plan's attempts that works, with a notice for each better one that didn't.
+
+    :raises ConfigError: the runtime refuses the model or an option.
+    :raises AcceleratorError: the device can't take it.
+    """
+    notices = []
+    if plan.heap is None:
+        notices.append(f'tensors are in host memory, which the runtime copies, because no dma-heap can be used: {plan.no_heap}')
+    attempts = plan.attempts()
+    refused = {(True, True): 'output_dmabuf: results go to host memory', (True, False): 'input_dmabuf: tensors are in host memory'}
+    for attempt in attempts:
+        options = replace(plan.options, input_dmabuf=attempt[0], output_dmabuf=attempt[1])
+        try:
+            loaded = LoadedModel(plan, options)
+        except DeviceLostError:
+            raise
+        except ZcError as error:
+            if attempt == attempts[-1]:
+                if plan.output_dmabuf == 'true':
+                    kind = ConfigError if isinstance(error, ConfigError) else AcceleratorError
+                    raise kind(f'output_dmabuf: true does not work here; set output_dmabuf to auto ({error})') from error
+                raise
+            notices.append(f'the runtime refused {refused[attempt]}, which it copies ({error})')
+            continue
+        if plan.late:
+            notices.append(f'double_buffer: each result comes {plan.late} frames late; set it to false where latency counts more')
+        loaded.notices = tuple(notices)
+        return loaded
+    raise AssertionError('unreachable: the last attempt returns or raises')
 
 
 class AxRuntimeWorker:

@@ -25,8 +25,7 @@ def _file_of(library: ctypes.CDLL | str) -> str:
 
 def describe_voyager(library: str = '') -> dict[str, Any]:
     """Load the runtime as accelerator axruntime does: file, version, and the functions that not every release has."""
-    from zc_perception.npu.axruntime.abi import OPTIONAL_FUNCTIONS
-    from zc_perception.npu.axruntime.library import RuntimeLibrary
+    from zc_perception.npu.axruntime.library import OPTIONAL_FUNCTIONS, RuntimeLibrary
 
     try:
         runtime = RuntimeLibrary(library)
