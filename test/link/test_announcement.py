@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -26,6 +26,7 @@ announcements = st.builds(
     height=st.integers(1, 65535),
     formats=st.lists(texts, max_size=3).map(tuple),
     heap=texts,
+    generation=st.integers(0, 1 << 64),
 )
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | texts,
@@ -80,11 +81,23 @@ def test_what_is_none_is_none(text: str) -> None:
     assert Announcement.from_json(text) is None
 
 
-@pytest.mark.parametrize('key', sorted(asdict(GOOD)))
-def test_every_key_is_needed(key: str) -> None:
+@pytest.mark.parametrize('key', sorted({*asdict(GOOD)} - {'generation'}))
+def test_every_key_of_the_first_version_is_needed(key: str) -> None:
     values = asdict(GOOD)
     del values[key]
     assert Announcement.from_json(json.dumps(values)) is None
+
+
+def test_who_says_no_generation_has_the_first_one() -> None:
+    values = asdict(replace(GOOD, generation=7))
+    assert Announcement.from_json(json.dumps(values)) == replace(GOOD, generation=7)
+    del values['generation']
+    assert Announcement.from_json(json.dumps(values)) == GOOD and GOOD.generation == 0
+
+
+@pytest.mark.parametrize('generation', [-1, 1.5, '7', True, None])
+def test_a_generation_that_is_no_number_makes_no_announcement(generation: object) -> None:
+    assert Announcement.from_json(json.dumps({**asdict(GOOD), 'generation': generation})) is None
 
 
 def test_another_version_s_announcement_is_none_and_keys_of_a_later_minor_one_are_ignored() -> None:
@@ -94,7 +107,7 @@ def test_another_version_s_announcement_is_none_and_keys_of_a_later_minor_one_ar
 
 def test_the_json_has_the_pinned_keys() -> None:
     values = json.loads(GOOD.to_json())
-    assert set(values) == {'version', 'publisher_id', 'host_id', 'socket', 'width', 'height', 'formats', 'heap'}
+    assert set(values) == {'version', 'publisher_id', 'host_id', 'socket', 'width', 'height', 'formats', 'heap', 'generation'}
     assert values['version'] == 1 and values['formats'] == ['NV12', 'NV12:0x0300000000000010']
 
 

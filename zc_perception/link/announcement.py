@@ -22,6 +22,7 @@ class Announcement:
 
     :param socket: path of the shared-memory socket; empty while this publisher offers none.
     :param formats: ``drm-format`` strings.
+    :param generation: grows whenever the publisher has allocated buffers anew. 0: a publisher that doesn't say so.
     """
 
     publisher_id: str
@@ -31,6 +32,7 @@ class Announcement:
     height: int
     formats: tuple[str, ...]
     heap: str
+    generation: int = 0
     version: int = VERSION
 
     @property
@@ -59,11 +61,12 @@ class Announcement:
             return None
         texts = {key: values.get(key) for key in ('publisher_id', 'host_id', 'socket', 'heap')}
         sizes = {key: values.get(key) for key in ('width', 'height')}
-        formats = values.get('formats')
+        formats, generation = values.get('formats'), values.get('generation', 0)
         good = all(isinstance(v, str) for v in texts.values()) and all(type(v) is int and v > 0 for v in sizes.values())
+        good = good and type(generation) is int and generation >= 0
         if not good or not isinstance(formats, list) or not all(isinstance(f, str) for f in formats):
             return None
-        return cls(**texts, **sizes, formats=tuple(formats))  # type: ignore[arg-type]
+        return cls(**texts, **sizes, formats=tuple(formats), generation=generation)  # type: ignore[arg-type]
 
 
 def new_publisher_id() -> str:

@@ -312,8 +312,9 @@ def test_maintain_connects_when_there_is_somebody_and_backs_off_while_not(folder
             publish(successor, pool, 0)
             receive(client).release()
             wait_for(lambda: held(successor) == 0, 'the release')
+            client._welcomed_at -= 1.0  # time has passed
         wait_for(lambda: client.receive() is None and not client.connected, 'EOF')
-        assert client._retry_at == 0.0, 'it served us: the first retry comes at once'
+        assert client._retry_at == 0.0, 'it served us for a second: the first retry comes at once'
         with SharedMemoryServer('camera', 'e' * 32, pool, folder=folder) as successor:
             assert client.maintain(PATIENCE_S) is None and client.connected
             client.retarget(folder / 'nobody.sock', 'd' * 32)
@@ -323,6 +324,28 @@ def test_maintain_connects_when_there_is_somebody_and_backs_off_while_not(folder
                 client._retry_at = 0.0
                 delay = client.maintain()
             assert delay is not None and 4.9 < delay <= 5.0, 'refused for good: another publisher'
+
+
+def test_a_producer_that_closes_after_each_frame_is_met_less_and_less_often(folder: Path) -> None:
+    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+        delays = []
+        for _ in range(7):
+            client._retry_at = 0.0  # time has passed
+            peer = producer.serve(client)
+            producer.introduce(peer)
+            producer.frame(peer)
+            receive(client).release()
+            peer.close()
+            wait_for(lambda: client.receive() is None and not client.connected, 'EOF')
+            delays.append(client._retry_s)
+            assert 0.0 < client._retry_at - time.monotonic() <= client._retry_s
+        assert [round(delay, 2) for delay in delays] == [0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5]
+        assert client.statistics().received == 7, 'no frame was lost for it'
+        peer = producer.serve(client)
+        client._welcomed_at -= 1.0  # time has passed
+        peer.close()
+        wait_for(lambda: client.receive() is None and not client.connected, 'EOF')
+        assert client._retry_s == 0.02, 'what was long ago is forgotten'
 
 
 def test_a_receiver_reconnects_by_itself_and_hands_frames_on(folder: Path, pool: BufferPool) -> None:

@@ -160,6 +160,7 @@ class AdaptedPublisher(Generic[T]):
         self._stamps_publication = hasattr(adapter.custom_type, 'published_ns')
         self._shared_memory: SharedMemoryEnd | None = None
         self._published = 0
+        self._allocations = 0
         self._closed = False
         BUS.add_publisher(self._key, self._bus_publisher)
         when_destroyed(self._announcer, self.destroy)
@@ -177,13 +178,15 @@ class AdaptedPublisher(Generic[T]):
         self._bus_publisher.use(pool)
 
     def announce(self, *, width: int, height: int, formats: Sequence[str], heap: str) -> None:
-        """For cameras: tell all subscriptions, also later ones, what is published here and where its memory is to be had.
+        """For cameras: tell all subscriptions, also later ones, what is published here and where its memory is to be had. Call it each
+        time that buffers were allocated: consumers that could not use those before try again.
 
         :param formats: ``drm-format`` strings, such as ``NV12``.
         :param heap: the name of the memory's allocator.
         """
         socket = '' if self._shared_memory is None else str(self._shared_memory.path)
-        announcement = Announcement(self.publisher_id, host_id(), socket, width, height, tuple(formats), heap)
+        self._allocations += 1
+        announcement = Announcement(self.publisher_id, host_id(), socket, width, height, tuple(formats), heap, self._allocations)
         self._announcer.publish(String(data=announcement.to_json()))
         if socket:
             write_announcement(announcement, self.topic, self._node.context.get_domain_id())

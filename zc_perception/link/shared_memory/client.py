@@ -42,8 +42,8 @@ from zc_perception.negotiation.settings import TrialImport
 
 _FIRST_RETRY_S = 0.02
 _LAST_RETRY_S = 0.5
-# The same buffers would not suit either: only a new announcement tells of others.
-_MISFIT_RETRY_S = 86_400.0
+# Who has served us for so long is worth another attempt at once; who ends each connection sooner may go on like that for ever.
+_SETTLED_S = 1.0
 _PATIENT_RETRY_S = 5.0
 # Of those that bring no frame, in one call: whoever sends them for ever must not keep the caller.
 _PACKETS_AT_ONCE = 64
@@ -91,7 +91,7 @@ class SharedMemoryClient:
     :param history: ask for the frames that a transient_local publisher keeps.
     :param requirements: what the buffers have to be like.
     :param trial_import: imports a slot's buffers before its first frame, on the thread that receives. If it raises, the producer is told
-        the reason and left, until :meth:`retarget` says that there may be other buffers.
+        the reason and left, until :meth:`retarget` says that there are other buffers. So is one whose buffers don't suit otherwise.
     :param allowed_uids: users whose producers are trusted, besides this one and root.
 
     ``last_end`` says how the latest connection or attempt ended; ``listens``, whether that met somebody who may be the publisher.
@@ -126,6 +126,10 @@ class SharedMemoryClient:
         self._slots: RemoteSlots | None = None
         self._greeting: Greeting | None = None
         self._target = 0
+        # Of the buffers that were met and can't be used here: nothing but a new announcement tells of others.
+        self._unusable = False
+        self._announced = self._announced_before = 0
+        self._welcomed_at = 0.0
         self._buffer = bytearray(MAX_PACKET)
         self._packet = memoryview(self._buffer)
         self._buffers = [self._buffer]
@@ -162,6 +166,7 @@ class SharedMemoryClient:
         """
         with self._connecting:
             if self._slots is None and not self._closed:
+                self._unusable = False
                 self._attempt(timeout_s, wait=True)
 
     def _attempt(self, timeout_s: float, *, wait: bool) -> None:
@@ -196,6 +201,8 @@ class SharedMemoryClient:
             else:
                 self.listens = True
                 self._connections += 1
+                self._announced_before = self._announced
+                self._welcomed_at = time.monotonic()
                 self._depth = welcome.depth
                 slots = RemoteSlots(
                     greeting.socket, self._epoll, greeting.peer, self.name, welcome.window, self._requirements, self._trial_import,
@@ -205,10 +212,11 @@ class SharedMemoryClient:
                 self._slots = slots
 
     def maintain(self, timeout_s: float = HANDSHAKE_S) -> float | None:
-        """Connect if that is due: at once after a producer that served us has gone, then less and less often, but at least twice a second;
-        every 5 s if it doesn't answer or refuses us for good (not allowed, constraints, version, another publisher).
+        """Connect if that is due: at once after a producer that served us for a second has gone, then less and less often, but at least
+        twice a second; every 5 s if it doesn't answer or refuses us for good (not allowed, constraints, version, another publisher).
 
-        :returns: seconds until it is worth calling again; ``None`` while connected, and after close.
+        :returns: seconds until it is worth calling again; ``None`` while connected, after close, and while only :meth:`retarget` could
+            change something.
         """
         return self._try(timeout_s, wait=True)
 
@@ -225,12 +233,13 @@ class SharedMemoryClient:
 
     def _try(self, timeout_s: float, *, wait: bool) -> float | None:
         with self._connecting:
-            if self._slots is None and not self._closed and (self._greeting is not None or time.monotonic() >= self._retry_at):
+            idle = self._slots is None and not self._closed and not self._unusable
+            if idle and (self._greeting is not None or time.monotonic() >= self._retry_at):
                 try:
                     self._attempt(timeout_s, wait=wait)
                 except ZcError as error:
                     self._back_off(_PATIENT_RETRY_S if worth_patience(error) else _LAST_RETRY_S)
-        if self._slots is not None or self._closed:
+        if self._slots is not None or self._closed or self._unusable:
             return None
         greeting = self._greeting
         return max(0.0, (self._retry_at if greeting is None else greeting.deadline) - time.monotonic())
@@ -242,6 +251,8 @@ class SharedMemoryClient:
     def retarget(self, path: Path, publisher_id: str = '') -> None:
         """A new announcement has come: the next :meth:`maintain` connects there, at once. Ends a connection to somebody else."""
         with self._lock:
+            self._announced += 1
+            self._unusable = False
             self._hello = self._hello._replace(requirements=self._requirements)
             if path != self._path or publisher_id != self._hello.publisher_id:
                 self._target += 1
@@ -362,15 +373,19 @@ class SharedMemoryClient:
             self._count_end(reason, text)
             self._abandoned += slots.abandoned
             slots.end()
-            if slots.admitted and reason == 'eof':
-                self._retry_at = self._retry_s = 0.0
-            elif reason == 'constraints':
-                self._retry_at = time.monotonic() + _MISFIT_RETRY_S
+            settled = time.monotonic() - self._welcomed_at >= _SETTLED_S
+            if settled:
+                self._retry_s = 0.0
+            if slots.admitted and reason == 'eof' and settled:
+                self._retry_at = 0.0
+            elif reason == 'constraints' and self._announced == self._announced_before:
+                self._unusable = True
             elif reason == 'flood':
                 self._retry_s = _PATIENT_RETRY_S
                 self._back_off(_PATIENT_RETRY_S)
             elif reason != 'retargeted':
-                # It may go on like this: a producer that welcomes us and then ends it, one way or another.
+                # It may go on like this: a producer that welcomes us and then ends it, one way or another. Or the buffers that can't be
+                # used are of before the announcement that has come since.
                 self._back_off(_LAST_RETRY_S)
 
     def statistics(self) -> ClientStatistics:
