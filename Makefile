@@ -7,7 +7,7 @@ RUN = .venv/bin/python
 
 # The rooms below ROS: plain Python, fully typed.
 TYPED = $(addprefix zc_perception/,pixel memory negotiation camera npu detection frame.py __init__.py programs.py mapping.py frame_queue.py lookout.py link/shared_memory \
-	verify/evidence verify/doctor) $(wildcard zc_perception/link/announcement*.py zc_perception/verify/*.py zc_perception/observe/frame_*.py zc_perception/observe/t*.py) tools/api_page.py
+	verify/evidence doctor terminal.py) $(wildcard zc_perception/link/announcement*.py zc_perception/verify/*.py zc_perception/observe/frame_*.py zc_perception/observe/t*.py) tools/api_page.py
 # What talks to ROS and can differ on a second distribution: endpoints, executors, parameters, lifecycle, containers, messages. What is
 # left out of link and nodes talks to ROS in the same way as these, and takes most of the time; the long form runs it, too.
 ROS_ALIKE = link/test_announcement% nodes/test_capture% nodes/test_rivals.py nodes/test_programs.py nodes/test_parameter_yaml.py \
@@ -73,7 +73,7 @@ rig-full: rig fixtures
 # The peers are measured, not needed: a failure to get one makes it absent.
 bench: env
 	$(RUN) test/environment/extras.py bench || echo 'some peers could not be installed'
-	$(RUN) -m zc_perception.verify.bench.report build/bench $(BENCH_ARGS)
+	$(RUN) -m zc_perception.bench.report build/bench $(BENCH_ARGS)
 
 faults: env
 	$(RUN) test/faults/run_faults.py $(FAULTS_ARGS)

@@ -15,7 +15,10 @@ setup(
     version=VERSION,
     packages=find_packages(include=[NAME, NAME + '.*']),
     package_data={
-        NAME: ['py.typed', 'models/*/*', 'models/*.json', 'link/WIRE.md', 'npu/axruntime/VOYAGER.md', 'verify/*.json', 'verify/*/*.json']
+        NAME: [
+            'py.typed', 'models/*/*', 'models/*.json', 'link/WIRE.md', 'npu/axruntime/VOYAGER.md', 'verify/*.json', 'doctor/*.json',
+            'bench/*.json',
+        ]
     },
     data_files=[
         ('share/ament_index/resource_index/packages', ['resource/' + NAME]),
@@ -56,9 +59,9 @@ setup(
             'inference_node = zc_perception.nodes.main:inference_node',
             'overlay_node = zc_perception.nodes.main:overlay_node',
             'perception = zc_perception.nodes.main:perception',
-            'zc_bench = zc_perception.verify.bench.main:main',
+            'zc_bench = zc_perception.bench.zc_bench:main',
             'zc_demo = zc_perception.nodes.demo:main',
-            'zc_doctor = zc_perception.verify.doctor.zc_doctor:main',
+            'zc_doctor = zc_perception.doctor.zc_doctor:main',
             'zc_record = zc_perception.nodes.main:zc_record',
             'zc_verify = zc_perception.verify.zc_verify:main',
         ],

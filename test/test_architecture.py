@@ -23,12 +23,14 @@ CONFIG = REPOSITORY / 'config' / 'perception.yaml'
 
 # Lower rooms know nothing of higher ones, and rooms on one floor nothing of each other.
 FLOORS = (('errors',), ('pixel',), ('memory',), ('negotiation',), ('frame',), ('detection',), ('camera', 'npu'), ('link',), ('observe',),
-          ('nodes',), ('verify',))  # fmt: skip
+          ('nodes',), ('verify', 'doctor', 'bench'))  # fmt: skip
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-ROOM_OF_MODULE = {'frame_queue': 'frame', 'lookout': 'frame', 'mapping': 'frame', 'pictures': 'frame', 'programs': 'errors'}
+ROOM_OF_MODULE = {
+    'frame_queue': 'frame', 'lookout': 'frame', 'mapping': 'frame', 'pictures': 'frame', 'programs': 'errors', 'terminal': 'errors',
+}  # fmt: skip
 BELOW_ROS = ('errors', 'pixel', 'memory', 'negotiation', 'frame', 'detection', 'camera', 'npu')
 THIRD_PARTY_BELOW_ROS = {'numpy', 'cv2', 'yaml', 'onnxruntime'}
-USE_RCLPY = ('link/endpoints/', 'link/rclpy_compat.py', 'observe/diagnostics.py', 'nodes/', 'verify/bench/')
+USE_RCLPY = ('link/endpoints/', 'link/rclpy_compat.py', 'observe/diagnostics.py', 'nodes/', 'bench/')
 USE_MESSAGES = (*USE_RCLPY, 'link/image_conversion.py')
 
 SOURCES = sorted(PACKAGE.rglob('*.py'))

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from zc_perception.bench.schema import violations
 from zc_perception.observe.frame_log_reading import find_frame_logs
-from zc_perception.verify.bench.schema import violations
 from zc_perception.verify.result import SCHEMA
 
 #: Those that end a command; a SIGHUP that is ignored, as when the tests run under nohup, ends none.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from verify.verify_kit import cached_graph, uncached_graph, with_facts
 
-from zc_perception.verify.bench.schema import violations
+from zc_perception.bench.schema import violations
 from zc_perception.verify.document_keys import document_keys, notes
 from zc_perception.verify.evidence.mappings import Mapping
 from zc_perception.verify.evidence.unreadable import Unreadable

@@ -8,10 +8,11 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import zc_perception
+from zc_perception.observe.whole_file import write_whole
 from zc_perception.verify.check import Check
 from zc_perception.verify.document_keys import DocumentKeys
 from zc_perception.verify.observation import NodeView, Observation, time_of
@@ -94,25 +95,16 @@ def describe_environment(command: Sequence[str]) -> dict[str, Any]:
         'machine': platform.machine(),
         'cpus': os.cpu_count() or 0,
         'python': platform.python_version(),
-        'package': _version(),
+        'package': zc_perception.__version__,
         'user': 'root' if os.geteuid() == 0 else 'not root',
         'command': list(command),
     }
 
 
-def _version() -> str:
-    try:
-        return metadata.version('zc_perception')
-    except metadata.PackageNotFoundError:
-        return 'unknown'
-
-
 def write_result(result: Result, folder: Path) -> Path:
     """Write ``result.json``, whole or not at all."""
     path = folder / RESULT
-    temporary = folder / f'.{RESULT}.{os.getpid()}'
-    temporary.write_text(json.dumps(result.as_json(), indent=1, allow_nan=False) + '\n', encoding='utf-8')
-    temporary.replace(path)
+    write_whole(path, json.dumps(result.as_json(), indent=1, allow_nan=False) + '\n')
     return path
 
 

@@ -8,26 +8,9 @@ import select
 import signal
 import sys
 from types import FrameType
-from typing import TextIO
 
 from zc_perception.errors import printable
-from zc_perception.verify.early_end import ending_signals
-
-
-class Interrupted(Exception):
-    """A signal came before anything was measured.
-
-    :ivar number: the signal.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f'interrupted by {signal.Signals(number).name} before anything was measured')
-        self.number = number
-
-    @property
-    def exit_code(self) -> int:
-        """128 + n, as shells say it."""
-        return 128 + self.number
+from zc_perception.terminal import Interrupted, ending_signals, put
 
 
 class Stop:
@@ -91,18 +74,8 @@ class Say:
 
     def verdict(self, text: str) -> None:
         """A line that is always said."""
-        _print(text, sys.stdout)
+        put(printable(text), sys.stdout)
 
     def error(self, text: str) -> None:
         """A line to standard error."""
-        _print(f'zc_verify: {text}', sys.stderr)
-
-
-def _print(text: str, stream: TextIO) -> None:
-    try:
-        encoding = stream.encoding or 'utf-8'
-        print(printable(text).encode(encoding, 'backslashreplace').decode(encoding), file=stream, flush=True)
-    except OSError:
-        # What is still in its buffer goes nowhere, or Python would complain of it at the end.
-        with contextlib.suppress(OSError, ValueError), open(os.devnull, 'w', encoding='ascii') as nowhere:
-            os.dup2(nowhere.fileno(), stream.fileno())
+        put(printable(f'zc_verify: {text}'), sys.stderr)

@@ -21,6 +21,7 @@ from typing import Any
 from zc_perception.errors import ConfigError, ZcError
 from zc_perception.observe.frame_log_reading import FoundFrameLogs
 from zc_perception.programs import OptionParser
+from zc_perception.terminal import Interrupted
 from zc_perception.verify.document_keys import document_keys, notes
 from zc_perception.verify.evidence.unreadable import Unreadable
 from zc_perception.verify.invariants import KNOWN_EXPORTERS, all_checks
@@ -28,7 +29,7 @@ from zc_perception.verify.measurement import Ending, Measurement, Roots
 from zc_perception.verify.newcomers import Newcomers
 from zc_perception.verify.observation import Observation
 from zc_perception.verify.result import EXIT_NOT_MEASURED, EXIT_USAGE, RESULT, Result, verdict, write_result
-from zc_perception.verify.terminal import Interrupted, Say, Stop
+from zc_perception.verify.terminal import Say, Stop
 from zc_perception.verify.workload import Command, absent, describe, hidden_logs, running_nodes, wait_for_frames
 
 TRACE, TIMELINE, PICTURE, LOG, ERROR = 'trace.txt', 'timeline.json', 'timeline.png', 'command.log', 'traceback.txt'
@@ -224,7 +225,7 @@ def run(arguments: argparse.Namespace) -> int:
         with Stop() as stop:
             result = _measure(arguments, stop, say)
     except Interrupted as interruption:
-        say.error(str(interruption))
+        say.error(f'interrupted by {interruption} before anything was measured')
         return interruption.exit_code
     except ZcError as error:
         say.error(str(error))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from zc_perception.verify.early_end import ending_quietly
+from zc_perception.terminal import ending_quietly
 
 
 def main(words: Sequence[str] | None = None) -> int:

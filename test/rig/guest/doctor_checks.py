@@ -16,8 +16,8 @@ from typing import Any
 from npu.json_schema import conforms
 
 from zc_perception.camera.v4l2.camera import V4l2Camera
-from zc_perception.verify.doctor import zc_doctor
-from zc_perception.verify.doctor.zc_doctor import main
+from zc_perception.doctor import zc_doctor
+from zc_perception.doctor.zc_doctor import main
 
 from .camera_kit import MULTI, SINGLE, check, configured, opened
 from .harness import equal

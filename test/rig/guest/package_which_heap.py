@@ -14,6 +14,9 @@ from pathlib import Path
 
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.camera.v4l2.camera import V4l2Camera
+from zc_perception.doctor.needs import needs_of
+from zc_perception.doctor.pool_need import pool_need
+from zc_perception.doctor.system import System
 from zc_perception.frame import Frame
 from zc_perception.memory.heaps import open_heap, working_heaps
 from zc_perception.memory.ledger import CopyLedger
@@ -25,9 +28,6 @@ from zc_perception.npu.axl.device import AxlError
 from zc_perception.npu.metis_card import read_iommu
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
-from zc_perception.verify.doctor.needs import needs_of
-from zc_perception.verify.doctor.pool_need import pool_need
-from zc_perception.verify.doctor.system import System
 
 from .harness import equal
 from .kernel_api import bufinfo, identity, parameters

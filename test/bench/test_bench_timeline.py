@@ -1,0 +1,144 @@
+"""``zc_bench timeline``: stages fill the whole way, files are known to be writable before, and a short run over real ROS."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import pytest
+
+from zc_perception.bench import timeline, timeline_command
+from zc_perception.bench import zc_bench as program
+from zc_perception.bench.rows import Condition
+from zc_perception.bench.schema import check_document
+from zc_perception.bench.timeline import STAGES, WHOLE, TimelinePlan, TimelineResult, measure_timeline, rows_of, stages_us
+from zc_perception.bench.worker import BenchError
+from zc_perception.observe.frame_log_layout import FrameRecord, RecordKind
+
+BLANK = FrameRecord(1, RecordKind.PROCESSED, 0, 1, 1, *(0,) * 10, (1,), 0, 0, 3, 0, 1)
+NAMES = [name for name, _ in STAGES]
+CONDITION = Condition(640, 480, 30.0)
+
+
+def record(began_us: int = 1000, scale: int = 1) -> FrameRecord:
+    """Stages of 1, 2, 4 … µs, times *scale*."""
+    times = [began_us + scale * (2**number - 1) for number in range(len(STAGES) + 1)]
+    names = ('captured_ns', 'published_ns', 'received_ns', 'submitted_ns', 'signalled_ns', 'done_ns', 'decoded_ns', 'sent_ns')
+    return BLANK._replace(**{name: 1000 * time for name, time in zip(names, times, strict=True)})
+
+
+def test_stages_follow_each_other_and_fill_the_whole_way() -> None:
+    found = stages_us(record())
+    assert [found[name] for name in NAMES] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0] and found[WHOLE] == 127.0
+
+
+@pytest.mark.parametrize('unknown', ['published_ns', 'received_ns', 'submitted_ns', 'signalled_ns', 'decoded_ns'])
+def test_a_time_that_is_not_known_makes_no_stage_negative_and_the_sum_the_same(unknown: str) -> None:
+    found = stages_us(record()._replace(**{unknown: 0}))
+    assert min(found.values()) >= 0 and found[WHOLE] == 127.0 == sum(found[name] for name in NAMES)
+
+
+def test_rows_are_stages_in_their_order_with_their_share() -> None:
+    rows = rows_of([record(scale=scale) for scale in (1, 2, 3)], CONDITION)
+    assert [row.variant for row in rows] == [*NAMES, WHOLE]
+    assert rows[0].median_us == 2.0 and rows[-1].median_us == 254.0 and rows[-1].cpu_us_per_frame is None
+    assert rows[-2].figures['share_percent'] == pytest.approx(100 * 64 / 127, abs=0.001) and rows[-1].figures['share_percent'] == 100.0
+    assert sum(row.figures['share_percent'] for row in rows[:-1]) == pytest.approx(100.0, abs=0.01)
+
+
+@pytest.mark.parametrize('records', [[], [record()], [record()._replace(sent_ns=0)] * 5, [record()._replace(captured_ns=0)] * 5])
+def test_frames_that_were_not_processed_here_are_no_result(records: list[FrameRecord]) -> None:
+    with pytest.raises(BenchError, match='no frame was captured and processed'):
+        rows_of(records, CONDITION)
+
+
+def test_running_nodes_have_to_be_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from zc_perception.observe.frame_log_reading import FoundFrameLogs
+
+    monkeypatch.setattr(timeline, 'find_frame_logs', lambda pids: FoundFrameLogs())
+    with pytest.raises(BenchError, match='none of these programs runs a capture and an inference node'):
+        measure_timeline(TimelinePlan(running=()), lambda line: None)
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[TimelinePlan]:
+    plans: list[TimelinePlan] = []
+
+    def measure(plan: TimelinePlan, say: Callable[[str], None]) -> TimelineResult:
+        plans.append(plan)
+        return TimelineResult(rows_of([record(), record()], CONDITION), {'traceEvents': []})
+
+    monkeypatch.setattr(timeline_command, 'measure_timeline', measure)
+    return plans
+
+
+def test_options_become_the_plan(planned: list[TimelinePlan], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, picture = tmp_path / 'a' / 'trace.json', tmp_path / 'b' / 'picture.png'
+    arguments = ['timeline', '--trace', str(trace), '--picture', str(picture)]
+    assert program.main([*arguments, '--seconds', '2', '--delay-ms', '3', '--running', '4711']) == 0
+    assert planned == [TimelinePlan(2.0, 3.0, (4711,), trace, picture)]
+    assert program.main([*arguments, '--running']) == 0 and planned[-1].running == ()
+    assert json.loads(trace.read_text()) == {'traceEvents': []} and not picture.exists()
+    assert 'no picture: no frame is known' in capsys.readouterr().err, 'the trace and the figures are there all the same'
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (['--seconds', '0'], '--seconds 0'),
+        (['--seconds', '200'], '--seconds 200'),
+        (['--delay-ms', '61'], '--delay-ms 61'),
+        (['--frames', '0'], '--frames 0'),
+        (['--check'], '--check: timeline has no bars'),
+        (['--trace', '/'], "--trace '/' can't be written"),
+        (['--trace', ''], "--trace '' names no file"),
+        (['--picture', 'x' * 256], f"--picture '{'x' * 256}' can't be written: File name too long"),
+        (['--trace', 'same', '--picture', './same'], "--trace and --picture are the same file './same'"),
+        (['--trace', 'same', '--json', 'same'], "--trace and --json are the same file 'same'"),
+        (['--picture', '/proc/nothing/here.png'], "folder of --picture '/proc/nothing/here.png' can't be made"),
+    ],
+)
+def test_what_can_not_be_is_said_before_anything_is_measured(
+    arguments: list[str], message: str, planned: list[TimelinePlan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = ['--trace', str(tmp_path / 't.json'), '--picture', str(tmp_path / 't.png')]
+    assert program.main(['timeline', *places, *arguments]) == 2 and planned == []
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f'zc_bench: error: {message}')
+
+
+def test_a_fifo_gets_the_trace_and_stays_one(planned: list[TimelinePlan], tmp_path: Path) -> None:
+    fifo = tmp_path / 'fifo'
+    os.mkfifo(fifo)
+    reading = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert program.main(['timeline', '--trace', str(fifo), '--picture', str(tmp_path / 't.png')]) == 0
+        assert json.loads(os.read(reading, 1000)) == {'traceEvents': []} and fifo.is_fifo()
+    finally:
+        os.close(reading)
+
+
+def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
+    path, trace, picture = tmp_path / 'rows.json', tmp_path / 'trace.json', tmp_path / 'picture.png'
+    arguments = ['timeline', '--seconds', '0.5', '--json', str(path), '--trace', str(trace), '--picture', str(picture)]
+    ran = subprocess.run(
+        [sys.executable, '-m', 'zc_perception.bench.zc_bench', *arguments],
+        capture_output=True, text=True, timeout=300, env={**os.environ, 'ZC_RUNTIME_DIR': str(tmp_path)}, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    document = json.loads(path.read_text(encoding='utf-8'))
+    check_document(document)
+    rows = {row['variant']: row for row in document['rows']}
+    assert list(rows) == [*NAMES, WHOLE]
+    # The accelerator of two milliseconds is in no other stage.
+    assert rows['infer']['median_us'] >= 2000 and rows['decode']['median_us'] > 0 and rows['publish']['median_us'] > 0
+    assert rows[WHOLE]['median_us'] >= rows['infer']['median_us']
+    events = json.loads(trace.read_text(encoding='utf-8'))['traceEvents']
+    assert {'capture', 'link', 'infer', 'decode', 'publish'} <= {event.get('cat') for event in events}
+    image = cv2.imread(str(picture))
+    assert image is not None and image.shape[1] == 1400

@@ -1,0 +1,157 @@
+"""``zc_bench decode``: its scenes, that its peers are right, that a wrong decoder is found out, and a short run."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from zc_perception.bench import decode, decode_peers, decode_scenes
+from zc_perception.bench import zc_bench as program
+from zc_perception.bench.decode import Case, check_same, measure_decoding
+from zc_perception.bench.schema import check_document
+from zc_perception.bench.worker import BenchError
+from zc_perception.detection.detections import Detections
+
+
+def plain_decoding(level: decode_scenes.Level, row: int, column: int) -> tuple[list[float], list[float]]:
+    """One cell, number by number: corners in input pixels, and probabilities."""
+    values = [(int(v) - 20) * 0.125 for v in level.boxes[row, column]]
+    sides = []
+    for side in range(4):
+        weights = [math.exp(v) for v in values[side * 16 : side * 16 + 16]]
+        sides.append(sum(i * w for i, w in enumerate(weights)) / sum(weights) * level.stride)
+    x, y = (column + 0.5) * level.stride, (row + 0.5) * level.stride
+    scores = [1 / (1 + math.exp(-(int(v) - 20) * 0.125)) for v in level.scores[row, column]]
+    return [x - sides[0], y - sides[1], x + sides[2], y + sides[3]], scores
+
+
+def test_the_decoded_tensor_is_that_of_the_raw_levels() -> None:
+    levels = decode_scenes.make_levels()
+    tensor = decode_scenes.decoded_output(levels).values
+    assert tensor.shape == (1, 84, 8400) and tensor.dtype == np.float32
+    begin = 0
+    for level in levels:
+        n = level.boxes.shape[0]
+        for row, column in ((0, 0), (n - 1, 3), (n // 2, n // 2), (n // 3, n - 1)):
+            corners, scores = plain_decoding(level, row, column)
+            x, y, width, height, *rest = tensor[0, :, begin + row * n + column]
+            assert [x - width / 2, y - height / 2, x + width / 2, y + height / 2] == pytest.approx(corners, abs=1e-3)
+            assert rest == pytest.approx(scores, abs=1e-6)
+        begin += n * n
+
+
+def test_every_object_of_the_scene_is_found_once_by_each_peer() -> None:
+    """100 true objects, found by more than ten cells each on average, of which all but one are suppressed."""
+    levels = decode_scenes.make_levels()
+    rows = decode_scenes.decoded_output(levels).values[0]
+    assert np.count_nonzero(rows[4:].max(axis=0) >= decode_scenes.LIMITS.score) > 1000
+    found = {
+        'filter_first': decode_peers.filter_first(rows),
+        'numpy_usual': decode_peers.numpy_usual(rows),
+        'levels': decode_peers.numpy_levels(levels),
+    }
+    assert {len(one) for one in found.values()} == {decode_scenes.OBJECTS}
+    check_same('x', found)
+    boxes = found['filter_first'].boxes
+    assert boxes.min() > 0 and boxes[:, 2].max() < 1920 and boxes[:, 3].max() < 1080
+
+
+def test_the_sparse_scene_has_three_candidates_for_each_object() -> None:
+    rows = decode_scenes.decoded_output(decode_scenes.make_levels(cells=3)).values[0]
+    assert np.count_nonzero(rows[4:].max(axis=0) >= decode_scenes.LIMITS.score) == pytest.approx(3 * decode_scenes.OBJECTS, abs=6)
+    assert len(decode_peers.filter_first(rows)) == decode_scenes.OBJECTS
+
+
+def test_raw_outputs_are_those_levels_without_the_padding() -> None:
+    levels = decode_scenes.make_levels()
+    outputs = decode_scenes.raw_outputs(levels)
+    assert [o.values.shape for o in outputs] == [(1, n, n, c) for n in (80, 40, 20) for c in (64, 80)]
+    assert all(o.layout == 'nhwc' and o.values.dtype == np.int8 for o in outputs)
+    assert not outputs[1].values.flags.c_contiguous
+    assert np.array_equal(outputs[3].values[0], levels[1].scores)
+
+
+def moved(found: Detections, **changes: object) -> Detections:
+    return replace(found, **changes)  # type: ignore[arg-type]
+
+
+def test_different_boxes_are_no_result() -> None:
+    rows = decode_scenes.decoded_output(decode_scenes.make_levels()).values[0]
+    found = decode_peers.filter_first(rows)
+    order = np.random.default_rng(0).permutation(len(found))
+    check_same('x', {'a': found, 'b': Detections(found.boxes[order], found.scores[order], found.classes[order])})
+    boxes, classes, scores = found.boxes.copy(), found.classes.copy(), found.scores.copy()
+    boxes[7, 2] += 0.05
+    classes[7] = (classes[7] + 1) % 80
+    scores[7] -= 1e-3
+    for wrong in (
+        moved(found, boxes=boxes),
+        moved(found, classes=classes),
+        moved(found, scores=scores),
+        Detections(found.boxes[1:], found.scores[1:], found.classes[1:]),
+    ):
+        with pytest.raises(BenchError, match="case 'x': b found"):
+            check_same('x', {'a': found, 'b': wrong})
+    with pytest.raises(BenchError, match='a found nothing'):
+        check_same('x', {'a': Detections.empty(), 'b': Detections.empty()})
+
+
+def test_the_check_comes_before_the_figures_of_each_repetition() -> None:
+    calls: list[str] = []
+
+    def check() -> Mapping[str, Mapping[str, float]]:
+        calls.append('check')
+        if calls.count('check') == 2:
+            raise BenchError('they differ')
+        return {}
+
+    case = Case('c', (640, 480), {'ours': lambda: calls.append('ours')}, check)
+    with pytest.raises(BenchError, match='differ'):
+        measure_decoding(3, 4, lambda line: None, [case])
+    assert calls == ['check', *['ours'] * 4, 'check']
+
+
+def test_it_measures_on_one_cpu_without_threads_and_leaves_both_as_they_were() -> None:
+    before = os.sched_getaffinity(0), cv2.getNumThreads()
+    seen: list[tuple[int, int]] = []
+    case = Case('c', (640, 480), {'ours': lambda: seen.append((len(os.sched_getaffinity(0)), cv2.getNumThreads()))}, lambda: {})
+    measure_decoding(1, 1, lambda line: None, [case])
+    assert seen == [(1, 1)] and (os.sched_getaffinity(0), cv2.getNumThreads()) == before
+
+
+def test_a_short_run_of_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / 'decode.json'
+    assert program.main(['decode', '--repetitions', '2', '--frames', '3', '--json', str(path)]) == 0
+    document = json.loads(path.read_text(encoding='utf-8'))
+    check_document(document)
+    rows = {(row['case'], row['variant'], row['width']): row for row in document['rows']}
+    heads = {(case.name, variant, case.size[0]) for case in decode.cases() for variant in case.variants}
+    assert set(rows) == heads and len(document['rows']) == len(rows)
+    for (case, variant, _), row in rows.items():
+        assert row['repetitions'] == 2 and 0 < row['median_us'] <= row['p99_us'] and row['cpu_us_per_frame'] > 0
+        assert set(row['ratio_to']) == {f'{case}/{v}' for c, v, _ in rows if c == case} - {f'{case}/{variant}'}
+    for case in ('yolov8_decoded', 'yolov8_sparse'):
+        assert rows[case, 'ours', 1920]['figures'] == {'boxes': 100.0}
+    tensor = rows['tensor', 'ours', 1920]['figures']
+    assert tensor['noise_max_off_levels'] <= 1.0 and tensor['road_mean_off_levels'] < 0.2
+    assert rows['tensor', 'half_chroma', 1920]['figures']['road_mean_off_levels'] > 1.0
+    assert document['environment']['opencv_threads'] == 1
+    assert 'yolov8_dfl_int8/numpy_usual' in capsys.readouterr().out
+
+
+def test_the_number_of_frames_makes_sense(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(*_: object) -> None:
+        raise AssertionError('measured')
+
+    monkeypatch.setattr('zc_perception.bench.decode.measure_decoding', measure)
+    for arguments in (['--frames', '0'], ['--repetitions', '0']):
+        assert program.main(['decode', *arguments]) == 2
+        assert 'give more than 0' in capsys.readouterr().err

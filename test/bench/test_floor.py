@@ -1,0 +1,45 @@
+"""The floors are the reference's, unmodified, and are measured in processes that hold nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from zc_perception.bench import floor
+from zc_perception.bench.floor_worker import FLOORS
+from zc_perception.bench.link import FLOOR_WORKER
+from zc_perception.bench.link import FLOORS as NAMES
+
+REFERENCE = '3dc86bee80daf792ac5710b47d6bef8138636708782e56285833cade591e9774'
+
+
+def test_it_is_the_reference_byte_for_byte() -> None:
+    assert floor.__file__ is not None
+    assert hashlib.sha256(Path(floor.__file__).read_bytes()).hexdigest() == REFERENCE
+
+
+def test_all_floors_are_measured() -> None:
+    assert tuple(FLOORS) == NAMES and set(FLOORS.values()) == {floor.fd_socket, floor.simple_queue, floor.guard}
+
+
+def test_its_process_loads_nothing_that_a_fork_would_have_to_copy() -> None:
+    code = f'import sys, {FLOOR_WORKER}; print(sorted({{"numpy", "rclpy", "cv2", "yaml"}} & set(sys.modules)))'
+    assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout.strip() == '[]'
+
+
+def test_it_answers_with_latencies_and_cpu_time() -> None:
+    commands = [{'floor': name, 'frames': 5, 'rate_hz': 0.0} for name in ('fd_socket', 'simple_queue')]
+    done = subprocess.run(
+        [sys.executable, '-m', FLOOR_WORKER, 'floors'],
+        input=''.join(json.dumps(command) + '\n' for command in commands),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [len(answer['latencies_ns']) for answer in answers] == [5, 5]
+    assert all(ns > 0 for answer in answers for ns in answer['latencies_ns'])

@@ -1,0 +1,118 @@
+"""Where signals end a benchmark and its workers: in its first moments, while nodes are built up, and while they run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from verify.command_kit import ENDING
+
+Start = Callable[..., 'subprocess.Popen[str]']
+PIPELINE = ('pipeline', '--repetitions', '1')
+EIGHT_CAMERAS = ('pipeline', '/zc_bench/test', '8', '640', '480', '30', '2')
+
+# Sends a signal where a module is imported.
+ON_IMPORT = """
+import os, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), int(sys.argv[2]))
+sys.meta_path.insert(0, Finder())
+from zc_perception.bench.zc_bench import main
+sys.exit(main(sys.argv[3:]))
+"""
+
+
+@pytest.mark.parametrize('number', ENDING)
+@pytest.mark.parametrize('module', ['zc_perception.bench.program', pytest.param('numpy', marks=pytest.mark.long)])
+def test_the_first_moments_end_without_a_traceback(module: str, number: signal.Signals) -> None:
+    command = [sys.executable, '-c', ON_IMPORT, module, str(int(number)), 'decode', '--repetitions', '1', '--frames', '1']
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (128 + number, '', f'zc_bench: ended by {number.name}\n')
+
+
+@pytest.fixture
+def runtime() -> Iterator[Path]:
+    """A folder for sockets. Its name is short enough for one, and marks all processes of a run."""
+    folder = Path(tempfile.mkdtemp(prefix='zcb'))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def of_run(runtime: Path) -> list[int]:
+    """Its living processes."""
+    found = []
+    for folder in Path('/proc').glob('[0-9]*'):
+        with contextlib.suppress(OSError):
+            if f'ZC_RUNTIME_DIR={runtime}'.encode() in (folder / 'environ').read_bytes().split(b'\0'):
+                found.append(int(folder.name))
+    return found
+
+
+@pytest.fixture
+def start(free_domain: int, runtime: Path) -> Iterator[Start]:
+    """Starts a module of the benchmark."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(module: str, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, '-m', f'zc_perception.bench.{module}', *arguments]
+        environment = {**os.environ, 'ZC_RUNTIME_DIR': str(runtime)}
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+    for pid in of_run(runtime):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def wait_for(reached: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120.0
+    while not reached():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize('sockets', [1, *(pytest.param(number, marks=pytest.mark.long) for number in (0, 5, 12))])
+def test_a_pipeline_leaves_nothing_however_far_it_has_come(start: Start, runtime: Path, sockets: int) -> None:
+    process = start('zc_bench', *PIPELINE)
+    wait_for(lambda: len(of_run(runtime)) > 4 and len(list(runtime.glob('*.sock'))) >= sockets, process)
+    process.send_signal(signal.SIGINT)
+    _, complained = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGINT
+    assert list(runtime.iterdir()) == [] and of_run(runtime) == []
+    assert complained.splitlines()[-1] == 'zc_bench: ended by SIGINT' and 'Traceback' not in complained
+
+
+@pytest.mark.parametrize('sockets', [pytest.param(1, marks=pytest.mark.long), 3, pytest.param(8, marks=pytest.mark.long)])
+def test_a_worker_ends_between_two_cameras_and_takes_down_those_that_it_has(start: Start, runtime: Path, sockets: int) -> None:
+    process = start('pipeline_worker', *EIGHT_CAMERAS)
+    wait_for(lambda: len(list(runtime.glob('*.sock'))) >= sockets, process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) == 128 + signal.SIGTERM
+    assert list(runtime.iterdir()) == []
+
+
+def test_a_worker_that_grows_is_not_left_half_way(start: Start, runtime: Path) -> None:
+    process = start('scale_worker', 'cameras', '/zc_bench/test', '640', '480', '30', '2', '2')
+    assert process.stdin is not None
+    process.stdin.write('{"op": "grow", "cameras": 16}\n')
+    process.stdin.flush()
+    wait_for(lambda: len(list(runtime.glob('*.sock'))) >= 3, process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) == 128 + signal.SIGTERM
+    assert list(runtime.iterdir()) == []

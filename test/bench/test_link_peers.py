@@ -1,0 +1,224 @@
+"""Peers of the link benchmark: absent, as they should be, stalling, dying; and nothing of them is left behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from zc_perception.bench.link_cases import TornFrameError
+from zc_perception.bench.link_environment import plain_environment
+from zc_perception.bench.link_peers import peers
+from zc_perception.bench.link_peers.peers import PeerAbsentError, PeerCase, Peers
+from zc_perception.bench.link_peers.variants import PEERS, VARIANTS
+from zc_perception.bench.rows import Condition
+
+DOUBLES = Path(__file__).with_name('peer_doubles')
+SHARED = Path('/dev/shm')
+VGA, HD = Condition(640, 480, 0.0), Condition(1920, 1080, 0.0)
+
+Open = Callable[..., PeerCase]
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the run's folders are; short enough for sockets. Fails a test that leaves something there or in shared memory."""
+    with tempfile.TemporaryDirectory(prefix='zt') as name:
+        monkeypatch.setattr(tempfile, 'tempdir', name)
+        yield Path(name)
+        assert not list(Path(name).glob('z*'))
+    assert not [segment for segment in SHARED.iterdir() if segment.name.startswith('zcb') or segment.suffix.startswith('.zenoh_double')]
+
+
+@pytest.fixture
+def open_double(place: Path, said: list[str], no_fd_leak: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    """Opens zenoh's double, which has the trouble that is named."""
+    cases: list[PeerCase] = []
+
+    def start(trouble: str = '', variant: str = 'zenoh') -> PeerCase:
+        environment = {**plain_environment(), 'PYTHONPATH': str(DOUBLES), 'ZC_ZENOH_DOUBLE': trouble}
+        cases.append(PeerCase(variant, environment, said.append))
+        cases[-1].open()
+        return cases[-1]
+
+    monkeypatch.setattr(peers, '_PATIENCE_S', 20.0)
+    yield start
+    for case in cases:
+        case.close()
+        case.close()
+
+
+@pytest.mark.parametrize('variant', ['zenoh', 'zenoh_shared_memory'])
+@pytest.mark.parametrize('read', [False, True])
+def test_every_frame_is_measured(open_double: Open, said: list[str], variant: str, read: bool) -> None:
+    case = open_double(variant=variant)
+    case.wait_until_matched()
+    for condition in (VGA, Condition(64, 48, 200.0)):
+        series = case.measure(variant, condition, 10, read=read)
+        assert len(series.latencies_us) == 10 and series.lost == 0
+        assert 0 < series.median_us < 1e6 and series.cpu_us_per_frame > 0
+    assert case.stalled == '' and said == []
+
+
+@pytest.mark.parametrize(
+    ('trouble', 'reason'),
+    [
+        ('missing', "eclipse-zenoh is not installed: pip install 'zc_perception[bench]'"),
+        ('broken', 'can not be used: libzenoh.so: wrong ELF class'),
+    ],
+)
+def test_who_cannot_be_used_is_absent_and_says_why(
+    place: Path, said: list[str], monkeypatch: pytest.MonkeyPatch, trouble: str, reason: str
+) -> None:
+    monkeypatch.setenv('PYTHONPATH', str(DOUBLES))
+    monkeypatch.setenv('ZC_ZENOH_DOUBLE', trouble)
+    found = Peers(said.append)
+    try:
+        assert found.open(['zenoh']) == {} and found.stalled == {}
+        assert reason in found.absent['zenoh']
+        assert said == [f'absent: zenoh: {found.absent["zenoh"]}'] and '\n' not in said[0]
+    finally:
+        found.close()
+
+
+def test_who_is_absent_leaves_nothing_open(open_double: Open) -> None:
+    with pytest.raises(PeerAbsentError):
+        open_double('missing')
+
+
+def test_a_torn_frame_is_no_loss_but_an_error(open_double: Open) -> None:
+    case = open_double('torn')
+    with pytest.raises(TornFrameError, match='peer_in'):
+        case.measure('zenoh', VGA, 5)
+
+
+def test_who_dies_loses_its_series_and_is_given_up_after_three(open_double: Open, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    case = open_double('dies')
+    started = []
+    opening = case.open
+    monkeypatch.setattr(case, 'open', lambda: (started.append(1), opening()))
+    for _ in range(5):
+        series = case.measure('zenoh', VGA, 30)
+        assert list(series.latencies_us) == [] and series.lost == 30 and math.isnan(series.cpu_us_per_frame)
+    assert len(started) == 2, 'started again after the first two failures, and not after the third'
+    assert len(said) == 3 and all('has ended with exit code 7' in line and '640x480 at 0 Hz' in line for line in said)
+    assert 'not tried again' in said[2] and 'not tried again' not in said[1]
+    assert case.stalled.startswith('5 of 5 series: ') and 'exit code 7' in case.stalled
+
+
+def test_who_stalls_loses_its_series(open_double: Open, said: list[str]) -> None:
+    case = open_double('hangs')
+    assert case._ends is not None
+    # Of the other one, too: it must not be late.
+    case._ends.patience_s = 3.0
+    assert case.measure('zenoh', VGA, 30).lost == 30
+    assert len(said) == 1 and "'peer_out' doesn't answer" in said[0]
+
+
+def test_who_is_killed_loses_one_series_and_what_it_left_is_removed(open_double: Open, said: list[str]) -> None:
+    before = set(SHARED.iterdir())
+    case = open_double(variant='zenoh_shared_memory')
+    assert case.measure('zenoh_shared_memory', VGA, 5).lost == 0
+    segments = set(SHARED.glob('*.zenoh_double'))
+    assert len(segments - before) == 2
+    for worker in case.workers:
+        os.kill(worker.pid, signal.SIGKILL)
+    assert case.measure('zenoh_shared_memory', VGA, 5).lost == 5
+    assert not segments & set(SHARED.iterdir()), 'nobody else would have removed them'
+    assert case.measure('zenoh_shared_memory', VGA, 5).lost == 0
+    assert len(said) == 1 and 'killed by SIGKILL' in said[0] and case.stalled.startswith('1 of 3 series')
+
+
+def test_others_segments_are_left_alone(open_double: Open) -> None:
+    other = SHARED / f'{os.urandom(6).hex()}.other'
+    other.write_bytes(b'x')
+    try:
+        case = open_double(variant='zenoh_shared_memory')
+        case._segments.add(other)  # mapped by the peer, but there before it
+        case.close()
+        assert other.exists()
+    finally:
+        other.unlink()
+
+
+def test_when_the_benchmark_is_killed_its_peers_end_and_remove_their_folder(free_domain: int, place: Path) -> None:
+    environment = {**os.environ, 'PYTHONPATH': str(DOUBLES), 'TMPDIR': str(place), 'ZC_ZENOH_DOUBLE': '', 'ZC_RUNTIME_DIR': str(place)}
+    arguments = ['link', '--variants', 'zenoh', '--sizes', 'vga', '--rates', '0', '--repetitions', '1000']
+    process = subprocess.Popen(
+        [sys.executable, '-m', 'zc_perception.bench.zc_bench', *arguments], stderr=subprocess.PIPE, text=True, env=environment
+    )
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith('measuring'):
+                break
+        folders = list(place.glob('zcb*'))
+        assert len(folders) == 1 and (folders[0] / 'zenoh.sock').exists()
+    finally:
+        process.kill()
+        process.communicate()
+    deadline = time.monotonic() + 30.0
+    while list(place.iterdir()):
+        assert time.monotonic() < deadline, list(place.iterdir())
+        time.sleep(0.02)
+
+
+def test_a_run_with_peers_says_who_was_absent(free_domain: int, tmp_path: Path, place: Path) -> None:
+    environment = {**os.environ, 'PYTHONPATH': str(DOUBLES), 'TMPDIR': str(place), 'ZC_ZENOH_DOUBLE': 'missing'}
+    arguments = ['link', '--variants', 'zenoh', '--sizes', 'vga', '--rates', '0', '--repetitions', '1', '--frames', '20', '--check']
+    program = [sys.executable, '-m', 'zc_perception.bench.zc_bench', *arguments, '--json', str(tmp_path / 'x.json')]
+    done = subprocess.run(program, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    document = json.loads((tmp_path / 'x.json').read_text(encoding='utf-8'))
+    assert list(document['environment']['absent']) == ['zenoh']
+    assert {row['case'] for row in document['rows']} == {'floor'}
+    assert done.returncode == 1 and 'not measured' in done.stdout and 'absent: zenoh: ' in done.stderr
+
+
+def installed(variant: str) -> bool:
+    return importlib.util.find_spec(VARIANTS[variant].module) is not None
+
+
+@pytest.mark.parametrize(
+    'variant', [pytest.param(name, marks=pytest.mark.skipif(not installed(name), reason='an optional extra')) for name in PEERS]
+)
+def test_the_real_ones(free_domain: int, place: Path, said: list[str], no_fd_leak: None, variant: str) -> None:
+    before = set(SHARED.iterdir())
+    case = PeerCase(variant, plain_environment(), said.append)
+    try:
+        case.open()
+        for condition, read in ((VGA, False), (HD, True), (Condition(640, 480, 100.0), False)):
+            series = case.measure(variant, condition, 12, read=read)
+            assert len(series.latencies_us) + series.lost == 12 and len(series.latencies_us) >= 6, said
+            assert series.cpu_us_per_frame > 0
+    finally:
+        case.close()
+    assert said == []
+    mine = {segment for segment in set(SHARED.iterdir()) - before if not segment.name.startswith(('fast', 'sem.', 'lttng'))}
+    assert not mine, 'all of its shared memory is gone'
+
+
+def test_every_peer_is_named_once_and_imported_by_its_module_alone() -> None:
+    modules = {peer.module for peer in VARIANTS.values()}
+    here = Path(peers.__file__).parent
+    for path in here.glob('*.py'):
+        imported = {module for module in modules if f'import {module}\n' in (text := path.read_text('utf-8')) or f'from {module}.' in text}
+        assert imported == ({path.stem} & modules)
+    loaded = f'import sys, zc_perception.bench.program; print(sorted({sorted(modules)!r} & sys.modules.keys()))'.replace(
+        repr(sorted(modules)), f'set({sorted(modules)!r})'
+    )
+    assert subprocess.run([sys.executable, '-c', loaded], capture_output=True, text=True, check=True).stdout.strip() == '[]'

@@ -1,0 +1,251 @@
+"""``zc_bench`` as a program: arguments, a real run, and that nothing of it is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zc_perception.bench import link_command
+from zc_perception.bench import zc_bench as program
+from zc_perception.bench.bars import Verdict
+from zc_perception.bench.link import FLOORS, LINKS, PLAIN, LinkResult
+from zc_perception.bench.link_bars import LINK_BARS
+from zc_perception.bench.link_peers.variants import VARIANTS as PEERS
+from zc_perception.bench.rows import Condition, Series, SeriesBook
+from zc_perception.bench.schema import check_document
+
+Start = Callable[..., 'subprocess.Popen[str]']
+FOREVER = ('--sizes', 'vga', '--rates', '0', '--repetitions', '1000', '--frames', '50')
+
+
+@pytest.fixture
+def runtime() -> Iterator[Path]:
+    """A folder for sockets. Its name is short enough for one, and marks all processes of a run."""
+    folder = Path(tempfile.mkdtemp(prefix='zcb'))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def start(free_domain: int, runtime: Path) -> Iterator[Start]:
+    """Starts ``zc_bench link``."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, '-m', 'zc_perception.bench.zc_bench', 'link', *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, 'ZC_RUNTIME_DIR': str(runtime)},
+        )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def processes(runtime: Path, role: str = '') -> list[int]:
+    """Living processes of a run, all or those of one role."""
+    found = []
+    for folder in Path('/proc').glob('[0-9]*'):
+        with contextlib.suppress(OSError):
+            if f'ZC_RUNTIME_DIR={runtime}'.encode() in (folder / 'environ').read_bytes().split(b'\0'):
+                arguments = (folder / 'cmdline').read_bytes().decode().split('\0')
+                if not role or role in arguments:
+                    found.append(int(folder.name))
+    return found
+
+
+def wait_until_measuring(process: subprocess.Popen[str]) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith('measuring'):
+            return
+    raise AssertionError('it has ended')
+
+
+def wait_until_gone(runtime: Path) -> None:
+    """Processes whose parent has been killed end by themselves."""
+    deadline = time.monotonic() + 60.0
+    while processes(runtime):
+        assert time.monotonic() < deadline, f'still there: {processes(runtime)}'
+        time.sleep(0.05)
+
+
+def test_a_short_run_of_everything(start: Start, runtime: Path, tmp_path: Path) -> None:
+    path = tmp_path / 'new folder' / 'bench.json'
+    process = start('--sizes', 'vga', '--rates', '0', '50', '--repetitions', '1', '--frames', '25', '--seconds', '0.2', '--json', str(path))
+    said, complained = process.communicate(timeout=300)
+    assert process.returncode == 0, complained
+    assert processes(runtime) == [] and list(runtime.iterdir()) == []
+    assert 'Traceback' not in complained and 'repetition 1 of 1' in complained
+    document = json.loads(path.read_text(encoding='utf-8'))
+    check_document(document)
+    assert list(path.parent.iterdir()) == [path]
+    assert document['environment']['rmw'] and document['environment']['buffers'] == 'sealed memfd'
+    rows = {(row['case'], row['variant'], row['rate_hz']): row for row in document['rows']}
+    peers = {name for name, peer in PEERS.items() if importlib.util.find_spec(peer.module)}
+    absent = document['environment'].get('absent', {})
+    assert set(absent) == set(PEERS) - peers and all("pip install 'zc_perception[bench]'" in reason for reason in absent.values())
+    names = [('floor', name) for name in FLOORS] + [('link', name) for name in (*LINKS, *PLAIN, *peers)]
+    assert set(rows) == {(*name, rate) for name in names for rate in (0.0, 50.0)} and len(document['rows']) == len(rows)
+    for (case, variant, rate), row in rows.items():
+        assert (row['width'], row['height'], row['repetitions']) == (640, 480, 1)
+        assert 0 < row['median_us'] <= row['p99_us'] and row['cpu_us_per_frame'] > 0, (case, variant, rate)
+        others = {f'{c}/{v}' for c, v in names if c == 'floor' or v in (*PLAIN, 'shared_memory')} - {f'{case}/{variant}'}
+        assert set(row['ratio_to']) == set(row['added_us']) == set(row['cpu_ratio_to']) == others
+        assert f'{case}/{variant}' in said
+        if rate == 0.0 and variant in (*FLOORS, *LINKS):
+            assert row['lost_per_cent'] == 0.0, 'with one frame in flight none is lost'
+        assert row['lost_per_cent'] < 100.0
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
+def test_a_signal_ends_all_of_it_in_order(start: Start, runtime: Path, number: signal.Signals) -> None:
+    process = start(*FOREVER)
+    wait_until_measuring(process)
+    assert len(processes(runtime)) >= 10 and list(runtime.glob('*.sock'))
+    process.send_signal(number)
+    _, complained = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert processes(runtime) == [] and list(runtime.iterdir()) == []
+    assert f'zc_bench: ended by {number.name}' in complained and 'Traceback' not in complained
+
+
+def test_what_it_started_ends_when_it_is_killed(start: Start, runtime: Path) -> None:
+    process = start(*FOREVER, '--variants', 'shared_memory', 'in_process_executor')
+    wait_until_measuring(process)
+    process.kill()
+    wait_until_gone(runtime)
+    assert list(runtime.iterdir()) == []
+    assert 'Error' not in process.communicate()[1], 'nor do they complain that nobody listens any more'
+
+
+@pytest.mark.parametrize('role', ['frames_in', *(pytest.param(name, marks=pytest.mark.long) for name in ('frames_out', 'floors'))])
+def test_a_killed_process_is_named_and_the_others_end(start: Start, runtime: Path, role: str) -> None:
+    process = start(*FOREVER, '--variants', 'shared_memory')
+    wait_until_measuring(process)
+    os.kill(min(processes(runtime, role)), signal.SIGKILL)
+    _, complained = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert 'zc_bench: error: ' in complained and 'Traceback' not in complained
+    wait_until_gone(runtime)
+
+
+def test_what_a_process_cannot_do_is_one_line(start: Start, runtime: Path) -> None:
+    runtime.chmod(0o755)
+    process = start(*FOREVER, '--variants', 'shared_memory')
+    _, complained = process.communicate(timeout=120)
+    assert process.returncode == 1 and processes(runtime) == []
+    (line,) = complained.splitlines()
+    assert line.startswith("zc_bench: error: the benchmark's process 'frames_out': folder") and 'open to others' in line
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (['--repetitions', '0'], '--repetitions 0: give more than 0 and at most 1000'),
+        (['--repetitions', '1001'], '--repetitions 1001'),
+        (['--seconds', '-1'], '--seconds -1'),
+        (['--seconds', 'nan'], '--seconds nan'),
+        (['--seconds', 'inf'], '--seconds inf'),
+        (['--frames', '0'], '--frames 0'),
+        (['--rates', '30', '-1'], '--rates -1: each is 0 (unthrottled) or 0.1 to 1000 Hz'),
+        (['--rates', 'nan'], '--rates nan'),
+        (['--rates', '0.01'], '--rates 0.01'),
+        (['--rates', '1001'], '--rates 1001'),
+        (['--json', '.'], "--json '.' can't be written: Is a directory"),
+        (['--json', ''], "--json '' names no file"),
+        (['--json', '/proc/none/x.json'], "folder of --json '/proc/none/x.json' can't be made"),
+    ],
+)
+def test_arguments_that_make_no_sense(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(*_: object) -> None:
+        raise AssertionError('measured')
+
+    monkeypatch.setattr(link_command, 'measure_links', measure)
+    assert program.main(['link', *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith('zc_bench: error: ') and message in line
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        ([], 'required'),
+        (['bake'], "invalid choice: 'bake'"),
+        (['link', '--sizes', '16k'], "invalid choice: '16k'"),
+        (['link', '--variants', 'magic'], "invalid choice: 'magic'"),
+        (['link', '--frames', 'many'], "invalid int value: 'many'"),
+    ],
+)
+def test_arguments_that_are_unknown(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith('zc_bench: error: ') and message in line and line.endswith('--help')
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Instead of measuring: one row, in which nothing arrived. The plans that were asked for."""
+    plans: list[Any] = []
+
+    def measure(plan: Any, say: Callable[[str], None]) -> LinkResult:
+        plans.append(plan)
+        book = SeriesBook()
+        book.add('link', 'shared_memory', Condition(640, 480, 0.0), Series([], 1.0, lost=20))
+        return LinkResult(book, {'rmw': 'x'})
+
+    monkeypatch.setattr(link_command, 'measure_links', measure)
+    return plans
+
+
+def test_a_run_in_which_nothing_arrived_is_reported(measured: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / 'x.json'
+    path.write_text('what was there before', encoding='utf-8')
+    assert program.main(['link', '--json', str(path)]) == 0
+    (row,) = json.loads(path.read_text(encoding='utf-8'))['rows']
+    assert row['median_us'] is None and row['lost_per_cent'] == 100.0
+    assert 'NaN' not in path.read_text(encoding='utf-8') and 'none' in capsys.readouterr().out
+
+
+def test_the_bars_decide_only_when_asked(measured: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(['link']) == 0
+    assert 'FAIL' not in capsys.readouterr().out
+    assert program.main(['link', '--check']) == 1
+    assert capsys.readouterr().out.count('not measured') == len(LINK_BARS)
+    monkeypatch.setattr('zc_perception.bench.program.check_bars', lambda rows, bars: [Verdict('a bar ≤ 2×', '1.50×', True)])
+    assert program.main(['link', '--check']) == 0
+    assert 'pass  a bar ≤ 2×: 1.50×' in capsys.readouterr().out
+
+
+def test_what_is_named_twice_is_measured_once(measured: list[Any]) -> None:
+    arguments = ['--sizes', 'vga', '1080p', 'vga', '--rates', '0', '30', '0', '-0', '--variants', 'shared_memory', 'shared_memory']
+    assert program.main(['link', *arguments]) == 0
+    (plan,) = measured
+    assert plan.sizes == [(640, 480), (1920, 1080)] and plan.rates_hz == [0.0, 30.0] and plan.variants == ['shared_memory']
+
+
+def test_signals_are_the_caller_s_again_afterwards(measured: list[Any]) -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    assert program.main(['link']) == 0
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before

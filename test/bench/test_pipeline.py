@@ -1,0 +1,249 @@
+"""``zc_bench pipeline``: its parts do what they stand for, wrong runs are no result, and a short run over real ROS."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zc_perception.bench import pipeline, pipeline_command
+from zc_perception.bench import zc_bench as program
+from zc_perception.bench.delayed_accelerator import OBJECTS, DelayedAccelerator, TimerFence, fixed_result
+from zc_perception.bench.pipeline import SETUPS, PipelinePlan, PipelineResult, series_of
+from zc_perception.bench.prefilled_camera import PrefilledCamera
+from zc_perception.bench.rows import Row
+from zc_perception.bench.schema import check_document
+from zc_perception.bench.worker import BenchError
+from zc_perception.detection.heads import make_head
+from zc_perception.detection.heads.spec import DecodeLimits
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.errors import AcceleratorError
+from zc_perception.frame import Frame
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.negotiation.agreement import agree
+from zc_perception.npu.manifest import load_manifest
+
+LONG_S, SHORT_S = 3600.0, 0.02
+SIZE = (320, 180)
+
+
+def test_the_fixed_result_is_ten_objects_to_the_model_s_head() -> None:
+    manifest = load_manifest('road')
+    result = fixed_result(manifest)
+    assert result.shape == tuple(manifest.tensors[0].shape) and result.dtype == np.float32
+    limits = DecodeLimits(manifest.score_threshold, manifest.nms_threshold, manifest.max_detections)
+    box = Letterbox.fit(1920, 1080, manifest.input.width, manifest.input.height)
+    found = make_head(manifest.head).decode([RawTensor(result)], box, limits)
+    assert len(found) == OBJECTS
+    assert np.count_nonzero(result[0, 4:].max(axis=0) >= manifest.score_threshold) > 3 * OBJECTS
+
+
+def test_a_timer_fence_signals_once_its_time_has_come_and_again() -> None:
+    fence = TimerFence(SHORT_S)
+    for _ in range(2):
+        began = time.monotonic()
+        fence.arm()
+        assert not fence.wait(0.0)
+        with pytest.raises(AcceleratorError, match='not signalled'):
+            fence.check()
+        assert fence.wait(30.0) and time.monotonic() - began >= SHORT_S
+        fence.check()
+    fence.close()
+
+
+def camera(ledger: CopyLedger, *, unthrottled: bool = False) -> PrefilledCamera:
+    made = PrefilledCamera(*SIZE, 1000.0, 'optical', now_ns=time.monotonic_ns, ledger=ledger, unthrottled=unthrottled)
+    made.allocate(agree([made.constraints()], SIZE, wanted_slots=3))
+    made.running.set()
+    return made
+
+
+def next_frame(source: PrefilledCamera) -> Frame:
+    frame = source.capture()
+    assert frame is not None
+    return frame
+
+
+def test_prefilled_frames_are_filled_before_and_cost_no_pass_over_pixels() -> None:
+    ledger = CopyLedger()
+    source = camera(ledger)
+    try:
+        frames = [next_frame(source) for _ in range(3)]
+        assert [frame.data.sequence for frame in frames] == [0, 1, 2]
+        assert ledger.entries() == {}
+        with frames[0].map() as planes:
+            assert all((plane == 128).all() for plane in planes)
+        # No slot is left: the frame is lost, counted, and the sequence tells.
+        assert source.capture() is None
+        assert (source.statistics().captured, source.statistics().dropped) == (3, 1)
+        frames.pop(0).release()
+        frames.append(next_frame(source))
+        assert frames[-1].data.sequence == 4
+        for frame in frames:
+            frame.release()
+        source.running.clear()
+        assert source.capture() is None and source.statistics().dropped == 1
+    finally:
+        source.close()
+
+
+def test_unthrottled_each_frame_waits_for_the_word() -> None:
+    source = camera(CopyLedger(), unthrottled=True)
+    came: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+    try:
+        # A word of the run before doesn't count; the first frame needs none.
+        source.go_on()
+        next_frame(source).release()
+        thread = threading.Thread(target=lambda: came.put(next_frame(source)), name='capture')
+        source.go_on()
+        thread.start()
+        frame = came.get(timeout=30.0)
+        thread.join()
+        assert frame.data.sequence == 1
+        frame.release()
+        # One that got lost is not waited for longer than a camera that is silent.
+        with next_frame(source) as frame:
+            assert frame.data.sequence == 2
+    finally:
+        source.close()
+
+
+def test_the_delayed_accelerator_imports_each_buffer_once_and_its_jobs_overlap() -> None:
+    source, accelerator = camera(CopyLedger()), DelayedAccelerator(LONG_S)
+    accelerator.load(load_manifest('road'))
+    try:
+        jobs = []
+        for _ in range(2):
+            # All slots are out, so that each comes up.
+            frames = [next_frame(source) for _ in range(3)]
+            for frame in frames:
+                job = accelerator.submit(accelerator.import_frame(frame), frame)
+                assert not job.fence.wait(0.0)
+                assert (job.letterbox.source_width, job.letterbox.source_height) == SIZE
+                jobs.append(job)
+                frame.release()
+        assert accelerator.imports == 3 and len({job.fence.fileno() for job in jobs}) == 6
+        used = {job.fence.fileno() for job in jobs}
+        for job in jobs:
+            job.close()
+        with next_frame(source) as frame:
+            again = accelerator.submit(accelerator.import_frame(frame), frame)
+        assert again.fence.fileno() in used
+        again.close()
+    finally:
+        accelerator.close()
+        source.close()
+
+
+STAGES = {'capture': 1.0, 'link': 2.0, 'infer': 9.0, 'decode': 3.0, 'publish': 4.0, 'end_to_end': 9.0}
+RUN: dict[str, Any] = {
+    'cpu_us': 9000.0, 'wall_s': 2.0, 'due': 20, 'detections': 190, 'latencies_us': [500.0] * 19, 'conversions': 0, 'imports': 8,
+    'stages_us': STAGES, 'cpu_each_us': [600.0, 450.0, 400.0],
+}  # fmt: skip
+
+
+def test_what_the_process_does_at_rest_is_no_frame_s() -> None:
+    """1000 µs each second at rest: 2000 of the 9000 µs are not the 20 frames'."""
+    series = series_of(RUN, {'cpu_us': 3000.0}, 3.0, 20)
+    assert series.cpu_us_per_frame == pytest.approx(350.0)
+    # 2000 µs of 20 frames are the rest's: 100 of each.
+    assert series.figures['cpu_p50_us'] == pytest.approx(350.0)
+    assert series.lost == 1 and series.median_us == 500.0
+    assert series.figures['detections_per_frame'] == 10.0 and series.figures['decode_us'] == 3.0
+    assert series_of(RUN, {'cpu_us': 3e6}, 3.0, 20).cpu_us_per_frame == 0.0
+    assert 'cpu_p50_us' not in series_of({**RUN, 'cpu_each_us': []}, {'cpu_us': 0.0}, 3.0, 20).figures
+    assert series_of(RUN, {'cpu_us': 0.0}, 3.0, 17).lost == 3, 'what the reader did not get is lost too'
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ({'conversions': 1}, 'became messages'),
+        ({'latencies_us': []}, 'no frame came through'),
+        ({'detections': 0}, 'no frame came through'),
+    ],
+)
+def test_a_run_that_measured_something_else_is_no_result(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(BenchError, match=message):
+        series_of({**RUN, **changes}, {'cpu_us': 0.0}, 1.0, 20)
+
+
+def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
+    path = tmp_path / 'pipeline.json'
+    ran = subprocess.run(
+        [
+            sys.executable,
+            '-m',
+            'zc_perception.bench.zc_bench',
+            'pipeline',
+            '--repetitions',
+            '1',
+            '--seconds',
+            '0.5',
+            '--json',
+            str(path),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, 'ZC_RUNTIME_DIR': str(tmp_path)},
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert 'Traceback' not in ran.stderr
+    document = json.loads(path.read_text(encoding='utf-8'))
+    check_document(document)
+    assert document['environment']['model'] == 'road' and document['environment']['rmw']
+    rows = {(row['variant'], row['width'], row['height'], row['rate_hz']): row for row in document['rows']}
+    assert set(rows) == {(setup.variant, *setup.size, setup.rate_hz) for setup in SETUPS}
+    for row in rows.values():
+        assert row['median_us'] > 0 and row['cpu_us_per_frame'] >= 0
+        assert row['figures']['detections_per_frame'] == OBJECTS
+        assert ('cpu_p50_us' in row['figures']) == (row['variant'] == '1_camera')
+        # Each slot once, in the run that came before: a frame costs no import.
+        assert row['figures']['imports'] == 8 * int(row['variant'].split('_')[0])
+    assert not list(tmp_path.glob('*.sock'))
+
+
+def test_a_process_that_can_t_start_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, 'WORKER', 'zc_perception.bench.no_such_module')
+    with pytest.raises(BenchError, match="process 'pipeline' has ended"):
+        pipeline.measure_pipelines(PipelinePlan(1, 0.1), lambda line: None)
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[PipelinePlan]:
+    plans: list[PipelinePlan] = []
+
+    def measure(plan: PipelinePlan, say: object) -> PipelineResult:
+        plans.append(plan)
+        return PipelineResult([Row('pipeline', '1_camera', 1920, 1080, 30.0, 1.0, 1.0, 1.0, 1)])
+
+    monkeypatch.setattr(pipeline_command, 'measure_pipelines', measure)
+    return plans
+
+
+def test_options_become_the_plan(planned: list[PipelinePlan], capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(['pipeline', '--repetitions', '3', '--seconds', '0.5', '--delay-ms', '4']) == 0
+    assert planned == [PipelinePlan(3, 0.5, 4.0)]
+    assert program.main(['pipeline', '--check']) == 1
+    assert capsys.readouterr().out.count('not measured') == 6
+
+
+@pytest.mark.parametrize(
+    'arguments', [['--seconds', '0'], ['--seconds', 'nan'], ['--delay-ms', '-1'], ['--delay-ms', '61'], ['--delay-ms', 'nan']]
+)
+def test_numbers_that_make_no_sense(arguments: list[str], planned: list[PipelinePlan], capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(['pipeline', *arguments]) == 2 and planned == []
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f'zc_bench: error: {arguments[0]} ')

@@ -1,0 +1,292 @@
+"""``make bench``: what it runs, what it makes of what came out, and that a benchmark that fails costs the others nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_kit import ENVIRONMENT, bench, command, row, write
+
+from zc_perception.bench import report as program
+from zc_perception.bench import report_runs
+from zc_perception.bench.bars import Bar, check_bars
+from zc_perception.bench.program import COMMANDS, _parser
+from zc_perception.bench.report_runs import ARGUMENTS, arguments_of, load
+from zc_perception.bench.report_tables import duration, report, size_name, table, times, with_unit
+from zc_perception.bench.scale_command import SCALE_BARS
+
+
+@pytest.mark.parametrize(
+    ('value', 'text'),
+    [(None, '–'), (0.9, '0.9 µs'), (99.94, '99.9 µs'), (999.0, '999 µs'), (1000.0, '1 ms'), (2046.0, '2.05 ms'), (3_001_470.0, '3 s')],
+)
+def test_durations_are_short(value: float | None, text: str) -> None:
+    assert duration(value) == text
+
+
+@pytest.mark.parametrize(('ratio', 'text'), [(None, '–'), (0.336, '0.34 ×'), (1.44, '1.4 ×'), (9.96, '10 ×'), (107.4, '107 ×')])
+def test_ratios_are_short(ratio: float | None, text: str) -> None:
+    assert times(ratio) == text
+
+
+def test_a_cell_cannot_end_its_table() -> None:
+    assert table(['a', 'b'], [['x|y', 'two\nlines']]) == '| a | b |\n| --- | --- |\n| x\\|y | two lines |'
+
+
+def test_sizes_are_named_as_people_do() -> None:
+    assert [size_name(size) for size in ((640, 480), (7680, 4320), (640, 360))] == ['VGA', '8K', '640×360']
+
+
+def test_the_link_s_table_has_ratios_to_ours_before_microseconds() -> None:
+    rows = [
+        row('link', 'shared_memory', median_us=20.0),
+        row('link', 'shared_memory', (640, 480), median_us=19.0),
+        row('link', 'zenoh', median_us=2000.0, ratio_to={'link/shared_memory': 101.0}, cpu_ratio_to={'link/shared_memory': 44.0}),
+        row('link', 'zenoh', (640, 480), median_us=None, cpu_us_per_frame=None, lost_per_cent=100.0),
+        row('link', 'iceoryx2_in_place', rate_hz=30.0, ratio_to={'link/shared_memory': 0.5}),
+        row('floor', 'fd_socket', median_us=2.5, ratio_to={'link/shared_memory': 0.125}),
+        row('link_read', 'shared_memory', median_us=150.0),
+        row('link_read', 'zenoh_shared_memory', median_us=900.0, ratio_to={'link_read/shared_memory': 6.0, 'link/shared_memory': 45.0}),
+    ]
+    page = report([bench('link', rows)], {})
+    assert '| `shared_memory` | **1 ×** 19 µs | **1 ×** 20 µs |' in page
+    assert '| `zenoh` | – – (100 % lost) | 101 × 2 ms |' in page
+    assert '| floor `fd_socket` | – | 0.12 × 2.5 µs |' in page
+    assert '| `zenoh` | 44 × | 50 µs | 200 µs | 0 % |' in page
+    assert '| `zenoh_shared_memory` | 6 × 900 µs |' in page
+    assert page.index('unthrottled, one frame in flight') < page.index('at 30 Hz') < page.index('reads every pixel')
+
+
+def test_verdicts_environment_and_what_was_absent_are_said() -> None:
+    bars = (Bar('half', lambda rows: 0.5, 1.0, ' s'), Bar('two', lambda rows: 2.0, 1.0, ' s'), Bar('none', lambda rows: None, 1.0, ' s'))
+    environment = {
+        **ENVIRONMENT, 'absent': {'zenoh': 'not installed'}, 'stalled': {'cyclonedds': '2 of 9 series: why'},
+        'limits': {'1080p 30 Hz': {'cameras': 24, 'first_loss': 28, 'limit': 'the CPUs are full', 'cpus': 2}},
+    }  # fmt: skip
+    page = report([bench('scale', [row('scale', '1_cameras')], *bars, environment=environment)], {'scale': [Path('x/scale.png')]})
+    assert '1 of 3 bars are met.' in page
+    assert '| scale | two ≤ 1 s | 2.00 s | **FAIL** |' in page and '| scale | none ≤ 1 s | not measured | **FAIL** |' in page
+    assert '- `zenoh`, not measured: not installed' in page and '- `cyclonedds`, lost series: 2 of 9 series: why' in page
+    assert '1080p 30 Hz: 24 cameras without a loss; the CPUs are full' in page
+    assert '![scale](scale.png)' in page and '2026-11-21: 2 CPUs of a CPU' in page
+
+
+def test_what_was_not_measured_says_why_and_fails_its_bars() -> None:
+    page = report([bench('decode', [], Bar('a', lambda rows: None, 1.0, ''), problem='exit code 1: no memory', environment={})], {})
+    assert 'Not measured: exit code 1: no memory' in page and '0 of 1 bars are met.' in page
+
+
+def test_other_benchmarks_have_all_of_their_rows_and_what_else_was_measured() -> None:
+    rows = [
+        row('tensor', 'ours', figures={'boxes': 100.0, 'levels': 1.0}),
+        row(
+            'tensor', 'exact', ratio_to={'tensor/ours': 2.3}, lost_per_cent=1.5, figures={'boxes': 100.0, 'levels': 12.3456, 'wait_us': 7.0}
+        ),
+        row('tensor', 'other', figures={'boxes': 100.0}),
+    ]
+    page = report([bench('decode', rows)], {})
+    assert '`zc_bench decode --json out/decode.json`' in page
+    assert '| tensor | `ours` | 1080p | unthrottled | – | 100 µs | 200 µs | 50 µs | 0 % |' in page
+    assert '| tensor | `exact` | 1080p | unthrottled | 2.3 × ours | 100 µs | 200 µs | 50 µs | 1.5 % |' in page
+    assert 'Of all: `boxes` 100.' in page and '| tensor | `exact` | 1080p | unthrottled | 12.35 | 7 |' in page
+    assert '| case | variant | size | rate | levels | wait [µs] |' in page
+    assert '| tensor | `other` | 1080p | unthrottled | – |' in page
+
+
+@pytest.mark.parametrize(
+    ('figure', 'head'),
+    [
+        ('idle_cpu_us_per_s', 'idle_cpu [µs/s]'),
+        ('gil_wait_p99_us', 'gil_wait_p99 [µs]'),
+        ('cached_percent', 'cached [%]'),
+        ('boxes', 'boxes'),
+    ],
+)
+def test_a_figure_s_unit_stands_in_the_head_of_its_column(figure: str, head: str) -> None:
+    assert with_unit(figure) == head
+
+
+def test_cameras_are_counted_and_a_ratio_to_another_case_says_which() -> None:
+    rows = [row('scale', f'{cameras}_cameras', ratio_to={'scale/1_camera': 2.0, 'other/1_camera': 3.0}) for cameras in (1, 16, 8)]
+    page = report([bench('scale', rows)], {})
+    assert page.index('`1_cameras`') < page.index('`8_cameras`') < page.index('`16_cameras`')
+    assert '| 2 × 1_camera, 3 × other/1_camera |' in page
+
+
+@pytest.mark.parametrize(
+    ('content', 'problem'),
+    [
+        (None, 'it was not measured'),
+        ('{', 'x.json is not a result'),
+        ('{"rows": []}', "lacks 'environment'"),
+        ('[]', 'not object'),
+        ('[' * 200_000, 'x.json is not a result: '),
+    ],
+)
+def test_a_file_that_is_no_result_is_a_problem_and_no_crash(tmp_path: Path, content: str | None, problem: str) -> None:
+    path = tmp_path / 'x.json'
+    if content is not None:
+        path.write_text(content, encoding='utf-8')
+    assert problem in load(command('x'), path).problem
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ({'width': 10**400}, 'width is 1000'),
+        ({'median_us': 10**400}, 'median_us is 1000'),
+        ({'figures': {'a': -(10**400)}}, 'figures.a is -1000'),
+        ({'variant': '\ud800'}, 'surrogates not allowed'),
+        ({'figures': {'\ud800': 1.0}}, 'surrogates not allowed'),
+    ],
+)
+def test_a_damaged_row_is_a_problem_and_the_others_are_reported(
+    changes: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = row('tensor', 'ours')
+    write(tmp_path / 'decode.json', [replace(good, **changes)])
+    write(tmp_path / 'pipeline.json', [good])
+    assert program.main([str(tmp_path), '--no-run']) == 0
+    page = (tmp_path / 'report.md').read_text(encoding='utf-8')
+    (line,) = (line for line in page.splitlines() if 'decode.json is not a result: ' in line)
+    assert message in line and len(line) < 250
+    assert page.count('| tensor | `ours` |') == 1
+
+
+def test_a_folder_in_a_file_s_place_is_a_problem_and_the_others_are_reported(stand_in: Callable[[str], None], tmp_path: Path) -> None:
+    write(tmp_path / 'result', [row('tensor', 'ours')])
+    folder = tmp_path / 'out'
+    for name in ('decode.json', 'scale.log', 'link_latency.png'):
+        (folder / name).mkdir(parents=True)
+    assert load(command('decode'), folder / 'decode.json').problem == 'decode.json is not a result: Is a directory'
+    stand_in(f'open(path, "w").write(open({str(tmp_path / "result")!r}).read())')
+    assert program.main([str(folder)]) == 1
+    page = (folder / 'report.md').read_text(encoding='utf-8')
+    assert page.count('| tensor | `ours` |') == len(COMMANDS) - 3, 'the link has a table of its own'
+    for name in ('decode.json', 'scale.log', 'link_latency.png'):
+        assert f"'{folder}/{name}' can't be written: Is a directory" in page
+
+
+def test_a_scale_row_that_says_nothing_of_its_window_is_not_measured() -> None:
+    rows = [row('scale', '16_cameras', rate_hz=30.0, lost_per_cent=0.0)]
+    assert [verdict.measured for verdict in check_bars(rows, SCALE_BARS)] == ['not measured']
+
+
+def test_an_empty_list_of_loads_is_none() -> None:
+    page = report([bench('decode', [row('tensor', 'ours')], environment={**ENVIRONMENT, 'load_average_after': []})], {})
+    assert 'decode 0.1 → 0' in page
+
+
+def test_what_was_written_is_what_is_read(tmp_path: Path) -> None:
+    rows = [row('link', 'zenoh', figures={'a': 1.0}, ratio_to={'b/c': 2.0}, medians_us=[1.0, None])]
+    write(tmp_path / 'link.json', rows)
+    found = load(command('link'), tmp_path / 'link.json', ('--frames', '3'))
+    assert (found.problem, found.rows, found.environment) == ('', rows, ENVIRONMENT)
+    assert found.command_line == f'zc_bench link --frames 3 --json {tmp_path}/link.json'
+
+
+@pytest.mark.parametrize('quick', [False, True])
+def test_every_sub_command_takes_its_arguments(quick: bool, tmp_path: Path) -> None:
+    assert set(ARGUMENTS) <= {one.name for one in COMMANDS}, 'none that is gone'
+    for one in COMMANDS:
+        options = _parser().parse_args([one.name, *arguments_of(one.name, tmp_path, quick=quick)])
+        one.prepare(options)
+    assert '--repetitions' in arguments_of('one that is new', tmp_path, quick=quick)
+    trace = arguments_of('timeline', tmp_path, quick=quick)
+    assert str(tmp_path / 'timeline_trace.json') in trace and str(tmp_path / 'timeline.json') not in trace, 'which is what zc_bench writes'
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Runs a program of a few lines instead of ``zc_bench``; ``name`` and ``path`` are its sub-command's."""
+
+    def use(lines: str) -> None:
+        (tmp_path / 'stand_in_bench.py').write_text(
+            'import json, os, signal, sys, time\nname, path = sys.argv[1], sys.argv[-1]\n' + textwrap.dedent(lines), encoding='utf-8'
+        )
+        monkeypatch.setenv('PYTHONPATH', str(tmp_path))
+        monkeypatch.setattr(report_runs, 'PROGRAM', 'stand_in_bench')
+
+    return use
+
+
+def test_each_is_run_and_one_that_fails_costs_the_others_nothing(
+    stand_in: Callable[[str], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / 'result', [row('tensor', 'ours')])
+    (tmp_path / 'out').mkdir()
+    write(tmp_path / 'out' / 'decode.json', [row('tensor', 'of_last_week')])
+    stand_in(f"""
+        print('words of', name, sys.argv[2:-2])
+        if name == 'decode':
+            sys.exit('no memory')
+        open(path, 'w').write(open({str(tmp_path / 'result')!r}).read())
+    """)
+    assert program.main([str(tmp_path / 'out'), '--quick']) == 1
+    page = (tmp_path / 'out' / 'report.md').read_text(encoding='utf-8')
+    assert page.count('| tensor | `ours` |') == len(COMMANDS) - 2, 'the link has a table of its own'
+    assert 'Not measured: exit code 1: words of decode' in page and 'no memory' in page and 'of_last_week' not in page
+    assert '--quick' not in page and "'--repetitions', '1'" in (tmp_path / 'out' / 'pipeline.log').read_text(encoding='utf-8')
+    assert 'bars are met' in capsys.readouterr().out
+
+
+def test_what_is_there_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / 'decode.json', [row('tensor', 'ours')])
+    assert program.main([str(tmp_path), '--no-run']) == 0
+    page = (tmp_path / 'report.md').read_text(encoding='utf-8')
+    assert '| tensor | `ours` |' in page and page.count('Not measured: it was not measured') == len(COMMANDS) - 1
+    assert program.main([str(tmp_path), '--no-run', '--check']) == 1
+    assert 'FAIL' in capsys.readouterr().out
+
+
+def test_only_some_are_measured_again(stand_in: Callable[[str], None], tmp_path: Path) -> None:
+    write(tmp_path / 'decode.json', [row('tensor', 'of_last_week')])
+    write(tmp_path / 'result', [row('pipeline', 'of_today')])
+    stand_in(f'open(path, "w").write(open({str(tmp_path / "result")!r}).read())')
+    assert program.main([str(tmp_path), '--only', 'pipeline']) == 0
+    page = (tmp_path / 'report.md').read_text(encoding='utf-8')
+    assert 'of_last_week' in page and page.count('`of_today`') == 1
+
+
+def test_a_signal_ends_what_runs(stand_in: Callable[[str], None], tmp_path: Path) -> None:
+    stand_in(
+        'open("started", "w").close()\nsignal.signal(signal.SIGTERM, lambda *_: (open("ended", "w").close(), os._exit(0)))\ntime.sleep(60)'
+    )
+    lines = 'import sys; from zc_perception.bench import report, report_runs; report_runs.PROGRAM = "stand_in_bench"; '
+    process = subprocess.Popen(
+        [sys.executable, '-c', lines + 'sys.exit(report.main(sys.argv[1:]))', str(tmp_path / 'out')], cwd=tmp_path, env=dict(os.environ)
+    )
+    deadline = time.monotonic() + 60.0
+    while not (tmp_path / 'started').exists():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 128 + signal.SIGINT
+    assert (tmp_path / 'ended').exists() and not (tmp_path / 'out' / 'report.md').exists()
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [(['/proc/none'], "folder '/proc/none' can't be made"), (['/proc/self', '--no-run'], "report '/proc/self/report.md' can't be written")],
+)
+def test_a_folder_that_cannot_be_written_is_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert program.main(arguments) == 2
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith('python -m'))
+    assert line.startswith('python -m zc_perception.bench.report: error: ') and message in line
+
+
+def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        program.main(['x', '--only', 'bake'])
+    assert ended.value.code == 2

@@ -1,0 +1,143 @@
+"""Samples become rows: medians, percentiles, ratios in pairs, losses, and never a NaN in the file."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zc_perception.bench.rows import Condition, Row, Series, SeriesBook, make_rows
+from zc_perception.bench.schema import check_document
+
+VGA = Condition(640, 480, 30.0)
+LINK, FLOOR = ('link', 'x'), ('floor', 'f')
+
+
+def rows_of(references: list[tuple[str, str]] | None = None, **series: list[Series]) -> dict[str, Row]:
+    """Rows by variant; *series* are the repetitions of each."""
+    book = SeriesBook()
+    for variant, repetitions in series.items():
+        for one in repetitions:
+            book.add('floor' if variant == 'f' else 'link', variant, VGA, one)
+    return {row.variant: row for row in make_rows(book.rounds(), [FLOOR] if references is None else references)}
+
+
+def flat(median_us: float, cpu_us: float = 1.0, lost: int = 0) -> Series:
+    return Series([median_us] * 30, cpu_us, lost)
+
+
+@pytest.mark.parametrize(
+    ('count', 'warm'),
+    [(1, 1), (19, 19), (20, 18), (45, 41), (300, 270)],
+)
+def test_the_first_tenth_of_a_series_warms_up_unless_it_is_short(count: int, warm: int) -> None:
+    # As in floor.py: later samples are the larger ones here, so that the smallest go.
+    series = Series([float(n) for n in range(count)], 1.0)
+    assert series.warm == [float(n) for n in range(count - warm, count)]
+
+
+def test_median_and_percentile_are_the_floors() -> None:
+    series = Series([1000.0] * 10 + [float(n) for n in range(90, 0, -1)], 1.0)
+    assert series.warm[0] == 1.0 and series.warm[-1] == 90.0
+    assert series.median_us == 46.0  # sorted[len // 2]
+    assert series.p99_us == 90.0  # sorted[int(len * 0.99)]
+
+
+@given(st.lists(st.floats(0.1, 1e7), min_size=1, max_size=400))
+def test_percentiles_lie_within_the_samples(latencies: list[float]) -> None:
+    series = Series(latencies, 1.0)
+    assert min(latencies) <= series.median_us <= series.p99_us <= max(latencies)
+
+
+def test_a_row_has_the_median_of_the_repetitions() -> None:
+    row = rows_of(x=[flat(10.0, 5.0), flat(90.0, 7.0), flat(20.0, 6.0)])['x']
+    assert (row.median_us, row.p99_us, row.cpu_us_per_frame, row.repetitions) == (20.0, 20.0, 6.0, 3)
+    assert row.medians_us == [10.0, 90.0, 20.0]
+    assert (row.case, row.width, row.height, row.rate_hz) == ('link', 640, 480, 30.0)
+
+
+def test_ratios_are_taken_in_each_repetition() -> None:
+    # The machine was ten times slower in the second one; the ratio of the medians would be 4 / 2.
+    rows = rows_of(x=[flat(4.0, 8.0), flat(30.0, 90.0), flat(4.0, 8.0)], f=[flat(1.0, 2.0), flat(10.0, 30.0), flat(2.0, 4.0)])
+    assert rows['x'].ratio_to == {'floor/f': 3.0}
+    assert rows['x'].added_us == {'floor/f': 3.0}
+    assert rows['x'].cpu_ratio_to == {'floor/f': 3.0}
+    assert rows['f'].ratio_to == {}, 'nothing is compared to itself'
+
+
+def test_only_the_same_condition_is_compared() -> None:
+    book = SeriesBook()
+    book.add(*LINK, VGA, flat(8.0))
+    book.add(*FLOOR, Condition(640, 480, 0.0), flat(1.0))
+    book.add(*FLOOR, Condition(1920, 1080, 30.0), flat(1.0))
+    assert [row.ratio_to for row in make_rows(book.rounds(), [FLOOR]) if row.case == 'link'] == [{}]
+
+
+def test_cases_that_cannot_be_paired_are_refused() -> None:
+    with pytest.raises(ValueError):
+        rows_of(x=[flat(1.0), flat(1.0)], f=[flat(1.0)])
+
+
+@pytest.mark.parametrize(
+    ('series', 'per_cent'),
+    [
+        ([Series([1.0] * 30, 1.0)], 0.0),
+        ([Series([1.0] * 30, 1.0, lost=10)], 25.0),
+        ([Series([1.0] * 30, 1.0, lost=10), Series([1.0] * 60, 1.0)], 10.0),
+        ([Series([], 1.0, lost=5)], 100.0),
+        ([Series([], 1.0)], 0.0),
+    ],
+)
+def test_lost_frames_are_counted_over_all_repetitions(series: list[Series], per_cent: float) -> None:
+    assert rows_of(x=series)['x'].lost_per_cent == per_cent
+
+
+def no_nan(_: str) -> Any:
+    raise AssertionError('NaN in the file')
+
+
+@pytest.mark.parametrize('nothing', [Series([], 3.0, lost=20), Series([], 0.0)])
+def test_where_nothing_arrived_there_is_null(nothing: Series) -> None:
+    rows = rows_of(x=[nothing], f=[flat(1.0)])
+    text = json.dumps([row.as_json() for row in rows.values()], allow_nan=False)
+    assert json.loads(text, parse_constant=no_nan)[1]['median_us'] is None
+    assert rows['x'].p99_us is None and rows['x'].medians_us == [None] and rows['x'].ratio_to == {}
+    assert rows_of([LINK], x=[nothing], f=[flat(1.0)])['f'].ratio_to == {}, 'nor is there a ratio to nothing'
+
+
+def test_one_repetition_without_arrivals_leaves_the_others() -> None:
+    rows = rows_of(x=[Series([], 1.0, lost=30), flat(6.0), flat(8.0)], f=[flat(1.0), flat(2.0), flat(2.0)])
+    assert rows['x'].median_us == 7.0 and rows['x'].ratio_to == {'floor/f': 3.5}
+    assert rows['x'].medians_us == [None, 6.0, 8.0] and rows['x'].repetitions == 3
+
+
+samples = st.lists(st.floats(0.0, 1e9), max_size=40)
+repetition = st.builds(Series, samples, st.floats(0.0, 1e6), st.integers(0, 50))
+
+
+@given(st.integers(1, 4).flatmap(lambda n: st.tuples(*[st.lists(repetition, min_size=n, max_size=n)] * 2)))
+def test_whatever_was_measured_fits_the_schema(series: tuple[list[Series], list[Series]]) -> None:
+    environment = {
+        'date': '2026-01-01', 'cpu': 'c', 'cpus': 1, 'memory_gib': 1.0, 'governor': '', 'virtual': False, 'kernel': 'k', 'libc': '',
+        'python': '3', 'ros_distro': '', 'packages': {}, 'load_average': [],
+    }  # fmt: skip
+    rows = rows_of([FLOOR, LINK], x=series[0], f=series[1])
+    check_document({'environment': environment, 'rows': [row.as_json() for row in rows.values()]})
+    for row in rows.values():
+        assert all(math.isfinite(value) for value in row.ratio_to.values())
+
+
+def test_rows_are_in_order_of_condition_case_and_variant() -> None:
+    book = SeriesBook()
+    for width, case, variant in ((1920, 'link', 'b'), (640, 'link', 'a'), (640, 'floor', 'z'), (1920, 'link', 'a')):
+        book.add(case, variant, Condition(width, 480, 0.0), flat(1.0))
+    order = [(row.width, row.case, row.variant) for row in make_rows(book.rounds(), [])]
+    assert order == sorted(order)
+
+
+def test_of_an_even_number_of_repetitions_the_middle_ones_count() -> None:
+    assert rows_of(x=[flat(m) for m in (5.0, 1.0, 9.0, 3.0)])['x'].median_us == 4.0

@@ -1,0 +1,257 @@
+"""``zc_bench scale``: the search finds the limit, losses are told by reason, and a short run over real ROS."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zc_perception.bench import scale, scale_command
+from zc_perception.bench import zc_bench as program
+from zc_perception.bench.bars import FULL_HD, VGA, check_bars
+from zc_perception.bench.machine_use import MachineUse, busy_s
+from zc_perception.bench.rows import Condition, Row, Series
+from zc_perception.bench.scale import DROPS, ScalePlan, ScaleResult, Search, Window, between, explain, measure_scale, window_of
+from zc_perception.bench.scale_command import SCALE_BARS
+from zc_perception.bench.schema import check_document
+from zc_perception.bench.worker import BenchError
+
+USE = {'process_percent': 50.0, 'machine_percent': 40.0, 'gil_wait_p50_us': 90.0, 'gil_wait_p99_us': 2500.0}
+RUN: dict[str, Any] = {
+    'wall_s': 10.0, 'due': 600, 'published': 590, 'conversions': 0, 'latencies_us': [2000.0] * 590, 'use': USE,
+    'drops': {'no_slot': 1, 'newest_wins': 2, 'device': 3, 'late': 4},
+}  # fmt: skip
+WHOLE = {**RUN, 'published': 600, 'drops': {}}
+
+
+def window(lost: int = 0, **use: float) -> Window:
+    drops = dict.fromkeys(DROPS, 0) | {'newest_wins': lost}
+    return Window(Series([1.0, 2.0], 100.0, lost, {**USE, **use}), drops)
+
+
+def test_every_frame_that_was_due_and_is_not_there_is_lost_for_one_reason() -> None:
+    found = window_of(RUN, received=585)
+    assert found.drops == {'no_slot': 1, 'newest_wins': 2, 'device': 3, 'late': 4, 'unread': 5}
+    assert found.series.lost == 15 and not found.holds
+    # Half a CPU for ten seconds, over 600 frames.
+    assert found.series.cpu_us_per_frame == pytest.approx(5e6 / 600)
+    assert found.series.figures['lost_late'] == 4.0 and found.series.figures['fps'] == 59.0
+    assert window_of(WHOLE, received=600).holds and window_of(WHOLE, received=603).holds
+    assert not window_of(WHOLE, received=599).holds
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'), [({'conversions': 1}, 'became messages'), ({'latencies_us': [1.0]}, 'no frame came through')]
+)
+def test_a_run_that_measured_something_else_is_no_result(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(BenchError, match=message):
+        window_of({**RUN, **changes}, 590)
+
+
+@pytest.mark.parametrize(
+    ('use', 'words'),
+    [
+        ({'process_percent': 95.0, 'machine_percent': 60.0}, "the interpreter's lock: the process used 95 %"),
+        ({'process_percent': 40.0, 'machine_percent': 97.0}, 'the CPUs: 97 % of them were busy, 77 % with other programs'),
+        ({'process_percent': 40.0, 'machine_percent': 50.0}, r'a moment only: the CPUs were 50 % busy \(30 % other'),
+    ],
+)
+def test_what_gave_out_is_told_by_its_figures(use: dict[str, float], words: str) -> None:
+    assert re.match(words, explain(window(7, **use), cpus=2))
+    assert explain(window(7, **use), cpus=2).endswith('lost: 7 newest_wins')
+
+
+@pytest.mark.parametrize(
+    ('held', 'failed', 'expected'), [(0, 1, 0), (0, 2, 1), (4, 8, 6), (7, 8, 0), (16, 20, 18), (16, 18, 0), (64, 73, 68)]
+)
+def test_between_the_last_that_held_and_the_first_that_did_not(held: int, failed: int, expected: int) -> None:
+    assert between(held, failed) == expected
+
+
+def search(limit: int, noise: Iterable[int] = (), most: int = 2) -> tuple[Search, list[str]]:
+    """Of a machine that takes *limit* cameras; *noise*: windows, by number, that something else disturbs."""
+    said: list[str] = []
+    disturbed = set(noise)
+    number = iter(range(1000))
+    return Search(lambda cameras: window(int(cameras > limit or next(number) in disturbed)), lambda cameras: '', said.append, most), said
+
+
+@pytest.mark.parametrize('limit', [0, 1, 5, 8, 15, 16, 23])
+def test_the_limit_is_found_to_an_eighth(limit: int) -> None:
+    made, said = search(limit)
+    made.run(iter((1, 2, 4, 8, 16, 32)))
+    assert made.held <= limit < made.failed and made.failed - made.held <= max(1, made.held // 8)
+    assert all(made.windows[number][-1].holds == (number <= limit) for number in made.windows)
+    assert len(said) == sum(map(len, made.windows.values()))
+    assert 'lost: 1 newest_wins' in made.limit(2)
+
+
+def test_one_disturbed_window_is_not_the_limit_and_two_are() -> None:
+    made, _ = search(100, [1])
+    made.run(iter((1, 2, 4)))
+    assert made.held == 4 and made.failed == 0 and [w.holds for w in made.windows[2]] == [False, True]
+    assert made.limit(2) == 'not reached: more cameras were not tried'
+    made, _ = search(100, [1, 2])
+    made.run(iter((1, 2, 4)))
+    assert made.held == 1 and made.failed == 2
+
+
+def test_growing_that_is_refused_ends_the_search_with_the_reason() -> None:
+    made = Search(lambda cameras: window(), lambda cameras: 'memory: too little' if cameras > 2 else '', lambda line: None)
+    made.run(iter((1, 2, 4)))
+    assert (made.held, made.failed) == (2, 0) and made.limit(2) == 'memory: too little' and 4 not in made.windows
+
+
+def test_more_buffers_than_there_is_memory_are_not_even_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scale, 'available_memory', lambda: 1 << 30)
+    with pytest.raises(BenchError, match=r'not one camera could be started: memory: 1 cameras have 23 MiB of buffers, 1024 MiB are there'):
+        measure_scale(ScalePlan((1,), seconds=0.1), lambda line: None)
+
+
+def test_the_row_is_that_of_the_last_window_and_says_what_was_lost_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = iter([window(3), window(0)])
+
+    class Cameras:
+        cpus = (0, 1)
+
+        def __init__(self, plan: ScalePlan, condition: Condition) -> None:
+            assert condition == Condition(*FULL_HD, 30.0)
+
+        def grow(self, cameras: int) -> str:
+            return ''
+
+        def window(self, cameras: int) -> Window:
+            return next(windows)
+
+        def __enter__(self) -> Cameras:
+            return self
+
+        def __exit__(self, *exception: object) -> None:
+            pass
+
+    monkeypatch.setattr(scale, 'Cameras', Cameras)
+    result = measure_scale(ScalePlan((16,), seconds=10.0), lambda line: None)
+    (row,) = result.rows
+    assert (row.case, row.variant, row.lost_per_cent) == ('scale', '16_cameras', 0.0)
+    assert row.figures['lost_in_earlier_windows'] == 3.0 and row.figures['windows'] == 2.0
+    assert result.facts['limits']['1920x1080@30']['cameras'] == 16
+    (verdict,) = check_bars(result.rows, SCALE_BARS)
+    assert verdict.passed
+
+
+@pytest.mark.parametrize(('lost', 'seconds', 'passed'), [(0.0, 10.0, True), (0.01, 10.0, False), (0.0, 9.0, False)])
+def test_the_bar_needs_ten_seconds_without_a_loss(lost: float, seconds: float, passed: bool) -> None:
+    row = Row('scale', '16_cameras', *FULL_HD, 30.0, 1.0, 1.0, 1.0, 1, lost_per_cent=lost, figures={'window_s': seconds})
+    (verdict,) = check_bars([row], SCALE_BARS)
+    assert verdict.passed is passed
+
+
+STAT = """cpu  100 0 0 1000 0 0 0 0 0 0
+cpu0 10 20 30 4000 500 6 7 8 900 1000
+cpu1 1 0 0 0 0 0 0 0 0 0
+cpu10 5000 0 0 0 0 0 0 0 0 0
+intr 12 cpu0
+"""
+
+
+def test_what_cpus_did_is_read_from_the_kernel() -> None:
+    tick = 1.0 / os.sysconf('SC_CLK_TCK')
+    assert busy_s([0], STAT) == pytest.approx((10 + 20 + 30 + 6 + 7 + 8) * tick), 'steal too; neither idle, nor a guest, which is in user'
+    assert busy_s([0, 1], STAT) == pytest.approx(82 * tick) and busy_s([10], STAT) == pytest.approx(5000 * tick)
+
+
+def test_a_thread_that_keeps_the_lock_is_seen_in_what_others_wait() -> None:
+    """A computing thread gives the lock away once in five milliseconds."""
+    stop = threading.Event()
+
+    def compute() -> None:
+        while not stop.is_set():
+            sum(range(1000))
+
+    thread = threading.Thread(target=compute)
+    with MachineUse() as busy:
+        thread.start()
+        time.sleep(0.3)
+        stop.set()
+        thread.join()
+    figures = busy.figures()
+    assert figures['gil_wait_p50_us'] > 1000 and figures['process_percent'] > 5
+    assert 0 < figures['machine_percent'] <= 100
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[ScalePlan]:
+    plans: list[ScalePlan] = []
+
+    def measure(plan: ScalePlan, say: Callable[[str], None]) -> ScaleResult:
+        plans.append(plan)
+        return ScaleResult([Row('scale', '1_camera', *FULL_HD, 30.0, 1.0, 1.0, 1.0, 1)])
+
+    monkeypatch.setattr(scale_command, 'measure_scale', measure)
+    return plans
+
+
+def test_options_become_the_plan(planned: list[ScalePlan]) -> None:
+    arguments = [
+        '--cameras',
+        '8',
+        '2',
+        '2',
+        '--sizes',
+        'vga',
+        '1080p',
+        '--rates',
+        '15',
+        '60',
+        '--seconds',
+        '3',
+        '--repetitions',
+        '4',
+        '--in-step',
+        '--depth',
+        '3',
+    ]
+    assert program.main(['scale', *arguments, '--delay-ms', '1']) == 0
+    assert planned == [ScalePlan((2, 8), (VGA, FULL_HD), (15.0, 60.0), 3.0, 1.0, 4, True, 3)]
+    assert program.main(['scale', '--check']) == 1 and planned[-1] == ScalePlan()
+
+
+@pytest.mark.parametrize(
+    'arguments',
+    [['--seconds', '0'], ['--rates', '0'], ['--rates', 'nan'], ['--cameras', '0'], ['--cameras', '257'], ['--delay-ms', '61'],
+     ['--delay-ms', '-1'], ['--repetitions', '0'], ['--depth', '0'], ['--depth', '5']],
+)  # fmt: skip
+def test_numbers_that_make_no_sense(arguments: list[str], planned: list[ScalePlan], capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(['scale', *arguments]) == 2 and planned == []
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f'zc_bench: error: {arguments[0]} ')
+
+
+def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
+    path = tmp_path / 'scale.json'
+    arguments = ['scale', '--cameras', '1', '3', '--sizes', 'vga', '--seconds', '0.5', '--json', str(path)]
+    ran = subprocess.run(
+        [sys.executable, '-m', 'zc_perception.bench.zc_bench', *arguments],
+        capture_output=True, text=True, timeout=300, env={**os.environ, 'ZC_RUNTIME_DIR': str(tmp_path)}, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert 'Traceback' not in ran.stderr
+    document = json.loads(path.read_text(encoding='utf-8'))
+    check_document(document)
+    limit = document['environment']['limits']['640x480@30']
+    # How many hold depends on what else the machine does, the figures don't.
+    assert 0 <= limit['cameras'] <= 3 and limit['limit'] and limit['cpus'] in (1, 2)
+    first = next(row for row in document['rows'] if row['variant'] == '1_camera')
+    assert first['median_us'] > 0 and first['cpu_us_per_frame'] > 0 and set(USE) <= set(first['figures'])
+    lost = sum(first['figures'][f'lost_{name}'] for name in DROPS)
+    assert 0 < first['figures']['fps'] <= 40 and (lost == 0) == (first['lost_per_cent'] == 0)
+    assert not list(tmp_path.glob('*.sock'))

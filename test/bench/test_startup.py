@@ -1,0 +1,217 @@
+"""``zc_bench startup``: stages are told apart, a program that fails is named, files leave the page cache, and a short run over real ROS."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import zc_perception
+from zc_perception.bench import startup, startup_command
+from zc_perception.bench import zc_bench as program
+from zc_perception.bench.bars import check_bars
+from zc_perception.bench.page_cache import cached_bytes, evict
+from zc_perception.bench.rows import Row
+from zc_perception.bench.schema import check_document
+from zc_perception.bench.startup import (
+    CAMERA,
+    PUBLISHED,
+    RECEIVED,
+    WARM,
+    Start,
+    Starter,
+    StartupPlan,
+    StartupResult,
+    environment_files,
+    find_program,
+    mapped_libraries,
+    series_of,
+)
+from zc_perception.bench.startup_command import STARTUP_BARS
+from zc_perception.bench.worker import BenchError
+from zc_perception.nodes.startup import Startup
+from zc_perception.observe.frame_log_layout import FrameRecord, RecordKind
+
+MS = 1_000_000
+REPOSITORY = Path(__file__).resolve().parents[2]
+RECORD = FrameRecord(1, RecordKind.PROCESSED, 0, 1, 1, *(0,) * 10, (1,), 0, 0, 3, 0, 1)
+
+
+def start() -> Start:
+    frame = RECORD._replace(kind=RecordKind.PUBLISHED, captured_ns=5600 * MS)
+    detections = RECORD._replace(submitted_ns=5601 * MS, sent_ns=5620 * MS)
+    stages = {'interpreter': 5030 * MS, 'imports': 5300 * MS, 'ready': 5590 * MS}
+    return Start(5000 * MS, 5750 * MS, stages, frame, detections, 640_000.0)
+
+
+def test_stages_are_ms_since_the_program_was_executed() -> None:
+    assert start().figures() == {
+        'interpreter_ms': 30.0,
+        'imports_ms': 300.0,
+        'ready_ms': 590.0,
+        'first_frame_ms': 600.0,
+        'first_submitted_ms': 601.0,
+        'first_published_ms': 620.0,
+        'first_received_ms': 750.0,
+    }
+
+
+def test_published_and_received_are_two_cases_of_one_start() -> None:
+    found = series_of(start(), {'cached_percent': 12.0})
+    assert found[PUBLISHED].latencies_us == [620_000.0] and found[RECEIVED].latencies_us == [750_000.0]
+    assert found[PUBLISHED].figures['cpu_ms'] == 640.0 and found[RECEIVED].figures['cached_percent'] == 12.0
+    assert found[PUBLISHED].median_us == 620_000.0, 'one value is no warm-up'
+
+
+def test_a_stage_is_reached_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, now = Startup(), iter([10, 20, 30])
+    monkeypatch.setattr('zc_perception.nodes.startup.time.monotonic_ns', lambda: next(now))
+    for stage in ('imports', 'camera', 'imports'):
+        made.reached(stage)
+    assert made.facts() == {'imports': 10, 'camera': 20} and list(made.facts()) == ['imports', 'camera']
+
+
+@pytest.mark.parametrize(('median_us', 'passed'), [(1_499_000.0, True), (1_501_000.0, False), (None, False)])
+def test_the_bars_are_seconds_of_warm_starts(median_us: float | None, passed: bool) -> None:
+    rows = [Row(case, WARM, CAMERA.width, CAMERA.height, CAMERA.rate_hz, median_us, None, None, 3) for case in (PUBLISHED, RECEIVED)]
+    assert [verdict.passed for verdict in check_bars(rows, STARTUP_BARS)] == [passed]
+    cold = [replace(row, variant='cold') for row in rows]
+    assert [verdict.measured for verdict in check_bars(cold, STARTUP_BARS)] == ['not measured']
+
+
+def executable(folder: Path, text: str = '#!/bin/sh\n', name: str = 'perception') -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def test_the_program_is_the_installed_one_a_workspace_s_or_on_the_path(tmp_path: Path) -> None:
+    assert find_program().name == 'perception'
+    unknown = 'zc_nobody_has_this'
+    with pytest.raises(BenchError, match=f"'{unknown}' is not installed beside"):
+        find_program(unknown, {'PATH': str(tmp_path)})
+    on_path = executable(tmp_path / 'bin', name=unknown)
+    assert find_program(unknown, {'PATH': str(on_path.parent)}) == on_path
+    built = executable(tmp_path / 'install' / 'lib' / 'zc_perception', name=unknown)
+    environment = {'PATH': str(on_path.parent), 'AMENT_PREFIX_PATH': f'{tmp_path / "other"}:{tmp_path / "install"}'}
+    assert find_program(unknown, environment) == built
+
+
+@pytest.fixture
+def starter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], Starter]]:
+    """Makes one whose program is a shell script, and whose reader never has anything."""
+
+    class Reader:
+        def __init__(self, *arguments: object) -> None:
+            pass
+
+        def ask(self, **command: str) -> dict[str, int]:
+            return {'first_ns': 0}
+
+        def close(self) -> None:
+            pass
+
+    def make(text: str) -> Starter:
+        path = executable(tmp_path / 'bin', text)
+        monkeypatch.setattr(startup, 'find_program', lambda: path)
+        return Starter(StartupPlan())
+
+    monkeypatch.setattr(startup, 'Worker', Reader)
+    yield make
+
+
+def test_a_program_that_ends_is_named_with_its_last_words(starter: Callable[[str], Starter]) -> None:
+    with starter('#!/bin/sh\necho first >&2\necho "perception: error: no" >&2\nexit 2\n') as made, pytest.raises(BenchError) as caught:
+        made.start()
+    assert str(caught.value) == "'perception' ended with exit code 2: perception: error: no"
+
+
+def test_one_that_never_detects_is_given_up_and_ended(
+    starter: Callable[[str], Starter], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(startup, '_PATIENCE_S', 0.3)
+    mark = tmp_path / 'pid'
+    with starter(f'#!/bin/sh\necho $$ > {mark}\nexec sleep 1000\n') as made, pytest.raises(BenchError, match='no detections within'):
+        made.start()
+    assert not Path(f'/proc/{mark.read_text().strip()}').exists()
+
+
+def test_files_leave_the_page_cache() -> None:
+    # Where a disk is below: memory's own file systems have nowhere else to put a page.
+    folder = REPOSITORY / 'build'
+    folder.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        kept, dropped = Path(name, 'kept'), Path(name, 'dropped')
+        for path in (kept, dropped):
+            path.write_bytes(b'z' * (1 << 20))
+            assert cached_bytes(path) == 1 << 20
+        evict([dropped, Path(name, 'not there')])
+        assert cached_bytes(kept) == 1 << 20, 'nobody else is slowed down'
+        assert cached_bytes(dropped) < (1 << 20) // 2
+        assert dropped.read_bytes() == b'z' * (1 << 20)
+    assert cached_bytes(Path('/proc/self/maps')) == 0 and cached_bytes(folder) == 0
+
+
+def test_a_cold_start_has_neither_the_package_nor_its_libraries() -> None:
+    files = environment_files()
+    assert {'startup.py', '__init__.py', 'model.onnx'} <= {path.name for path in files}
+    assert Path(zc_perception.__file__) in files
+    assert any('libpython' in path.name or 'libc.so' in path.name or 'python' in path.name for path in mapped_libraries(os.getpid()))
+    assert mapped_libraries(0) == []
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[StartupPlan]:
+    plans: list[StartupPlan] = []
+
+    def measure(plan: StartupPlan, say: Callable[[str], None]) -> StartupResult:
+        plans.append(plan)
+        return StartupResult([Row(PUBLISHED, WARM, 640, 360, 30.0, 1e6, 1e6, 1e6, 1)])
+
+    monkeypatch.setattr(startup_command, 'measure_startup', measure)
+    return plans
+
+
+def test_options_become_the_plan(planned: list[StartupPlan], capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(['startup', '--repetitions', '2', '--variants', 'warm', '--parameters', 'model:=hog', 'accelerator:=cpu']) == 0
+    assert planned == [StartupPlan(2, ('warm',), ('model:=hog', 'accelerator:=cpu'))]
+    assert program.main(['startup', '--check']) == 0 and planned[-1] == StartupPlan()
+    assert 'published ≤ 1.5 s: 1.00 s' in capsys.readouterr().out
+    assert program.main(['startup', '--parameters', 'model=hog']) == 2
+    assert "--parameters 'model=hog': each is NAME:=VALUE" in capsys.readouterr().err
+
+
+def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
+    path = tmp_path / 'startup.json'
+    arguments = ['startup', '--variants', 'warm', '--repetitions', '1', '--parameters', 'accelerator:=cpu', '--json', str(path)]
+    ran = subprocess.run(
+        [sys.executable, '-m', 'zc_perception.bench.zc_bench', *arguments],
+        capture_output=True, text=True, timeout=300, env={**os.environ, 'ZC_RUNTIME_DIR': str(tmp_path)}, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert 'Traceback' not in ran.stderr
+    document = json.loads(path.read_text(encoding='utf-8'))
+    check_document(document)
+    assert document['environment']['program'] == 'perception'
+    rows = {row['case']: row for row in document['rows']}
+    assert set(rows) == {PUBLISHED, RECEIVED}
+    figures = rows[PUBLISHED]['figures']
+    order = ['interpreter', 'imports', 'ros', 'camera', 'accelerator_asked', 'accelerator', 'nodes', 'ready', 'first_frame',
+             'first_submitted', 'first_published']  # fmt: skip
+    times = [figures[f'{name}_ms'] for name in order]
+    # Frames may flow, and be detected on, before the thread that has started the last node says that all are ready.
+    ready = times.pop(order.index('ready'))
+    assert figures['nodes_ms'] <= ready
+    assert times == sorted(times) and times[0] > 0 and figures['cpu_ms'] > 0
+    assert rows[PUBLISHED]['median_us'] == pytest.approx(figures['first_published_ms'] * 1e3)
+    assert rows[RECEIVED]['median_us'] == pytest.approx(figures['first_received_ms'] * 1e3)
+    assert not list(tmp_path.glob('*.sock'))

@@ -1,0 +1,181 @@
+"""Each question, put to a real process: this machine's ROS and models, the tests' GStreamer, and the doubles of the vendors' libraries."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from camera.gstreamer_process import gstreamer
+from npu.axruntime_kit import build_double
+
+from zc_perception.doctor import model_answers
+from zc_perception.doctor.asking import ask
+from zc_perception.doctor.needs import InferenceNeed
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+TEST = Path(__file__).parents[1]
+CONFIG = TEST.parent / 'config' / 'perception.yaml'
+
+
+def test_ros_is_described_without_importing_it_here() -> None:
+    answer = ask('ros')
+    assert 'error' not in answer
+    assert answer['middleware'] in answer['middlewares'] and not any('shared' in name for name in answer['middlewares'])
+    assert answer['rclpy_version'] and set(answer['messages'].values()) == {''} and 'vision_msgs.msg' in answer['messages']
+
+
+def test_an_rclpy_that_is_broken_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / 'rclpy.py').write_text('raise ImportError("built for another Python")')
+    monkeypatch.setenv('PYTHONPATH', str(tmp_path))
+    answer = ask('ros')
+    assert answer['error'] == 'ImportError: built for another Python' and answer['messages'] == {}
+    assert 'built for another Python' in ask('parameters', str(CONFIG))['error']
+
+
+def test_a_middleware_that_is_not_installed_is_told_before_rcl_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('RMW_IMPLEMENTATION', 'rmw_of_nobody_cpp')
+    answer = ask('ros')
+    assert answer['missing'] == 'rmw_of_nobody_cpp' and 'rmw_of_nobody_cpp' not in answer['middlewares'] and answer['messages'] == {}
+    assert "'rmw_of_nobody_cpp', which is not installed" in ask('parameters', str(CONFIG))['error']
+
+
+def parameters(text: str, tmp_path: Path) -> dict[str, Any]:
+    path = tmp_path / 'vehicle.yaml'
+    path.write_text(text, encoding='utf-8')
+    return ask('parameters', str(path))
+
+
+def test_the_shipped_parameter_file_is_accepted_whole() -> None:
+    answer = ask('parameters', str(CONFIG))
+    assert answer['problems'] == [] and answer['checked'] > 60 and {'capture', 'inference', 'overlay'} <= set(answer['nodes'])
+
+
+def test_each_key_and_section_that_the_nodes_refuse_is_named(tmp_path: Path) -> None:
+    answer = parameters(
+        """
+/**/capture:
+  ros__parameters: {widht: 640, height: 99999, slots: 8, use_sim_time: true, qos_overrides: {/image_raw: {publisher: {depth: 2}}}}
+/**/inferense: {ros__parameters: {model: road}}
+/**: {ros__parameters: {acelerator: axl, unrelated_parameter_of_another_node: 1, framerate: fast}}
+/planner: {ros__parameters: {speed: 3}}
+""",
+        tmp_path,
+    )
+    text = '\n'.join(answer['problems'])
+    assert len(answer['problems']) == 4, text
+    for words in (
+        "section '/**/capture': parameter 'widht' is unknown; did you mean 'width'?",
+        "section '/**/capture': parameter 'height' is 99999; it must be an integer from 0 to 8192",
+        "section '/**/inferense': there is no node 'inferense' here; did you mean 'inference'?",
+        "section '/**': parameter 'framerate' is 'fast'",
+    ):
+        assert words in text
+    # A node only warns of that one: it may be another package's.
+    assert answer['warnings'] == ["section '/**': no node here has a parameter 'acelerator'; did you mean 'accelerator'?"]
+    assert parameters('- 1', tmp_path)['problems']
+
+
+def test_what_only_ros_refuses_is_told_in_its_own_words(tmp_path: Path) -> None:
+    """Its YAML library allows no colon there; ours does."""
+    answer = parameters('/**/inference: {ros__parameters: {accelerator_device: 0000:01:00.0}}\n', tmp_path)
+    (problem,) = answer['problems']
+    assert problem.startswith('ROS refuses it: Error parsing a') and answer['checked'] == 0
+    assert '.c:' not in problem and 'vehicle.yaml' not in problem, 'neither where in its source, nor once more the file'
+
+
+def test_a_model_is_loaded_and_given_back() -> None:
+    answer = ask('model', json.dumps(InferenceNeed().as_json()))
+    assert (answer['accelerator'], answer['engine'], answer['copy_free'], len(answer['reasons'])) == ('cpu', 'onnx', False, 2)
+    assert answer['engines'].keys() == {'onnx'} and Path(answer['manifest']).is_file()
+
+
+def test_the_accelerator_is_given_back_even_if_it_can_not_be_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+
+    class Accelerator:
+        def capabilities(self) -> None:
+            raise OSError('the card is gone')
+
+        def close(self) -> None:
+            closed.append('closed')
+
+    monkeypatch.setattr(model_answers, 'open_accelerator', lambda *arguments: SimpleNamespace(accelerator=Accelerator()))
+    with pytest.raises(OSError, match='the card is gone'):
+        model_answers.try_model(json.dumps(InferenceNeed().as_json()))
+    assert closed == ['closed']
+
+
+@pytest.mark.parametrize(
+    ('values', 'stage', 'words'),
+    [
+        ({'model': 'raod'}, 'manifest', "did you mean 'road'"),
+        ({'accelerator': 'axl'}, 'accelerator', 'Metis'),
+        ({'axl_ioctls': ['submit=999']}, 'accelerator', 'axl_ioctls'),
+    ],
+)
+def test_a_model_that_can_not_run_is_the_inference_nodes_own_sentence(values: dict[str, Any], stage: str, words: str) -> None:
+    answer = ask('model', json.dumps(InferenceNeed().as_json() | values))
+    assert answer['stage'] == stage and words in answer['error']
+
+
+def test_the_runtime_is_loaded_and_its_version_told(tmp_path: Path) -> None:
+    library = build_double(tmp_path / 'libaxruntime.so')
+    answer = ask('voyager', str(library))
+    assert answer['path'] == answer['file'] == str(library) and answer['api_version'] != ''
+    assert answer['functions']['axr_api_version'] is True
+    (tmp_path / 'libother.so').write_bytes(b'no library')
+    assert 'libother.so' in ask('voyager', str(tmp_path / 'libother.so'))['error']
+
+
+@pytest.mark.parametrize(('options', 'allocate'), [((), True), (('-DWITHOUT_ALLOCATE',), False)])
+def test_nvbufsurface_is_tried_and_its_generation_seen(options: tuple[str, ...], allocate: bool, tmp_path: Path) -> None:
+    library = tmp_path / 'libnvbufsurface.so'
+    subprocess.run(['gcc', '-shared', '-fPIC', *options, '-o', library, TEST / 'doubles' / 'nvbufsurface.c'], check=True)
+    answer = ask('nvbufsurface', str(library))
+    assert 'error' not in answer and answer['loaded'] and answer['file'] == str(library)
+    assert answer['functions']['Create'] and answer['functions']['Allocate'] is allocate
+    assert ask('nvbufsurface', '/nowhere.so')['loaded'] is False
+    assert 'error' in ask('vic', '/nowhere.so') and ask('vic', str(library)) == {'file': str(library)}
+
+
+def test_a_library_with_another_layout_is_refused(tmp_path: Path) -> None:
+    (tmp_path / 'other.c').write_text(
+        'int NvBufSurfaceCreate(void **s) { *s = 0; return -1; } int NvBufSurfaceDestroy(void *s) { return 0; }'
+    )
+    subprocess.run(['gcc', '-shared', '-fPIC', '-o', tmp_path / 'libother.so', tmp_path / 'other.c'], check=True)
+    answer = ask('nvbufsurface', str(tmp_path / 'libother.so'))
+    assert answer['loaded'] and answer['error']
+
+
+def test_libcameras_cameras_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / 'libcamera.py').write_text(
+        'import sys\nfrom doubles.libcamera_module import Camera, make_module\nmade = make_module("new")\n'
+        'made.manager.cameras.append(Camera(made, "/base/imx708@1a"))\nsys.modules["libcamera"] = made\n'
+    )
+    monkeypatch.setenv('PYTHONPATH', f'{tmp_path}{os.pathsep}{TEST}')
+    assert '/base/imx708@1a' in ask('libcamera')['cameras']
+    (tmp_path / 'libcamera.py').write_text('')
+    assert 'something else' in ask('libcamera')['error']
+
+
+def test_gstreamers_elements_have_their_real_property_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in gstreamer().environment().items():
+        monkeypatch.setenv(name, value)
+    answer = ask('gstreamer')
+    assert answer['version'].startswith('1.')
+    source = answer['elements']['v4l2src']
+    assert source['there'] and source['plugin'] == 'video4linux2' and source['properties']['io-mode'] == 'GstV4l2IOMode'
+    assert answer['elements']['appsink']['there'] and answer['elements']['nvarguscamerasrc'] == {'there': False}
+    assert ask('pipeline', 'videotestsrc ! video/x-raw,format=NV12') == {}
+    assert 'nosuchsrc' in ask('pipeline', 'nosuchsrc')['error']
+
+
+def test_without_gstreamer_the_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / 'libgstreamer-1.0.so.0').write_bytes(b'no library')
+    monkeypatch.setenv('LD_LIBRARY_PATH', f'{tmp_path}{os.pathsep}{os.environ.get("LD_LIBRARY_PATH", "")}')
+    assert 'apt install' in ask('gstreamer')['error']

@@ -1,0 +1,161 @@
+"""A process of its own that hangs, crashes or talks nonsense is one sentence, and nothing of it stays."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import json
+import os
+import shlex
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from zc_perception.doctor import asking
+from zc_perception.doctor.answers import QUESTIONS
+from zc_perception.doctor.asking import NoAnswerError, ask, end_all
+
+
+@pytest.fixture
+def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_fd_leak: None):  # type: ignore[no-untyped-def]
+    """Put a program in the place of the interpreter: its argument 3 is the descriptor, 4 the question."""
+
+    def install(body: str) -> None:
+        script, program = tmp_path / 'script.py', tmp_path / 'python'
+        script.write_text(f'import os, signal, sys, time\nanswer = int(sys.argv[3])\n{body}\n', encoding='utf-8')
+        # The kernel takes no interpreter whose path has a space in it, so the shell starts it.
+        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(script))} "$@"\n', encoding='utf-8')
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setattr(asking.sys, 'executable', str(program))
+
+    return install
+
+
+def test_the_answer_comes_back_whatever_is_written_to_stdout(child) -> None:  # type: ignore[no-untyped-def]
+    child('print("vendor banner"); sys.stdout.flush(); os.write(answer, b\'{"a": [1, "b"]}\')')
+    assert ask('anything') == {'a': [1, 'b']}
+
+
+def test_a_library_that_never_stops_talking_holds_nothing_up(child) -> None:  # type: ignore[no-untyped-def]
+    child('os.write(2, b"x" * 1000000)\nos.write(answer, b\'{"done": true}\')')
+    assert ask('anything', time_limit_s=300.0) == {'done': True}
+
+
+def test_what_the_process_has_started_does_not_keep_the_answer_back(child) -> None:  # type: ignore[no-untyped-def]
+    child("if os.fork():\n    os.write(answer, b'{}\\n')\nelse:\n    time.sleep(600)")
+    assert ask('anything', time_limit_s=300.0) == {}
+
+
+@pytest.mark.parametrize(
+    ('body', 'words'),
+    [
+        ('os.kill(os.getpid(), signal.SIGSEGV)', ['ros', 'SIGSEGV']),
+        ('sys.stderr.write("no such library\\n"); sys.stderr.flush(); sys.exit(3)', ['status 3', 'no such library']),
+        ('os.write(answer, b"no json")', ['status 0']),
+        ('os.write(answer, b"[1]")', ['status 0']),
+        ('os.write(answer, b\'{"a": \'); os._exit(1)', ['status 1']),
+    ],
+)
+def test_a_process_that_fails_is_explained(body: str, words: list[str], child) -> None:  # type: ignore[no-untyped-def]
+    child(body)
+    with pytest.raises(NoAnswerError) as error:
+        ask('ros', time_limit_s=60.0)
+    assert all(word in str(error.value) for word in words), error.value
+    assert not asking._running
+
+
+def alive(pid: int) -> bool:
+    try:
+        return 'Z' not in Path(f'/proc/{pid}/stat').read_text(encoding='utf-8').rpartition(')')[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.parametrize('step', ['', 'signal.signal(signal.SIGTERM, signal.SIG_IGN); os.fork()'])
+def test_a_process_that_hangs_is_killed_with_all_its_children(step: str, tmp_path: Path, child) -> None:  # type: ignore[no-untyped-def]
+    note = tmp_path / 'pids'
+    child(f'{step}\nopen({str(note)!r}, "a").write(f"{{os.getpid()}}\\n")\ntime.sleep(600)')
+    began = time.monotonic()
+    with pytest.raises(NoAnswerError, match='no answer to model'):
+        ask('model', time_limit_s=1.5)
+    assert time.monotonic() - began < 30
+    pids = note.read_text().split() if note.exists() else []  # on a very busy machine it may not have got so far
+    while any(alive(int(pid)) for pid in pids):
+        assert time.monotonic() - began < 30, 'something lives on'
+        time.sleep(0.01)
+    assert not asking._running
+
+
+def test_the_end_of_the_doctor_is_the_end_of_its_processes(tmp_path: Path, child) -> None:  # type: ignore[no-untyped-def]
+    started = tmp_path / 'started'
+    child(f'open({str(started)!r}, "w").close(); time.sleep(600)')
+    failures: list[str] = []
+
+    def asking_thread() -> None:
+        try:
+            ask('voyager', time_limit_s=300.0)
+        except NoAnswerError as error:
+            failures.append(str(error))
+
+    thread = threading.Thread(target=asking_thread, name='asks')
+    thread.start()
+    deadline = time.monotonic() + 60
+    while not started.exists():
+        assert thread.is_alive() and time.monotonic() < deadline, failures
+        time.sleep(0.01)
+    end_all()
+    thread.join(30)
+    assert not thread.is_alive() and 'SIGKILL' in failures[0]
+
+
+def test_a_machine_that_starts_no_process_is_explained(monkeypatch: pytest.MonkeyPatch, no_fd_leak: None) -> None:
+    monkeypatch.setattr(asking.sys, 'executable', '/nowhere/python')
+    with pytest.raises(NoAnswerError, match='no process can be started'):
+        ask('ros')
+
+
+def test_every_question_has_somebody_who_answers() -> None:
+    for question, place in QUESTIONS.items():
+        module, _, name = place.partition(':')
+        assert callable(getattr(importlib.import_module(f'zc_perception.doctor.{module}'), name)), question
+
+
+def test_a_real_answer_says_what_a_missing_library_is(no_fd_leak: None) -> None:
+    answer = ask('voyager', '/nowhere/libaxruntime.so')
+    assert 'libaxruntime.so' in answer['error'] and json.dumps(answer)
+
+
+def writing_end(pipe: Path, reader: subprocess.Popen[bytes], deadline: float) -> int:
+    """Of a FIFO that a process is going to read."""
+    while True:
+        try:
+            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            assert error.errno == errno.ENXIO and reader.poll() is None and time.monotonic() < deadline, 'nobody reads'
+            time.sleep(0.01)
+
+
+def test_the_process_dies_with_a_doctor_that_is_killed(tmp_path: Path) -> None:
+    """Its parameter file is a pipe that never ends."""
+    pipe = tmp_path / 'endless.yaml'
+    os.mkfifo(pipe)
+    program = f'from zc_perception.doctor.asking import ask; ask("parameters", {str(pipe)!r}, time_limit_s=300.0)'
+    doctor = subprocess.Popen([sys.executable, '-c', program])
+    deadline = time.monotonic() + 60
+    try:
+        with os.fdopen(writing_end(pipe, doctor, deadline), 'w'):  # somebody reads: the question is being answered
+            (answering,) = Path(f'/proc/{doctor.pid}/task/{doctor.pid}/children').read_text(encoding='ascii').split()
+            assert alive(int(answering))
+            doctor.kill()
+            doctor.wait()
+            while alive(int(answering)):
+                assert time.monotonic() < deadline, 'it outlived the doctor'
+                time.sleep(0.01)
+    finally:
+        doctor.kill()
+        doctor.wait()

@@ -1,0 +1,140 @@
+"""What the doctor sees of a camera, and that it asks no more than it has to and leaves nothing behind."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pytest
+from camera.v4l2_double import FORMATS, DriverDouble
+from doctor.vehicle import MetadataNode, Vehicle
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zc_perception.camera.v4l2 import choice
+from zc_perception.camera.v4l2.formats import SizeRange
+from zc_perception.doctor import camera_checks, camera_view
+from zc_perception.doctor.camera_view import FormatView, look_at, offers_size
+from zc_perception.errors import CameraLostError
+
+HARMLESS = {'QUERYCAP', 'REQBUFS', 'G_FMT', 'ENUM_FMT', 'ENUM_FRAMESIZES', 'ENUM_FRAMEINTERVALS'}
+
+
+@pytest.mark.parametrize('multiplanar', [False, True])
+def test_formats_sizes_and_rates_are_those_of_the_driver(multiplanar: bool) -> None:
+    driver = DriverDouble('NV12', 'YUYV', multiplanar=multiplanar)
+    view = look_at(driver)
+    assert (view.driver, view.card, view.role, view.multiplanar) == ('double', 'Double Camera', 'capture', multiplanar)
+    assert [f.as_json() for f in view.formats] == [
+        {'fourcc': name, 'sizes': ['320x180', '640x360'], 'rates': {'320x180': ['1 to 30'], '640x360': ['1 to 30']}}
+        for name in ('NV12', 'YUYV')
+    ]
+    assert (view.busy, view.dmabuf, view.current) == (False, True, 'NV12 320x180')
+    assert driver.closed and set(driver.calls) <= HARMLESS and driver.count == 0
+
+
+def test_a_camera_in_use_is_seen_without_disturbing_it() -> None:
+    driver = DriverDouble()
+    driver.fail('REQBUFS', errno.EBUSY)
+    view = look_at(driver)
+    assert (view.busy, view.dmabuf) == (True, None) and view.formats and driver.closed
+
+
+def test_a_driver_without_such_buffers_or_without_an_answer() -> None:
+    assert look_at(DriverDouble(memory=1)).dmabuf is False
+    silent = DriverDouble()
+    silent.fail('REQBUFS', errno.ENOTTY)
+    assert (look_at(silent).busy, look_at(DriverDouble(memory=1)).dmabuf) == (False, False)
+
+
+def test_a_metadata_node_is_asked_nothing_more() -> None:
+    node = MetadataNode()
+    assert look_at(node).role == 'metadata' and node.calls == ['QUERYCAP'] and node.closed
+
+
+@pytest.mark.parametrize('call', ['QUERYCAP', 'ENUM_FMT', 'ENUM_FRAMESIZES'])
+def test_a_camera_that_is_unplugged_meanwhile_is_closed(call: str) -> None:
+    driver = DriverDouble()
+    driver.fail(call, errno.ENODEV)
+    with pytest.raises(CameraLostError):
+        look_at(driver)
+    assert driver.closed
+
+
+def test_of_many_formats_the_best_jpegs_and_the_wanted_are_asked_for_their_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(camera_view, '_RATED_FORMATS', 1)
+    rated = {f.name for f in look_at(DriverDouble(*FORMATS), 'YUYV').formats if f.rates}
+    assert rated == {'NV12', 'YUYV', 'MJPG'}
+
+
+@pytest.mark.parametrize('missing', ['', 'apt install it'])
+@pytest.mark.parametrize('formats', [('MJPG',), ('YUYV', 'MJPG')])
+def test_a_webcam_with_jpegs_is_as_good_as_the_library_that_decodes_them(
+    formats: tuple[str, ...], missing: str, vehicle: Vehicle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (camera_checks, choice):
+        monkeypatch.setattr(module, 'missing_library', lambda: missing)
+    vehicle.videos['/dev/video0'] = DriverDouble(*formats)
+    found = {(r.check.id, r.finding.subject): r.finding for r in vehicle.examine()}
+    finding = found['cameras.configured', '/capture']
+    if not missing:
+        assert finding.status.value == 'ok' and finding.figures['nv12']
+    elif formats == ('MJPG',):
+        assert finding.status.value == 'fail' and 'nothing but JPEGs for that: apt install it' in finding.found
+        assert 'apt install libturbojpeg0' in (finding.advice or '')
+    else:
+        assert not finding.figures['nv12'] and 'no NV12, only YUYV, MJPG' in finding.found
+
+
+def test_a_node_that_is_no_camera_is_left_out_and_the_camera_is_not(vehicle: Vehicle) -> None:
+    vehicle.write('dev/video1', '')
+    vehicle.write('dev/video10', '')
+    vehicle.videos |= {'/dev/video1': MetadataNode(), '/dev/video10': DriverDouble('MJPG')}
+    found = [(r.finding.subject, r.finding.status.value, r.finding.figures['role']) for r in vehicle.examine('cameras')[:3]]
+    assert found == [('/dev/video0', 'ok', 'capture'), ('/dev/video1', 'skip', 'metadata'), ('/dev/video10', 'ok', 'capture')]
+
+
+def test_who_uses_a_camera_is_named(vehicle: Vehicle) -> None:
+    vehicle.users = ['this process', 'cheese (4711)']
+    vehicle.videos['/dev/video0'].errors['REQBUFS'] += [errno.EBUSY] * 2
+    found = [r.finding.found for r in vehicle.examine('cameras') if r.check.id != 'cameras.calibration']
+    assert all('in use: cheese (4711)' in text for text in found) and len(found) == 2
+
+
+@pytest.mark.parametrize(('left', 'right'), [
+    ('/dev/video0', '/dev/video0'), ('/dev/video0', '/dev/v4l/by-id/usb-camera'), ('/dev/v4l/by-id/usb-camera', '/dev/front'),
+    ('/dev/../dev/video0', '/dev/front'), ('/dev/missing', '/dev/missing'),
+])  # fmt: skip
+def test_two_nodes_can_not_have_one_camera_whatever_they_call_it(left: str, right: str, vehicle: Vehicle) -> None:
+    links = vehicle.root / 'dev/v4l/by-id'
+    links.mkdir(parents=True)
+    (links / 'usb-camera').symlink_to('../../video0')
+    (vehicle.root / 'dev/front').symlink_to('v4l/by-id/usb-camera')
+    assert vehicle.yaml is not None
+    vehicle.yaml |= {'/left/capture': {'device': left}, '/right/capture': {'device': right}}
+    found = {r.finding.subject: r.finding for r in vehicle.examine('cameras') if r.check.id == 'cameras.configured'}
+    assert found['/left/capture'].status.value == found['/right/capture'].status.value == 'fail'
+    assert f'{left} is also the camera of /right/capture' in found['/left/capture'].found
+    assert found['/left/capture'].figures == {'shared_with': ['/right/capture']}
+
+
+def test_two_nodes_with_two_cameras_are_fine(vehicle: Vehicle) -> None:
+    vehicle.write('dev/video2', '')
+    vehicle.videos['/dev/video2'] = DriverDouble('NV12')
+    assert vehicle.yaml is not None
+    vehicle.yaml |= {'/left/capture': {}, '/right/capture': {'device': '/dev/video2'}, '/rear/capture': {'camera': 'synthetic'}}
+    verdicts = vehicle.verdicts('cameras')
+    assert {verdicts['cameras.configured', f'/{name}/capture'] for name in ('left', 'right', 'rear')} == {'ok'}
+
+
+SIZES = st.tuples(st.integers(1, 60), st.integers(1, 60))
+
+
+@given(least=SIZES, most=SIZES, step=st.tuples(st.integers(0, 9), st.integers(0, 9)), asked=SIZES)
+def test_a_size_is_offered_exactly_if_the_driver_counts_up_to_it(least: Any, most: Any, step: Any, asked: Any) -> None:
+    listed = {(w, h) for w in range(least[0], most[0] + 1, max(1, step[0])) for h in range(least[1], most[1] + 1, max(1, step[1]))}
+    assert offers_size(FormatView('NV12', 0, (SizeRange(least, most, step),)), *asked) is (asked in listed)
+
+
+def test_where_the_driver_lists_no_sizes_all_are_possible() -> None:
+    assert offers_size(FormatView('NV12', 0), 123, 45)

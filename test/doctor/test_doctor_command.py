@@ -1,0 +1,330 @@
+"""``zc_doctor`` as it is called: report, JSON, exit codes, interruption; and this machine itself, whatever it has."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doctor.vehicle import IDS, Vehicle
+from npu.json_schema import conforms
+from verify.command_kit import ENDING
+
+from zc_perception.doctor import command, zc_doctor
+from zc_perception.doctor.registry import GROUPS
+
+SCHEMA = json.loads(Path(zc_doctor.__file__).with_name('doctor.schema.json').read_text(encoding='utf-8'))
+CONFIG = Path(__file__).parents[2] / 'config' / 'perception.yaml'
+COMMAND = [sys.executable, '-m', 'zc_perception.doctor.zc_doctor']
+
+
+def wrong(document: dict[str, Any]) -> list[str]:
+    """What contradicts itself in a report."""
+    found = [] if conforms(document, SCHEMA) else ['it is not what the schema says']
+    checks = document['checks']
+    found += [f'{c["id"]}: no advice' for c in checks if c['status'] in ('warn', 'fail') and not c['advice']]
+    found += [f'{c["id"]}: not in the table' for c in checks if c['id'] not in IDS]
+    found += [f'{c["id"]}: of group {c["group"]}' for c in checks if c['id'].split('.')[0] != c['group']]
+    counts = {status: sum(c['status'] == status for c in checks) for status in ('ok', 'warn', 'fail', 'skip')}
+    if document['summary'] != counts | {'exit_code': int(counts['fail'] > 0)}:
+        found.append('the summary does not add up')
+    subjects = [(c['id'], c['subject']) for c in checks]
+    found += [f'{where} comes twice' for where in set(subjects) if subjects.count(where) > 1]
+    return found
+
+
+def doctor(vehicle: Vehicle, *arguments: str, parameters: bool = True, tmp: Path | None = None) -> int:
+    """Call it on a vehicle, with the vehicle's own parameter file."""
+    words = list(arguments)
+    if parameters and vehicle.yaml is not None:
+        path = vehicle.root.parent / 'vehicle.yaml'
+        path.write_text(json.dumps({name: {'ros__parameters': values} for name, values in vehicle.yaml.items()}), encoding='utf-8')
+        words += ['--params-file', str(path)]
+    return zc_doctor.main(words, vehicle.system())
+
+
+def test_a_healthy_vehicle_may_drive(vehicle: Vehicle, capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor(vehicle) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith('zc_doctor ') and '/capture (v4l2 /dev/video0)' in lines[0] and '/inference (axl, model road)' in lines[0]
+    assert all(re.match(r'(ok  |      ->) ', line) for line in lines[1:-1])
+    assert re.fullmatch(r'\d+ ok, 0 warn, 0 fail, \d+ do not apply \(--verbose shows them\)', lines[-1])
+
+
+def test_a_broken_vehicle_may_not(vehicle: Vehicle, capsys: pytest.CaptureFixture[str]) -> None:
+    vehicle.level = 0
+    (vehicle.pci / 'current_link_width').write_text('1\n')
+    assert doctor(vehicle) == 1
+    out = capsys.readouterr().out
+    assert 'FAIL  metis.ioctls [metis-0:1:0]: the driver has no import and submit ioctls (ENOTTY)' in out
+    assert 'FAIL  metis.link [metis-0:1:0]: the PCIe link of 0000:01:00.0 runs at 8 GT/s x1 instead of 8 GT/s x4' in out
+    assert out.count('\n      -> ') == out.count('FAIL  ') == 5
+
+
+def test_the_json_is_what_the_schema_says(vehicle: Vehicle, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    vehicle.empty_heaps = {'dma_heap/system'}
+    assert doctor(vehicle, '--json') == 0
+    document = json.loads(capsys.readouterr().out)
+    assert wrong(document) == [] and [c for c in document['checks'] if c['status'] == 'warn']
+    assert sorted({c['id'] for c in document['checks']}) == sorted(IDS) and document['params_file'].endswith('vehicle.yaml')
+    assert doctor(vehicle, '--json', str(tmp_path / 'new/folder/doctor.json'), parameters=False) == 0
+    written = json.loads((tmp_path / 'new/folder/doctor.json').read_text(encoding='utf-8'))
+    assert wrong(written) == [] and written['params_file'] == '' and os.listdir(tmp_path / 'new/folder') == ['doctor.json']
+    report = capsys.readouterr()
+    assert 'do not apply' in report.out and report.err == f"zc_doctor: made folder '{tmp_path}/new/folder' for --json\n"
+    assert doctor(vehicle, '--json', str(tmp_path / 'new/folder/doctor.json'), '--only', 'kernel') == 0
+    assert capsys.readouterr().err == ''
+
+
+@pytest.mark.parametrize('there', [True, False])
+def test_the_json_is_written_through_a_link(there: bool, vehicle: Vehicle, tmp_path: Path) -> None:
+    target, link = tmp_path / 'reports/today.json', tmp_path / 'latest.json'
+    target.parent.mkdir()
+    if there:
+        target.write_text('yesterday')
+    link.symlink_to('reports/today.json')
+    assert doctor(vehicle, '--json', str(link), '--only', 'kernel') == 0
+    assert link.is_symlink() and os.readlink(link) == 'reports/today.json' and os.listdir(target.parent) == ['today.json']
+    assert wrong(json.loads(target.read_text(encoding='utf-8'))) == []
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        lambda d: d.update(version=2), lambda d: d['checks'][0].pop('advice'), lambda d: d['checks'][0].update(status='good'),
+        lambda d: d['checks'][0].update(figures=[]), lambda d: d.update(more=1), lambda d: d['summary'].update(ok=-1),
+        lambda d: d['checks'][0].update(found=''), lambda d: d['environment'].pop('kernel'),
+    ],
+)  # fmt: skip
+def test_the_schema_refuses_what_is_something_else(change: Any, vehicle: Vehicle, capsys: pytest.CaptureFixture[str]) -> None:
+    doctor(vehicle, '--json', '--only', 'kernel')
+    document = json.loads(capsys.readouterr().out)
+    assert conforms(document, SCHEMA)
+    change(document)
+    assert not conforms(document, SCHEMA)
+
+
+def test_only_the_groups_that_are_asked_for_run(vehicle: Vehicle, capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor(vehicle, '--json', '--only', 'metis', 'kernel') == 0
+    assert {c['group'] for c in json.loads(capsys.readouterr().out)['checks']} == {'metis', 'kernel'} and not vehicle.asked
+
+
+def test_verbose_shows_figures_and_what_does_not_apply(vehicle: Vehicle, capsys: pytest.CaptureFixture[str]) -> None:
+    doctor(vehicle, '--verbose', '--only', 'jetson', 'cameras')
+    out = capsys.readouterr().out
+    assert 'skip  jetson.vic: ' in out and 'driver=double' in out
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'words'),
+    [
+        (['--params-file', '/nowhere.yaml'], "parameter file '/nowhere.yaml' can't be read: No such file or directory"),
+        (['--cameras', 'left'], '--cameras needs --params-file'),
+        (['--only', 'kernel', '--json', '/proc/nowhere/doctor.json'], "can't be written"),
+        (['--time-limit', '0'], '--time-limit is 0'),
+        (['--time-limit', 'nan'], '--time-limit is nan'),
+        (['--time-limit', 'inf'], '--time-limit is inf'),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_2(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert zc_doctor.main(arguments) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith('zc_doctor: error: ') and words in lines[0]
+
+
+@pytest.mark.parametrize('arguments', [['--only', 'engine'], ['--only'], ['--unknown'], ['--time-limit', 'long']])
+def test_unknown_arguments_are_explained(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert zc_doctor.main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith('zc_doctor: error: ') and line.endswith('; see zc_doctor --help')
+
+
+def test_this_machine_is_examined_for_real_quickly_and_left_as_it_is(tmp_path: Path) -> None:
+    """Whatever it has: a container without heaps and cameras, or a vehicle."""
+    environment = {**os.environ, 'ZC_RUNTIME_DIR': str(tmp_path / 'sockets')}
+    result = subprocess.run(
+        [*COMMAND, '--json', '--params-file', str(CONFIG)],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    document = json.loads(result.stdout)
+    assert result.returncode == document['summary']['exit_code'] and wrong(document) == [], result.stderr
+    status = {(c['id'], c['subject']): c['status'] for c in document['checks']}
+    # The synthetic camera, memfds and the cpu work everywhere.
+    for name in ('parameters.file', 'kernel.release', 'ros.rclpy', 'ros.messages'):
+        assert status[name, ''] == 'ok', document
+    assert (status['buffers.cpu', 'memfd'], status['cameras.configured', '/capture']) == ('ok', 'ok')
+    assert (status['model.load', '/inference'], status['model.manifest', '/inference']) == ('ok', 'ok')
+    if not Path('/dev/dma_heap').exists() and not Path('/dev/udmabuf').exists():
+        assert status['memory.heaps', ''] == 'warn'
+    assert os.listdir(tmp_path) == [], 'it made something'
+
+
+def test_what_a_bare_container_lacks_fails_where_the_parameter_file_needs_it(tmp_path: Path) -> None:
+    (tmp_path / 'vehicle.yaml').write_text(
+        '/**/capture: {ros__parameters: {camera: v4l2, device: /dev/video63}}\n/**/inference: {ros__parameters: {accelerator: axl}}\n'
+    )
+    groups = ['memory', 'buffers', 'cameras', 'metis', 'model']
+    result = subprocess.run(
+        [*COMMAND, '--json', '--params-file', str(tmp_path / 'vehicle.yaml'), '--only', *groups],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    document = json.loads(result.stdout)
+    status = {(c['id'], c['subject']): c['status'] for c in document['checks']}
+    assert result.returncode == 1 and wrong(document) == []
+    assert status['cameras.configured', '/capture'] == 'fail'
+    if not list(Path('/dev').glob('metis-*')):
+        assert status['metis.cards', ''] == status['buffers.import', ''] == status['model.load', '/inference'] == 'fail'
+
+
+def test_ros_is_not_needed(tmp_path: Path) -> None:
+    """With an rclpy that can't be imported: the doctor itself never does."""
+    for package in ('rclpy', 'rcl_interfaces', 'vision_msgs'):
+        (tmp_path / f'{package}.py').write_text('raise ImportError("no ROS here")')
+    environment = {**os.environ, 'PYTHONPATH': str(tmp_path)}
+    result = subprocess.run(
+        [*COMMAND, '--json', '--params-file', str(CONFIG), '--only', 'ros', 'parameters', 'kernel', 'link'],
+        env=environment, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    status = {c['id']: c['status'] for c in json.loads(result.stdout)['checks']}
+    assert result.returncode == 1
+    assert (status['ros.rclpy'], status['ros.messages'], status['parameters.file'], status['kernel.release']) == (
+        'fail',
+        'skip',
+        'warn',
+        'ok',
+    )
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f'/proc/{pid}/stat').read_text(encoding='utf-8').rpartition(')')[2].split()[0] != 'Z'
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def children(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f'/proc/{pid}/task').iterdir():
+        with suppress(OSError):  # a thread that has ended meanwhile
+            found += map(int, (task / 'children').read_text().split())
+    return found
+
+
+@pytest.mark.parametrize('number', ENDING)
+def test_a_signal_ends_it_and_all_that_it_has_started(number: signal.Signals, tmp_path: Path) -> None:
+    """Its parameter file is a pipe: the doctor itself gets it whole, the process that checks it waits for more."""
+    pipe = tmp_path / 'pipe.yaml'
+    os.mkfifo(pipe)
+    deadline = time.monotonic() + 120
+    process = subprocess.Popen([*COMMAND, '--params-file', str(pipe), '--only', 'parameters'], stderr=subprocess.PIPE, text=True)
+    try:
+        pipe.write_text('/**/capture: {ros__parameters: {slots: 4}}\n')
+        while not (started := children(process.pid)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        with pipe.open('w', encoding='ascii'):  # it reads now
+            assert len(started) == 1 and alive(started[0])
+            process.send_signal(number)
+            _, errors = process.communicate(timeout=60)
+            assert (process.returncode, errors) == (128 + number, f'zc_doctor: ended by {number.name}\n')
+            while alive(started[0]):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_under_nohup_it_goes_on_when_the_terminal_goes(tmp_path: Path) -> None:
+    """Its parameter file is a pipe, so that it waits; the checks begin when that is written."""
+    pipe = tmp_path / 'pipe.yaml'
+    os.mkfifo(pipe)
+    command = ['sh', '-c', f"trap '' HUP; exec {shlex.join([*COMMAND, '--params-file', str(pipe), '--only', 'kernel'])}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            with pipe.open('w', encoding='utf-8') as file:  # it is there, and reads
+                process.send_signal(signal.SIGHUP)
+                file.write('/**/capture: {ros__parameters: {slots: 4}}\n')
+            out, errors = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode in (0, 1) and errors == '' and 'kernel.release' in out
+
+
+def test_two_hangups_end_it_as_one_does(vehicle: Vehicle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel tells who has a terminal that it goes, and the shell may tell it once more."""
+    before = signal.signal(signal.SIGHUP, own := lambda *_: None)
+    monkeypatch.setattr(command, 'read_needs', lambda *_: signal.raise_signal(signal.SIGHUP))
+    monkeypatch.setattr(command, 'end_all', lambda: signal.raise_signal(signal.SIGHUP))
+    try:
+        assert zc_doctor.main(['--only', 'kernel'], vehicle.system()) == 128 + signal.SIGHUP
+        assert signal.getsignal(signal.SIGHUP) is own
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert capsys.readouterr().err == 'zc_doctor: ended by SIGHUP\n'
+
+
+def test_nothing_from_outside_moves_the_cursor_or_forges_a_line(vehicle: Vehicle, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another user's process has a name as he likes, and so have cards, files and values of a parameter file."""
+    forged = '\x1b[2J\nok    forged.line: all is well\x1b[8m'
+    assert vehicle.yaml is not None
+    vehicle.process('79', forged, 900)
+    vehicle.yaml['/**/capture'].update(device=f'/dev/{forged}', camera_info_url=f'file:///{forged}')
+    vehicle.yaml['/**/inference'].update(model=forged)
+    vehicle.write('proc/sys/kernel/osrelease', f'6.8.0{forged}')
+    path = vehicle.root.parent / f'{forged.replace("/", "")}.yaml'
+    path.write_text(json.dumps({name: {'ros__parameters': values} for name, values in vehicle.yaml.items()}), encoding='utf-8')
+    assert zc_doctor.main(['--verbose', '--params-file', str(path)], vehicle.system()) == 1
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    assert all(line.isprintable() for line in lines) and out.count('\n') == len(lines)
+    assert not [line for line in lines if line.startswith('ok    forged')]
+    assert r'\x1b[2J\nok    forged' in lines[0] and [line for line in lines if r'\x1b[2J' in line and '900' in line]
+    assert zc_doctor.main(['--params-file', str(path), '--only', 'kernel', '--json', str(vehicle.root / forged.strip('\x1b') / 'x')],
+                          vehicle.system()) == 0  # fmt: skip
+    assert len(made := capsys.readouterr().err.splitlines()) == 1 and made[0].isprintable()
+
+
+def test_the_help_names_every_group(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        zc_doctor.main(['--help'])
+    text = ' '.join(capsys.readouterr().out.split())
+    assert ended.value.code == 0 and all(group in text for group in GROUPS)
+    assert zc_doctor.GROUPS == GROUPS
+
+
+@pytest.mark.parametrize('arguments', [[], ['--json']])
+@pytest.mark.parametrize('errors', ['full', 'null'])
+def test_a_full_disk_is_wrong_use_and_no_failed_check(arguments: list[str], errors: str) -> None:
+    with open('/dev/full', 'w', encoding='ascii') as full:
+        command = [*COMMAND, '--only', 'kernel', *arguments]
+        result = subprocess.run(
+            command, stdout=full, stderr=full if errors == 'full' else subprocess.PIPE, text=True, timeout=120, check=False
+        )
+    assert result.returncode == 2, result.stderr
+    if errors != 'full':
+        assert result.stderr.splitlines() == [
+            "zc_doctor: error: the report can't be written to stdout: No space left on device; send it to another place"
+        ]
+
+
+def test_a_reader_that_has_enough_is_no_traceback() -> None:
+    result = subprocess.run(
+        ['bash', '-c', f'{shlex.join(COMMAND)} --verbose --only kernel limits time metis | head -n 1'],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert result.stdout.startswith('zc_doctor ') and 'Traceback' not in result.stderr

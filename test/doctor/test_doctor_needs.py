@@ -1,0 +1,197 @@
+"""What a parameter file asks for, and that names and defaults are the nodes' own."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nodes.rcl_parameters import comparable, rcl_reads
+
+from zc_perception.doctor.finding import Need
+from zc_perception.doctor.needs import CameraNeed, InferenceNeed, Needs, needs_of, read_needs
+from zc_perception.doctor.parameter_file import parameters_of
+from zc_perception.errors import ConfigError
+from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.inference import InferenceNode
+from zc_perception.nodes.parameter_sources import section_matches
+from zc_perception.nodes.parameter_yaml import read_parameter_yaml
+from zc_perception.nodes.perception import perception_nodes
+
+CONFIG = Path(__file__).parents[2] / 'config' / 'perception.yaml'
+#: Parameters that come with real-time support; a node may not have them yet.
+NEWER = {'realtime_priority', 'lock_memory'}
+
+
+@pytest.mark.parametrize(('kind', 'node'), [(CameraNeed, CaptureNode), (InferenceNeed, InferenceNode)])
+def test_names_and_defaults_are_the_nodes_own(kind: type[CameraNeed], node: type[CaptureNode]) -> None:
+    specs = {spec.name: spec.default for spec in node.SPECS}
+    own = {field.name: getattr(kind(), field.name) for field in fields(kind) if field.name != 'node'}
+    assert own.keys() - specs.keys() <= NEWER
+    for name in own.keys() & specs.keys():
+        default = tuple(specs[name]) if isinstance(specs[name], list) else specs[name]
+        assert (own[name], type(own[name])) == (default, type(default)), name
+
+
+def test_the_shipped_file_asks_for_nothing_special() -> None:
+    needs = read_needs(str(CONFIG))
+    assert needs.cameras == (CameraNeed(),) and needs.inferences == (InferenceNeed(),) and not needs.refused
+    assert (
+        needs.accelerator('axl') is Need.POSSIBLE and needs.camera('v4l2') is Need.UNUSED and needs.heap('dma_heap/system') is Need.POSSIBLE
+    )
+
+
+def sections(text: str, tmp_path: Path) -> Needs:
+    path = tmp_path / 'vehicle.yaml'
+    path.write_text(text, encoding='utf-8')
+    return read_needs(str(path))
+
+
+def test_sections_that_name_a_node_are_one_camera_each(tmp_path: Path) -> None:
+    needs = sections(
+        """
+/**/capture: {ros__parameters: {camera: v4l2, slots: 5}}
+left:
+  capture: {ros__parameters: {device: /dev/video2}}
+/right/capture: {ros__parameters: {device: /dev/video4, slots: 7}}
+/**/inference: {ros__parameters: {accelerator: axl, in_flight: 2}}
+/other_package: {ros__parameters: {width: 1}}
+""",
+        tmp_path,
+    )
+    assert [(c.node, c.camera, c.device, c.slots) for c in needs.cameras] == [
+        ('/left/capture', 'v4l2', '/dev/video2', 5), ('/right/capture', 'v4l2', '/dev/video4', 7),
+    ]  # fmt: skip
+    assert [(i.node, i.accelerator, i.in_flight) for i in needs.inferences] == [('/inference', 'axl', 2)]
+
+
+def test_namespaces_can_be_given_as_for_perception(tmp_path: Path) -> None:
+    (tmp_path / 'v.yaml').write_text('/**/capture: {ros__parameters: {camera: v4l2}}\n/front/capture: {ros__parameters: {slots: 3}}\n')
+    needs = read_needs(str(tmp_path / 'v.yaml'), ['front', 'rear'])
+    assert [(c.node, c.camera, c.slots) for c in needs.cameras] == [('/front/capture', 'v4l2', 3), ('/rear/capture', 'v4l2', 8)]
+    with pytest.raises(ConfigError, match='--params-file'):
+        read_needs('', ['front'])
+
+
+@pytest.mark.parametrize('cameras', [['a//b'], ['front/'], ['/front'], ['4x'], ['front', 'front']])
+def test_names_that_perception_refuses_are_refused_here_too(cameras: list[str]) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        read_needs(str(CONFIG), cameras)
+    with pytest.raises(ConfigError) as its_own:
+        perception_nodes(None, cameras)  # type: ignore[arg-type]  # names are looked at first
+    assert str(refusal.value) == str(its_own.value)
+
+
+@pytest.mark.parametrize(('name', 'cameras'), [('stereo', ['/left', '/right']), ('multi_camera', ['/front', '/rear'])])
+def test_a_section_for_a_namespace_wherever_it_is_is_one_camera(name: str, cameras: list[str]) -> None:
+    needs = read_needs(str(CONFIG.with_name(f'{name}.yaml')))
+    assert [camera.node for camera in needs.cameras] == [f'{camera}/capture' for camera in cameras]
+    assert [camera.device for camera in needs.cameras] == ['/dev/video0', f'/dev/video{1 if name == "stereo" else 2}']
+    assert not needs.cameras_given and read_needs(str(CONFIG), ['front']).cameras_given
+
+
+def test_values_of_another_type_are_told_and_left_out(tmp_path: Path) -> None:
+    needs = sections('/**/capture: {ros__parameters: {width: wide, framerate: 30, slots: true, device: 3}}', tmp_path)
+    assert needs.cameras == (CameraNeed(framerate=30.0),)
+    assert [text.split("'")[3] for text in needs.refused] == ['width', 'device', 'slots']
+
+
+def test_without_a_file_everything_is_possible() -> None:
+    needs = Needs()
+    assert {needs.camera('v4l2'), needs.accelerator('axl'), needs.card(), needs.heap('udmabuf')} == {Need.POSSIBLE}
+    assert not needs.device_imports()
+
+
+@pytest.mark.parametrize(
+    ('accelerators', 'axl', 'axruntime', 'card'),
+    [
+        (('axl',), Need.REQUIRED, Need.UNUSED, Need.REQUIRED),
+        (('axruntime',), Need.UNUSED, Need.REQUIRED, Need.REQUIRED),
+        (('cpu',), Need.UNUSED, Need.UNUSED, Need.UNUSED),
+        (('auto',), Need.POSSIBLE, Need.POSSIBLE, Need.POSSIBLE),
+        (('auto', 'axl'), Need.REQUIRED, Need.POSSIBLE, Need.REQUIRED),
+        (('cpu', 'axl'), Need.REQUIRED, Need.UNUSED, Need.REQUIRED),
+    ],
+)
+def test_who_needs_which_accelerator(accelerators: tuple[str, ...], axl: Need, axruntime: Need, card: Need) -> None:
+    needs = Needs('file', (CameraNeed(),), tuple(InferenceNeed(accelerator=name) for name in accelerators))
+    assert (needs.accelerator('axl'), needs.accelerator('axruntime'), needs.card()) == (axl, axruntime, card)
+
+
+@pytest.mark.parametrize('text', ['- 1', 'capture: [', '3', 'capture: {width: 3}', 'a: !!python/object:os.system {}\n/b: *c'])
+def test_a_file_that_is_none_is_one_sentence(text: str, tmp_path: Path) -> None:
+    (tmp_path / 'x.yaml').write_text(text, encoding='utf-8')
+    with pytest.raises(ConfigError, match=r'x\.yaml'):
+        read_needs(str(tmp_path / 'x.yaml'))
+    with pytest.raises(ConfigError, match=r"missing\.yaml' can't be read: No such file"):
+        read_needs(str(tmp_path / 'missing.yaml'))
+
+
+def test_a_file_that_says_nothing_asks_for_the_defaults(tmp_path: Path) -> None:
+    needs = sections('# nothing yet\n', tmp_path)
+    assert needs.known and (needs.cameras, needs.inferences, needs.refused) == ((CameraNeed(),), (InferenceNeed(),), ())
+
+
+SECTIONS = [
+    ('/**/capture', '/capture', True), ('/**/capture', '/a/b/capture', True), ('/**', '/capture', True), ('/**', '/a/capture', True),
+    ('/*/capture', '/capture', False), ('/*/capture', '/a/capture', True), ('/*/capture', '/a/b/capture', False), ('/*', '/capture', True),
+    ('/capture', '/a/capture', False), ('/a/capture', '/a/capture', True), ('/**/capture', '/a/capture2', False),
+    ('/*', '/a/capture', False),
+    ('/**/*', '/capture', True), ('/a/**', '/a/b/capture', True), ('/a/**/capture', '/a/capture', True),
+    ('/a/*/capture', '/a/capture', False),
+    ('/**/**/capture', '/capture', True), ('/*/*/capture', '/a/b/capture', True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(('section', 'node', 'expected'), SECTIONS)
+def test_which_section_meets_which_node(section: str, node: str, expected: bool, tmp_path: Path, module_domain: int) -> None:
+    path = tmp_path / 'file.yaml'
+    path.write_text(f'{section}: {{ros__parameters: {{a: 1}}}}\n')
+    given = rcl_reads(path, module_domain, (node,))
+    assert given == {node: {'a': 1} if expected else {}} and section_matches(section, node) is expected
+
+
+def test_a_later_section_is_on_top_whichever_is_the_more_exact(tmp_path: Path, module_domain: int) -> None:
+    path = tmp_path / 'file.yaml'
+    path.write_text("""
+/a/capture: {ros__parameters: {slots: 4, heap: x}}
+/**: {ros__parameters: {slots: 9, qos_overrides: {/image: {depth: 1}}}}
+/a/capture: {ros__parameters: {slots: 5, width: 3}}
+""")
+    expected = {'/a/capture': {'slots': 9, 'heap': 'x', 'width': 3, 'qos_overrides./image.depth': 1}}
+    assert rcl_reads(path, module_domain, ('/a/capture',)) == expected
+    assert parameters_of('/a/capture', read_parameter_yaml(str(path))) == expected['/a/capture']
+
+
+def test_what_a_node_starts_with_is_what_rcl_gives_it(tmp_path: Path, module_domain: int) -> None:
+    path, nodes = tmp_path / 'file.yaml', ('/capture', '/left/capture', '/left/a/capture', '/inference', '/left/inference')
+    path.write_text("""
+/**/capture: {ros__parameters: {camera: v4l2, slots: 010, framerate: 3e1, width: 1_280, a: {b: [x, "1"], c: []}}}
+left:
+  capture: {ros__parameters: {device: 2020-01-01, slots: 0x7}}
+  "*": {ros__parameters: {in_flight: 3}}
+  inference: {ros__parameters: {in_flight: ~}}
+/**: {ros__parameters: {use_sim_time: yes}}
+---
+/*/capture: {ros__parameters: {device: "5", memory: 5}}
+""")
+    given = rcl_reads(path, module_domain, nodes)
+    assert given is not None and all(given.values())
+    for node in nodes:
+        assert comparable(parameters_of(node, read_parameter_yaml(str(path)))) == comparable(given[node]), node
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda inner: st.lists(inner, max_size=3), max_leaves=5
+)
+KEYS = st.sampled_from([field.name for field in fields(CameraNeed)] + [field.name for field in fields(InferenceNeed)] + ['other'])
+
+
+@given(st.dictionaries(KEYS, VALUES, max_size=6), st.sampled_from(['/**', '/**/capture', '/x/inference', '/capture']))
+def test_no_value_ends_the_doctor(values: dict[str, object], section: str) -> None:
+    needs = needs_of([(section, values)], 'file')
+    assert needs.summary()
+    for need in (*needs.cameras, *needs.inferences):
+        assert all(type(getattr(need, f.name)) is type(getattr(type(need)(), f.name)) for f in fields(need))

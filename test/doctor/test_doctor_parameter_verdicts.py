@@ -1,0 +1,281 @@
+"""The doctor's verdict on a parameter file is the nodes' own: each file is given to both, and a node that ends has to be foretold."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zc_perception.doctor import zc_doctor
+from zc_perception.doctor.answers import answer_to
+from zc_perception.doctor.system import System
+from zc_perception.nodes import command_lines, process, programs
+from zc_perception.programs import start
+
+# Parameters of a node; ``camera: synthetic`` and ``accelerator: cpu`` run everywhere.
+CAPTURE, INFERENCE = (
+    '/capture: {{ros__parameters: {{camera: synthetic, {}}}}}\n'.format,
+    '/inference: {{ros__parameters: {{accelerator: cpu, {}}}}}\n'.format,
+)
+GOOD = CAPTURE('width: 64, height: 64')
+QOS = '/**: {{ros__parameters: {{qos_overrides: {}}}}}\n'.format
+#: Whether the capture node starts, or the inference node where the file has a section of its own.
+FILES: dict[str, tuple[bool, str | bytes]] = {
+    'good': (True, GOOD),
+    'empty': (True, ''),
+    'a comment': (True, '# nothing yet\n'),
+    'no parameters': (True, '/capture: {ros__parameters: {}}\n'),
+    'no ros__parameters': (False, '/capture: {camera: synthetic}\n'),
+    'ros__parameters misspelt': (False, '/capture: {ros_parameters: {camera: synthetic}}\n'),
+    'ros__parameters of none': (False, '/capture:\n  ros__parameters:\n'),
+    'ros__parameters a list': (False, '/capture: {ros__parameters: [1, 2]}\n'),
+    'ros__parameters a scalar': (False, '/capture: {ros__parameters: synthetic}\n'),
+    'ros__parameters twice': (False, '/capture: {ros__parameters: {camera: synthetic}, ros__parameters: {slots: 4}}\n'),  # not in every ROS
+    'a list of sections': (False, '- /capture: {ros__parameters: {camera: synthetic}}\n'),
+    'a scalar': (False, '5'),
+    'mixed list': (False, INFERENCE('classes: [car, 1]')),
+    'list of texts': (True, INFERENCE('classes: [car, "1"]')),
+    'empty list': (True, INFERENCE('classes: []')),
+    'list in a list': (False, INFERENCE('classes: [[car]]')),
+    'list of mappings': (False, INFERENCE('classes: [{name: car}]')),
+    'text for a list': (False, INFERENCE('classes: car')),
+    'anchor': (True, CAPTURE('width: &w 64, height: 64')),
+    'alias': (False, CAPTURE('width: &w 64, height: *w')),
+    'recursive alias': (False, '&a {b: *a}\n'),
+    'recursive alias below': (False, '/capture: {ros__parameters: &a {b: *a}}\n'),
+    'alias of a section': (False, '/capture: {ros__parameters: &p {camera: synthetic}}\n/b/capture: {ros__parameters: *p}\n'),
+    'section twice': (True, CAPTURE('width: 64') + '/capture: {ros__parameters: {height: 64}}\n'),
+    'section twice, first wrong': (False, CAPTURE('width: wide') + '/capture: {ros__parameters: {height: 64}}\n'),
+    'section twice, corrected': (True, CAPTURE('width: 9999, height: 64') + '/capture: {ros__parameters: {width: 64}}\n'),
+    'key twice': (True, CAPTURE('width: 9999, width: 64, height: 64')),
+    'key twice, last wrong': (False, CAPTURE('width: 64, width: 9999, height: 64')),
+    'key twice, of two types': (False, CAPTURE('width: 64, width: wide, height: 64')),
+    'underscore in a number': (False, CAPTURE('width: 1_280, height: 720')),
+    'sexagesimal': (False, CAPTURE('width: 1:20, height: 64')),
+    'sexagesimal for a text': (True, '/inference:\n  ros__parameters:\n    accelerator: cpu\n    accelerator_device: 0000:01:00.0\n'),
+    'sexagesimal in braces': (False, INFERENCE('accelerator_device: 0000:01:00.0')),  # to libyaml
+    'power of ten': (True, CAPTURE('framerate: 3e1')),
+    'power of ten for an integer': (False, CAPTURE('slots: 1e1')),
+    'date for a text': (True, CAPTURE('snapshot_folder: 2020-01-01')),
+    'octal': (False, CAPTURE('slots: 02')[:-1].replace('02', '0101') + '\n'),
+    'octal in range': (True, CAPTURE('slots: 010')),
+    'hexadecimal': (True, CAPTURE('width: 0x40, height: 0x40')),
+    'no octal of YAML 1.2': (False, CAPTURE('slots: 0o10')),
+    'yes': (True, CAPTURE('lock_memory: no, autostart: yes')),
+    'yes for a text': (False, CAPTURE('frame_id: yes')),
+    'a boolean in quotes': (False, CAPTURE('lock_memory: "no"')),
+    'number in quotes': (False, CAPTURE('width: "64", height: 64')),
+    'number for a text': (False, CAPTURE('frame_id: 7')),
+    'text tag': (True, CAPTURE('frame_id: !!str 7')),
+    'tag without a meaning': (False, CAPTURE('width: !!int "64", height: 64')),
+    'integer for a number': (True, CAPTURE('framerate: 30')),
+    'number for an integer': (False, CAPTURE('slots: 8.0')),
+    'not a number': (False, CAPTURE('framerate: .nan')),
+    'infinite': (False, CAPTURE('framerate: .inf')),
+    'no value': (False, CAPTURE('slots: ')),
+    'tilde': (False, CAPTURE('slots: ~')),
+    'nothing below': (False, CAPTURE('qos_overrides: {}')),
+    'unknown key': (False, CAPTURE('widht: 64')),
+    'unknown key of any node': (True, GOOD + '/**: {ros__parameters: {widht: 64}}\n'),
+    'key of another node': (False, CAPTURE('score_threshold: 0.5')),
+    'key of another node, for all': (True, GOOD + '/**: {ros__parameters: {score_threshold: 0.5}}\n'),
+    'out of range': (False, CAPTURE('slots: 0')),
+    'out of range for all': (False, '/**: {ros__parameters: {camera: synthetic, slots: 0}}\n'),
+    'out of range, overridden': (True, '/**/capture: {ros__parameters: {slots: 0, camera: synthetic}}\n' + CAPTURE('slots: 8')),
+    'out of range, overridden for one': (
+        False,
+        '/**/capture: {ros__parameters: {slots: 0}}\n' + GOOD + '/b/capture: {ros__parameters: {slots: 8}}\n',
+    ),
+    'out of range, overridden with such': (False, '/**/capture: {ros__parameters: {slots: 0}}\n' + CAPTURE('slots: 9999')),
+    'unknown key, overridden': (False, '/**/capture: {ros__parameters: {widht: 0}}\n' + CAPTURE('widht: 64')),
+    'key of another node, repeated for all': (False, CAPTURE('score_threshold: 0.5') + '/**: {ros__parameters: {score_threshold: 0.5}}\n'),
+    "another package's key, there and for all": (
+        True,
+        GOOD + '/planner: {ros__parameters: {rate: 1}}\n/**: {ros__parameters: {rate: 2}}\n',
+    ),
+    'in range, overridden': (False, CAPTURE('slots: 8') + '/**: {ros__parameters: {slots: 0}}\n'),
+    'not one of those': (False, CAPTURE('memory: device')),
+    'large': (False, CAPTURE('slots: 99999999999999999999')),
+    'NUL': (False, b'/capture: {ros__parameters: {frame_id: a\0b}}\n'),
+    'NUL escaped': (False, CAPTURE('frame_id: "a\\0b"')),
+    'half a surrogate pair': (False, CAPTURE('frame_id: "\\ud800"')),
+    'tab': (False, '/capture:\n\tros__parameters: {camera: synthetic}\n'),
+    'flow not closed': (False, '/capture: {ros__parameters: {camera: synthetic}\n'),
+    'documents': (True, CAPTURE('width: 64') + '---\n/capture: {ros__parameters: {height: 64}}\n'),
+    'wrong in the second document': (False, GOOD + '---\n/capture: {ros__parameters: {slots: 0}}\n'),
+    'an empty document': (False, GOOD + '---\n'),
+    'no UTF-8': (False, '/capture: {ros__parameters: {frame_id: ä}}\n'.encode('latin-1')),
+    'UTF-8 with its mark': (True, '\ufeff'.encode() + GOOD.encode()),
+    'UTF-16': (True, GOOD.encode('utf-16')),
+    'random bytes': (False, b'\x93\xb4\x01\x88\xff\x00\x17'),
+    'nested namespaces': (True, 'front: {rear: {capture: {ros__parameters: {slots: 4}}}}\n'.replace('rear: {capture', 'lidar: {driver')),
+    'wildcard': (True, '/**/capture: {ros__parameters: {camera: synthetic, slots: 4}}\n'),
+    'wildcard, wrong': (False, '/**/capture: {ros__parameters: {slots: four}}\n'),
+    'wildcard, nested': (False, '"**": {capture: {ros__parameters: {slots: four}}}\n'),
+    'wildcard within a name': (False, '/cap*: {ros__parameters: {slots: 4}}\n'),
+    'no node of ours': (True, '/planner: {ros__parameters: {slots: four}}\n'),
+    'node misspelt': (False, '/captrue: {ros__parameters: {slots: 4}}\n'),
+    'name that is none': (False, '/capture/: {ros__parameters: {slots: 4}}\n'),
+    "another's name that is none": (False, GOOD + '/left-lidar: {ros__parameters: {rate: 4}}\n'),
+    'merge key': (False, '/capture: {ros__parameters: {<<: {camera: synthetic}}}\n'),
+    'no stand-in': (False, CAPTURE('participants: [garbage]')),
+    'replay of nothing': (False, '/capture: {ros__parameters: {camera: replay}}\n'),
+    'replay of what is not there': (False, '/capture: {ros__parameters: {camera: replay, video: /nope.avi}}\n'),
+    'no calibration by http': (False, CAPTURE("camera_info_url: 'http://x/y'")),
+    "nobody's home": (False, CAPTURE("snapshot_folder: '~nobody9/x'")),
+    'frame_id too long': (False, CAPTURE(f'frame_id: {"f" * 300}')),
+    'class that the model has not': (False, INFERENCE('classes: [nope]')),
+    'class by its index': (True, INFERENCE("classes: ['0']")),
+    'model that is not there': (False, INFERENCE('model: nope')),
+    'user that is not there': (False, INFERENCE('shared_memory_users: [nobody9]')),
+    'group that is not there': (False, CAPTURE('shared_memory_group: nobody9')),
+    'no CPU': (False, CAPTURE("cpu_affinity: ['0-99999']")),
+    'keep_all of what never ends': (False, CAPTURE('keep_all: true')),
+    'no stand-in, overridden': (True, '/**/capture: {ros__parameters: {participants: [garbage]}}\n' + CAPTURE('participants: []')),
+    'no such reliability': (False, GOOD + QOS('{/image_raw: {publisher: {reliability: foo}}}')),
+    'reliability in capitals': (True, GOOD + QOS('{/image_raw: {publisher: {reliability: BEST_EFFORT}}}')),
+    'reliability that is unknown': (False, GOOD + QOS('{/camera_info: {publisher: {reliability: unknown}}}')),
+    'history that is a number': (False, GOOD + QOS('{/camera_info: {publisher: {history: 1}}}')),
+    'depth below 0': (False, GOOD + QOS('{/image_raw: {publisher: {depth: -1}}}')),
+    'depth below 0 of a plain topic': (False, GOOD + QOS('{/camera_info: {publisher: {depth: -1}}}')),
+    'depth of more than 32 bits': (False, GOOD + QOS('{/camera_info: {publisher: {depth: 5000000000}}}')),
+    'depth 0 of frames': (False, GOOD + QOS('{/image_raw: {publisher: {depth: 0}}}')),
+    'depth as a number': (False, GOOD + QOS('{/image_raw: {publisher: {depth: 2.0}}}')),
+    'more frames latched than there are': (False, GOOD + QOS('{/image_raw: {publisher: {depth: 7, durability: transient_local}}}')),
+    'every frame latched': (False, GOOD + QOS('{/image_raw: {publisher: {history: keep_all, durability: transient_local}}}')),
+    "another's QoS, wrong": (True, GOOD + QOS('{/lidar: {publisher: {reliability: foo}}}')),
+    "another node's QoS": (True, GOOD + QOS('{/image_raw: {subscription: {depth: 2}}}')),
+    "another node's QoS, by name": (False, CAPTURE('qos_overrides: {/image_raw: {subscription: {depth: 2}}}')),
+    'use_sim_time as a number': (False, GOOD + '/**: {ros__parameters: {use_sim_time: 5}}\n'),
+    'types as a number': (False, GOOD + '/**: {ros__parameters: {start_type_description_service: 5}}\n'),
+    'section in any one namespace': (False, CAPTURE('framerate: 5.0').replace('/capture', '/*/capture')),
+    'an object of Python': (False, '/capture: {ros__parameters: {camera: !!python/object/apply:os.system ["true"]}}\n'),
+}
+
+
+@pytest.fixture
+def as_before(monkeypatch: pytest.MonkeyPatch, free_domain: int, tmp_path: Path) -> Iterator[None]:
+    """Programs end as soon as they are ready, and leave this process's signals as they were."""
+    with tempfile.TemporaryDirectory() as short:
+        yield from _as_before(monkeypatch, tmp_path, Path(short))
+
+
+def _as_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, short: Path) -> Iterator[None]:
+    monkeypatch.setattr(process, 'serve', lambda stop, liveness: None)
+    monkeypatch.setenv('ZC_RUNTIME_DIR', f'{short}/zc')
+    monkeypatch.chdir(tmp_path)  # for relative folders
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def run(program: str) -> int:
+    """With the arguments of this process, as its console script does."""
+    return start(getattr(command_lines, program)(), getattr(programs, program))
+
+
+def _asked(question: str, *arguments: str) -> dict[str, Any]:
+    """In this process, as JSON."""
+    answer: dict[str, Any] = json.loads(json.dumps(answer_to(question, *arguments)))
+    return answer
+
+
+@pytest.mark.parametrize('case', FILES)
+@pytest.mark.usefixtures('as_before')
+def test_a_node_starts_with_a_file_exactly_if_the_doctor_says_so(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    starts, content = FILES[case]
+    path = tmp_path / 'vehicle.yaml'
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    program = 'inference_node' if b'/inference' in path.read_bytes() else 'capture_node'
+    monkeypatch.setattr(sys, 'argv', [program, '--ros-args', '--params-file', str(path)])
+    code = run(program)
+    said = capfd.readouterr().err
+    assert code == (0 if starts else 2), said
+    doctor = zc_doctor.main(['--params-file', str(path), '--only', 'parameters'], dataclasses.replace(System(), ask=_asked))
+    report = capfd.readouterr()
+    assert (doctor == 0) is starts, report
+    if not starts:
+        assert 'Traceback' not in report.err and str(path) in report.out + report.err
+
+
+@pytest.mark.parametrize(
+    ('text', 'starts', 'warned'),
+    [
+        (CAPTURE('slots: 8').replace('/capture', '/front/capture'), True, ''),
+        (CAPTURE('slots: 8').replace('/capture', '/**/rear/capture'), True, "no section names '/front/capture'"),
+        (CAPTURE('slots: 0').replace('/capture', '/rear/capture'), True, "no section names '/front/capture'"),
+        (CAPTURE('widht: 0').replace('/capture', '/rear/capture'), True, "no section names '/front/capture'"),
+        (CAPTURE('slots: 8').replace('/capture', '/fornt/capture'), False, "did you mean 'front'?"),
+        (CAPTURE('slots: 8'), False, "write '/**/capture'"),
+        (CAPTURE('slots: 8').replace('/capture', '/*/*/capture'), False, "write '/**/capture'"),
+        ('/rear/overlay: {ros__parameters: {scale: 1.0}}\n', True, "no section names '/front/overlay'"),
+        ('/overlay: {ros__parameters: {scale: 1.0}}\n', False, "write '/**/overlay'"),
+        ('/rear/recorder: {ros__parameters: {max_frames: 1}}\n', True, ''),
+        ('/**/capture: {ros__parameters: {score_threshold: 0.5}}\n', False, "parameter 'score_threshold' is unknown"),
+    ],
+)
+@pytest.mark.usefixtures('as_before')
+def test_sections_for_other_cameras_are_judged_as_perception_does(
+    text: str, starts: bool, warned: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / 'vehicle.yaml'
+    everybody = '/**: {ros__parameters: {camera: synthetic, width: 64, height: 64, accelerator: cpu}}\n'
+    path.write_text(everybody + text)
+    monkeypatch.setattr(sys, 'argv', ['perception', '--cameras', 'front', '--ros-args', '--params-file', str(path)])
+    assert run('perception') == (0 if starts else 2)
+    assert warned in capfd.readouterr().err
+    asked = ['--params-file', str(path), '--only', 'parameters', '--cameras', 'front']
+    assert zc_doctor.main(asked, dataclasses.replace(System(), ask=_asked)) == (0 if starts else 1)
+    report = capfd.readouterr().out
+    assert warned in report and ('warn  parameters.file' in report) is (starts and bool(warned)), report
+
+
+def test_no_start_is_promised_where_a_section_misses_the_cameras_that_the_file_names(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / 'vehicle.yaml'
+    path.write_text(CAPTURE('slots: 8').replace('/capture', '/front/capture') + '/*/*/overlay: {ros__parameters: {scale: 1.0}}\n')
+    asked = ['--params-file', str(path), '--only', 'parameters']
+    assert zc_doctor.main(asked, dataclasses.replace(System(), ask=_asked)) == 0
+    said = capfd.readouterr().out
+    assert "'*/*/overlay' does not match node '/front/overlay'" in said and '--cameras' in said and 'in any case' not in said
+    assert zc_doctor.main([*asked, '--cameras', 'front'], dataclasses.replace(System(), ask=_asked)) == 1
+
+
+@pytest.mark.parametrize(
+    ('cameras', 'named', 'starts'),
+    [
+        ([], '', True),
+        (['front'], '/front', True),
+        (['front', 'rear'], '/front', False),  # the other one gets the wrong value
+        (['front'], '/rear', False),
+        (['front'], '/fornt', False),
+        (['front'], '/*', True),
+    ],
+)
+@pytest.mark.usefixtures('as_before')
+def test_what_a_file_is_for_depends_on_the_cameras(
+    cameras: list[str], named: str, starts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / 'vehicle.yaml'
+    sections: dict[str, dict[str, Any]] = {
+        '/**': {'camera': 'synthetic', 'width': 64, 'height': 64, 'accelerator': 'cpu'},
+        '/**/capture': {'slots': 0},
+        f'{named}/capture': {'slots': 8},
+    }
+    path.write_text(json.dumps({name: {'ros__parameters': values} for name, values in sections.items()}))
+    options = ['--cameras', *cameras] if cameras else []
+    monkeypatch.setattr(sys, 'argv', ['perception', *options, '--ros-args', '--params-file', str(path)])
+    assert run('perception') == (0 if starts else 2)
+    asked = ['--params-file', str(path), '--only', 'parameters', *options]
+    assert zc_doctor.main(asked, dataclasses.replace(System(), ask=_asked)) == (0 if starts else 1)

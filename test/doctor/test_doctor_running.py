@@ -1,0 +1,131 @@
+"""Whatever a check does, the others are heard, in their order, and the report names the culprit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+from doctor.vehicle import IDS, Vehicle
+
+from zc_perception.doctor.asking import NoAnswerError
+from zc_perception.doctor.finding import Finding, Need, Status, ok
+from zc_perception.doctor.needs import Needs
+from zc_perception.doctor.registry import CHECKS, Check, checks_of
+from zc_perception.doctor.report import exit_code
+from zc_perception.doctor.running import Result, run_checks
+from zc_perception.doctor.system import System
+from zc_perception.errors import CameraError
+
+
+def good(system: System, needs: Needs) -> Iterator[Finding]:
+    yield ok('fine', 'one')
+    yield ok('fine', 'two')
+
+
+def raising(system: System, needs: Needs) -> Iterator[Finding]:
+    yield ok('so far')
+    raise ZeroDivisionError('division by zero')
+
+
+def complaining(system: System, needs: Needs) -> Iterable[Finding]:
+    raise CameraError('the camera said no')
+
+
+def silent(system: System, needs: Needs) -> Iterable[Finding]:
+    return ()
+
+
+def run(*checks: Check, limit_s: float = 20.0, system: System | None = None) -> list[Result]:
+    return list(run_checks(checks, system or System(), Needs(), limit_s))
+
+
+@pytest.mark.parametrize(
+    ('function', 'words'),
+    [(raising, 'ZeroDivisionError: division by zero'), (complaining, 'the camera said no'), (silent, 'no result')],
+)
+def test_a_check_that_goes_wrong_is_named_and_the_others_are_heard(function: Any, words: str) -> None:
+    results = run(Check('a.bad', function), Check('a.good', good), Check('b.good', good))
+    bad = [r for r in results if r.check.id == 'a.bad' and r.finding.status is Status.FAIL]
+    assert len(bad) == 1 and bad[0].finding.found.startswith('could not be checked: ') and words in bad[0].finding.found
+    assert [r.finding.found for r in results if r.check.id == 'a.bad' and r not in bad] == (['so far'] if function is raising else [])
+    assert '--only' in bad[0].finding.advice and bad[0].finding.figures == {'checked': False}
+    assert [(r.check.id, r.finding.subject) for r in results if r.check.id != 'a.bad'] == [
+        ('a.good', 'one'), ('a.good', 'two'), ('b.good', 'one'), ('b.good', 'two'),
+    ]  # fmt: skip
+    assert exit_code(results) == 1 and exit_code([r for r in results if r.check.id != 'a.bad']) == 0
+
+
+def test_a_check_that_hangs_is_left_behind_and_the_rest_of_its_group_runs() -> None:
+    go_on = threading.Event()
+
+    def hanging(system: System, needs: Needs) -> Iterator[Finding]:
+        go_on.wait()
+        yield ok('late')
+
+    began = time.monotonic()
+    results = run(Check('a.hangs', hanging), Check('a.good', good), limit_s=2.0)
+    try:
+        assert time.monotonic() - began < 60, 'it was not waited for'
+        assert [(r.check.id, r.finding.status.value) for r in results] == [('a.hangs', 'fail'), ('a.good', 'ok'), ('a.good', 'ok')]
+        assert '2 s' in results[0].finding.found
+        assert 'zc_doctor a.hangs' in {thread.name for thread in threading.enumerate()}
+    finally:
+        go_on.set()
+    for thread in threading.enumerate():
+        if thread.name == 'zc_doctor a.hangs':
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def test_groups_run_side_by_side_and_checks_of_a_group_one_after_the_other() -> None:
+    both = threading.Barrier(2, timeout=20)
+    inside: list[str] = []
+
+    def meeting(system: System, needs: Needs) -> Iterator[Finding]:
+        both.wait()
+        yield ok('met')
+
+    def alone(system: System, needs: Needs) -> Iterator[Finding]:
+        inside.append('in')
+        assert inside == ['in']
+        inside.clear()
+        yield ok('alone')
+
+    results = run(Check('a.meets', meeting), Check('b.meets', meeting), *(Check(f'c.{n}', alone) for n in range(5)))
+    assert [r.finding.status for r in results] == [Status.OK] * 7
+
+
+def test_each_question_is_asked_once_and_a_refusal_is_remembered(vehicle: Vehicle) -> None:
+    vehicle.examine()
+    assert sorted(vehicle.asked) == sorted(set(vehicle.asked))
+    asked: list[tuple[str, ...]] = []
+
+    def refuse(*question: str) -> dict[str, Any]:
+        asked.append(question)
+        raise NoAnswerError(f'no answer to {question[0]}')
+
+    results = run(*checks_of(('ros',)), system=System(root=vehicle.root, environment={}, ask=refuse))
+    assert asked == [('ros',)]
+    assert [r.finding.status for r in results] == [Status.WARN, *[Status.FAIL] * 4, Status.OK]
+    assert all('no answer to ros' in r.finding.found for r in results[1:5])
+
+
+def test_the_table_of_ids_is_the_list_of_checks() -> None:
+    import zc_perception.doctor.registry as registry
+
+    lines = (registry.__doc__ or '').splitlines()
+    borders = [number for number, line in enumerate(lines) if line.startswith('===')]
+    named = [line.split()[0] for line in lines[borders[1] + 1 : borders[2]]]
+    assert named == IDS and len(set(IDS)) == len(IDS)
+    assert all(check.id.count('.') == 1 and check.id.replace('.', '_').replace('_', '').isalnum() for check in CHECKS)
+
+
+@pytest.mark.parametrize(
+    ('need', 'missing', 'extra'),
+    [(Need.REQUIRED, 'fail', 'fail'), (Need.POSSIBLE, 'warn', 'skip'), (Need.UNUSED, 'skip', 'skip')],
+)
+def test_how_bad_it_is_depends_on_who_needs_it(need: Need, missing: str, extra: str) -> None:
+    assert (need.missing.value, need.missing_extra.value) == (missing, extra)

@@ -1,0 +1,303 @@
+"""A vehicle in a folder: what the kernel shows of a healthy one, written from its documents, and knobs that break it.
+
+Buffers are memfds that say they are dma-bufs, the camera is the tests' V4L2 driver, the card counts; all that other processes would
+answer is a table.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+import gzip
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from camera.v4l2_double import DriverDouble
+from npu.host_tree import Host
+
+from zc_perception.camera.v4l2 import abi as v4l2
+from zc_perception.doctor.needs import Needs, needs_of
+from zc_perception.doctor.registry import CHECKS, checks_of
+from zc_perception.doctor.running import Result, run_checks
+from zc_perception.doctor.system import System
+from zc_perception.errors import AllocationError
+from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
+from zc_perception.memory.fence import EventFence
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.npu.axl.device import AxlCapabilities, axl_error
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.modifier import LINEAR
+
+SET = (
+    'DMA_SHARED_BUFFER', 'SYNC_FILE', 'DMABUF_HEAPS', 'DMABUF_HEAPS_SYSTEM', 'DMABUF_HEAPS_CMA', 'CMA', 'DMA_CMA', 'UDMABUF', 'ARM_SMMU',
+    'IOMMU_SUPPORT', 'IOMMU_DMA', 'MEMFD_CREATE', 'VIDEO_DEV', 'DMABUF_SYSFS_STATS', 'DEBUG_FS', 'FTRACE',
+)  # fmt: skip
+#: All that a vehicle may be asked for is named, so that every verdict is strict.
+YAML: dict[str, dict[str, Any]] = {
+    '/**/capture': {'camera': 'v4l2', 'device': '/dev/video0', 'width': 640, 'height': 360, 'framerate': 30.0, 'memory': 'import',
+                    'heap': 'dma_heap/linux,cma', 'slots': 8},
+    '/**/inference': {'accelerator': 'axl', 'model': 'road'},
+}  # fmt: skip
+ANSWERS: dict[str, dict[str, Any]] = {
+    'gstreamer': {'version': '1.20', 'elements': {'appsink': {'there': True, 'plugin': 'app', 'properties': {}}}},
+    'pipeline': {},
+    'libcamera': {'error': "camera 'libcamera' needs its Python bindings: No module named 'libcamera'; install it: apt"},
+    'voyager': {'path': '/opt/axelera/runtime-1.6/lib/libaxruntime.so', 'file': '', 'api_version': '1.6.0', 'functions': {}},
+    'nvbufsurface': {'loaded': True, 'file': '/usr/lib/libnvbufsurface.so.1.0.0', 'functions': {'Create': True, 'Allocate': True}},
+    'vic': {'file': '/usr/lib/libnvbufsurftransform.so.1.0.0'},
+    'ros': {'middlewares': ['rmw_fastrtps_cpp'], 'rclpy_version': '3.3.11', 'middleware': 'rmw_fastrtps_cpp',
+            'messages': {'sensor_msgs.msg': '', 'vision_msgs.msg': ''}},
+    'parameters': {'problems': [], 'warnings': [], 'checked': 10, 'nodes': ['capture']},
+    'recording': {'width': 640, 'height': 360},
+    'model': {'name': 'road', 'manifest': 'model.yaml', 'engines': {'axl': ''}, 'classes': 4, 'input': [640, 384], 'accelerator': 'axl',
+              'device': '/dev/metis-0:1:0', 'copy_free': True, 'engine': 'axl', 'reasons': []},
+}  # fmt: skip
+_LIMITS = {'Max open files': '4096', 'Max locked memory': 'unlimited', 'Max realtime priority': '95'}
+_PROFILE = '<dds><transport_descriptors><segment_size>33554432</segment_size></transport_descriptors></dds>'
+
+
+class StandInBuffer(DmaBuf):
+    """A memfd that passes for a dma-buf."""
+
+    fences = True
+    forgets = False
+
+    def _sync(self, flags: int) -> None:
+        if self.forgets and flags & int(CpuAccess.WRITE) and flags & 4:
+            self.mapping()[0] = 0xFF
+
+    def wait_for_devices(self, access: CpuAccess, timeout_s: float) -> bool:
+        return True
+
+    def exporter(self) -> str:
+        return self.heap
+
+    def export_fence(self, access: CpuAccess) -> Any:
+        if not self.fences:
+            return None
+        fence = EventFence()
+        fence.signal()
+        return fence
+
+    def import_fence(self, fence: Any, access: CpuAccess) -> bool:
+        return self.fences
+
+
+class StandInHeap:
+    """Counts what it gave and got back."""
+
+    def __init__(self, vehicle: Vehicle, name: str) -> None:
+        self.name = name
+        self._vehicle = vehicle
+        vehicle.open_things += 1
+
+    def allocate(self, size: int) -> DmaBuf:
+        if self.name in self._vehicle.empty_heaps:
+            raise AllocationError(f'{self.name} could not allocate {size} bytes: Cannot allocate memory')
+        kind = BufferKind.MEMFD if self.name == 'memfd' else BufferKind.DMABUF
+        buffer = StandInBuffer(_memory(size), kind, self.name)
+        buffer.fences, buffer.forgets = self._vehicle.fences, self.name in self._vehicle.forgetful_heaps
+        return buffer
+
+    def close(self) -> None:
+        self._vehicle.open_things -= 1
+
+
+def _memory(size: int) -> OwnedFd:
+    fd = OwnedFd(os.memfd_create('stand-in', os.MFD_CLOEXEC))
+    os.ftruncate(fd.fileno(), -(-size // 4096) * 4096)
+    return fd
+
+
+class StandInCard:
+    """What the doctor asks of a card."""
+
+    def __init__(self, vehicle: Vehicle) -> None:
+        self._vehicle = vehicle
+        self._held: set[int] = set()
+        vehicle.open_things += 1
+
+    def query(self) -> AxlCapabilities:
+        formats = ((NV12, LINEAR),) if self._vehicle.level == 2 else ()
+        return AxlCapabilities(self._vehicle.level, 4, 64, 64, formats)
+
+    def import_planes(self, layout: Any, buffers: Sequence[DmaBuf], flags: Any) -> int:
+        assert self._vehicle.level == 2 and all(plane.stride % 64 == 0 for plane in layout.planes)
+        if any(buffer.heap in self._vehicle.unmappable_heaps for buffer in buffers):
+            raise axl_error('import_planes', errno.EOPNOTSUPP)
+        assert layout.buffer_size(0) <= buffers[0].size
+        self._held.add(1)
+        return 1
+
+    def import_fd(self, buffer: DmaBuf, width: int, height: int, fourcc: int, flags: Any) -> int:
+        assert self._vehicle.level == 1 and width * height * 3 // 2 <= buffer.size
+        self._held.add(2)
+        return 2
+
+    def release_import(self, handle: int) -> None:
+        self._held.remove(handle)
+
+    def close(self) -> None:
+        assert not self._held, 'an import was not released'
+        self._vehicle.open_things -= 1
+
+
+class MetadataNode(DriverDouble):
+    """The second node of a USB camera."""
+
+    def _querycap(self, argument: v4l2.Capability) -> None:
+        super()._querycap(argument)
+        argument.device_caps = v4l2.CAP_META_CAPTURE | v4l2.CAP_STREAMING
+
+
+class Vehicle:
+    """A healthy one. Change its attributes and files before :meth:`examine`.
+
+    :param sockets: where the folder of the links would be; a socket's path must be short.
+    """
+
+    def __init__(self, root: Path, sockets: Path) -> None:
+        self.root = root / 'vehicle'
+        self.sockets = sockets
+        self.host = Host(self.root)
+        self.yaml: dict[str, dict[str, Any]] | None = copy.deepcopy(YAML)
+        self.answers = copy.deepcopy(ANSWERS)
+        self.environment = {'ROS_DISTRO': 'humble', 'ZC_RUNTIME_DIR': str(sockets), 'PATH': '/usr/bin',
+                            'FASTRTPS_DEFAULT_PROFILES_FILE': '/etc/fastdds.xml'}  # fmt: skip
+        self.refusals: dict[str, int] = {}
+        self.videos: dict[str, DriverDouble] = {'/dev/video0': DriverDouble('YUYV', 'NV12')}
+        self.level = 2
+        self.fences = True
+        self.empty_heaps: set[str] = set()
+        self.forgetful_heaps: set[str] = set()
+        self.unmappable_heaps: set[str] = set()
+        self.synchronised: bool | None = True
+        self.machine = 'aarch64'
+        self.user = os.geteuid()
+        self.users: list[str] = []
+        self.open_things = 0
+        self.asked: list[tuple[str, ...]] = []
+        self._fill()
+
+    def _fill(self) -> None:
+        self.write('proc/sys/kernel/osrelease', '6.8.0-vehicle')
+        self.config(dict.fromkeys(SET, 'y'))
+        self.write('proc/meminfo', 'MemTotal:       8000000 kB\nCmaTotal:         262144 kB\nCmaFree:          250000 kB\n')
+        self.write('proc/self/limits', ''.join(f'{name:26}{value:21}{value:21}units\n' for name, value in _LIMITS.items()))
+        self.write('proc/self/status', 'Name:\tpython\nCapEff:\t0000000000000000\n')
+        for name in ('system', 'linux,cma'):
+            self.write(f'dev/dma_heap/{name}', '')
+        self.write('dev/udmabuf', '')
+        self.write('dev/video0', '')
+        self.write('proc/sys/fs/file-nr', '900\t0\t100000')
+        self.process('77', 'perception', 40)
+        self.process('78', 'bash', 3)
+        self.write('sys/module/udmabuf/parameters/size_limit_mb', '64')
+        self.write('sys/devices/system/clocksource/clocksource0/current_clocksource', 'arch_sys_counter')
+        self.write('etc/fastdds.xml', _PROFILE)
+        self.write('opt/ros/humble/setup.bash', '')
+        rate = {'current_link_speed': '8.0 GT/s PCIe', 'current_link_width': '4', 'max_link_speed': '8.0 GT/s PCIe', 'max_link_width': '4'}
+        self.card = self.host.add_card(device='0x1100', **rate)
+        self.pci = (self.root / 'sys/bus/pci/devices/0000:01:00.0').resolve()
+        group = self.root / 'sys/kernel/iommu_groups/7'
+        group.mkdir(parents=True)
+        (group / 'type').write_text('DMA-FQ\n')
+        (self.pci / 'iommu_group').symlink_to(group)
+        self.write('sys/module/metis/version', '1.6.2')
+
+    def write(self, name: str, text: str) -> None:
+        """A file below the root."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding='utf-8')
+
+    def process(self, number: str, name: str, descriptors: int, limit: int = 1024) -> None:
+        """One that has some dma-bufs open, every other descriptor."""
+        self.write(f'proc/{number}/comm', name)
+        self.write(f'proc/{number}/limits', f'{"Max open files":26}{limit:<21}{limit:<21}files\n')
+        folder = self.root / f'proc/{number}/fd'
+        folder.mkdir(exist_ok=True)
+        for index in range(descriptors):
+            (folder / str(index)).symlink_to('/dmabuf:zc (deleted)' if index % 2 else 'socket:[1]')
+
+    def remove(self, name: str) -> None:
+        """Take one away."""
+        (self.root / name).unlink()
+
+    def config(self, options: Mapping[str, str], *, unset: Sequence[str] = ()) -> None:
+        """The kernel's options as /proc/config.gz has them."""
+        lines = [f'CONFIG_{name}={value}' for name, value in options.items() if name not in unset]
+        lines += [f'# CONFIG_{name} is not set' for name in unset]
+        path = self.root / 'proc/config.gz'
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress('\n'.join(lines).encode()))
+
+    def tegra(self) -> None:
+        """JetPack 6: Linux 5.15."""
+        self.write('proc/sys/kernel/osrelease', '5.15.148-tegra')
+        self.write('etc/nv_tegra_release', '# R36 (release), REVISION: 4.3, GCID: 1, BOARD: generic')
+        self.write('proc/device-tree/model', 'NVIDIA Jetson Orin NX Engineering Reference\0')
+        self.write('dev/nvmap', '')
+        self.fences = False
+
+    def _open_node(self, path: str) -> int:
+        if not Path(path).is_relative_to(self.root):  # of the machine that runs the tests
+            return errno.ENOENT
+        shown = '/' + str(Path(path).relative_to(self.root))
+        return self.refusals.get(shown, 0 if os.path.lexists(path) else errno.ENOENT)
+
+    def _open_video(self, path: str) -> DriverDouble:
+        shown = '/' + str(Path(path).relative_to(self.root))
+        number = self.refusals.get(shown, 0 if shown in self.videos else errno.ENOENT)
+        if number:
+            raise OSError(number, os.strerror(number))
+        driver = self.videos[shown]
+        driver.closed = False
+        return driver
+
+    def _open_heap(self, name: str) -> StandInHeap:
+        number = self._open_node(str(self.root / 'dev' / name)) if name != 'memfd' else 0
+        if number:
+            raise AllocationError(f"heap '{name}' can't be opened: {os.strerror(number)}")
+        return StandInHeap(self, name)
+
+    def _open_card(self, path: str, numbers: Mapping[str, int], tree: Any) -> Any:
+        number = self._open_node(path)
+        if number:
+            raise axl_error('open', number)
+        return StandInCard(self)
+
+    def _ask(self, *question: str) -> dict[str, Any]:
+        self.asked.append(question)
+        return self.answers[question[0]]
+
+    def system(self) -> System:
+        """The machine as the checks see it."""
+        return System(
+            root=self.root, environment=self.environment, machine=self.machine, user=self.user, open_node=self._open_node,
+            open_video=self._open_video, open_heap=self._open_heap, open_card=self._open_card, ask=self._ask,
+            users_of=lambda path: self.users, synchronised=lambda: self.synchronised,
+        )  # fmt: skip
+
+    def needs(self) -> Needs:
+        """What the parameter file asks; nothing without one."""
+        if self.yaml is None:
+            return Needs()
+        return needs_of(list(self.yaml.items()), 'vehicle.yaml')
+
+    def examine(self, *groups: str) -> list[Result]:
+        """All findings. What the checks opened must be closed again."""
+        results = list(run_checks(checks_of(groups), self.system(), self.needs(), 30.0))
+        assert not self.open_things, 'something was left open'
+        assert all(driver.closed or not driver.calls for driver in self.videos.values()), 'a camera was left open'
+        return results
+
+    def verdicts(self, *groups: str) -> dict[tuple[str, str], str]:
+        """Status by id and subject."""
+        return {(result.check.id, result.finding.subject): result.finding.status.value for result in self.examine(*groups)}
+
+
+IDS = [check.id for check in CHECKS]
+Breakage = Callable[[Vehicle], object]

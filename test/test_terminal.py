@@ -1,0 +1,129 @@
+"""Signals that end a command: while it imports, no traceback and no exit code that reads like a verdict; while it works, one exception."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from verify.command_kit import ENDING
+
+from zc_perception.terminal import Interrupted, Interruption, ending_quietly, interruptions
+
+_PROGRAM = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), {number})
+
+sys.meta_path.insert(0, Interrupting())
+from {command} import main
+main([{argument!r}, '0'])
+"""
+
+
+@pytest.mark.parametrize(
+    ('command', 'module'),
+    [
+        ('zc_perception.verify.zc_verify', 'zc_perception.verify.verification'),
+        ('zc_perception.verify.zc_verify', 'zc_perception.verify.measurement'),
+        ('zc_perception.doctor.zc_doctor', 'zc_perception.doctor.registry'),
+    ],
+)
+@pytest.mark.parametrize('number', ENDING)
+def test_a_signal_during_the_imports_is_one_line(command: str, module: str, number: signal.Signals) -> None:
+    argument = '--time-limit' if 'doctor' in command else '--seconds'  # 0 is wrong, in case that the signal is too late
+    program = _PROGRAM.format(command=command, module=module, number=int(number), argument=argument)
+    done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[1])
+    line = f'{command.rpartition(".")[2]}: ended by {number.name}\n'
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, '', line)
+
+
+def test_afterwards_a_signal_is_what_it_was() -> None:
+    numbers = ENDING
+    before = [signal.getsignal(number) for number in numbers]
+    with ending_quietly('zc_verify'):
+        assert [signal.getsignal(number) for number in numbers] != before
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_who_ignores_a_signal_goes_on_to_do_so() -> None:
+    program = (
+        'import os, signal\n'
+        'from zc_perception.terminal import ending_quietly\n'
+        'for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):\n'
+        '    signal.signal(number, signal.SIG_IGN)\n'
+        'with ending_quietly("zc_verify"):\n'
+        '    os.kill(os.getpid(), signal.SIGINT)\n'
+        '    os.kill(os.getpid(), signal.SIGTERM)\n'
+        '    os.kill(os.getpid(), signal.SIGHUP)\n'
+        'print("there")\n'
+    )
+    done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[1])
+    assert done.stdout == 'there\n'
+
+
+class Told(BaseException):
+    pass
+
+
+@pytest.fixture
+def interruption() -> Interruption:
+    made = Interruption()
+    made.begin(Told)
+    return made
+
+
+def test_a_signal_is_an_exception_where_that_is_allowed_and_once(interruption: Interruption) -> None:
+    with pytest.raises(Told) as caught, interruption.allowed():
+        try:
+            interruption.handle(15, None)
+        finally:
+            interruption.handle(2, None)
+    assert caught.value.args == (15,)
+    interruption.handle(2, None)
+
+
+def test_one_that_has_come_before_is_not_forgotten(interruption: Interruption) -> None:
+    interruption.handle(15, None)
+    with pytest.raises(Told), interruption.allowed():
+        raise AssertionError('it was told before')
+
+
+def test_what_is_built_up_is_whole_before_it_comes(interruption: Interruption) -> None:
+    built = []
+    with pytest.raises(Told), interruption.allowed():
+        with interruption.put_off():
+            interruption.handle(15, None)
+            built.append(1)
+        built.append(2)
+    assert built == [1]
+    with interruption.put_off():  # during what that set off
+        interruption.handle(15, None)
+
+
+@pytest.mark.parametrize('number', ENDING)
+def test_each_signal_is_an_exception_of_the_work(number: signal.Signals) -> None:
+    before = signal.signal(number, lambda *_: None)
+    try:
+        with pytest.raises(Interrupted) as caught, interruptions() as told, told.allowed():
+            os.kill(os.getpid(), number)
+            time.sleep(0.1)
+    finally:
+        signal.signal(number, before)
+    assert caught.value.exit_code == 128 + number
+
+
+def test_a_hangup_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptions() as told, told.allowed():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)

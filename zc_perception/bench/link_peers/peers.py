@@ -1,0 +1,189 @@
+"""The peers' processes. Whatever becomes of them, the run goes on: one that isn't installed is absent, a series in which one stalls or
+ends has lost all of its frames, and what it leaves behind is removed."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from zc_perception.bench.link_cases import Case, LinkCase, TornFrameError
+from zc_perception.bench.link_environment import KEPT_MEMORY, plain_environment
+from zc_perception.bench.rows import Condition, Series
+from zc_perception.bench.worker import BenchError, Worker
+
+WORKER = 'zc_perception.bench.link_peer_worker'
+_SEGMENTS = Path('/dev/shm')
+_PATIENCE_S = 30.0
+_TRIES = 3
+
+
+class PeerAbsentError(BenchError):
+    """It isn't installed, or can't be used here."""
+
+
+def _segments_of(worker: Worker) -> set[Path]:
+    """Shared memory that a process has mapped, by name."""
+    with contextlib.suppress(OSError):
+        lines = Path(f'/proc/{worker.pid}/maps').read_text(encoding='utf-8').splitlines()
+        return {Path(line[line.index(f'{_SEGMENTS}/') :]) for line in lines if f' {_SEGMENTS}/' in line}
+    return set()
+
+
+class PeerCase:
+    """A peer's two processes, started again after each failure.
+
+    :param say: gets a line for each failure.
+    """
+
+    def __init__(self, variant: str, environment: Mapping[str, str], say: Callable[[str], None]) -> None:
+        self._variant = variant
+        self._environment = environment
+        self._say = say
+        self._place: Path | None = None
+        self._ends: LinkCase | None = None
+        self._others: set[Path] = set()
+        self._segments: set[Path] = set()
+        self._failed_in_a_row = 0
+        self._series = 0
+        self.failures: list[str] = []
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """See :class:`Case`."""
+        return self._ends.workers if self._ends else ()
+
+    @property
+    def stalled(self) -> str:
+        """What became of its series, if not all were measured."""
+        return f'{len(self.failures)} of {self._series} series: {self.failures[-1]}' if self.failures else ''
+
+    def wait_until_matched(self) -> None:
+        """See :class:`Case`."""
+        if self._ends:
+            self._ends.wait_until_matched()
+
+    def open(self) -> None:
+        """Start it.
+
+        :raises PeerAbsentError: it isn't installed, or can't be used here.
+        :raises BenchError: its ends don't find each other.
+        """
+        self._place = Path(tempfile.mkdtemp(prefix='zcb'))
+        self._others = set(_SEGMENTS.glob('*'))
+        workers = []
+        answers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with answers[0], answers[1]:
+            for role, end in zip(('peer_out', 'peer_in'), answers, strict=True):
+                arguments = [role, self._variant, str(self._place), str(end.fileno())]
+                workers.append(Worker(WORKER, arguments, self._environment, [end.fileno()]))
+        producer, consumer = workers
+        self._ends = LinkCase(producer, consumer, _PATIENCE_S)
+        for worker in workers:
+            if reason := worker.receive(_PATIENCE_S).get('absent'):
+                raise PeerAbsentError(reason)
+        self._ends.wait_until_matched()
+        self._note_segments()
+
+    def measure(self, variant: str, condition: Condition, frames: int, *, read: bool = False) -> Series:
+        """See :class:`Case`. A failure is said, and all frames are lost.
+
+        :raises TornFrameError: a frame was torn: that is no loss.
+        """
+        self._series += 1
+        if self._failed_in_a_row == _TRIES:
+            self.failures.append(self.failures[-1])
+            return Series([], math.nan, frames)
+        try:
+            if self._ends is None:
+                self.open()
+            assert self._ends is not None
+            series = self._ends.measure(variant, condition, frames, read=read)
+        except TornFrameError:
+            raise
+        except BenchError as error:
+            self._fail(error, f'{variant}: {condition.width}x{condition.height} at {condition.rate_hz:g} Hz')
+            return Series([], math.nan, frames)
+        self._failed_in_a_row = 0
+        self._note_segments()
+        return series
+
+    def _fail(self, error: BenchError, where: str) -> None:
+        self._failed_in_a_row += 1
+        self.failures.append(str(error))
+        given_up = self._failed_in_a_row == _TRIES
+        self._say(f'{where}: {error}; all frames are lost' + (f', and it is not tried again after {_TRIES} in a row' if given_up else ''))
+        self.close()
+        # At once: its next series may have to run on other CPUs from its start. If it fails, that series says so.
+        if not given_up:
+            with contextlib.suppress(BenchError):
+                self.open()
+
+    def _note_segments(self) -> None:
+        for worker in self.workers:
+            self._segments |= _segments_of(worker)
+
+    def end(self) -> None:
+        """Tell both ends to end, without waiting for that."""
+        for worker in self.workers:
+            worker.end()
+
+    def close(self) -> None:
+        """End both, and remove what they left. It can be opened again."""
+        self._note_segments()
+        self.end()
+        for worker in self.workers:
+            worker.close()
+        self._ends = None
+        if self._place is None:
+            return
+        # iceoryx2 names them after the folder; others' names are known only by what was mapped.
+        for segment in (self._segments - self._others) | set(_SEGMENTS.glob(f'{self._place.name}_*')):
+            with contextlib.suppress(OSError):
+                segment.unlink()
+        self._segments.clear()
+        shutil.rmtree(self._place, ignore_errors=True)
+        self._place = None
+
+
+class Peers:
+    """All of a run."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._cases: dict[str, PeerCase] = {}
+        self.absent: dict[str, str] = {}
+
+    def open(self, variants: Sequence[str]) -> dict[str, Case]:
+        """Those of *variants* that are there; the others are in :attr:`absent`."""
+        environment = {**plain_environment(os.environ), **KEPT_MEMORY}
+        for variant in variants:
+            case = self._cases[variant] = PeerCase(variant, environment, self._say)
+            try:
+                case.open()
+            except BenchError as error:
+                case.close()
+                del self._cases[variant]
+                self.absent[variant] = str(error)
+                self._say(f'absent: {variant}: {error}')
+        return dict(self._cases)
+
+    @property
+    def stalled(self) -> dict[str, str]:
+        """Of which series failed: how many, and why the last one did."""
+        return {variant: case.stalled for variant, case in self._cases.items() if case.stalled}
+
+    def end(self) -> None:
+        """Tell all of them to end."""
+        for case in self._cases.values():
+            case.end()
+
+    def close(self) -> None:
+        """End all of them."""
+        for case in self._cases.values():
+            case.close()

@@ -1,0 +1,221 @@
+"""``zc_bench pipeline``: what a frame costs the host from capture to published detections, without the model's own time.
+
+Real nodes in a process of their own, as ``perception`` runs them: a camera of pre-filled slots, the in-process link, the scheduler, an
+accelerator that completes after a set delay, the model's head, ``vision_msgs`` over ROS to a reader in another process.
+
+How CPU time is measured: CLOCK_PROCESS_CPUTIME_ID of that process, user and system time of all its threads, those of the interpreter and of
+the middleware included, the reader's not. It is read as each frame's detections have been published; ``cpu_p50_us`` is the median of
+the differences, ``cpu_us_per_frame`` the mean over the series. From both is subtracted what the same process uses in the same time while
+its cameras rest (timers, diagnostics: ``idle_cpu_us_per_s``). Nothing of the benchmark's own, the camera's pace and these readings, is.
+
+Each size is measured twice, at two rates. Unthrottled, the next frame comes when the last one's detections are out: what the work costs.
+At 30 Hz the process sleeps nearly all the time, and each wake-up finds caches, branch predictors and, in a virtual machine, the CPU itself
+cold: the same work costs several times as much there, and that is what a vehicle pays.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from zc_perception.bench.bars import FULL_HD, UHD_4K
+from zc_perception.bench.link import plain_environment
+from zc_perception.bench.rows import Condition, Row, Series, SeriesBook, make_rows
+from zc_perception.bench.worker import BenchError, Worker
+
+WORKER = 'zc_perception.bench.pipeline_worker'
+RATE_HZ = 30.0
+UNTHROTTLED = 0.0
+_MATCH_S = 60.0
+_PATIENCE_S = 60.0
+_READ_S = 5.0
+_CPUS = 2
+# Wall times; what is between them is waking up.
+_STAGES = ('capture', 'link', 'decode', 'publish')
+
+
+@dataclass(frozen=True)
+class Setup:
+    """*cameras* of one size in one process, each at *rate_hz*; 0: the next frame when the last one's detections are out.
+
+    :param parameters: of both nodes, a JSON object; given, latencies begin when a frame was due, not when the camera's thread was there.
+    """
+
+    cameras: int
+    size: tuple[int, int]
+    rate_hz: float
+    parameters: str = ''
+
+    @property
+    def variant(self) -> str:
+        """Its name in rows."""
+        return f'{self.cameras}_camera{"s" if self.cameras > 1 else ""}'
+
+    @property
+    def condition(self) -> Condition:
+        """Rate of each camera."""
+        return Condition(*self.size, self.rate_hz)
+
+
+SETUPS = (
+    Setup(1, FULL_HD, UNTHROTTLED),
+    Setup(1, UHD_4K, UNTHROTTLED),
+    Setup(1, FULL_HD, RATE_HZ),
+    Setup(1, UHD_4K, RATE_HZ),
+    Setup(8, FULL_HD, RATE_HZ),
+)
+
+
+@dataclass(frozen=True)
+class PipelinePlan:
+    """What to measure.
+
+    :param seconds: of each series, and the same again at rest.
+    :param delay_ms: how long the accelerator takes.
+    :param confined: to the first two CPUs.
+    """
+
+    repetitions: int = 7
+    seconds: float = 3.0
+    delay_ms: float = 2.0
+    setups: Sequence[Setup] = SETUPS
+    confined: bool = True
+
+
+@dataclass(frozen=True)
+class PipelineResult:
+    """Rows, and what they depend on besides the machine."""
+
+    rows: Sequence[Row]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def series_of(run: dict[str, Any], idle: dict[str, Any], idle_s: float, received: int) -> Series:
+    """One repetition, of what the process answered.
+
+    :param received: messages that the reader got; a frame whose detections didn't get there is lost.
+    :raises BenchError: it measured something else than the path it is named for.
+    """
+    latencies = run['latencies_us']
+    if run['conversions']:
+        raise BenchError(f'{run["conversions"]} frames became messages: the link was not in process')
+    if len(latencies) < 2 or not run['detections']:
+        raise BenchError('no frame came through with a detection')
+    at_rest = idle['cpu_us'] / idle_s
+    # In a short run what is done once a second may fall into the rest alone.
+    cpu_us = max(0.0, run['cpu_us'] - at_rest * run['wall_s']) / run['due']
+    figures = {
+        'idle_cpu_us_per_s': at_rest,
+        'detections_per_frame': run['detections'] / len(latencies),
+        'fps': len(latencies) / run['wall_s'],
+        'imports': float(run['imports']),
+        **{f'{stage}_us': run['stages_us'][stage] for stage in _STAGES},
+    }
+    if run['cpu_each_us']:
+        figures['cpu_p50_us'] = statistics.median(run['cpu_each_us']) - at_rest * run['wall_s'] / run['due']
+    return Series(latencies, cpu_us, run['due'] - min(len(latencies), received), figures)
+
+
+class Processes:
+    """A process for each setup, and its reader. Use as a context manager."""
+
+    def __init__(self, plan: PipelinePlan) -> None:
+        self._workers: list[Worker] = []
+        self._pairs: dict[Setup, tuple[Worker, Worker]] = {}
+        environment = plain_environment()
+        cpus = set(sorted(os.sched_getaffinity(0))[:_CPUS])
+        try:
+            for number, setup in enumerate(plan.setups):
+                topic = f'/zc_bench/run_{os.getpid()}/setup_{number}'
+                numbers = [
+                    str(setup.cameras),
+                    *map(str, setup.size),
+                    f'{setup.rate_hz:g}',
+                    f'{plan.delay_ms:g}',
+                    *([setup.parameters] if setup.parameters else []),
+                ]
+                reader = self._start(['reader', topic, numbers[0]], environment)
+                pipeline = self._start(['pipeline', topic, *numbers], environment)
+                if plan.confined:
+                    pipeline.set_cpus(cpus)
+                self._pairs[setup] = pipeline, reader
+            for pipeline, _ in self._pairs.values():
+                self._wait_until_matched(pipeline)
+            self.facts: dict[str, Any] = next(iter(self._pairs.values()))[0].ask(op='describe')
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, arguments: list[str], environment: dict[str, str]) -> Worker:
+        worker = Worker(WORKER, arguments, environment)
+        self._workers.append(worker)
+        return worker
+
+    @staticmethod
+    def _wait_until_matched(pipeline: Worker) -> None:
+        deadline = time.monotonic() + _MATCH_S
+        while not (state := pipeline.ask(op='matched'))['matched']:
+            if time.monotonic() > deadline:
+                raise BenchError(f'the nodes have not found each other within {_MATCH_S:g} s: {state["reason"]}')
+            time.sleep(0.05)
+
+    def refused(self, setup: Setup) -> str:
+        """Which of its real-time knobs the system doesn't grant, and why; empty: none."""
+        return str(self._pairs[setup][0].ask(op='refused')['refused'])
+
+    def measure(self, setup: Setup, seconds: float, rest_s: float | None = None) -> Series:
+        """One repetition.
+
+        :param rest_s: how long to look at what the process does at rest; as long as the series, unless given; 0: not at all.
+        """
+        pipeline, reader = self._pairs[setup]
+        rest_s = seconds if rest_s is None else rest_s
+        idle = pipeline.ask(_PATIENCE_S + rest_s, op='idle', seconds=rest_s) if rest_s else {'cpu_us': 0.0}
+        reader.ask(op='received')
+        run = pipeline.ask(_PATIENCE_S + seconds, op='run', seconds=seconds)
+        received = 0
+        deadline = time.monotonic() + _READ_S
+        while received < run['due'] and time.monotonic() < deadline:
+            received += reader.ask(op='received')['received']
+            time.sleep(0.01)
+        return series_of(run, idle, rest_s or 1.0, received)
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End them, all at once."""
+        for worker in self._workers:
+            worker.end()
+        for worker in self._workers:
+            worker.close()
+
+
+def measure_pipelines(plan: PipelinePlan, say: Callable[[str], None]) -> PipelineResult:
+    """Run the plan.
+
+    :param say: gets a line at the start and for each repetition.
+    :raises BenchError: a process failed, or measured something else.
+    """
+    book = SeriesBook()
+    with Processes(plan) as processes:
+        say(f'measuring: {len(plan.setups)} series in each repetition')
+        # What is done once: threads, caches, the import of each buffer.
+        for setup in plan.setups:
+            processes.measure(setup, min(1.0, plan.seconds))
+        for repetition in range(plan.repetitions):
+            began = time.monotonic()
+            order = list(plan.setups)
+            random.Random(repetition).shuffle(order)
+            for setup in order:
+                book.add('pipeline', setup.variant, setup.condition, processes.measure(setup, plan.seconds))
+            say(f'repetition {repetition + 1} of {plan.repetitions}: {time.monotonic() - began:.0f} s')
+        return PipelineResult(make_rows(book.rounds(), [('pipeline', '1_camera')]), processes.facts)

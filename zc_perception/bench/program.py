@@ -1,0 +1,102 @@
+"""What ``zc_bench`` runs, see :mod:`~zc_perception.bench.zc_bench`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from zc_perception.bench.bars import check_bars
+from zc_perception.bench.command import Command, check_counts
+from zc_perception.bench.decode_command import DECODE
+from zc_perception.bench.ending import EXIT_FAILURE, exit_code_of, say, show
+from zc_perception.bench.environment import describe_environment
+from zc_perception.bench.link_command import LINK
+from zc_perception.bench.pipeline_command import PIPELINE
+from zc_perception.bench.realtime import P99_RATIO
+from zc_perception.bench.realtime_command import REALTIME
+from zc_perception.bench.rows import Row
+from zc_perception.bench.scale_command import SCALE
+from zc_perception.bench.schema import check_document
+from zc_perception.bench.startup_command import STARTUP
+from zc_perception.bench.targets import target, write
+from zc_perception.bench.timeline_command import TIMELINE
+from zc_perception.errors import ConfigError
+from zc_perception.programs import OptionParser, StrictParser, start
+
+_WHAT = 'Measures this package beside its floors and beside what one would use instead.'
+_EXAMPLES = ('zc_bench link --sizes 1080p', 'zc_bench decode --json decode.json', 'zc_bench pipeline --check')
+COMMANDS = (LINK, DECODE, PIPELINE, REALTIME, SCALE, STARTUP, TIMELINE)
+
+
+def _parser() -> OptionParser:
+    parser = OptionParser('zc_bench', _WHAT, _EXAMPLES, usage='[options] COMMAND ...')
+    commands = parser.add_subparsers(
+        title='commands (each has its own --help)',
+        dest='name',
+        metavar='COMMAND',
+        required=True,
+        prog='zc_bench',
+        parser_class=StrictParser,
+    )
+    for command in COMMANDS:
+        one = commands.add_parser(command.name, help=command.help, description=command.help)
+        one.set_defaults(command=command)
+        one.add_argument('--json', metavar='FILE', help='write all rows there')
+        one.add_argument('--check', action='store_true', help="compare to the package's bars; exit code 1 if one fails or was not measured")
+        one.add_argument('--repetitions', type=int, default=7, help='(default: %(default)s)')
+        command.add_options(one)
+    return parser
+
+
+def _figure(value: float | None, width: int) -> str:
+    return f'{"none":>{width}s}' if value is None else f'{value:{width}.1f}'
+
+
+def report(rows: Sequence[Row]) -> str:
+    """A table for people."""
+    head = (
+        f'{"case":28s} {"size [px]":>10s} {"rate [Hz]":>9s} {"median [µs]":>11s} {"p99 [µs]":>10s} {"CPU [µs/frame]":>14s} {"lost [%]":>8s}'
+    )
+    lines = [f'{head}   median as a multiple of each floor']
+    for row in rows:
+        floors = ' '.join(f'{name.split("/")[1]} {ratio:.2f}' for name, ratio in row.ratio_to.items() if row.case != 'floor')
+        if P99_RATIO in row.figures:
+            floors += f', p99 {row.figures[P99_RATIO]:.2f}'
+        lines.append(
+            f'{row.case + "/" + row.variant:28s} {f"{row.width}x{row.height}":>10s} {row.rate_hz:9g} {_figure(row.median_us, 11)} '
+            f'{_figure(row.p99_us, 10)} {_figure(row.cpu_us_per_frame, 14)} {row.lost_per_cent:8.1f}   {floors}'
+        )
+    return '\n'.join(lines)
+
+
+def _run(options: argparse.Namespace) -> int:
+    command: Command = options.command
+    check_counts(options, repetitions=1000)
+    command.check_needs()
+    measure = command.prepare(options)
+    path = None if options.json is None else target(options.json, '--json')
+    environment = describe_environment()
+    measured = measure(say)
+    environment |= {**measured.facts, 'load_average_after': [round(v, 2) for v in os.getloadavg()]}
+    document: dict[str, Any] = {'environment': environment, 'rows': [row.as_json() for row in measured.rows]}
+    # The file first: whatever becomes of the terminal, the figures are there. And the table after all: whatever became of the file.
+    try:
+        check_document(document)
+        if path is not None:
+            write(path, json.dumps(document, indent=1, allow_nan=False) + '\n', '--json')
+    finally:
+        lost = show(report(measured.rows))
+    verdicts = check_bars(measured.rows, command.bars) if options.check else []
+    if verdicts and not lost:
+        lost = show('\n'.join(['', *map(str, verdicts)]))
+    if lost and path is None:
+        raise ConfigError(f"the result can't be printed: {lost}; give a file with --json")
+    return 0 if all(verdict.passed for verdict in verdicts) else EXIT_FAILURE
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """0, 1: something went wrong or a bar isn't met, 2: arguments, or nowhere to put the result, 128 + n: signal n."""
+    return start(_parser(), lambda options: exit_code_of('zc_bench', lambda: _run(options)), arguments)

@@ -1,0 +1,278 @@
+"""``zc_bench scale``: how many cameras one process takes, before the first frame is lost; and what gives out then.
+
+A camera is one of pre-filled slots with its own capture and inference node, in-process link, scheduler and an accelerator that completes
+after a set delay; all of them in one process on the first two CPUs. Their frames are spread evenly over the period, about as those of
+free-running cameras are; with ``--in-step`` all come at the same moment, as those of triggered ones: the worst case. The nodes have
+``gc_freeze``, as on a vehicle: a full collection of so many nodes' objects takes longer than a frame's period. Two of a camera's frames may
+wait (``--depth``): a virtual machine's CPU may stand still for nearly a period, after which the next frame is due already; with one place,
+as ``perception`` has by itself, it would replace the one that waits. A reader in another process takes all detections.
+
+For each size and rate the process grows from number to number, and each is given a window: a number holds when no frame was lost in it,
+for whatever reason. A window with a loss is measured again, since it may be another program's (``--repetitions``: windows at most); the
+last window makes the row, what was lost in those before is in its figures. After the first number that doesn't hold, those between it and
+the last one that did are tried (its cameras rest meanwhile), until they are neighbours or an eighth apart. The first number that doesn't
+hold is where the limit is looked for.
+
+A frame counts as lost if it was left out by a camera whose thread came a whole period late (``late``), found no free slot (``no_slot``),
+was replaced by a newer one before the accelerator had room (``newest_wins``), gave no result (``device``), or its detections didn't get to
+the reader (``unread``).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from zc_perception.bench.bars import FULL_HD
+from zc_perception.bench.link_environment import plain_environment
+from zc_perception.bench.rows import Condition, Row, Series, make_rows
+from zc_perception.bench.worker import BenchError, Worker
+
+WORKER = 'zc_perception.bench.scale_worker'
+CASE = 'scale'
+DROPS = ('late', 'no_slot', 'newest_wins', 'device', 'unread')
+_CPUS = 2
+_WARM_UP_S = 1.0
+_MATCH_S = 120.0
+_PATIENCE_S = 120.0
+_READ_S = 5.0
+# The camera's buffers are this many; with none to spare the machine would swap, or end somebody.
+_SLOTS, _SPARE = 8, 1 << 30
+# Above that, a resource has given out.
+_FULL_PERCENT = 88.0
+
+
+@dataclass(frozen=True)
+class ScalePlan:
+    """What to measure.
+
+    :param cameras: numbers to try, growing.
+    :param seconds: of each window.
+    :param delay_ms: how long the accelerator takes.
+    :param windows: that a number has at most to hold in.
+    :param in_step: all cameras have their frames at the same moment.
+    :param depth: so many of a camera's frames may wait for the inference node.
+    """
+
+    cameras: Sequence[int] = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)
+    sizes: Sequence[tuple[int, int]] = (FULL_HD,)
+    rates: Sequence[float] = (30.0,)
+    seconds: float = 10.0
+    delay_ms: float = 2.0
+    windows: int = 2
+    in_step: bool = False
+    depth: int = 2
+
+
+@dataclass(frozen=True)
+class Window:
+    """One number of cameras for some seconds."""
+
+    series: Series
+    drops: dict[str, int]
+
+    @property
+    def holds(self) -> bool:
+        """Nothing was lost."""
+        return not any(self.drops.values())
+
+
+@dataclass(frozen=True)
+class ScaleResult:
+    """A row for each number that was tried, and the limits in words."""
+
+    rows: Sequence[Row]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def window_of(run: dict[str, Any], received: int) -> Window:
+    """Of what the process answered.
+
+    :param received: messages that the reader got.
+    :raises BenchError: it measured something else than the path it is named for.
+    """
+    if run['conversions']:
+        raise BenchError(f'{run["conversions"]} frames became messages: the link was not in process')
+    if len(run['latencies_us']) < 2:
+        raise BenchError('no frame came through with a detection')
+    drops = {name: int(run['drops'].get(name, 0)) for name in DROPS}
+    drops['unread'] = max(0, run['published'] - received)
+    figures = {**run['use'], **{f'lost_{name}': float(count) for name, count in drops.items()}, 'fps': run['published'] / run['wall_s']}
+    cpu_us = figures['process_percent'] / 100.0 * run['wall_s'] * 1e6 / run['due']
+    return Window(Series(run['latencies_us'], cpu_us, sum(drops.values()), figures), drops)
+
+
+def explain(window: Window, cpus: int) -> str:
+    """What gave out in a window with losses."""
+    figures = window.series.figures
+    process, machine = figures['process_percent'], figures['machine_percent']
+    losses = ', '.join(f'{count} {name}' for name, count in sorted(window.drops.items(), key=lambda drop: -drop[1]) if count)
+    others = machine - process / cpus
+    waits = f'p99 {figures["gil_wait_p99_us"] / 1e3:.1f} ms'
+    # One thread at a time runs Python; what is above one CPU is the middleware's threads and system calls.
+    if process >= _FULL_PERCENT:
+        why = f"the interpreter's lock: the process used {process:.0f} % of one CPU, its threads waited for the lock {waits}"
+    elif machine >= _FULL_PERCENT:
+        why = f'the CPUs: {machine:.0f} % of them were busy, {others:.0f} % with other programs'
+    else:
+        why = f'a moment only: the CPUs were {machine:.0f} % busy ({others:.0f} % other programs), threads waited for the lock {waits}'
+    return f'{why}; lost: {losses or "nothing"}'
+
+
+class Cameras:
+    """The process of one size and rate, and its reader. Use as a context manager."""
+
+    def __init__(self, plan: ScalePlan, condition: Condition) -> None:
+        self._plan, self._condition = plan, condition
+        environment = plain_environment()
+        topic = f'/zc_bench/run_{os.getpid()}/scale_{condition.width}x{condition.height}_{condition.rate_hz:g}'.replace('.', '_')
+        numbers = [str(condition.width), str(condition.height), f'{condition.rate_hz:g}', f'{plan.delay_ms:g}', str(plan.depth)]
+        self.cpus = sorted(os.sched_getaffinity(0))[:_CPUS]
+        self._reader = Worker(WORKER, ['reader', topic], environment)
+        try:
+            self._process = Worker(WORKER, ['cameras', topic, *numbers], environment)
+            self._process.set_cpus(self.cpus)
+        except BaseException:
+            self._reader.close()
+            raise
+
+    def grow(self, cameras: int) -> str:
+        """To so many; why not, or nothing."""
+        need, there = cameras * _SLOTS * self._condition.width * self._condition.height * 3 // 2, available_memory()
+        if need + _SPARE > there:
+            return f'memory: {cameras} cameras have {need >> 20} MiB of buffers, {there >> 20} MiB are there'
+        self._reader.ask(op='grow', cameras=cameras)
+        grown = self._process.ask(_PATIENCE_S, op='grow', cameras=cameras)
+        if 'refused' in grown:
+            return str(grown['refused'])
+        deadline = time.monotonic() + _MATCH_S
+        while not (state := self._process.ask(op='matched'))['matched']:
+            if time.monotonic() > deadline:
+                raise BenchError(f'the nodes have not found each other within {_MATCH_S:g} s: {state["reason"]}')
+            time.sleep(0.05)
+        # What is done once: threads, caches, the import of each buffer.
+        self._process.ask(_PATIENCE_S, op='run', cameras=cameras, seconds=min(_WARM_UP_S, self._plan.seconds), in_step=self._plan.in_step)
+        return ''
+
+    def window(self, cameras: int) -> Window:
+        """The first so many run for the plan's seconds."""
+        self._reader.ask(op='received')
+        plan = self._plan
+        run = self._process.ask(_PATIENCE_S + plan.seconds, op='run', cameras=cameras, seconds=plan.seconds, in_step=plan.in_step)
+        received, deadline = 0, time.monotonic() + _READ_S
+        while received < run['published'] and time.monotonic() < deadline:
+            received += self._reader.ask(op='received')['received']
+            time.sleep(0.01)
+        return window_of(run, received)
+
+    def __enter__(self) -> Cameras:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for worker in (self._process, self._reader):
+            worker.end()
+        for worker in (self._process, self._reader):
+            worker.close()
+
+
+def available_memory() -> int:
+    """Bytes that programs may have without swapping (proc_meminfo(5))."""
+    for line in Path('/proc/meminfo').read_text(encoding='ascii').splitlines():
+        if line.startswith('MemAvailable:'):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def between(held: int, failed: int) -> int:
+    """The number to try next; 0: they are close enough."""
+    return (held + failed) // 2 if failed - held > max(1, held // 8) else 0
+
+
+class Search:
+    """Finds the largest number that holds.
+
+    :param window: measures one number.
+    :param grow: to a number; why not, or nothing.
+    :param most: windows of each number.
+    """
+
+    def __init__(self, window: Callable[[int], Window], grow: Callable[[int], str], say: Callable[[str], None], most: int = 2) -> None:
+        self._window, self._grow, self._say, self._most = window, grow, say, most
+        self.windows: dict[int, list[Window]] = {}
+        self.held = self.failed = 0
+        self.refused = ''
+
+    def _holds(self, cameras: int) -> bool:
+        windows = self.windows.setdefault(cameras, [])
+        while len(windows) < self._most:
+            windows.append(self._window(cameras))
+            last = windows[-1]
+            lost = ', '.join(f'{count} {name}' for name, count in last.drops.items() if count)
+            self._say(f'{cameras} cameras: p99 {last.series.p99_us / 1e3:.1f} ms, {f"lost {lost}" if lost else "nothing lost"}')
+            if last.holds:
+                return True
+        return False
+
+    def run(self, cameras: Iterator[int]) -> None:
+        """Grow from number to number, then go between."""
+        for number in cameras:
+            self.refused = self._grow(number)
+            if self.refused:
+                self._say(f'{number} cameras: {self.refused}')
+                return
+            if not self._holds(number):
+                self.failed = number
+                break
+            self.held = number
+        while self.failed and (number := between(self.held, self.failed)):
+            if self._holds(number):
+                self.held = number
+            else:
+                self.failed = number
+
+    def limit(self, cpus: int) -> str:
+        """In words."""
+        if self.failed:
+            return explain(self.windows[self.failed][-1], cpus)
+        return self.refused or 'not reached: more cameras were not tried'
+
+
+def measure_scale(plan: ScalePlan, say: Callable[[str], None]) -> ScaleResult:
+    """Run the plan.
+
+    :param say: gets a line for each window.
+    :raises BenchError: a process failed, or measured something else.
+    """
+    rows: list[Row] = []
+    limits: dict[str, dict[str, Any]] = {}
+    for width, height in plan.sizes:
+        for rate_hz in plan.rates:
+            condition = Condition(width, height, rate_hz)
+            name = f'{width}x{height}@{rate_hz:g}'
+            say(f'{name}: up to {max(plan.cameras)} cameras, {plan.seconds:g} s each')
+            with Cameras(plan, condition) as cameras:
+                search = Search(cameras.window, cameras.grow, say, plan.windows)
+                search.run(iter(plan.cameras))
+                cpus = len(cameras.cpus)
+            for number, windows in search.windows.items():
+                rows += make_rows({(CASE, variant(number, in_step=plan.in_step), condition): [_series(windows, plan.seconds)]}, [])
+            limits[name] = {'cameras': search.held, 'first_loss': search.failed, 'limit': search.limit(cpus), 'cpus': cpus}
+            say(f'{name}: {search.held} cameras without a loss; limit: {limits[name]["limit"]}')
+    if not rows:
+        raise BenchError(f'not one camera could be started: {"; ".join(limit["limit"] for limit in limits.values())}')
+    return ScaleResult(rows, {'limits': limits})
+
+
+def _series(windows: Sequence[Window], seconds: float) -> Series:
+    before = sum(window.series.lost for window in windows[:-1])
+    figures = {'window_s': seconds, 'windows': float(len(windows)), 'lost_in_earlier_windows': float(before)}
+    return replace(windows[-1].series, figures={**windows[-1].series.figures, **figures})
+
+
+def variant(cameras: int, *, in_step: bool = False) -> str:
+    """A row's name."""
+    return f'{cameras}_camera{"s" if cameras > 1 else ""}{"_in_step" if in_step else ""}'

@@ -1,0 +1,267 @@
+"""``zc_bench startup``: from executing ``perception`` to the first detections, published and received.
+
+The program is the installed console script with what it ships with: the software camera, the model of the parameter ``model`` and the
+``cpu`` accelerator; in a namespace of its own each time, so that nothing is known of it before. A reader of its detections runs in
+another process already, as somebody's node does, but the two have yet to find each other: what that takes is in ``received``.
+
+``published`` ends when the node has handed the first frame's detections to the middleware, by the node's own frame log; ``received`` when
+the reader has the first message, which may be a later frame's. The stages in the figures are read from the frame logs, too, in ms since
+the program was executed: nothing is added to the program for this.
+
+``warm`` is a start after others. ``cold`` is one after the files of the Python environment and of the package were taken out of the page
+cache; what other processes have mapped stays there (``cached_percent`` of the libraries that the program maps), so it is somewhat
+quicker than the first start since boot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import zc_perception
+from zc_perception.bench.link_environment import plain_environment
+from zc_perception.bench.page_cache import cached_bytes, evict
+from zc_perception.bench.rows import Condition, Row, Series, SeriesBook, make_rows
+from zc_perception.bench.worker import BenchError, Worker
+from zc_perception.observe.frame_log_reading import FrameRecord, find_frame_logs
+from zc_perception.terminal import INTERRUPTION
+
+READER = 'zc_perception.bench.startup_reader'
+PROGRAM = 'perception'
+WARM, COLD = 'warm', 'cold'
+VARIANTS = (WARM, COLD)
+PUBLISHED, RECEIVED = 'startup_published', 'startup_received'
+#: The software camera's own.
+CAMERA = Condition(640, 360, 30.0)
+_PATIENCE_S = 60.0
+_LOOK_S = 0.005
+_FACTS_S = 5.0
+_END_S = 10.0
+_TICK_US = 1e6 / os.sysconf('SC_CLK_TCK')
+
+
+@dataclass(frozen=True)
+class StartupPlan:
+    """What to measure.
+
+    :param variants: of :data:`VARIANTS`.
+    :param parameters: of the nodes, ``NAME:=VALUE``.
+    """
+
+    repetitions: int = 7
+    variants: Sequence[str] = VARIANTS
+    parameters: Sequence[str] = ('accelerator:=cpu',)
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start. All times CLOCK_MONOTONIC ns.
+
+    :param stages: what the program itself noted, in order.
+    :param frame: the first frame's record of the capture node.
+    :param detections: the first frame's record of the inference node.
+    :param cpu_us: of the process until :attr:`received_ns`, user and system.
+    :param libraries: that the program had mapped.
+    """
+
+    executed_ns: int
+    received_ns: int
+    stages: Mapping[str, int]
+    frame: FrameRecord
+    detections: FrameRecord
+    cpu_us: float
+    libraries: Sequence[Path] = ()
+
+    def figures(self) -> dict[str, float]:
+        """Stages in ms since the program was executed, in order."""
+        times = {
+            **self.stages,
+            'first_frame': self.frame.captured_ns,
+            'first_submitted': self.detections.submitted_ns,
+            'first_published': self.detections.sent_ns,
+            'first_received': self.received_ns,
+        }
+        return {f'{name}_ms': (at - self.executed_ns) / 1e6 for name, at in times.items()}
+
+
+@dataclass(frozen=True)
+class StartupResult:
+    """Rows, and what they depend on besides the machine."""
+
+    rows: Sequence[Row]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def find_program(name: str = PROGRAM, environment: Mapping[str, str] = os.environ) -> Path:
+    """The console script: this interpreter's, that of a colcon workspace, or that on the path.
+
+    :raises BenchError: none is there.
+    """
+    prefixes = [Path(prefix) / 'lib' / 'zc_perception' for prefix in environment.get('AMENT_PREFIX_PATH', '').split(os.pathsep) if prefix]
+    for folder in (Path(sysconfig.get_path('scripts')), Path(sys.executable).parent, *prefixes):
+        if os.access(folder / name, os.X_OK):
+            return folder / name
+    found = shutil.which(name, path=environment.get('PATH', ''))
+    if found is None:
+        raise BenchError(f"the console script '{name}' is not installed beside {sys.executable}; install the package: pip install -e .")
+    return Path(found)
+
+
+def environment_files() -> list[Path]:
+    """What a start reads: all of this Python's packages, and this one, wherever that is."""
+    folders = {Path(sysconfig.get_path(name)) for name in ('stdlib', 'purelib', 'platlib')} | {Path(zc_perception.__file__).parent}
+    files: set[Path] = set()
+    for folder in folders:
+        for base, _, names in os.walk(folder):
+            files.update(Path(base, name) for name in names)
+    return sorted(files)
+
+
+def mapped_libraries(pid: int) -> list[Path]:
+    """Files that a process executes from (proc_pid_maps(5))."""
+    with contextlib.suppress(OSError):
+        lines = Path(f'/proc/{pid}/maps').read_text(encoding='utf-8', errors='replace').splitlines()
+        return sorted({Path(line[line.index('/') :]) for line in lines if ' r-xp ' in line and '/' in line})
+    return []
+
+
+def _cpu_us(pid: int) -> float:
+    fields = Path(f'/proc/{pid}/stat').read_text(encoding='utf-8', errors='replace').rpartition(')')[2].split()
+    return (int(fields[11]) + int(fields[12])) * _TICK_US
+
+
+class Starter:
+    """Starts the program and waits for its first detections. Use as a context manager."""
+
+    def __init__(self, plan: StartupPlan) -> None:
+        self._plan = plan
+        self._environment = plain_environment()
+        self._program = find_program()
+        self._names = itertools.count()
+        self._reader = Worker(READER, ['reader'], self._environment)
+
+    def __enter__(self) -> Starter:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._reader.close()
+
+    def start(self) -> Start:
+        """Once.
+
+        :raises BenchError: the program ended, or nothing came.
+        """
+        namespace = f'/zc_bench/run_{os.getpid()}/start_{next(self._names)}'
+        self._reader.ask(op='watch', topic=f'{namespace}/detections')
+        parameters = [word for parameter in self._plan.parameters for word in ('-p', parameter)]
+        arguments = ['--ros-args', '--log-level', 'warn', '-r', f'__ns:={namespace}', *parameters]
+        command: list[str | Path] = [self._program, *arguments]
+        with contextlib.ExitStack() as ending:
+            with INTERRUPTION.put_off():
+                executed_ns = time.monotonic_ns()
+                process = subprocess.Popen(
+                    command, env=self._environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+                )
+                ending.callback(_end, process)
+            received_ns = self._wait(process)
+            cpu_us = _cpu_us(process.pid)
+            return Start(executed_ns, received_ns, *_logged(process.pid), cpu_us, mapped_libraries(process.pid))
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> int:
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline:
+            first_ns = int(self._reader.ask(op='first')['first_ns'])
+            if first_ns:
+                return first_ns
+            if process.poll() is not None:
+                raise BenchError(f"'{PROGRAM}' ended with exit code {process.returncode}{_last_line(process)}")
+            time.sleep(_LOOK_S)
+        raise BenchError(f"'{PROGRAM}' has published no detections within {_PATIENCE_S:.0f} s")
+
+
+def _last_line(process: subprocess.Popen[bytes]) -> str:
+    lines = (process.stderr.read() if process.stderr is not None else b'').decode(errors='replace').strip().splitlines()
+    return f': {lines[-1]}' if lines else ''
+
+
+def _logged(pid: int) -> tuple[Mapping[str, int], FrameRecord, FrameRecord]:
+    """The program's stages and the first frame, of its frame logs."""
+    deadline = time.monotonic() + _FACTS_S
+    with find_frame_logs(pids=[pid]) as logs:
+        by_role = {log.role: log for log in logs}
+        if not {'capture', 'inference'} <= set(by_role):
+            raise BenchError(f"'{PROGRAM}' has frame logs of {sorted(by_role) or 'no node'}; needed are those of capture and inference")
+        # The facts are written once a second.
+        while 'ready' not in (stages := by_role['inference'].facts().get('startup', {})):
+            if time.monotonic() > deadline:
+                raise BenchError(f"'{PROGRAM}' doesn't say when it was ready; is it of another version?")
+            time.sleep(_LOOK_S)
+        frames, results = by_role['capture'].read(), by_role['inference'].read()
+        done = [record for record in results if record.sent_ns]
+        if not frames or not done or frames[0].number != 1:
+            raise BenchError(f"the frame logs of '{PROGRAM}' don't have its first frame")
+        return stages, frames[0], done[0]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGINT)
+    try:
+        process.communicate(timeout=_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+
+
+def series_of(start: Start, more: Mapping[str, float]) -> dict[str, Series]:
+    """Both cases of one start."""
+    figures = {**start.figures(), 'cpu_ms': start.cpu_us / 1e3, **more}
+    ends = {PUBLISHED: start.detections.sent_ns, RECEIVED: start.received_ns}
+    return {case: Series([(end - start.executed_ns) / 1e3], start.cpu_us, 0, figures) for case, end in ends.items()}
+
+
+def _cached_percent(libraries: Sequence[Path]) -> float:
+    sizes = {path: path.stat().st_size for path in libraries if path.is_file()}
+    return 100.0 * min(1.0, sum(cached_bytes(path) for path in sizes) / max(1, sum(sizes.values())))
+
+
+def measure_startup(plan: StartupPlan, say: Callable[[str], None]) -> StartupResult:
+    """Run the plan.
+
+    :param say: gets a line for each start.
+    :raises BenchError: the program failed, or the reader.
+    """
+    book = SeriesBook()
+    files = environment_files() if COLD in plan.variants else []
+    with Starter(plan) as starter:
+        # Bytecode is written at the very first start; and what is mapped is known after it.
+        libraries = starter.start().libraries
+        for repetition in range(plan.repetitions):
+            for variant in random.Random(repetition).sample(list(plan.variants), len(plan.variants)):
+                more: dict[str, float] = {}
+                if variant == COLD:
+                    evict(files)
+                    more['cached_percent'] = _cached_percent(libraries)
+                start = starter.start()
+                for case, series in series_of(start, more).items():
+                    book.add(case, variant, CAMERA, series)
+                figures = start.figures()
+                say(
+                    f'{repetition + 1} of {plan.repetitions}, {variant}: published after {figures["first_published_ms"]:.0f} ms, '
+                    f'received after {figures["first_received_ms"]:.0f} ms'
+                )
+                if variant == COLD:
+                    starter.start()  # warms up again
+    rows = make_rows(book.rounds(), [(case, WARM) for case in (PUBLISHED, RECEIVED)])
+    return StartupResult(rows, {'program': PROGRAM, 'parameters': list(plan.parameters)})

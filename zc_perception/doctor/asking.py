@@ -1,0 +1,130 @@
+"""Puts questions to a process of its own: vendors' libraries, GStreamer's plugins, rclpy and models may hang or crash, and cost memory.
+
+The answer is one line of JSON on a pipe of its own, as such libraries write to stdout what they like.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+from zc_perception.errors import ZcError
+from zc_perception.memory.owned_fd import OwnedFd
+
+TIME_LIMIT_S = 30.0
+#: Of a check, which may ask two questions.
+CHECK_LIMIT_S = 2 * TIME_LIMIT_S + 5.0
+_KILLED_S = 1.0
+_TAIL = 300
+_LARGEST = 1 << 20
+_running: set[int] = set()
+_lock = threading.Lock()
+
+
+class NoAnswerError(ZcError):
+    """The process took too long, crashed, or could not be started."""
+
+
+def ask(question: str, *arguments: str, time_limit_s: float = TIME_LIMIT_S) -> dict[str, Any]:
+    """What a function of :mod:`~zc_perception.doctor.answers` returns in a fresh process.
+
+    :param question: the function's name.
+    :raises NoAnswerError: says why there is none.
+    """
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    with OwnedFd(reading) as pipe, OwnedFd(os.memfd_create('zc_doctor', os.MFD_CLOEXEC)) as errors:
+        writer = OwnedFd(writing)
+        command = [sys.executable, '-m', 'zc_perception.doctor.answers', str(writing), question, *arguments]
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors.fileno(),  # a file: a pipe that nobody empties would stop a talkative library
+                pass_fds=(writing,),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise NoAnswerError(f"'{question}' could not be asked: no process can be started: {error.strerror}") from error
+        finally:
+            writer.close()
+        with _lock:
+            _running.add(process.pid)
+        try:
+            text = _read(pipe, time_limit_s)
+            return _understood(question, text, process, errors, time_limit_s)
+        finally:
+            _end(process)
+
+
+def _read(pipe: OwnedFd, time_limit_s: float) -> bytes | None:
+    """The line that comes, or what there was of it at the end; ``None`` if neither came in time."""
+    deadline, parts = time.monotonic() + time_limit_s, b''
+    poller = select.poll()
+    poller.register(pipe.fileno(), select.POLLIN)
+    while len(parts) < _LARGEST:
+        if not poller.poll(max(0, round((deadline - time.monotonic()) * 1000))):
+            return None
+        part = os.read(pipe.fileno(), 65536)
+        if not part:
+            break
+        parts += part
+        if part.endswith(b'\n'):  # what the process has started may keep the pipe open
+            break
+    return parts
+
+
+def _understood(
+    question: str, text: bytes | None, process: subprocess.Popen[bytes], errors: OwnedFd, time_limit_s: float
+) -> dict[str, Any]:
+    if text is None:
+        raise NoAnswerError(f'no answer to {question} within {time_limit_s:g} s: a library, driver or device hangs; see dmesg')
+    with contextlib.suppress(ValueError):
+        answer = json.loads(text)
+        if isinstance(answer, dict):
+            return answer
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_KILLED_S)
+    status = process.poll()
+    how = f'was ended by {_signal(-status)}' if status is not None and status < 0 else f'ended with status {status}'
+    size = os.fstat(errors.fileno()).st_size
+    tail = os.pread(errors.fileno(), _TAIL, max(0, size - _TAIL))
+    last = ' '.join(tail.decode(errors='replace').split())
+    raise NoAnswerError(f'the process that looked at {question} {how}' + (f': …{last}' if last else ''))
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f'signal {number}'
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """A process in the kernel that ignores SIGKILL is left behind: waiting for it would hang."""
+    _kill(process.pid)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_KILLED_S)
+    with _lock:
+        _running.discard(process.pid)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def end_all() -> None:
+    """Kill whatever still runs: the doctor ends."""
+    with _lock:
+        running = list(_running)
+    for pid in running:
+        _kill(pid)

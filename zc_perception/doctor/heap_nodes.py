@@ -1,0 +1,52 @@
+"""Which heaps a machine has, by their nodes, and which of them ``auto`` would offer."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from zc_perception.doctor.system import System
+from zc_perception.memory.heaps import Heap, HeapUse, OfferedHeaps, heap_order, working_heaps
+
+
+def heap_nodes(system: System) -> dict[str, Path]:
+    """Names as parameter ``heap`` takes them, and their nodes."""
+    found = {f'dma_heap/{name}': system.dev / 'dma_heap' / name for name in system.names('dev/dma_heap')}
+    if (system.dev / 'udmabuf').exists():
+        found['udmabuf'] = system.dev / 'udmabuf'
+    return found
+
+
+def auto_heaps(system: System, use: HeapUse) -> OfferedHeaps:
+    """The heaps that ``auto`` offers.
+
+    :raises AllocationError: none works.
+    """
+    nodes = heap_nodes(system)
+
+    def open_one(name: str) -> Heap:
+        if name != 'memfd' and name not in nodes:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        return system.open_heap(name)
+
+    order = heap_order(use, dma_heaps=str(system.dev / 'dma_heap'), nvmap=str(system.dev / 'nvmap'))
+    return working_heaps('auto', order, opener=open_one)
+
+
+def udev_line(name: str) -> str:
+    """The rule that opens a heap to group video."""
+    if name == 'udmabuf':
+        return 'SUBSYSTEM=="misc", KERNEL=="udmabuf", GROUP="video", MODE="0660"'
+    return f'SUBSYSTEM=="dma_heap", KERNEL=="{name.removeprefix("dma_heap/")}", GROUP="video", MODE="0660"'
+
+
+RULES_FILE = '70-zc-perception.rules'
+
+
+def rights_advice(line: str, node: str) -> str:
+    """What to do where a node refuses this user."""
+    return (
+        f'copy config/vehicle/{RULES_FILE} to /etc/udev/rules.d/ (or add there: {line}), then udevadm control --reload && udevadm trigger; '
+        f'add the user to group video (usermod -aG video USER) and log in again; give a container the node (--device {node}) and the group'
+    )

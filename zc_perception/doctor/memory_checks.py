@@ -1,0 +1,194 @@
+"""Heaps and the contiguous pool.
+
+Sources: ``Documentation/userspace-api/dma-buf-heaps``, ``drivers/dma-buf/udmabuf.c`` (its module parameters), proc(5) on ``CmaTotal``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from zc_perception.doctor.finding import Finding, Need, Status, ok, skip
+from zc_perception.doctor.heap_nodes import heap_nodes, rights_advice, udev_line
+from zc_perception.doctor.needs import Needs
+from zc_perception.doctor.pool_need import PoolNeed, pool_need
+from zc_perception.doctor.system import DENIED, System
+from zc_perception.memory.heaps import is_contiguous
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.layout import compute_layout
+
+_MIB = 1 << 20
+# Names that stand for no node.
+_NO_NODE = ('auto', 'memfd', 'nvbufsurface')
+_OTHERWISE = ('frames then lie in memfds: cameras synthetic and replay, links and accelerator cpu work; accelerator axl and '
+              'memory: import do not, because no device can import a memfd')  # fmt: skip
+_ENABLE = ('boot a kernel with CONFIG_DMABUF_HEAPS and CONFIG_DMABUF_HEAPS_SYSTEM (or CONFIG_UDMABUF, modprobe udmabuf); '
+           'give a container the nodes (--device /dev/dma_heap/system)')  # fmt: skip
+
+_LARGER = ('enlarge the pool (cma=512M on the kernel command line, or the size of linux,cma in the device tree), use fewer slots or '
+           'smaller pictures, or heap: dma_heap/system where an IOMMU gathers pages')  # fmt: skip
+
+
+def _rights(path: Path) -> dict[str, object]:
+    try:
+        status = path.stat()
+    except OSError:
+        return {}
+    return {'mode': f'{status.st_mode & 0o7777:04o}', 'owner': status.st_uid, 'group': status.st_gid}
+
+
+def heaps(system: System, needs: Needs) -> Iterator[Finding]:
+    """Each heap that is there, each that is named and isn't, and whether there is one at all."""
+    nodes = heap_nodes(system)
+    named = [name for name in needs.own_heaps() if name not in _NO_NODE]
+    usable = 0
+    for name, node in nodes.items():
+        number = system.open_node(str(node))
+        shown, figures = system.shown(node), {'contiguous': is_contiguous(name), 'errno': number, **_rights(node)}
+        if number == 0:
+            usable += 1
+            what = 'contiguous memory' if is_contiguous(name) else 'ordinary memory' if name == 'udmabuf' else 'memory in scattered pages'
+            yield ok(f'{shown} can be used ({what})', name, **figures)
+        elif number in DENIED:
+            found = f'this user may not open {shown} (mode {figures.get("mode", "?")}, group {figures.get("group", "?")})'
+            yield Finding(needs.heap(name).missing, found, rights_advice(udev_line(name), shown), name, figures)
+        else:
+            found = f"{shown} can't be opened: {os.strerror(number)}"
+            yield Finding(needs.heap(name).missing, found, 'read dmesg; unload its module and load it again', name, figures)
+    for name in named:
+        if name not in nodes:
+            there = ', '.join(nodes) or 'none'
+            number = errno.ENOENT
+            advice = f'set heap to one that was found, or to auto, or {_ENABLE}'
+            yield Finding(
+                Status.FAIL, f"heap '{name}' in the parameter file does not exist; found: {there}", advice, name, {'errno': number}
+            )
+    if not usable and not named:
+        need = Need.REQUIRED if needs.device_imports() else Need.POSSIBLE
+        if needs.known and not needs.own_heaps() and need is Need.POSSIBLE:
+            yield skip('no heap can be used, and none is needed: the cameras bring their own buffers')
+        else:
+            yield Finding(need.missing, f'no heap can be used; {_OTHERWISE}', _ENABLE)
+
+
+def _reference(system: System, needs: Needs) -> tuple[int, str]:
+    """The largest buffer that is asked for, or what is usual."""
+    pools = [pool_need(system, needs, camera) for camera in needs.cameras if camera.camera != 'argus']
+    if known := [pool for pool in pools if pool.buffers]:
+        largest = max(known, key=lambda pool: max(pool.buffers))
+        return max(largest.buffers), f'{largest.camera.label}, {largest.size[0]}x{largest.size[1]}'
+    return compute_layout(NV12, 3840, 2160).buffer_size(0), 'NV12 3840x2160'
+
+
+def udmabuf_limits(system: System, needs: Needs) -> Iterator[Finding]:
+    """A buffer larger than size_limit_mb is refused."""
+    if not (system.dev / 'udmabuf').exists():
+        yield skip('there is no /dev/udmabuf')
+        return
+    limit = system.read('sys/module/udmabuf/parameters/size_limit_mb')
+    size, what = _reference(system, needs)
+    if not limit.isdigit():
+        yield ok('/dev/udmabuf is there; the kernel does not show its limits', size_limit_mib=None, needed=size)
+    elif int(limit) * _MIB < size:
+        advice = (
+            'echo options udmabuf size_limit_mb=512 > /etc/modprobe.d/udmabuf.conf and load the module again, '
+            'or boot with udmabuf.size_limit_mb=512'
+        )
+        found = f'udmabuf gives at most {limit} MiB per buffer, {what} needs {size / _MIB:.1f} MiB'
+        yield Finding(needs.heap('udmabuf').missing, found, advice, '', {'size_limit_mib': int(limit), 'needed': size})
+    else:
+        yield ok(f'udmabuf gives up to {limit} MiB per buffer, enough for {what}', size_limit_mib=int(limit), needed=size)
+
+
+def read_cma(system: System) -> tuple[int, int] | None:
+    """CmaTotal and CmaFree in bytes; ``None``: there is no such pool."""
+    found = {}
+    for line in system.read('proc/meminfo').splitlines():
+        name, _, value = line.partition(':')
+        number = value.split()[0] if value.split() else ''
+        if name in ('CmaTotal', 'CmaFree') and number.isdigit():
+            found[name] = int(number) * 1024
+    return (found['CmaTotal'], found.get('CmaFree', 0)) if found.get('CmaTotal') else None
+
+
+def _pools(system: System, needs: Needs) -> list[PoolNeed]:
+    return [pool_need(system, needs, camera) for camera in needs.cameras]
+
+
+def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
+    """Pools in contiguous memory against what there is of it; other pools are named with the memory that they take."""
+    cma = read_cma(system)
+    total, free = cma or (0, 0)
+    figures: dict[str, object] = {'total': total, 'free': free, 'needed': 0, 'pools': []}
+    there = f'CmaTotal {total / _MIB:.0f} MiB, CmaFree {free / _MIB:.0f} MiB' if cma else 'there is no contiguous pool (CmaTotal)'
+    unreadable = None
+    if not system.read('proc/meminfo'):
+        found = "/proc/meminfo can't be read, which says how large the contiguous pool is"
+        unreadable = Finding(Status.WARN, found, 'mount /proc', '', figures)
+    if not needs.known:
+        if unreadable is not None:
+            yield unreadable
+            return
+        slot = compute_layout(NV12, 1920, 1080).buffer_size(0)
+        if cma is None:
+            yield skip(f'{there}; heap dma_heap/linux,cma, ISPs and cards without IOMMU need a contiguous pool', **figures)
+        else:
+            yield ok(f'{there}: room for {free // slot} NV12 frames of 1920x1080', **figures)
+        return
+    pools = _pools(system, needs)
+    figures['pools'] = [
+        {
+            'node': p.camera.node,
+            'memory': p.memory,
+            'contiguous': p.contiguous,
+            'slots': p.slots,
+            'slot_bytes': p.slot_bytes,
+            'bytes': p.total,
+        }
+        for p in pools
+    ]
+    unknown = [p for p in pools if p.problem and p.contiguous is not False]
+    figures['needed'] = sure = sum(p.total for p in pools if p.contiguous)
+    perhaps = sum(p.total for p in pools if p.contiguous is None)
+    words = ', '.join(_described(p) for p in pools)
+    if refused := [f'{p.camera.label}: {p.refusal}' for p in pools if p.refusal]:
+        change = 'change what the message names: an entry of participants, slots, a heap, a format or the size'
+        yield Finding(Status.FAIL, f'the nodes can not agree on buffers for {"; ".join(refused)}', change, '', figures)
+        return
+    if all(p.contiguous is False for p in pools):
+        yield skip(f'no camera needs contiguous memory: {words}', **figures)
+        return
+    if unreadable is not None:
+        yield unreadable
+        return
+    text = f'{words}; {there}'
+    advice = _LARGER
+    if not sure and cma is None:
+        yield skip(f'no camera is known to need contiguous memory: {words}; {there}', **figures)
+    elif sure > total:
+        yield Finding(Status.FAIL, f'the contiguous pool is too small: {text}', advice, '', figures)
+    elif sure > free:
+        waiting = 'end the programs that hold the rest (the nodes themselves, if they run), or ' + advice
+        yield Finding(Status.FAIL, f'not enough of the contiguous pool is free: {text}', waiting, '', figures)
+    elif sure + perhaps > free and cma is not None:
+        yield Finding(Status.WARN, f'the contiguous pool may be too small, if these drivers allocate from it: {text}', advice, '', figures)
+    elif unknown:
+        reason = '; '.join(f'{p.camera.label}: {p.problem}' for p in unknown)
+        yield Finding(
+            Status.WARN,
+            f'the size of some pools is not known ({reason}); {there}',
+            'set width and height in the parameter file',
+            '',
+            figures,
+        )
+    else:
+        yield ok(f'enough: {text}', **figures)
+
+
+def _described(pool: PoolNeed) -> str:
+    if pool.problem:
+        return f'{pool.camera.label}: unknown size in {pool.memory}'
+    width, height = pool.size
+    return f'{pool.camera.label}: {pool.slots} slots of {width}x{height}, {pool.total / _MIB:.1f} MiB in {pool.memory}'

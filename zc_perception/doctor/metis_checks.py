@@ -1,0 +1,262 @@
+"""The Metis card: on PCI, driver, node, rights, ioctls, PCIe link, IOMMU.
+
+Sources: ``Documentation/ABI/testing/sysfs-bus-pci`` and ``sysfs-kernel-iommu_groups``; failure modes of the ZED X → Metis document.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from zc_perception.doctor.finding import Finding, Need, Status, ok, skip
+from zc_perception.doctor.heap_nodes import rights_advice
+from zc_perception.doctor.needs import Needs
+from zc_perception.doctor.system import DENIED, System
+from zc_perception.doctor.trials import first_dmabuf
+from zc_perception.errors import ZcError
+from zc_perception.npu.axl.probe import Importable, probe_shipped_attach
+from zc_perception.npu.metis_card import (
+    NEEDED,
+    VENDOR,
+    HostTree,
+    LinkRate,
+    MetisCard,
+    choose_card,
+    find_cards,
+    found_cards,
+    read_iommu,
+    read_link,
+)
+
+_NO_CARD = 'there is no Metis card'
+_UNUSED = 'the parameter file uses no Metis card'
+_UDEV = 'KERNEL=="metis-*", GROUP="video", MODE="0660"'
+_OTHER_DRIVER = (
+    'use accelerator: axruntime (Voyager SDK) or cpu, install a driver with the import ioctls, or give its numbers in axl_ioctls'
+)
+
+
+def wanted_cards(needs: Needs, tree: HostTree) -> list[MetisCard]:
+    """The cards that the inference nodes would take; all of them where nobody says."""
+    if not needs.known:
+        return find_cards(tree)
+    found = []
+    for inference in needs.inferences:
+        if inference.accelerator != 'cpu':
+            with suppress(ZcError):
+                found.append(choose_card(inference.accelerator_device, tree))
+    return list(dict.fromkeys(found))
+
+
+def card_of(needs: Needs, card: MetisCard, tree: HostTree) -> bool:
+    """Whether somebody would take it."""
+    return card in wanted_cards(needs, tree)
+
+
+def numbers_of(needs: Needs) -> Mapping[str, int]:
+    """The driver's ioctl numbers that the parameter file gives.
+
+    :raises ConfigError: they can't be understood.
+    """
+    entries = next((inference.axl_ioctls for inference in needs.inferences if inference.axl_ioctls), ())
+    if not entries:
+        return {}
+    from zc_perception.npu.selection import parse_ioctl_numbers  # loads numpy
+
+    return parse_ioctl_numbers(entries)
+
+
+def _subjects(system: System, needs: Needs) -> tuple[list[MetisCard], Finding | None]:
+    """The cards to look at, or why there is nothing to say: only :func:`metis_cards` complains of a card that is missing."""
+    if needs.card() is Need.UNUSED:
+        return [], skip(_UNUSED)
+    cards = wanted_cards(needs, system.host)
+    return cards, None if cards else skip(f'{_NO_CARD} to look at; see metis.cards')
+
+
+def _pci_devices(system: System) -> list[tuple[str, str, str]]:
+    """Address, device id and driver of everything of the vendor."""
+    found = []
+    for address in system.names('sys/bus/pci/devices'):
+        if system.read('sys/bus/pci/devices', address, 'vendor') == VENDOR:
+            driver = system.host.pci(address) / 'driver'
+            device = system.read('sys/bus/pci/devices', address, 'device').removeprefix('0x')
+            found.append((address, device, driver.resolve().name if driver.exists() else ''))
+    return found
+
+
+def metis_cards(system: System, needs: Needs) -> Iterator[Finding]:
+    """PCI devices, with or without a driver and a node; and the card that the parameter file names."""
+    need = needs.card()
+    devices, cards = _pci_devices(system), find_cards(system.host)
+    if need is Need.UNUSED:
+        yield skip(_UNUSED, pci=[address for address, _, _ in devices], nodes=[card.path for card in cards])
+        return
+    nodes = {card.pci_address: card for card in cards}
+    for address, device, driver in devices:
+        figures = {'pci_id': f'1f9d:{device}', 'driver': driver, 'node': system.shown(nodes[address].path) if address in nodes else ''}
+        if not driver:
+            advice = 'load the driver (modprobe metis) and see dmesg | grep -i -e metis -e axl'
+            yield Finding(need.missing, f'{address} (1f9d:{device}) has no driver', advice, address, figures)
+        elif address not in nodes:
+            advice = 'look at ls -l /dev/metis*, and give the container its device node (--device)'
+            yield Finding(
+                need.missing, f"driver '{driver}' has {address}, but there is no device node /dev/metis-* for it", advice, address, figures
+            )
+        else:
+            yield ok(f"{address} (1f9d:{device}), driver '{driver}', node {figures['node']}", address, **figures)
+    for card in cards:
+        if card.pci_address not in {address for address, _, _ in devices}:
+            where = f'PCI device {card.pci_address} is not of vendor 1f9d' if card.pci_address else 'sysfs does not show the PCI device'
+            yield ok(f'{system.shown(card.path)}, whose {where}', card.name, node=system.shown(card.path), pci=card.pci_address)
+    if not devices and not cards:
+        advice = (
+            'if the machine has a card, check its power and slot (lspci -d 1f9d:), then rescan PCI '
+            '(echo 1 > /sys/bus/pci/rescan); without a card use accelerator: cpu'
+        )
+        yield Finding(need.missing, f'{_NO_CARD}: nothing of vendor 1f9d on PCI, and no {system.dev}/metis-*', advice)
+    for wanted in dict.fromkeys(i.accelerator_device for i in needs.inferences if i.accelerator_device and i.accelerator != 'cpu'):
+        try:
+            choose_card(wanted, system.host)
+        except ZcError as error:
+            yield Finding(
+                need.missing, f"accelerator_device '{wanted}': {error}", 'set accelerator_device to a card that was found', wanted
+            )
+
+
+def metis_access(system: System, needs: Needs) -> Iterator[Finding]:
+    """Opening a node for reading and writing."""
+    cards, nothing = _subjects(system, needs)
+    if nothing:
+        yield nothing
+    for card in cards:
+        shown, number = system.shown(card.path), system.open_node(card.path)
+        figures = {'errno': number}
+        if number == 0:
+            yield ok(f'{shown} can be opened', card.name, **figures)
+        elif number in DENIED:
+            yield Finding(needs.card().missing, f'this user may not open {shown}', rights_advice(_UDEV, shown), card.name, figures)
+        else:
+            advice = f'the card may be off or resetting; see dmesg | grep -i -e metis -e axl, and {found_cards(system.host)}'
+            yield Finding(needs.card().missing, f"{shown} can't be opened: {os.strerror(number)}", advice, card.name, figures)
+
+
+def metis_driver(system: System, needs: Needs) -> Iterator[Finding]:
+    """Name and version of the module behind each card, where it tells."""
+    cards, nothing = _subjects(system, needs)
+    if nothing:
+        yield nothing
+    for card in cards:
+        folder = system.host.pci(card.pci_address) / 'driver' if card.pci_address else Path('/nowhere')
+        if not folder.exists():
+            yield skip('sysfs does not show its driver', card.name)
+            continue
+        driver, module = folder.resolve().name, folder / 'module'
+        name = module.resolve().name if module.exists() else driver
+        version = system.read('sys/module', name, 'version')
+        text = (
+            f"driver '{driver}'"
+            + (f', module {name}' if name != driver else '')
+            + (f' {version}' if version else ', which tells no version')
+        )
+        yield ok(text, card.name, driver=driver, module=name, version=version)
+
+
+def metis_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
+    """What QUERY says, or which generation the driver is of."""
+    cards, nothing = _subjects(system, needs)
+    need = needs.accelerator('axl')
+    if nothing is None and need is Need.UNUSED:
+        nothing, cards = skip('the parameter file uses no accelerator axl'), []
+    if nothing:
+        yield nothing
+    for card in cards:
+        try:
+            device = system.open_card(card.path, numbers_of(needs), system.host)
+            try:
+                answer = device.query()
+            finally:
+                device.close()
+        except ZcError as error:
+            yield Finding(need.missing, f'{card.name} does not answer: {error}', 'see metis.access', card.name)
+            continue
+        figures = {
+            'level': answer.level, 'max_in_flight': answer.max_in_flight, 'stride_align': answer.stride_align,
+            'offset_align': answer.offset_align, 'formats': len(answer.formats),
+        }  # fmt: skip
+        if answer.level >= 2:
+            limits = f'{answer.max_in_flight} jobs in flight, strides of {answer.stride_align} bytes'
+            text = f'import, submit and query: {len(answer.formats)} formats, {limits}'
+            yield ok(text, card.name, **figures)
+        elif answer.level == 1:
+            text = 'the driver has only ioctls 64 to 66: it takes LINEAR images without padding in one buffer, and one job at a time'
+            yield Finding(Status.WARN, text, 'a newer driver takes padded images and several jobs', card.name, figures)
+        else:
+            text = 'the driver has no import and submit ioctls (ENOTTY), as the shipped driver'
+            yield Finding(need.missing, text, _OTHER_DRIVER, card.name, figures)
+
+
+def metis_attach(system: System, needs: Needs) -> Iterator[Finding]:
+    """The shipped driver's attach ioctl, which accelerator axruntime's dma-buf tensors go through."""
+    cards, nothing = _subjects(system, needs)
+    if nothing:
+        yield nothing
+    for card in cards:
+        trial = first_dmabuf(system)
+        if trial is None:
+            yield skip('there is no dma-buf to try it with; see memory.heaps', card.name)
+            continue
+        with trial as buffer:
+            probe = probe_shipped_attach(card.path, buffer, tree=system.host)
+        figures = {'answer': probe.answer.value, 'errno': probe.number, 'heap': buffer.heap}
+        if probe.answer is Importable.YES:
+            yield ok(f'a page of {buffer.heap} was attached and detached', card.name, **figures)
+        elif probe.answer is Importable.UNKNOWN and needs.accelerator('axruntime') is not Need.REQUIRED:
+            yield skip(probe.text, card.name, **figures)
+        else:
+            advice = 'enable the IOMMU for the card, or use a contiguous heap; see memory.heaps and metis.iommu'
+            yield Finding(needs.card().missing, probe.text, advice, card.name, figures)
+
+
+def _rate(rate: LinkRate) -> dict[str, object]:
+    return {'gts': rate.gts, 'width': rate.width}
+
+
+def metis_link(system: System, needs: Needs) -> Iterator[Finding]:
+    """8 GT/s x4, or what is wrong with it."""
+    cards, nothing = _subjects(system, needs)
+    if nothing:
+        yield nothing
+    for card in cards:
+        link = read_link(card.pci_address, system.host)
+        figures = {'now': _rate(link.now), 'card': _rate(link.card), 'port': _rate(link.port)}
+        trouble = link.diagnosis()
+        if not trouble:
+            yield ok(f'{link.now} (at least {NEEDED} is needed)', card.name, **figures)
+            continue
+        found, _, advice = trouble.partition('; ')
+        # One that can't be read, as in virtual machines, may be good.
+        status = Status.WARN if link.problem else needs.card().missing
+        yield Finding(status, found, advice, card.name, figures)
+
+
+def metis_iommu(system: System, needs: Needs) -> Iterator[Finding]:
+    """Behind an IOMMU scattered pages are one range of addresses for the card."""
+    cards, nothing = _subjects(system, needs)
+    if nothing:
+        yield nothing
+    for card in cards:
+        iommu = read_iommu(card.pci_address, system.host)
+        figures = {'group': iommu.group, 'type': iommu.kind, 'iommu': iommu.unit}
+        if iommu.translates:
+            yield ok(f'{iommu.text}: the card can use buffers of scattered pages', card.name, **figures)
+        elif iommu.translates is None:
+            yield skip(f'{iommu.text}; the import of each buffer tells whether the card can use it', card.name, **figures)
+        else:
+            enable = ('boot without iommu=pt (iommu.passthrough=0)' if iommu.group else
+                      'enable the IOMMU (intel_iommu=on, amd_iommu=on, iommus in the device tree)')  # fmt: skip
+            advice = f'leave heap at auto, which takes a CMA heap then (see memory.heaps), or {enable}'
+            found = f'{iommu.text}, so it can use only physically contiguous buffers'
+            yield Finding(Status.WARN, found, advice, card.name, figures)

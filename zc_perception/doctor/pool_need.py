@@ -1,0 +1,264 @@
+"""How many bytes the parameter file's pools take, and which memory they come from.
+
+By the negotiation that the capture node leads, with the same participants: camera, inference node, stand-ins of ``participants``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from zc_perception.camera.constraints import LIBCAMERA_RESERVE, PIPELINE_RESERVE, drawn_constraints
+from zc_perception.camera.v4l2.choice import FormatChoice, aligned_format, choose_formats, reserve_of
+from zc_perception.camera.v4l2.controls import V4l2Controls
+from zc_perception.camera.v4l2.device import V4l2Device
+from zc_perception.camera.v4l2.formats import JPEGS, FormatOffer, driver_layout
+from zc_perception.camera.v4l2.memory import EXPORTED
+from zc_perception.doctor.camera_view import taking_turns
+from zc_perception.doctor.consumers import accelerators, anywhere, counting_only
+from zc_perception.doctor.heap_nodes import auto_heaps
+from zc_perception.doctor.needs import CameraNeed, Needs, uses_own_heap
+from zc_perception.doctor.system import System
+from zc_perception.errors import AllocationError, ConfigError, NegotiationError, ZcError
+from zc_perception.memory.heaps import HeapUse, OfferedHeaps, is_contiguous
+from zc_perception.negotiation.agreement import agree, slots_of
+from zc_perception.negotiation.constraints import BufferConstraints, Size
+from zc_perception.negotiation.settings import BufferSettings, violations
+from zc_perception.negotiation.stand_in import parse_stand_ins
+from zc_perception.pixel.format_names import from_v4l2
+from zc_perception.pixel.fourcc import NV12, fourcc_code
+from zc_perception.pixel.modifier import LINEAR
+
+# The synthetic camera's own; other cameras say theirs when they are asked.
+_SYNTHETIC = (640, 360)
+_NOBODY_KNOWS = (0, 0)
+_PAGE = os.sysconf('SC_PAGE_SIZE')
+
+
+@dataclass(frozen=True)
+class PoolNeed:
+    """One camera's pool.
+
+    :param memory: the heap's name, or whose memory it is.
+    :param contiguous: whether that is the contiguous pool; ``None``: the driver's choice, which isn't known.
+    :param buffers: bytes of each memory buffer of a slot, rounded up to pages; empty where the size isn't known.
+    :param problem: why it isn't.
+    :param refusal: why there can't be such a pool, in the negotiation's words; empty: there can.
+    """
+
+    camera: CameraNeed
+    memory: str
+    contiguous: bool | None
+    size: Size = _NOBODY_KNOWS
+    slots: int = 0
+    buffers: tuple[int, ...] = ()
+    problem: str = ''
+    refusal: str = ''
+
+    @property
+    def slot_bytes(self) -> int:
+        """Of each slot; 0 where the size isn't known."""
+        return sum(self.buffers)
+
+    @property
+    def total(self) -> int:
+        """Bytes of the whole pool."""
+        return self.slots * self.slot_bytes
+
+    def in_heap(self, name: str) -> PoolNeed:
+        """With its buffers in that heap."""
+        return replace(self, memory=name, contiguous=is_contiguous(name))
+
+    def of(self, slots: int, buffers: Sequence[int]) -> PoolNeed:
+        """With so many slots of such buffers."""
+        return replace(self, slots=slots, buffers=tuple(-(-size // _PAGE) * _PAGE for size in buffers))
+
+
+@dataclass(frozen=True)
+class _Consumers:
+    """Everybody but the camera.
+
+    :param heaps: the heaps that the buffers may be from; ``None``: not known beforehand.
+    :param wanted: slots in all, if they don't need more.
+    """
+
+    accelerators: list[BufferConstraints]
+    stand_ins: list[BufferConstraints]
+    heaps: OfferedHeaps | None
+    wanted: int
+
+    def agree(self, camera: BufferConstraints, size: Size) -> BufferSettings:
+        """As :class:`~zc_perception.negotiation.session.BufferSession` does: the camera, each of those who are there that fits, stand-ins.
+
+        :raises NegotiationError: nothing suits the camera and all stand-ins.
+        """
+        stand_ins = self.stand_ins if self.heaps else list(map(anywhere, self.stand_ins))
+        there = self.accelerators if self.heaps else list(map(anywhere, self.accelerators))
+        taken = [camera]
+        for accelerator in there:
+            try:
+                agree([*taken, accelerator, *stand_ins], size).settings()
+                taken.append(accelerator)
+            except NegotiationError:
+                # Which formats and heaps it takes other checks try for real; it holds its frames all the same.
+                taken.append(counting_only(accelerator))
+        return agree([*taken, *stand_ins], size, wanted_slots=self.wanted).settings()
+
+    def slots(self, held: int) -> int:
+        """How many there are going to be, whatever the frames look like.
+
+        :param held: by the camera.
+        """
+        return slots_of([BufferConstraints('camera', slots=held), *self.accelerators, *self.stand_ins], self.wanted)
+
+
+def _open(system: System, camera: CameraNeed) -> V4l2Device:
+    """:raises OSError: it can't be opened. :raises CameraError: it is none."""
+    return V4l2Device(system.open_video(str(system.root / camera.device.lstrip('/'))))
+
+
+def picture_size(system: System, camera: CameraNeed) -> Size:
+    """What the parameters say, or the camera's own; (0, 0) where nobody knows before it streams."""
+    if camera.width and camera.height:
+        return camera.width, camera.height
+    if camera.camera == 'synthetic':
+        return camera.width or _SYNTHETIC[0], camera.height or _SYNTHETIC[1]
+    if camera.camera != 'v4l2':
+        return _NOBODY_KNOWS
+    with taking_turns():
+        try:
+            device = _open(system, camera)
+        except (ZcError, OSError):
+            return _NOBODY_KNOWS
+        try:
+            return device.get_format().size
+        except ZcError:
+            return _NOBODY_KNOWS
+        finally:
+            device.close()
+
+
+def _heaps(system: System, camera: CameraNeed) -> OfferedHeaps | None:
+    """What the camera offers; ``None``: that isn't known.
+
+    :raises AllocationError: nothing that could be used.
+    """
+    if not uses_own_heap(camera):
+        return None
+    if camera.heap != 'auto':
+        return OfferedHeaps((camera.heap,), (f"parameter 'heap' is '{camera.heap}'",))
+    return auto_heaps(system, HeapUse.CAMERA_IMPORT if camera.camera == 'v4l2' else HeapUse.CAMERA)
+
+
+def _decoded_heaps(system: System, camera: CameraNeed) -> OfferedHeaps:
+    """Where the frames may come from that a V4L2 camera decodes.
+
+    :raises AllocationError: nothing that could be used.
+    """
+    return auto_heaps(system, HeapUse.CAMERA) if camera.heap == 'auto' else OfferedHeaps((camera.heap,))
+
+
+def _memory(camera: CameraNeed) -> str:
+    """Whose memory it is, where the package doesn't allocate it."""
+    return {
+        'argus': 'NvBufSurface',
+        'v4l2': "the driver's buffers",
+        'gstreamer': "the pipeline's buffers",
+        'libcamera': "libcamera's buffers",
+    }.get(camera.camera, 'unknown buffers')
+
+
+def pool_need(system: System, needs: Needs, camera: CameraNeed) -> PoolNeed:
+    """What one camera's pool takes."""
+    own = camera.camera in ('synthetic', 'replay', 'v4l2')
+    wanted = camera.slots if own else max(camera.slots, camera.pipeline_buffers)
+    need = PoolNeed(camera, _memory(camera), None)
+    try:
+        heaps = _heaps(system, camera)
+        need = need if heaps is None else need.in_heap(heaps.name)
+        consumers = _Consumers(accelerators(system, needs, camera), parse_stand_ins(camera.participants), heaps, wanted)
+    except AllocationError as error:  # who looks for heaps complains
+        return replace(need, memory='a heap that is not there', contiguous=False, slots=max(wanted, 0), problem=str(error))
+    except (ConfigError, NegotiationError) as error:
+        return replace(need, slots=max(wanted, 0), problem='its participants are not known', refusal=str(error))
+    found = _asked(system, need, consumers) if camera.camera == 'v4l2' else None
+    return found or _computed(system, need, consumers)
+
+
+def _asked(system: System, need: PoolNeed, consumers: _Consumers) -> PoolNeed | None:
+    """The pool of a V4L2 camera, by its driver's own answers; ``None``: it gives none that could be used, which other checks tell."""
+    camera = need.camera
+    with taking_turns():
+        try:
+            device = _open(system, camera)
+        except (ZcError, OSError):
+            return None
+        own_buffers = OfferedHeaps((f'v4l2/{device.driver}',), (EXPORTED,))
+        if camera.memory == 'export':
+            consumers = replace(consumers, heaps=own_buffers)
+        try:
+            choice = choose_formats(device, camera.width, camera.height, camera.pixel_format, camera.framerate)
+            heaps = consumers.heaps or own_buffers
+            decoded = () if choice.jpeg is None else _decoded_heaps(system, camera).names
+            own = choice.constraints(heaps.names, reserve_of(V4l2Controls(device).minimum_buffers()), '; '.join(heaps.reasons), decoded)
+            return _of_driver(device, choice, replace(need, size=choice.size), own, consumers)
+        except ZcError:
+            return None
+        finally:
+            device.close()
+
+
+def _of_driver(device: V4l2Device, choice: FormatChoice, need: PoolNeed, own: BufferConstraints, consumers: _Consumers) -> PoolNeed:
+    try:
+        settings = consumers.agree(own, choice.size)
+    except NegotiationError as error:
+        return replace(need, slots=consumers.slots(own.slots), problem='its participants do not agree', refusal=str(error))
+    code = choice.code(settings.format, settings.placement)
+    assert code is not None, 'the camera agreed on it'
+    if code in JPEGS:
+        heap = '' if settings.heap is None else settings.heap.name
+        return need.in_heap(heap).of(settings.slots, settings.sizes())
+    driver = aligned_format(device.try_format, code, choice.size, settings.limits.stride_align)
+    sizes = tuple(plane.size for plane in driver.planes)
+    given = replace(settings, layout=driver_layout(driver))
+    stand_ins = consumers.stand_ins if consumers.heaps else list(map(anywhere, consumers.stand_ins))
+    need = _placed(need, settings)
+    broken = [f'{one.participant}: {"; ".join(found)}' for one in stand_ins if (found := violations(one, given))]
+    refusal = f"the driver's frames do not suit {'; '.join(broken)}" if broken else ''
+    return replace(need.of(settings.slots, sizes), refusal=refusal)
+
+
+def _placed(need: PoolNeed, settings: BufferSettings) -> PoolNeed:
+    """In the heap that was agreed on, where it is the package's to choose."""
+    return need if settings.heap is None or not uses_own_heap(need.camera) else need.in_heap(settings.heap.name)
+
+
+def _computed(system: System, need: PoolNeed, consumers: _Consumers) -> PoolNeed:
+    """The pool of a camera that draws, and about that of one whose driver or pipeline can't be asked before it streams."""
+    camera, size = need.camera, picture_size(system, need.camera)
+    drawn = camera.camera in ('synthetic', 'replay')
+    if camera.camera != 'synthetic':  # which formats the frames have only the camera itself knows
+        consumers = replace(consumers, stand_ins=list(map(counting_only, consumers.stand_ins)))
+    try:
+        named = camera.camera == 'v4l2' and camera.pixel_format != 'auto'
+        code = fourcc_code(camera.pixel_format) if named else NV12
+        fourcc = from_v4l2(code).fourcc if code not in JPEGS else NV12
+    except (ZcError, ValueError) as error:
+        return replace(need, size=size, slots=consumers.slots(reserve_of(0)), problem=str(error))
+    held = reserve_of(0) if camera.camera == 'v4l2' else LIBCAMERA_RESERVE if camera.camera == 'libcamera' else PIPELINE_RESERVE
+    if not all(size):
+        return replace(need, slots=consumers.slots(held), problem='its picture size is not known before it streams; set width and height')
+    need = replace(need, size=size)
+    try:
+        if drawn:
+            assert consumers.heaps is not None, 'it draws into a heap'
+            own = drawn_constraints(fourcc, size, consumers.heaps)
+        elif camera.camera == 'v4l2':
+            own = FormatChoice((FormatOffer(fourcc, LINEAR, code),), None, size).constraints((need.memory,), held)
+        else:
+            own = BufferConstraints('camera', formats=((fourcc, LINEAR),), heaps=(need.memory,), slots=held, min_size=size, max_size=size)
+        settings = consumers.agree(own, size)
+    except NegotiationError as error:
+        return replace(need, slots=consumers.slots(held), problem='its participants do not agree', refusal=str(error))
+    return _placed(need, settings).of(settings.slots, settings.sizes())

@@ -1,0 +1,147 @@
+"""All checks, by group. Ids are stable: programs may rely on them, and a new one is added at the end of its group.
+
+==========================  ============================================================================================================
+id                          what is looked at
+==========================  ============================================================================================================
+parameters.file             whether the nodes would take every key and value of the parameter file
+kernel.release              which kernel, and whether it is new enough for the heaps
+kernel.options              the kernel's options for dma-bufs, heaps, fences, CMA and IOMMU
+kernel.sync_file_ioctls     whether fences can be taken out of buffers and put into them (Linux 6.0)
+memory.heaps                each dma-heap and udmabuf: there, and open to this user
+memory.udmabuf_limits       udmabuf's size limits against the buffers that are needed
+memory.cma_pool             CmaTotal and CmaFree against the pool that the parameter file asks for
+buffers.cpu                 a real buffer of each heap: allocated, mapped, synchronised, written and read back
+buffers.fences              a real fence taken out of it and put back
+buffers.import              its import into each Metis card, and the release of it
+cameras.devices             each /dev/video*: driver, card, formats, sizes, rates, who uses it
+cameras.configured          whether the camera that the parameter file names offers what it asks for
+cameras.calibration         whether each camera's calibration file is there and fits
+gstreamer.library           GStreamer, and its version
+gstreamer.elements          the elements that matter, with the real names of their properties
+gstreamer.pipeline          whether the parameter file's pipelines can be made
+libcamera.bindings          libcamera's Python module and its cameras
+metis.cards                 Metis cards on PCI: driver bound, node there
+metis.access                whether this user may open each card
+metis.driver                the driver's name and version
+metis.ioctls                whether the driver has the import and submit ioctls
+metis.attach                whether a shipped driver can attach a buffer of ours
+metis.link                  speed and width of each card's PCIe link
+metis.iommu                 each card's IOMMU group and what it does
+voyager.runtime             libaxruntime: where, which version
+voyager.toolchain           the compiler that the runtime calls when it loads a model
+jetson.release              which Jetson Linux
+jetson.nvbufsurface         libnvbufsurface: which generation, and whether its structs are those we know
+jetson.vic                  the video image compositor's library
+model.manifest              the parameter file's model: manifest and engine files
+model.load                  the model loaded on the accelerator that the inference node would choose
+ros.distribution            which ROS 2
+ros.rclpy                   whether rclpy works, and its version
+ros.middleware              which RMW, and whether it is installed
+ros.messages                whether the packages of messages can be imported
+ros.large_messages          room for whole images in the middleware, for plain subscribers
+ros.discovery               ROS_DOMAIN_ID and how far discovery reaches
+link.runtime_folder         the folder for shared-memory sockets
+time.clock_source           what the kernel counts time with
+time.synchronised           whether something disciplines the clock
+limits.realtime             RLIMIT_RTPRIO
+limits.locked_memory        RLIMIT_MEMLOCK
+limits.descriptors          RLIMIT_NOFILE against what the pools need
+limits.open_files           the machine's open files, and the process that has most of them: where to look for a leak
+==========================  ============================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from zc_perception.doctor import (
+    calibration_checks,
+    camera_checks,
+    gstreamer_checks,
+    jetson_checks,
+    kernel_checks,
+    libcamera_checks,
+    limit_checks,
+    link_checks,
+    memory_checks,
+    metis_checks,
+    model_checks,
+    parameter_checks,
+    ros_checks,
+    time_checks,
+    trial_checks,
+    voyager_checks,
+)
+from zc_perception.doctor.finding import Finding
+from zc_perception.doctor.needs import Needs
+from zc_perception.doctor.system import System
+
+CheckFunction = Callable[[System, Needs], Iterable[Finding]]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: at least one finding, more where it has several subjects."""
+
+    id: str
+    function: CheckFunction
+
+    @property
+    def group(self) -> str:
+        """What ``--only`` names."""
+        return self.id.partition('.')[0]
+
+
+CHECKS: tuple[Check, ...] = (
+    Check('parameters.file', parameter_checks.parameter_file),
+    Check('kernel.release', kernel_checks.kernel_release),
+    Check('kernel.options', kernel_checks.kernel_options),
+    Check('kernel.sync_file_ioctls', kernel_checks.sync_file_ioctls),
+    Check('memory.heaps', memory_checks.heaps),
+    Check('memory.udmabuf_limits', memory_checks.udmabuf_limits),
+    Check('memory.cma_pool', memory_checks.cma_pool),
+    Check('buffers.cpu', trial_checks.cpu_trials),
+    Check('buffers.fences', trial_checks.fence_trials),
+    Check('buffers.import', trial_checks.import_trials),
+    Check('cameras.devices', camera_checks.camera_devices),
+    Check('cameras.configured', camera_checks.configured_cameras),
+    Check('cameras.calibration', calibration_checks.calibrations),
+    Check('gstreamer.library', gstreamer_checks.gstreamer_library),
+    Check('gstreamer.elements', gstreamer_checks.gstreamer_elements),
+    Check('gstreamer.pipeline', gstreamer_checks.gstreamer_pipelines),
+    Check('libcamera.bindings', libcamera_checks.libcamera_bindings),
+    Check('metis.cards', metis_checks.metis_cards),
+    Check('metis.access', metis_checks.metis_access),
+    Check('metis.driver', metis_checks.metis_driver),
+    Check('metis.ioctls', metis_checks.metis_ioctls),
+    Check('metis.attach', metis_checks.metis_attach),
+    Check('metis.link', metis_checks.metis_link),
+    Check('metis.iommu', metis_checks.metis_iommu),
+    Check('voyager.runtime', voyager_checks.voyager_runtime),
+    Check('voyager.toolchain', voyager_checks.voyager_toolchain),
+    Check('jetson.release', jetson_checks.jetson_release),
+    Check('jetson.nvbufsurface', jetson_checks.nvbufsurface),
+    Check('jetson.vic', jetson_checks.vic),
+    Check('model.manifest', model_checks.model_manifest),
+    Check('model.load', model_checks.model_load),
+    Check('ros.distribution', ros_checks.ros_distribution),
+    Check('ros.rclpy', ros_checks.ros_rclpy),
+    Check('ros.middleware', ros_checks.ros_middleware),
+    Check('ros.messages', ros_checks.ros_messages),
+    Check('ros.large_messages', ros_checks.large_messages),
+    Check('ros.discovery', ros_checks.ros_discovery),
+    Check('link.runtime_folder', link_checks.runtime_socket_folder),
+    Check('time.clock_source', time_checks.clock_source),
+    Check('time.synchronised', time_checks.synchronised),
+    Check('limits.realtime', limit_checks.realtime),
+    Check('limits.locked_memory', limit_checks.locked_memory),
+    Check('limits.descriptors', limit_checks.descriptors),
+    Check('limits.open_files', limit_checks.open_files),
+)
+GROUPS = tuple(dict.fromkeys(check.group for check in CHECKS))
+
+
+def checks_of(groups: Sequence[str] = ()) -> tuple[Check, ...]:
+    """The checks of some groups, or all."""
+    return tuple(check for check in CHECKS if not groups or check.group in groups)

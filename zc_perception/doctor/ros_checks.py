@@ -1,0 +1,181 @@
+"""ROS 2: which there is, and what its middleware does to images.
+
+Sources: REP 2000 (distributions); ROS 2 documentation on ROS_DOMAIN_ID and discovery; Fast DDS documentation on shared-memory transport and
+profile files; ``config/fastdds_images.xml``.
+"""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from pathlib import Path
+
+from zc_perception.doctor.finding import Finding, Status, ok, skip
+from zc_perception.doctor.needs import Needs
+from zc_perception.doctor.pool_need import picture_size
+from zc_perception.doctor.system import System
+
+SUPPORTED = ('humble', 'jazzy', 'kilted', 'rolling')
+_PROFILES = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
+#: What Fast DDS has without a profile.
+_DEFAULT_SEGMENT = 512 * 1024
+_USUAL_IMAGE = 1920 * 1080 * 3
+#: Domains whose ports lie below Linux's ephemeral ones, and the few above them.
+_SAFE_DOMAINS = (*range(102), *range(215, 233))
+_RANGES = ('OFF', 'SUBNET', 'LOCALHOST', 'SYSTEM_DEFAULT')
+_SOURCE = 'source /opt/ros/DISTRO/setup.bash before the nodes start'
+_MIB = 1 << 20
+_NO_MIDDLEWARE = 'the middleware that RMW_IMPLEMENTATION names is not installed; see ros.middleware'
+
+
+def ros_distribution(system: System, needs: Needs) -> Iterator[Finding]:
+    """ROS_DISTRO, or what is installed."""
+    name = system.environment.get('ROS_DISTRO', '')
+    installed = system.names('opt/ros')
+    figures = {'name': name, 'installed': installed}
+    if name in SUPPORTED:
+        yield ok(f'ROS 2 {name}', **figures)
+    elif name:
+        found = f"ROS 2 '{name}', with which this package is not tested"
+        yield Finding(Status.WARN, found, f'use {", ".join(SUPPORTED[:-1])} or {SUPPORTED[-1]}', '', figures)
+    elif installed:
+        yield Finding(Status.WARN, f'ROS_DISTRO is not set; installed: {", ".join(installed)}', _SOURCE, '', figures)
+    elif system.ask('ros').get('rclpy_version'):
+        yield ok('ROS 2 from Python wheels: ROS_DISTRO is not set', **figures)
+    else:
+        yield Finding(Status.FAIL, 'there is no ROS 2', f'install ROS 2 {SUPPORTED[0]} or newer; {_SOURCE}', '', figures)
+
+
+def ros_rclpy(system: System, needs: Needs) -> Iterator[Finding]:
+    """Imported in a process of its own."""
+    answer = system.ask('ros')
+    figures = {'version': answer['rclpy_version']}
+    if 'missing' in answer:
+        yield skip(_NO_MIDDLEWARE, **figures)
+    elif 'error' in answer:
+        advice = f'{_SOURCE}, with the Python that it was built for'
+        yield Finding(Status.FAIL, f"rclpy can't be imported: {answer['error']}", advice, '', figures)
+    else:
+        yield ok(f'rclpy {answer["rclpy_version"] or "of an unknown version"}', **figures)
+
+
+def ros_middleware(system: System, needs: Needs) -> Iterator[Finding]:
+    """The one in use, and the ones that are there."""
+    answer = system.ask('ros')
+    wanted, there = system.environment.get('RMW_IMPLEMENTATION', ''), answer['middlewares']
+    figures = {'wanted': wanted, 'installed': there, 'used': answer.get('middleware', '')}
+    advice = f'apt install ros-$ROS_DISTRO-{wanted.replace("_", "-")}, or unset RMW_IMPLEMENTATION'
+    if 'missing' in answer:
+        found = f"RMW_IMPLEMENTATION is '{answer['missing']}', which is not installed: no node can start"
+        yield Finding(Status.FAIL, f'{found}; installed: {", ".join(there) or "none"}', advice, '', figures)
+    elif 'error' in answer:
+        yield skip('rclpy can not be imported; see ros.rclpy', **figures)
+    elif wanted and figures['used'] != wanted:
+        yield Finding(Status.FAIL, f"RMW_IMPLEMENTATION is '{wanted}', but {figures['used']} is used", advice, '', figures)
+    else:
+        yield ok(f'{figures["used"]}{" (the default)" if not wanted else ""}; installed: {", ".join(there) or figures["used"]}', **figures)
+
+
+def ros_messages(system: System, needs: Needs) -> Iterator[Finding]:
+    """Packages that the nodes import."""
+    answer = system.ask('ros')
+    if 'missing' in answer or 'error' in answer:
+        yield skip(_NO_MIDDLEWARE if 'missing' in answer else 'rclpy can not be imported; see ros.rclpy')
+        return
+    broken = {name: why for name, why in answer['messages'].items() if why}
+    if broken:
+        packages = ' '.join(f'ros-$ROS_DISTRO-{name.split(".")[0].replace("_", "-")}' for name in broken)
+        found = '; '.join(f'{name}: {why}' for name, why in broken.items())
+        yield Finding(
+            Status.FAIL, f'not all messages can be imported: {found}', f'apt install {packages}', '', {'messages': answer['messages']}
+        )
+    else:
+        yield ok(f'{", ".join(answer["messages"])} can be imported', messages=answer['messages'])
+
+
+def _segment(path: Path) -> int:
+    """The largest ``segment_size`` of a profile, 0 without one.
+
+    :raises OSError: it can't be read.
+    :raises ElementTree.ParseError: it is no XML.
+    """
+    tree = ElementTree.parse(path)
+    sizes = [(node.text or '').strip() for node in tree.iter() if node.tag.rpartition('}')[2] == 'segment_size']
+    return max((int(size) for size in sizes if size.isdigit()), default=0)
+
+
+def _image(system: System, needs: Needs) -> int:
+    """Bytes of the largest image as plain subscribers get it: rgb8."""
+    sizes = [picture_size(system, camera) for camera in needs.cameras]
+    return max((w * h * 3 for w, h in sizes), default=0) or _USUAL_IMAGE
+
+
+def large_messages(system: System, needs: Needs) -> Iterator[Finding]:
+    """Only for subscribers of plain images in other processes: frames between our own nodes don't go through the middleware."""
+    answer = system.ask('ros')
+    if 'missing' in answer:
+        yield skip(_NO_MIDDLEWARE, middleware=answer['missing'])
+        return
+    used = answer.get('middleware') or system.environment.get('RMW_IMPLEMENTATION', '')
+    image = _image(system, needs)
+    only = 'plain image subscribers of other processes'
+    if 'cyclone' in used:
+        yield _receive_buffer(system, image, only)
+        return
+    if 'fastrtps' not in used:
+        yield skip(f'this check knows nothing of {used or "the middleware"}', middleware=used)
+        return
+    set_here = {name: system.environment[name] for name in _PROFILES if system.environment.get(name)}
+    advice = f'set {_PROFILES[0]} (Kilted and later: {_PROFILES[1]}) to the path of config/fastdds_images.xml for both ends'
+    figures: dict[str, object] = {'middleware': used, 'profiles': set_here, 'segment': _DEFAULT_SEGMENT, 'image': image}
+    if not set_here:
+        room = f'an image of {image / _MIB:.1f} MiB does not fit into the default segment of 512 KiB'
+        found = f'no Fast DDS profile is set: {room}, and {only} lose most'
+        yield Finding(Status.WARN, found, advice, '', figures)
+        return
+    name, path = next(iter(set_here.items()))
+    try:
+        figures['segment'] = size = _segment(system.root / path.lstrip('/') if path.startswith('/') else Path(path))
+    except (OSError, ElementTree.ParseError) as error:
+        yield Finding(Status.FAIL, f"{name} is '{path}', which can't be read: {error}", advice, '', figures)
+        return
+    if size < 2 * image:
+        found = f"{name} '{path}' has a segment of {size / _MIB:.1f} MiB, images have {image / _MIB:.1f} MiB"
+        yield Finding(Status.WARN, found, f'raise segment_size to at least {4 * image}', '', figures)
+    else:
+        yield ok(f'{path}: segment of {size / _MIB:.0f} MiB for images of {image / _MIB:.1f} MiB', **figures)
+
+
+def _receive_buffer(system: System, image: int, only: str) -> Finding:
+    limit = system.read('proc/sys/net/core/rmem_max')
+    figures = {'rmem_max': int(limit) if limit.isdigit() else None, 'image': image}
+    if limit.isdigit() and int(limit) < image:
+        advice = 'sysctl -w net.core.rmem_max=67108864 net.ipv4.ipfrag_time=3 net.ipv4.ipfrag_high_thresh=134217728'
+        found = f'net.core.rmem_max is {int(limit) / _MIB:.1f} MiB, an image has {image / _MIB:.1f} MiB: {only} lose frames'
+        return Finding(Status.WARN, found, advice, '', figures)
+    return ok(f'Cyclone DDS with net.core.rmem_max {limit or "unknown"}', **figures)
+
+
+def ros_discovery(system: System, needs: Needs) -> Iterator[Finding]:
+    """Who finds these nodes."""
+    domain = system.environment.get('ROS_DOMAIN_ID', '')
+    reach = system.environment.get('ROS_AUTOMATIC_DISCOVERY_RANGE', '')
+    local = system.environment.get('ROS_LOCALHOST_ONLY', '')
+    figures = {'domain': domain, 'range': reach, 'localhost_only': local}
+    if domain and not (re.fullmatch('[0-9]{1,3}', domain) and int(domain) <= 232):
+        yield Finding(Status.FAIL, f"ROS_DOMAIN_ID is '{domain}'", 'set it to a number from 0 to 101', '', figures)
+    elif domain and int(domain) not in _SAFE_DOMAINS:
+        found = f'ROS_DOMAIN_ID {domain} uses ports that Linux gives to other programs'
+        yield Finding(Status.WARN, found, 'use 0 to 101 (or 215 to 232)', '', figures)
+    elif reach and reach.upper() not in _RANGES:
+        advice = f'set it to one of {", ".join(_RANGES)}'
+        yield Finding(Status.FAIL, f"ROS_AUTOMATIC_DISCOVERY_RANGE is '{reach}'", advice, '', figures)
+    elif reach and local == '1':
+        found = 'ROS_LOCALHOST_ONLY and ROS_AUTOMATIC_DISCOVERY_RANGE are both set; from Iron on ROS_LOCALHOST_ONLY wins'
+        yield Finding(Status.WARN, found, 'unset ROS_LOCALHOST_ONLY, which is deprecated', '', figures)
+    else:
+        hosts = (
+            'this host only' if local == '1' or reach.upper() == 'LOCALHOST' else 'nobody' if reach.upper() == 'OFF' else 'the whole subnet'
+        )
+        yield ok(f'domain {domain or "0 (the default)"}, found by {hosts}', **figures)

@@ -1,0 +1,135 @@
+"""What the checks may look at: the machine's folders below one root, the environment, and the few calls that open something.
+
+Tests put a folder tree and functions of their own in their place, so that a broken vehicle is a folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zc_perception.camera.v4l2.file import DeviceFile, OpenFile, programs_using
+from zc_perception.doctor.asking import ask
+from zc_perception.doctor.clock_state import clock_is_synchronised
+from zc_perception.memory.heaps import Heap, open_heap
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.npu.axl.device import AxlDevice
+from zc_perception.npu.metis_card import HostTree
+
+
+def _open_node(path: str) -> int:
+    """0, or the errno with which the node refuses this user. Opening a heap or a card changes nothing in it."""
+    try:
+        OwnedFd.open(path, os.O_RDWR | os.O_NONBLOCK).close()
+    except OSError as error:
+        return error.errno or errno.EIO
+    return 0
+
+
+def _open_heap(name: str) -> Heap:
+    return open_heap(name)[0]
+
+
+def _open_card(path: str, numbers: Mapping[str, int], tree: HostTree) -> AxlDevice:
+    return AxlDevice(path, numbers or None, tree=tree)
+
+
+@dataclass(frozen=True)
+class System:
+    """A machine.
+
+    :param root: what stands for ``/``.
+    :param environment: variables.
+    :param machine: processor architecture, as ``uname -m`` says it.
+    :param user: effective user id.
+    :param open_node: tries to open a device node for reading and writing; 0 or an errno.
+    :param open_video: opens a V4L2 node without waiting.
+    :param open_heap: opens a heap by its name.
+    :param open_card: opens a Metis card's node.
+    :param ask: puts a question to a process of its own, because the answer needs libraries that may hang or crash; see
+        :mod:`~zc_perception.doctor.asking`.
+    :param users_of: programs that have a node open, as far as this user may look.
+    :param synchronised: whether something disciplines the clock; ``None``: unknown.
+    """
+
+    root: Path = Path('/')
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    machine: str = field(default_factory=platform.machine)
+    user: int = field(default_factory=os.geteuid)
+    open_node: Callable[[str], int] = _open_node
+    open_video: Callable[[str], DeviceFile] = OpenFile
+    open_heap: Callable[[str], Heap] = _open_heap
+    open_card: Callable[[str, Mapping[str, int], HostTree], AxlDevice] = _open_card
+    ask: Callable[..., dict[str, Any]] = ask
+    users_of: Callable[[str], list[str]] = programs_using
+    synchronised: Callable[[], bool | None] = clock_is_synchronised
+
+    @property
+    def dev(self) -> Path:
+        """Device nodes."""
+        return self.root / 'dev'
+
+    @property
+    def proc(self) -> Path:
+        """procfs."""
+        return self.root / 'proc'
+
+    @property
+    def sys(self) -> Path:
+        """sysfs."""
+        return self.root / 'sys'
+
+    @property
+    def host(self) -> HostTree:
+        """Where Metis cards are looked for."""
+        return HostTree(self.dev, self.sys)
+
+    def shown(self, path: Path | str) -> str:
+        """A path as it is on the machine itself."""
+        path = Path(path)
+        return str(Path('/') / path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
+
+    def read(self, *parts: str) -> str:
+        """A file's text, stripped; empty where it can't be read."""
+        try:
+            return self.root.joinpath(*parts).read_text(encoding='utf-8', errors='replace').strip(' \t\r\n\0')
+        except OSError:
+            return ''
+
+    def names(self, *parts: str) -> list[str]:
+        """What lies in a folder, sorted; nothing where it can't be read."""
+        try:
+            return sorted(os.listdir(self.root.joinpath(*parts)))
+        except OSError:
+            return []
+
+    @property
+    def release(self) -> str:
+        """The kernel's release."""
+        return self.read('proc/sys/kernel/osrelease')
+
+    @property
+    def is_tegra(self) -> bool:
+        """Whether this is a Jetson."""
+        return (
+            'tegra' in self.release
+            or (self.dev / 'nvmap').exists()
+            or bool(self.read('etc/nv_tegra_release'))
+            or 'nvidia,tegra' in self.read('proc/device-tree/compatible')
+        )
+
+    def kernel_version(self) -> tuple[int, int]:
+        """Major and minor; (0, 0) where the release can't be read."""
+        parts = self.release.split('.')
+        try:
+            return int(parts[0]), int(parts[1].split('-')[0])
+        except (IndexError, ValueError):
+            return 0, 0
+
+
+DENIED = (errno.EACCES, errno.EPERM)

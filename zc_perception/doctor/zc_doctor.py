@@ -1,0 +1,61 @@
+"""``zc_doctor``: preflight of a vehicle. Looks, tries real buffers, changes nothing. Needs neither ROS nor root.
+
+:mod:`~zc_perception.doctor.command` is what it does; that is imported when a signal can't hurt any more.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from zc_perception.terminal import ending_quietly
+
+if TYPE_CHECKING:
+    import argparse
+
+    from zc_perception.doctor.system import System
+    from zc_perception.programs import OptionParser
+
+STDOUT = '-'
+#: In the order of the report.
+GROUPS = (
+    'parameters', 'kernel', 'memory', 'buffers', 'cameras', 'gstreamer', 'libcamera', 'metis', 'voyager', 'jetson', 'model', 'ros', 'link',
+    'time', 'limits',
+)  # fmt: skip
+_WHAT = """Looks at everything that the camera-to-NPU path needs and says what to do. What the parameter file names has to work. What 'auto'
+may take is a warning. What the file doesn't use is left out. Without a file it says what each use needs."""
+_EXAMPLES = ('zc_doctor', 'zc_doctor --params-file my.yaml --verbose', 'zc_doctor --only cameras metis')
+
+
+def _parser() -> OptionParser:
+    from zc_perception.doctor.asking import CHECK_LIMIT_S
+    from zc_perception.programs import OptionParser
+
+    parser = OptionParser('zc_doctor', _WHAT, _EXAMPLES, after='Exit code: 0 nothing failed, 1 something did, 2 wrong use.')
+    main, more = parser.main, parser.more
+    main.add_argument('--params-file', default='', metavar='FILE', help='the ROS parameter file that the nodes are going to have')
+    main.add_argument('--cameras', nargs='+', default=[], metavar='NAME', help='namespaces, as for perception --cameras')
+    main.add_argument('--only', nargs='+', default=[], choices=GROUPS, metavar='GROUP', help=f'one or more of {", ".join(GROUPS)}')
+    main.add_argument('--verbose', action='store_true', help="show figures, and what doesn't apply and why")
+    more.add_argument('--json', nargs='?', const=STDOUT, metavar='FILE', help='write the result there; without FILE to stdout, alone')
+    more.add_argument('--time-limit', type=float, default=CHECK_LIMIT_S, metavar='S', help=f'of each check (default: {CHECK_LIMIT_S:g})')
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None, system: System | None = None) -> int:
+    """The console script. 0: nothing failed, 1: something did, 2: wrong use, 128 + n: signal n."""
+    with ending_quietly('zc_doctor'):
+        from zc_perception.programs import start
+
+        def run(options: argparse.Namespace) -> int:
+            from zc_perception.doctor import command
+            from zc_perception.doctor.system import System
+
+            return command.run_until_a_signal(options, system or System())
+
+        return start(_parser(), run, arguments)
+
+
+if __name__ == '__main__':
+    sys.exit(main())
