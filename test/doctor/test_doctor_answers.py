@@ -13,9 +13,10 @@ import pytest
 from camera.gstreamer_process import gstreamer
 from npu.axruntime_kit import build_double
 
-from zc_perception.doctor import model_answers
+from zc_perception.doctor.answers import try_model
 from zc_perception.doctor.asking import ask
 from zc_perception.doctor.needs import InferenceNeed
+from zc_perception.npu import selection
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 TEST = Path(__file__).parents[1]
@@ -104,9 +105,9 @@ def test_the_accelerator_is_given_back_even_if_it_can_not_be_described(monkeypat
         def close(self) -> None:
             closed.append('closed')
 
-    monkeypatch.setattr(model_answers, 'open_accelerator', lambda *arguments: SimpleNamespace(accelerator=Accelerator()))
+    monkeypatch.setattr(selection, 'open_accelerator', lambda *arguments: SimpleNamespace(accelerator=Accelerator()))
     with pytest.raises(OSError, match='the card is gone'):
-        model_answers.try_model(json.dumps(InferenceNeed().as_json()))
+        try_model(json.dumps(InferenceNeed().as_json()))
     assert closed == ['closed']
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import importlib
 import json
 import os
 import shlex
@@ -17,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from zc_perception.doctor import asking
-from zc_perception.doctor.answers import QUESTIONS
 from zc_perception.doctor.asking import NoAnswerError, ask, end_all
 
 
@@ -117,12 +115,6 @@ def test_a_machine_that_starts_no_process_is_explained(monkeypatch: pytest.Monke
     monkeypatch.setattr(asking.sys, 'executable', '/nowhere/python')
     with pytest.raises(NoAnswerError, match='no process can be started'):
         ask('ros')
-
-
-def test_every_question_has_somebody_who_answers() -> None:
-    for question, place in QUESTIONS.items():
-        module, _, name = place.partition(':')
-        assert callable(getattr(importlib.import_module(f'zc_perception.doctor.{module}'), name)), question
 
 
 def test_a_real_answer_says_what_a_missing_library_is(no_fd_leak: None) -> None:

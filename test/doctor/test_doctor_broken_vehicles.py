@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from zc_perception.doctor.finding import Status
-from zc_perception.doctor.heap_nodes import RULES_FILE
+from zc_perception.doctor.heaps import RULES_FILE
 from zc_perception.doctor.needs import CameraNeed, InferenceNeed
 
 PAGE = os.sysconf('SC_PAGE_SIZE')

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from zc_perception.camera.v4l2 import choice
 from zc_perception.camera.v4l2.formats import SizeRange
-from zc_perception.doctor import camera_checks, camera_view
-from zc_perception.doctor.camera_view import FormatView, look_at, offers_size
+from zc_perception.doctor import camera_checks
+from zc_perception.doctor.camera_checks import FormatView, look_at, offers_size
 from zc_perception.errors import CameraLostError
 
 HARMLESS = {'QUERYCAP', 'REQBUFS', 'G_FMT', 'ENUM_FMT', 'ENUM_FRAMESIZES', 'ENUM_FRAMEINTERVALS'}
@@ -62,7 +62,7 @@ def test_a_camera_that_is_unplugged_meanwhile_is_closed(call: str) -> None:
 
 
 def test_of_many_formats_the_best_jpegs_and_the_wanted_are_asked_for_their_rates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(camera_view, '_RATED_FORMATS', 1)
+    monkeypatch.setattr(camera_checks, '_RATED_FORMATS', 1)
     rated = {f.name for f in look_at(DriverDouble(*FORMATS), 'YUYV').formats if f.rates}
     assert rated == {'NV12', 'YUYV', 'MJPG'}
 

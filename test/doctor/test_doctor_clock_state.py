@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zc_perception.doctor import clock_state
+from zc_perception.doctor import system
 
 PROGRAM = """
 #include <stddef.h>
@@ -27,9 +27,9 @@ def test_it_is_what_a_c_program_is_told(tmp_path: Path) -> None:
     subprocess.run(['gcc', '-o', tmp_path / 'timex', tmp_path / 'timex.c'], check=True)
     said = subprocess.run([tmp_path / 'timex'], capture_output=True, text=True, check=True).stdout
     size, offset, unsynchronised, error, state, status = map(int, said.split())
-    assert (size, offset) == (clock_state._SIZE, clock_state._STATUS_OFFSET)
-    assert (unsynchronised, error) == (clock_state._STA_UNSYNC, clock_state._TIME_ERROR)
-    assert clock_state.clock_is_synchronised() is (state != error and not status & unsynchronised)
+    assert (size, offset) == (system._SIZE, system._STATUS_OFFSET)
+    assert (unsynchronised, error) == (system._STA_UNSYNC, system._TIME_ERROR)
+    assert system.clock_is_synchronised() is (state != error and not status & unsynchronised)
 
 
 @pytest.mark.parametrize(
@@ -43,5 +43,5 @@ def test_each_answer_of_the_kernel_is_understood(state: int, status: int, expect
             ctypes.c_int.from_buffer(argument, 40).value = status
             return state
 
-    monkeypatch.setattr(clock_state.ctypes, 'CDLL', lambda name: Library)
-    assert clock_state.clock_is_synchronised() is expected
+    monkeypatch.setattr(system.ctypes, 'CDLL', lambda name: Library)
+    assert system.clock_is_synchronised() is expected

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from nodes.rcl_parameters import comparable, rcl_reads
 
 from zc_perception.doctor.finding import Need
-from zc_perception.doctor.needs import CameraNeed, InferenceNeed, Needs, needs_of, read_needs
-from zc_perception.doctor.parameter_file import parameters_of
+from zc_perception.doctor.needs import CameraNeed, InferenceNeed, Needs, needs_of, parameters_of, read_needs
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from zc_perception.doctor import zc_doctor
-from zc_perception.doctor.answers import answer_to
+from zc_perception.doctor.answers import QUESTIONS
 from zc_perception.doctor.system import System
 from zc_perception.nodes import command_lines, process, programs
 from zc_perception.programs import start
@@ -184,7 +184,7 @@ def run(program: str) -> int:
 
 def _asked(question: str, *arguments: str) -> dict[str, Any]:
     """In this process, as JSON."""
-    answer: dict[str, Any] = json.loads(json.dumps(answer_to(question, *arguments)))
+    answer: dict[str, Any] = json.loads(json.dumps(QUESTIONS[question](*arguments)))
     return answer
 
 

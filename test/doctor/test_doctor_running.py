@@ -11,10 +11,10 @@ import pytest
 from doctor.vehicle import IDS, Vehicle
 
 from zc_perception.doctor.asking import NoAnswerError
+from zc_perception.doctor.command import exit_code
 from zc_perception.doctor.finding import Finding, Need, Status, ok
 from zc_perception.doctor.needs import Needs
 from zc_perception.doctor.registry import CHECKS, Check, checks_of
-from zc_perception.doctor.report import exit_code
 from zc_perception.doctor.running import Result, run_checks
 from zc_perception.doctor.system import System
 from zc_perception.errors import CameraError

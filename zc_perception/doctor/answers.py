@@ -1,41 +1,326 @@
 """The other side of :func:`~zc_perception.doctor.asking.ask`: ``python -m …answers DESCRIPTOR QUESTION [ARGUMENT ...]``.
 
-Each question is a function that returns what can be written as JSON. It runs alone in its process, so that it may load what it likes.
-ROS is looked up by name, so that this module needs none.
+Each question is a function that returns what can be written as JSON. It runs alone in its process, so that it may load what it likes, and
+it makes the same calls as the nodes do. What a question needs is imported by its own function: the other questions must not wait for it.
+
+Sources: GObject and GStreamer API references (``GParamSpec``, ``g_object_class_list_properties``, ``gst_plugin_feature_get_plugin_name``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from ctypes import POINTER, c_char_p, c_uint, c_void_p
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from zc_perception.errors import ZcError
+
+if TYPE_CHECKING:
+    from zc_perception.camera.gstreamer.abi import GStreamer
 
 _PR_SET_PDEATHSIG = 1
-#: Who answers what: module and function.
-QUESTIONS = {
-    'gstreamer': 'gstreamer_answers:describe_gstreamer',
-    'pipeline': 'gstreamer_answers:try_pipeline',
-    'libcamera': 'library_answers:describe_libcamera',
-    'voyager': 'library_answers:describe_voyager',
-    'nvbufsurface': 'library_answers:describe_nvbufsurface',
-    'vic': 'library_answers:describe_vic',
-    'ros': 'ros_answers:describe_ros',
-    'parameters': 'ros_answers:check_parameters',
-    'recording': 'recording_answers:try_recording',
-    'model': 'model_answers:try_model',
+MESSAGES = ('sensor_msgs.msg', 'vision_msgs.msg', 'diagnostic_msgs.msg', 'std_srvs.srv', 'lifecycle_msgs.srv')
+
+
+
+def _file_of(library: ctypes.CDLL | str) -> str:
+    """The file that the loader took: its name often ends in the version."""
+    wanted = library if isinstance(library, str) else library._name
+    base = os.path.basename(wanted or '').split('.so')[0]
+    with open('/proc/self/maps', encoding='utf-8', errors='replace') as maps:
+        for line in maps:
+            path = line.rstrip('\n').partition('/')
+            if path[1] and os.path.basename(path[2]).startswith(f'{base}.so'):
+                return os.path.realpath('/' + path[2])
+    return ''
+
+
+def describe_voyager(library: str = '') -> dict[str, Any]:
+    """Load the runtime as accelerator axruntime does: file, version, and the functions that not every release has."""
+    from zc_perception.npu.axruntime.library import OPTIONAL_FUNCTIONS, RuntimeLibrary
+
+    try:
+        runtime = RuntimeLibrary(library)
+    except ZcError as error:
+        return {'error': str(error)}
+    return {
+        'path': runtime.path,
+        'file': _file_of(runtime.path),
+        'api_version': runtime.api_version,
+        'functions': {name: runtime.has(name) for name in OPTIONAL_FUNCTIONS},
+    }
+
+
+def describe_nvbufsurface(library: str = '') -> dict[str, Any]:
+    """Load it, and try its structs on an image of our own, as the argus camera does."""
+    from zc_perception.memory.nvbufsurface import LIBRARY
+    from zc_perception.memory.nvbufsurface_reading import SurfaceReader
+
+    try:
+        loaded = ctypes.CDLL(library or LIBRARY)
+    except OSError as error:
+        return {'error': str(error), 'loaded': False}
+    functions = {name: hasattr(loaded, f'NvBufSurface{name}') for name in ('Create', 'Allocate', 'FromFd', 'Import', 'GetMapParams')}
+    answer: dict[str, Any] = {'loaded': True, 'file': _file_of(loaded), 'functions': functions}
+    try:
+        SurfaceReader(library or None)
+    except ZcError as error:
+        return {**answer, 'error': str(error)}
+    return answer
+
+
+def describe_vic(library: str = '') -> dict[str, Any]:
+    """Whether the library of the video image compositor loads."""
+    from zc_perception.memory.vic import TRANSFORM_LIBRARY
+
+    try:
+        return {'file': _file_of(ctypes.CDLL(library or TRANSFORM_LIBRARY))}
+    except OSError as error:
+        return {'error': str(error)}
+
+
+def describe_libcamera() -> dict[str, Any]:
+    """Its cameras' ids. Listing them acquires none."""
+    from zc_perception.camera.libcamera_bindings import import_libcamera
+
+    try:
+        module = import_libcamera()
+        cameras = [str(camera.id) for camera in module.CameraManager.singleton().cameras]
+    except ZcError as error:
+        return {'error': str(error)}
+    except (RuntimeError, OSError) as error:
+        return {'error': f'libcamera could not list its cameras: {error}'}
+    version = str(getattr(module, '__version__', '') or getattr(module.CameraManager.singleton(), 'version', ''))
+    with suppress(metadata.PackageNotFoundError):
+        version = version or metadata.version('libcamera')
+    return {'file': str(getattr(module, '__file__', '')), 'version': version, 'cameras': cameras}
+
+
+#: What the cameras, the samples of the ZED X → Metis document and pipelines made by hand use.
+ELEMENTS = (
+    'appsink', 'v4l2src', 'nvarguscamerasrc', 'nvv4l2camerasrc', 'nvvidconv', 'libcamerasrc', 'axinferencenet', 'axtransform',
+)  # fmt: skip
+#: Parts of the names of properties that decide whether pixels are copied, or which sensor it is.
+_OF_INTEREST = ('dma', 'io-mode', 'import', 'memory', 'bufapi', 'sensor', 'model', 'camera-name')
+
+
+class _ParamSpec(ctypes.Structure):
+    """``GParamSpec`` up to its flags and types."""
+
+    _fields_ = (('g_type_instance', c_void_p), ('name', c_char_p), ('flags', c_uint), ('value_type', ctypes.c_size_t))
+
+
+def _gobject_functions() -> tuple[Any, Any, Any, Any]:
+    """Listing properties, naming types, and where a factory comes from: what only the doctor needs."""
+    gobject, gst = ctypes.CDLL('libgobject-2.0.so.0'), ctypes.CDLL('libgstreamer-1.0.so.0')
+    listing = gobject.g_object_class_list_properties
+    listing.restype, listing.argtypes = POINTER(POINTER(_ParamSpec)), [c_void_p, POINTER(c_uint)]
+    type_name = gobject.g_type_name
+    type_name.restype, type_name.argtypes = c_char_p, [ctypes.c_size_t]
+    plugin_of = gst.gst_plugin_feature_get_plugin_name
+    plugin_of.restype, plugin_of.argtypes = c_char_p, [c_void_p]
+    free = ctypes.CDLL('libglib-2.0.so.0').g_free
+    free.restype, free.argtypes = None, [c_void_p]
+    return listing, type_name, plugin_of, free
+
+
+def _element(gst: GStreamer, name: str) -> dict[str, Any]:
+    listing, type_name, plugin_of, free = _gobject_functions()
+    factory = gst.gst_element_factory_find(name.encode())
+    if not factory:
+        return {'there': False}
+    plugin = (plugin_of(factory) or b'').decode()
+    gst.gst_object_unref(factory)
+    made = gst.gst_element_factory_make(name.encode(), None)
+    if not made:
+        return {
+            'there': True,
+            'plugin': plugin,
+            'error': 'the registry has it, but it could not be made: a library of its plugin is missing',
+        }
+    element = gst.gst_object_ref_sink(made)
+    try:
+        count = c_uint()
+        table = listing(c_void_p.from_address(element).value, ctypes.byref(count))
+        found = {(p := table[i].contents).name.decode(): (type_name(p.value_type) or b'').decode() for i in range(count.value)}
+        free(ctypes.cast(table, c_void_p))
+    finally:
+        gst.gst_object_unref(element)
+    return {'there': True, 'plugin': plugin, 'properties': {n: t for n, t in sorted(found.items()) if any(k in n for k in _OF_INTEREST)}}
+
+
+def describe_gstreamer() -> dict[str, Any]:
+    """Version, and each of :data:`ELEMENTS` with the properties that matter, or why there is no GStreamer."""
+    from zc_perception.camera.gstreamer.abi import load_gstreamer
+
+    try:
+        gst = load_gstreamer()
+    except ZcError as error:
+        return {'error': str(error)}
+    return {'version': '.'.join(map(str, gst.version)), 'elements': {name: _element(gst, name) for name in ELEMENTS}}
+
+
+def try_pipeline(description: str) -> dict[str, Any]:
+    """Whether a pipeline can be made of *description*, as the gstreamer camera does. No device is opened."""
+    from zc_perception.camera.gstreamer.pipeline import check_description
+
+    try:
+        check_description(description)
+    except ZcError as error:
+        return {'error': str(error)}
+    return {}
+
+
+def try_recording(text: str) -> dict[str, Any]:
+    """Whether a recording can be played: open it as the capture node does, and give it back.
+
+    :param text: JSON: ``video``, ``width``, ``height``, ``framerate`` and ``replay_topic`` as the node has them.
+    """
+    from zc_perception.camera.replay.camera import open_source
+
+    wanted = json.loads(text)
+    try:
+        source = open_source(
+            wanted['video'],
+            width=wanted['width'],
+            height=wanted['height'],
+            framerate=wanted['framerate'],
+            topic=wanted['replay_topic'],
+        )
+    except ZcError as error:
+        return {'error': str(error)}
+    with contextlib.closing(source):
+        return {'width': source.width, 'height': source.height}
+
+
+def try_model(text: str) -> dict[str, Any]:
+    """Whether the model loads, and on which accelerator. Reads the manifest, loads the engine, and gives everything back.
+
+    :param text: JSON: the values of :class:`~zc_perception.doctor.needs.InferenceNeed`.
+    """
+    from zc_perception.memory.ledger import CopyLedger
+    from zc_perception.npu.manifest import load_manifest
+    from zc_perception.npu.selection import AcceleratorOptions, open_accelerator, parse_ioctl_numbers
+
+    wanted = json.loads(text)
+    try:
+        manifest = load_manifest(wanted['model'])
+    except ZcError as error:
+        return {'error': str(error), 'stage': 'manifest'}
+    engines = {variant.engine: variant.missing or str(variant.file or '') for variant in manifest.variants}
+    answer: dict[str, Any] = {
+        'name': manifest.name,
+        'manifest': str(manifest.path),
+        'engines': engines,
+        'classes': len(manifest.classes),
+        'input': [manifest.input.width, manifest.input.height],
+    }
+    try:
+        options = AcceleratorOptions(
+            device=wanted['accelerator_device'],
+            ioctl_numbers=parse_ioctl_numbers(wanted['axl_ioctls']),
+            library=wanted['axruntime_library'],
+            aipu_cores=wanted['aipu_cores'],
+        )
+        selection = open_accelerator(wanted['accelerator'], manifest, options, CopyLedger())
+    except ZcError as error:
+        return {**answer, 'error': str(error), 'stage': 'accelerator'}
+    try:
+        capabilities = selection.accelerator.capabilities()
+        return {
+            **answer,
+            'accelerator': capabilities.name,
+            'device': capabilities.device,
+            'copy_free': capabilities.copy_free,
+            'engine': selection.manifest.engine,
+            'reasons': list(selection.reasons),
+        }
+    finally:
+        selection.accelerator.close()
+
+
+def _middlewares() -> list[str]:
+    """Installed ones: those in the ament index, and those of wheels."""
+    found = set()
+    for prefix in os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep):
+        folder = os.path.join(prefix, 'share/ament_index/resource_index/rmw_typesupport')
+        if prefix and os.path.isdir(folder):
+            found |= {name for name in os.listdir(folder) if name != 'rmw_implementation'}
+    for distribution in metadata.distributions():
+        name = (distribution.metadata['Name'] or '').lower().replace('-', '_').removeprefix('ros_')
+        if name.startswith('rmw_') and name.endswith('_cpp') and '_shared_' not in name:
+            found.add(name)
+    return sorted(found)
+
+
+def _missing_middleware(installed: Sequence[str]) -> str:
+    """The middleware that the environment wants and that isn't there: rcl then ends the process that asks for it. Empty: none."""
+    wanted = os.environ.get('RMW_IMPLEMENTATION', '')
+    if not wanted or wanted in installed:
+        return ''
+    folders = os.environ.get('LD_LIBRARY_PATH', '').split(os.pathsep)
+    folders += [os.path.join(prefix, 'lib') for prefix in os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep) if prefix]
+    return '' if any(folder and os.path.exists(os.path.join(folder, f'lib{wanted}.so')) for folder in folders) else wanted
+
+
+def _version(*names: str) -> str:
+    for name in names:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return ''
+
+
+def describe_ros() -> dict[str, Any]:
+    """rclpy with its version and middleware, and what each package of messages says to being imported; ``missing``: the middleware that is
+    wanted but isn't there, without which nothing can be imported."""
+    answer: dict[str, Any] = {'middlewares': _middlewares(), 'rclpy_version': _version('rclpy', 'ros-rclpy'), 'messages': {}}
+    if missing := _missing_middleware(answer['middlewares']):
+        return {**answer, 'missing': missing}
+    try:
+        rclpy = importlib.import_module('rclpy')
+        answer['middleware'] = rclpy.get_rmw_implementation_identifier()
+    except Exception as error:  # an rclpy of another Python, a middleware that isn't there: whatever it is, it is the finding
+        answer['error'] = f'{type(error).__name__}: {" ".join(str(error).split())[:300]}'
+        return answer
+    for name in MESSAGES:
+        try:
+            importlib.import_module(name)
+            answer['messages'][name] = ''
+        except Exception as error:
+            answer['messages'][name] = f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
+    return answer
+
+
+def check_parameters(path: str, *arguments: str) -> dict[str, Any]:
+    """See :func:`~zc_perception.doctor.parameter_verdict.judge_file`."""
+    from zc_perception.doctor.parameter_verdict import judge_file
+
+    return judge_file(path, *arguments, missing=_missing_middleware(_middlewares()))
+
+
+#: Who answers what.
+QUESTIONS: dict[str, Callable[..., dict[str, Any]]] = {
+    'gstreamer': describe_gstreamer,
+    'pipeline': try_pipeline,
+    'libcamera': describe_libcamera,
+    'voyager': describe_voyager,
+    'nvbufsurface': describe_nvbufsurface,
+    'vic': describe_vic,
+    'ros': describe_ros,
+    'parameters': check_parameters,
+    'recording': try_recording,
+    'model': try_model,
 }
-
-
-def answer_to(question: str, *arguments: str) -> dict[str, Any]:
-    """Call the function that knows."""
-    module, _, name = QUESTIONS[question].partition(':')
-    function: Callable[..., dict[str, Any]] = getattr(importlib.import_module(f'zc_perception.doctor.{module}'), name)
-    return function(*arguments)
 
 
 def main(arguments: list[str]) -> None:
@@ -43,7 +328,7 @@ def main(arguments: list[str]) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     number, question = int(arguments[0]), arguments[1]
     os.set_inheritable(number, False)
-    answer = json.dumps(answer_to(question, *arguments[2:])).encode()
+    answer = json.dumps(QUESTIONS[question](*arguments[2:])).encode()
     with open(number, 'wb') as out:
         out.write(answer + b'\n')
     sys.stderr.flush()

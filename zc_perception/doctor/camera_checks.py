@@ -1,22 +1,159 @@
-"""Cameras: what V4L2 nodes there are, and whether the ones that the parameter file names offer what it asks for."""
+"""Cameras: the V4L2 nodes that are there, and whether the cameras that the parameter file names offer what it asks for, with calibrations.
+
+A V4L2 node is opened without waiting, and asked only what changes nothing in it. Pipelines have a file of their own, ``gstreamer_checks``.
+"""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 
+from zc_perception.camera.calibration_file import CameraInfoStore, calibration_path, camera_name_of
 from zc_perception.camera.jpeg import INSTALL, missing_library
-from zc_perception.camera.v4l2.formats import JPEGS, format_offers
+from zc_perception.camera.v4l2 import abi
+from zc_perception.camera.v4l2.device import V4l2Device
+from zc_perception.camera.v4l2.file import DeviceFile, V4l2Error, call
+from zc_perception.camera.v4l2.formats import JPEGS, RateRange, SizeRange, format_offers
 from zc_perception.doctor.asking import NoAnswerError
-from zc_perception.doctor.camera_view import CameraView, FormatView, look_at, offers_size, taking_turns
 from zc_perception.doctor.finding import Finding, Need, Status, ok, skip
-from zc_perception.doctor.heap_nodes import rights_advice
+from zc_perception.doctor.heaps import rights_advice
 from zc_perception.doctor.needs import CameraNeed, Needs
 from zc_perception.doctor.system import DENIED, System
-from zc_perception.errors import CameraError, FormatError
-from zc_perception.pixel.fourcc import NV12, fourcc_code
+from zc_perception.errors import CameraBusyError, CameraError, ConfigError, FormatError
+from zc_perception.pixel.fourcc import NV12, fourcc_code, fourcc_name
+
+# Some drivers list a hundred formats: rates are asked of the best ones, for so many sizes.
+_RATED_FORMATS, _RATED_SIZES = 8, 64
+_TURN = threading.Lock()
+_TURN_S = 5.0
+
+
+@dataclass(frozen=True)
+class FormatView:
+    """One of V4L2's formats, with its sizes, and the rates of each: none where they weren't asked for."""
+
+    name: str
+    code: int
+    sizes: tuple[SizeRange, ...] = ()
+    rates: dict[str, tuple[RateRange, ...]] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, object]:
+        """For the report."""
+        return {
+            'fourcc': self.name,
+            'sizes': [str(size) for size in self.sizes],
+            'rates': {size: [str(rate) for rate in rates] for size, rates in self.rates.items()},
+        }
+
+
+@dataclass(frozen=True)
+class CameraView:
+    """A node, opened.
+
+    :param role: ``capture``, ``metadata`` or ``other``.
+    :param busy: whether another open file streams from it.
+    :param dmabuf: whether it takes buffers of ours (``memory: import``); ``None``: it doesn't say.
+    """
+
+    driver: str
+    card: str
+    bus: str
+    role: str
+    multiplanar: bool = False
+    current: str = ''
+    formats: tuple[FormatView, ...] = ()
+    busy: bool = False
+    dmabuf: bool | None = None
+
+
+@contextmanager
+def taking_turns() -> Iterator[None]:
+    """To open a V4L2 node in: checks run side by side, and some drivers let one file have the node at a time.
+
+    Whoever hangs in a driver doesn't keep the others from theirs: they go on after a while.
+    """
+    mine = _TURN.acquire(timeout=_TURN_S)
+    try:
+        yield
+    finally:
+        if mine:
+            _TURN.release()
+
+
+def _decoded(raw: bytes) -> str:
+    return raw.decode(errors='replace')
+
+
+def look_at(file: DeviceFile, wanted: str = '') -> CameraView:
+    """Ask it everything. Owns *file*.
+
+    :param wanted: a format whose rates matter, whatever there is besides.
+    :raises CameraError: it is gone, or no V4L2 node.
+    """
+    capability = abi.Capability()
+    try:
+        call(file, 'QUERYCAP', abi.VIDIOC_QUERYCAP, capability)
+        flags = capability.device_caps if capability.capabilities & abi.CAP_DEVICE_CAPS else capability.capabilities
+        names = _decoded(capability.driver), _decoded(capability.card), _decoded(capability.bus_info)
+        if not flags & (abi.CAP_VIDEO_CAPTURE | abi.CAP_VIDEO_CAPTURE_MPLANE) or not flags & abi.CAP_STREAMING:
+            return CameraView(*names, 'metadata' if flags & abi.CAP_META_CAPTURE else 'other')
+        device = V4l2Device(file)
+        busy, dmabuf = _buffers(device)
+        current = ''
+        with suppress(CameraError):
+            now = device.get_format()
+            current = f'{fourcc_name(now.fourcc)} {now.width}x{now.height}'
+        codes = device.fourccs()
+        best = [code for offer in format_offers(codes)[0] for code in offer.codes]
+        rated = {*best[:_RATED_FORMATS], *(code for code in codes if code in JPEGS or fourcc_name(code) == wanted)}
+        formats = tuple(_format_view(device, code, rated=code in rated) for code in codes)
+        return CameraView(*names, 'capture', device.multiplanar, current, formats, busy, dmabuf)
+    finally:
+        file.close()
+
+
+def _buffers(device: V4l2Device) -> tuple[bool, bool | None]:
+    """Asking for no buffers changes nothing, is refused while another file has some, and tells which kinds there are."""
+    try:
+        _, kinds = device.request_buffers(0, abi.MEMORY_MMAP)
+    except CameraBusyError:
+        return True, None
+    except CameraError:
+        return False, None
+    return False, bool(kinds & abi.BUF_CAP_SUPPORTS_DMABUF) if kinds else None
+
+
+def _format_view(device: V4l2Device, code: int, *, rated: bool) -> FormatView:
+    sizes: tuple[SizeRange, ...] = ()
+    rates: dict[str, tuple[RateRange, ...]] = {}
+    with suppress(V4l2Error):
+        sizes = tuple(device.frame_sizes(code))
+    for size in sizes[:_RATED_SIZES] if rated else ():
+        with suppress(V4l2Error):
+            rates[str(size)] = tuple(device.frame_rates(code, *size.most))
+    return FormatView(fourcc_name(code), code, sizes, rates)
+
+
+def offers_size(view: FormatView, width: int, height: int) -> bool:
+    """Whether a format has that size; yes where the driver doesn't list sizes."""
+    return not view.sizes or any(_within(size, width, height) for size in view.sizes)
+
+
+def _within(size: SizeRange, width: int, height: int) -> bool:
+    for value, least, most, step in (
+        (width, size.least[0], size.most[0], size.step[0]),
+        (height, size.least[1], size.most[1], size.step[1]),
+    ):
+        if not least <= value <= most or (step > 1 and (value - least) % step):
+            return False
+    return True
+
 
 _UDEV = 'SUBSYSTEM=="video4linux", GROUP="video", MODE="0660"'
 _SHOWN = 6
@@ -38,7 +175,7 @@ def _view(system: System, node: str, wanted: str = '') -> tuple[CameraView | Non
             return None, 0, str(error)
 
 
-def _nodes(system: System) -> list[str]:
+def _video_nodes(system: System) -> list[str]:
     names = [name for name in system.names('dev') if name.startswith('video') and name[5:].isdigit()]
     return [f'/dev/{name}' for name in sorted(names, key=lambda name: int(name[5:]))]
 
@@ -72,7 +209,7 @@ def _users(system: System, node: str) -> str:
 
 def camera_devices(system: System, needs: Needs) -> Iterator[Finding]:
     """Each node: cameras with all that they offer, the others told apart."""
-    nodes, captures = _nodes(system), 0
+    nodes, captures = _video_nodes(system), 0
     for node in nodes:
         view, number, problem = _view(system, node)
         if view is None and number:
@@ -179,7 +316,7 @@ def _configured(system: System, needs: Needs, camera: CameraNeed) -> Finding:
         found = f'{camera.device} is also the camera of {", ".join(others)}, and only one node can use it'
         return Finding(Status.FAIL, found, 'give each node a device of its own', camera.node, {'shared_with': others})
     view, number, problem = _view(system, camera.device, camera.pixel_format)
-    there = ', '.join(_nodes(system)) or 'none'
+    there = ', '.join(_video_nodes(system)) or 'none'
     if number == errno.ENOENT:
         advice = 'plug it in, give the container its device node (--device), or set device to one that was found'
         return Finding(Status.FAIL, f'{camera.device} is not there; found: {there}', advice, camera.node, {'errno': number})
@@ -262,3 +399,86 @@ def _usable(view: CameraView, camera: CameraNeed, codes: list[int]) -> list[Form
 def _has_rate(view: FormatView, camera: CameraNeed) -> bool:
     rates = [rate for size, some in view.rates.items() for rate in some]
     return not rates or any(rate.holds(camera.framerate) for rate in rates)
+
+
+_UNCALIBRATED = 'the node warns and goes on, and its camera_info says uncalibrated (a camera matrix of zeros)'
+
+
+def _share_folder(system: System, package: str) -> str:
+    """As ament looks for it, which may not be there.
+
+    :raises LookupError: no such package in this environment.
+    """
+    for prefix in filter(None, system.environment.get('AMENT_PREFIX_PATH', '').split(os.pathsep)):
+        index = Path(prefix, 'share/ament_index/resource_index/packages', package)
+        if (system.root / str(index).lstrip('/')).exists():
+            return str(Path(prefix, 'share', package))
+    raise LookupError(package)
+
+
+def calibrations(system: System, needs: Needs) -> Iterator[Finding]:
+    """For each camera of the parameter file."""
+    if not needs.known:
+        yield skip('no parameter file was given (--params-file), so no camera is configured')
+    for camera in needs.cameras:
+        yield _calibration(system, camera)
+
+
+def _calibration(system: System, camera: CameraNeed) -> Finding:
+    name = camera_name_of(camera.camera_name or camera.node)
+    size = (camera.width, camera.height) if camera.width and camera.height else (0, 0)
+    try:
+        path = calibration_path(
+            camera.camera_info_url, name, package_folder=lambda package: _share_folder(system, package), environment=system.environment
+        )
+        there = system.root / str(path).lstrip('/')
+        store = CameraInfoStore(str(there), name, size)
+    except ConfigError as error:
+        return Finding(Status.FAIL, str(error), 'correct it: the node does not start with this value', camera.node)
+    figures = {'file': str(path), 'camera_name': name, 'there': there.exists(), 'named': bool(camera.camera_info_url)}
+    if not there.exists():
+        if not camera.camera_info_url:
+            return skip(f"no calibration is set (camera_info_url), and there is no '{path}'", camera.node, **figures)
+        advice = 'put the file there (camera_calibration writes it), or set camera_info_url to a file that exists'
+        return Finding(Status.WARN, f"there is no '{path}' (camera_info_url); {_UNCALIBRATED}", advice, camera.node, figures)
+    if troubles := store.troubles:
+        texts, steps = ('; '.join(dict.fromkeys(part)) for part in zip(*troubles, strict=True))
+        return Finding(Status.WARN if store.wrong else Status.OK, texts, steps if store.wrong else '', camera.node, figures)
+    return ok(f"calibration '{path}' can be used", camera.node, **figures)
+
+
+def libcamera_bindings(system: System, needs: Needs) -> Iterator[Finding]:
+    """Whether the module loads, and whether the camera that the parameter file names is there."""
+    need = needs.camera('libcamera')
+    if need is Need.UNUSED:
+        yield skip('no camera in the parameter file uses libcamera')
+        return
+    answer = system.ask('libcamera')
+    if 'error' in answer:
+        found, _, advice = str(answer['error']).rpartition('; ')
+        yield Finding(need.missing_extra, found or advice, advice)
+        return
+    cameras: list[str] = answer['cameras']
+    figures = {'version': answer['version'], 'file': answer['file'], 'cameras': cameras}
+    there = ', '.join(cameras) or 'no camera'
+    version = f' {answer["version"]}' if answer['version'] else ''
+    if need is Need.REQUIRED and not cameras:
+        yield Finding(
+            Status.FAIL,
+            f'libcamera{version} finds no camera',
+            'check it with cam -l; a container needs /dev/media* and /dev/video*',
+            '',
+            figures,
+        )
+        return
+    for camera in needs.cameras:
+        wanted = camera.libcamera_id
+        if camera.camera != 'libcamera' or not wanted or (wanted.isdigit() and int(wanted) < len(cameras)):
+            continue
+        matching = [name for name in cameras if wanted == name] or [name for name in cameras if wanted in name]
+        if len(matching) != 1:
+            advice = f'set libcamera_id to one of {there}'
+            found = f"libcamera_id '{wanted}' fits {len(matching)} cameras, not one; there are: {there}"
+            yield Finding(Status.FAIL, found, advice, camera.node, figures)
+            return
+    yield ok(f'libcamera{version}: {there}', **figures)

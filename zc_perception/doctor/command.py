@@ -1,27 +1,103 @@
-"""What ``zc_doctor`` does, see :mod:`~zc_perception.doctor.zc_doctor`: runs the checks, reports, writes the result."""
+"""What ``zc_doctor`` does, see :mod:`~zc_perception.doctor.zc_doctor`: it runs the checks, reports, and writes the result.
+
+Much of the report comes from outside: names of processes, nodes, cards and files, values of the parameter file. For people all of it is
+made printable here, whatever check it comes from; JSON escapes by itself. The JSON is ``doctor.schema.json``, version 1: ids and keys stay,
+new ones may come.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import platform
 import signal
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import zc_perception
 from zc_perception.doctor.asking import end_all
-from zc_perception.doctor.needs import read_needs
+from zc_perception.doctor.finding import Status
+from zc_perception.doctor.needs import Needs, read_needs
 from zc_perception.doctor.registry import CHECKS, checks_of
-from zc_perception.doctor.report import document, exit_code, heading, lines_of, summary_line
 from zc_perception.doctor.running import Result, run_checks
 from zc_perception.doctor.system import System
-from zc_perception.doctor.zc_doctor import STDOUT
 from zc_perception.errors import EXIT_USAGE, ConfigError, error_line, printable
 from zc_perception.observe.whole_file import write_whole
 from zc_perception.terminal import Interrupted, interruptions, put
+
+VERSION = 1
+# Of figures as text: a camera's formats are many.
+_LONGEST = 400
+_MARKS = {Status.OK: 'ok  ', Status.WARN: 'warn', Status.FAIL: 'FAIL', Status.SKIP: 'skip'}
+
+
+def exit_code(results: Sequence[Result]) -> int:
+    """0 without a ``fail``, else 1."""
+    return int(any(result.finding.status is Status.FAIL for result in results))
+
+
+def heading(system: System, needs: Needs) -> str:
+    """The report's first line."""
+    return printable(f'zc_doctor {zc_perception.__version__}: Linux {system.release or "?"} on {system.machine}, {needs.summary()}')
+
+
+def lines_of(result: Result, verbose: bool) -> Iterator[str]:
+    """One finding as lines; nothing for what doesn't apply, unless *verbose*."""
+    finding = result.finding
+    if finding.status is Status.SKIP and not verbose:
+        return
+    subject = f' [{finding.subject}]' if finding.subject else ''
+    yield printable(f'{_MARKS[finding.status]}  {result.check.id}{subject}: {finding.found}')
+    if finding.advice:
+        yield printable(f'      -> {finding.advice}')
+    if verbose and finding.figures:
+        text = ', '.join(f'{name}={value}' for name, value in finding.figures.items())
+        yield printable(f'      {text if len(text) <= _LONGEST else text[:_LONGEST] + " … (--json has it all)"}')
+
+
+def summary_line(results: Sequence[Result], verbose: bool) -> str:
+    """The report's last line."""
+    counts = Counter(result.finding.status for result in results)
+    hidden = ' (--verbose shows them)' if counts[Status.SKIP] and not verbose else ''
+    return f'{counts[Status.OK]} ok, {counts[Status.WARN]} warn, {counts[Status.FAIL]} fail, {counts[Status.SKIP]} do not apply{hidden}'
+
+
+def document(results: Sequence[Result], system: System, needs: Needs) -> dict[str, Any]:
+    """What ``--json`` writes."""
+    counts = Counter(result.finding.status for result in results)
+    return {
+        'version': VERSION,
+        'environment': {
+            'date': datetime.now(timezone.utc).isoformat(timespec='seconds'),
+            'kernel': system.release,
+            'machine': system.machine,
+            'python': platform.python_version(),
+            'package': zc_perception.__version__,
+            'user': system.user,
+        },
+        'params_file': needs.path,
+        'checks': [
+            {
+                'id': result.check.id,
+                'group': result.check.group,
+                'subject': result.finding.subject,
+                'status': result.finding.status.value,
+                'found': result.finding.found,
+                'advice': result.finding.advice,
+                'figures': dict(result.finding.figures),
+            }
+            for result in results
+        ],
+        'summary': {**{status.value: counts[status] for status in Status}, 'exit_code': exit_code(results)},
+    }
+
 
 _PATIENCE_S = 1.0
 _LONGEST_S = 3600.0
@@ -60,39 +136,39 @@ def _complain(text: str) -> None:
     put(printable(text), sys.stderr)
 
 
-def run(options: argparse.Namespace, system: System) -> int:
+def run(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
     """Run the checks and report; the exit code.
 
+    :param json_only: the result goes to standard output, and nothing else.
     :raises ConfigError: the parameter file can't be read, or report or result not be written.
     """
     needs = read_needs(options.params_file, options.cameras)
     if not 0 < options.time_limit <= _LONGEST_S:
         raise ConfigError(f'--time-limit is {options.time_limit:g}; it must be a number of seconds above 0, at most {_LONGEST_S:g}')
     results: list[Result] = []
-    shown = options.json != STDOUT
-    if shown:
+    if not json_only:
         _say(heading(system, needs))
     for result in run_checks(checks_of(options.only), system, needs, options.time_limit):
         results.append(result)
-        for line in lines_of(result, options.verbose) if shown else ():
+        for line in lines_of(result, options.verbose) if not json_only else ():
             _say(line)
-    if shown:
+    if not json_only:
         _say(summary_line(results, options.verbose))
     if options.json is not None:
         written = document(results, system, needs)
-        if shown:
+        if not json_only:
             _write(Path(options.json), written)
         else:
             _say(json.dumps(written, indent=1, allow_nan=False))
     return exit_code(results)
 
 
-def run_until_a_signal(options: argparse.Namespace, system: System) -> int:
+def run_until_a_signal(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
     """The whole command. 0: nothing failed, 1: something did, 2: wrong use, 128 + n: signal n."""
     with interruptions() as interruption:
         try:
             with interruption.allowed():
-                return run(options, system)
+                return run(options, system, json_only=json_only)
         except ConfigError as error:
             _complain(error_line('zc_doctor', error))
             return EXIT_USAGE

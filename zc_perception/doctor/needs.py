@@ -1,4 +1,10 @@
-"""What the parameter file asks of the machine; without one, everything may be asked."""
+"""What the parameter file asks of the machine; without one, everything may be asked. Needs no ROS.
+
+Read :class:`Needs` first: every check gets it, and asks it how bad it is that something is missing.
+
+Source: the parameter files of ROS 2 (``rcl_yaml_param_parser``): namespaces may be nested, ``*`` is one token of a node's full name, ``**``
+any number of them, nested parameters have dotted names.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +13,31 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeVar
 
 from zc_perception.doctor.finding import Need
-from zc_perception.doctor.parameter_file import nodes_named, parameters_of
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.namespaces import check_cameras
+from zc_perception.nodes.parameter_sources import section_matches
 from zc_perception.nodes.parameter_yaml import Section, read_parameter_yaml
+
+
+def parameters_of(node: str, sections: Sequence[Section]) -> dict[str, Any]:
+    """What a node starts with: a later section is on top of an earlier one, whichever is the more exact."""
+    found: dict[str, Any] = {}
+    for section, values in sections:
+        if section_matches(section, node):
+            found |= values
+    return found
+
+
+def nodes_named(name: str, sections: Sequence[Section]) -> list[str]:
+    """Full names of the nodes of that name which sections name: without a wildcard, or with ``/**`` in front of a namespace."""
+    named = []
+    for section, _ in sections:
+        below = section.removeprefix('/**')
+        node = below if below.count('/') > 1 else section
+        if '*' not in node and node.rsplit('/', 1)[-1] == name:
+            named.append(node)
+    return list(dict.fromkeys(named))
+
 
 _KINDS = {tuple: 'list of texts'}
 T = TypeVar('T', 'CameraNeed', 'InferenceNeed')

@@ -1,12 +1,14 @@
 """How many bytes the parameter file's pools take, and which memory they come from.
 
-By the negotiation that the capture node leads, with the same participants: camera, inference node, stand-ins of ``participants``.
+The doctor does what the capture node does: it asks the same participants (camera, inference nodes of the same process, stand-ins of
+``participants``) for their constraints, and lets the code of :mod:`~zc_perception.negotiation` choose. Read :func:`pool_need` first.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from zc_perception.camera.constraints import LIBCAMERA_RESERVE, PIPELINE_RESERVE, drawn_constraints
@@ -15,20 +17,88 @@ from zc_perception.camera.v4l2.controls import V4l2Controls
 from zc_perception.camera.v4l2.device import V4l2Device
 from zc_perception.camera.v4l2.formats import JPEGS, FormatOffer, driver_layout
 from zc_perception.camera.v4l2.memory import EXPORTED
-from zc_perception.doctor.camera_view import taking_turns
-from zc_perception.doctor.consumers import accelerators, anywhere, counting_only
-from zc_perception.doctor.heap_nodes import auto_heaps
-from zc_perception.doctor.needs import CameraNeed, Needs, uses_own_heap
+from zc_perception.doctor.accelerator_checks import numbers_of
+from zc_perception.doctor.camera_checks import taking_turns
+from zc_perception.doctor.heaps import auto_heaps
+from zc_perception.doctor.needs import CameraNeed, InferenceNeed, Needs, uses_own_heap
 from zc_perception.doctor.system import System
 from zc_perception.errors import AllocationError, ConfigError, NegotiationError, ZcError
 from zc_perception.memory.heaps import HeapUse, OfferedHeaps, is_contiguous
 from zc_perception.negotiation.agreement import agree, slots_of
-from zc_perception.negotiation.constraints import BufferConstraints, Size
+from zc_perception.negotiation.constraints import NO_CPU, BufferConstraints, Size
 from zc_perception.negotiation.settings import BufferSettings, violations
 from zc_perception.negotiation.stand_in import parse_stand_ins
+from zc_perception.npu.axl.device import AxlCapabilities
+from zc_perception.npu.constraints import (
+    AXRUNTIME_JOBS,
+    AXRUNTIME_JOBS_DOUBLE_BUFFERED,
+    CPU_JOBS,
+    axruntime_constraints,
+    cpu_constraints,
+    with_frames,
+)
+from zc_perception.npu.metis_card import MetisCard, choose_card, read_iommu
 from zc_perception.pixel.format_names import from_v4l2
 from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.modifier import LINEAR
+
+
+def _namespace(node: str) -> str:
+    return node.rpartition('/')[0]
+
+
+def _beside(needs: Needs, camera: CameraNeed) -> list[InferenceNeed]:
+    """The inference nodes of the camera's namespace. One that is in no camera's stands for those that each camera is going to have."""
+    own = [inference for inference in needs.inferences if _namespace(inference.node) == _namespace(camera.node)]
+    spaces = {_namespace(one.node) for one in needs.cameras}
+    return own or [inference for inference in needs.inferences if _namespace(inference.node) not in spaces]
+
+
+def _card(system: System, needs: Needs, inference: InferenceNeed) -> tuple[MetisCard, AxlCapabilities] | None:
+    """The card that accelerator axl would take, and what its driver says; ``None``: it can't be asked, or has no ioctls for frames."""
+    with suppress(ZcError):
+        card = choose_card(inference.accelerator_device, system.host)
+        device = system.open_card(card.path, numbers_of(needs), system.host)
+        try:
+            answer = device.query()
+        finally:
+            device.close()
+        return (card, answer) if answer.level else None
+    return None
+
+
+def _of_accelerator(system: System, needs: Needs, inference: InferenceNeed) -> BufferConstraints:
+    if inference.accelerator in ('axl', 'auto') and (found := _card(system, needs, inference)):
+        card, capabilities = found
+        iommu = read_iommu(card.pci_address, system.host)
+        return with_frames(capabilities.constraints(card.path, iommu), inference.in_flight, capabilities.jobs)
+    if inference.accelerator == 'axl':  # who looks for the card complains; it holds its frames all the same
+        return BufferConstraints('axl', slots=inference.in_flight + 1)
+    jobs = AXRUNTIME_JOBS_DOUBLE_BUFFERED if inference.double_buffer else AXRUNTIME_JOBS
+    if inference.accelerator == 'cpu':
+        return with_frames(cpu_constraints(), inference.in_flight, CPU_JOBS)
+    return with_frames(axruntime_constraints(), inference.in_flight, jobs)
+
+
+def accelerators(system: System, needs: Needs, camera: CameraNeed) -> list[BufferConstraints]:
+    """Of the inference nodes that share the camera's process, as ``perception`` and the launch files start them.
+
+    :raises NegotiationError: a number of frames that no pool has.
+    """
+    return [_of_accelerator(system, needs, inference) for inference in _beside(needs, camera)]
+
+
+def counting_only(constraints: BufferConstraints) -> BufferConstraints:
+    """What is left where formats and memory aren't known, or are another check's: slots, alignments and sizes."""
+    return replace(
+        constraints, formats=None, costs=None, placement=None, heaps=None, contiguous=False, devices=(), cpu_access=NO_CPU,
+    )  # fmt: skip
+
+
+def anywhere(constraints: BufferConstraints) -> BufferConstraints:
+    """Without its wishes for memory, where it isn't known which there will be."""
+    return replace(constraints, heaps=None, contiguous=False, devices=())
+
 
 # The synthetic camera's own; other cameras say theirs when they are asked.
 _SYNTHETIC = (640, 360)

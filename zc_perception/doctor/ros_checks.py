@@ -1,4 +1,6 @@
-"""ROS 2: which there is, and what its middleware does to images.
+"""ROS 2: the parameter file, which ROS there is, what its middleware does to images, and the folder of the shared-memory links.
+
+The folder is looked at, never made. Where it isn't there, the check tries to make one of another name beside it.
 
 Sources: REP 2000 (distributions); ROS 2 documentation on ROS_DOMAIN_ID and discovery; Fast DDS documentation on shared-memory transport and
 profile files; ``config/fastdds_images.xml``.
@@ -6,7 +8,10 @@ profile files; ``config/fastdds_images.xml``.
 
 from __future__ import annotations
 
+import grp
+import os
 import re
+import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +20,43 @@ from zc_perception.doctor.finding import Finding, Status, ok, skip
 from zc_perception.doctor.needs import Needs
 from zc_perception.doctor.pool_need import picture_size
 from zc_perception.doctor.system import System
+from zc_perception.errors import ConfigError
+from zc_perception.link.shared_memory.socket_folder import SUFFIX, default_folder, runtime_folder, socket_path
+
+
+def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
+    """Every key and value, by the nodes' own rules; without rclpy only what the other checks read of it."""
+    if not needs.known:
+        yield skip('no parameter file was given (--params-file)')
+        return
+    answer = system.ask('parameters', needs.path, 'given' if needs.cameras_given else 'named', *needs.namespaces())
+    if 'error' in answer:
+        problems, checked = list(needs.refused), None
+    else:
+        problems, checked = list(answer['problems']), answer['checked']
+    misses = list(answer.get('misses', ()))
+    warnings = [*misses, *answer.get('warnings', ())]
+    figures = {'checked': checked, 'problems': problems, 'warnings': warnings}
+    if problems:
+        said = '; '.join(problems + warnings)
+        yield Finding(Status.FAIL, f'{needs.path}: {said}', 'correct it: the node does not start with it', '', figures)
+        return
+    if checked is None:
+        step = 'install it, or unset RMW_IMPLEMENTATION;' if 'missing' in answer else 'source ROS 2;'
+        advice = f'{step} then run zc_doctor again, which checks every key; the values that other checks use have the right types'
+        yield Finding(Status.WARN, f'{needs.path} could not be checked completely: {answer["error"]}', advice, '', figures)
+    elif warnings:
+        advice = 'correct it, unless it belongs to another package; the nodes start in any case'
+        if misses:
+            advice = 'correct it, or give zc_doctor the same --cameras as perception; without them these nodes do not start'
+        yield Finding(Status.WARN, f'{needs.path}: {"; ".join(warnings)}', advice, '', figures)
+    elif not checked:
+        yield Finding(
+            Status.WARN, f'{needs.path} has no parameter for the nodes of this package', 'name its sections /**/capture, /**/inference', ''
+        )
+    else:
+        yield ok(f'{needs.path}: {checked} parameters, all known and in range', checked=checked)
+
 
 SUPPORTED = ('humble', 'jazzy', 'kilted', 'rolling')
 _PROFILES = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
@@ -179,3 +221,59 @@ def ros_discovery(system: System, needs: Needs) -> Iterator[Finding]:
             'this host only' if local == '1' or reach.upper() == 'LOCALHOST' else 'nobody' if reach.upper() == 'OFF' else 'the whole subnet'
         )
         yield ok(f'domain {domain or "0 (the default)"}, found by {hosts}', **figures)
+
+
+def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
+    """As a publisher would find it."""
+    folder = default_folder(system.environment)
+    figures: dict[str, object] = {'folder': str(folder), 'exists': folder.is_dir(), 'sockets': 0}
+    groups = sorted({camera.shared_memory_group for camera in needs.cameras if camera.shared_memory_group})
+    step = 'set the environment variable ZC_RUNTIME_DIR to another folder, the same for all nodes'
+    for name in groups:
+        try:
+            number = grp.getgrnam(name).gr_gid
+        except KeyError:
+            advice = f'groupadd {name}, or set shared_memory_group to a group that exists'
+            yield Finding(Status.FAIL, f"there is no group '{name}' (shared_memory_group)", advice, name, figures)
+            return
+        if number not in {*os.getgroups(), os.getegid()} and system.user:
+            found = f"this user is not in group '{name}' (shared_memory_group), so it can't open the folder to that group"
+            yield Finding(Status.FAIL, found, f'usermod -aG {name} USER, and log in again', name, figures)
+            return
+    try:
+        socket_path(folder, '0' * 32)
+        if os.path.lexists(folder):
+            if groups:
+                _owned(folder, system.user)  # making it the group's is left to the nodes
+            else:
+                runtime_folder(None, system.environment)
+    except ConfigError as error:
+        found, _, advice = str(error).rpartition('; ')
+        yield Finding(Status.FAIL, found or advice, advice, '', figures)
+        return
+    if figures['exists']:
+        figures['sockets'] = sum(name.endswith(SUFFIX) for name in os.listdir(folder))
+        yield ok(f"folder '{folder}' belongs to this user alone and has {figures['sockets']} sockets", **figures)
+    elif refusal := _refusal(folder.parent):
+        found = f"folder '{folder}' does not exist, and can't be made in {folder.parent}: {refusal}"
+        yield Finding(Status.FAIL, found, f'make it with mode 0700 for this user, or {step}', '', figures)
+    else:
+        yield ok(f"folder '{folder}' can be made when it is needed", **figures)
+
+
+def _refusal(parent: os.PathLike[str]) -> str:
+    """Why no folder can be made there; empty: it can. Rights alone don't tell: file systems have a say too, and root has every right."""
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix='.zc_doctor-', dir=parent))
+    except OSError as error:
+        return error.strerror or str(error)
+    return ''
+
+
+def _owned(folder: os.PathLike[str], user: int) -> None:
+    owner = os.lstat(folder).st_uid
+    if owner != user:
+        raise ConfigError(
+            f"folder '{folder}' for shared-memory sockets belongs to user {owner}, this is user {user}; "
+            'name another one in the environment variable ZC_RUNTIME_DIR'
+        )

@@ -5,6 +5,7 @@ Tests put a folder tree and functions of their own in their place, so that a bro
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import platform
@@ -15,11 +16,26 @@ from typing import Any
 
 from zc_perception.camera.v4l2.file import DeviceFile, OpenFile, programs_using
 from zc_perception.doctor.asking import ask
-from zc_perception.doctor.clock_state import clock_is_synchronised
 from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.npu.axl.device import AxlDevice
 from zc_perception.npu.metis_card import HostTree
+
+_STA_UNSYNC = 0x40
+_TIME_ERROR = 5
+# ``struct timex`` has 208 bytes on 64-bit Linux; ``modes`` is first, ``status`` an int behind four longs.
+_SIZE = 208
+_STATUS_OFFSET = 40
+
+
+def clock_is_synchronised() -> bool | None:
+    """``None`` where the kernel doesn't say. A time service (chrony, ptp4l with phc2sys, timesyncd) clears STA_UNSYNC."""
+    argument = ctypes.create_string_buffer(_SIZE)
+    state = ctypes.CDLL(None).adjtimex(argument)
+    if state < 0:
+        return None
+    status = ctypes.c_int.from_buffer(argument, _STATUS_OFFSET).value
+    return state != _TIME_ERROR and not status & _STA_UNSYNC
 
 
 def _open_node(path: str) -> int:

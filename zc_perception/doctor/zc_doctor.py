@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from zc_perception.doctor.system import System
     from zc_perception.programs import OptionParser
 
-STDOUT = '-'
+_STDOUT = '-'
 #: In the order of the report.
 GROUPS = (
     'parameters', 'kernel', 'memory', 'buffers', 'cameras', 'gstreamer', 'libcamera', 'metis', 'voyager', 'jetson', 'model', 'ros', 'link',
@@ -38,7 +38,7 @@ def _parser() -> OptionParser:
     main.add_argument('--cameras', nargs='+', default=[], metavar='NAME', help='namespaces, as for perception --cameras')
     main.add_argument('--only', nargs='+', default=[], choices=GROUPS, metavar='GROUP', help=f'one or more of {", ".join(GROUPS)}')
     main.add_argument('--verbose', action='store_true', help="show figures, and what doesn't apply and why")
-    more.add_argument('--json', nargs='?', const=STDOUT, metavar='FILE', help='write the result there; without FILE to stdout, alone')
+    more.add_argument('--json', nargs='?', const=_STDOUT, metavar='FILE', help='write the result there; without FILE to stdout, alone')
     more.add_argument('--time-limit', type=float, default=CHECK_LIMIT_S, metavar='S', help=f'of each check (default: {CHECK_LIMIT_S:g})')
     return parser
 
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None, system: System | None = None) -
             from zc_perception.doctor import command
             from zc_perception.doctor.system import System
 
-            return command.run_until_a_signal(options, system or System())
+            return command.run_until_a_signal(options, system or System(), json_only=options.json == _STDOUT)
 
         return start(_parser(), run, arguments)
 

@@ -1,24 +1,22 @@
-"""Questions that need ROS: which there is, which middleware, whether its messages load, and whether a parameter file suits the nodes.
+"""Whether the nodes would take a parameter file: what ends a node, and what it only warns of. Starts no node.
 
-Nothing here imports ROS before it is asked.
+The rules are the nodes' own. This module only finds out which nodes are going to have which section, asks the code that the nodes run
+(:mod:`~zc_perception.nodes.parameter_sources`, :mod:`~zc_perception.nodes.start_values`, rcl itself), and says where in the file a value
+stands. It needs ROS, so only :mod:`~zc_perception.doctor.answers` imports it, in a process of its own.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
-import pkgutil
 import re
 from collections.abc import Iterator, Sequence
-from importlib import metadata
 from typing import Any
 
-from zc_perception.doctor.parameter_file import nodes_named, parameters_of
+from zc_perception.doctor.needs import nodes_named, parameters_of
 from zc_perception.errors import ConfigError, nearest
 from zc_perception.nodes.parameter_sources import belongs_elsewhere, judge_sections, likely_meant, section_matches
 from zc_perception.nodes.parameter_yaml import Section, read_parameter_yaml
 
-MESSAGES = ('sensor_msgs.msg', 'vision_msgs.msg', 'diagnostic_msgs.msg', 'std_srvs.srv', 'lifecycle_msgs.srv')
 # In front of and behind what rcl's parser has to say.
 _RCL_PREFIX, _RCL_PLACES = re.compile(r".*?params file: '.*?'\. Error: ", re.DOTALL), re.compile(r',? at \S+\.c:\d+')
 GIVEN, NAMED = 'given', 'named'
@@ -27,77 +25,12 @@ _OF_A_CAMERA = ('capture', 'inference', 'overlay')
 _OF_EVERY_NODE = ('use_sim_time', 'start_type_description_service')
 
 
-def _middlewares() -> list[str]:
-    """Installed ones: those in the ament index, and those of wheels."""
-    found = set()
-    for prefix in os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep):
-        folder = os.path.join(prefix, 'share/ament_index/resource_index/rmw_typesupport')
-        if prefix and os.path.isdir(folder):
-            found |= {name for name in os.listdir(folder) if name != 'rmw_implementation'}
-    for distribution in metadata.distributions():
-        name = (distribution.metadata['Name'] or '').lower().replace('-', '_').removeprefix('ros_')
-        if name.startswith('rmw_') and name.endswith('_cpp') and '_shared_' not in name:
-            found.add(name)
-    return sorted(found)
-
-
-def _missing_middleware(installed: Sequence[str]) -> str:
-    """The middleware that the environment wants and that isn't there: rcl then ends the process that asks for it. Empty: none."""
-    wanted = os.environ.get('RMW_IMPLEMENTATION', '')
-    if not wanted or wanted in installed:
-        return ''
-    folders = os.environ.get('LD_LIBRARY_PATH', '').split(os.pathsep)
-    folders += [os.path.join(prefix, 'lib') for prefix in os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep) if prefix]
-    return '' if any(folder and os.path.exists(os.path.join(folder, f'lib{wanted}.so')) for folder in folders) else wanted
-
-
-def _version(*names: str) -> str:
-    for name in names:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return ''
-
-
-def describe_ros() -> dict[str, Any]:
-    """rclpy with its version and middleware, and what each package of messages says to being imported; ``missing``: the middleware that is
-    wanted but isn't there, without which nothing can be imported."""
-    answer: dict[str, Any] = {'middlewares': _middlewares(), 'rclpy_version': _version('rclpy', 'ros-rclpy'), 'messages': {}}
-    if missing := _missing_middleware(answer['middlewares']):
-        return {**answer, 'missing': missing}
-    try:
-        rclpy = importlib.import_module('rclpy')
-        answer['middleware'] = rclpy.get_rmw_implementation_identifier()
-    except Exception as error:  # an rclpy of another Python, a middleware that isn't there: whatever it is, it is the finding
-        answer['error'] = f'{type(error).__name__}: {" ".join(str(error).split())[:300]}'
-        return answer
-    for name in MESSAGES:
-        try:
-            importlib.import_module(name)
-            answer['messages'][name] = ''
-        except Exception as error:
-            answer['messages'][name] = f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
-    return answer
-
-
-def _node_kinds(base: Any) -> Iterator[Any]:
-    for kind in base.__subclasses__():
-        if 'SPECS' in vars(kind) and kind.SPECS:
-            yield kind
-        yield from _node_kinds(kind)
-
-
 def node_kinds() -> dict[str, Any]:
     """The node classes by their nodes' names.
 
     :raises ImportError: there is no rclpy, or no messages.
     """
-    nodes = importlib.import_module('zc_perception.nodes')
-    base = importlib.import_module('zc_perception.nodes.perception_node').PerceptionNode
-    for module in pkgutil.iter_modules(nodes.__path__):
-        importlib.import_module(f'zc_perception.nodes.{module.name}')
-    return {kind.__module__.rpartition('.')[2]: kind for kind in _node_kinds(base)}
+    return {kind.__module__.rpartition('.')[2]: kind for kind in importlib.import_module('zc_perception.nodes.components').KINDS}
 
 
 def _refusal(path: str) -> str:
@@ -120,19 +53,20 @@ def _overridden(index: int, key: str, nodes: Sequence[str], sections: Sequence[S
     return bool(meant) and all(any(section_matches(section, node) for section in later) for node in meant)
 
 
-def check_parameters(path: str, cameras: str = NAMED, *namespaces: str) -> dict[str, Any]:
+def judge_file(path: str, cameras: str = NAMED, *namespaces: str, missing: str = '') -> dict[str, Any]:
     """What the nodes would say to a parameter file: problems that end a node, and what it only warns of. Starts no node.
 
     :param cameras: :data:`GIVEN` if these are all cameras that there are going to be; :data:`NAMED` if that follows from the file, so that
         others are possible.
     :param namespaces: of the nodes that are going to have the file; an empty text is the root.
+    :param missing: the middleware that the environment names but that is not installed: then rclpy can't be imported.
     :returns: among others ``misses``: sections that the nodes refuse unless there are other cameras than the file names.
     """
     try:
         sections = read_parameter_yaml(path)
     except ConfigError as error:
         return {'problems': [str(error)], 'warnings': [], 'checked': 0}
-    if missing := _missing_middleware(_middlewares()):
+    if missing:
         return {'error': f"RMW_IMPLEMENTATION is '{missing}', which is not installed", 'missing': missing}
     try:
         kinds = node_kinds()

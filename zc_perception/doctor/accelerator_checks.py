@@ -1,20 +1,24 @@
-"""The Metis card: on PCI, driver, node, rights, ioctls, PCIe link, IOMMU.
+"""Accelerators: the Metis card (on PCI, driver, node, rights, ioctls, PCIe link, IOMMU), the Voyager SDK's runtime, and the model.
 
-Sources: ``Documentation/ABI/testing/sysfs-bus-pci`` and ``sysfs-kernel-iommu_groups``; failure modes of the ZED X → Metis document.
+The model is loaded for real, in a process of its own, on the accelerator that the inference node would choose.
+
+Sources: ``Documentation/ABI/testing/sysfs-bus-pci`` and ``sysfs-kernel-iommu_groups``; failure modes of the ZED X → Metis document; Voyager
+SDK, *API Reference* of ``axruntime.h`` and installation; ``docs/voyager.md``.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from zc_perception.doctor.finding import Finding, Need, Status, ok, skip
-from zc_perception.doctor.heap_nodes import rights_advice
-from zc_perception.doctor.needs import Needs
+from zc_perception.doctor.heaps import first_dmabuf, rights_advice
+from zc_perception.doctor.needs import InferenceNeed, Needs
 from zc_perception.doctor.system import DENIED, System
-from zc_perception.doctor.trials import first_dmabuf
 from zc_perception.errors import ZcError
 from zc_perception.npu.axl.probe import Importable, probe_shipped_attach
 from zc_perception.npu.metis_card import (
@@ -260,3 +264,90 @@ def metis_iommu(system: System, needs: Needs) -> Iterator[Finding]:
             advice = f'leave heap at auto, which takes a CMA heap then (see memory.heaps), or {enable}'
             found = f'{iommu.text}, so it can use only physically contiguous buffers'
             yield Finding(Status.WARN, found, advice, card.name, figures)
+
+
+TOOLCHAIN = 'riscv64-unknown-elf-gcc'
+_INSTALL = ('install the Voyager SDK runtime (/opt/axelera/runtime-*), activate it (AXELERA_RUNTIME_DIR) or set axruntime_library; '
+            'without it use accelerator: axl or cpu')  # fmt: skip
+
+
+def _installed(system: System) -> list[str]:
+    names = [name for name in system.names('opt/axelera') if name.startswith('runtime-')]
+    return [f'/opt/axelera/{name}' for name in names]
+
+
+def voyager_runtime(system: System, needs: Needs) -> Iterator[Finding]:
+    """Loaded as the accelerator loads it."""
+    need = needs.accelerator('axruntime')
+    if need is Need.UNUSED:
+        yield skip('the parameter file uses no accelerator axruntime', releases=_installed(system))
+        return
+    libraries = dict.fromkeys(inference.axruntime_library for inference in needs.inferences) or ('',)
+    for library in libraries:
+        answer = system.ask('voyager', library)
+        figures = {**answer, 'releases': _installed(system), 'activated': system.environment.get('AXELERA_RUNTIME_DIR', '')}
+        if 'error' in answer:
+            releases = f'; installed: {", ".join(_installed(system))}' if _installed(system) else ''
+            found = str(answer['error']).rpartition('; ')[0] or str(answer['error'])
+            yield Finding(need.missing_extra, f'{found}{releases}', _INSTALL, library, figures)
+            continue
+        missing = [name for name, there in answer['functions'].items() if not there]
+        without = f'; this older release lacks {", ".join(missing)}' if missing else ''
+        yield ok(f'{answer["path"]}, API {answer["api_version"]}{without}', library, **figures)
+
+
+def voyager_toolchain(system: System, needs: Needs) -> Iterator[Finding]:
+    """The runtime compiles part of each model when it loads it."""
+    need = needs.accelerator('axruntime')
+    if need is not Need.REQUIRED and not _installed(system):
+        yield skip('only accelerator axruntime needs it')
+        return
+    found = shutil.which(TOOLCHAIN, path=system.environment.get('PATH', ''))
+    if found:
+        yield ok(f'{TOOLCHAIN} is {found}', path=found)
+    else:
+        advice = f'activate the SDK, so that {TOOLCHAIN} is on PATH of the node; a systemd unit has a PATH of its own'
+        yield Finding(
+            need.missing, f'{TOOLCHAIN} is not on PATH: models fail to load with "Failed to create executor"', advice, '', {'path': ''}
+        )
+
+
+def _inferences(needs: Needs) -> tuple[InferenceNeed, ...]:
+    """Without a parameter file: what the inference node does by itself."""
+    return needs.inferences or (InferenceNeed(),)
+
+
+def _question(inference: InferenceNeed) -> str:
+    return json.dumps(inference.as_json() | {'node': ''})
+
+
+def model_manifest(system: System, needs: Needs) -> Iterator[Finding]:
+    """Found, valid, with the files of its engines."""
+    for inference in _inferences(needs):
+        answer = system.ask('model', _question(inference))
+        if answer.get('stage') == 'manifest':
+            advice = 'set model to a shipped one, or the path of a model.yaml (see docs/models.md)'
+            yield Finding(Status.FAIL, str(answer['error']), advice, inference.node)
+            continue
+        engines = ', '.join(answer['engines'])
+        figures = {key: answer[key] for key in ('name', 'manifest', 'engines', 'classes', 'input')}
+        yield ok(f'model {answer["name"]}: engine {engines}, {answer["classes"]} classes', inference.node, **figures)
+
+
+def model_load(system: System, needs: Needs) -> Iterator[Finding]:
+    """On which accelerator, and why on none that is better."""
+    for inference in _inferences(needs):
+        answer = system.ask('model', _question(inference))
+        if answer.get('stage') == 'manifest':
+            yield skip('there is no such model; see model.manifest', inference.node)
+            continue
+        if 'error' in answer:
+            found, _, advice = str(answer['error']).rpartition('; ')
+            yield Finding(Status.FAIL, found or advice, advice, inference.node, {'accelerator': inference.accelerator})
+            continue
+        figures = {key: answer[key] for key in ('accelerator', 'device', 'copy_free', 'engine', 'reasons')}
+        device = f' ({answer["device"]})' if answer['device'] else ''
+        found = f'model {answer["name"]} runs on {answer["accelerator"]}{device}, engine {answer["engine"]}'
+        if answer['reasons']:  # a model without a variant for a card, or no card, is no fault of the machine
+            found += '; no better accelerator fits (--verbose says why)'
+        yield ok(found, inference.node, **figures)

@@ -1,0 +1,108 @@
+"""The machine's heaps: their nodes, the rights that they need, and real buffers of them to try.
+
+A trial buffer is allocated when a check asks for it, and the check gives it back at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from zc_perception.doctor.system import System
+from zc_perception.errors import ZcError
+from zc_perception.memory.dmabuf import BufferKind, DmaBuf
+from zc_perception.memory.heaps import Heap, HeapUse, OfferedHeaps, heap_order, working_heaps
+
+
+def heap_nodes(system: System) -> dict[str, Path]:
+    """Names as parameter ``heap`` takes them, and their nodes."""
+    found = {f'dma_heap/{name}': system.dev / 'dma_heap' / name for name in system.names('dev/dma_heap')}
+    if (system.dev / 'udmabuf').exists():
+        found['udmabuf'] = system.dev / 'udmabuf'
+    return found
+
+
+def auto_heaps(system: System, use: HeapUse) -> OfferedHeaps:
+    """The heaps that ``auto`` offers.
+
+    :raises AllocationError: none works.
+    """
+    nodes = heap_nodes(system)
+
+    def open_one(name: str) -> Heap:
+        if name != 'memfd' and name not in nodes:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        return system.open_heap(name)
+
+    order = heap_order(use, dma_heaps=str(system.dev / 'dma_heap'), nvmap=str(system.dev / 'nvmap'))
+    return working_heaps('auto', order, opener=open_one)
+
+
+def udev_line(name: str) -> str:
+    """The rule that opens a heap to group video."""
+    if name == 'udmabuf':
+        return 'SUBSYSTEM=="misc", KERNEL=="udmabuf", GROUP="video", MODE="0660"'
+    return f'SUBSYSTEM=="dma_heap", KERNEL=="{name.removeprefix("dma_heap/")}", GROUP="video", MODE="0660"'
+
+
+RULES_FILE = '70-zc-perception.rules'
+
+
+def rights_advice(line: str, node: str) -> str:
+    """What to do where a node refuses this user."""
+    return (
+        f'copy config/vehicle/{RULES_FILE} to /etc/udev/rules.d/ (or add there: {line}), then udevadm control --reload && udevadm trigger; '
+        f'add the user to group video (usermod -aG video USER) and log in again; give a container the node (--device {node}) and the group'
+    )
+
+
+PAGE = 4096
+
+
+class TrialBuffer:
+    """Closes a buffer, and the heap that it is from."""
+
+    def __init__(self, heap: Heap, buffer: DmaBuf) -> None:
+        self._heap = heap
+        self.buffer = buffer
+
+    def __enter__(self) -> DmaBuf:
+        return self.buffer
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.buffer.close()
+        self._heap.close()
+
+
+def allocate(system: System, name: str, size: int = PAGE) -> TrialBuffer:
+    """A buffer of a heap, for a ``with`` block.
+
+    :raises ZcError: the heap can't be opened, or has no memory.
+    """
+    heap = system.open_heap(name)
+    try:
+        return TrialBuffer(heap, heap.allocate(size))
+    except BaseException:
+        heap.close()
+        raise
+
+
+def first_dmabuf(system: System) -> TrialBuffer | None:
+    """A page of the first heap that gives a dma-buf: the scattered ones first, since the contiguous pool is small."""
+    names = sorted(heap_nodes(system), key=lambda name: (name != 'dma_heap/system', 'cma' in name, name))
+    for name in names:
+        with suppress(ZcError, OSError):
+            trial = allocate(system, name)
+            if trial.buffer.kind is BufferKind.DMABUF:
+                return trial
+            with trial:
+                continue
+    return None
+
+
+def trial_heaps(system: System) -> list[str]:
+    """The heaps that are tried: all that the machine has, and the memfd that stands in for them."""
+    return [*heap_nodes(system), 'memfd']
