@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from memory_link import PATIENCE_S, PUBLISHER, FakeProducer, publish, receive, wait_for
+from memory_link import PATIENCE_S, PUBLISHER, FakeProducer, make_frame, publish, receive, wait_for
 
 from zc_perception.errors import FrameReleasedError
 from zc_perception.frame import Frame, FrameData, Header
@@ -436,6 +436,40 @@ def test_no_descriptor_is_left_over_many_frames(pool: BufferPool, server: Shared
     assert after[0] == before[0] and after[1] - before[1] < 8, 'the heap may grow by a few areas, a mapping for each frame would be 2000'
 
 
+@pytest.mark.parametrize('forgets', [False, True])
+def test_what_is_held_beyond_the_end_of_the_consumer_stays_as_it_is(
+    forgets: bool, pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient
+) -> None:
+    """It could be in the callback that has ended its own subscription, or in an array that somebody keeps."""
+    for slot in pool.slots:
+        slot.buffers[0].mapping()[:] = bytes(slot.buffers[0].size)
+    for sequence in range(3):
+        publish(server, pool, sequence)
+    frames = [receive(client) for _ in range(3)]
+    with frames[1].map() as planes:
+        kept = planes[0]
+    client.close()
+    inodes = [frame.data.buffers[0].identity.inode for frame in frames[1:]]
+    frames.pop(0).release()
+    for sequence in range(3, 3 * len(pool.slots)):
+        with make_frame(pool, sequence) as frame, frame.map(write=True) as views:
+            assert frame.data.buffers[0].identity.inode not in inodes
+            views[0][:] = 255
+            server.publish(frame)
+            del views
+    assert not kept.any() and held(server) == 2
+    if not forgets:
+        del kept
+    while frames:
+        frame = frames.pop()
+        if not forgets:
+            frame.release()
+    del frame
+    kept = None
+    wait_for(lambda: server.statistics().ended == {'eof': 1}, 'the end, once nothing is held')
+    assert not pool.statistics().holders
+
+
 def test_a_forked_child_hides_nobodys_end(pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient) -> None:
     publish(server, pool, 0)
     frame = receive(client)
@@ -455,11 +489,12 @@ def test_a_forked_child_hides_nobodys_end(pool: BufferPool, server: SharedMemory
             os._exit(0)
     assert os.read(ready_read, 1) == b'1', 'the child has removed nothing'
     assert client.connected and held(server) == 1
-    # The child lives on, and yet closing here is EOF there.
+    # The child lives on, and yet closing here is EOF there, once no frame is held any more.
     client.close()
+    assert held(server) == 1
+    frame.release()
     wait_for(lambda: server.statistics().ended == {'eof': 1}, 'EOF')
     os.write(go_write, b'x')
     os.waitpid(pid, 0)
     for fd in (go_read, go_write, ready_read, ready_write):
         os.close(fd)
-    frame.release()

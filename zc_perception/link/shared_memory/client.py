@@ -48,6 +48,8 @@ _PATIENT_RETRY_S = 5.0
 # Of those that bring no frame, in one call: whoever sends them for ever must not keep the caller.
 _PACKETS_AT_ONCE = 64
 _FRAME_TYPE = int(MessageType.FRAME)
+# Why this end leaves a producer that serves it still.
+_FROM_HERE = ('closed', 'retargeted', 'constraints')
 
 
 @dataclass(frozen=True)
@@ -372,7 +374,10 @@ class SharedMemoryClient:
         if slots is not None:
             self._count_end(reason, text)
             self._abandoned += slots.abandoned
-            slots.end()
+            if reason in _FROM_HERE:
+                slots.leave()
+            else:
+                slots.end()
             settled = time.monotonic() - self._welcomed_at >= _SETTLED_S
             if settled:
                 self._retry_s = 0.0

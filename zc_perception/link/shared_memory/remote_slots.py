@@ -14,6 +14,7 @@ import select
 import socket
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
@@ -83,6 +84,7 @@ class RemoteSlots:
         self._epoll = epoll
         self._lock = threading.Lock()
         self._ended = False
+        self._leaving = False
         self._slots: dict[int, RemoteSlot] = {}
         # FRAMEs; only the receiving thread counts them, so that admitting one takes no lock.
         self.admitted = 0
@@ -229,6 +231,8 @@ class RemoteSlots:
             if slot.generation != generation or not slot.leases:
                 raise StaleFrameError(f'{self.name}: generation {generation} of a remote slot was released; use the newest frame')
             slot.leases += 1
+        if self._leaving:
+            self._take_abandoned()
         return RemoteLease(self, slot, generation, holder)
 
     def release(self, lease: RemoteLease, fence: Fence | None = None) -> None:
@@ -250,6 +254,8 @@ class RemoteSlots:
             slot.leases -= 1
             if not slot.leases:
                 self._give_back(slot)
+        if self._leaving:
+            self._take_abandoned()
 
     def again(self, lease: RemoteLease) -> RemoteLease:
         """See :meth:`SlotLending.again`."""
@@ -269,23 +275,37 @@ class RemoteSlots:
         """
         self._abandoned_leases.put((lease, forgotten))
         self.attention = True
-        if not self._ended:
+        if self._leaving:
+            self._take_abandoned()
+        elif not self._ended:
             self._ring()
+
+    def _take_abandoned(self) -> None:
+        """Nobody calls :meth:`attend` any more. Runs in finalizers too: never waits for the lock, whose holder looks again after it."""
+        while not self._abandoned_leases.empty() and self._lock.acquire(blocking=False):
+            try:
+                self._drop_abandoned()
+            finally:
+                self._lock.release()
+
+    def _drop_abandoned(self) -> None:
+        """Lock held."""
+        while not self._abandoned_leases.empty():
+            lease, forgotten = self._abandoned_leases.get_nowait()
+            if lease.ended:
+                continue
+            lease.ended = True
+            self.abandoned += forgotten
+            lease.slot.leases -= 1
+            if not lease.slot.leases:
+                self._give_back(lease.slot)
 
     def attend(self) -> None:
         """Take back abandoned leases, and send the RELEASEs that had to wait."""
         with self._lock:
             # Before looking: what comes meanwhile sets it again.
             self.attention = False
-            while not self._abandoned_leases.empty():
-                lease, forgotten = self._abandoned_leases.get_nowait()
-                if lease.ended:
-                    continue
-                lease.ended = True
-                self.abandoned += forgotten
-                lease.slot.leases -= 1
-                if not lease.slot.leases:
-                    self._give_back(lease.slot)
+            self._drop_abandoned()
             waiting, self._held_back = self._held_back, []
             for slot in waiting:
                 self._give_back(slot)
@@ -300,6 +320,8 @@ class RemoteSlots:
         """Lock held: nobody here uses the slot any more, but for its fences."""
         if self._ended:
             self._forget_fences(slot)
+        elif self._leaving:
+            self._give_back_last(slot)
         else:
             fence = self._settle_fences(slot) if slot.fences else None
             if slot.fences:
@@ -313,9 +335,22 @@ class RemoteSlots:
             if self._unsent or not self._try_send(packet, fence):
                 self._unsent.append((packet, fence))
                 self.attention = True
-        if slot.retired or self._ended:
+        if slot.retired or self._ended or self._leaving:
             self._slots.pop(slot.uid, None)
             slot.close()
+        if self._leaving and not self._slots:
+            self._part()
+
+    def _give_back_last(self, slot: RemoteSlot) -> None:
+        """Lock held: as :meth:`_give_back`, when nobody would send what has to wait.
+
+        What isn't released ends with the socket; then the producer itself waits for the devices.
+        """
+        fence = self._settle_fences(slot) if slot.fences else None
+        if slot.fences:
+            self._forget_fences(slot)
+        elif not self._try_send(wire.pack_release(slot.uid, slot.generation, fence is not None), fence) and fence is not None:
+            fence.close()
 
     def _settle_fences(self, slot: RemoteSlot) -> SyncFile | None:
         """Lock held. The fence to send along; ``slot.fences`` keeps what has to be waited for first."""
@@ -388,17 +423,46 @@ class RemoteSlots:
                 del self._slots[uid]
                 slot.close()
 
+    def leave(self) -> None:
+        """End the conversation from here.
+
+        The producer must not use the buffers of frames that are held still: the socket is closed after the last of them. Until then the
+        producer can send nothing more.
+        """
+        with self._lock:
+            if self._ended or self._leaving:
+                return
+            self._leaving = True
+            _LEAVING.add(self)
+            with contextlib.suppress(OSError, ValueError):
+                self._epoll.unregister(self._socket.fileno())
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RD)
+            for slot in [slot for slot in self._slots.values() if not slot.leases and slot not in self._held_back]:
+                del self._slots[slot.uid]
+                slot.close()
+            waiting, self._held_back = self._held_back, []
+            for slot in waiting:
+                self._give_back(slot)
+            if self._leaving and not self._slots:
+                self._part()
+        self._take_abandoned()
+
+    def _part(self) -> None:
+        """Lock held: nothing is held any more."""
+        while self._unsent:
+            packet, fence = self._unsent.popleft()
+            if not self._try_send(packet, fence):
+                self._unsent.appendleft((packet, fence))
+                break
+        self._close()
+
     def end(self) -> None:
         """The conversation is over. Frames that are held stay readable; each slot is unmapped and closed with its last one."""
         with self._lock:
             if self._ended:
                 return
-            self._ended = True
-            self._socket.close()
-            for _, fence in self._unsent:
-                if fence is not None:
-                    fence.close()
-            self._unsent.clear()
+            self._close()
             for slot in self._held_back:
                 self._forget_fences(slot)
             self._held_back.clear()
@@ -407,8 +471,29 @@ class RemoteSlots:
                 del self._slots[slot.uid]
                 slot.close()
 
+    def _close(self) -> None:
+        """Lock held."""
+        self._ended = True
+        self._leaving = False
+        self._socket.close()
+        for _, fence in self._unsent:
+            if fence is not None:
+                fence.close()
+        self._unsent.clear()
+
     def close_in_child(self) -> None:
         """After fork: close the copy of the socket, so that the producer sees the parent's end."""
         self._ended = True
         self._lock = threading.Lock()
         self._socket.close()
+
+
+_LEAVING: weakref.WeakSet[RemoteSlots] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for slots in list(_LEAVING):
+        slots.close_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
