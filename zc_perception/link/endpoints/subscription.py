@@ -187,6 +187,9 @@ class AdaptedSubscription(Generic[T]):
         if self._wake is not None and ((len(self.queue) and not self.queue.shut) or self._raised):
             self._raised = False
             self._wake()
+        # Nor does it look at a coroutine when what that awaits is there.
+        if self._draining and executor is not None:
+            call_soon(executor, _look_again)
 
     def _is_news(self, choice: Choice) -> bool:
         if choice.reader:
@@ -444,18 +447,21 @@ class AdaptedSubscription(Generic[T]):
         self.queue.put(item)
 
     def _drain(self) -> None:
-        """Run the callback for each queued object, one after the other on any kind of executor."""
+        """Run the callback for each queued object, one after the other on any kind of executor. What comes meanwhile is for its next turn:
+        a callback that is slower than the camera must not keep the executor from all the rest."""
         with self._drain_lock:
             self._releaser.retry()
             try:
-                while (item := self.queue.get()) is not None:
+                for _ in range(len(self.queue) or 1):
+                    item = self.queue.get()
+                    if item is None:
+                        break
                     self._call(item)
                     del item
             except BaseException:
                 self._raised = True
                 raise
             finally:
-                # The callback has raised: the rest is for whoever spins on.
                 if self._wake is not None and len(self.queue) and not self.queue.shut:
                     self._wake()
 
@@ -465,7 +471,10 @@ class AdaptedSubscription(Generic[T]):
             return
         self._draining = True
         try:
-            while (item := self.queue.get()) is not None:
+            for _ in range(len(self.queue) or 1):
+                item = self.queue.get()
+                if item is None:
+                    break
                 await self._call_coroutine(item)
                 del item
         finally:
@@ -552,6 +561,10 @@ class AdaptedSubscription(Generic[T]):
             end_converter()
         with self._drain_lock:
             self._releaser.retry()
+
+
+def _look_again() -> None:
+    """What an executor is woken for."""
 
 
 def _forget_variables(raised: BaseException) -> None:

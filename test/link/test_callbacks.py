@@ -1,0 +1,77 @@
+"""Callbacks of subscriptions beside others on the same executor."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from link_ros import Ros, eventually
+from rclpy.qos import QoSProfile
+from rclpy.task import Future
+
+from zc_perception.frame import Frame
+from zc_perception.link.endpoints.frame_subscription import FrameSubscription
+from zc_perception.memory.pool import BufferPool
+
+
+@pytest.fixture
+def camera(ros: Ros, make_pool: Callable[..., BufferPool], make_frame: Callable[..., Frame]) -> Iterator[None]:
+    """Publishes in this process some 200 frames a second."""
+    pool, publisher, stop = make_pool(slots=8), ros.publisher(ros.node('camera'), qos=QoSProfile(depth=1)), threading.Event()
+
+    def run() -> None:
+        sequence = 0
+        while not stop.wait(0.005):
+            sequence += 1
+            with make_frame(pool, sequence=sequence, stamp_ns=sequence) as frame:
+                publisher.publish(frame)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    yield
+    stop.set()
+    thread.join(10.0)
+
+
+@pytest.mark.usefixtures('camera')
+@pytest.mark.parametrize('asynchronous', [False, True])
+def test_a_callback_that_is_slower_than_the_camera_leaves_the_executor_to_others_too(ros: Ros, asynchronous: bool) -> None:
+    node, seen, turns = ros.node('slow'), [], []
+
+    def slow(frame: Frame) -> None:
+        seen.append(frame.data.sequence)
+        time.sleep(0.02)
+
+    async def slow_coroutine(frame: Frame) -> None:
+        slow(frame)
+
+    subscription = FrameSubscription(node, 'image', slow_coroutine if asynchronous else slow)
+    node.create_timer(0.01, lambda: turns.append(len(seen)))
+    assert eventually(lambda: len(turns) > 20 and turns[-1] > 5), (seen, turns)
+    subscription.destroy()
+
+
+@pytest.mark.usefixtures('camera')
+def test_a_coroutine_goes_on_when_what_it_awaits_is_there_though_nothing_else_wakes_the_executor(ros: Ros) -> None:
+    seen: list[int] = []
+    awaited: list[Any] = []
+
+    async def on_frame(frame: Frame) -> None:
+        future: Any = Future()
+        awaited.append(future)
+        await future
+        seen.append(frame.data.sequence)
+
+    subscription = FrameSubscription(ros.node('patient'), 'image', on_frame)
+    for count in range(3):
+        assert eventually(lambda count=count: len(awaited) > count)
+        time.sleep(0.1)  # the executor is at rest
+        awaited[-1].set_result(None)
+        assert eventually(lambda count=count: len(seen) > count), 'within half a second or so'
+    assert seen == sorted(set(seen))
+    subscription.destroy()
+    for future in awaited:
+        future.set_result(None)
