@@ -226,6 +226,20 @@ def test_keep_all_with_transient_local_is_refused_for_frames_only(ros: Ros) -> N
     )
 
 
+def test_a_topic_without_room_for_its_announcements_is_said_and_one_with_room_is_served(ros: Ros, make_frame: Any) -> None:
+    arrived: list[Frame] = []
+    node, longest = ros.node('camera'), f'/{"t" * 242}'
+    for endpoint in (ros.publisher, ros.subscription):
+        with pytest.raises(ConfigError, match=r"has 244 characters, and at most 243 leave room for '/_zc'"):
+            endpoint(node, topic=f'{longest}t')
+    publisher = ros.publisher(node, topic=longest)
+    ros.subscription(node, topic=longest, callback=lambda frame: arrived.append(frame.share()))
+    with make_frame() as frame:
+        publisher.publish(frame)
+    assert eventually(lambda: arrived)
+    arrived.pop().release()
+
+
 def test_only_a_late_transient_local_subscription_gets_the_last_frames(ros: Ros, make_pool: Any, make_frame: Any) -> None:
     pool, late, volatile = make_pool(slots=6), [], []
     latched = QoSProfile(depth=2, durability=DurabilityPolicy.TRANSIENT_LOCAL)

@@ -120,6 +120,13 @@ def test_a_refused_mapping_says_what_to_do(tmp_path: Path) -> None:
     buffer.close()
 
 
+def test_a_memfd_that_was_opened_for_writing_only_is_no_buffer(buffer: DmaBuf) -> None:
+    write_only = OwnedFd.open(f'/proc/self/fd/{buffer.fileno()}', os.O_WRONLY)
+    with pytest.raises(AllocationError, match=r'opened with O_WRONLY, so nobody can map it; its owner has to send an O_RDWR or O_RDONLY'):
+        DmaBuf.from_fd(write_only)
+    assert write_only.closed
+
+
 def test_closing_under_a_view_is_refused_and_possible_afterwards(buffer: DmaBuf) -> None:
     view = np.frombuffer(buffer.mapping(), np.uint8)
     with pytest.raises(BufferError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nodes.programs import Program
 from rclpy.exceptions import InvalidNamespaceException
 from rclpy.validate_namespace import validate_namespace
 
@@ -52,3 +53,12 @@ def test_cameras_have_different_names() -> None:
         check_cameras(['front', 'rear', 'rear'], '--cameras')
     with pytest.raises(ConfigError, match=r"^--cameras: '' can't be"):
         check_cameras(['front', ''], '--cameras')
+
+
+@pytest.mark.parametrize('program', ['capture_node', 'inference_node'])
+def test_a_namespace_that_is_too_long_for_ros_is_said_in_a_line(free_domain: int, program: str) -> None:
+    with Program(program, '--ros-args', '-r', f'__ns:=/{"n" * 230}', domain=free_domain).start('error:') as node:
+        assert node.process.wait(30.0) == 2
+        node._reader.join(30.0)
+    (line,) = node.lines
+    assert 'topic length should not exceed' in line and 'choose another name or a shorter namespace' in line

@@ -10,10 +10,14 @@ import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from zc_perception.errors import ConfigError
+
 VERSION = 1
 SUFFIX = '/_zc'
 _PUBLISHER_ID_BYTES = 32
 _SUN_PATH = 107
+# rmw_validate_full_topic_name(): DDS has 255, and ROS needs some of them.
+_LONGEST_TOPIC = 247
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,21 @@ class Announcement:
         if not good or not isinstance(formats, list) or not all(isinstance(f, str) for f in formats):
             return None
         return cls(**texts, **sizes, formats=tuple(formats), generation=generation)  # type: ignore[arg-type]
+
+
+def announcement_topic(topic: str) -> str:
+    """Where publishers of *topic* announce themselves.
+
+    :param topic: in full.
+    :raises ConfigError: no ROS topic can have so long a name.
+    """
+    name = topic + SUFFIX
+    if len(name) > _LONGEST_TOPIC:
+        raise ConfigError(
+            f"topic '{topic}' has {len(topic)} characters, and at most {_LONGEST_TOPIC - len(SUFFIX)} leave room for '{SUFFIX}', where "
+            'its publishers are announced; choose a shorter name or namespace'
+        )
+    return name
 
 
 def new_publisher_id() -> str:

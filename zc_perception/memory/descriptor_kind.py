@@ -30,6 +30,11 @@ def seals_of(fd: int) -> int:
         return 0
 
 
+def is_write_only(fd: int) -> bool:
+    """Whether it was opened with O_WRONLY: what is behind it can't be mapped, neither for reading nor for writing."""
+    return fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
+
+
 def describe_descriptor(fd: int) -> str:
     """A descriptor that isn't a buffer, in words."""
     mode = os.fstat(fd).st_mode

@@ -19,12 +19,13 @@ from typing import Protocol
 
 from zc_perception.errors import AcceleratorError, AllocationError
 from zc_perception.memory import kernel_abi as abi
-from zc_perception.memory.descriptor_kind import FIXED_SIZE, NO_NEW_WRITERS, describe_descriptor, is_dmabuf, seals_of
+from zc_perception.memory.descriptor_kind import FIXED_SIZE, NO_NEW_WRITERS, describe_descriptor, is_dmabuf, is_write_only, seals_of
 from zc_perception.memory.fence import SyncFile, poll_fd
 from zc_perception.memory.owned_fd import OwnedFd
 
 CPU_ACCESS_TIMEOUT_S = 5.0
 _SYNC_ATTEMPTS = 100
+MAPPABLE = 'its owner has to send an O_RDWR or O_RDONLY descriptor'
 _UNMAPPABLE = 'use a consumer that imports it, or a heap with CPU access such as /dev/dma_heap/system'
 # What has nothing to do with the exporter. A mapping of Python's takes a descriptor, too.
 _EXHAUSTED = {
@@ -120,6 +121,8 @@ class DmaBuf:
                 kind, exporter = BufferKind.MEMFD, 'memfd'
             else:
                 raise AllocationError(f'a buffer can be a dma-buf or a sealed memfd, but this is {describe_descriptor(number)}')
+            if kind is BufferKind.MEMFD and is_write_only(number):
+                raise AllocationError(f'the memfd {abi.describe_fd(number)} was opened with O_WRONLY, so nobody can map it; {MAPPABLE}')
             if writable and kind is BufferKind.MEMFD and seals_of(number) & NO_NEW_WRITERS:
                 raise AllocationError(f'the memfd {abi.describe_fd(number)} is sealed against writing; map it read-only')
             buffer = cls(fd, kind, heap or f'foreign/{exporter}', writable=writable)

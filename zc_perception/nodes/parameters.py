@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor, SetParametersResult
+from rclpy.exceptions import NameValidationException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
@@ -159,10 +160,15 @@ EVERY_NODE = tuple(spec.name for spec in EVERY_NODE_SPECS)
 def begin_node(node: Node, name: str, **node_options: Any) -> None:
     """rclpy's own constructor of *node*.
 
-    :raises ConfigError: one of :data:`EVERY_NODE_SPECS` has another type. rclpy has an exception of its own for that.
+    :raises ConfigError: a name or namespace that can't be, or one of :data:`EVERY_NODE_SPECS` has another type. rclpy has exceptions of
+        its own for these.
     """
     try:
         Node.__init__(node, name, **node_options)
+    except NameValidationException as error:
+        # Its last line only points at the place.
+        text = ' '.join(' '.join(str(error).splitlines()[:-1]).split())
+        raise ConfigError(f"node '{name}': {text}; choose another name or a shorter namespace: --ros-args -r __ns:=/NAME") from None
     except Exception:
         given = parameter_overrides(node)
         for spec in (spec for spec in EVERY_NODE_SPECS if spec.name in given):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from memory_link import PATIENCE_S, PUBLISHER, FakeProducer, RawPeer, publish, receive, settled, wait_for
 
+from zc_perception.errors import ConfigError
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.codes import RefusalCode
@@ -16,7 +18,9 @@ from zc_perception.link.shared_memory.errors import RefusedError
 from zc_perception.link.shared_memory.receiver import SharedMemoryReceiver
 from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.memory.dmabuf import BufferKind
 from zc_perception.memory.pool import BufferPool
+from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.settings import Buffers, BufferSettings
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -91,6 +95,31 @@ def test_a_new_announcement_wakes_a_receiver_whose_trial_import_failed(pool: Buf
         wait_for(lambda: frames, 'the frame')
         frames.pop().release()
     settled(server, 'eof')
+
+
+@pytest.mark.parametrize(('options', 'kind'), [('', BufferKind.MEMFD), ('cpu=read', BufferKind.DMABUF), ('', BufferKind.DMABUF)])
+def test_memory_that_nobody_can_map_is_refused_by_name(folder: Path, options: str, kind: BufferKind) -> None:
+    needs = Requirements(options=options)
+    with FakeProducer(folder / 's') as fake, SharedMemoryClient(folder / 's', name='npu', requirements=needs) as client:
+        peer, buffer = fake.serve(client), fake.buffer()
+        write_only = os.open(f'/proc/self/fd/{buffer.fileno()}', os.O_WRONLY | os.O_CLOEXEC)
+        fake.introduce(peer, kind=kind, fds=[write_only])
+        os.close(write_only)
+        wait_for(lambda: client.receive() is None and not client.connected, 'the end')
+        if kind is BufferKind.DMABUF and not options:  # a device would take it: that it is no dma-buf is another matter
+            assert client.statistics().ended == {'buffers': 1}
+        else:
+            why = f"buffer 0, a {kind.value}, was opened with O_WRONLY, so it can't be mapped; its owner has to send an O_RDWR or"
+            assert client.statistics().ended == {'constraints': 1} and why in client.last_end
+            assert peer.receive_refused().code is RefusalCode.CONSTRAINTS
+            assert client.maintain() is None and not client.connected, 'it would be the same again'
+        peer.close()
+
+
+def test_constraints_without_a_format_do_not_become_any_format() -> None:
+    with pytest.raises(ConfigError, match="'npu' take no format"):
+        Requirements.of(BufferConstraints('npu', formats=()))
+    assert Requirements.of(BufferConstraints('npu')).formats == ()
 
 
 class OldProducer:

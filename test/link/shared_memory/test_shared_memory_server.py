@@ -163,6 +163,15 @@ def test_who_cannot_use_what_is_allocated_is_told_why(pool: BufferPool, serve: S
     wait_for(lambda: any(refused.text in line for line in said), 'the sentence')
 
 
+def test_a_pool_whose_buffers_come_from_elsewhere_now_is_judged_by_that(pool: BufferPool, serve: Serve) -> None:
+    server = serve(None)
+    server.set_pool(pool, heap_offer('udmabuf'))
+    server.set_pool(pool, heap_offer('memfd'))
+    with RawPeer.connected(server.path) as peer:
+        peer.hello(requirements=Requirements(options='heap=udmabuf'))
+        assert peer.receive_refused().code == RefusalCode.CONSTRAINTS
+
+
 def test_who_wants_certain_memory_comes_in_where_nobody_knows_whose_it_is(pool: BufferPool, serve: Serve) -> None:
     """Its own trial import decides then."""
     with RawPeer.welcomed(serve(pool).path, requirements=Requirements(options='heap=dma_heap/system; contiguous; device=/dev/npu')):

@@ -18,7 +18,15 @@ from zc_perception.link.shared_memory import socket_folder
 from zc_perception.link.shared_memory.codes import MessageType, RefusalCode
 from zc_perception.link.shared_memory.peer import Peer, consumer_allowed, producer_allowed
 from zc_perception.link.shared_memory.server import SharedMemoryServer
-from zc_perception.link.shared_memory.socket_folder import default_folder, is_dead, listen, remove_stale, runtime_folder, socket_path
+from zc_perception.link.shared_memory.socket_folder import (
+    default_folder,
+    folder_complaint,
+    is_dead,
+    listen,
+    remove_stale,
+    runtime_folder,
+    socket_path,
+)
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 #: Not the user who runs this: CI is nobody, 65534.
@@ -38,11 +46,48 @@ def leave_dead_socket(path: Path) -> Path:
 
 
 @pytest.mark.parametrize(('environment', 'expected'), [
-    ({'ZC_RUNTIME_DIR': '/a', 'XDG_RUNTIME_DIR': '/b'}, '/a'), ({'XDG_RUNTIME_DIR': '/b'}, '/b/zc_perception'),
+    ({'ZC_RUNTIME_DIR': '/a', 'XDG_RUNTIME_DIR': '/b'}, '/a'), ({'XDG_RUNTIME_DIR': '/'}, '/zc_perception'),
     ({'ZC_RUNTIME_DIR': ''}, f'/tmp/zc_perception-{os.geteuid()}'), ({}, f'/tmp/zc_perception-{os.geteuid()}'),
 ])  # fmt: skip
-def test_which_folder(environment: dict[str, str], expected: str) -> None:
+def test_which_folder(environment: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket_folder.os, 'access', lambda path, mode, effective_ids: path == Path('/'))
     assert default_folder(environment) == Path(expected)
+    assert folder_complaint(environment) == ''
+
+
+@pytest.mark.parametrize('runtime', ['{}/nowhere', '{}/file', '{}/forbidden', 'relative'])
+def test_a_runtime_folder_that_cannot_be_used_is_replaced_and_said(folder: Path, runtime: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As su, cron and docker leave it."""
+    forbidden = folder / 'forbidden'
+    forbidden.mkdir()
+    (folder / 'file').touch()
+    access = os.access
+    # Root may write everywhere.
+    monkeypatch.setattr(socket_folder.os, 'access', lambda path, *mode, **how: path != forbidden and access(path, *mode, **how))
+    monkeypatch.setattr(socket_folder, '_FALLBACK', folder)
+    monkeypatch.chdir(folder)
+    (folder / 'relative').mkdir()
+    environment = {'XDG_RUNTIME_DIR': runtime.format(folder)}
+    made = runtime_folder(environment=environment)
+    assert made == default_folder(environment) == folder / f'zc_perception-{os.geteuid()}' and mode(made) == 0o700
+    complaint = folder_complaint(environment)
+    assert environment['XDG_RUNTIME_DIR'] in complaint and str(made) in complaint and 'ZC_RUNTIME_DIR' in complaint
+    assert folder_complaint(environment | {'ZC_RUNTIME_DIR': '/a'}) == ''
+    # What a container shares with its host may lie in a folder of root's.
+    (forbidden / 'zc_perception').mkdir()
+    assert default_folder({'XDG_RUNTIME_DIR': str(forbidden)}) == forbidden / 'zc_perception'
+
+
+def test_a_server_goes_on_without_the_runtime_folder_and_warns_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv('ZC_RUNTIME_DIR', raising=False)
+    monkeypatch.setenv('XDG_RUNTIME_DIR', str(folder / 'nowhere'))
+    monkeypatch.setattr(socket_folder, '_FALLBACK', folder)
+    warned: list[str] = []
+    pool = make_pool(2)
+    with SharedMemoryServer('camera', PUBLISHER, pool, warn=warned.append) as server, RawPeer.welcomed(server.path):
+        assert server.path.parent == folder / f'zc_perception-{os.geteuid()}'
+    pool.close()
+    assert len(warned) == 1 and str(folder / 'nowhere') in warned[0]
 
 
 def test_it_is_made_for_this_user_alone_or_for_a_group(folder: Path) -> None:

@@ -15,7 +15,7 @@ from std_msgs.msg import String
 
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
-from zc_perception.link.announcement import SUFFIX, Announcement, host_id, new_publisher_id
+from zc_perception.link.announcement import Announcement, announcement_topic, host_id, new_publisher_id
 from zc_perception.link.announcement_files import remove_announcement, write_announcement
 from zc_perception.link.bus import BUS, BusPublisher, BusSubscription
 from zc_perception.link.endpoints.message_writer import ExtraMessage, MessageWriter
@@ -126,7 +126,8 @@ class AdaptedPublisher(Generic[T]):
     :param qos: as rclpy's.
     :param extras: further messages that are made of each object, such as a compressed picture.
     :param publisher_id: names the publisher in its announcements; by default a random one.
-    :raises ConfigError: *qos* is keep-last with depth 0, or transient_local with keep-all for a type with leases.
+    :raises ConfigError: *qos* is keep-last with depth 0, or transient_local with keep-all for a type with leases; or the topic's name
+        is too long for its announcements.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class AdaptedPublisher(Generic[T]):
         self._adapter = adapter
         self.publisher_id = publisher_id or new_publisher_id()
         # The announcer first, and last to go: whoever sees the other one alone takes this for a plain publisher.
-        self._announcer = node.create_publisher(String, node.resolve_topic_name(topic) + SUFFIX, ANNOUNCEMENT_QOS)
+        self._announcer = node.create_publisher(String, announcement_topic(node.resolve_topic_name(topic)), ANNOUNCEMENT_QOS)
         self._writer = MessageWriter(node, adapter, topic, qos, extras)
         self.topic: str = self._writer.topic
         self._key = bus_key(node, self.topic, adapter.ros_type)

@@ -17,7 +17,7 @@ from rclpy.qos import QoSProfile, ReliabilityPolicy
 from std_msgs.msg import String
 
 from zc_perception.frame_queue import KeepLastQueue
-from zc_perception.link.announcement import SUFFIX, Announcement, host_id
+from zc_perception.link.announcement import Announcement, announcement_topic, host_id
 from zc_perception.link.announcement_files import read_announcements
 from zc_perception.link.bus import BUS, BusPublisher, BusSubscription
 from zc_perception.link.duplicates import REMEMBERED, DuplicateFilter, message_identity
@@ -87,7 +87,7 @@ class AdaptedSubscription(Generic[T]):
     :param held: for a type with leases, how many objects of each publisher you hold at the same time, those that you share included; by
         default as *remote* says, or 1. While you hold so many, the newest ones wait, as many as the depth of *qos*.
     :param match_reliability: read messages best effort where a publisher offers no more, though *qos* wants them reliable.
-    :raises ConfigError: *qos* is keep-last with depth 0.
+    :raises ConfigError: *qos* is keep-last with depth 0, or the topic's name is too long for its announcements.
     """
 
     def __init__(
@@ -119,6 +119,7 @@ class AdaptedSubscription(Generic[T]):
         self._match_reliability = match_reliability
         self._required = copy_free_required
         self.topic: str = node.resolve_topic_name(topic)
+        announcements = announcement_topic(self.topic)
         self._key = bus_key(node, self.topic, adapter.ros_type)
         self._waits_for_window = hasattr(adapter.custom_type, 'hand_out')
         gate = adapter.custom_type.hand_out if self._waits_for_window else None  # type: ignore[attr-defined]
@@ -167,7 +168,7 @@ class AdaptedSubscription(Generic[T]):
         if consumer is not None:
             self.take_part(consumer)
         BUS.add_subscription(self._key, self._bus_subscription)
-        self._announcement_reader = create_reader(node, String, self.topic + SUFFIX, self._on_announcement, ANNOUNCEMENTS_QOS)
+        self._announcement_reader = create_reader(node, String, announcements, self._on_announcement, ANNOUNCEMENTS_QOS)
         when_destroyed(self._announcement_reader, self.destroy)
         self._watch = NodeWatch(node, _RUNG_PERIOD_S, self._look)
         self.update_rung()

@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from zc_perception.errors import AllocationError, FormatError, LayoutError, StaleFrameError
@@ -29,7 +29,8 @@ from zc_perception.link.shared_memory.peer import Peer
 from zc_perception.link.shared_memory.remote_slot import RemoteLease, RemoteSlot
 from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
 from zc_perception.link.shared_memory.wire import BuffersMessage, Refused
-from zc_perception.memory.dmabuf import BufferKind, DmaBuf
+from zc_perception.memory.descriptor_kind import is_write_only
+from zc_perception.memory.dmabuf import MAPPABLE, BufferKind, DmaBuf
 from zc_perception.memory.fence import Fence, SyncFile
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.slot import close_buffers
@@ -134,6 +135,7 @@ class RemoteSlots:
             raise ProtocolError('value', f'BUFFERS of more than {MAX_SLOTS} slots')
         buffers: list[DmaBuf] = []
         try:
+            self._check_readable(message.kind, fds)
             for fd, size in zip(fds, message.sizes, strict=True):
                 buffers.append(DmaBuf.from_fd(fd, expected_size=size))
                 self._check_kind(buffers[-1], message.kind)
@@ -157,6 +159,12 @@ class RemoteSlots:
     def _try_import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> str:
         """Before the first frame of a slot: import it as it will be imported later. What went wrong; empty: nothing."""
         return trial_failure(self._trial_import, BufferSettings(layout, MAX_SLOTS), [buffers], len(self._slots))
+
+    def _check_readable(self, kind: BufferKind, fds: Sequence[OwnedFd]) -> None:
+        """:raises MisfitError: memory that this consumer has to map was opened for writing only. A device could import it."""
+        for index, fd in enumerate(fds):
+            if is_write_only(fd.fileno()) and (kind is BufferKind.MEMFD or self._requirements.reads_with_cpu):
+                raise MisfitError(f"buffer {index}, a {kind.value}, was opened with O_WRONLY, so it can't be mapped; {MAPPABLE}")
 
     def _check_kind(self, buffer: DmaBuf, kind: BufferKind) -> None:
         if buffer.kind is not kind:

@@ -58,8 +58,10 @@ class Requirements:
     def of(cls, constraints: BufferConstraints) -> Requirements:
         """What a HELLO says of *constraints*.
 
-        :raises ConfigError: more than fits a HELLO.
+        :raises ConfigError: more than fits a HELLO, or no format at all: on the wire, no formats are any.
         """
+        if constraints.formats == ():
+            raise ConfigError(f"constraints of '{constraints.participant}' take no format; name at least one, or None for any")
         width, height = constraints.max_size or (0, 0)
         rest = replace(constraints, stride_align=1, offset_align=1, max_size=None, slots=0, max_slots=None)
         return cls(
@@ -71,6 +73,11 @@ class Requirements:
             height,
             options_text(rest),
         )
+
+    @property
+    def reads_with_cpu(self) -> bool:
+        """Whether the consumer said that its CPU maps the buffers."""
+        return parse_options(self.options).uses_cpu
 
     def for_old_producers(self) -> Requirements:
         """What a HELLO without options can say of them."""

@@ -28,7 +28,7 @@ from zc_perception.link.shared_memory.errors import ProtocolError
 from zc_perception.link.shared_memory.fence_watch import FenceWatch
 from zc_perception.link.shared_memory.reception import Reception
 from zc_perception.link.shared_memory.server_statistics import ServerCounters, ServerStatistics
-from zc_perception.link.shared_memory.socket_folder import listen, remove_stale, runtime_folder, socket_path
+from zc_perception.link.shared_memory.socket_folder import folder_complaint, listen, remove_stale, runtime_folder, socket_path
 from zc_perception.link.shared_memory.wire import Refused, Welcome
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, Slot
@@ -91,7 +91,10 @@ class SharedMemoryServer:
         self._heap: HeapOffer | None = None
         self._forget_pool: Callable[[], None] | None = None
         self._pool_changed = False
-        folder = runtime_folder(group) if folder is None else folder
+        if folder is None:
+            folder = runtime_folder(group)
+            if complaint := folder_complaint():
+                self._say(complaint, warn=True)
         self.path = socket_path(folder, publisher_id)
         self.stale_removed = remove_stale(folder)
         listener = listen(self.path, group)
@@ -150,11 +153,11 @@ class SharedMemoryServer:
         :param heap: where its buffers come from, to judge consumers that want certain memory; ``None``: nobody knows.
         """
         with self._lock:
+            self._heap = heap
             if pool is self._pool:
                 return
             forget, self._forget_pool = self._forget_pool, None
-            before = self._pool
-            self._pool, self._heap = pool, heap
+            before, self._pool = self._pool, pool
             self._pool_changed = True
             history = self._take_history()
         for frame in history:

@@ -17,18 +17,38 @@ SUFFIX = '.sock'
 ANNOUNCEMENT_SUFFIX = '.announcement'
 STARTING = '.starting-'
 _STARTING_LENGTH = len(STARTING) + 8
+_NAME = 'zc_perception'
+_FALLBACK = Path('/tmp')
 _SUN_PATH = 107
 _STARTING_S = 60.0
 _BACKLOG = 128
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """``$ZC_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/zc_perception``, else ``/tmp/zc_perception-UID``."""
+    """``$ZC_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/zc_perception`` where that can be, else ``/tmp/zc_perception-UID``."""
     if named := environment.get('ZC_RUNTIME_DIR'):
         return Path(os.path.abspath(named))  # the announcement is read in other folders
-    if runtime := environment.get('XDG_RUNTIME_DIR'):
-        return Path(runtime) / 'zc_perception'
-    return Path(f'/tmp/zc_perception-{os.geteuid()}')
+    runtime = environment.get('XDG_RUNTIME_DIR')
+    if runtime and _has_room(Path(runtime)):
+        return Path(runtime) / _NAME
+    return _FALLBACK / f'{_NAME}-{os.geteuid()}'
+
+
+def _has_room(runtime: Path) -> bool:
+    """Whether the folder is there or can be made: programs started by su, cron or docker often name one that isn't this user's."""
+    return runtime.is_absolute() and (os.path.isdir(runtime / _NAME) or os.access(runtime, os.W_OK | os.X_OK, effective_ids=True))
+
+
+def folder_complaint(environment: Mapping[str, str] = os.environ) -> str:
+    """That XDG_RUNTIME_DIR can't be used, where the sockets are therefore, and what to do; empty: all is well."""
+    runtime = environment.get('XDG_RUNTIME_DIR')
+    if environment.get('ZC_RUNTIME_DIR') or not runtime or _has_room(Path(runtime)):
+        return ''
+    return (
+        f"XDG_RUNTIME_DIR is '{runtime}', which is no folder that this user may write to; shared memory uses "
+        f"'{default_folder(environment)}' instead: make that folder ('loginctl enable-linger' does), or set ZC_RUNTIME_DIR to another one, "
+        'the same for all nodes'
+    )
 
 
 def runtime_folder(group: int | None = None, environment: Mapping[str, str] = os.environ) -> Path:
