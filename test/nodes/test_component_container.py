@@ -32,11 +32,9 @@ EXACT: dict[str, Case] = {
     'raises before there is a node': ('RaisesBeforeNode', 'zoo', {}, THREW + "OSError: [Errno 19] No such device: '/dev/camera'"),
     'exits': ('Exits', 'zoo', {}, THREW + 'SystemExit: no camera, goodbye'),
     'is interrupted': ('Interrupts', 'zoo', {}, THREW + 'KeyboardInterrupt'),
-    'raises what is no text for a message': ('RaisesBytes', 'zoo', {}, THREW + 'OSError: bad ?? end of it'),
-    'raises what says nothing': ('RaisesMute', 'zoo', {}, THREW + '_Mute'),
+    'raises what is no text for a message': ('RaisesBytes', 'zoo', {}, THREW + 'OSError: bad \\udcff\\ud800 end\\x00 of it'),
     'raises what says no text': ('RaisesOdd', 'zoo', {}, THREW + '_Odd'),
     'raises and leaves a thread': ('LeavesThread', 'zoo', {}, THREW + 'RuntimeError: after a thread was started'),
-    'unknown extra argument': ('Quiet', 'zoo', {'extra': {'isolated': True}}, "Extra component argument 'isolated' is not supported"),
 } | {
     f'{name} is no boolean': ('Quiet', 'zoo', {'extra': {name: value}}, f"Extra component argument '{name}' must be a boolean")
     for name, value in zip(KNOWN_EXTRAS, (1, 'true', 1.0, [True], 0, 'false', [1], ''), strict=True)
@@ -49,8 +47,7 @@ CLEAR: dict[str, Case] = {
     'no node': ('NoNode', 'zoo', {}, 'is not a class derived from rclpy.node.Node'),
     'a node without its constructor': ('HalfNode', 'zoo', {}, 'its constructor has to call super().__init__, and must not'),
     'a node that has destroyed itself': ('GoneNode', 'zoo', {}, 'The component is no whole node: InvalidHandle'),
-    'a node without a hash': ('Comparable', 'zoo', {}, "The container can't spin it: TypeError: unhashable type: 'Comparable'; "),
-    'a node whose hash exits': ('HashFails', 'zoo', {}, "The container can't spin it: SystemExit: no hash; leave __eq__ and __hash__"),
+    'a node without a hash': ('Comparable', 'zoo', {}, "The container can't spin it: TypeError: unhashable type: 'Comparable'"),
     'no class': ('Function', 'zoo', {}, 'is not a class derived from rclpy.node.Node'),
     'initialises ROS': ('InitialisesRos', 'zoo', {}, 'the container has called rclpy.init already'),
     'takes no arguments': ('TakesNothing', 'zoo', {}, 'a component takes **kwargs and passes them to Node'),
@@ -129,18 +126,16 @@ def test_what_a_failed_constructor_has_made_leaves_the_graph(zoo: Client) -> Non
     assert zoo.unload(unique_id).success
 
 
-@pytest.mark.parametrize('plugin', ['Comparable', 'HashFails'])
-def test_what_can_not_be_spun_is_ended_and_its_name_is_free(plugin: str, zoo: Client, container: Container) -> None:
-    name = f'tried_{plugin.lower()}'
-    assert not zoo.load(plugin, node_name=name).success
+def test_what_can_not_be_spun_is_ended_and_its_name_is_free(zoo: Client, container: Container) -> None:
+    assert not zoo.load('Comparable', node_name='tried').success
     assert zoo.list() == {}
-    container.wait_for(f'{name}: stopped')
+    container.wait_for('tried: stopped')
     unique_id = zoo.loaded('Ticking', node_name='later')  # the graph has been told of this one later
     until(lambda: 'later' in zoo.node.get_node_names(), 'the later one in the graph')
-    until(lambda: name not in zoo.node.get_node_names(), 'the other one out of the graph')
-    again = zoo.loaded('Ticking', node_name=name)
-    assert list(zoo.list().items()) == [(unique_id, '/later'), (again, f'/{name}')]
-    hears(zoo, f'/{name}/ticks')
+    until(lambda: 'tried' not in zoo.node.get_node_names(), 'the other one out of the graph')
+    again = zoo.loaded('Ticking', node_name='tried')
+    assert list(zoo.list().items()) == [(unique_id, '/later'), (again, '/tried')]
+    hears(zoo, '/tried/ticks')
 
 
 def test_of_equal_nodes_there_can_be_one(zoo: Client, container: Container) -> None:
@@ -148,7 +143,7 @@ def test_of_equal_nodes_there_can_be_one(zoo: Client, container: Container) -> N
     unique_id = zoo.loaded('AllEqual', node_name='one')
     answer = zoo.load('AllEqual', node_name='two')
     assert not answer.success
-    text = 'it is equal to a component that is loaded; leave __eq__ and __hash__ of the node as rclpy has them'
+    text = 'it is equal to a component that is loaded; leave out its __eq__'
     assert answer.error_message == f"The container can't spin it: {text}"
     assert zoo.list() == {unique_id: '/one'}
     hears(zoo, '/one/ticks')
@@ -195,27 +190,21 @@ def test_an_id_is_unloaded_once(zoo: Client) -> None:
     assert sorted(answer.success for answer in answers) == [False, True]
 
 
-@pytest.mark.parametrize('again', [{}, {'node_name': 'quiet'}, {'node_namespace': '/'}, {'remap_rules': ['__node:=quiet']}])
-def test_a_full_name_is_there_once(again: dict[str, Any], zoo: Client) -> None:
-    unique_id = zoo.loaded('Quiet')
-    text = f"'/quiet' is loaded already, with unique_id {unique_id}; give another node_name or node_namespace"
-    assert zoo.load('Quiet', **again).error_message == text
-    assert zoo.load('Other', **again).error_message == text
-    assert zoo.list() == {unique_id: '/quiet'}
-    assert zoo.load('Other', node_namespace='/there').full_node_name == '/there/quiet'
+def test_a_second_one_of_the_same_name_is_loaded_and_each_ends_by_its_id(zoo: Client) -> None:
+    """As rclcpp's container does."""
+    first, second = zoo.loaded('Ticking'), zoo.loaded('Ticking')
+    assert zoo.list() == {first: '/ticking', second: '/ticking'}
+    assert zoo.unload(first).success
+    assert zoo.list() == {second: '/ticking'}
+    hears(zoo, '/ticking/ticks')
 
 
-def test_the_same_again_is_refused_before_it_is_made(zoo: Client, container: Container) -> None:
-    zoo.loaded('Quiet', node_namespace='/twice')
-    assert not zoo.load('Quiet', node_namespace='/twice').success
-    zoo.loaded('Quiet', node_namespace='/then')
-    container.wait_for('/then/quiet: size 1')
-    assert container.output.count('/twice/quiet: size 1') == 1
-
-
-def test_the_container_s_own_name_is_taken(zoo: Client) -> None:
-    answer = zoo.load('Quiet', node_name='ComponentManager')
-    assert answer.error_message == "'/ComponentManager' is this container's own name; give another node_name or node_namespace"
+def test_an_unknown_extra_argument_is_passed_over_with_a_warning(zoo: Client, container: Container) -> None:
+    """As rclcpp's container does."""
+    zoo.loaded('Quiet', extra={'use_intraprocess_comms': True})
+    container.wait_for(
+        "extra argument 'use_intraprocess_comms' is unknown and has no effect; did you mean 'use_intra_process_comms'?"
+    )
 
 
 @pytest.mark.parametrize(

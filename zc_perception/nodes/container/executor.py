@@ -17,11 +17,14 @@ import rclpy
 from rclpy.executors import ConditionReachedException, Executor, ExternalShutdownException, ShutdownException, TimeoutException
 from rclpy.node import Node
 
+from zc_perception.errors import one_line
 from zc_perception.link.rclpy_compat import InvalidHandle
 
 _NOTHING = (TimeoutException, ShutdownException, ConditionReachedException)
 _MAX_FAILURES_IN_A_ROW = 20
 _PAUSE_S = 0.05
+AGAIN_AFTER_S = 5.0
+_MAX_KINDS = 100
 
 
 class ContainerExecutor(Executor):
@@ -168,3 +171,34 @@ class ContainerExecutor(Executor):
         if ended:
             self.shutdown(timeout_sec=0.0)
         return ended
+
+
+class Complaints:
+    """Exceptions by who raised what where.
+
+    :param now: the time, in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._lock = threading.Lock()
+        self._said: dict[tuple[str, str, str], tuple[float, int]] = {}
+
+    def text(self, name: str, error: BaseException) -> str:
+        """What to log now; empty: it was said a moment ago, and is counted."""
+        place = traceback.extract_tb(error.__traceback__)[-1:]
+        key = name, type(error).__name__, str([(frame.filename, frame.lineno) for frame in place])
+        with self._lock:
+            known = self._said.get(key)
+            if known is not None and self._now() - known[0] < AGAIN_AFTER_S:
+                self._said[key] = known[0], known[1] + 1
+                return ''
+            self._said.pop(key, None)
+            if len(self._said) >= _MAX_KINDS:
+                del self._said[next(iter(self._said))]
+            self._said[key] = self._now(), 0
+        if known is not None:
+            return f'a callback of {name} raises again and again ({known[1] + 1} times since it was said last): {one_line(error)}'
+        exits = ' To end a component, unload it.' if isinstance(error, SystemExit) else ''
+        trace = ''.join(traceback.format_exception(error)).rstrip()
+        return f'a callback of {name} has raised; the container goes on.{exits}\n{trace}'

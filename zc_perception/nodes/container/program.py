@@ -1,4 +1,4 @@
-"""What ``component_container`` and ``component_container_mt`` run, see :mod:`~zc_perception.nodes.container.main`."""
+"""What ``component_container`` and ``component_container_mt`` run, see :mod:`~zc_perception.nodes.main`."""
 
 from __future__ import annotations
 
