@@ -118,6 +118,8 @@ class AcceleratorFaults:
 
 
 class FaultyAccelerator(CpuAccelerator):
+    imports = 0
+
     def __init__(self, faults: AcceleratorFaults) -> None:
         super().__init__(CopyLedger(), 1)
         self._faults = faults

@@ -297,3 +297,17 @@ def test_a_mistake_of_the_check_is_a_reason_and_one_of_the_owner_is_taken_back(c
     assert (parameters['rate'], parameters['mode'], parameters['active']) == (30.0, 'fast', True)
     assert told == [('rate', 1.0), ('mode', 'slow'), ('mode', 'fast'), ('rate', 30.0)]
     node.destroy_node()
+
+
+def test_what_other_packages_offer_is_asked_for_only_when_no_choice_of_ours_is_meant() -> None:
+    asked: list[None] = []
+
+    def others() -> tuple[str, ...]:
+        asked.append(None)
+        return ('own',)
+
+    spec = ParameterSpec('accelerator', 'auto', 'Where.', choices=('auto', 'cpu'), other_choices=others)
+    assert spec.convert('cpu') == 'cpu' and asked == []
+    assert spec.convert('own') == 'own'
+    with pytest.raises(ConfigError, match="parameter 'accelerator' is 'owl'; it must be one of auto, cpu, own"):
+        spec.convert('owl')

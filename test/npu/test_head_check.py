@@ -18,10 +18,11 @@ from zc_perception.detection.heads.spec import HeadSpec
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import ConfigError
 from zc_perception.memory.ledger import CopyLedger
+from zc_perception.npu.accelerator import AcceleratorOptions
 from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.npu.manifest import ModelManifest, TensorSpec, check_head, load_manifest
 from zc_perception.npu.metis_card import find_cards
-from zc_perception.npu.selection import AcceleratorOptions, open_accelerator
+from zc_perception.npu.selection import open_accelerator
 
 pytestmark = [
     pytest.mark.usefixtures('no_fd_leak'),

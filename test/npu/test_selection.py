@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
+from entry_point_kit import install
 from npu.axruntime_kit import Double, build_double, model_file
 
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.npu.axl import accelerator as axl_accelerator
+from zc_perception.npu.accelerator import Accelerator, AcceleratorOptions
+from zc_perception.npu.axl.abi import parse_ioctl_numbers
+from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.npu.axl.device import AxlDevice, AxlError
+from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
 from zc_perception.npu.manifest import ModelManifest, load_manifest
 from zc_perception.npu.metis_card import find_cards
-from zc_perception.npu.selection import AcceleratorOptions, open_accelerator, parse_ioctl_numbers
+from zc_perception.npu.selection import BUILT_IN, engines_of, open_accelerator, other_accelerators
 
 pytestmark = [
     pytest.mark.usefixtures('no_fd_leak'),
     pytest.mark.skipif(bool(find_cards()), reason='this machine has a Metis card; the rig covers that case'),
 ]
+LEDGER = CopyLedger()
 VIRTUAL = str(Path(__file__).parents[1] / 'rig' / 'models' / 'virtual_metis.yaml')
 
 
@@ -77,16 +80,16 @@ def variants(folder: Path, *engines: str, **changes: Any) -> ModelManifest:
 
 
 class Opened:
-    """What an accelerator's constructor was called with."""
+    """What an accelerator's ``open`` was called with."""
 
     def __init__(self, refusal: Exception | None = None, load_refusal: Exception | None = None) -> None:
         self.refusal, self.load_refusal = refusal, load_refusal
-        self.calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        self.calls: list[tuple[AcceleratorOptions, CopyLedger]] = []
         self.loaded: list[ModelManifest] = []
         self.closed = 0
 
-    def __call__(self, *arguments: Any, **options: Any) -> Opened:
-        self.calls.append((arguments, options))
+    def __call__(self, options: AcceleratorOptions, ledger: CopyLedger) -> Opened:
+        self.calls.append((options, ledger))
         if self.refusal is not None:
             raise self.refusal
         return self
@@ -103,22 +106,21 @@ class Opened:
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Opened:
     opened = Opened()
-    monkeypatch.setitem(sys.modules, 'zc_perception.npu.axruntime.accelerator', SimpleNamespace(AxRuntimeAccelerator=opened))
+    monkeypatch.setattr(AxRuntimeAccelerator, 'open', opened)
     return opened
 
 
 def test_auto_goes_from_a_driver_without_our_ioctls_to_the_runtime(tmp_path: Path, runtime: Opened) -> None:
     """/dev/null answers ENOTTY to everything, as the shipped driver does to ours."""
     manifest, ledger = variants(tmp_path, 'axl', 'axruntime', 'opencv_hog'), CopyLedger()
-    selected = open_accelerator('auto', manifest, AcceleratorOptions('/dev/null', library='/opt/lib.so', double_buffer=True), ledger)
+    options = AcceleratorOptions('/dev/null')
+    selected = open_accelerator('auto', manifest, options, ledger)
     assert selected.accelerator is runtime
     (reason,) = selected.reasons
     assert not selected.without_card and reason.startswith("accelerator 'axl' doesn't fit: ") and '\n' not in reason
     assert '/dev/null' in reason and 'no import and submit ioctls (ENOTTY)' in reason and 'accelerator: axruntime' in reason
     assert selected.manifest.engine == 'axruntime' and runtime.loaded == [selected.manifest]
-    expected = {'device': '/dev/null', 'library': '/opt/lib.so', 'aipu_cores': 1, 'double_buffer': True, 'output_dmabuf': 'auto',
-                'timeout_s': 1.0}  # fmt: skip
-    assert runtime.calls == [((ledger,), expected)]
+    assert runtime.calls == [(options, ledger)]
 
 
 def test_a_node_whose_driver_lacks_our_ioctls_is_the_runtime_s_device_too(tmp_path: Path) -> None:
@@ -178,12 +180,126 @@ def test_what_was_chosen_is_what_is_opened_again(tmp_path: Path, runtime: Opened
     assert runtime.closed == 1, 'never the next best: the buffers were negotiated with this one'
 
 
-def test_the_card_s_options_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = Opened()
-    monkeypatch.setattr(axl_accelerator, 'AxlAccelerator', opened)
-    options = AcceleratorOptions('/dev/metis-1', False, 2.5, ioctl_numbers={'submit': 70})
-    open_accelerator('axl', load_manifest(VIRTUAL), options, CopyLedger())
-    assert opened.calls == [(('/dev/metis-1',), {'import_cache': False, 'timeout_s': 2.5, 'numbers': {'submit': 70}})]
+OPTIONS = AcceleratorOptions('/dev/metis-1', False, 2.5, ioctl_numbers={'submit': 70}, library='/opt/lib.so', double_buffer=True)
+
+
+@pytest.mark.parametrize(
+    ('kind', 'arguments', 'expected'),
+    [
+        (AxlAccelerator, ('/dev/metis-1',), {'import_cache': False, 'timeout_s': 2.5, 'numbers': {'submit': 70}}),
+        (
+            AxRuntimeAccelerator,
+            (LEDGER,),
+            {
+                'device': '/dev/metis-1', 'library': '/opt/lib.so', 'aipu_cores': 1, 'double_buffer': True, 'output_dmabuf': 'auto',
+                'timeout_s': 2.5,
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_the_card_s_options_reach_it(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Accelerator], arguments: tuple[object, ...], expected: dict[str, object]
+) -> None:
+    seen: list[tuple[tuple[object, ...], dict[str, object]]] = []
+
+    def init(self: Accelerator, *given: object, **options: object) -> None:
+        seen.append((given, options))
+
+    monkeypatch.setattr(kind, '__init__', init)
+    kind.open(OPTIONS, LEDGER)
+    assert seen == [(arguments, expected)]
+
+
+@pytest.mark.parametrize('name', BUILT_IN)
+def test_the_register_says_of_each_accelerator_what_its_class_says(name: str) -> None:
+    assert BUILT_IN[name].load().engines == BUILT_IN[name].engines == engines_of(name)
+
+
+# Accelerators of other packages.
+
+
+OWN = """
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.npu.accelerator import Accelerator, Capabilities
+from zc_perception.npu.constraints import cpu_constraints
+
+
+class Own(Accelerator):
+    engines = ('own', 'onnx')
+
+    @classmethod
+    def open(cls, options, ledger):
+        opened = cls()
+        opened.options = options
+        return opened
+
+    def capabilities(self):
+        return Capabilities('own', self.options.device, copy_free=False, max_in_flight=1)
+
+    def constraints(self):
+        return cpu_constraints()
+
+    def load(self, manifest):
+        self.manifest = manifest
+
+    def submit(self, handle, frame):
+        raise NotImplementedError
+
+    def close(self):
+        pass
+
+
+def no_class():
+    pass
+"""
+
+
+@pytest.fixture
+def own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package as an installer leaves it, with accelerators that are good, no class, and can't be imported."""
+    module = f'own_accelerator_{tmp_path.name}'.replace('-', '_')
+    folder = tmp_path / 'site'
+    entries = {'own': f'{module}:Own', 'function': f'{module}:no_class', 'broken': f'{module}_that_is_missing:Own', 'cpu': f'{module}:Own'}
+    install(folder, 'own-accelerator', {'zc_perception.accelerators': entries})
+    (folder / f'{module}.py').write_text(OWN, encoding='utf-8')
+    monkeypatch.syspath_prepend(folder)
+
+
+@pytest.mark.usefixtures('own_package')
+def test_an_accelerator_of_another_package_is_opened_by_its_name(tmp_path: Path) -> None:
+    values = {'engine': 'own', 'head': 'boxes', 'classes': ['a'], 'input': {'width': 64, 'height': 48}}
+    (tmp_path / 'model.yaml').write_text(yaml.safe_dump(values), encoding='utf-8')
+    for model in (str(tmp_path), 'road'):
+        selected = open_accelerator('own', load_manifest(model), AcceleratorOptions('here'), CopyLedger())
+        assert selected.accelerator.capabilities().name == 'own' and selected.manifest.engine in ('own', 'onnx')
+        again = selected.reopen()
+        assert again is not selected.accelerator and again.capabilities().device == 'here'
+        assert (again.trial_import(None, ()), again.imports, again.hot_threads()) == (None, 0, ())  # type: ignore[arg-type]
+    assert engines_of('own') == ('own', 'onnx') and other_accelerators() == ('broken', 'function', 'own')
+    assert open_accelerator('auto', load_manifest('hog'), AcceleratorOptions(), CopyLedger()).accelerator.capabilities().name == 'cpu'
+
+
+@pytest.mark.usefixtures('own_package')
+@pytest.mark.parametrize(
+    ('name', 'words'),
+    [
+        ('broken', ["'broken' of package 'own-accelerator' can't be imported", 'ModuleNotFoundError', 'try: python3 -c "import own_']),
+        ('function', ["accelerator 'function' is <function no_class", 'no class derived from']),
+        ('owm', ["'owm' is not known; it must be one of auto, axl, axruntime, cpu, broken, function, own", "did you mean 'own'"]),
+    ],
+)
+def test_a_package_that_is_broken_is_named(name: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_accelerator(name, load_manifest('hog'), AcceleratorOptions(), CopyLedger())
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_two_packages_with_one_name_are_both_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ('one', 'two'):
+        install(tmp_path / package, package, {'zc_perception.accelerators': {'twin': f'{package}:Twin'}})
+        monkeypatch.syspath_prepend(tmp_path / package)
+    with pytest.raises(ConfigError, match=r"'twin' of group .*\.accelerators is offered by package 'two' and package 'one'; uninstall one"):
+        open_accelerator('twin', load_manifest('hog'), AcceleratorOptions(), CopyLedger())
 
 
 def test_ioctl_numbers_are_read_from_texts() -> None:

@@ -10,7 +10,7 @@ import itertools
 import os
 import select
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import Fence, poll_fd
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.npu.accelerator import Capabilities, ImportHandle, Outputs
+from zc_perception.npu.accelerator import Accelerator, Capabilities, ImportHandle, Outputs
 from zc_perception.npu.import_cache import ImportCache, import_key
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.pixel.fourcc import NV12
@@ -123,8 +123,8 @@ class DelayedJob:
         self._fences.append(self._timer)
 
 
-class DelayedAccelerator:
-    """See :class:`~zc_perception.npu.accelerator.Accelerator`.
+class DelayedAccelerator(Accelerator):
+    """Signals each job's fence by a timer of the kernel's; nothing reads the frames.
 
     :param delay_s: from submitting to the fence's signal; jobs overlap.
     """
@@ -140,20 +140,20 @@ class DelayedAccelerator:
         self._input = (0, 0)
 
     def capabilities(self) -> Capabilities:
-        """See :class:`~zc_perception.npu.accelerator.Accelerator`."""
+        """See :class:`Accelerator`."""
         return self._capabilities
 
     def constraints(self) -> BufferConstraints:
-        """See :class:`~zc_perception.npu.accelerator.Accelerator`."""
+        """See :class:`Accelerator`."""
         return BufferConstraints('delayed accelerator', formats=((NV12, LINEAR),))
 
     def trial_import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> Callable[[], None] | None:
-        """See :class:`~zc_perception.npu.accelerator.Accelerator`."""
+        """See :class:`Accelerator`."""
         self._import(layout, buffers)
         return None
 
     def load(self, manifest: ModelManifest) -> None:
-        """See :class:`~zc_perception.npu.accelerator.Accelerator`."""
+        """See :class:`Accelerator`."""
         self._input = manifest.input.width, manifest.input.height
         self._outputs = (RawTensor(fixed_result(manifest)),)
 
@@ -161,11 +161,11 @@ class DelayedAccelerator:
         return self._cache.get(import_key(1, _TO_DEVICE, layout, buffers), buffers, lambda: next(self._handles))
 
     def import_frame(self, frame: Frame) -> ImportHandle:
-        """See :class:`~zc_perception.npu.accelerator.Accelerator`."""
+        """See :class:`Accelerator`."""
         return ImportHandle(self._import(frame.data.layout, frame.data.buffers))
 
     def submit(self, handle: ImportHandle, frame: Frame) -> DelayedJob:
-        """See :class:`~zc_perception.npu.accelerator.Accelerator`. Sets a timer; nothing reads the frame."""
+        """See :class:`Accelerator`. Sets a timer; nothing reads the frame."""
         layout = frame.data.layout
         if self._box is None or (self._box.source_width, self._box.source_height) != (layout.width, layout.height):
             self._box = Letterbox.fit(layout.width, layout.height, *self._input)
@@ -173,40 +173,21 @@ class DelayedAccelerator:
         fence.arm()
         return DelayedJob(fence, self._outputs, self._box, self._fences)
 
-    def release(self, handle: ImportHandle) -> None:
-        """The cache owns it."""
-
-    def notices(self) -> Sequence[str]:
-        """None."""
-        return ()
-
     def facts(self) -> Mapping[str, object]:
-        """See :class:`~zc_perception.npu.accelerator.Accelerator`."""
+        """See :class:`Accelerator`."""
         return {'imports': self._cache.misses}
 
-    def tune(self, *, import_cache: bool, timeout_s: float) -> None:
-        """See :class:`Accelerator`."""
-
-    def hot_threads(self) -> tuple[()]:
-        """None."""
-        return ()
-
     def tidy(self) -> None:
-        """See :class:`~zc_perception.npu.accelerator.Accelerator`."""
+        """See :class:`Accelerator`."""
         self._cache.forget_ended()
 
     @property
     def imports(self) -> int:
-        """See :class:`~zc_perception.npu.accelerator.Accelerator`."""
+        """See :class:`Accelerator`."""
         return self._cache.misses
 
-    @property
-    def trial_imports(self) -> int:
-        """The cache keeps them."""
-        return 0
-
     def close(self) -> None:
-        """See :class:`~zc_perception.npu.accelerator.Accelerator`."""
+        """See :class:`Accelerator`."""
         self._cache.clear()
         while self._fences:
             self._fences.pop().close()

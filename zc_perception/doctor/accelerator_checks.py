@@ -20,6 +20,7 @@ from zc_perception.doctor.heaps import first_dmabuf, rights_advice
 from zc_perception.doctor.needs import InferenceNeed, Needs
 from zc_perception.doctor.system import DENIED, System
 from zc_perception.errors import ZcError
+from zc_perception.npu.axl.abi import parse_ioctl_numbers
 from zc_perception.npu.axl.probe import Importable, probe_shipped_attach
 from zc_perception.npu.metis_card import (
     NEEDED,
@@ -34,6 +35,7 @@ from zc_perception.npu.metis_card import (
     read_link,
 )
 
+_TAKE_A_CARD = ('auto', 'axl', 'axruntime')
 _NO_CARD = 'there is no Metis card'
 _UNUSED = 'the parameter file uses no Metis card'
 _UDEV = 'KERNEL=="metis-*", GROUP="video", MODE="0660"'
@@ -48,7 +50,7 @@ def wanted_cards(needs: Needs, tree: HostTree) -> list[MetisCard]:
         return find_cards(tree)
     found = []
     for inference in needs.inferences:
-        if inference.accelerator != 'cpu':
+        if inference.accelerator in _TAKE_A_CARD:
             with suppress(ZcError):
                 found.append(choose_card(inference.accelerator_device, tree))
     return list(dict.fromkeys(found))
@@ -67,8 +69,6 @@ def numbers_of(needs: Needs) -> Mapping[str, int]:
     entries = next((inference.axl_ioctls for inference in needs.inferences if inference.axl_ioctls), ())
     if not entries:
         return {}
-    from zc_perception.npu.selection import parse_ioctl_numbers  # loads numpy
-
     return parse_ioctl_numbers(entries)
 
 
@@ -121,7 +121,7 @@ def metis_cards(system: System, needs: Needs) -> Iterator[Finding]:
             '(echo 1 > /sys/bus/pci/rescan); without a card use accelerator: cpu'
         )
         yield Finding(need.missing, f'{_NO_CARD}: nothing of vendor 1f9d on PCI, and no {system.dev}/metis-*', advice)
-    for wanted in dict.fromkeys(i.accelerator_device for i in needs.inferences if i.accelerator_device and i.accelerator != 'cpu'):
+    for wanted in dict.fromkeys(i.accelerator_device for i in needs.inferences if i.accelerator_device and i.accelerator in _TAKE_A_CARD):
         try:
             choose_card(wanted, system.host)
         except ZcError as error:

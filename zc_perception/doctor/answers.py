@@ -207,8 +207,10 @@ def try_model(text: str) -> dict[str, Any]:
     :param text: JSON: the values of :class:`~zc_perception.doctor.needs.InferenceNeed`.
     """
     from zc_perception.memory.ledger import CopyLedger
+    from zc_perception.npu.accelerator import AcceleratorOptions
+    from zc_perception.npu.axl.abi import parse_ioctl_numbers
     from zc_perception.npu.manifest import load_manifest
-    from zc_perception.npu.selection import AcceleratorOptions, open_accelerator, parse_ioctl_numbers
+    from zc_perception.npu.selection import open_accelerator
 
     wanted = json.loads(text)
     try:

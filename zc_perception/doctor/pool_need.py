@@ -72,11 +72,11 @@ def _of_accelerator(system: System, needs: Needs, inference: InferenceNeed) -> B
         card, capabilities = found
         iommu = read_iommu(card.pci_address, system.host)
         return with_frames(capabilities.constraints(card.path, iommu), inference.in_flight, capabilities.jobs)
-    if inference.accelerator == 'axl':  # who looks for the card complains; it holds its frames all the same
-        return BufferConstraints('axl', slots=inference.in_flight + 1)
-    jobs = AXRUNTIME_JOBS_DOUBLE_BUFFERED if inference.double_buffer else AXRUNTIME_JOBS
     if inference.accelerator == 'cpu':
         return with_frames(cpu_constraints(), inference.in_flight, CPU_JOBS)
+    if inference.accelerator not in ('auto', 'axruntime'):  # axl without a card, or another package's: it holds its frames all the same
+        return BufferConstraints(inference.accelerator, slots=inference.in_flight + 1)
+    jobs = AXRUNTIME_JOBS_DOUBLE_BUFFERED if inference.double_buffer else AXRUNTIME_JOBS
     return with_frames(axruntime_constraints(), inference.in_flight, jobs)
 
 

@@ -35,11 +35,12 @@ from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode,
 from zc_perception.nodes.qos_overrides import Endpoint, publisher_qos
 from zc_perception.nodes.realtime import REALTIME_SPECS, Realtime, parse_cpus
 from zc_perception.nodes.startup import STARTUP
-from zc_perception.npu.accelerator import Accelerator
+from zc_perception.npu.accelerator import OUTPUT_DMABUF, Accelerator, AcceleratorOptions
+from zc_perception.npu.axl.abi import parse_ioctl_numbers
 from zc_perception.npu.constraints import with_frames
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.npu.scheduler import InFlight, Scheduler
-from zc_perception.npu.selection import ACCELERATORS, OUTPUT_DMABUF, AcceleratorOptions, Selection, parse_ioctl_numbers
+from zc_perception.npu.selection import ACCELERATORS, Selection, other_accelerators
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Status
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import StageLatencies
@@ -52,7 +53,7 @@ _TUNED = ('in_flight', 'timeout', 'import_cache')
 Observer = Callable[[InFlight, Detections], None]
 _SPECS = (
     ParameterSpec('accelerator', 'auto', 'Where the model runs. auto: axl, axruntime and cpu are tried in this order, and /diagnostics '
-                  'says why each did not fit.', choices=ACCELERATORS),
+                  'says why each did not fit.', choices=ACCELERATORS, other_choices=other_accelerators),
     ParameterSpec('model', 'road', 'Name of a shipped model (road, hog), or path of a model.yaml.'),
     ParameterSpec('score_threshold', _OWN, "Detections with a lower score are dropped. -1: the model's own value.", '', 0.0, 1.0, _OWN,
                   dynamic=True),

@@ -19,10 +19,11 @@ from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.messages import detections_writer
 from zc_perception.nodes.parameters import shown, whole_number
-from zc_perception.npu.accelerator import Accelerator
+from zc_perception.npu.accelerator import Accelerator, AcceleratorOptions
+from zc_perception.npu.axl.abi import parse_ioctl_numbers
 from zc_perception.npu.manifest import ModelManifest, load_manifest
 from zc_perception.npu.scheduler import Scheduler
-from zc_perception.npu.selection import ENGINES_OF, AcceleratorOptions, Selection, open_accelerator, parse_ioctl_numbers
+from zc_perception.npu.selection import Selection, engines_of, open_accelerator
 
 # A frame that comes so much of a period early counts as on time: cameras jitter, and a rate that is theirs must not halve it.
 _EARLY = 0.125
@@ -171,8 +172,8 @@ def check_classes(values: Mapping[str, Any]) -> None:
     :raises ConfigError: it isn't, or has not.
     """
     manifest = load_manifest(values['model'])
-    engines = ENGINES_OF.get(values['accelerator'])
-    variants = [variant for variant in manifest.variants if engines is None or variant.engine in engines]
+    engines = engines_of(values['accelerator'])
+    variants = [variant for variant in manifest.variants if variant.engine in engines]
     refusals = []
     for variant in variants:
         try:

@@ -68,6 +68,7 @@ class ParameterSpec:
     :param besides: one number outside of that range that is allowed too, and means something else.
     :param even: whether an integer must be even.
     :param choices: allowed strings; ``true`` and ``false`` among them may be booleans, which is what YAML takes them for without quotes.
+    :param other_choices: asked for further allowed strings, but only of a value that is none of *choices*.
     :param whole_numbers: whether a string, or one of a list, may be an integer, which is what YAML takes one without quotes for.
     :param dynamic: whether it may change while the node runs. Others may while it is unconfigured, and are read-only without a lifecycle.
     :param fixed: read-only in every state: only a start takes it.
@@ -82,6 +83,7 @@ class ParameterSpec:
     besides: float | None = None
     even: bool = False
     choices: tuple[str, ...] = ()
+    other_choices: Callable[[], tuple[str, ...]] = tuple
     whole_numbers: bool = False
     dynamic: bool = False
     fixed: bool = False
@@ -90,7 +92,7 @@ class ParameterSpec:
         """What a value must be, in words."""
         text = _TYPE_NAMES[type(self.default)]
         if self.choices:
-            text = 'one of ' + ', '.join(self.choices)
+            text = 'one of ' + ', '.join((*self.choices, *self.other_choices()))
         elif self.low is not None and self.high is not None:
             text += f' from {self.low:g} to {self.high:g}'
         text += f' ({self.unit})' if self.unit else ''
@@ -116,7 +118,7 @@ class ParameterSpec:
             value = str(value)
         good = type(value) is kind and (kind is not list or all(isinstance(text, str) for text in value))
         if good and self.choices:
-            good = value in self.choices
+            good = value in self.choices or value in self.other_choices()
         if good and self.low is not None and self.high is not None:
             good = (self.low <= value <= self.high and math.isfinite(value)) or value == self.besides
         if good and self.even:

@@ -1,22 +1,25 @@
-"""The small interface that all accelerators share."""
+"""The small interface that all accelerators share: read :class:`Accelerator`, then :class:`Job`."""
 
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
 
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import Fence
+from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.pixel.layout import ImageLayout
 
 Outputs = Sequence[RawTensor]
+OUTPUT_DMABUF = ('auto', 'true', 'false')
 
 
 @dataclass(frozen=True)
@@ -78,20 +81,90 @@ class Job(Protocol):
         """Give the result's memory and the fence back."""
 
 
-class Accelerator(Protocol):
-    """One opened device. One thread uses it, but for what is read only: :meth:`capabilities`, :meth:`notices`, :meth:`facts`,
-    :meth:`hot_threads`, counters.
+@dataclass(frozen=True)
+class AcceleratorOptions:
+    """What the parameters of the inference node say; each accelerator takes what it knows.
+
+    :param device: axl, axruntime: the card's name, device node, PCI address or index; empty for the first.
+    :param import_cache: axl: keep imports.
+    :param timeout_s: axl, axruntime: after which the driver gives a job up.
+    :param threads: cpu: threads of ONNX Runtime.
+    :param ioctl_numbers: axl: numbers by name, for a driver that uses others.
+    :param aipu_cores: axruntime: cores that the model uses; 0: as it was compiled.
+    :param double_buffer: axruntime: transfers overlap with computing; results come two calls late.
+    :param output_dmabuf: axruntime: results in dma-bufs; one of :data:`OUTPUT_DMABUF`.
+    :param library: axruntime: path of its library; empty: the system's.
+    """
+
+    device: str = ''
+    import_cache: bool = True
+    timeout_s: float = 1.0
+    threads: int = 0
+    ioctl_numbers: Mapping[str, int] = field(default_factory=dict)
+    aipu_cores: int = 1
+    double_buffer: bool = False
+    output_dmabuf: str = 'auto'
+    library: str = ''
+
+
+class Accelerator(ABC):
+    """One opened device. Derive from it, and register the class in :mod:`zc_perception.npu.selection` or by an entry point.
+
+    A new accelerator has to say :meth:`open`, :meth:`capabilities`, :meth:`constraints`, :meth:`load`, :meth:`submit` and :meth:`close`.
+    The other methods have defaults that fit one which imports no buffers: the CPU reads the frames.
+
+    *Who owns what.* The scheduler owns the accelerator while it runs, and whoever opened it closes it afterwards. Each job belongs to the
+    scheduler, which closes or abandons it. The frame stays leased until the job's fence has signalled.
+
+    *Threads.* One thread uses it, the scheduler's. Any thread may call what only reads: :meth:`capabilities`, :meth:`notices`,
+    :meth:`facts`, :meth:`hot_threads`, the counters.
+
+    *In what order.* ``open``, ``constraints``, ``load``, ``trial_import`` of each buffer, then for each frame ``import_frame``, ``submit``
+    and, when its job has ended, ``release``; at the end ``close``.
 
     A device that is gone or hangs raises :class:`DeviceLostError` from :meth:`import_frame` or :meth:`submit`, or fails jobs with it.
     All that is left to do then is to abandon or close the jobs and to :meth:`close` the accelerator: both work on a dead device. A new
     one is opened in its place, which shares no import with it.
     """
 
+    #: Values of a manifest's ``engine`` that it runs, best first.
+    engines: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def open(cls, options: AcceleratorOptions, ledger: CopyLedger) -> Accelerator:
+        """Open the device. No model is loaded yet.
+
+        :param ledger: books the passes of the CPU over pixels.
+        :raises AcceleratorError: there is none, or it can't be used; the message says what works instead.
+        """
+        raise NotImplementedError(f'{cls.__name__} has no open()')
+
+    @abstractmethod
     def capabilities(self) -> Capabilities:
         """What it is."""
 
+    @abstractmethod
     def constraints(self) -> BufferConstraints:
         """Buffers that it can import."""
+
+    @abstractmethod
+    def load(self, manifest: ModelManifest) -> None:
+        """Make a model ready.
+
+        :raises ConfigError: the model can't run here.
+        """
+
+    @abstractmethod
+    def submit(self, handle: ImportHandle, frame: Frame) -> Job:
+        """Start a job. The caller keeps *frame* until the job's fence has signalled.
+
+        :raises AcceleratorError: the device refused.
+        :raises DeviceLostError: the device is gone.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End jobs in flight, release everything. Idempotent."""
 
     def trial_import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> Callable[[], None] | None:
         """Before the first frame: import one slot's buffers as :meth:`import_frame` will. Where imports are cached this one is kept.
@@ -100,12 +173,7 @@ class Accelerator(Protocol):
 
         :raises AcceleratorError: it can't import them.
         """
-
-    def load(self, manifest: ModelManifest) -> None:
-        """Make a model ready.
-
-        :raises ConfigError: the model can't run here.
-        """
+        return None
 
     def import_frame(self, frame: Frame) -> ImportHandle:
         """Make the frame's buffers readable for the device.
@@ -113,40 +181,36 @@ class Accelerator(Protocol):
         :raises AcceleratorError: it can't import them.
         :raises DeviceLostError: the device is gone.
         """
+        return ImportHandle()
 
-    def submit(self, handle: ImportHandle, frame: Frame) -> Job:
-        """Start a job. The caller keeps *frame* until the job's fence has signalled.
-
-        :raises AcceleratorError: the device refused.
-        :raises DeviceLostError: the device is gone.
-        """
-
-    def release(self, handle: ImportHandle) -> None:
+    def release(self, handle: ImportHandle) -> None:  # noqa: B027
         """Undo :meth:`import_frame`."""
 
     def notices(self) -> Sequence[str]:
         """Sentences that are worth saying once: what works less well than it could, and what to do about it. Known after :meth:`load`."""
+        return ()
 
     def facts(self) -> Mapping[str, object]:
         """What is worth showing in diagnostics: device, driver, link, counters. Cheap, from any thread, after :meth:`close` too."""
+        return {}
 
     def hot_threads(self) -> Sequence[threading.Thread]:
         """Its own threads that a frame waits for, for whoever sets their CPUs and priority; not those that compute: at a real-time priority
         they would keep everything else from their CPUs for as long as the model takes. Cheap, from any thread, after :meth:`close` too."""
+        return ()
 
-    def tidy(self) -> None:
+    def tidy(self) -> None:  # noqa: B027
         """Let go of buffers whose owners have given them up since. Cheap; for when there is nothing else to do."""
 
-    def tune(self, *, import_cache: bool, timeout_s: float) -> None:
+    def tune(self, *, import_cache: bool, timeout_s: float) -> None:  # noqa: B027
         """Take over, between two frames, what may change while it runs. What it doesn't know it ignores."""
 
     @property
     def imports(self) -> int:
         """How many times buffers were really imported (cache hits don't count, nor do :attr:`trial_imports`)."""
+        return 0
 
     @property
     def trial_imports(self) -> int:
         """How many imports were only on trial and given back at once; 0 where the cache keeps them."""
-
-    def close(self) -> None:
-        """End jobs in flight, release everything. Idempotent."""
+        return 0

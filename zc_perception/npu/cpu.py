@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import cv2
@@ -19,11 +19,10 @@ from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.detection.tensor import PlanesToTensor
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.frame import Frame
-from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import EventFence
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.npu.accelerator import Capabilities, ImportHandle, Outputs
+from zc_perception.npu.accelerator import Accelerator, AcceleratorOptions, Capabilities, ImportHandle, Outputs
 from zc_perception.npu.constraints import CPU_JOBS, cpu_constraints
 from zc_perception.npu.manifest import DTYPES, ModelManifest, TensorSpec, check_head
 from zc_perception.pixel.colorimetry import Colorimetry
@@ -222,12 +221,22 @@ class CpuJob:
         self.fence.close()
 
 
-class CpuAccelerator:
-    """Runs one engine in a worker thread of its own.
+class CpuAccelerator(Accelerator):
+    """Runs one engine in a worker thread of its own, ``cpu-accelerator``, one frame after the other.
+
+    :meth:`submit` only queues the frame. The thread maps it, runs the engine and signals the job's fence. Jobs that were given up before
+    the thread has come to them are skipped.
 
     :param ledger: books the pass over each frame's pixels.
     :param threads: threads of ONNX Runtime; 0 for one per core.
     """
+
+    engines = ('onnx', 'opencv_hog')
+
+    @classmethod
+    def open(cls, options: AcceleratorOptions, ledger: CopyLedger) -> CpuAccelerator:
+        """See :class:`Accelerator`."""
+        return cls(ledger, options.threads)
 
     def __init__(self, ledger: CopyLedger, threads: int = 0) -> None:
         self._ledger = ledger
@@ -237,8 +246,6 @@ class CpuAccelerator:
         self._jobs: queue.SimpleQueue[CpuJob | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
         self._closing = False
-        self.imports = 0
-        self.trial_imports = 0
 
     def capabilities(self) -> Capabilities:
         """See :class:`Accelerator`."""
@@ -248,13 +255,9 @@ class CpuAccelerator:
         """See :class:`Accelerator`."""
         return cpu_constraints()
 
-    def trial_import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> Callable[[], None] | None:
-        """See :class:`Accelerator`. There is nothing to import, and nothing is mapped before the first frame."""
-        return None
-
     def load(self, manifest: ModelManifest) -> None:
         """See :class:`Accelerator`."""
-        if manifest.engine not in ('onnx', 'opencv_hog'):
+        if manifest.engine not in self.engines:
             raise ConfigError(f"model '{manifest.name}' (engine {manifest.engine}) can't run on the cpu accelerator")
         if manifest.engine == 'onnx':
             weights = OnnxEngine(manifest, self._threads)
@@ -268,30 +271,9 @@ class CpuAccelerator:
             self._worker = threading.Thread(target=self._work, name='cpu-accelerator', daemon=True)
             self._worker.start()
 
-    def import_frame(self, frame: Frame) -> ImportHandle:
-        """See :class:`Accelerator`."""
-        return ImportHandle()
-
-    def release(self, handle: ImportHandle) -> None:
-        """See :class:`Accelerator`."""
-
-    def notices(self) -> Sequence[str]:
-        """See :class:`Accelerator`."""
-        return ()
-
     def facts(self) -> Mapping[str, object]:
         """See :class:`Accelerator`."""
         return {'threads': self._threads or 'one per core'}
-
-    def hot_threads(self) -> tuple[()]:
-        """See :class:`Accelerator`. All of its threads compute."""
-        return ()
-
-    def tidy(self) -> None:
-        """See :class:`Accelerator`. It keeps nothing between frames."""
-
-    def tune(self, *, import_cache: bool, timeout_s: float) -> None:
-        """See :class:`Accelerator`. It imports nothing, and its jobs end by themselves."""
 
     def submit(self, handle: ImportHandle, frame: Frame) -> CpuJob:
         """See :class:`Accelerator`."""

@@ -23,10 +23,11 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from zc_perception.detection.heads import HEADS, make_head
+from zc_perception.detection.heads import HEADS, make_head, other_heads
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.entry_points import ACCELERATOR_GROUP, offered
 from zc_perception.errors import AcceleratorError, ConfigError, nearest
 from zc_perception.npu.manifest_rules import (
     Key,
@@ -178,6 +179,11 @@ class ModelManifest:
         return next((variant for variant in self.variants if variant.engine in engines), None)
 
 
+def other_engines() -> tuple[str, ...]:
+    """Engines of accelerators of other packages: each has the name of its accelerator."""
+    return offered(ACCELERATOR_GROUP)
+
+
 _SCALE = either(number(above=0), array('numbers', number(above=0), 1), 'a number above 0, or one for each element of the last axis')
 _PAIR = array('a pair', integer(0, _LARGEST_SIDE), 2, 2)
 _ANCHOR = array('a pair', number(above=0), 2, 2)
@@ -227,7 +233,7 @@ OUTPUTS = TableList(
 # Every option of HeadSpec, but for what the manifest says elsewhere.
 HEAD = Table(
     {
-        'kind': Key(choice(*HEADS), 'How the outputs are read.'),
+        'kind': Key(choice(*HEADS, others=other_heads), 'How the outputs are read.'),
         'strides': Key(
             array('a list of integers from 1 to 1024', integer(1, 1024), 1), 'Input pixels per cell of each level.', [8, 16, 32]
         ),
@@ -250,14 +256,16 @@ HEAD = Table(
 )
 # What a variant may change.
 _VARIANT_KEYS = {
-    'engine': Key(choice(*ENGINES), 'What runs the model.', 'onnx'),
+    'engine': Key(choice(*ENGINES, others=other_engines), 'What runs the model.', 'onnx'),
     'file': Key(
         text("the weights' file name, relative to the manifest"), "onnx: the weights; axruntime: the model.json of Voyager's compiler."
     ),
     'model_id': Key(integer(0, (1 << 32) - 1), 'axl: number of the model on the card.', 0),
     'input': Key(INPUT, 'What the network takes (axruntime: layout, type, scale and zero point are those of the compiled model).'),
     'outputs': Key(OUTPUTS, 'What the network yields: needed for axl; for others only what their own files leave open.'),
-    'head': Key(WordOrTable(choice(*HEADS), HEAD), 'How the outputs are read: the kind of head, or a mapping with its options.'),
+    'head': Key(
+        WordOrTable(choice(*HEADS, others=other_heads), HEAD), 'How the outputs are read: the kind of head, or a mapping with its options.'
+    ),
     'classes': Key(
         array('a list of at least one class name', text('a name'), 1), 'Names of the classes, in the order of the scores, no background.'
     ),
@@ -456,7 +464,7 @@ class _Part:
 
 def _file(part: _Part, engine: str) -> tuple[Path | None, str]:
     """The model's file, and why it can't be used."""
-    if engine not in ('onnx', 'axruntime'):
+    if engine in ('axl', 'opencv_hog') or (engine not in ENGINES and 'file' not in part.values):
         return None, ''
     name = part.needed('file')
     # Its name may be too long for a file, or no text that a file can have.

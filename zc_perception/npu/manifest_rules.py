@@ -66,11 +66,15 @@ class Leaf(Rule):
     words: str
     accepts: Callable[[Any], bool]
     json: Schema
+    others: Callable[[], tuple[str, ...]] = tuple
+    """Asked for further words that are allowed, which other packages offer; only when *accepts* refuses a value."""
 
     def check(self, value: Any, place: Place) -> None:
         """See :class:`Rule`."""
         if value is None or not self.accepts(value):
-            raise place.refuse(value, self.words + _unquoted(value, self.json))
+            others = self.others()
+            if not (isinstance(value, str) and value in others):
+                raise place.refuse(value, ', '.join((self.words, *others)) + _unquoted(value, self.json))
 
     def schema(self) -> Schema:
         """See :class:`Rule`."""
@@ -115,9 +119,12 @@ def boolean() -> Leaf:
     return Leaf('true or false', lambda v: type(v) is bool, {'type': 'boolean'})
 
 
-def choice(*options: str) -> Leaf:
-    """One of some words."""
-    return Leaf('one of ' + ', '.join(options), lambda v: isinstance(v, str) and v in options, {'enum': list(options)})
+def choice(*options: str, others: Callable[[], tuple[str, ...]] = tuple) -> Leaf:
+    """One of some words.
+
+    :param others: further words, which other packages offer; the JSON schema doesn't have them.
+    """
+    return Leaf('one of ' + ', '.join(options), lambda v: isinstance(v, str) and v in options, {'enum': list(options)}, others)
 
 
 def text(words: str, *, empty: bool = False) -> Leaf:

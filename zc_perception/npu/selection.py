@@ -1,47 +1,48 @@
-"""Which accelerator: the named one, or the first of ``axl``, ``axruntime``, ``cpu`` that fits, with the reasons of the others."""
+"""Which accelerator: the named one, or the first of ``axl``, ``axruntime``, ``cpu`` that fits, with the reasons of the others.
+
+:data:`BUILT_IN` is where this package's accelerators are registered, one line each. Accelerators of other packages come by entry points of
+the group ``zc_perception.accelerators``: the name is the accelerator's, the value ``module:Class`` a class derived from
+:class:`~zc_perception.npu.accelerator.Accelerator`. They are used when a parameter names them; ``auto`` leaves them out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
+from zc_perception.entry_points import ACCELERATOR_GROUP, load_entry_point, offered
 from zc_perception.errors import AcceleratorError, ConfigError, NoDeviceError, nearest
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.npu.accelerator import Accelerator
-from zc_perception.npu.axl import abi as axl_abi
-from zc_perception.npu.cpu import CpuAccelerator
+from zc_perception.npu.accelerator import Accelerator, AcceleratorOptions
 from zc_perception.npu.manifest import ModelManifest
-
-# What each accelerator runs, best first.
-ENGINES_OF: Mapping[str, tuple[str, ...]] = {'axl': ('axl',), 'axruntime': ('axruntime',), 'cpu': ('onnx', 'opencv_hog')}
-ACCELERATORS = ('auto', *ENGINES_OF)
-OUTPUT_DMABUF = ('auto', 'true', 'false')
 
 
 @dataclass(frozen=True)
-class AcceleratorOptions:
-    """What the accelerators' parameters say.
+class Registered:
+    """An accelerator of this package.
 
-    :param device: axl, axruntime: the card's name, device node, PCI address or index; empty for the first.
-    :param import_cache: axl: keep imports.
-    :param timeout_s: axl, axruntime: after which the driver gives a job up.
-    :param threads: cpu: threads of ONNX Runtime.
-    :param ioctl_numbers: axl: numbers by name, for a driver that uses others.
-    :param aipu_cores: axruntime: cores that the model uses; 0: as it was compiled.
-    :param double_buffer: axruntime: transfers overlap with computing; results come two calls late.
-    :param output_dmabuf: axruntime: results in dma-bufs; one of :data:`OUTPUT_DMABUF`.
-    :param library: axruntime: path of its library; empty: the system's.
+    :param engines: what it runs, best first, as its class says.
+    :param place: ``module:Class``, imported when it is wanted, which keeps a start short.
     """
 
-    device: str = ''
-    import_cache: bool = True
-    timeout_s: float = 1.0
-    threads: int = 0
-    ioctl_numbers: Mapping[str, int] = field(default_factory=dict)
-    aipu_cores: int = 1
-    double_buffer: bool = False
-    output_dmabuf: str = 'auto'
-    library: str = ''
+    engines: tuple[str, ...]
+    place: str
+
+    def load(self) -> type[Accelerator]:
+        """The class."""
+        module, _, name = self.place.partition(':')
+        found: type[Accelerator] = getattr(importlib.import_module(module), name)
+        return found
+
+
+BUILT_IN: Mapping[str, Registered] = {
+    'axl': Registered(('axl',), 'zc_perception.npu.axl.accelerator:AxlAccelerator'),
+    'axruntime': Registered(('axruntime',), 'zc_perception.npu.axruntime.accelerator:AxRuntimeAccelerator'),
+    'cpu': Registered(('onnx', 'opencv_hog'), 'zc_perception.npu.cpu:CpuAccelerator'),
+}
+"""In the order of ``auto``."""
+ACCELERATORS = ('auto', *BUILT_IN)
 
 
 @dataclass(frozen=True)
@@ -61,55 +62,34 @@ class Selection:
     without_card: bool = False
 
 
-def parse_ioctl_numbers(entries: Sequence[str]) -> dict[str, int]:
-    """Numbers from texts such as ``submit=65`` or ``submit=0x41``.
+def other_accelerators() -> tuple[str, ...]:
+    """Names of the accelerators that other packages offer."""
+    return tuple(name for name in offered(ACCELERATOR_GROUP) if name not in ACCELERATORS)
 
-    :raises ConfigError: names the parameter, the entry and what is allowed.
+
+def _class_of(name: str) -> type[Accelerator]:
     """
-    known = axl_abi.IOCTL_NUMBERS
-    numbers: dict[str, int] = {}
-    for entry in entries:
-        name, _, text = (part.strip() for part in entry.partition('='))
-        allowed = f"'name=number' with a number from 0 to 255 and a name of {', '.join(known)}"
-        if name not in known:
-            raise ConfigError(f"parameter 'axl_ioctls' has '{entry}'; it must be {allowed}{nearest(name, known)}")
-        try:
-            number = int(text, 0)
-        except ValueError:
-            number = -1
-        if not 0 <= number <= 255:
-            raise ConfigError(f"parameter 'axl_ioctls' has '{entry}'; it must be {allowed}")
-        if name in numbers:
-            raise ConfigError(f"parameter 'axl_ioctls' names '{name}' twice; leave one out")
-        numbers[name] = number
-    try:
-        axl_abi.requests(numbers)
-    except ValueError as error:
-        raise ConfigError(f"parameter 'axl_ioctls': {error}") from None
-    return numbers
+    :raises ConfigError: there is none of that name, or its package is broken.
+    """
+    if name in BUILT_IN:
+        return BUILT_IN[name].load()
+    found = load_entry_point(ACCELERATOR_GROUP, name)
+    if found is None:
+        known = (*ACCELERATORS, *other_accelerators())
+        raise ConfigError(f"accelerator '{name}' is not known; it must be one of {', '.join(known)}{nearest(name, known)}")
+    if not (isinstance(found, type) and issubclass(found, Accelerator)):
+        raise ConfigError(f"accelerator '{name}' is {found!r}, which is no class derived from zc_perception.npu.accelerator.Accelerator")
+    return found
 
 
-def _open(name: str, options: AcceleratorOptions, ledger: CopyLedger) -> Accelerator:
-    if name == 'axl':
-        # Each where it is wanted alone, which keeps a start short.
-        from zc_perception.npu.axl.accelerator import AxlAccelerator
+def engines_of(name: str) -> tuple[str, ...]:
+    """Engines of manifests that an accelerator runs, best first; ``auto``: all of this package's.
 
-        return AxlAccelerator(
-            options.device, import_cache=options.import_cache, timeout_s=options.timeout_s, numbers=options.ioctl_numbers or None
-        )
-    if name == 'axruntime':
-        from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
-
-        return AxRuntimeAccelerator(
-            ledger,
-            device=options.device,
-            library=options.library,
-            aipu_cores=options.aipu_cores,
-            double_buffer=options.double_buffer,
-            output_dmabuf=options.output_dmabuf,
-            timeout_s=options.timeout_s,
-        )
-    return CpuAccelerator(ledger, options.threads)
+    :raises ConfigError: there is none of that name, or its package is broken.
+    """
+    if name == 'auto':
+        return tuple(engine for entry in BUILT_IN.values() for engine in entry.engines)
+    return BUILT_IN[name].engines if name in BUILT_IN else _class_of(name).engines
 
 
 def _variant(name: str, manifest: ModelManifest) -> ModelManifest:
@@ -117,7 +97,7 @@ def _variant(name: str, manifest: ModelManifest) -> ModelManifest:
 
     :raises ConfigError: the manifest has nothing for it, or its file isn't there.
     """
-    engines = ENGINES_OF[name]
+    engines = engines_of(name)
     variant = manifest.for_engines(engines)
     if variant is None:
         has = ', '.join(v.engine for v in manifest.variants)
@@ -134,7 +114,7 @@ def _open_loaded(name: str, manifest: ModelManifest, options: AcceleratorOptions
     # A Metis card that can't be used is worth saying before a model that doesn't fit. Others look for nothing, or take the card for
     # themselves as soon as they are opened.
     variant = None if name == 'axl' else _variant(name, manifest)
-    accelerator = _open(name, options, ledger)
+    accelerator = _class_of(name).open(options, ledger)
     try:
         variant = variant or _variant(name, manifest)
         accelerator.load(variant)
@@ -145,7 +125,7 @@ def _open_loaded(name: str, manifest: ModelManifest, options: AcceleratorOptions
 
 
 def _alternatives(failed: str, manifest: ModelManifest) -> str:
-    others = [name for name, engines in ENGINES_OF.items() if name != failed and manifest.for_engines(engines) is not None]
+    others = [name for name, entry in BUILT_IN.items() if name != failed and manifest.for_engines(entry.engines) is not None]
     if not others:
         return f"model '{manifest.name}' runs on no other accelerator"
     return f"model '{manifest.name}' also runs on accelerator: {' or '.join(others)}"
@@ -154,13 +134,13 @@ def _alternatives(failed: str, manifest: ModelManifest) -> str:
 def open_accelerator(name: str, manifest: ModelManifest, options: AcceleratorOptions, ledger: CopyLedger) -> Selection:
     """Open an accelerator and load the model's variant for it.
 
-    :param name: one of :data:`ACCELERATORS`.
+    :param name: one of :data:`ACCELERATORS`, or one that another package offers.
     :raises ConfigError: the model can't run there, or nowhere; the message says why, and what could be chosen instead.
     :raises AcceleratorError: the device can't be used; the message says what could be chosen instead.
     """
     reasons: list[str] = []
     without_card = False
-    candidates = [name] if name != 'auto' else list(ENGINES_OF)
+    candidates = [name] if name != 'auto' else list(BUILT_IN)
     for candidate in candidates:
         try:
             accelerator, variant = _open_loaded(candidate, manifest, options, ledger)

@@ -21,13 +21,14 @@ from zc_perception.frame_queue import FrameQueue
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.ledger import CopyLedger
+from zc_perception.npu.accelerator import AcceleratorOptions
 from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.npu.axl.device import AxlError, AxlGoneError
 from zc_perception.npu.axl.probe import Importable, probe_shipped_attach
 from zc_perception.npu.manifest import load_manifest
 from zc_perception.npu.metis_card import choose_card, find_cards
 from zc_perception.npu.scheduler import InFlight, Scheduler
-from zc_perception.npu.selection import AcceleratorOptions, open_accelerator
+from zc_perception.npu.selection import open_accelerator
 
 from ..virtual_result import VirtualResult
 from .harness import equal, eventually, settles

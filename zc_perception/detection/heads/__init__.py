@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from zc_perception.detection.detections import Detections
@@ -14,6 +14,7 @@ from zc_perception.detection.heads.yolov8 import YoloV8
 from zc_perception.detection.heads.yolox import YoloX
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.entry_points import HEAD_GROUP, load_entry_point, offered
 from zc_perception.errors import ConfigError, nearest
 
 
@@ -30,7 +31,7 @@ class Head(Protocol):
         """
 
 
-HEADS: dict[str, Callable[[HeadSpec], Head]] = {
+HEADS: Mapping[str, Callable[[HeadSpec], Head]] = {
     'boxes': Boxes,
     'ssd': Ssd,
     'yolov5': YoloV5,
@@ -42,12 +43,27 @@ HEADS: dict[str, Callable[[HeadSpec], Head]] = {
 def make_head(spec: HeadSpec) -> Head:
     """The head that a manifest describes.
 
-    :raises ConfigError: an unknown kind, or options that don't belong together; names the manifest's key.
+    :raises ConfigError: an unknown kind, or options that don't belong together; names the manifest's key. For a kind of another package:
+        the package is broken.
     """
-    if spec.kind not in HEADS:
-        raise ConfigError(f"head.kind '{spec.kind}' is unknown: one of {', '.join(HEADS)}{nearest(spec.kind, HEADS)}")
     if spec.num_classes < 1:
         raise ConfigError(f'head.num_classes is {spec.num_classes}: must be at least 1 (the number of entries of the key classes)')
     if spec.input_size != (0, 0) and min(spec.input_size) < 1:
         raise ConfigError(f'head.input_size is {list(spec.input_size)}: width and height must be above 0')
-    return HEADS[spec.kind](spec)
+    return HEADS[spec.kind](spec) if spec.kind in HEADS else _other_head(spec)
+
+
+def other_heads() -> tuple[str, ...]:
+    """Kinds of the heads that other packages offer."""
+    return tuple(kind for kind in offered(HEAD_GROUP) if kind not in HEADS)
+
+
+def _other_head(spec: HeadSpec) -> Head:
+    found = load_entry_point(HEAD_GROUP, spec.kind)
+    if found is None:
+        known = (*HEADS, *other_heads())
+        raise ConfigError(f"head.kind '{spec.kind}' is unknown: one of {', '.join(known)}{nearest(spec.kind, known)}")
+    head: Head | None = found(spec) if callable(found) else None
+    if not callable(getattr(head, 'decode', None)):
+        raise ConfigError(f"head.kind '{spec.kind}' is {found!r}, which makes nothing with a method decode; see docs/contributing.md")
+    return head  # type: ignore[return-value]

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+
+from zc_perception.errors import ConfigError, nearest
 
 #: `AxlQuery.abi_version` of a driver that has everything below.
 ABI_VERSION = 2
@@ -196,6 +198,34 @@ def requests(numbers: Mapping[str, int] | None = None, ioctl_type: str = IOCTL_T
         raise ValueError(f'the ioctls {" and ".join(doubled)} have the same number {chosen[doubled[0]]}')
     codes = {name: ioc(direction, ioctl_type, chosen[name], ctypes.sizeof(argument)) for name, (direction, argument) in _ARGUMENTS.items()}
     return Requests(**codes)
+
+
+def parse_ioctl_numbers(entries: Sequence[str]) -> dict[str, int]:
+    """Numbers from texts such as ``submit=65`` or ``submit=0x41``.
+
+    :raises ConfigError: names the parameter, the entry and what is allowed.
+    """
+    known = IOCTL_NUMBERS
+    numbers: dict[str, int] = {}
+    for entry in entries:
+        name, _, text = (part.strip() for part in entry.partition('='))
+        allowed = f"'name=number' with a number from 0 to 255 and a name of {', '.join(known)}"
+        if name not in known:
+            raise ConfigError(f"parameter 'axl_ioctls' has '{entry}'; it must be {allowed}{nearest(name, known)}")
+        try:
+            number = int(text, 0)
+        except ValueError:
+            number = -1
+        if not 0 <= number <= 255:
+            raise ConfigError(f"parameter 'axl_ioctls' has '{entry}'; it must be {allowed}")
+        if name in numbers:
+            raise ConfigError(f"parameter 'axl_ioctls' names '{name}' twice; leave one out")
+        numbers[name] = number
+    try:
+        requests(numbers)
+    except ValueError as error:
+        raise ConfigError(f"parameter 'axl_ioctls': {error}") from None
+    return numbers
 
 
 #: The codes with the pinned numbers.

@@ -20,8 +20,9 @@ from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.heaps import Heap, HeapUse, is_contiguous, open_heap
+from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.npu.accelerator import Capabilities, ImportHandle, Outputs
+from zc_perception.npu.accelerator import Accelerator, AcceleratorOptions, Capabilities, ImportHandle, Outputs
 from zc_perception.npu.axl.abi import ImportFlags
 from zc_perception.npu.axl.device import AxlDevice, JobFence
 from zc_perception.npu.import_cache import ImportCache, ImportsInUse, import_key
@@ -41,8 +42,10 @@ def _is_tight(layout: ImageLayout, num_buffers: int) -> bool:
     return [(p.offset, p.stride) for p in layout.planes] == [(p.offset, p.stride) for p in tight.planes]
 
 
-class AxlAccelerator:
-    """One card. One thread uses it; :meth:`facts` and :meth:`notices` may be called by others.
+class AxlAccelerator(Accelerator):
+    """One card whose driver imports dma-bufs. It has no thread of its own: the driver signals each job's fence.
+
+    It owns the open device node, the cache of imports and, while a model is loaded, one result buffer for each job in flight.
 
     :param device: which card, as :func:`choose_card` takes it: a device node, a PCI address, a name; empty for the first.
     :param import_cache: keep imports of buffers; without it every frame is imported and released, as the document's sample does.
@@ -50,6 +53,13 @@ class AxlAccelerator:
     :param numbers: ioctl numbers by name, for a driver that uses others.
     :raises AcceleratorError: no card, or a driver without the ioctls; the message says what works instead.
     """
+
+    engines = ('axl',)
+
+    @classmethod
+    def open(cls, options: AcceleratorOptions, ledger: CopyLedger) -> AxlAccelerator:
+        """See :class:`Accelerator`. It books nothing: no CPU reads the pixels."""
+        return cls(options.device, import_cache=options.import_cache, timeout_s=options.timeout_s, numbers=options.ioctl_numbers or None)
 
     def __init__(
         self,
@@ -241,10 +251,6 @@ class AxlAccelerator:
         """See :class:`Accelerator`. An import that a job still reads is released after it."""
         if not handle.cached:
             self._in_use.release(handle.number)
-
-    def hot_threads(self) -> tuple[()]:
-        """See :class:`Accelerator`. There is none: the driver signals the fence."""
-        return ()
 
     def tidy(self) -> None:
         """See :class:`Accelerator`."""

@@ -12,22 +12,20 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from zc_perception.errors import AcceleratorError, AllocationError, ConfigError, DeviceLostError
 from zc_perception.frame import Frame
-from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.vic import Vic
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.npu.accelerator import Capabilities, ImportHandle
+from zc_perception.npu.accelerator import OUTPUT_DMABUF, Accelerator, AcceleratorOptions, Capabilities, ImportHandle
 from zc_perception.npu.axruntime.session import InstanceOptions, RuntimeSession
 from zc_perception.npu.axruntime.tensors import FrameToTensor, OutputSlot, Tensor, blank_tensors, check_outputs, quantised_spec
 from zc_perception.npu.axruntime.worker import AxRuntimeJob, AxRuntimeWorker, LoadedModel, LoadPlan, load_best, why_no_heap
 from zc_perception.npu.constraints import AXRUNTIME_JOBS, AXRUNTIME_JOBS_DOUBLE_BUFFERED, axruntime_constraints
 from zc_perception.npu.manifest import ModelManifest, check_head
-from zc_perception.pixel.layout import ImageLayout
 
 TENSOR_HEAP = 'dma_heap/system'
 # The first time the runtime compiles a model's host code and loads firmware.
@@ -40,8 +38,10 @@ _LONG_CALL_S = 0.5
 _CLOSE_TIMEOUT_IN_LONG_CALL_S = 0.5
 
 
-class AxRuntimeAccelerator:
-    """See :class:`zc_perception.npu.accelerator.Accelerator`.
+class AxRuntimeAccelerator(Accelerator):
+    """A Metis card through the runtime. It owns the session with the library, and while a model is loaded its worker.
+
+    :meth:`submit` only queues a job. The worker's two threads convert the frame, run the model and signal the job's fence.
 
     :param ledger: books the pass over each frame's pixels.
     :param device: the runtime's name of the device, as ``axdevice`` lists it; empty: the first.
@@ -56,6 +56,21 @@ class AxRuntimeAccelerator:
     :raises ConfigError: an option that can't be.
     :raises AcceleratorError: no runtime, or no such device.
     """
+
+    engines = ('axruntime',)
+
+    @classmethod
+    def open(cls, options: AcceleratorOptions, ledger: CopyLedger) -> AxRuntimeAccelerator:
+        """See :class:`Accelerator`."""
+        return cls(
+            ledger,
+            device=options.device,
+            library=options.library,
+            aipu_cores=options.aipu_cores,
+            double_buffer=options.double_buffer,
+            output_dmabuf=options.output_dmabuf,
+            timeout_s=options.timeout_s,
+        )
 
     def __init__(
         self,
@@ -73,7 +88,7 @@ class AxRuntimeAccelerator:
     ) -> None:
         if not 0 <= aipu_cores <= 4:
             raise ConfigError(f'aipu_cores is {aipu_cores}; a Metis chip has 4, and 0 stands for as many as the model was compiled for')
-        if output_dmabuf not in ('auto', 'true', 'false'):
+        if output_dmabuf not in OUTPUT_DMABUF:
             raise ConfigError(f"output_dmabuf is '{output_dmabuf}'; it must be auto, true or false")
         self._ledger = ledger
         self._aipu_cores = aipu_cores
@@ -91,8 +106,6 @@ class AxRuntimeAccelerator:
         self._closed = False
         self._left_behind = False
         self._model_off = False
-        self.imports = 0
-        self.trial_imports = 0
         self._no_heap = ''
         self._heap: Heap | None = tensor_heap
         self._vic = vic
@@ -133,10 +146,6 @@ class AxRuntimeAccelerator:
     def constraints(self) -> BufferConstraints:
         """See :class:`Accelerator`. Where a VIC reads the frames it makes no difference how the CPU sees them."""
         return axruntime_constraints()
-
-    def trial_import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> Callable[[], None] | None:
-        """See :class:`Accelerator`. Frames aren't imported, their tensors are."""
-        return None
 
     def load(self, manifest: ModelManifest) -> None:
         """See :class:`Accelerator`.
@@ -183,20 +192,10 @@ class AxRuntimeAccelerator:
         )
         self._loaded = self._worker.start(_LOAD_TIMEOUT_S)
 
-    def import_frame(self, frame: Frame) -> ImportHandle:
-        """See :class:`Accelerator`."""
-        return ImportHandle()
-
-    def release(self, handle: ImportHandle) -> None:
-        """See :class:`Accelerator`."""
-
     def hot_threads(self) -> Sequence[threading.Thread]:
         """See :class:`Accelerator`. One writes tensors, one waits for the runtime; the runtime's own threads are not known."""
         worker = self._worker
         return () if worker is None else worker.threads
-
-    def tidy(self) -> None:
-        """See :class:`Accelerator`. It keeps nothing of the frames."""
 
     def tune(self, *, import_cache: bool, timeout_s: float) -> None:
         """See :class:`Accelerator`. It imports no frames."""
