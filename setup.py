@@ -54,8 +54,8 @@ setup(
         ],
         'console_scripts': [
             'capture_node = zc_perception.nodes.main:capture_node',
-            'component_container = zc_perception.nodes.container.main:component_container',
-            'component_container_mt = zc_perception.nodes.container.main:component_container_mt',
+            'component_container = zc_perception.nodes.main:component_container',
+            'component_container_mt = zc_perception.nodes.main:component_container_mt',
             'inference_node = zc_perception.nodes.main:inference_node',
             'overlay_node = zc_perception.nodes.main:overlay_node',
             'perception = zc_perception.nodes.main:perception',

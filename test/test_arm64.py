@@ -43,7 +43,6 @@ NATIVE_ALLOWED = {
     ('camera/gstreamer/abi.py', 'c_ulong'): 'gstpad.h: gulong id, in GstPadProbeInfo and as the id of a probe',
     ('camera/jpeg.py', 'c_ulong'): 'turbojpeg.h: unsigned long jpegSize, of tjDecompressHeader3 and tjDecompressToYUVPlanes',
     ('nodes/parameter_yaml.py', 'c_long'): 'stdlib.h: long strtol()',
-    ('nodes/container/construction.py', 'c_ulong'): 'pystate.h: unsigned long id, of PyThreadState_SetAsyncExc',
 }
 CHECKED_BY_C = (
     'test/camera/test_v4l2_abi.py', 'test/memory/test_kernel_abi.py', 'test/npu/test_axl_abi.py', 'test/npu/test_axruntime_abi.py',

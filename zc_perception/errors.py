@@ -91,6 +91,17 @@ def printable(text: str) -> str:
     return ''.join(c if c.isprintable() else c.encode('unicode_escape').decode() for c in text)
 
 
+def one_line(error: BaseException) -> str:
+    """An exception as a part of a sentence: its class, unless it is one of this package's, and its words."""
+    try:
+        text = printable(' '.join(str(error).split()))
+    except Exception:  # another package's exception may have no text
+        text = ''
+    if isinstance(error, ZcError):
+        return text
+    return f'{type(error).__name__}: {text}' if text else type(error).__name__
+
+
 def error_line(program: str, error: Exception) -> str:
     """What a program says of an error: one line, whatever the value that it names; what a terminal would not print is escaped."""
     return f'{program}: error: {printable(str(error))}'

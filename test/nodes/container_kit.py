@@ -71,7 +71,7 @@ class Container:
     def __init__(
         self, folder: Path, domain: int, *args: str, program: str = 'component_container', wait: bool = True, cold: bool = False
     ) -> None:
-        code = f'import sys; from zc_perception.nodes.container.main import {program} as main; sys.exit(main())'
+        code = f'import sys; from zc_perception.nodes.main import {program} as main; sys.exit(main())'
         path = os.pathsep.join([str(folder), str(TEST_FOLDER), os.environ.get('PYTHONPATH', '')])
         sockets = folder / 'sockets'
         sockets.mkdir(mode=0o700, exist_ok=True)

@@ -26,6 +26,16 @@ def _start(name: str) -> int:
     return start(getattr(command_lines, name)(), run)
 
 
+def component_container() -> int:
+    """``component_container``."""
+    return _start('component_container')
+
+
+def component_container_mt() -> int:
+    """``component_container_mt``."""
+    return _start('component_container_mt')
+
+
 def capture_node() -> int:
     """``capture_node``."""
     return _start('capture_node')

@@ -68,3 +68,17 @@ def zc_record(options: argparse.Namespace) -> int:
 
     code = run_program('zc_record', build, options)
     return code or (EXIT_FAILURE if nodes and nodes[0].failed else 0)
+
+
+def component_container(options: argparse.Namespace) -> int:
+    """``component_container``."""
+    from zc_perception.nodes.container.program import run  # nor this
+
+    return run('component_container', multi_threaded=False)
+
+
+def component_container_mt(options: argparse.Namespace) -> int:
+    """``component_container_mt``."""
+    from zc_perception.nodes.container.program import run
+
+    return run('component_container_mt', multi_threaded=True)
