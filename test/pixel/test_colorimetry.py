@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from zc_perception.errors import FormatError
 from zc_perception.pixel.colorimetry import (
     BT601_LIMITED,
+    RGB_FULL,
     Colorimetry,
     Matrix,
     Range,
@@ -22,6 +23,7 @@ from zc_perception.pixel.colorimetry import (
     from_gstreamer_colorimetry,
     from_v4l2_colorimetry,
     gstreamer_colorimetry,
+    named_colorimetry,
     v4l2_colorimetry,
 )
 
@@ -190,3 +192,24 @@ def test_v4l2_s_fields_go_both_ways(colorimetry: Colorimetry) -> None:
 def test_what_v4l2_has_and_we_have_not_is_refused(fields: V4l2Colorimetry) -> None:
     with pytest.raises(FormatError, match='V4L2'):
         from_v4l2_colorimetry(fields)
+
+
+@pytest.mark.parametrize(
+    ('text', 'expected'),
+    [
+        ('bt601', BT601_LIMITED),
+        ('bt709', Colorimetry(Matrix.BT709, Range.LIMITED)),
+        ('bt601  full', Colorimetry(Matrix.BT601, Range.FULL)),
+        ('bt2020 limited pq', Colorimetry(Matrix.BT2020, Range.LIMITED, Transfer.PQ)),
+        ('rgb', RGB_FULL),
+        ('rgb limited', Colorimetry(Matrix.RGB, Range.LIMITED, Transfer.SRGB)),
+    ],
+)
+def test_a_person_s_words_name_matrix_range_and_transfer(text: str, expected: Colorimetry) -> None:
+    assert named_colorimetry(text) == expected
+
+
+@pytest.mark.parametrize('text', ['', 'full', 'bt709 wide', 'bt709 full srgb srgb', 'full bt709', 'BT709', '2:3:5:1'])
+def test_other_words_are_refused_and_those_that_there_are_listed(text: str) -> None:
+    with pytest.raises(FormatError, match='matrix: bt601, bt709, bt2020, rgb; then range: limited, full; then transfer: bt709, srgb, pq'):
+        named_colorimetry(text)

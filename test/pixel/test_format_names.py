@@ -19,6 +19,7 @@ from zc_perception.pixel.format_names import (
     from_v4l2,
     gstreamer_format,
     gstreamer_name,
+    named_format,
     nvbufsurface_format,
     ros_encoding,
     v4l2_format_name,
@@ -230,6 +231,17 @@ def test_every_nvbufsurface_format_goes_both_ways() -> None:
     pairs = {value: from_nvbufsurface(value) for value in NvBufSurfaceFormat}
     assert len(set(pairs.values())) == len(pairs)
     assert all(nvbufsurface_format(*pair) == value for value, pair in pairs.items())
+
+
+@pytest.mark.parametrize(('name', 'fourcc'), [('NV12', 'NV12'), ('R8', 'R8  '), ('rgb8', 'BG24'), ('yuv422_yuy2', 'YUYV')])
+def test_a_person_s_name_is_a_fourcc_s_or_ros_s(name: str, fourcc: str) -> None:
+    assert named_format(name).name == fourcc
+
+
+@pytest.mark.parametrize('name', ['nv13', 'RGB', '', 'bayer_rggb8', None, 842094158])
+def test_other_names_are_refused_and_those_that_there_are_listed(name: object) -> None:
+    with pytest.raises(FormatError, match=r"is not known.*; known are NV12, .*R8, .*; and of ROS nv12, .*rgb8"):
+        named_format(name)  # type: ignore[arg-type]
 
 
 def test_range_and_matrix_are_never_taken_for_granted() -> None:

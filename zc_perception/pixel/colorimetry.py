@@ -48,6 +48,26 @@ class Colorimetry:
 
 BT601_LIMITED = Colorimetry(Matrix.BT601, Range.LIMITED)
 
+RGB_FULL = Colorimetry(Matrix.RGB, Range.FULL, Transfer.SRGB)
+"""What R, G, B and grey levels mean where nobody says more."""
+
+
+def named_colorimetry(text: str) -> Colorimetry:
+    """That of a person's words: matrix, range, transfer, in this order, of which the last may be left out: ``bt709``, ``bt601 full``.
+
+    :raises FormatError: other words.
+    """
+    words = text.split()
+    names: list[dict[str, Enum]] = [{member.value: member for member in kind} for kind in (Matrix, Range, Transfer)]
+    if not 1 <= len(words) <= 3 or any(word not in known for word, known in zip(words, names, strict=False)):
+        allowed = '; then '.join(f'{kind}: {", ".join(known)}' for kind, known in zip(('matrix', 'range', 'transfer'), names, strict=True))
+        raise FormatError(f"colorimetry '{text}' is not known; say the {allowed}. The last ones may be left out: 'bt709', 'bt601 full'")
+    matrix = Matrix(words[0])
+    default = RGB_FULL if matrix is Matrix.RGB else BT601_LIMITED
+    span = Range(words[1]) if len(words) > 1 else default.range
+    return Colorimetry(matrix, span, Transfer(words[2]) if len(words) > 2 else default.transfer)
+
+
 # GStreamer writes range:matrix:transfer:primaries, and has names for the usual ones.
 _GST_NAMES = {
     'bt601': '2:4:16:4', 'bt709': '2:3:5:1', 'bt2020': '2:6:11:7', 'bt2020-10': '2:6:13:7', 'bt2100-pq': '2:6:14:7', 'sRGB': '1:1:7:1',

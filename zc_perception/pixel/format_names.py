@@ -11,8 +11,8 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from zc_perception.errors import FormatError, nearest
-from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
-from zc_perception.pixel.fourcc import FORMATS, fourcc_code, fourcc_name, pixel_format
+from zc_perception.pixel.colorimetry import RGB_FULL, Colorimetry, Matrix, Range
+from zc_perception.pixel.fourcc import FORMATS, PixelFormat, fourcc_code, fourcc_name, pixel_format
 from zc_perception.pixel.modifier import LINEAR, modifier_name
 from zc_perception.pixel.modifier_vendors import KnownModifier
 
@@ -171,6 +171,19 @@ def from_ros_encoding(text: str) -> int:
     return _ROS_BY_NAME[text]
 
 
+def named_format(name: str) -> PixelFormat:
+    """The format that a person means: by the name of its DRM fourcc, such as ``NV12``, or by a ROS ``encoding``, such as ``rgb8``.
+
+    :raises FormatError: neither; the message lists both.
+    """
+    own = {f.name.strip(): f for f in FORMATS.values()}
+    found = own.get(name) or (FORMATS[_ROS_BY_NAME[name]] if name in _ROS_BY_NAME else None)
+    if found is None:
+        hint = nearest(str(name), [*own, *_ROS_BY_NAME])
+        raise FormatError(f"pixel format '{name}' is not known{hint}; known are {', '.join(own)}; and of ROS {', '.join(_ROS_BY_NAME)}")
+    return found
+
+
 class NvBufSurfaceFormat(IntEnum):
     """``NvBufSurfaceColorFormat`` of L4T R35, as far as there is a DRM fourcc. Unsuffixed is BT.601 limited, ``_ER`` full range."""
 
@@ -259,7 +272,7 @@ def from_nvbufsurface(value: int) -> tuple[int, Colorimetry]:
             return fourcc, Colorimetry(matrix, span)
     for fourcc, known in _NVBUF_BY_FOURCC.items():
         if known == value:
-            return fourcc, Colorimetry(Matrix.RGB, Range.FULL, Transfer.SRGB)
+            return fourcc, RGB_FULL
     raise FormatError(
         f'NvBufSurface colour format {value} has no DRM fourcc here; known are {min(NvBufSurfaceFormat)} .. {max(NvBufSurfaceFormat)}'
     )

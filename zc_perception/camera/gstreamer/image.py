@@ -19,7 +19,7 @@ from zc_perception.camera.gstreamer.pipeline import Sample
 from zc_perception.errors import FormatError, LayoutError
 from zc_perception.memory.dmabuf import BufferIdentity
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer, from_gstreamer_colorimetry
+from zc_perception.pixel.colorimetry import RGB_FULL, Colorimetry, Matrix, Range, from_gstreamer_colorimetry
 from zc_perception.pixel.drm_format import parse_drm_format
 from zc_perception.pixel.format_names import DMA_DRM, from_gstreamer
 from zc_perception.pixel.fourcc import fourcc_name, pixel_format
@@ -28,7 +28,6 @@ from zc_perception.pixel.modifier import INVALID, LINEAR
 
 NVMM_FEATURE, DMABUF_FEATURE = 'memory:NVMM', 'memory:DMABuf'
 _SD_LINES = 576
-_RGB = Colorimetry(Matrix.RGB, Range.FULL, Transfer.SRGB)
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
         fourcc,
         INVALID if old_style else modifier,
         over.value / under.value if paced else 0.0,
-        _colorimetry(word('colorimetry'), height.value) if pixel_format(fourcc).is_yuv else _RGB,
+        _colorimetry(word('colorimetry'), height.value) if pixel_format(fourcc).is_yuv else RGB_FULL,
         nvmm,
         dmabuf,
         text,

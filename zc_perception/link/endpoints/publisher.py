@@ -163,6 +163,7 @@ class AdaptedPublisher(Generic[T]):
         self._published = 0
         self._allocations = 0
         self._closed = False
+        self._at_end: Callable[[], object] = lambda: None
         BUS.add_publisher(self._key, self._bus_publisher)
         when_destroyed(self._announcer, self.destroy)
 
@@ -191,6 +192,10 @@ class AdaptedPublisher(Generic[T]):
         self._announcer.publish(String(data=announcement.to_json()))
         if socket:
             write_announcement(announcement, self.topic, self._node.context.get_domain_id())
+
+    def tell_end(self, call: Callable[[], object]) -> None:
+        """For cameras: call *call* once when the publisher has ended, also by the end of its node."""
+        self._at_end = call
 
     def judge_by(self, objection: Callable[[Consumer], str]) -> None:
         """For cameras: ask *objection* why a consumer of this process can't use the objects as they are; it answers '' where it
@@ -293,3 +298,4 @@ class AdaptedPublisher(Generic[T]):
             self._shared_memory.close()
         self._writer.close()
         self._node.destroy_publisher(self._announcer)
+        self._at_end()

@@ -1,0 +1,55 @@
+"""Prints the frames of a topic, each as a line of JSON: its header, which memory it is in, and a checksum of each plane's samples.
+
+``python frame_printer.py TOPIC FRAMES [latched]`` ends after so many, or when its standard input is closed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import zlib
+
+import rclpy
+from rclpy.qos import DurabilityPolicy, QoSProfile
+
+from zc_perception import Frame, FrameSubscription
+
+
+def main() -> None:
+    topic, left = sys.argv[1], int(sys.argv[2])
+    rclpy.init()
+    node = rclpy.create_node('printer')
+    ended = threading.Event()
+    seen = 0
+
+    def show(frame: Frame) -> None:
+        nonlocal seen
+        with frame.map() as planes:
+            checksums = [zlib.crc32(plane.tobytes()) for plane in planes]
+        header = frame.header
+        said = {
+            'sequence': frame.data.sequence,
+            'stamp_ns': header.stamp_ns,
+            'frame_id': header.frame_id,
+            'inodes': [buffer.identity.inode for buffer in frame.data.buffers],
+            'planes': checksums,
+        }
+        print(json.dumps(said), flush=True)
+        seen += 1
+        if seen >= left:
+            ended.set()
+
+    qos = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL) if 'latched' in sys.argv[3:] else None
+    frames = FrameSubscription(node, topic, show, qos=qos)
+    threading.Thread(target=lambda: (os.read(0, 1), ended.set()), daemon=True).start()
+    while not ended.is_set():
+        rclpy.spin_once(node, timeout_sec=0.1)
+    frames.destroy()
+    node.destroy_node()
+    rclpy.shutdown()
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,635 @@
+"""A publisher of frames of one's own: loans, buffers of other libraries, all rungs, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from link_ros import Ros, eventually
+from numpy.typing import NDArray
+from rclpy.clock import ClockType
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from rclpy.time import Time as ClockTime
+from sensor_msgs.msg import Image
+
+from zc_perception.errors import AllocationError, ConfigError, FormatError, LayoutError, NegotiationError, ZcError
+from zc_perception.frame import Frame
+from zc_perception.link.endpoints import IN_PROCESS, ROS_MESSAGE
+from zc_perception.link.endpoints.frame_publisher import FramePublisher
+from zc_perception.link.endpoints.frame_subscription import FrameSubscription
+from zc_perception.memory import kernel_abi as abi
+from zc_perception.memory.heaps import working_heaps
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.pixel.fourcc import fourcc_code
+from zc_perception.pixel.modifier import LINEAR
+
+pytestmark = pytest.mark.usefixtures('dds_sockets', 'no_fd_leak')
+
+PRINTER = Path(__file__).with_name('frame_printer.py')
+WIDTH, HEIGHT = 48, 32
+LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+FORMATS = {'NV12': [(HEIGHT, WIDTH), (HEIGHT // 2, WIDTH // 2, 2)], 'YU12': [(HEIGHT, WIDTH), *[(HEIGHT // 2, WIDTH // 2)] * 2],
+           'YUYV': [(HEIGHT, WIDTH // 2, 4)], 'rgb8': [(HEIGHT, WIDTH, 3)]}  # fmt: skip
+
+
+def picture(shape: tuple[int, ...], value: int) -> NDArray[np.uint8]:
+    """No two rows and no two frames are alike."""
+    rows = np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1))
+    return (np.arange(np.prod(shape)).reshape(shape) * 7 + rows + value).astype(np.uint8)
+
+
+def fill(planes: Sequence[NDArray[Any]], value: int) -> None:
+    for plane in planes:
+        plane[:] = picture(plane.shape, value)
+
+
+class Cameras:
+    """Makes publishers, subscriptions and readers of messages on nodes that are spun, all ended at the end."""
+
+    def __init__(self, ros: Ros) -> None:
+        self.ros = ros
+        self._ends: list[Any] = []
+
+    def publisher(self, *, name: str = 'camera', **options: Any) -> FramePublisher:
+        values: dict[str, Any] = {'width': WIDTH, 'height': HEIGHT, 'frame_id': 'optical', **options}
+        self._ends.append(FramePublisher(self.ros.node(name), 'image', **values))
+        return self._ends[-1]
+
+    def subscription(self, callback: Callable[[Frame], Any] | None = None, *, name: str = 'viewer', **options: Any) -> FrameSubscription:
+        self._ends.append(FrameSubscription(self.ros.node(name), 'image', callback, **options))
+        return self._ends[-1]
+
+    def reader(self) -> list[Image]:
+        """Messages as a plain subscriber gets them."""
+        found: list[Image] = []
+        self.ros.node('plain').create_subscription(Image, 'image', found.append, 10)
+        return found
+
+    def end(self) -> None:
+        while self._ends:  # a queue's descriptor ends with its last reference
+            self._ends.pop().destroy()
+
+
+@pytest.fixture
+def cameras(here: Ros) -> Iterator[Cameras]:
+    made = Cameras(here)
+    yield made
+    made.end()
+
+
+@contextlib.contextmanager
+def printer(frames: int, *more: str) -> Iterator[subprocess.Popen[str]]:
+    """frame_printer.py, which ends with the block at the latest."""
+    running = subprocess.Popen(
+        [sys.executable, str(PRINTER), 'image', str(frames), *more], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield running
+        running.communicate(timeout=30.0)
+    finally:
+        running.kill()
+        running.communicate()
+
+
+def printed(running: subprocess.Popen[str]) -> dict[str, Any]:
+    assert running.stdout is not None
+    line = running.stdout.readline()
+    assert line, 'the printer has ended'
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+def sent(publisher: FramePublisher, value: int, **header: Any) -> list[int]:
+    """Publish a frame by a loan; the checksum of each plane."""
+    with publisher.loan() as out:
+        fill(out.planes, value)
+        for name, each in header.items():
+            setattr(out, name, each)
+        checksums = [zlib.crc32(plane.tobytes()) for plane in out.planes]
+    return checksums
+
+
+@pytest.mark.parametrize('fmt', FORMATS)
+def test_pixels_header_and_numbers_arrive_in_the_same_process(cameras: Cameras, fmt: str) -> None:
+    publisher, subscription = cameras.publisher(format=fmt), cameras.subscription()
+    assert eventually(lambda: publisher.get_subscription_count() == 1)
+    began = time.time_ns()
+    for value in range(3):
+        sent(publisher, value)
+        frame = subscription.queue.get(10.0)
+        assert frame is not None
+        with frame, frame.map() as planes:
+            assert [plane.shape for plane in planes] == FORMATS[fmt]
+            for plane in planes:
+                assert np.array_equal(plane, picture(plane.shape, value))
+            assert frame.data.sequence == value and frame.header.frame_id == 'optical'
+            assert began <= frame.header.stamp_ns <= time.time_ns()
+            del plane
+    assert subscription.statistics().rung == IN_PROCESS
+    assert publisher.ledger.count('draw') == 3 and publisher.statistics().conversions == 0
+
+
+@pytest.mark.parametrize('fmt', FORMATS)
+def test_pixels_header_and_numbers_arrive_in_another_process(cameras: Cameras, fmt: str) -> None:
+    publisher = cameras.publisher(format=fmt)
+    with printer(3) as running:
+        assert eventually(lambda: publisher.statistics().shared_memory_consumers == 1)
+        for value in range(3):
+            planes = sent(publisher, value, stamp=1000 + value, frame_id=f'frame {value}')
+            found = printed(running)
+            assert found['planes'] == planes
+            assert (found['sequence'], found['stamp_ns'], found['frame_id']) == (value, 1000 + value, f'frame {value}')
+    assert publisher.statistics().conversions == 0
+
+
+def test_the_stamp_is_whatever_names_a_time(cameras: Cameras) -> None:
+    publisher, subscription = cameras.publisher(), cameras.subscription()
+    assert eventually(lambda: publisher.get_subscription_count() == 1)
+    received = 5_000_000_007
+    sent(publisher, 1, stamp=received)
+    with subscription.queue.get(10.0) as frame:
+        message = frame.stamp
+    for stamp in (message, ClockTime(nanoseconds=received, clock_type=ClockType.ROS_TIME)):
+        sent(publisher, 1, stamp=stamp)
+        with subscription.queue.get(10.0) as frame:
+            assert frame.header.stamp_ns == received
+    with publisher.loan() as out:
+        out.stamp = message
+        assert out.stamp == message and out.stamp is not message
+        for stamp in (1.5, 'now', None, True, -1, 2**31 * 10**9):
+            with pytest.raises(ConfigError, match='stamp'):
+                out.stamp = stamp
+
+
+def test_plain_subscribers_get_pictures_and_grey_and_colours_as_they_are(cameras: Cameras) -> None:
+    found = cameras.reader()
+    publisher = cameras.publisher(format='bgr8')
+    assert eventually(lambda: publisher.statistics().image_readers == 1)
+    sent(publisher, 5, stamp=1_000_000_002)
+    assert eventually(lambda: found)
+    message = found[0]
+    assert message.encoding == 'bgr8' and (message.header.stamp.sec, message.header.stamp.nanosec) == (1, 2)
+    assert bytes(message.data) == picture((HEIGHT, WIDTH, 3), 5).tobytes() and message.header.frame_id == 'optical'
+    assert publisher.ledger.count('to_ros') == 1
+
+
+@pytest.mark.parametrize(('fmt', 'luma', 'level'), [('NV12', 16, 0), ('YU12', 235, 255), ('YUYV', 126, 128)])
+def test_plain_subscribers_of_chroma_formats_get_rgb8(cameras: Cameras, fmt: str, luma: int, level: int) -> None:
+    found = cameras.reader()
+    publisher = cameras.publisher(format=fmt)
+    assert eventually(lambda: publisher.statistics().image_readers == 1)
+    with publisher.loan() as out:
+        for plane in out.planes:
+            plane[:] = 128
+        out.planes[0][..., ::2] = luma
+        if fmt != 'YUYV':
+            out.planes[0][:] = luma
+    assert eventually(lambda: found)
+    assert found[0].encoding == 'rgb8'
+    assert np.abs(np.frombuffer(found[0].data, np.uint8).astype(int) - level).max() <= 1
+
+
+def test_an_exception_in_the_loan_sends_nothing_and_gives_the_buffer_back(cameras: Cameras) -> None:
+    publisher, subscription = cameras.publisher(slots=2), cameras.subscription()
+    assert eventually(lambda: publisher.get_subscription_count() == 1)
+    for _ in range(5):
+        with pytest.raises(KeyError), publisher.loan() as out:
+            fill(out.planes, 9)
+            raise KeyError('user')
+    sent(publisher, 1)
+    with subscription.queue.get(10.0) as frame:
+        assert frame.data.sequence == 0 and frame.map().__enter__()[0][0, 0] == picture((HEIGHT, WIDTH), 1)[0, 0]
+    statistics = publisher.statistics()
+    assert (statistics.discarded, statistics.dropped, statistics.published) == (5, 0, 1)
+
+
+def test_when_consumers_hold_every_buffer_the_frame_is_dropped_and_said_and_the_next_one_goes_out(
+    cameras: Cameras, logged: Callable[[], str]
+) -> None:
+    publisher, subscription = cameras.publisher(slots=2), cameras.subscription()
+    assert eventually(lambda: publisher.get_subscription_count() == 1)
+    sent(publisher, 0)
+    kept = subscription.queue.get(10.0)
+    sent(publisher, 1)  # waits in the subscription's queue
+    with publisher.loan() as out:
+        assert out.dropped
+        fill(out.planes, 2)
+    assert publisher.statistics().dropped == 1
+    assert 'frame 2 was dropped, because no buffer was free' in logged() and 'viewer' in logged() and "raise 'slots'" in logged()
+    with kept, kept.map() as planes:
+        assert np.array_equal(planes[0], picture((HEIGHT, WIDTH), 0)), 'what is thrown away is written nowhere'
+    sent(publisher, 3)
+    numbers = []
+    for _ in range(2):
+        with subscription.queue.get(10.0) as frame:
+            numbers.append(frame.data.sequence)
+        if numbers[-1] == 3:
+            break
+    assert numbers[-1] == 3, 'the gap is the frame that was dropped'
+
+
+def test_a_source_that_can_wait_gets_the_buffer_that_is_free_next(cameras: Cameras) -> None:
+    publisher = cameras.publisher(slots=2)
+    first, second = publisher.loan(), publisher.loan()
+    first.__enter__()
+    second.__enter__()
+    timer = threading.Timer(0.3, lambda: first.__exit__(None, None, None))
+    timer.start()
+    with publisher.loan(wait_s=20.0) as out:
+        assert not out.dropped
+    timer.join()
+    second.__exit__(None, None, None)
+    assert publisher.statistics().dropped == 0 and publisher.statistics().published == 3
+
+
+def test_any_thread_may_publish_and_numbers_stay_in_order(cameras: Cameras) -> None:
+    numbers: list[int] = []
+    publisher = cameras.publisher()
+    cameras.subscription(lambda frame: numbers.append(frame.data.sequence), depth=5)
+    assert eventually(lambda: publisher.get_subscription_count() == 1)
+
+    def publish(value: int) -> None:
+        for _ in range(100):
+            sent(publisher, value)
+
+    threads = [threading.Thread(target=publish, args=(value,)) for value in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    statistics = publisher.statistics()
+    assert statistics.published + statistics.dropped == 400
+    assert eventually(lambda: numbers and numbers[-1] >= 390)
+    assert numbers == sorted(set(numbers)) and numbers[-1] < 400
+
+
+def test_frames_that_are_out_stay_readable_when_the_publisher_ends(cameras: Cameras) -> None:
+    publisher, subscription = cameras.publisher(), cameras.subscription()
+    assert eventually(lambda: publisher.get_subscription_count() == 1)
+    sent(publisher, 4)
+    frame = subscription.queue.get(10.0)
+    loan = publisher.loan()
+    out = loan.__enter__()
+    publisher.destroy()
+    publisher.destroy()
+    fill(out.planes, 6)
+    loan.__exit__(None, None, None)
+    with frame, frame.map() as planes:
+        assert np.array_equal(planes[0], picture((HEIGHT, WIDTH), 4))
+    assert publisher.statistics().published == 1
+    with publisher.loan() as out:
+        assert out.dropped, 'nobody gets what is published after the end'
+    assert publisher.statistics().dropped == 0
+
+
+def test_it_ends_with_its_node_and_leaves_nothing(here: Ros) -> None:
+    """Each life of a node would leave threads, descriptors and an announcement otherwise."""
+    folder = Path(os.environ['ZC_RUNTIME_DIR'])
+
+    def life() -> None:
+        node = here.node('camera')
+        publisher = FramePublisher(node, 'image', width=WIDTH, height=HEIGHT, slots=3)
+        sent(publisher, 1)
+        assert list(folder.glob('*.sock'))
+        here.executor.remove_node(node)
+        node.destroy_node()
+
+    life()
+    threads = {thread.name for thread in threading.enumerate()}
+    for _ in range(3):
+        life()
+    assert {thread.name for thread in threading.enumerate()} <= threads and not any('shared-memory' in name for name in threads)
+    assert not [path.name for path in folder.iterdir() if path.suffix in ('.sock', '.json')]
+
+
+def test_a_block_ends_it_and_the_topic_has_no_publisher_any_more(cameras: Cameras) -> None:
+    node = cameras.ros.node('camera')
+    with FramePublisher(node, 'image', width=WIDTH, height=HEIGHT) as publisher:
+        assert publisher.topic == '/image' and eventually(lambda: node.count_publishers('/image') == 1)
+    assert eventually(lambda: node.count_publishers('/image') == 0)
+
+
+def test_late_subscriptions_get_the_last_frame_of_a_latched_topic(cameras: Cameras) -> None:
+    publisher = cameras.publisher(qos=LATCHED)
+    planes = sent(publisher, 8)
+    subscription = cameras.subscription(qos=LATCHED)
+    frame = subscription.queue.get(10.0)
+    assert frame is not None and frame.data.sequence == 0
+    frame.release()
+    with printer(1, 'latched') as running:
+        found = printed(running)
+    assert found['planes'] == planes and publisher.statistics().conversions == 1, 'for the middleware\'s own history'
+
+
+# The agreement.
+
+
+def test_consumers_that_are_there_are_asked_before_the_buffers_are_made(cameras: Cameras) -> None:
+    subscription = cameras.subscription(constraints=BufferConstraints('card', stride_align=256, slots=2), held=2)
+    publisher = cameras.publisher(slots=4, participants=['later: NV12; height_align=64'])
+    sent(publisher, 3)
+    with subscription.queue.get(10.0) as frame:
+        assert [plane.stride for plane in frame.data.planes] == [256, 256]
+        assert frame.data.planes[0].size == 256 * 64 and subscription.statistics().rung == IN_PROCESS
+
+
+def test_a_consumer_that_can_t_use_the_buffers_is_named_and_gets_messages(cameras: Cameras, logged: Callable[[], str]) -> None:
+    publisher = cameras.publisher(format='NV12')
+    picky = BufferConstraints('picky', formats=((fourcc_code('YUYV'), LINEAR),))
+    subscription = cameras.subscription(constraints=picky)
+    assert eventually(lambda: 'picky refused' in logged()) and 'NV12' in logged()
+    assert eventually(lambda: publisher.statistics().image_readers == 1)
+    assert subscription.statistics().rung == ROS_MESSAGE
+
+
+def test_participants_that_no_buffer_could_suit_are_an_error_and_nothing_stays(cameras: Cameras) -> None:
+    with pytest.raises(NegotiationError, match='later'):
+        cameras.publisher(format='NV12', participants=['later: YUYV'])
+    assert not any(thread.name.startswith('shared-memory') for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize(
+    ('options', 'error', 'words'),
+    [
+        ({'format': 'rgb_8'}, FormatError, "'rgb_8' is not known; did you mean 'rgb8'"),
+        ({'format': 'RGB'}, FormatError, 'bgr8'),
+        ({'width': 47}, LayoutError, 'width 47 is not a multiple of 2'),
+        ({'height': 0}, LayoutError, 'height 0'),
+        ({'slots': 1}, ConfigError, 'slots 1 is not a number in 2 .. 64'),
+        ({'slots': 65}, ConfigError, 'slots 65'),
+        ({'slots': 2.5}, ConfigError, 'slots 2.5'),
+        ({'frame_id': 'x' * 5000}, ConfigError, 'frame_id has 5000 bytes'),
+        ({'colorimetry': 'bt710'}, FormatError, "'bt710' is not known; say the matrix: bt601, bt709"),
+        ({'colorimetry': 'rgb full'}, FormatError, 'have no conversion'),
+        ({'image_encoding': 'rgb9'}, ConfigError, "'rgb9' is not one of rgb8"),
+        ({'heap': 'cloud'}, ConfigError, "heap 'cloud' is not known"),
+        ({'participants': ['a b c']}, ConfigError, 'participants'),
+        ({'modifier': 0}, ConfigError, 'fds'),
+        ({'qos': QoSProfile(depth=7, durability=DurabilityPolicy.TRANSIENT_LOCAL)}, ConfigError, 'depth 7 would keep 7 of 8 buffers'),
+    ],
+)
+def test_values_that_make_no_sense_are_refused_by_name(
+    cameras: Cameras, options: dict[str, Any], error: type[ZcError], words: str
+) -> None:
+    with pytest.raises(error) as refused:
+        cameras.publisher(**options)
+    assert words in str(refused.value)
+
+
+# Buffers of a library of one's own.
+
+
+class Library:
+    """Has memory of its own, with the planes of NV12 images at odd places, and knows which of it came back."""
+
+    stride, offsets = 64, (128, 128 + 64 * 40)
+    size = 8192
+
+    def __init__(self, count: int = 3) -> None:
+        self.fds: list[int] = []
+        self._maps: list[NDArray[np.uint8]] = []
+        self.back: list[str] = []
+        for _ in range(count):
+            self.more()
+
+    def more(self) -> int:
+        fd = os.memfd_create('library', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, self.size)
+        fcntl.fcntl(fd, abi.F_ADD_SEALS, abi.F_SEAL_SHRINK | abi.F_SEAL_GROW)
+        self.fds.append(fd)
+        self._maps.append(np.memmap(os.fdopen(os.dup(fd), 'r+b'), np.uint8, 'r+'))
+        return fd
+
+    def planes(self, index: int) -> list[NDArray[np.uint8]]:
+        memory = self._maps[index]
+        return [
+            np.ndarray((HEIGHT, WIDTH), np.uint8, memory, self.offsets[0], (self.stride, 1)),
+            np.ndarray((HEIGHT // 2, WIDTH // 2, 2), np.uint8, memory, self.offsets[1], (self.stride, 2, 1)),
+        ]
+
+    def draw(self, index: int, value: int) -> list[int]:
+        planes = self.planes(index)
+        fill(planes, value)
+        return [zlib.crc32(plane.tobytes()) for plane in planes]
+
+    def released(self, name: str) -> Callable[[], None]:
+        return lambda: self.back.append(name)
+
+    def close(self) -> None:
+        self._maps.clear()
+        for fd in self.fds:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+@pytest.fixture
+def library(no_fd_leak: None) -> Iterator[Library]:
+    made = Library()
+    yield made
+    made.close()
+
+
+def of(library: Library, **options: Any) -> dict[str, Any]:
+    return {'fds': library.fds, 'modifier': LINEAR, 'strides': [64, 64], 'offsets': library.offsets, **options}
+
+
+def test_buffers_of_a_library_arrive_in_the_same_process_and_come_back_once(library: Library, cameras: Cameras) -> None:
+    publisher, subscription = cameras.publisher(**of(library)), cameras.subscription()
+    assert eventually(lambda: publisher.get_subscription_count() == 1)
+    checksums = library.draw(1, 7)
+    assert publisher.publish_fd(library.fds[1], stamp=42, frame_id='mine', released=library.released('first'))
+    frame = subscription.queue.get(10.0)
+    assert frame is not None and library.back == []
+    with frame.map() as planes:
+        assert [zlib.crc32(plane.tobytes()) for plane in planes] == checksums
+    assert [buffer.identity.inode for buffer in frame.data.buffers] == [os.fstat(library.fds[1]).st_ino], 'the very memory'
+    assert (frame.header.stamp_ns, frame.header.frame_id, frame.data.sequence) == (42, 'mine', 0)
+    frame.release()
+    assert library.back == ['first'] and publisher.ledger.entries() == {}
+    assert publisher.publish_fd(library.fds[1]), 'nobody asked to be told'
+    subscription.queue.get(10.0).release()
+
+
+def test_buffers_of_a_library_arrive_in_another_process(library: Library, cameras: Cameras) -> None:
+    publisher = cameras.publisher(**of(library))
+    with printer(4) as running:
+        assert eventually(lambda: publisher.statistics().shared_memory_consumers == 1)
+        for value in range(4):
+            index = value % len(library.fds)
+            assert eventually(lambda: len(library.back) == value)  # noqa: B023 - it is called here
+            checksums = library.draw(index, value)
+            assert publisher.publish_fd(library.fds[index], released=library.released(str(value)))
+            found = printed(running)
+            assert found['planes'] == checksums and found['sequence'] == value
+            assert found['inodes'] == [os.fstat(library.fds[index]).st_ino]
+    assert eventually(lambda: library.back == ['0', '1', '2', '3'])
+
+
+def test_plain_subscribers_get_pictures_of_a_library_s_buffers(library: Library, cameras: Cameras) -> None:
+    found = cameras.reader()
+    publisher = cameras.publisher(**of(library, image_encoding='nv12'))
+    assert eventually(lambda: publisher.statistics().image_readers == 1)
+    library.draw(0, 3)
+    publisher.publish_fd(library.fds[0], released=library.released('read'))
+    assert eventually(lambda: found) and eventually(lambda: library.back == ['read'])
+    assert bytes(found[0].data) == b''.join(plane.tobytes() for plane in library.planes(0))
+
+
+def test_a_buffer_that_was_not_named_is_taken_too(library: Library, cameras: Cameras) -> None:
+    publisher, subscription = cameras.publisher(**of(library)), cameras.subscription()
+    assert eventually(lambda: publisher.get_subscription_count() == 1)
+    new = library.more()
+    checksums = library.draw(3, 9)
+    assert publisher.publish_fd(new)
+    os.close(new)
+    with subscription.queue.get(10.0) as frame, frame.map() as planes:
+        assert [zlib.crc32(plane.tobytes()) for plane in planes] == checksums
+
+
+def test_a_buffer_that_a_consumer_holds_is_not_sent_again(library: Library, cameras: Cameras, logged: Callable[[], str]) -> None:
+    publisher, subscription = cameras.publisher(**of(library)), cameras.subscription()
+    assert eventually(lambda: publisher.get_subscription_count() == 1)
+    assert publisher.publish_fd(library.fds[0], released=library.released('first'))
+    frame = subscription.queue.get(10.0)
+    assert not publisher.publish_fd(library.fds[0], released=library.released('too early'))
+    assert 'consumers still hold its buffer' in logged() and 'viewer' in logged()
+    assert library.back == [] and publisher.statistics().dropped == 1
+    frame.release()
+    assert library.back == ['first', 'too early']
+
+
+def test_planes_may_have_a_descriptor_each(cameras: Cameras, library: Library) -> None:
+    """As duplicates of one buffer's descriptor, and as buffers of their own."""
+    whole = [(fd, os.dup(fd)) for fd in library.fds]
+    apart = [(library.fds[0], library.fds[1]), (library.fds[2], library.more())]
+    subscription = cameras.subscription()
+    for sets, offsets, buffers in ((whole, library.offsets, 1), (apart, (), 2)):
+        publisher = cameras.publisher(**of(library, fds=sets, offsets=offsets))
+        assert eventually(lambda: publisher.get_subscription_count() == 1)  # noqa: B023
+        assert publisher.publish_fds(sets[1])
+        with subscription.queue.get(10.0) as frame:
+            assert len(frame.data.buffers) == buffers
+        with pytest.raises(LayoutError, match='a frame in 1 descriptor'):
+            publisher.publish_fd(library.fds[0])
+        publisher.destroy()
+    for _, duplicate in whole:
+        os.close(duplicate)
+
+
+def test_a_callback_may_publish_the_next_frame_raise_or_end_the_publisher(
+    library: Library, cameras: Cameras, logged: Callable[[], str]
+) -> None:
+    """Nobody listens, so that each frame comes back at once: one inside of the other would be too deep, and two locks a deadlock."""
+    publisher, left = cameras.publisher(**of(library)), [2000]
+
+    def again() -> None:
+        left[0] -= 1
+        if left[0]:
+            assert publisher.publish_fd(library.fds[left[0] % 3], released=again)
+        else:
+            publisher.publish_fd(library.fds[0], released=lambda: [][0])
+            publisher.destroy()
+
+    assert publisher.publish_fd(library.fds[0], released=again)
+    assert left == [0] and "'released' of a buffer raised IndexError" in logged()
+    assert publisher.statistics().published == 2001
+
+
+def test_what_is_out_at_the_end_comes_back_when_it_is_released(library: Library, cameras: Cameras) -> None:
+    publisher, subscription = cameras.publisher(**of(library)), cameras.subscription()
+    assert eventually(lambda: publisher.get_subscription_count() == 1)
+    library.draw(0, 5)
+    assert publisher.publish_fd(library.fds[0], released=library.released('out'))
+    frame = subscription.queue.get(10.0)
+    publisher.destroy()
+    assert library.back == []
+    with frame, frame.map() as planes:
+        assert np.array_equal(planes[0], picture((HEIGHT, WIDTH), 5))
+    assert library.back == ['out']
+    assert not publisher.publish_fd(library.fds[1], released=library.released('late'))
+    assert library.back == ['out', 'late']
+
+
+def test_loans_and_descriptors_have_publishers_of_their_own(library: Library, cameras: Cameras) -> None:
+    lender, publisher = cameras.publisher(name='lender'), cameras.publisher(**of(library))
+    with pytest.raises(ConfigError, match='has buffers of its own: write to them by loan'):
+        lender.publish_fd(library.fds[0])
+    with pytest.raises(ConfigError, match='no buffers to lend: publish them by publish_fd'):
+        publisher.loan()
+
+
+@pytest.mark.parametrize(
+    ('options', 'error', 'words'),
+    [
+        ({'modifier': None}, ConfigError, 'modifier=0'),
+        ({'modifier': 2**64}, FormatError, 'modifier'),
+        ({'strides': [64]}, ConfigError, 'NV12 has 2 plane(s), and there are 1 stride(s)'),
+        ({'strides': [40, 64]}, LayoutError, 'stride 40 is below the row of 48 bytes'),
+        ({'offsets': ()}, LayoutError, 'overlap'),
+        ({'offsets': (0, 8000)}, LayoutError, 'plane 1'),
+        ({'offsets': (0, 9000)}, LayoutError, 'plane 1'),
+        ({'fds': [3]}, ConfigError, '1 image(s) in fds; 2 to 64'),
+    ],
+)
+def test_descriptions_of_buffers_that_make_no_sense_are_refused(
+    cameras: Cameras, library: Library, options: dict[str, Any], error: type[ZcError], words: str
+) -> None:
+    with pytest.raises(error) as refused:
+        cameras.publisher(**of(library, **options))
+    assert words in str(refused.value)
+
+
+def test_descriptors_that_are_no_buffers_are_refused_and_nothing_is_called(cameras: Cameras, library: Library) -> None:
+    publisher, called = cameras.publisher(**of(library)), library.released('wrong')
+    reading, writing = os.pipe()
+    loose = os.memfd_create('loose', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    small = os.memfd_create('small', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(small, 100)
+    fcntl.fcntl(small, abi.F_ADD_SEALS, abi.F_SEAL_SHRINK | abi.F_SEAL_GROW)
+    for fd, error, words in (
+        (reading, AllocationError, 'a pipe'),
+        (loose, AllocationError, 'can still change its size'),
+        (small, LayoutError, 'plane 0'),
+        (10_000, AllocationError, 'file descriptor 10000'),
+    ):
+        with pytest.raises(error, match=words):
+            publisher.publish_fd(fd, released=called)
+    with pytest.raises(AllocationError, match='a pipe'):
+        cameras.publisher(name='other', **of(library, fds=[library.fds[0], reading]))
+    for fd in (reading, writing, loose, small):
+        os.close(fd)
+    assert library.back == [] and publisher.publish_fd(library.fds[0])
+
+
+def test_a_dma_buf_arrives_as_it_is(cameras: Cameras) -> None:
+    try:
+        heap = working_heaps(order=['dma_heap/system', 'udmabuf'])
+    except AllocationError as error:
+        pytest.skip(f'no dma-bufs here: {error}')
+    buffers = [heap.allocate(WIDTH * HEIGHT * 3 // 2) for _ in range(2)]
+    publisher = cameras.publisher(
+        fds=[buffer.fileno() for buffer in buffers], modifier=LINEAR, strides=[WIDTH, WIDTH], offsets=[0, WIDTH * HEIGHT]
+    )
+    with buffers[1].cpu_access(3) as memory:
+        memory[:] = bytes([77]) * len(memory)
+    with printer(1) as running:
+        assert eventually(lambda: publisher.statistics().shared_memory_consumers == 1)
+        assert publisher.publish_fd(buffers[1].fileno())
+        found = printed(running)
+    assert found['planes'] == [zlib.crc32(bytes([77]) * size) for size in (WIDTH * HEIGHT, WIDTH * HEIGHT // 2)]
+    publisher.destroy()
+    for buffer in buffers:
+        buffer.close()
+    heap.close()

@@ -1,0 +1,545 @@
+"""A publisher of camera frames for a node of one's own, with everything else chosen."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields, replace
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from builtin_interfaces.msg import Time
+from numpy.typing import NDArray
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+
+from zc_perception.camera.constraints import drawn_constraints
+from zc_perception.errors import ConfigError
+from zc_perception.frame import Frame, Header
+from zc_perception.link.endpoints.frame_offer import FrameOffer, serve_frames
+from zc_perception.link.endpoints.publisher import AdaptedPublisher, PublisherStatistics
+from zc_perception.link.endpoints.qos import link_qos
+from zc_perception.link.image_conversion import NATIVE, frame_adapter
+from zc_perception.link.shared_memory.codes import MAX_FRAME_ID
+from zc_perception.mapping import map_buffers
+from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.memory.foreign_pool import ForeignBufferPool, HeldBuffers
+from zc_perception.memory.heaps import OfferedHeaps, working_heaps
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import BufferPool, Slot
+from zc_perception.memory.slot_source import MAX_SLOTS
+from zc_perception.negotiation.constraints import BufferConstraints, Size
+from zc_perception.negotiation.foreign_images import ForeignImages
+from zc_perception.negotiation.heap_pool import heap_pool
+from zc_perception.negotiation.settings import Allocation, AllocationRequest
+from zc_perception.negotiation.stand_in import parse_stand_ins
+from zc_perception.pixel.colorimetry import BT601_LIMITED, RGB_FULL, Colorimetry, named_colorimetry
+from zc_perception.pixel.format_names import named_format
+from zc_perception.pixel.fourcc import PixelFormat
+from zc_perception.pixel.layout import check_dimensions
+from zc_perception.pixel.readable import READABLE, check_readable
+
+Stamp = Any
+"""``builtin_interfaces/msg/Time``, ``rclpy.time.Time``, or nanoseconds as an ``int``."""
+# The producer's own: the buffer that is being filled.
+_RESERVE = 1
+_LEAST_SLOTS = 2
+_LAST_STAMP_NS = 2**31 * 1_000_000_000 - 1
+_SAY_AGAIN_S = 5.0
+
+
+@dataclass(frozen=True)
+class FramePublisherStatistics(PublisherStatistics):
+    """What a :class:`FramePublisher` has counted since its start, beside what every publisher counts.
+
+    :param dropped: frames that nobody got, because no buffer was free for them.
+    :param discarded: loans that ended with an exception.
+    :param shared_memory_consumers: subscriptions of other processes that get frames as the same memory, now.
+    """
+
+    dropped: int = 0
+    discarded: int = 0
+    shared_memory_consumers: int = 0
+
+
+class _Busy(threading.local):
+    """Whether this thread is publishing or telling."""
+
+    here = False
+
+
+class LoanedFrame:
+    """A frame that is being made: what ``with publisher.loan() as out:`` gives.
+
+    :param planes: NumPy arrays over the buffer's planes, to be written. They have an older frame's pixels. NV12 has ``planes[0]`` of
+        shape (height, width) and ``planes[1]`` of shape (height/2, width/2, 2), rgb8 ``planes[0]`` of shape (height, width, 3).
+    :param dropped: no buffer was free. The planes are scratch memory, and nobody will get the frame.
+    """
+
+    __slots__ = ('_frame_id', '_stamp_ns', 'dropped', 'planes')
+
+    def __init__(self, planes: Sequence[NDArray[Any]], header: Header, dropped: bool) -> None:
+        self.planes = planes
+        self.dropped = dropped
+        self._stamp_ns = header.stamp_ns
+        self._frame_id = header.frame_id
+
+    @property
+    def stamp(self) -> Time:
+        """Time of exposure in the ROS clock; the time at which the loan began unless you set it.
+
+        Set it to a ``builtin_interfaces/msg/Time``, a ``rclpy.time.Time``, or nanoseconds.
+        """
+        seconds, nanoseconds = divmod(self._stamp_ns, 1_000_000_000)
+        return Time(sec=seconds, nanosec=nanoseconds)
+
+    @stamp.setter
+    def stamp(self, stamp: Stamp) -> None:
+        self._stamp_ns = _nanoseconds(stamp)
+
+    @property
+    def frame_id(self) -> str:
+        """The camera's optical frame; the publisher's unless you set it."""
+        return self._frame_id
+
+    @frame_id.setter
+    def frame_id(self, frame_id: str) -> None:
+        self._frame_id = _checked_frame_id(frame_id)
+
+    @property
+    def header(self) -> Header:
+        """For links: both."""
+        return Header(self._stamp_ns, self._frame_id)
+
+
+def _nanoseconds(stamp: Stamp) -> int:
+    """
+    :raises ConfigError: it is no stamp, or one that no message can say.
+    """
+    if isinstance(stamp, int) and not isinstance(stamp, bool):
+        number = stamp
+    elif hasattr(stamp, 'nanosec'):
+        number = stamp.sec * 1_000_000_000 + stamp.nanosec
+    elif hasattr(stamp, 'nanoseconds'):
+        number = stamp.nanoseconds
+    else:
+        raise ConfigError(f'stamp {stamp!r}: give a builtin_interfaces/msg/Time, a rclpy.time.Time, or nanoseconds as an int')
+    if not 0 <= number <= _LAST_STAMP_NS:
+        raise ConfigError(f'stamp {number} ns is outside 0 .. {_LAST_STAMP_NS}, which a message can say; give nanoseconds since 1970')
+    return int(number)
+
+
+def _checked_frame_id(frame_id: str) -> str:
+    size = len(frame_id.encode(errors='replace'))
+    if size > MAX_FRAME_ID:
+        raise ConfigError(f'frame_id has {size} bytes; at most {MAX_FRAME_ID} can be sent to other processes')
+    return frame_id
+
+
+class FramePublisher:
+    """Publishes camera frames of your own. Subscriptions of this package get them without a copy, all others as messages.
+
+    ::
+
+        import rclpy
+        from zc_perception import FramePublisher
+
+        rclpy.init()
+        node = rclpy.create_node('camera')
+        publisher = FramePublisher(node, 'image_raw', width=640, height=480, format='NV12')
+
+
+        def publish() -> None:
+            with publisher.loan() as out:       # a free buffer
+                out.planes[0][:] = 128          # NumPy arrays: write the pixels here
+                out.planes[1][:] = 128
+                                                # the frame is sent at the end of the block
+
+
+        timer = node.create_timer(1 / 30, publish)
+        rclpy.spin(node)
+
+    The topic's type is ``sensor_msgs/msg/Image``. Plain subscribers and RViz get messages, which are made only while there are such
+    subscribers. Consumers agree with the publisher on its buffers as with any camera. The log names those that can't use them.
+
+    Where a library of yours has the buffers, name them by *fds* and publish each frame by :meth:`publish_fd`. Nothing is copied.
+
+    **Owner.** The publisher ends with :meth:`destroy`, at the end of a ``with`` block, or with ``node.destroy_node()``. Frames that
+    consumers hold then stay readable. Descriptors that you pass stay yours: the publisher duplicates them.
+
+    **Threads.** Any thread may publish. Several threads may have loans at the same time. A publisher never waits for a subscriber.
+
+    **Errors.** Each method lists its own. When consumers hold all buffers, the frame is dropped: nobody gets it, the log warns and says
+    who holds them, and :meth:`statistics` counts it. The next frame has a gap in its sequence.
+
+    :param node: makes the publisher; its clock stamps the frames.
+    :param topic: relative or absolute; remaps apply.
+    :param width: of the image, in pixels.
+    :param height: likewise.
+    :param format: the name of a DRM format such as ``NV12``, ``YUYV``, ``YU12`` (three planes), or a ROS encoding such as ``rgb8``,
+        ``bgr8``, ``mono8``.
+    :param slots: how many buffers there are, 2 to 64. All that consumers hold or let wait at the same time, and one to fill.
+    :param frame_id: the camera's optical frame.
+    :param qos: of the topic; by default reliable, volatile, depth 1.
+    :param colorimetry: what the samples mean: matrix, range and transfer, such as ``bt709`` or ``bt601 full``. By default ``bt601 limited``
+        for Y'CbCr, and ``rgb full srgb`` for R, G, B and grey.
+    :param image_encoding: of the messages for plain subscribers: ``rgb8``, ``bgr8``, ``mono8``, ``nv12``, or ``native`` for *format*
+        itself where a message can say it. By default ``rgb8`` for Y'CbCr, which every viewer shows, and else ``native``.
+    :param heap: where the buffers come from: ``auto``, or a name as parameter ``heap`` of ``capture_node`` takes it.
+    :param participants: constraints of consumers that come later, as parameter ``participants`` of ``capture_node`` takes them.
+    :param trusted_gids: groups whose members may connect, besides your own user and root.
+    :param fds: of the buffers that a library of yours has: a dma-buf, or a memfd with the seals SHRINK and GROW, for each image; or for
+        each image one for each plane. Name all that you know; at least two.
+    :param modifier: with *fds*: how the pixels are arranged, a DRM format modifier; 0 is LINEAR.
+    :param strides: with *fds*: bytes from one row to the next, of each plane.
+    :param offsets: with *fds*: where each plane begins in its buffer; by default at 0.
+    :param ledger: counts the passes over pixels: ``draw`` for each loan, ``to_ros`` for each message. By default one of its own.
+    :raises FormatError: *format* or *colorimetry* isn't known; the message lists what is.
+    :raises LayoutError: a size that the format can't have, or planes that don't lie in the buffers.
+    :raises ConfigError: another value that makes no sense.
+    :raises NegotiationError: the *participants* can't use such buffers.
+    :raises AllocationError: no memory, or one of *fds* is no such buffer.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        topic: str,
+        *,
+        width: int,
+        height: int,
+        format: str = 'NV12',
+        slots: int = 8,
+        frame_id: str = '',
+        qos: QoSProfile | None = None,
+        colorimetry: str | Colorimetry | None = None,
+        image_encoding: str = '',
+        heap: str = 'auto',
+        participants: Sequence[str] = (),
+        trusted_gids: Collection[int] = (),
+        fds: Sequence[int | Sequence[int]] = (),
+        modifier: int | None = None,
+        strides: Sequence[int] = (),
+        offsets: Sequence[int] = (),
+        ledger: CopyLedger | None = None,
+    ) -> None:
+        fmt, name = named_format(format), node.get_name()
+        check_dimensions(fmt, width, height)
+        if isinstance(slots, bool) or not isinstance(slots, int) or not _LEAST_SLOTS <= slots <= MAX_SLOTS:
+            raise ConfigError(f'slots {slots!r} is not a number in {_LEAST_SLOTS} .. {MAX_SLOTS}; 8 do for most')
+        self._colorimetry = _colorimetry(fmt, colorimetry)
+        self._frame_id = _checked_frame_id(frame_id)
+        qos = QoSProfile(depth=1) if qos is None else qos
+        history = _history(qos, len(fds) or slots)
+        stand_ins = parse_stand_ins(list(participants))
+        images = _foreign_images(fmt, (width, height), fds, modifier, strides, offsets)
+        self.ledger = CopyLedger() if ledger is None else ledger
+        self._node = node
+        self._images = images
+        self._bytes = sum(plane.rows(height) * plane.row_bytes(width) for plane in fmt.planes)
+        self._lock = threading.Lock()
+        self._busy = _Busy()
+        self._due: deque[Callable[[], object]] = deque()
+        self._held = HeldBuffers()
+        self._heaps: OfferedHeaps | None = None
+        self._pool: BufferPool | None = None
+        self._scratch: tuple[NDArray[Any], ...] = ()
+        self._sequence = self._dropped = self._discarded = 0
+        self._said_at = -_SAY_AGAIN_S
+        self._closed = False
+        adapter = frame_adapter(image_encoding or ('rgb8' if fmt.is_yuv else NATIVE), self.ledger, holder=f'{name}:{topic}')
+        self._publisher: AdaptedPublisher[Frame] = AdaptedPublisher(node, adapter, topic, qos)
+        self._publisher.tell_end(self._end)
+        self.topic: str = self._publisher.topic
+        try:
+            self._server = serve_frames(node, self._publisher, allowed_gids=trusted_gids, history=history)
+            self._offer = FrameOffer(node, self._publisher, self._server)
+            self._offer.open()
+            self._begin(fmt, (width, height), len(fds) or slots, stand_ins, heap)
+        except BaseException:
+            self._publisher.destroy()
+            raise
+
+    def _begin(self, fmt: PixelFormat, size: Size, slots: int, stand_ins: Sequence[BufferConstraints], heap: str) -> None:
+        """Agree with the consumers that are there, and have the buffers."""
+        name = f'{self._node.get_name()}:{self.topic}'
+        images = self._images
+        if images is None:
+            self._heaps = working_heaps(heap)
+            producer = replace(drawn_constraints(fmt.code, size, self._heaps), participant=name, slots=_RESERVE)
+            session = self._offer.agree(producer, size, self._allocate, wanted_slots=slots, stand_ins=stand_ins)
+            heap = self._heaps.name
+        else:
+            producer = images.constraints(name, slots=_RESERVE)
+            session = self._offer.agree(producer, size, self._adopt, wanted_slots=slots, stand_ins=stand_ins)
+            heap = images.heap
+        self._offer.begin(session, self._pool, heap)
+        self._offer.say_agreement(session)
+
+    def _allocate(self, request: AllocationRequest) -> Allocation:
+        assert self._heaps is not None
+        settings = request.settings()
+        self._pool = heap_pool(settings, self._heaps, name=f'{self._node.get_name()}:loans', reserve=_RESERVE)
+        return Allocation(settings.layout, tuple(slot.buffers for slot in self._pool.slots))
+
+    def _adopt(self, request: AllocationRequest) -> Allocation:
+        images = self._images
+        assert images is not None
+        pool = self._pool = ForeignBufferPool(
+            images.layout, images.known(), name=f'{self._node.get_name()}:fds', on_free=self._held.free, reserve=_RESERVE
+        )
+        pool.add_retire_listener(self._held.ended)
+        return Allocation(images.layout, tuple(slot.buffers for slot in pool.slots))
+
+    def loan(self, *, wait_s: float = 0.0) -> AbstractContextManager[LoanedFrame]:
+        """A free buffer to write a frame to: ``with publisher.loan() as out:``. See :class:`LoanedFrame`.
+
+        The frame is sent at the end of the block. If the block raises, nothing is sent and the buffer is free again. When no buffer is
+        free, ``out.dropped`` is true, and what you write is thrown away. After the block the frame is with others: do not write to
+        arrays that you kept of it.
+
+        :param wait_s: how long to wait for a free buffer. Give it for a source that can wait, such as a file; a camera can't.
+        :raises ConfigError: the publisher was made with *fds*: it has no buffers of its own.
+        """
+        if self._images is not None:
+            raise ConfigError(f"'{self.topic}' was made with fds and has no buffers to lend: publish them by publish_fd()")
+        return self._lend(wait_s)
+
+    @contextlib.contextmanager
+    def _lend(self, wait_s: float) -> Iterator[LoanedFrame]:
+        pool, header = self._pool, Header(self._now_ns(), self._frame_id)
+        assert pool is not None
+        slot = pool.acquire(wait_s=wait_s)
+        if slot is None:
+            yield LoanedFrame(self._scratch_planes(pool), header, dropped=True)
+            self._drop(pool, 'no buffer was free for it')
+            return
+        started_ns, generation = time.monotonic_ns(), slot.generation
+        try:
+            with map_buffers(slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []) as planes:
+                out = LoanedFrame(planes, header, dropped=False)
+                yield out
+        except BaseException:
+            pool.discard(slot, generation)
+            with self._lock:
+                self._discarded += 1
+            raise
+        self.ledger.book('draw', self._bytes)
+        self._send(pool, slot, out.header, time.monotonic_ns() - started_ns)
+
+    def _scratch_planes(self, pool: BufferPool) -> tuple[NDArray[Any], ...]:
+        """Memory for frames that are dropped, made for the first one."""
+        if not self._scratch:
+            self._scratch = tuple(np.zeros(array.shape, array.sample) for array in pool.layout.arrays)
+        return self._scratch
+
+    def publish_fd(
+        self, fd: int, *, stamp: Stamp = None, frame_id: str | None = None, released: Callable[[], object] | None = None
+    ) -> bool:
+        """Publish a frame that is in one buffer of a library of yours. The pixels have to be complete. Nothing is copied.
+
+        The descriptor stays yours; you may close it after the call. A buffer that *fds* didn't name is taken as well, in the same
+        layout. Do not write to the buffer before *released* was called. From the first frame on, the kernel makes no new writable
+        mapping of a memfd, so map it before.
+
+        :param stamp: time of exposure, see :class:`LoanedFrame`; by default the time of the call.
+        :param frame_id: by default the publisher's.
+        :param released: called once when nobody uses the buffer any more, on whichever thread that is; it must not wait. It is also called
+            for a frame that was not sent.
+        :returns: whether it was sent. ``False``: it was dropped, because consumers still hold this buffer or all others; or the publisher
+            has ended.
+        :raises ConfigError: the publisher was made without *fds*, or a value that makes no sense. *released* is not called.
+        :raises AllocationError: the descriptor is neither a dma-buf nor a sealed memfd, or of another kind than those of *fds*.
+        :raises LayoutError: the planes don't lie in the buffer, or it is part of another image.
+        """
+        return self.publish_fds((fd,), stamp=stamp, frame_id=frame_id, released=released)
+
+    def publish_fds(
+        self, fds: Sequence[int], *, stamp: Stamp = None, frame_id: str | None = None, released: Callable[[], object] | None = None
+    ) -> bool:
+        """As :meth:`publish_fd`, for a frame with a descriptor for each plane.
+
+        :raises ConfigError: see there, as for all others.
+        """
+        images, pool = self._images, self._pool
+        if images is None or not isinstance(pool, ForeignBufferPool):
+            raise ConfigError(f"'{self.topic}' has buffers of its own: write to them by loan(), or make it with fds, modifier and strides")
+        header = Header(
+            self._now_ns() if stamp is None else _nanoseconds(stamp), self._frame_id if frame_id is None else _checked_frame_id(frame_id)
+        )
+        identities = images.identities(fds)
+
+        def give_back() -> None:
+            self._give_back(released)
+
+        with self._turn():
+            slot = pool.slot_of(identities)
+            if slot is None:
+                slot = pool.adopt(images.buffers(fds))
+            taken = None if slot is None else pool.acquire(slot.index)
+            if taken is not None:
+                self._held.hold(taken, give_back)
+            elif slot is None or not self._held.hold_too(slot, give_back):
+                give_back()
+        if taken is None:
+            self._drop(pool, 'there is no place for its buffer' if slot is None else 'consumers still hold its buffer')
+            return False
+        return self._send(pool, taken, header, 0)
+
+    def _give_back(self, released: Callable[[], object] | None) -> None:
+        """Tell the owner of a buffer, but not in the midst of publishing or telling: it may publish the next frame at once."""
+        if released is not None:
+            self._due.append(released)
+            if not self._busy.here:
+                self._tell()
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One thread at a time publishes. Whom it is to tell of buffers it tells afterwards."""
+        outermost, self._busy.here = not self._busy.here, True
+        try:
+            with self._lock:
+                yield
+        finally:
+            self._busy.here = not outermost
+            if outermost:
+                self._tell()
+
+    def _tell(self) -> None:
+        """Call what is due, one after the other, though each call may make others due."""
+        self._busy.here = True
+        try:
+            while self._due:
+                try:
+                    released = self._due.popleft()
+                except IndexError:  # another thread was quicker
+                    return
+                try:
+                    released()
+                except Exception as error:
+                    self._node.get_logger().error(f"'{self.topic}': 'released' of a buffer raised {type(error).__name__}: {error}")
+        finally:
+            self._busy.here = False
+
+    def _send(self, pool: BufferPool, slot: Slot, header: Header, cost_ns: int) -> bool:
+        """Publish what *slot* was filled with, unless the publisher has ended meanwhile."""
+        with self._turn():
+            if self._closed:
+                pool.discard(slot)
+                return False
+            frame = Frame.publish_slot(
+                pool,
+                slot,
+                header=header,
+                colorimetry=self._colorimetry,
+                sequence=self._sequence,
+                captured_ns=time.monotonic_ns(),
+                capture_cost_ns=cost_ns,
+            )
+            self._sequence += 1
+            try:
+                self._publisher.publish(frame)
+            finally:
+                frame.release()
+        return True
+
+    def _drop(self, pool: BufferPool, why: str) -> None:
+        """A frame that nobody gets."""
+        with self._lock:
+            if self._closed:
+                return
+            sequence = self._sequence
+            self._sequence += 1
+            self._dropped += 1
+            now = time.monotonic()
+            if now - self._said_at < _SAY_AGAIN_S:
+                return
+            self._said_at = now
+        more = "raise 'slots'" if self._images is None else 'have more buffers'
+        text = f"'{self.topic}': frame {sequence} was dropped, because {why} ({pool.describe_holders()})"
+        self._node.get_logger().warning(f'{text}; have consumers release frames sooner, or {more}')
+
+    def _now_ns(self) -> int:
+        return int(self._node.get_clock().now().nanoseconds)
+
+    def get_subscription_count(self) -> int:
+        """How many subscriptions get frames now: in this process, in others, and those that read messages."""
+        found = self.statistics()
+        return found.in_process_subscriptions + found.shared_memory_consumers + found.image_readers
+
+    def statistics(self) -> FramePublisherStatistics:
+        """Counters. From any thread; see :class:`FramePublisherStatistics`."""
+        found = self._publisher.statistics()
+        common = {field.name: getattr(found, field.name) for field in fields(found)}
+        consumers = 0 if self._server is None else self._server.consumers
+        return FramePublisherStatistics(**common, dropped=self._dropped, discarded=self._discarded, shared_memory_consumers=consumers)
+
+    def destroy(self) -> None:
+        """Stop publishing. Frames that were delivered stay with those who hold them. A second call does nothing."""
+        self._publisher.destroy()
+
+    def _end(self) -> None:
+        """The publisher of it has ended, by :meth:`destroy` or with its node."""
+        with self._lock:
+            self._closed = True
+        offer = getattr(self, '_offer', None)
+        if offer is not None:
+            offer.close()
+        self._held.begin_close()
+        if self._pool is not None:
+            self._pool.close()
+        self._held.end_close()
+        if self._heaps is not None:
+            self._heaps.close()
+
+    def __enter__(self) -> FramePublisher:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.destroy()
+
+
+def _colorimetry(fmt: PixelFormat, given: str | Colorimetry | None) -> Colorimetry:
+    """
+    :raises FormatError: it isn't known, or the format's samples can't mean that.
+    """
+    if given is None:
+        return BT601_LIMITED if fmt.is_yuv else RGB_FULL
+    found = named_colorimetry(given) if isinstance(given, str) else given
+    if fmt.code in READABLE:
+        check_readable(fmt.code, found)
+    return found
+
+
+def _history(qos: QoSProfile, slots: int) -> int:
+    """How many frames wait for late subscriptions.
+
+    :raises ConfigError: so many that no buffer would be left to fill.
+    """
+    offered = link_qos(qos)
+    kept = (offered.depth or 0) if offered.transient_local else 0
+    if kept and kept + 1 + _RESERVE > slots:
+        raise ConfigError(
+            f'qos: transient_local with depth {kept} would keep {kept} of {slots} buffers; give {kept + 1 + _RESERVE} or more'
+        )
+    return kept
+
+
+def _foreign_images(
+    fmt: PixelFormat, size: Size, fds: Sequence[int | Sequence[int]], modifier: int | None, strides: Sequence[int], offsets: Sequence[int]
+) -> ForeignImages | None:
+    """
+    :raises ConfigError: what describes them is there without them, or the other way round; and as :class:`ForeignImages`.
+    """
+    if not fds:
+        if modifier is not None or strides or offsets:
+            raise ConfigError("modifier, strides and offsets describe the buffers of 'fds', which were not given; leave them out")
+        return None
+    if modifier is None:
+        raise ConfigError('fds without modifier: say how the pixels are arranged, modifier=0 for rows one after the other (LINEAR)')
+    return ForeignImages(fmt, size, fds, modifier=modifier, strides=strides, offsets=offsets)

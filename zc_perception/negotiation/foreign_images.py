@@ -1,0 +1,167 @@
+"""Images in buffers that a library of somebody else's has: where their planes are, and what a producer of such buffers can promise.
+
+A library exports one descriptor for an image or one for each plane, of which several may be of one buffer (EGL and VA-API do so). A buffer
+is known again by what its descriptors refer to.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from zc_perception.errors import AllocationError, ConfigError, LayoutError
+from zc_perception.memory.dmabuf import BufferIdentity, BufferKind, DmaBuf
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.memory.slot import Buffers, close_buffers
+from zc_perception.memory.slot_source import MAX_SLOTS
+from zc_perception.negotiation.constraints import BufferConstraints, Placement, Size
+from zc_perception.pixel.fourcc import PixelFormat
+from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout
+from zc_perception.pixel.modifier import LINEAR, check_modifier
+
+LEAST_IMAGES = 2
+"""While a consumer holds one, its owner fills another."""
+
+
+class ForeignImages:
+    """Images of one layout. The descriptors are borrowed for the constructor and each call; buffers get duplicates of their own.
+
+    :param sets: the descriptors of each image: one for all planes, or one for each.
+    :param strides: of each plane, in bytes.
+    :param offsets: of each plane in its buffer; empty: 0.
+    :raises ConfigError: too few images, or numbers that don't go together.
+    :raises FormatError: there is no such modifier.
+    :raises LayoutError: the planes don't lie in the buffers.
+    :raises AllocationError: a descriptor is neither a dma-buf nor a sealed memfd.
+    """
+
+    def __init__(
+        self,
+        fmt: PixelFormat,
+        size: Size,
+        sets: Sequence[int | Sequence[int]],
+        *,
+        modifier: int,
+        strides: Sequence[int],
+        offsets: Sequence[int] = (),
+    ) -> None:
+        self._sets = [(each,) if isinstance(each, int) else tuple(each) for each in sets]
+        if not LEAST_IMAGES <= len(self._sets) <= MAX_SLOTS:
+            raise ConfigError(f'{len(self._sets)} image(s) in fds; {LEAST_IMAGES} to {MAX_SLOTS} are possible')
+        check_modifier(modifier)
+        first, count = self._sets[0], len(strides)
+        if len(first) not in (1, count) or count < len(fmt.planes) or len(offsets) not in (0, count):
+            raise ConfigError(
+                f'{fmt.name.strip()} has {len(fmt.planes)} plane(s), and there are {count} stride(s), {len(offsets)} offset(s) and '
+                f'{len(first)} descriptor(s): give a stride for each plane, an offset for each or none, and one descriptor or one for each'
+            )
+        self._pattern, _ = _distinct(first)
+        buffer_of = self._pattern if len(first) == count else (0,) * count
+        buffers = self._open(first)
+        try:
+            places = list(zip(buffer_of, offsets or (0,) * count, strict=True))
+            self.layout = ImageLayout(*size, fmt.code, modifier, tuple(
+                PlaneLayout(buffer, offset, stride, _plane_size(fmt, size, modifier, index, places, stride, buffers))
+                for index, ((buffer, offset), stride) in enumerate(zip(places, strides, strict=True))
+            ))  # fmt: skip
+            validate_layout(self.layout, [buffer.size for buffer in buffers])
+            self.heap = buffers[0].heap
+        finally:
+            close_buffers(buffers)
+
+    def identities(self, fds: Sequence[int]) -> tuple[BufferIdentity, ...]:
+        """The buffers of one image. Costs a system call for each descriptor.
+
+        :raises AllocationError: a descriptor isn't open.
+        :raises LayoutError: they are spread over buffers otherwise than those of the first image.
+        """
+        pattern, identities = _distinct(fds)
+        if pattern != self._pattern:
+            raise LayoutError(
+                f'a frame in {len(fds)} descriptor(s) of {len(identities)} buffer(s); the others are in {len(self._pattern)} descriptor(s) '
+                f'of {max(self._pattern) + 1} buffer(s)'
+            )
+        return identities
+
+    def buffers(self, fds: Sequence[int]) -> Buffers:
+        """Those of one image.
+
+        :raises AllocationError: one is no buffer, or of another kind of memory than the first image's.
+        """
+        made = self._open(fds)
+        other = next((buffer.heap for buffer in made if buffer.heap != self.heap), None)
+        if other is not None:
+            close_buffers(made)
+            raise AllocationError(f"a frame in memory of '{other}', while consumers agreed on memory of '{self.heap}'; use one kind only")
+        return made
+
+    def known(self) -> list[Buffers]:
+        """Those of all images."""
+        found: list[Buffers] = []
+        try:
+            for fds in self._sets:
+                self.identities(fds)
+                found.append(self.buffers(fds))
+        except BaseException:
+            for buffers in found:
+                close_buffers(buffers)
+            raise
+        return found
+
+    def _open(self, fds: Sequence[int]) -> Buffers:
+        """Each buffer once, with a descriptor of our own."""
+        made: list[DmaBuf] = []
+        try:
+            for index in range(max(self._pattern) + 1):
+                buffer = DmaBuf.from_fd(OwnedFd.duplicate(fds[self._pattern.index(index)]))
+                made.append(buffer)
+                if buffer.kind is BufferKind.MEMFD:
+                    buffer.heap = BufferKind.MEMFD.value  # so that everybody knows that no device can import it
+        except BaseException:
+            close_buffers(made)
+            raise
+        return tuple(made)
+
+    def constraints(self, participant: str, *, slots: int) -> BufferConstraints:
+        """What there is, of which nothing can be chosen.
+
+        :param slots: that their owner needs for itself.
+        """
+        layout, size = self.layout, (self.layout.width, self.layout.height)
+        placement = {1: Placement.ONE_BUFFER, len(layout.planes): Placement.BUFFER_PER_PLANE}.get(layout.num_buffers)
+        return BufferConstraints(
+            participant,
+            formats=((layout.fourcc, layout.modifier),),
+            heaps=(self.heap,),
+            memory_note='it was given its buffers',
+            slots=slots,
+            min_size=size,
+            max_size=size,
+            placement=None if len(layout.planes) == 1 else placement,
+        )
+
+
+def _distinct(fds: Sequence[int]) -> tuple[tuple[int, ...], tuple[BufferIdentity, ...]]:
+    """Of each descriptor the number of its buffer, and the buffers.
+
+    :raises AllocationError: one isn't open.
+    """
+    of_fds = []
+    for fd in fds:
+        try:
+            status = os.fstat(fd)
+        except OSError as error:
+            raise AllocationError(f'file descriptor {fd}: {error.strerror}; it has to be open during the call') from error
+        of_fds.append(BufferIdentity(status.st_dev, status.st_ino))
+    identities = tuple(dict.fromkeys(of_fds))
+    return tuple(map(identities.index, of_fds)), identities
+
+
+def _plane_size(
+    fmt: PixelFormat, size: Size, modifier: int, index: int, places: Sequence[tuple[int, int]], stride: int, buffers: Buffers
+) -> int:
+    """Of a LINEAR plane its rows, the last of which may be cut short; what a tiled plane needs only its vendor knows."""
+    buffer, offset = places[index]
+    end = min([buffers[buffer].size, *(other for same, other in places if same == buffer and other > offset)])
+    rows = fmt.planes[index].rows(size[1]) if modifier == LINEAR and index < len(fmt.planes) else None
+    return max(1, end - offset if rows is None else min(stride * rows, end - offset))
