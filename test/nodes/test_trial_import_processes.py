@@ -40,7 +40,7 @@ def test_it_falls_to_messages_by_name_at_both_ends_and_works(free_domain: int) -
     ):
         camera.start('ready')
         reader.start('ready')
-        _until_line(camera, 'WARN', "consumer inference#1 can't use the buffers: ", *WHY, 'it gets messages')
+        _until_line(camera, 'WARN', "can't use the buffers: ", *WHY, 'it gets messages')
         _until_line(reader, 'WARN', 'link is ros_message: publisher ', "this node can't use the publisher's buffers: ", *WHY)
         # Messages become tight images in memory that suits.
         _until_line(reader, 'job 3')
