@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import cv2
 import numpy as np
+from detection.average_precision import ImageBoxes, average_precision
 from numpy.typing import NDArray
 
 from zc_perception.camera.scene import CLASS_NAMES, MAX_OBJECT_SIDE, MIN_OBJECT_SIDE, RoadScene, SceneObject
-from zc_perception.detection.average_precision import ImageBoxes, average_precision
 
 CELLS = 16
 Pixels = tuple[NDArray[np.int64], NDArray[np.int64]]

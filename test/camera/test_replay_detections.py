@@ -14,13 +14,14 @@ import cv2
 import numpy as np
 import pytest
 from camera.replay_kit import compressed, configure, image, nv12_rows, planes_of, played, replay, write_bag, write_mcap
+from detection.average_precision import ImageBoxes
 from detection.road_evaluation import RoadModel
 from numpy.typing import NDArray
 
 import zc_perception
 from zc_perception.camera.recording_writer import FrameRecorder
 from zc_perception.camera.synthetic import SyntheticCamera
-from zc_perception.detection.average_precision import ImageBoxes, box_iou
+from zc_perception.detection.detections import box_iou
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 

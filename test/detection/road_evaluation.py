@@ -7,9 +7,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 import onnxruntime
+from detection.average_precision import ImageBoxes
 from numpy.typing import NDArray
 
-from zc_perception.detection.average_precision import ImageBoxes, box_iou
+from zc_perception.detection.detections import box_iou
 
 INPUT_WIDTH, INPUT_HEIGHT, PAD = 640, 384, 114
 SCORE_FLOOR = 0.02

@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from detection.average_precision import ImageBoxes, average_precision, precision_recall
 
-from zc_perception.detection.average_precision import ImageBoxes, average_precision, box_iou, precision_recall
+from zc_perception.detection.detections import box_iou
 
 A, B, C, NOWHERE = (0, 0, 10, 10), (20, 0, 30, 10), (40, 0, 50, 10), (80, 80, 90, 90)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from zc_perception.detection.average_precision import box_iou
+from zc_perception.detection.detections import box_iou
 from zc_perception.detection.nms import keep, suppress
 
 Case = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.intp]]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from zc_perception.detection.letterbox import Letterbox
-from zc_perception.detection.quantised_tensor import Padding, PlanesToQuantised, QuantisedTensorSpec, added_constant
+from zc_perception.detection.tensor import Padding, PlanesToQuantised, QuantisedTensorSpec, added_constant
 from zc_perception.errors import ConfigError, LayoutError
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import NV12

@@ -14,11 +14,11 @@ import yaml
 sys.path.append(str(Path(__file__).resolve().parents[1] / 'camera'))
 
 from colour_baseline import ColourBaseline, RoadFrame, road_frames
+from detection.average_precision import average_precision, precision_recall
 from road_evaluation import RoadModel
 
 import zc_perception
 from zc_perception.camera.scene import CLASS_NAMES
-from zc_perception.detection.average_precision import average_precision, precision_recall
 
 FOLDER = Path(zc_perception.__file__).parent / 'models' / 'road'
 FIRST_HELD_OUT_SEED = 10_000_000

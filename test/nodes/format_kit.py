@@ -13,7 +13,7 @@ from pixel.format_samples import SUBSAMPLING, YUV, rgb_planes, yuv_planes
 
 from zc_perception.camera.recording_writer import FrameRecorder
 from zc_perception.camera.scene import RoadScene
-from zc_perception.detection.average_precision import box_iou
+from zc_perception.detection.detections import box_iou
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger

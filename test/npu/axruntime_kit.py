@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.detection.heads.spec import HeadSpec
-from zc_perception.detection.quantised_tensor import QuantisedTensorSpec
 from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.detection.tensor import QuantisedTensorSpec
 from zc_perception.npu.manifest import ModelInput, ModelManifest, TensorSpec
 
 DOUBLES = Path(__file__).resolve().parents[1] / 'doubles'

@@ -13,12 +13,12 @@ import pytest
 from npu.axruntime_kit import Double, build_double, detect, model, number_in, numbered, paint, tensor_spec
 from numpy.typing import NDArray
 
-from zc_perception.detection.average_precision import box_iou
+from zc_perception.detection.detections import box_iou
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.detection.letterbox import Letterbox
-from zc_perception.detection.quantised_tensor import PlanesToQuantised
 from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.detection.tensor import PlanesToQuantised
 from zc_perception.errors import AcceleratorError, AllocationError, ConfigError
 from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import CpuAccess

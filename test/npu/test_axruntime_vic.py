@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from npu.axruntime_kit import Double, build_double, detect, model, paint, tensor_spec
 
-from zc_perception.detection.quantised_tensor import PlanesToQuantised
+from zc_perception.detection.tensor import PlanesToQuantised
 from zc_perception.errors import AcceleratorError
 from zc_perception.frame import Frame
 from zc_perception.memory.fence import EventFence

@@ -15,7 +15,7 @@ import yaml
 from numpy.typing import NDArray
 
 from zc_perception.camera.scene import RoadScene
-from zc_perception.detection.average_precision import box_iou
+from zc_perception.detection.detections import box_iou
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.detection.letterbox import Letterbox

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 from colour_baseline import ColourBaseline, RoadFrame, road_frames
+from detection.average_precision import AveragePrecision, ImageBoxes, average_precision, precision_recall
 from road_evaluation import INPUT_HEIGHT, INPUT_WIDTH, RoadModel
 
 from zc_perception.camera.scene import CLASS_NAMES
-from zc_perception.detection.average_precision import AveragePrecision, ImageBoxes, average_precision, precision_recall
 
 SIZES = ((640, 360), (1280, 720), (640, 480))
 HELD_OUT_SEED = 20_000_000

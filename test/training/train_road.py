@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-sys.path.extend(str(Path(__file__).resolve().parents[2] / folder) for folder in ('', 'test/camera', 'test/detection'))
+sys.path.extend(str(Path(__file__).resolve().parents[2] / folder) for folder in ('', 'test', 'test/camera', 'test/detection'))
 
 from road_data import INPUT_HEIGHT, INPUT_WIDTH, RoadFrames, to_input
 from road_export import export

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from zc_perception.bench.worker import BenchError
 from zc_perception.camera.scene import RoadScene
 from zc_perception.detection.letterbox import Letterbox
-from zc_perception.detection.quantised_tensor import PlanesToQuantised, QuantisedTensorSpec
+from zc_perception.detection.tensor import PlanesToQuantised, QuantisedTensorSpec
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.conversion import ToPicture
 from zc_perception.pixel.fourcc import NV12

@@ -1,4 +1,4 @@
-"""What was found in one image."""
+"""What was found in one image, and how much boxes overlap."""
 
 from __future__ import annotations
 
@@ -23,3 +23,29 @@ class Detections:
     def empty(cls) -> Detections:
         """Nothing found."""
         return cls(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.intp))
+
+
+def box_iou(a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Intersection over union of every box in ``a`` ``(n, 4)`` with every box in ``b`` ``(m, 4)``: ``(n, m)``.
+
+    Boxes are x0, y0, x1, y1 in pixels; an empty box has IoU 0 with everything. Raises ValueError for other shapes.
+    """
+    first, second = _as_boxes(a), _as_boxes(b)
+    low = np.maximum(first[:, None, :2], second[None, :, :2])
+    high = np.minimum(first[:, None, 2:], second[None, :, 2:])
+    overlap = np.prod(np.clip(high - low, 0.0, None), axis=2)
+    union = _areas(first)[:, None] + _areas(second)[None, :] - overlap
+    iou: NDArray[np.float64] = np.divide(overlap, union, out=np.zeros_like(overlap), where=union > 0)
+    return iou
+
+
+def _as_boxes(boxes: NDArray[np.floating]) -> NDArray[np.float64]:
+    array = np.asarray(boxes, np.float64)
+    if array.ndim != 2 or array.shape[1] != 4:
+        raise ValueError(f'boxes must have shape (n, 4), got {array.shape}')
+    return array
+
+
+def _areas(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    areas: NDArray[np.float64] = np.prod(np.clip(boxes[:, 2:] - boxes[:, :2], 0.0, None), axis=1)
+    return areas

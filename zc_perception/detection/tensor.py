@@ -1,15 +1,29 @@
-"""A frame's planes to the float tensor of a network: one pass, into memory that is allocated once."""
+"""A frame's planes to the tensor that a network reads: each byte is written once per frame.
+
+:class:`PlanesToTensor` makes the float tensor of networks on the CPU, in memory of its own. :class:`PlanesToQuantised` makes the quantised
+tensor of a compiled model (int8, NHWC, padded) straight in the caller's memory, which may be a mapped dma-buf; it also takes pixels that
+hardware has scaled.
+"""
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.detection.letterbox import Letterbox
+from zc_perception.errors import ConfigError, LayoutError
 from zc_perception.pixel.colorimetry import Colorimetry
 from zc_perception.pixel.conversion import ToPicture
-from zc_perception.pixel.samples import Planes
+from zc_perception.pixel.samples import Pixels, Planes
+
+Padding = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
+Tensor = NDArray[np.int8]
+
+_FLIP = 128  # int8 is uint8 with the first bit flipped: v ^ 0x80 = v - 128
 
 
 class PlanesToTensor:
@@ -45,3 +59,210 @@ class PlanesToTensor:
         for plane, target in zip(self._planes, self._channels, strict=True):
             cv2.LUT(plane, self._table, dst=target)
         return self._tensor
+
+
+@dataclass(frozen=True)
+class QuantisedTensorSpec:
+    """What a compiled model takes.
+
+    A sample x of 0..255 stands for the real number ``low + x * (high - low) / 255``, and is written as
+    ``clip(round(real / scale + zero_point), -128, 127)``, rounded half to even as numpy does. Whatever holds no sample is a real 0: the
+    zero point, clipped (a compiled YOLOv8n has −130).
+
+    :param width: of the network's input, without padding.
+    :param height: of it.
+    :param channels: 3, or 4 for a model with one more that is always real 0.
+    :param padding: elements before and after, of rows, columns and channels.
+    :param low: real value of a sample of 0.
+    :param high: of a sample of 255.
+    :param bgr: channel order B, G, R instead of R, G, B.
+    :param pad: sample of the letterbox's border, 0..255.
+    :raises ConfigError: a value that makes no sense.
+    """
+
+    width: int
+    height: int
+    channels: int = 4
+    scale: float = 1 / 255
+    zero_point: int = -128
+    padding: Padding = ((0, 0), (0, 0), (0, 0))
+    low: float = 0.0
+    high: float = 1.0
+    bgr: bool = False
+    pad: int = 114
+
+    def __post_init__(self) -> None:
+        for name, wrong, allowed in (
+            ('width', not 2 <= self.width <= 32766, '2 to 32766'),
+            ('height', not 2 <= self.height <= 32766, '2 to 32766'),
+            ('channels', self.channels not in (3, 4), '3 or 4'),
+            ('scale', not (math.isfinite(self.scale) and self.scale > 0), 'a number above 0'),
+            ('zero_point', not -(2**31) <= self.zero_point < 2**31, 'a number of 32 bits'),
+            ('padding', min(min(p) for p in self.padding) < 0, '0 or more each'),
+            ('low', not math.isfinite(self.low), 'a finite number'),
+            ('high', not math.isfinite(self.high), 'a finite number'),
+            ('pad', not 0 <= self.pad <= 255, '0 to 255'),
+        ):
+            if wrong:
+                raise ConfigError(f"the model's input: {name} is {getattr(self, name)}, allowed is {allowed}")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Rows, columns and channels, with padding."""
+        rows, columns, channels = (before + after for before, after in self.padding)
+        return self.height + rows, self.width + columns, self.channels + channels
+
+    @property
+    def zero(self) -> int:
+        """What is written for a real 0."""
+        return max(-128, min(127, self.zero_point))
+
+    def table(self) -> Tensor:
+        """(256): what is written for each sample."""
+        real = self.low + np.arange(256) * ((self.high - self.low) / 255)
+        written: Tensor = np.clip(np.rint(real / self.scale + self.zero_point), -128, 127).astype(np.int8)
+        return written
+
+
+def added_constant(table: Tensor) -> int | None:
+    """The k for which *table* is ``clip(x - 128 + k)``; nearly every model has one, most of them 0."""
+    written = table.astype(np.int16) + _FLIP
+    middle = np.flatnonzero((written > 0) & (written < 255))
+    if not len(middle):
+        return None
+    constant = int(written[middle[0]] - middle[0])
+    return constant if np.array_equal(np.clip(np.arange(256) + constant, 0, 255), written) else None
+
+
+class _Quantiser:
+    """Samples to what is written, with OpenCV's vector instructions: a table look-up takes five times as long.
+
+    :param shape: of the pictures, with 3 channels, or 4 of which the last becomes *zero* whatever it was.
+    """
+
+    def __init__(self, spec: QuantisedTensorSpec, shape: tuple[int, int, int]) -> None:
+        table = spec.table()
+        constant = added_constant(table)
+        self._scratch = np.empty(shape, np.uint8)
+        self._table = None if constant is not None else table.view(np.uint8)
+        self._constant = constant or 0
+        # Added, this makes a last channel 255 whatever it was; subtracted, 0.
+        self._saturating = np.array([abs(self._constant)] * 3 + [255], np.float64)
+        last = int(table.view(np.uint8)[255]) if constant is None else 0 if constant < 0 else 255
+        sample = 0 if constant is None else _FLIP
+        self._flips = np.array([sample, sample, sample, last ^ spec.zero % 256], np.float64)
+
+    def write(self, picture: Pixels, out: Pixels, *, opaque: bool) -> None:
+        """One pass into *out*, of the same shape with any row stride; others, into scratch memory, before where they are needed.
+
+        :param opaque: whether a fourth channel is known to be 255.
+        """
+        if self._constant or not opaque:
+            saturate = cv2.subtract if self._constant < 0 else cv2.add
+            picture = self._into_scratch(saturate(picture, self._saturating, dst=self._scratch))
+        if self._table is not None:
+            picture = self._into_scratch(cv2.LUT(picture, self._table, dst=self._scratch))
+        if cv2.bitwise_xor(picture, self._flips, dst=out) is not out:
+            raise AssertionError('OpenCV wrote to memory of its own instead of the tensor')
+
+    def _into_scratch(self, result: object) -> Pixels:
+        if result is not self._scratch:
+            raise AssertionError('OpenCV wrote to memory of its own instead of the scratch')
+        return self._scratch
+
+
+class PlanesToQuantised:
+    """Fills tensors, each of which was prepared once.
+
+    :param box: geometry; its input is the spec's width and height.
+    :param spec: what the model takes.
+    :param fourcc: of the frames.
+    :param colorimetry: of the frames.
+    :raises ConfigError: geometry and spec don't fit.
+    :raises FormatError: a format or a colorimetry that has no conversion.
+    :raises LayoutError: a source of a size that the format can't have.
+    """
+
+    def __init__(self, box: Letterbox, spec: QuantisedTensorSpec, fourcc: int, colorimetry: Colorimetry) -> None:
+        if (box.input_width, box.input_height) != (spec.width, spec.height):
+            raise ConfigError(
+                f"the letterbox is for an input of {box.input_width}x{box.input_height}, the model's is {spec.width}x{spec.height}"
+            )
+        (above, _), (left, _), (before, _) = spec.padding
+        self.spec = spec
+        self._picture_rows = slice(above, above + spec.height)
+        self._picture_columns = slice(left, left + spec.width)
+        self._samples = slice(before, before + 3)
+        self._rows = slice(above + box.top, above + box.top + box.height)
+        self._columns = slice(left + box.left, left + box.left + box.width)
+        total = spec.shape[2]
+        # Samples and one constant next to each other are written as one; any other channels stay as they were prepared.
+        self._channels = total if total in (3, 4) and before == 0 else 3
+        self._whole = total == self._channels
+        shape = (box.height, box.width, self._channels)
+        self._inner = shape[:2]
+        source = box.source_width, box.source_height
+        size = box.width, box.height
+        self._picture = ToPicture(fourcc, *source, colorimetry, size=size, channels=self._channels, bgr=spec.bgr)
+        self._quantiser = _Quantiser(spec, shape)
+        self._narrow = None if self._whole else np.empty(shape, np.uint8)
+        self._swapped = np.empty(shape, np.uint8) if spec.bgr or self._channels == 3 else None
+
+    def prepare(self, out: Tensor) -> None:
+        """Write everything that no frame changes: padding, constant channels, the letterbox's border. Once per buffer.
+
+        :param out: as in :meth:`convert`.
+        :raises LayoutError: it isn't that.
+        """
+        self._check(out)
+        out[:] = self.spec.zero
+        out[self._picture_rows, self._picture_columns, self._samples] = self.spec.table()[self.spec.pad]
+
+    def convert(self, planes: Planes, out: Tensor) -> None:
+        """Scale, convert, quantise one frame into *out*.
+
+        :param planes: a frame's, any row stride.
+        :param out: int8 of :attr:`QuantisedTensorSpec.shape`, prepared; rows may be apart, their elements not.
+        :raises LayoutError: an array of another size or type.
+        """
+        self._check(out)
+        self._write(self._picture.convert(planes), out, opaque=True)
+
+    def convert_rgba(self, rgba: Pixels, out: Tensor) -> None:
+        """Quantise pixels of the letterbox's inner size into *out*, as :meth:`convert` does after scaling.
+
+        :param rgba: (letterbox's height, width, 4): R, G, B and anything, any row stride.
+        :param out: as there.
+        :raises LayoutError: an array of another size or type.
+        """
+        self._check(out)
+        if rgba.shape != (*self._inner, 4) or rgba.dtype != np.uint8:
+            raise LayoutError(f"pixels are {rgba.dtype} {rgba.shape}; the letterbox's are uint8 {(*self._inner, 4)}: scale them to that")
+        if self._swapped is None:
+            self._write(rgba, out, opaque=False)
+            return
+        codes = {
+            (3, False): cv2.COLOR_RGBA2RGB,
+            (3, True): cv2.COLOR_RGBA2BGR,
+            (4, True): cv2.COLOR_RGBA2BGRA,
+        }
+        cv2.cvtColor(rgba, codes[self._channels, self.spec.bgr], dst=self._swapped)
+        self._write(self._swapped, out, opaque=self._channels == 3)
+
+    def _write(self, picture: Pixels, out: Tensor, *, opaque: bool) -> None:
+        inner = out.view(np.uint8)[self._rows, self._columns]
+        if self._narrow is None:
+            self._quantiser.write(picture, inner, opaque=opaque)
+        else:
+            self._quantiser.write(picture, self._narrow, opaque=opaque)
+            np.copyto(inner[..., self._samples], self._narrow)
+
+    def _check(self, out: Tensor) -> None:
+        """OpenCV answers a destination that it can't use with memory of its own, and the tensor would keep the frame before."""
+        shape = self.spec.shape
+        if out.shape != shape or out.dtype != np.int8 or out.strides[1:] != (shape[2], 1) or out.strides[0] < 0:
+            raise LayoutError(
+                f'the tensor is {out.dtype} {out.shape} with strides {out.strides}; the model takes int8 {shape} with elements side by side'
+            )
+        if not out.flags.writeable:
+            raise LayoutError('the tensor is read-only; map its buffer for writing')

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.detection.average_precision import box_iou
-from zc_perception.detection.detections import Detections
+from zc_perception.detection.detections import Detections, box_iou
 from zc_perception.detection.letterbox import Letterbox
 
 Array = NDArray[np.float64]

@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from zc_perception.detection.heads.score_filter import CellMajorFilter, ChannelMajorFilter, make_score_filter
-from zc_perception.detection.heads.scores import activated, logit, raw_threshold, real_threshold
+from zc_perception.detection.heads.score_filter import (
+    CellMajorFilter,
+    ChannelMajorFilter,
+    activated,
+    logit,
+    make_score_filter,
+    raw_threshold,
+    real_threshold,
+)
 from zc_perception.detection.raw_tensor import RawTensor
 
 SIXTEEN = ('int16', 'uint16')

@@ -1,19 +1,25 @@
-"""Which output is what: raw levels come in any order, as one tensor or several for each grid, with channels first or last."""
+"""Which output is what, and which place each number is for.
+
+Raw levels come in any order, as one tensor or several for each grid, with channels first or last: :func:`arrange` finds out which is which.
+:class:`Grids` knows the cells that the levels predict on. :class:`ObjectRows` reads a table with one row for each box.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from zc_perception.detection.heads.scores import Values
+from zc_perception.detection.heads.score_filter import Found, ObjectFilter, Values
 from zc_perception.detection.heads.spec import HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
-from zc_perception.errors import AcceleratorError
+from zc_perception.errors import AcceleratorError, ConfigError
 
 _Reader = TypeVar('_Reader')
 _LAYOUTS = ('nhwc', 'nchw')
@@ -203,3 +209,106 @@ def _layouts(kind: str, outputs: Sequence[RawTensor], shapes: Sequence[tuple[int
     if len(possible) > 1 and not all(tensor.layout for tensor in outputs):
         raise AcceleratorError(f'head {kind}: {all_described(outputs)}: this can be NHWC or NCHW; the manifest has to say which (layout)')
     return [tensor.layout or next(iter(possible)) for tensor in outputs]
+
+
+@dataclass(frozen=True, eq=False)
+class Grids:
+    """All levels' cells in one line: level by level, row by row.
+
+    :param shapes: rows, columns of each level.
+    :param starts: index of each level's first cell, and the number of all cells.
+    :param corners: (2, cells) x and y of each cell in cells of its level.
+    :param strides: (cells) input pixels per cell.
+    """
+
+    shapes: tuple[tuple[int, int], ...]
+    starts: tuple[int, ...]
+    corners: NDArray[np.float32]
+    strides: NDArray[np.float32]
+
+    @property
+    def count(self) -> int:
+        """Cells of all levels."""
+        return self.starts[-1]
+
+
+@lru_cache(maxsize=16)
+def grids_of(input_size: tuple[int, int], strides: tuple[int, ...]) -> Grids:
+    """The grids of a network's input, which every stride has to divide.
+
+    :raises ConfigError: it doesn't.
+    """
+    width, height = input_size
+    for stride in strides:
+        if width % stride or height % stride:
+            raise ConfigError(f'head.strides: {stride} does not divide the input of {width}x{height} pixels')
+    shapes = tuple((height // stride, width // stride) for stride in strides)
+    corners = [np.mgrid[:rows, :columns][::-1].reshape(2, -1) for rows, columns in shapes]
+    counts = [rows * columns for rows, columns in shapes]
+    starts = tuple(sum(counts[:level]) for level in range(len(counts) + 1))
+    place = np.concatenate(corners, axis=1).astype(np.float32)
+    per_cell = np.repeat(np.array(strides, np.float32), counts)
+    for array in (place, per_cell):
+        array.flags.writeable = False
+    return Grids(shapes, starts, place, per_cell)
+
+
+def check_strides(spec: HeadSpec, *, has_grids: bool) -> None:
+    """:param has_grids: whether the outputs are grids for certain: a decoded tensor can be of any input's size.
+    :raises ConfigError: no strides, not ascending, or not dividing the input's size.
+    """
+    if not spec.strides or min(spec.strides) < 1 or any(a >= b for a, b in zip(spec.strides, spec.strides[1:], strict=False)):
+        raise ConfigError(f'head.strides is {list(spec.strides)}: must be at least one whole number above 0, finest level first, ascending')
+    if has_grids and spec.input_size != (0, 0):
+        grids_of(spec.input_size, spec.strides)
+
+
+def input_size(spec: HeadSpec, box: Letterbox) -> tuple[int, int]:
+    """The size that the head's numbers refer to.
+
+    :raises AcceleratorError: frames are letterboxed to another.
+    """
+    size = (box.input_width, box.input_height)
+    if spec.input_size not in ((0, 0), size):
+        said = f'{spec.input_size[0]}x{spec.input_size[1]}'
+        raise AcceleratorError(f'head {spec.kind}: head.input_size is {said}, but frames are letterboxed to {size[0]}x{size[1]}')
+    return size
+
+
+def grids_for(spec: HeadSpec, box: Letterbox) -> Grids:
+    """The grids for frames of this geometry.
+
+    :raises AcceleratorError: there are none.
+    """
+    try:
+        return grids_of(input_size(spec, box), spec.strides)
+    except ConfigError as error:
+        raise AcceleratorError(f'head {spec.kind}: {error}') from error
+
+
+class ObjectRows:
+    """1 x N x (5 + C), or 1 x (5 + C) x N; where both are as many, the former unless the layout is ``nchw``.
+
+    :param count: N, where it is known.
+    :raises AcceleratorError: another shape.
+    """
+
+    def __init__(self, kind: str, tensor: RawTensor, num_classes: int, sigmoid: bool, count: int | None = None) -> None:
+        channels = 5 + num_classes
+        values = tensor.values
+        shape = values.shape[1:] if values.ndim == 3 and values.shape[0] == 1 else values.shape
+        boxes = 'N' if count is None else str(count)
+        if len(shape) != 2 or channels not in shape or (count is not None and sorted(shape) != sorted((count, channels))):
+            raise AcceleratorError(
+                f'head {kind}: {all_described([tensor])}: expected 1x{boxes}x{channels} or 1x{channels}x{boxes} '
+                f'(box, objectness and {num_classes} classes), or the raw levels'
+            )
+        self._channels_last = shape[1] == channels and (shape[0] != channels or tensor.layout != 'nchw')
+        self._filter = ObjectFilter(tensor, tensor, sigmoid)
+
+    def find(self, tensor: RawTensor, score: float) -> tuple[Found, NDArray[np.float32]]:
+        """What reaches the score, and the four numbers (4, n) of each."""
+        values: Values = tensor.values[0] if tensor.values.ndim == 3 else tensor.values
+        rows = values if self._channels_last else values.T
+        found = self._filter.find(rows[:, 4], rows[:, 5:], score)
+        return found, tensor.read(rows[found.cells, :4]).T

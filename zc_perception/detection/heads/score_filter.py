@@ -1,19 +1,75 @@
-"""Finds the cells whose best class reaches a score, without looking at more than one number of most of them."""
+"""Finds the cells whose score reaches a threshold, without looking at more than one number of most of them.
+
+A score threshold becomes a raw one, in the tensor's own type, so that only candidates are ever dequantised (:func:`raw_threshold`).
+:func:`make_score_filter` chooses how to search class scores; :class:`ObjectFilter` is for heads whose score is objectness times class.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.detection.heads.scores import Values, activated, raw_threshold
 from zc_perception.detection.raw_tensor import RawTensor
 
+Values = NDArray[Any]
+# Wider than all rounding of the float32 computation: a threshold in raw numbers lets through what may reach the score.
+_MARGIN = 2.0**-20
+# Far below it float32 loses its relative precision.
+_TINY = 1e-30
+# All values of 8 bits, whose threshold is exact.
+_STEPS = 255
 _WORD = 64
 # Cells from which on it is quicker to compare every number than to look for the class of each cell with a high maximum.
 _MANY = 600
+
+
+def sigmoid(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """1 / (1 + exp(−x)) in float32; callers have overflow warnings off."""
+    result: NDArray[np.float32] = np.float32(1) / (np.float32(1) + np.exp(-logits))
+    return result
+
+
+def activated(logits: NDArray[np.float32], by_sigmoid: bool) -> NDArray[np.float32]:
+    """Probabilities; those that the device has computed can lie a rounding above 1."""
+    return sigmoid(logits) if by_sigmoid else np.minimum(logits, np.float32(1))
+
+
+def logit(score: float) -> float:
+    """The sigmoid's inverse; infinite at 0 and 1."""
+    if not 0 < score < 1:
+        return -math.inf if score <= 0 else math.inf
+    return math.log(score) - math.log1p(-score)
+
+
+def real_threshold(score: float, by_sigmoid: bool) -> float:
+    """A real value that nothing lies below which reaches *score*, by a hair too low rather than too high."""
+    score = float(np.float32(score))
+    low = score - abs(score) * _MARGIN - _TINY
+    if by_sigmoid:
+        low = logit(low)
+    return low - abs(low) * _MARGIN if math.isfinite(low) else low
+
+
+def raw_threshold(tensor: RawTensor, score: float, by_sigmoid: bool) -> Values:
+    """The least raw value, in the tensor's own type, that reaches *score*.
+
+    What lies below doesn't reach it for certain. What lies above has to be asked again as a real number: for floats and wide integers
+    this is a hair too low, and where nothing reaches the score it is the type's last value.
+    """
+    low = real_threshold(score, by_sigmoid)
+    kind = tensor.values.dtype
+    if kind.kind == 'f':
+        return np.array(low, kind)
+    limits = np.iinfo(kind)
+    place = min(max(low / float(tensor.scale), -1e12), 1e12) + tensor.zero_point
+    place = math.floor(place - (abs(place) + abs(tensor.zero_point)) * _MARGIN)
+    least = min(max(place, limits.min), limits.max)
+    steps = np.arange(least, min(least + _STEPS, limits.max) + 1).astype(kind)
+    enough = np.flatnonzero(activated(tensor.read(steps), by_sigmoid) >= np.float32(score))
+    return np.array(steps[enough[0] if len(enough) else -1])
 
 
 class Found(NamedTuple):
@@ -196,3 +252,37 @@ def _best_of_each(
     ordered = cells[order]
     first = order[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
     return cells[first], classes[first], values[first]
+
+
+class ObjectFilter:
+    """Finds the cells whose objectness times best class reaches a score; its objectness has to reach it by itself. One thread.
+
+    :param objects: the tensor that the objectness is from.
+    :param classes: the one that the classes are from.
+    """
+
+    def __init__(self, objects: RawTensor, classes: RawTensor, sigmoid: bool) -> None:
+        self._objects, self._classes, self._sigmoid = objects, classes, sigmoid
+        self._threshold = Threshold(objects, sigmoid)
+
+    def find(self, objects: Values, classes: Values, score: float) -> Found:
+        """:param objects: (...) objectness of all cells.
+        :param classes: (..., classes).
+        """
+        if not score <= 1:
+            return NOTHING
+        cells = np.flatnonzero(objects >= self._threshold.raw(score))
+        if not len(cells):
+            return NOTHING
+        at = np.unravel_index(cells, objects.shape)
+        object_logits = self._objects.read(objects[at])
+        logits = self._classes.read(classes[at])
+        if not self._classes.quantised:
+            logits = np.where(np.abs(logits) < np.inf, logits, -np.inf)
+        best = logits.argmax(axis=1)
+        logits = logits[np.arange(len(cells)), best]
+        object_scores = activated(object_logits, self._sigmoid)
+        scores = object_scores * activated(logits, self._sigmoid)
+        least = np.float32(score)
+        fine = (object_scores >= least) & (scores >= least) & (np.abs(object_logits) < np.inf) & (np.abs(logits) < np.inf)
+        return Found(cells[fine], best[fine], scores[fine])

@@ -9,13 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.detection.detections import Detections
-from zc_perception.detection.heads.boxes import best_first, ready_made
+from zc_perception.detection.heads.boxes import CornerUnit, best_first, check_corners, ready_made, x_first
 from zc_perception.detection.heads.candidates import Candidates, detections, from_centres
-from zc_perception.detection.heads.corners import CornerUnit, check_corners, x_first
-from zc_perception.detection.heads.grid import check_strides, grids_for, input_size
-from zc_perception.detection.heads.levels import ReadyFor, all_described, readable
-from zc_perception.detection.heads.score_filter import NOTHING, Found, make_score_filter
-from zc_perception.detection.heads.scores import Values, real_threshold
+from zc_perception.detection.heads.levels import ReadyFor, all_described, check_strides, grids_for, input_size, readable
+from zc_perception.detection.heads.score_filter import NOTHING, Found, Values, make_score_filter, real_threshold
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor

@@ -9,10 +9,8 @@ from numpy.typing import NDArray
 
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads.candidates import NONE, Candidates, detections, from_centres
-from zc_perception.detection.heads.grid import Grids, check_strides, grids_for
-from zc_perception.detection.heads.levels import ReadyFor, arrange, is_decoded, readable
-from zc_perception.detection.heads.object_rows import ObjectRows
-from zc_perception.detection.heads.objectness import ObjectFilter
+from zc_perception.detection.heads.levels import Grids, ObjectRows, ReadyFor, arrange, check_strides, grids_for, is_decoded, readable
+from zc_perception.detection.heads.score_filter import ObjectFilter
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.detection.letterbox import Letterbox
-from zc_perception.detection.quantised_tensor import PlanesToQuantised, QuantisedTensorSpec
 from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.detection.tensor import PlanesToQuantised, QuantisedTensorSpec
 from zc_perception.errors import AcceleratorError, ConfigError, ZcError
 from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import BufferIdentity, BufferKind, CpuAccess, DmaBuf
