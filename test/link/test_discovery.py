@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from link_ros import eventually
+from rclpy.qos import QoSProfile
 
 from zc_perception.frame import Frame
 from zc_perception.frame_queue import KeepLastQueue
@@ -18,7 +19,7 @@ from zc_perception.link.announcement import Announcement, host_id
 from zc_perception.link.announcement_files import read_announcements, write_announcement
 from zc_perception.link.bus import LinkQos
 from zc_perception.link.endpoints import discovery
-from zc_perception.link.endpoints.discovery import Announcements
+from zc_perception.link.endpoints.discovery import Announcements, PublisherCount, PublisherGraph
 from zc_perception.link.endpoints.shared_memory_links import SharedMemoryLinks, _Source
 from zc_perception.link.rungs import RemotePublisher, RemoteState
 from zc_perception.link.shared_memory.server import SharedMemoryServer
@@ -165,19 +166,73 @@ def test_surplus_at_whose_sockets_nobody_is_met_is_forgotten_after_a_while(consu
     assert consumer.ids == ['far', f'{19:032x}'], 'one is as good as the graph says; the other costs nothing'
 
 
-def test_files_are_read_at_once_for_who_is_missing_and_now_and_then_for_who_is_not_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_read_at_once_for_who_is_missing_and_now_and_then_for_who_is_not_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(discovery, 'time', SimpleNamespace(monotonic=lambda: now[0]))
     announcements = Announcements()
-    assert not announcements.incomplete(0)
+    assert announcements.incomplete(0) and not announcements.incomplete(0)
     assert announcements.incomplete(1) and announcements.incomplete(1), 'nothing was heard'
     announcements.add(said(CAMERA))
     assert not announcements.incomplete(1)
     now[0] += 2.1
     assert announcements.incomplete(1) and not announcements.incomplete(1)
     announcements.judge([RemotePublisher(CAMERA, RemoteState.CONNECTED)])
-    now[0] += 10.0
     assert not announcements.incomplete(1) and announcements.incomplete(2)
+    now[0] += 2.1
+    assert announcements.incomplete(1) and not announcements.incomplete(1)
+
+
+def test_who_listens_counts_beyond_the_graph_and_who_only_says_so_does_not(consumer: Consumer, camera: SharedMemoryServer) -> None:
+    """A producer without ROS has a socket and a file."""
+    write_announcement(said(CAMERA, camera.path), TOPIC, 0)
+    consumer.hear(*liars(3))
+    assert eventually(lambda: consumer.look(0) == [RemotePublisher(CAMERA, RemoteState.CONNECTED)])
+    camera.close()
+    assert eventually(lambda: consumer.queue.get(0.0) is None and consumer.look(0) == [])
+
+
+def test_who_listens_beyond_the_graph_and_refuses_is_seen_with_its_reason(consumer: Consumer, camera: SharedMemoryServer) -> None:
+    camera.set_pool(None)
+    write_announcement(said(CAMERA, camera.path), TOPIC, 0)
+
+    def refused() -> bool:
+        return any('no buffers yet' in state.reason and state.listens for state in consumer.look(0))
+
+    assert eventually(refused)
+
+
+class Writers:
+    """A graph: writers by topic, each with the name of its node."""
+
+    def __init__(self) -> None:
+        self.writers: dict[str, list[str]] = {}
+
+    def get_publishers_info_by_topic(self, topic: str) -> list[Any]:
+        return [
+            SimpleNamespace(
+                node_name=name, node_namespace='/', qos_profile=QoSProfile(depth=1), endpoint_gid=[*f'{topic}{number}'.encode()]
+            )
+            for number, name in enumerate(self.writers.get(topic, ()))
+        ]
+
+
+def test_a_publisher_needs_no_writer_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(discovery, 'time', SimpleNamespace(monotonic=lambda: now[0]))
+    writers: Any = Writers()
+    graph = PublisherGraph(writers, TOPIC, LinkQos(1))
+    assert graph.count(()) == PublisherCount(0, 0, 0, '')
+    writers.writers = {f'{TOPIC}/_zc': ['bare', 'camera', 'here'], TOPIC: ['camera', 'here', 'plain']}
+    here: Any = SimpleNamespace(name='/here')
+    assert graph.count([here]) == PublisherCount(1, 1, 1, ''), 'its writer of messages may be about to come'
+    now[0] += discovery._ALONE_S
+    assert graph.count([here]) == PublisherCount(2, 2, 1, '')
+    writers.writers = {f'{TOPIC}/_zc': ['here']}
+    assert graph.count([here]) == PublisherCount(0, 0, 0, ''), 'our own comes another way'
+    writers.writers = {f'{TOPIC}/_zc': ['bare']}
+    assert graph.count(()) == PublisherCount(0, 0, 0, ''), 'it has gone and come again'
+    now[0] += discovery._ALONE_S
+    assert graph.count(()) == PublisherCount(1, 1, 0, '')
 
 
 def test_a_silent_listener_with_many_names_delays_nobody(consumer: Consumer, camera: SharedMemoryServer, folder: Path) -> None:

@@ -21,6 +21,8 @@ _UNMET_S = 60.0
 # So long the graph may know publishers that have been killed; Fast DDS forgets them after 20 s.
 _GRAPH_REMEMBERS_S = 60.0
 _FILES_S = 2.0
+# A publisher's writer on the topic comes a little after that of its announcements, and says whether its QoS matches.
+_ALONE_S = 2.0
 _LIKELY = (RemoteState.CONNECTED, RemoteState.CONNECTING, RemoteState.IMPOSSIBLE)
 #: Stands in the graph for a node's name that has not come yet.
 UNNAMED = '_UNKNOWN_'
@@ -43,8 +45,8 @@ class PublisherCount:
 
 
 class PublisherGraph:
-    """Asks the graph who publishes on a topic. An adapted publisher has a writer on ``<topic>/_zc`` beside that on the topic, from the
-    same node.
+    """Asks the graph who publishes on a topic. An adapted publisher has a writer on ``<topic>/_zc``, and beside it one on the topic, from
+    the same node. One that makes no messages has the first alone.
 
     A writer that was an adapted publisher's stays one until it leaves the graph: of a publisher that was killed, the two writers leave one
     after the other.
@@ -56,18 +58,17 @@ class PublisherGraph:
         self._wanted = wanted
         self._adapted: frozenset[bytes] = frozenset()
         self._plain: frozenset[bytes] = frozenset()
+        # By the node's name, since when it has a writer of announcements alone.
+        self._alone: dict[str, float] = {}
 
     def count(self, local: Collection[BusPublisher[object]]) -> PublisherCount:
         """Who is there now, without the adapted publishers of this process, *local*."""
-        if not self._node.count_publishers(self._topic):
-            self._adapted = self._plain = frozenset()
-            return PublisherCount(0, 0, 0, '')
         # In this order: a publisher's writer on the topic is made after that of its announcement.
         writers = self._node.get_publishers_info_by_topic(self._topic)
         announcers = Counter(map(node_name, self._node.get_publishers_info_by_topic(self._topic + SUFFIX)))
         own = Counter(publisher.name for publisher in local)
         adapted: list[str] = []
-        plain: list[str] = []
+        plain: list[tuple[str, str]] = []
         known, strange = set(), set()
         # Those that are known to be adapted take their announcers first.
         for writer in sorted(writers, key=lambda each: endpoint_gid(each) not in self._adapted):
@@ -82,16 +83,28 @@ class PublisherGraph:
                 else:
                     adapted.append(mismatch)
             else:
-                plain.append(mismatch)
+                plain.append((name, mismatch))
                 strange.add(gid)
         # A node's name comes a little later than its endpoints, and maybe while we ask.
-        while plain and announcers.total():
-            announcers.subtract([next(iter(+announcers))])
-            adapted.append(plain.pop())
-            strange.clear()
+        for name in list(announcers.elements()):
+            late = next((each for each in plain if UNNAMED in each[0] or UNNAMED in name), None)
+            if late is not None:
+                announcers[name] -= 1
+                plain.remove(late)
+                adapted.append(late[1])
+                strange.clear()
+        adapted += [''] * self._without_messages(announcers - own)
         self._adapted, self._plain = frozenset(known), frozenset(strange)
-        mismatches = [*adapted, *plain]
-        return PublisherCount(len(adapted), adapted.count(''), plain.count(''), mismatches[0] if mismatches and all(mismatches) else '')
+        of_plain = [mismatch for _, mismatch in plain]
+        mismatches = [*adapted, *of_plain]
+        return PublisherCount(len(adapted), adapted.count(''), of_plain.count(''), mismatches[0] if mismatches and all(mismatches) else '')
+
+
+    def _without_messages(self, announcers: Counter[str]) -> int:
+        """How many of *announcers* have been without a writer on the topic for so long that none will come."""
+        now = time.monotonic()
+        self._alone = {name: self._alone.get(name, now) for name, count in announcers.items() if count > 0}
+        return sum(announcers[name] for name, since in self._alone.items() if now - since >= _ALONE_S)
 
 
 def endpoint_gid(endpoint: Any) -> bytes:
@@ -191,12 +204,12 @@ class Announcements:
         return [heard.announcement for heard in self._known.values()]
 
     def incomplete(self, adapted: int) -> bool:
-        """Whether to look for files: not all of the *adapted* ones are connected. Where as many were heard of, every two seconds only."""
-        connected = sum(heard.connected() for heard in self._known.values())
-        if adapted <= connected + (len(self._ended) if connected else 0):
-            return False
+        """Whether to look for files: not all of the *adapted* ones have been heard of. Where they have, every two seconds: a publisher
+        without ROS has nothing but its file.
+        """
+        connected = any(heard.connected() for heard in self._known.values())
         now = time.monotonic()
-        if adapted <= len(self._known) and now < self._read_at + _FILES_S:
+        if adapted <= len(self._known) + (len(self._ended) if connected else 0) and now < self._read_at + _FILES_S:
             return False
         self._read_at = now
         return True
@@ -220,17 +233,22 @@ class Announcements:
             del self._ended[next(iter(self._ended))]
 
     def present(self, states: Sequence[RemotePublisher], adapted: int) -> list[RemotePublisher]:
-        """The *adapted* ones that are most likely there: who is connected is; of the rest, the newest and who may yet be. Those that have
-        ended come last: so many of them as the graph knows beyond all others.
+        """The *adapted* ones that are most likely there: who is connected is; of the rest, the newest and who may yet be. Beyond them, who
+        listens, although the graph doesn't know it. Those that have ended come last: so many of them as the graph knows beyond all others.
         """
         there = [state for state in reversed(states) if state.state is not RemoteState.GONE]
         ranked = sorted(there, key=lambda state: _LIKELY.index(state.state))
-        found = ranked[:adapted]
+        found = ranked[:adapted] + [state for state in ranked[adapted:] if self._proved(state)]
         # Nobody else is left to be found.
-        complete = all(state.state is RemoteState.CONNECTED for state in found) and len(found) == adapted
-        for state in ranked[adapted:]:
+        complete = bool(found) and all(state.state is RemoteState.CONNECTED for state in found) and len(found) >= adapted
+        for state in ranked:
             heard = self._known.get(state.publisher_id)
-            if heard is not None and (heard.unmet() or (complete and state.state is RemoteState.IMPOSSIBLE)):
+            if heard is not None and state not in found and (heard.unmet() or (complete and state.state is RemoteState.IMPOSSIBLE)):
                 del self._known[state.publisher_id]
         ended = [state for _, state in reversed(self._ended.values())]
         return [*found, *ended[: max(0, adapted - len(found))]]
+
+    def _proved(self, state: RemotePublisher) -> bool:
+        """Whether it is there, whatever the graph says."""
+        heard = self._known.get(state.publisher_id)
+        return state.state is RemoteState.CONNECTED or (state.listens and heard is not None and heard.confirmed)

@@ -189,9 +189,10 @@ class AdaptedPublisher(Generic[T]):
         socket = '' if self._shared_memory is None else str(self._shared_memory.path)
         self._allocations += 1
         announcement = Announcement(self.publisher_id, host_id(), socket, width, height, tuple(formats), heap, self._allocations)
-        self._announcer.publish(String(data=announcement.to_json()))
+        # The file first: whoever has read the message finds nothing older there.
         if socket:
             write_announcement(announcement, self.topic, self._node.context.get_domain_id())
+        self._announcer.publish(String(data=announcement.to_json()))
 
     def tell_end(self, call: Callable[[], object]) -> None:
         """For cameras: call *call* once when the publisher has ended, also by the end of its node."""

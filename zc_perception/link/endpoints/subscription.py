@@ -32,6 +32,7 @@ from zc_perception.link.endpoints.windows import FullWindows, NarrowWindows, Win
 from zc_perception.link.meeting_point import MEETING
 from zc_perception.link.rclpy_compat import call_soon, create_reader, tells_message_info, when_destroyed
 from zc_perception.link.rungs import NO_PUBLISHER, REFUSED, ROS_MESSAGE, UNMATCHED, Choice, LocalPublisher, TopicView, choose
+from zc_perception.link.shared_memory.socket_folder import SUFFIX as SOCKET_SUFFIX
 from zc_perception.link.shared_memory.socket_folder import default_folder
 from zc_perception.link.type_adapter import Releaser, TypeAdapter
 from zc_perception.negotiation.session import Consumer
@@ -296,8 +297,9 @@ class AdaptedSubscription(Generic[T]):
         own_ids = {publisher.publisher_id for publisher in local}
         announced = self._announcements.known(own_ids)
         if self._remote not in (NO_LINKS, DDS_ONLY) and self._announcements.incomplete(count.adapted):
-            known, connected = {a.socket for a in announced}, self._remote.connected()
-            for announcement in read_announcements(default_folder(), self.topic, self._node.context.get_domain_id(), known):
+            folder, connected = default_folder(), self._remote.connected()
+            known = {a.socket for a in announced} | {str(folder / f'{own}{SOCKET_SUFFIX}') for own in own_ids}
+            for announcement in read_announcements(folder, self.topic, self._node.context.get_domain_id(), known):
                 self._announcements.add(announcement, confirmed=True, connected=connected)
             announced = self._announcements.known(own_ids)
         # Which of them don't match can't be known from here: then the middleware decides.
@@ -307,11 +309,11 @@ class AdaptedSubscription(Generic[T]):
         self._announcements.judge(remote)
         present = self._announcements.present(remote, count.adapted)
         unannounced = max(0, count.adapted - len(present)) if count.matching else 0
-        remote = present if all_match else remote[-count.matching :]
+        remote = present if all_match else remote[-count.matching :] if count.matching else ()
         patient = self._patient(unannounced)
         return TopicView(
             local=[self._local(publisher) for publisher in local],
-            remote=remote if count.matching else (),
+            remote=remote,
             unannounced=unannounced if patient else 0,
             plain=count.plain + (0 if patient else unannounced),
             copy_free_required=self._required,

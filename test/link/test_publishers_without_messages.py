@@ -1,0 +1,81 @@
+"""Producers that publish no messages on the topic: without ROS, by their file; with ROS, by their announcement alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from link_ros import Ros, eventually
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from std_msgs.msg import String
+
+from zc_perception.frame import Frame
+from zc_perception.link.announcement import Announcement, host_id
+from zc_perception.link.announcement_files import write_announcement
+from zc_perception.link.endpoints import SHARED_MEMORY, UNMATCHED, SharedMemoryLinks
+from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.memory.pool import BufferPool
+
+CAMERA = 'c' * 32
+
+
+@pytest.fixture
+def pool(make_pool: Callable[..., BufferPool]) -> BufferPool:
+    return make_pool(slots=6)
+
+
+@pytest.fixture
+def producer(here: Ros, pool: BufferPool) -> Iterator[SharedMemoryServer]:
+    with SharedMemoryServer('camera', CAMERA, pool) as server:
+        yield server
+
+
+def announcement(producer: SharedMemoryServer) -> Announcement:
+    return Announcement(CAMERA, host_id(), str(producer.path), 64, 48, ('NV12',), 'memfd')
+
+
+@pytest.mark.parametrize('way', ['file', 'message'])
+@pytest.mark.parametrize('late', [False, True])
+def test_it_counts_as_a_publisher(
+    here: Ros, free_domain: int, producer: SharedMemoryServer, pool: BufferPool, make_frame: Any, way: str, late: bool
+) -> None:
+    arrived: list[int] = []
+
+    def look(frame: Frame) -> None:
+        arrived.append(frame.data.sequence)
+
+    def announce() -> None:
+        if way == 'file':
+            write_announcement(announcement(producer), '/image', free_domain)
+        else:
+            latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+            writer = here.node('bare').create_publisher(String, '/image/_zc', latched)
+            writer.publish(String(data=announcement(producer).to_json()))
+
+    if not late:
+        announce()
+    viewer = here.subscription(here.node('viewer'), callback=look, remote=SharedMemoryLinks('viewer'), copy_free_required=True)
+    if late:
+        assert viewer.statistics().rung == UNMATCHED
+        announce()
+    assert eventually(lambda: producer.consumers == 1, 30.0)
+    for sequence in range(3):
+        with make_frame(pool, sequence=sequence) as frame:
+            producer.publish(frame)
+        assert eventually(lambda sequence=sequence: arrived == [*range(sequence + 1)])
+    assert eventually(lambda: viewer.statistics().rung == SHARED_MEMORY), viewer.statistics()
+    assert CAMERA[:8] in viewer.statistics().reason
+    # Its end is noticed, and so is what comes after it.
+    producer.close()
+    assert eventually(lambda: viewer.statistics().rung == UNMATCHED, 30.0), viewer.statistics()
+
+
+def test_a_file_of_another_topic_or_domain_is_nobody_here(here: Ros, free_domain: int, producer: SharedMemoryServer) -> None:
+    viewer = here.subscription(here.node('viewer'), callback=lambda frame: None, remote=SharedMemoryLinks('viewer'))
+    for topic, domain in (('/other', free_domain), ('/image', free_domain + 1)):
+        write_announcement(announcement(producer), topic, domain)
+        written = json.loads(producer.path.with_suffix('.announcement').read_text(encoding='utf-8'))
+        assert written['topic'] == topic and written['domain'] == domain
+        assert not eventually(lambda: producer.consumers or viewer.statistics().rung != UNMATCHED, 3.0), viewer.statistics()
