@@ -73,7 +73,7 @@ rig-full: rig fixtures
 # The peers are measured, not needed: a failure to get one makes it absent.
 bench: env
 	$(RUN) test/environment/extras.py bench || echo 'some peers could not be installed'
-	$(RUN) -m zc_perception.bench.report build/bench $(BENCH_ARGS)
+	$(RUN) tools/bench_report.py build/bench $(BENCH_ARGS)
 
 faults: env
 	$(RUN) test/faults/run_faults.py $(FAULTS_ARGS)

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from zc_perception.bench.bars import Bar
-from zc_perception.bench.command import Command, Measured
-from zc_perception.bench.report_runs import Bench
+from bench_results import Bench
+
 from zc_perception.bench.rows import Row
+from zc_perception.bench.subcommand import Bar, Command, Measured
 
 ENVIRONMENT = {
     'date': '2026-11-21', 'cpu': 'a CPU', 'cpus': 2, 'memory_gib': 23.5, 'governor': 'unknown', 'virtual': True, 'kernel': '6.18',

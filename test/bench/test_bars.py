@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from zc_perception.bench.bars import FULL_HD, UHD_4K, Bar, Key, check_bars
-from zc_perception.bench.decode_bars import DECODE_BARS
-from zc_perception.bench.pipeline_bars import PIPELINE_BARS
+from zc_perception.bench.decode import DECODE_BARS
+from zc_perception.bench.pipeline import PIPELINE_BARS
 from zc_perception.bench.rows import Row
+from zc_perception.bench.subcommand import FULL_HD, UHD_4K, Bar, Key, check_bars
 
 Table = dict[Key, Row]
 

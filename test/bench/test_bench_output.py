@@ -15,8 +15,8 @@ import pytest
 STAND_IN = """
 import sys
 from zc_perception.bench import program
-from zc_perception.bench.bars import Bar
-from zc_perception.bench.command import Command, Measured
+from zc_perception.bench.subcommand import Bar
+from zc_perception.bench.subcommand import Command, Measured
 from zc_perception.bench.rows import Row
 def measure(say):
     say('repetition 1 of 1')

@@ -21,14 +21,16 @@ from typing import Any
 
 import pytest
 
-from zc_perception.bench import prefilled_camera, realtime, realtime_command
+from zc_perception.bench import realtime
+from zc_perception.bench import realtime as realtime_command
+from zc_perception.bench import stand_ins as prefilled_camera
 from zc_perception.bench import zc_bench as program
-from zc_perception.bench.busy_worker import NAME
+from zc_perception.bench.bare_worker import NAME
 from zc_perception.bench.pipeline import WORKER, PipelineResult
-from zc_perception.bench.prefilled_camera import PrefilledCamera
 from zc_perception.bench.realtime import ALL, NONE, STATES, VARIANTS, RealtimePlan, beside_none, busy_machine, knobs
 from zc_perception.bench.rows import Row, Series
 from zc_perception.bench.schema import check_document
+from zc_perception.bench.stand_ins import PrefilledCamera
 from zc_perception.bench.worker import BenchError, Worker
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.agreement import agree

@@ -9,10 +9,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import cv2
 import pytest
 
-from zc_perception.bench import timeline, timeline_command
+from zc_perception.bench import timeline
 from zc_perception.bench import zc_bench as program
 from zc_perception.bench.rows import Condition
 from zc_perception.bench.schema import check_document
@@ -73,18 +72,17 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[TimelinePlan]:
         plans.append(plan)
         return TimelineResult(rows_of([record(), record()], CONDITION), {'traceEvents': []})
 
-    monkeypatch.setattr(timeline_command, 'measure_timeline', measure)
+    monkeypatch.setattr(timeline, 'measure_timeline', measure)
     return plans
 
 
 def test_options_become_the_plan(planned: list[TimelinePlan], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trace, picture = tmp_path / 'a' / 'trace.json', tmp_path / 'b' / 'picture.png'
-    arguments = ['timeline', '--trace', str(trace), '--picture', str(picture)]
+    trace = tmp_path / 'a' / 'trace.json'
+    arguments = ['timeline', '--trace', str(trace)]
     assert program.main([*arguments, '--seconds', '2', '--delay-ms', '3', '--running', '4711']) == 0
-    assert planned == [TimelinePlan(2.0, 3.0, (4711,), trace, picture)]
+    assert planned == [TimelinePlan(2.0, 3.0, (4711,), trace)]
     assert program.main([*arguments, '--running']) == 0 and planned[-1].running == ()
-    assert json.loads(trace.read_text()) == {'traceEvents': []} and not picture.exists()
-    assert 'no picture: no frame is known' in capsys.readouterr().err, 'the trace and the figures are there all the same'
+    assert json.loads(trace.read_text()) == {'traceEvents': []} and str(trace) in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -93,21 +91,18 @@ def test_options_become_the_plan(planned: list[TimelinePlan], tmp_path: Path, ca
         (['--seconds', '0'], '--seconds 0'),
         (['--seconds', '200'], '--seconds 200'),
         (['--delay-ms', '61'], '--delay-ms 61'),
-        (['--frames', '0'], '--frames 0'),
         (['--check'], '--check: timeline has no bars'),
         (['--trace', '/'], "--trace '/' can't be written"),
         (['--trace', ''], "--trace '' names no file"),
-        (['--picture', 'x' * 256], f"--picture '{'x' * 256}' can't be written: File name too long"),
-        (['--trace', 'same', '--picture', './same'], "--trace and --picture are the same file './same'"),
-        (['--trace', 'same', '--json', 'same'], "--trace and --json are the same file 'same'"),
-        (['--picture', '/proc/nothing/here.png'], "folder of --picture '/proc/nothing/here.png' can't be made"),
+        (['--trace', 'x' * 256], f"--trace '{'x' * 256}' can't be written: File name too long"),
+        (['--trace', 'same', '--json', './same'], "--trace and --json are the same file './same'"),
+        (['--trace', '/proc/nothing/here.json'], "folder of --trace '/proc/nothing/here.json' can't be made"),
     ],
 )
 def test_what_can_not_be_is_said_before_anything_is_measured(
     arguments: list[str], message: str, planned: list[TimelinePlan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    places = ['--trace', str(tmp_path / 't.json'), '--picture', str(tmp_path / 't.png')]
-    assert program.main(['timeline', *places, *arguments]) == 2 and planned == []
+    assert program.main(['timeline', '--trace', str(tmp_path / 't.json'), *arguments]) == 2 and planned == []
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f'zc_bench: error: {message}')
 
@@ -117,15 +112,15 @@ def test_a_fifo_gets_the_trace_and_stays_one(planned: list[TimelinePlan], tmp_pa
     os.mkfifo(fifo)
     reading = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        assert program.main(['timeline', '--trace', str(fifo), '--picture', str(tmp_path / 't.png')]) == 0
+        assert program.main(['timeline', '--trace', str(fifo)]) == 0
         assert json.loads(os.read(reading, 1000)) == {'traceEvents': []} and fifo.is_fifo()
     finally:
         os.close(reading)
 
 
 def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
-    path, trace, picture = tmp_path / 'rows.json', tmp_path / 'trace.json', tmp_path / 'picture.png'
-    arguments = ['timeline', '--seconds', '0.5', '--json', str(path), '--trace', str(trace), '--picture', str(picture)]
+    path, trace = tmp_path / 'rows.json', tmp_path / 'trace.json'
+    arguments = ['timeline', '--seconds', '0.5', '--json', str(path), '--trace', str(trace)]
     ran = subprocess.run(
         [sys.executable, '-m', 'zc_perception.bench.zc_bench', *arguments],
         capture_output=True, text=True, timeout=300, env={**os.environ, 'ZC_RUNTIME_DIR': str(tmp_path)}, check=False,
@@ -140,5 +135,3 @@ def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
     assert rows[WHOLE]['median_us'] >= rows['infer']['median_us']
     events = json.loads(trace.read_text(encoding='utf-8'))['traceEvents']
     assert {'capture', 'link', 'infer', 'decode', 'publish'} <= {event.get('cat') for event in events}
-    image = cv2.imread(str(picture))
-    assert image is not None and image.shape[1] == 1400

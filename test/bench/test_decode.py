@@ -13,15 +13,15 @@ import cv2
 import numpy as np
 import pytest
 
-from zc_perception.bench import decode, decode_peers, decode_scenes
+from zc_perception.bench import decode_cases
 from zc_perception.bench import zc_bench as program
-from zc_perception.bench.decode import Case, check_same, measure_decoding
+from zc_perception.bench.decode_cases import Case, check_same, measure_decoding
 from zc_perception.bench.schema import check_document
 from zc_perception.bench.worker import BenchError
 from zc_perception.detection.detections import Detections
 
 
-def plain_decoding(level: decode_scenes.Level, row: int, column: int) -> tuple[list[float], list[float]]:
+def plain_decoding(level: decode_cases.Level, row: int, column: int) -> tuple[list[float], list[float]]:
     """One cell, number by number: corners in input pixels, and probabilities."""
     values = [(int(v) - 20) * 0.125 for v in level.boxes[row, column]]
     sides = []
@@ -34,8 +34,8 @@ def plain_decoding(level: decode_scenes.Level, row: int, column: int) -> tuple[l
 
 
 def test_the_decoded_tensor_is_that_of_the_raw_levels() -> None:
-    levels = decode_scenes.make_levels()
-    tensor = decode_scenes.decoded_output(levels).values
+    levels = decode_cases.make_levels()
+    tensor = decode_cases.decoded_output(levels).values
     assert tensor.shape == (1, 84, 8400) and tensor.dtype == np.float32
     begin = 0
     for level in levels:
@@ -50,29 +50,29 @@ def test_the_decoded_tensor_is_that_of_the_raw_levels() -> None:
 
 def test_every_object_of_the_scene_is_found_once_by_each_peer() -> None:
     """100 true objects, found by more than ten cells each on average, of which all but one are suppressed."""
-    levels = decode_scenes.make_levels()
-    rows = decode_scenes.decoded_output(levels).values[0]
-    assert np.count_nonzero(rows[4:].max(axis=0) >= decode_scenes.LIMITS.score) > 1000
+    levels = decode_cases.make_levels()
+    rows = decode_cases.decoded_output(levels).values[0]
+    assert np.count_nonzero(rows[4:].max(axis=0) >= decode_cases.LIMITS.score) > 1000
     found = {
-        'filter_first': decode_peers.filter_first(rows),
-        'numpy_usual': decode_peers.numpy_usual(rows),
-        'levels': decode_peers.numpy_levels(levels),
+        'filter_first': decode_cases.filter_first(rows),
+        'numpy_usual': decode_cases.numpy_usual(rows),
+        'levels': decode_cases.numpy_levels(levels),
     }
-    assert {len(one) for one in found.values()} == {decode_scenes.OBJECTS}
+    assert {len(one) for one in found.values()} == {decode_cases.OBJECTS}
     check_same('x', found)
     boxes = found['filter_first'].boxes
     assert boxes.min() > 0 and boxes[:, 2].max() < 1920 and boxes[:, 3].max() < 1080
 
 
 def test_the_sparse_scene_has_three_candidates_for_each_object() -> None:
-    rows = decode_scenes.decoded_output(decode_scenes.make_levels(cells=3)).values[0]
-    assert np.count_nonzero(rows[4:].max(axis=0) >= decode_scenes.LIMITS.score) == pytest.approx(3 * decode_scenes.OBJECTS, abs=6)
-    assert len(decode_peers.filter_first(rows)) == decode_scenes.OBJECTS
+    rows = decode_cases.decoded_output(decode_cases.make_levels(cells=3)).values[0]
+    assert np.count_nonzero(rows[4:].max(axis=0) >= decode_cases.LIMITS.score) == pytest.approx(3 * decode_cases.OBJECTS, abs=6)
+    assert len(decode_cases.filter_first(rows)) == decode_cases.OBJECTS
 
 
 def test_raw_outputs_are_those_levels_without_the_padding() -> None:
-    levels = decode_scenes.make_levels()
-    outputs = decode_scenes.raw_outputs(levels)
+    levels = decode_cases.make_levels()
+    outputs = decode_cases.raw_outputs(levels)
     assert [o.values.shape for o in outputs] == [(1, n, n, c) for n in (80, 40, 20) for c in (64, 80)]
     assert all(o.layout == 'nhwc' and o.values.dtype == np.int8 for o in outputs)
     assert not outputs[1].values.flags.c_contiguous
@@ -84,8 +84,8 @@ def moved(found: Detections, **changes: object) -> Detections:
 
 
 def test_different_boxes_are_no_result() -> None:
-    rows = decode_scenes.decoded_output(decode_scenes.make_levels()).values[0]
-    found = decode_peers.filter_first(rows)
+    rows = decode_cases.decoded_output(decode_cases.make_levels()).values[0]
+    found = decode_cases.filter_first(rows)
     order = np.random.default_rng(0).permutation(len(found))
     check_same('x', {'a': found, 'b': Detections(found.boxes[order], found.scores[order], found.classes[order])})
     boxes, classes, scores = found.boxes.copy(), found.classes.copy(), found.scores.copy()
@@ -133,7 +133,7 @@ def test_a_short_run_of_everything(tmp_path: Path, capsys: pytest.CaptureFixture
     document = json.loads(path.read_text(encoding='utf-8'))
     check_document(document)
     rows = {(row['case'], row['variant'], row['width']): row for row in document['rows']}
-    heads = {(case.name, variant, case.size[0]) for case in decode.cases() for variant in case.variants}
+    heads = {(case.name, variant, case.size[0]) for case in decode_cases.cases() for variant in case.variants}
     assert set(rows) == heads and len(document['rows']) == len(rows)
     for (case, variant, _), row in rows.items():
         assert row['repetitions'] == 2 and 0 < row['median_us'] <= row['p99_us'] and row['cpu_us_per_frame'] > 0
@@ -151,7 +151,7 @@ def test_the_number_of_frames_makes_sense(capsys: pytest.CaptureFixture[str], mo
     def measure(*_: object) -> None:
         raise AssertionError('measured')
 
-    monkeypatch.setattr('zc_perception.bench.decode.measure_decoding', measure)
+    monkeypatch.setattr('zc_perception.bench.decode_cases.measure_decoding', measure)
     for arguments in (['--frames', '0'], ['--repetitions', '0']):
         assert program.main(['decode', *arguments]) == 2
         assert 'give more than 0' in capsys.readouterr().err

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from zc_perception.bench import floor
-from zc_perception.bench.floor_worker import FLOORS
+from zc_perception.bench.bare_worker import FLOORS
 from zc_perception.bench.link import FLOOR_WORKER
 from zc_perception.bench.link import FLOORS as NAMES
 

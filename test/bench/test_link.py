@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from zc_perception.bench.environment import fastdds_profile, plain_environment, tuned_environment
 from zc_perception.bench.link import FLOORS, LINKS, PLAIN, READ, READERS, WORKER, LinkPlan, link_rows
 from zc_perception.bench.link_cases import WARM_UP_FRAMES, FloorCase, LinkCase, TornFrameError, series_of
-from zc_perception.bench.link_environment import fastdds_profile, plain_environment, tuned_environment
-from zc_perception.bench.link_roles.role import Arrivals, paced
+from zc_perception.bench.link_roles import Arrivals, paced
 from zc_perception.bench.rows import Condition, Series
 from zc_perception.bench.worker import BenchError, NoAnswerError, Worker
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from zc_perception.bench.bars import FULL_HD, UHD_4K, UHD_8K, VGA, check_bars
-from zc_perception.bench.link_bars import LINK_BARS
+from zc_perception.bench.link import LINK_BARS
 from zc_perception.bench.rows import Row
+from zc_perception.bench.subcommand import FULL_HD, UHD_4K, UHD_8K, VGA, check_bars
 
 SIZES = (VGA, FULL_HD, UHD_4K, UHD_8K)
 COPYING = ('zenoh_shared_memory', 'cyclonedds', 'iceoryx2_copy')

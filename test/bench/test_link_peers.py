@@ -16,11 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from zc_perception.bench.environment import plain_environment
 from zc_perception.bench.link_cases import TornFrameError
-from zc_perception.bench.link_environment import plain_environment
-from zc_perception.bench.link_peers import peers
-from zc_perception.bench.link_peers.peers import PeerAbsentError, PeerCase, Peers
-from zc_perception.bench.link_peers.variants import PEERS, VARIANTS
+from zc_perception.bench.link_peers import processes as peers
+from zc_perception.bench.link_peers.processes import PEERS, VARIANTS, PeerAbsentError, PeerCase, Peers
 from zc_perception.bench.rows import Condition
 
 DOUBLES = Path(__file__).with_name('peer_doubles')

@@ -18,14 +18,13 @@ from typing import Any
 
 import pytest
 
-from zc_perception.bench import link_command
+from zc_perception.bench import link as link_command
 from zc_perception.bench import zc_bench as program
-from zc_perception.bench.bars import Verdict
-from zc_perception.bench.link import FLOORS, LINKS, PLAIN, LinkResult
-from zc_perception.bench.link_bars import LINK_BARS
-from zc_perception.bench.link_peers.variants import VARIANTS as PEERS
+from zc_perception.bench.link import FLOORS, LINK_BARS, LINKS, PLAIN, LinkResult
+from zc_perception.bench.link_peers.processes import VARIANTS as PEERS
 from zc_perception.bench.rows import Condition, Series, SeriesBook
 from zc_perception.bench.schema import check_document
+from zc_perception.bench.subcommand import Verdict
 
 Start = Callable[..., 'subprocess.Popen[str]']
 FOREVER = ('--sizes', 'vga', '--rates', '0', '--repetitions', '1000', '--frames', '50')

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zc_perception.bench import pipeline, pipeline_command
+from zc_perception.bench import pipeline
+from zc_perception.bench import pipeline as pipeline_command
 from zc_perception.bench import zc_bench as program
-from zc_perception.bench.delayed_accelerator import OBJECTS, DelayedAccelerator, TimerFence, fixed_result
 from zc_perception.bench.pipeline import SETUPS, PipelinePlan, PipelineResult, series_of
-from zc_perception.bench.prefilled_camera import PrefilledCamera
 from zc_perception.bench.rows import Row
 from zc_perception.bench.schema import check_document
+from zc_perception.bench.stand_ins import OBJECTS, DelayedAccelerator, PrefilledCamera, TimerFence, fixed_result
 from zc_perception.bench.worker import BenchError
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits

@@ -13,16 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import bench_report as program
+import bench_results
 import pytest
+from bench_results import ARGUMENTS, arguments_of, duration, load, report, size_name, table, times, with_unit
 from report_kit import ENVIRONMENT, bench, command, row, write
 
-from zc_perception.bench import report as program
-from zc_perception.bench import report_runs
-from zc_perception.bench.bars import Bar, check_bars
 from zc_perception.bench.program import COMMANDS, _parser
-from zc_perception.bench.report_runs import ARGUMENTS, arguments_of, load
-from zc_perception.bench.report_tables import duration, report, size_name, table, times, with_unit
-from zc_perception.bench.scale_command import SCALE_BARS
+from zc_perception.bench.scale import SCALE_BARS
+from zc_perception.bench.subcommand import Bar, check_bars
 
 
 @pytest.mark.parametrize(
@@ -214,7 +213,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
             'import json, os, signal, sys, time\nname, path = sys.argv[1], sys.argv[-1]\n' + textwrap.dedent(lines), encoding='utf-8'
         )
         monkeypatch.setenv('PYTHONPATH', str(tmp_path))
-        monkeypatch.setattr(report_runs, 'PROGRAM', 'stand_in_bench')
+        monkeypatch.setattr(bench_results, 'PROGRAM', 'stand_in_bench')
 
     return use
 
@@ -261,10 +260,12 @@ def test_a_signal_ends_what_runs(stand_in: Callable[[str], None], tmp_path: Path
     stand_in(
         'open("started", "w").close()\nsignal.signal(signal.SIGTERM, lambda *_: (open("ended", "w").close(), os._exit(0)))\ntime.sleep(60)'
     )
-    lines = 'import sys; from zc_perception.bench import report, report_runs; report_runs.PROGRAM = "stand_in_bench"; '
+    tools = str(Path(program.__file__).parent)
+    lines = f'import sys; sys.path.append({tools!r}); import bench_report, bench_results; bench_results.PROGRAM = "stand_in_bench"; '
     process = subprocess.Popen(
-        [sys.executable, '-c', lines + 'sys.exit(report.main(sys.argv[1:]))', str(tmp_path / 'out')], cwd=tmp_path, env=dict(os.environ)
-    )
+        [sys.executable, '-c', lines + 'sys.exit(bench_report.main(sys.argv[1:]))', str(tmp_path / 'out')],
+        cwd=tmp_path, env=dict(os.environ),
+    )  # fmt: skip
     deadline = time.monotonic() + 60.0
     while not (tmp_path / 'started').exists():
         assert time.monotonic() < deadline and process.poll() is None
@@ -282,8 +283,8 @@ def test_a_folder_that_cannot_be_written_is_one_line(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert program.main(arguments) == 2
-    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith('python -m'))
-    assert line.startswith('python -m zc_perception.bench.report: error: ') and message in line
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith('bench_report.py'))
+    assert line.startswith('bench_report.py: error: ') and message in line
 
 
 def test_unknown_names_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

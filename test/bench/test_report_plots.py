@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import bench_report as program
 import pytest
+from bench_plots import draw
 from report_kit import bench, row, write
 
-from zc_perception.bench import report as program
 from zc_perception.bench.link import LINKS, PLAIN, READERS
-from zc_perception.bench.link_peers.variants import PEERS
-from zc_perception.bench.report_plots import draw
+from zc_perception.bench.link_peers.processes import PEERS
 
 needs_matplotlib = pytest.mark.skipif(importlib.util.find_spec('matplotlib') is None, reason='an optional extra')
 SIZES = [(640, 480), (1920, 1080), (3840, 2160)]
@@ -88,13 +88,6 @@ def test_a_size_and_a_peer_alone_can_be_drawn(tmp_path: Path) -> None:
     assert draw([scale(1.0, 1.0, 1.0)], tmp_path)
 
 
-def test_what_a_benchmark_has_drawn_itself_is_shown(tmp_path: Path) -> None:
-    (tmp_path / 'timeline.png').write_bytes(b'drawn')
-    (tmp_path / 'realtime.png').write_bytes(b'of last week')
-    benches = [bench('timeline', [row('timeline', 'link')]), bench('realtime', [], problem='it was not measured')]
-    assert draw(benches, tmp_path) == {'timeline': [tmp_path / 'timeline.png']}
-
-
 def test_without_matplotlib_the_report_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,5 +101,6 @@ def test_without_matplotlib_the_report_says_how_to_get_it(
 
 
 def test_matplotlib_is_loaded_for_pictures_alone() -> None:
-    lines = 'import sys, zc_perception.bench.report; print("matplotlib" in sys.modules)'
-    assert subprocess.run([sys.executable, '-c', lines], capture_output=True, text=True, check=True).stdout.strip() == 'False'
+    lines = 'import sys, bench_report; print("matplotlib" in sys.modules)'
+    tools = Path(program.__file__).parent
+    assert subprocess.run([sys.executable, '-c', lines], capture_output=True, text=True, check=True, cwd=tools).stdout.strip() == 'False'

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from zc_perception.bench import scale, scale_command
+from zc_perception.bench import scale
+from zc_perception.bench import scale as scale_command
 from zc_perception.bench import zc_bench as program
-from zc_perception.bench.bars import FULL_HD, VGA, check_bars
-from zc_perception.bench.machine_use import MachineUse, busy_s
 from zc_perception.bench.rows import Condition, Row, Series
-from zc_perception.bench.scale import DROPS, ScalePlan, ScaleResult, Search, Window, between, explain, measure_scale, window_of
-from zc_perception.bench.scale_command import SCALE_BARS
+from zc_perception.bench.scale import DROPS, SCALE_BARS, ScalePlan, ScaleResult, Search, Window, between, explain, measure_scale, window_of
+from zc_perception.bench.scale_worker import MachineUse, busy_s
 from zc_perception.bench.schema import check_document
+from zc_perception.bench.subcommand import FULL_HD, VGA, check_bars
 from zc_perception.bench.worker import BenchError
 
 USE = {'process_percent': 50.0, 'machine_percent': 40.0, 'gil_wait_p50_us': 90.0, 'gil_wait_p99_us': 2500.0}

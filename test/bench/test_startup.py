@@ -14,27 +14,29 @@ from pathlib import Path
 import pytest
 
 import zc_perception
-from zc_perception.bench import startup, startup_command
+from zc_perception.bench import startup
+from zc_perception.bench import startup as startup_command
 from zc_perception.bench import zc_bench as program
-from zc_perception.bench.bars import check_bars
-from zc_perception.bench.page_cache import cached_bytes, evict
 from zc_perception.bench.rows import Row
 from zc_perception.bench.schema import check_document
 from zc_perception.bench.startup import (
     CAMERA,
     PUBLISHED,
     RECEIVED,
+    STARTUP_BARS,
     WARM,
     Start,
     Starter,
     StartupPlan,
     StartupResult,
+    cached_bytes,
     environment_files,
+    evict,
     find_program,
     mapped_libraries,
     series_of,
 )
-from zc_perception.bench.startup_command import STARTUP_BARS
+from zc_perception.bench.subcommand import check_bars
 from zc_perception.bench.worker import BenchError
 from zc_perception.nodes.startup import Startup
 from zc_perception.observe.frame_log_layout import FrameRecord, RecordKind

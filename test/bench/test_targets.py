@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from zc_perception.bench.targets import check_apart, target, write
+from zc_perception.bench.output import check_apart, target, write
 from zc_perception.errors import ConfigError
 
 
@@ -52,6 +52,6 @@ def test_two_options_are_not_the_same_file_by_any_name(tmp_path: Path, monkeypat
     Path('link').symlink_to('x')
     for one, other in (('x', 'x'), ('x', str(tmp_path / 'x')), ('x', './a/../x'), ('link', 'x')):
         with pytest.raises(ConfigError, match='--trace and --json are the same file'):
-            check_apart({'--trace': one, '--picture': 'p', '--json': other})
-    check_apart({'--trace': 'x', '--picture': 'p', '--json': None})
-    check_apart({'--trace': os.devnull, '--picture': os.devnull, '--json': os.devnull})
+            check_apart({'--trace': one, '--other': 'p', '--json': other})
+    check_apart({'--trace': 'x', '--other': 'p', '--json': None})
+    check_apart({'--trace': os.devnull, '--other': os.devnull, '--json': os.devnull})

@@ -19,7 +19,6 @@ from zc_perception.nodes.perception import PerceptionGraph
 from zc_perception.nodes.process import NodeGroup
 from zc_perception.observe.frame_log_reading import FoundFrameLogs, FrameLogReader, FrameRecord, RecordKind, find_frame_logs
 from zc_perception.observe.timeline import NodeTrack, build_timeline
-from zc_perception.observe.timeline_picture import draw_timeline
 
 CAMERA = {'capture': {'framerate': 60.0, 'width': 320, 'height': 240}}
 
@@ -105,8 +104,6 @@ def test_what_nodes_write_while_frames_flow(free_domain: int, tmp_path: Path) ->
     trace = build_timeline([NodeTrack(log.node, log.role, log.pid, records[log.role]) for log in logs])
     check_rules(trace)
     assert trace['otherData']['whole_frames'] >= 10 and len(slices(trace, 'infer')) == len(processed)
-    draw_timeline(trace, tmp_path / 'timeline.png')
-    assert (tmp_path / 'timeline.png').read_bytes().startswith(b'\x89PNG')
 
 
 def test_nothing_stays_of_them(free_domain: int) -> None:

@@ -52,7 +52,7 @@ def graph_command(wanted: Mapping[str, int], *, whole: bool = False) -> list[str
     compile_for_guest()
     words = []
     for name, frames in wanted.items():
-        options = [] if whole or name == OF_RUN['document'] else ['--no-sampling', '--no-picture']
+        options = [] if whole or name == OF_RUN['document'] else ['--no-sampling']
         words.append(':'.join((name, str(frames), str(frames if whole else VARIANTS[name].verified), *options)))
     return [sys.executable, str(_SCRIPT), *words]
 

@@ -58,7 +58,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 def verify_command(*options: object, command: Sequence[str] = ()) -> list[str]:
     """``zc_verify`` with options."""
     started = ['--', *command] if command else []
-    return [sys.executable, '-m', 'zc_perception.verify.zc_verify', '--no-picture', *map(str, options), *started]
+    return [sys.executable, '-m', 'zc_perception.verify.zc_verify', *map(str, options), *started]
 
 
 def verify(*options: object, command: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:

@@ -47,7 +47,7 @@ WRONG: list[dict[str, Any]] = [
 ]
 #: A node without a frame has nothing to wait for.
 GRACE = 'zc_perception.verify.measurement._GRACE_S'
-OPTIONS = ('--seconds', '0.2', '--no-picture', '--no-sampling')
+OPTIONS = ('--seconds', '0.2', '--no-sampling')
 
 
 @pytest.mark.parametrize('facts', WRONG, ids=repr)
@@ -96,17 +96,6 @@ def test_what_nobody_foresaw_is_no_verdict(tmp_path: Path, monkeypatch: pytest.M
     text = (tmp_path / 'traceback.txt').read_text()
     assert text.startswith('Traceback') and 'foresaw it' in text
     assert not (tmp_path / RESULT).exists()
-
-
-def test_a_picture_that_fails_changes_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise OverflowError('too wide')
-
-    monkeypatch.setattr('zc_perception.observe.timeline_picture.draw_timeline', fail)
-    with nodes() as process:
-        words = ['--seconds', '0.2', '--no-sampling', '--quiet', '--pid', str(process.pid), '--output', str(tmp_path)]
-        assert main(words) in (1, 3)
-    assert 'picture' not in result_in(tmp_path)['files'] and not (tmp_path / 'traceback.txt').exists()
 
 
 def test_a_name_forges_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

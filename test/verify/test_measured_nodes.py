@@ -88,7 +88,7 @@ def test_a_log_that_can_not_be_read_counts_though_no_pid_was_given(
     with nodes() as process, foreign_log() as pid:
         monkeypatch.setattr('zc_perception.verify.newcomers.find_frame_logs', lambda proc, pids: find_frame_logs(pids=[process.pid, pid]))
         monkeypatch.setattr(verification, 'running_nodes', lambda pids: find_frame_logs(pids=[process.pid, pid]))
-        assert main(['--seconds', '0.5', '--no-picture', '--output', str(tmp_path)]) == 3
+        assert main(['--seconds', '0.5', '--output', str(tmp_path)]) == 3
         monkeypatch.setattr(verification, 'running_nodes', lambda pids: find_frame_logs(pids=[pid]))
         assert main(['--output', str(tmp_path / 'alone')]) == 3
     document = result_in(tmp_path)
@@ -115,7 +115,7 @@ def test_a_node_that_begins_in_between_was_not_measured(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(verification, 'describe', describing)
     with FrameLog('capture', '/made/capture'):
-        words = ['--seconds', '0.2', '--no-picture', '--no-sampling', '--quiet', '--pid', str(os.getpid()), '--output', str(tmp_path)]
+        words = ['--seconds', '0.2', '--no-sampling', '--quiet', '--pid', str(os.getpid()), '--output', str(tmp_path)]
         assert main(words) == 3
     later[0].close()
     document = result_in(tmp_path)
@@ -227,7 +227,7 @@ def test_what_a_command_left_in_another_session_is_ended(tmp_path: Path, monkeyp
     monkeypatch.setenv('PYTHONPATH', environment()['PYTHONPATH'])
     command = ['bash', '-c', 'setsid "$@" & exec sleep 600', 'bash', *nodes_command(*wishes)]
     # They say 'ready' with their tenth frame.
-    main(['--seconds', '60', '--frames', '20', '--no-sampling', '--no-picture', '--quiet', '--output', str(tmp_path), '--', *command])
+    main(['--seconds', '60', '--frames', '20', '--no-sampling', '--quiet', '--output', str(tmp_path), '--', *command])
     (pid,) = {one['pid'] for one in result_in(tmp_path)['processes']}
     try:
         assert not is_alive(pid)

@@ -103,7 +103,7 @@ def test_a_command_is_started_measured_and_ended(tmp_path: Path) -> None:
 def test_a_command_that_ignores_sigint_is_ended_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('zc_perception.verify.workload._PATIENCE_S', (0.3, 5.0, 5.0))
     monkeypatch.setenv('PYTHONPATH', environment()['PYTHONPATH'])
-    main(['--seconds', '0.5', '--no-picture', '--quiet', '--output', str(tmp_path), '--', *nodes_command('stubborn')])
+    main(['--seconds', '0.5', '--quiet', '--output', str(tmp_path), '--', *nodes_command('stubborn')])
     (pid,) = {one['pid'] for one in result_in(tmp_path)['processes']}
     assert not Path(f'/proc/{pid}').exists()
 

@@ -10,6 +10,7 @@ all of them. How each peer is set up is told in ``link_peers/``, plain messages 
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import functools
 import os
@@ -20,16 +21,17 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from zc_perception.bench.environment import plain_environment, tuned_environment
 from zc_perception.bench.link_cases import Case, FloorCase, LinkCase
-from zc_perception.bench.link_environment import plain_environment, tuned_environment
-from zc_perception.bench.link_peers.peers import Peers
-from zc_perception.bench.link_peers.variants import PEERS
-from zc_perception.bench.link_peers.variants import VARIANTS as PEER_VARIANTS
+from zc_perception.bench.link_peers.processes import PEERS, Peers
+from zc_perception.bench.link_peers.processes import VARIANTS as PEER_VARIANTS
 from zc_perception.bench.rows import Condition, Rounds, Row, SeriesBook, make_rows
+from zc_perception.bench.subcommand import FULL_HD, UHD_4K, UHD_8K, VGA, Bar, Command, Key, Measured, Rows, Say, check_counts
 from zc_perception.bench.worker import Worker
+from zc_perception.errors import ConfigError
 
 WORKER = 'zc_perception.bench.link_worker'
-FLOOR_WORKER = 'zc_perception.bench.floor_worker'
+FLOOR_WORKER = 'zc_perception.bench.bare_worker'
 FLOORS = ('fd_socket', 'simple_queue', 'guard')
 LINKS = ('in_process_mailbox', 'in_process_executor', 'shared_memory')
 PLAIN = ('rclpy_image_default', 'rclpy_image_tuned')
@@ -228,3 +230,175 @@ def _on_cpus(case: Case, one: bool) -> Iterator[None]:
     finally:
         for worker in case.workers:
             worker.set_cpus(every)
+
+
+UNTHROTTLED = 0.0
+_BAR_SIZES = {'VGA': VGA, '1080p': FULL_HD, '4K': UHD_4K, '8K': UHD_8K}
+# What copies a camera's frame at least once.
+COPYING_PEERS = ('zenoh_shared_memory', 'cyclonedds', 'iceoryx2_copy')
+IN_PLACE = 'iceoryx2_in_place'
+SHARED_MEMORY = 'link/shared_memory'
+_GROWING = ('shared_memory', 'in_process_mailbox', 'in_process_executor')
+
+
+def _key(variant: str, rate_hz: float) -> Key:
+    return 'link', variant, *FULL_HD, rate_hz
+
+
+def _ratio(variant: str, rate_hz: float, reference: str) -> Callable[[Rows], float | None]:
+    def figure(rows: Rows) -> float | None:
+        row = rows.get(_key(variant, rate_hz))
+        return None if row is None else row.ratio_to.get(reference)
+
+    return figure
+
+
+def _added(variant: str, rate_hz: float, reference: str) -> Callable[[Rows], float | None]:
+    def figure(rows: Rows) -> float | None:
+        row = rows.get(_key(variant, rate_hz))
+        return None if row is None else row.added_us.get(reference)
+
+    return figure
+
+
+def _growth(variant: str) -> Callable[[Rows], float | None]:
+    """A frame of 54 times the pixels."""
+
+    def figure(rows: Rows) -> float | None:
+        small, large = (rows.get(('link', variant, *size, UNTHROTTLED)) for size in (VGA, UHD_8K))
+        if small is None or large is None or not small.median_us or large.median_us is None:
+            return None
+        return large.median_us / small.median_us
+
+    return figure
+
+
+def _speed(rate_hz: float, tuned: float, default: float) -> list[Bar]:
+    when = f'at {rate_hz:g} Hz' if rate_hz else 'unthrottled'
+    return [
+        Bar(
+            f'1080p {when}: shared_memory below {name} rclpy Image, times',
+            _ratio(f'rclpy_image_{name}', rate_hz, 'link/shared_memory'),
+            times,
+            '×',
+            at_least=True,
+            involved=(_key(f'rclpy_image_{name}', rate_hz), _key('shared_memory', rate_hz)),
+        )
+        for name, times in (('tuned', tuned), ('default', default))
+    ]
+
+
+def _floor(variant: str, floor: str, rate_hz: float, *, added_us: float = 0.0, times: float = 0.0) -> Bar:
+    when = f'at {rate_hz:g} Hz' if rate_hz else 'unthrottled'
+    involved = (_key(variant, rate_hz),)
+    if added_us:
+        text = f'1080p {when}: {variant} above the floor {floor}'
+        return Bar(text, _added(variant, rate_hz, f'floor/{floor}'), added_us, ' µs', involved=involved)
+    return Bar(f'1080p {when}: {variant} to the floor {floor}', _ratio(variant, rate_hz, f'floor/{floor}'), times, '×', involved=involved)
+
+
+def _below_peer(peer: str, size: str) -> Bar:
+    key: Key = ('link', peer, *_BAR_SIZES[size], UNTHROTTLED)
+
+    def figure(rows: Rows) -> float | None:
+        row = rows.get(key)
+        return None if row is None else row.ratio_to.get(SHARED_MEMORY)
+
+    involved = (key, ('link', 'shared_memory', *_BAR_SIZES[size], UNTHROTTLED))
+    return Bar(f'{size} unthrottled: shared_memory below {peer}, times', figure, 5, '×', at_least=True, involved=involved)
+
+
+def _above_in_place(size: str) -> Bar:
+    key: Key = ('link', IN_PLACE, *_BAR_SIZES[size], UNTHROTTLED)
+
+    def figure(rows: Rows) -> float | None:
+        row = rows.get(key)
+        return None if row is None or SHARED_MEMORY not in row.added_us else -row.added_us[SHARED_MEMORY]
+
+    return Bar(f'{size} unthrottled: shared_memory above {IN_PLACE}', figure, 25, ' µs', involved=(key,))
+
+
+def _cpu_below(plain: str) -> Bar:
+    key = _key(plain, UNTHROTTLED)
+
+    def figure(rows: Rows) -> float | None:
+        row = rows.get(key)
+        return None if row is None else row.cpu_ratio_to.get(SHARED_MEMORY)
+
+    return Bar(f'1080p unthrottled: CPU per frame of shared_memory below {plain}, times', figure, 50, '×', at_least=True, involved=(key,))
+
+
+LINK_BARS = (
+    _floor('shared_memory', 'fd_socket', UNTHROTTLED, added_us=25),
+    *_speed(UNTHROTTLED, 100, 150),
+    _floor('shared_memory', 'fd_socket', 30.0, times=2),
+    *_speed(30.0, 40, 200),
+    _floor('in_process_mailbox', 'simple_queue', UNTHROTTLED, added_us=15),
+    _floor('in_process_mailbox', 'simple_queue', 30.0, times=2),
+    _floor('in_process_executor', 'guard', UNTHROTTLED, times=2),
+    _floor('in_process_executor', 'guard', 30.0, times=2),
+    *(
+        Bar(
+            f'unthrottled: 8K to VGA, {variant}', _growth(variant), 1.15, '×',
+            involved=(('link', variant, *VGA, UNTHROTTLED), ('link', variant, *UHD_8K, UNTHROTTLED)),
+        )
+        for variant in _GROWING
+    ),
+    *(_below_peer(peer, size) for peer in COPYING_PEERS for size in _BAR_SIZES),
+    *(_above_in_place(size) for size in _BAR_SIZES),
+    *(_cpu_below(plain) for plain in ('rclpy_image_tuned', 'rclpy_image_default')),
+)  # fmt: skip
+
+
+SIZES = {'vga': VGA, '1080p': FULL_HD, '4k': UHD_4K, '8k': UHD_8K}
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('--sizes', nargs='+', choices=SIZES, default=list(SIZES), help='picture sizes (default: all)')
+    parser.add_argument('--rates', nargs='+', type=float, default=[30.0, 0.0], metavar='HZ', help='0: unthrottled (default: 30 0)')
+    every = [*LINKS, *PLAIN, *PEERS]
+    parser.add_argument('--variants', nargs='+', choices=every, default=every, metavar='NAME', help=f'of {", ".join(every)} (default: all)')
+    parser.add_argument(
+        '--read', nargs='+', choices=(*SIZES, 'none'), default=['1080p'],
+        help='of the sizes, those at which links and their best rivals are measured with a consumer that reads every pixel too; '
+        'unthrottled (default: 1080p)',
+    )  # fmt: skip
+    parser.add_argument('--seconds', type=float, default=1.5, help='of each series at a rate; at least 20 frames (default: 1.5)')
+    parser.add_argument('--frames', type=int, default=300, help='of each unthrottled series; fewer of large messages (default: 300)')
+    parser.add_argument('--all-cpus', action='store_true', help='do not keep unthrottled series without copies on one CPU')
+
+
+def _plan(options: argparse.Namespace) -> LinkPlan:
+    """
+    :raises ConfigError: a number that makes no sense.
+    """
+    check_counts(options, seconds=3600, frames=1_000_000)
+    for rate in options.rates:
+        # A worker is silent during a series.
+        if not (rate == 0 or 0.1 <= rate <= 1000):
+            raise ConfigError(f'--rates {rate:g}: each is 0 (unthrottled) or 0.1 to 1000 Hz')
+    return LinkPlan(
+        [SIZES[size] for size in dict.fromkeys(options.sizes)],
+        [abs(rate) for rate in dict.fromkeys(options.rates)],
+        list(dict.fromkeys(options.variants)),
+        options.repetitions,
+        options.seconds,
+        options.frames,
+        [SIZES[size] for size in options.read if size != 'none'],
+        one_cpu=not options.all_cpus,
+    )
+
+
+def _measure(plan: LinkPlan, say: Say) -> Measured:
+    result = measure_links(plan, say)
+    return Measured(link_rows(result.book.rounds()), result.facts)
+
+
+LINK = Command(
+    'link',
+    'what handing over a frame costs',
+    _add_options,
+    lambda options: functools.partial(_measure, _plan(options)),
+    LINK_BARS,
+    ('rclpy', 'cv2'),
+)

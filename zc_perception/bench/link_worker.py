@@ -21,24 +21,288 @@ spent                                                           ``cpu_us`` since
 
 from __future__ import annotations
 
+import array
 import contextlib
+import queue
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
+from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.utilities import get_default_context, get_rmw_implementation_identifier
+from sensor_msgs.msg import Image
 
-from zc_perception.bench.commands import answer
 from zc_perception.bench.interruption import hold_back_termination
-from zc_perception.bench.link_roles.frames import SLOTS, FramesIn, FramesLocal, FramesOut
-from zc_perception.bench.link_roles.images import ImagesIn, ImagesOut
-from zc_perception.bench.link_roles.role import Role
-from zc_perception.bench.link_roles.serving import serve
+from zc_perception.bench.link_roles import ANSWER_S, FILL, Arrivals, Role, Times, answered, give_answer, paced, serve, stamp
+from zc_perception.bench.obeying import answer
 from zc_perception.errors import ZcError
+from zc_perception.frame import Frame, Header
+from zc_perception.link.endpoints import IN_PROCESS, SHARED_MEMORY, AdaptedPublisher, AdaptedSubscription, SharedMemoryLinks
+from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.rclpy_compat import init_without_signal_handlers
+from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.memory.dmabuf import DmaBuf
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import BufferPool, Slot
+from zc_perception.pixel.colorimetry import BT601_LIMITED
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.layout import ImageLayout, compute_layout
+
+SLOTS = 4
+_QOS = QoSProfile(depth=1)
+
+
+def _buffers(layout: ImageLayout) -> tuple[DmaBuf, ...]:
+    """Pre-filled, as a camera driver leaves them: nothing here touches pixels while it is measured."""
+    heap = SealedMemfd()
+    buffers = tuple(heap.allocate(layout.buffer_size(i)) for i in range(layout.num_buffers))
+    for buffer in buffers:
+        np.frombuffer(buffer.mapping(), np.uint8)[:] = FILL
+    return buffers
+
+
+def _pixels(slot: Slot) -> list[np.ndarray[Any, Any]]:
+    """A slot's planes, as its producer writes them."""
+    mappings = [np.frombuffer(buffer.mapping(), np.uint8) for buffer in slot.buffers]
+    return [mappings[plane.buffer][plane.offset : plane.offset + plane.size] for plane in slot.layout.planes]
+
+
+class FramesOut(Role):
+    """Publishes frames: those of :class:`FramesIn` in another process, or those of a subscription in this one."""
+
+    def __init__(self, node: Node, topic: str, *, shared_memory: bool = True) -> None:
+        super().__init__()
+        self.publisher: AdaptedPublisher[Frame] = AdaptedPublisher(node, frame_adapter('rgb8', CopyLedger(), holder='bench'), topic, _QOS)
+        layout = compute_layout(NV12, 64, 48)
+        # One for each frame whose slot is free again: every lease on it is back.
+        self._returned: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._out = 0
+        # By buffer_uid.
+        self._pixels: dict[int, list[np.ndarray[Any, Any]]] = {}
+        self._pool = BufferPool(layout, lambda: _buffers(layout), SLOTS, name='bench', on_free=self._on_free)
+        if shared_memory:
+            self.publisher.serve(SharedMemoryServer('bench', self.publisher.publisher_id, self._pool))
+        self.publisher.announce(width=64, height=48, formats=('NV12',), heap='memfd')
+
+    def _on_free(self, slot: Slot) -> None:
+        self._returned.put(None)
+
+    def _all_back(self, number: int = 0) -> bool:
+        """Wait until no frame is out."""
+        try:
+            while self._out:
+                self._returned.get(timeout=ANSWER_S)
+                self._out -= 1
+        except queue.Empty:
+            return False
+        return True
+
+    def _planes(self, slot: Slot) -> list[np.ndarray[Any, Any]]:
+        planes = self._pixels.get(slot.buffer_uid)
+        if planes is None:
+            planes = self._pixels[slot.buffer_uid] = _pixels(slot)
+        return planes
+
+    def prepare(self, width: int, height: int) -> None:
+        self._pixels.clear()
+        layout = compute_layout(NV12, width, height)
+        self._pool.reconfigure(layout, lambda: _buffers(layout))
+
+    def run(self, first: int, frames: int, rate_hz: float, read: bool = False) -> dict[str, Any]:
+        self.begin(first, rate_hz, read)
+        sent: Times = []
+        for number in paced(first, frames, rate_hz, self._all_back):
+            slot = self._pool.acquire()
+            if slot is None:
+                continue  # not sent, hence lost
+            stamp(self._planes(slot), number)
+            header = Header(number, 'bench')
+            frame = Frame.publish_slot(self._pool, slot, header=header, colorimetry=BT601_LIMITED, sequence=number, captured_ns=0)
+            self._out += 1
+            sent.append((number, time.monotonic_ns()))
+            self.publisher.publish(frame)
+            frame.release()
+        if not self._all_back():
+            raise ZcError(f'{self._out} frame(s) were not given back within {ANSWER_S:g} s of the end of a series')
+        self.finish()
+        return {'sent': sent}
+
+    def conversions(self) -> int:
+        return self.publisher.statistics().conversions
+
+    def close(self) -> None:
+        self.publisher.destroy()
+        self._pixels.clear()
+        self._pool.close()
+
+
+class FramesTaken:
+    """A subscription's frames on a thread of its own, as the hot path takes them."""
+
+    def __init__(self, subscription: AdaptedSubscription[Frame], arrived: Callable[[Frame], None]) -> None:
+        self._subscription = subscription
+        self._arrived = arrived
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._take, name='bench mailbox', daemon=True)
+        self._thread.start()
+
+    def _take(self) -> None:
+        take = self._subscription.queue.get
+        while not self._stop.is_set():
+            frame = take(0.5)
+            if frame is not None:
+                self._arrived(frame)
+                frame.release()
+
+    def close(self) -> None:
+        """Take no more."""
+        self._stop.set()
+        self._thread.join(2.0)
+
+
+class FramesIn(Role):
+    """Takes frames on its own thread and looks at each: publish → readable pixels."""
+
+    def __init__(self, node: Node, topic: str) -> None:
+        super().__init__()
+        adapter = frame_adapter('rgb8', CopyLedger(), holder='bench')
+        self._subscription = AdaptedSubscription(node, adapter, topic, _QOS, remote=SharedMemoryLinks('bench consumer'))
+        self._arrivals = Arrivals()
+        self._taken = FramesTaken(self._subscription, self._read)
+
+    def _read(self, frame: Frame) -> None:
+        with frame.map() as planes:
+            self._arrivals.note(*self.look(planes))
+
+    def matched(self) -> tuple[bool, str]:
+        statistics = self._subscription.statistics()
+        return statistics.rung == SHARED_MEMORY, f'the link is {statistics.rung}: {statistics.reason}'
+
+    def begin(self, first: int, rate_hz: float, read: bool = False) -> None:
+        self._arrivals.begin(first)
+        super().begin(first, rate_hz, read)
+
+    def end(self, last: int) -> Times:
+        times = self._arrivals.wait_for(last)
+        self.finish()
+        return times
+
+    def conversions(self) -> int:
+        return self._subscription.statistics().conversions
+
+    def close(self) -> None:
+        self._taken.close()
+        self._subscription.destroy()
+
+
+class FramesLocal(FramesOut):
+    """Both ends in one process: publish → the frame in hand, by a thread of its own or by the executor."""
+
+    def __init__(self, node: Node, topic: str, *, executor: bool) -> None:
+        super().__init__(node, topic, shared_memory=False)
+        self._arrivals = Arrivals()
+        adapter = frame_adapter('rgb8', CopyLedger(), holder='bench')
+        callback = self._in_hand if executor else None
+        self._subscription = AdaptedSubscription(node, adapter, topic, _QOS, callback=callback)
+        self._taken = None if executor else FramesTaken(self._subscription, self._in_hand)
+
+    def _in_hand(self, frame: Frame) -> None:
+        if not self.look.every_pixel:
+            self._arrivals.note(frame.data.sequence, time.monotonic_ns())
+            return
+        with frame.map() as planes:
+            self._arrivals.note(*self.look(planes))
+
+    def matched(self) -> tuple[bool, str]:
+        statistics = self._subscription.statistics()
+        return statistics.rung == IN_PROCESS, f'the link is {statistics.rung}: {statistics.reason}'
+
+    def begin(self, first: int, rate_hz: float, read: bool = False) -> None:
+        self._arrivals.begin(first)
+        super().begin(first, rate_hz, read)
+
+    def run(self, first: int, frames: int, rate_hz: float, read: bool = False) -> dict[str, Any]:
+        # Frames are noted before they are given back, and all are back.
+        return {**super().run(first, frames, rate_hz, read), 'arrived': self._arrivals.wait_for(first - 1)}
+
+    def conversions(self) -> int:
+        return super().conversions() + self._subscription.statistics().conversions
+
+    def close(self) -> None:
+        if self._taken is not None:
+            self._taken.close()
+        self._subscription.destroy()
+        super().close()
+
+
+def _image_qos() -> QoSProfile:
+    return QoSProfile(depth=10, history=HistoryPolicy.KEEP_LAST, reliability=ReliabilityPolicy.RELIABLE)
+
+
+class ImagesOut(Role):
+    """Publishes plain ``sensor_msgs/Image`` messages, nv12, the way that is quickest in rclpy: ``data`` is an ``array`` that it keeps."""
+
+    def __init__(self, node: Node, topic: str, answers: socket.socket) -> None:
+        super().__init__()
+        self._publisher = node.create_publisher(Image, topic, _image_qos())
+        self._answers = answers
+        self._message = Image()
+
+    def matched(self) -> tuple[bool, str]:
+        return bool(self._publisher.get_subscription_count()), 'the publisher sees no subscriber'
+
+    def prepare(self, width: int, height: int) -> None:
+        self._message = Image(width=width, height=height, step=width, encoding='nv12')
+        self._message.data = array.array('B', bytes([FILL]) * (width * height * 3 // 2))
+
+    def run(self, first: int, frames: int, rate_hz: float, read: bool = False) -> dict[str, Any]:
+        self.begin(first, rate_hz, read)
+        sent: Times = []
+        pixels = [np.frombuffer(self._message.data, np.uint8)]
+        for number in paced(first, frames, rate_hz, lambda number: answered(self._answers, number)):
+            stamp(pixels, number)
+            sent.append((number, time.monotonic_ns()))
+            self._publisher.publish(self._message)
+        self.finish()
+        return {'sent': sent}
+
+
+class ImagesIn(Role):
+    """Receives plain messages on the executor and looks at each."""
+
+    def __init__(self, node: Node, topic: str, answers: socket.socket) -> None:
+        super().__init__()
+        self._node = node
+        self._answers = answers
+        self._answering = False
+        self._arrivals = Arrivals()
+        self._subscription = node.create_subscription(Image, topic, self._on_image, _image_qos())
+
+    def matched(self) -> tuple[bool, str]:
+        return bool(self._node.count_publishers(self._subscription.topic_name)), 'the subscriber sees no publisher'
+
+    def begin(self, first: int, rate_hz: float, read: bool = False) -> None:
+        self._answering = not rate_hz
+        self._arrivals.begin(first)
+        super().begin(first, rate_hz, read)
+
+    def _on_image(self, message: Image) -> None:
+        number, now = self.look([np.frombuffer(message.data, np.uint8)])
+        self._arrivals.note(number, now)
+        if self._answering:
+            give_answer(self._answers, number)
+
+    def end(self, last: int) -> Times:
+        times = self._arrivals.wait_for(last)
+        self.finish()
+        return times
 
 
 def _make(role: str, node: Node, topic: str) -> Role:

@@ -15,6 +15,7 @@ cold: the same work costs several times as much there, and that is what a vehicl
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
 import statistics
@@ -23,12 +24,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from zc_perception.bench.bars import FULL_HD, UHD_4K
 from zc_perception.bench.link import plain_environment
 from zc_perception.bench.rows import Condition, Row, Series, SeriesBook, make_rows
+from zc_perception.bench.subcommand import FULL_HD, UHD_4K, Bar, Command, Key, Measured, Rows, Say, check_counts
 from zc_perception.bench.worker import BenchError, Worker
+from zc_perception.errors import ConfigError
 
 WORKER = 'zc_perception.bench.pipeline_worker'
+READER = 'zc_perception.bench.reader'
 RATE_HZ = 30.0
 UNTHROTTLED = 0.0
 _MATCH_S = 60.0
@@ -139,8 +142,9 @@ class Processes:
                     f'{plan.delay_ms:g}',
                     *([setup.parameters] if setup.parameters else []),
                 ]
-                reader = self._start(['reader', topic, numbers[0]], environment)
-                pipeline = self._start(['pipeline', topic, *numbers], environment)
+                detections = [f'{topic}/camera_{camera}/detections' for camera in range(setup.cameras)]
+                reader = self._start(READER, ['reader', 'decoded', *detections], environment)
+                pipeline = self._start(WORKER, ['pipeline', topic, *numbers], environment)
                 if plan.confined:
                     pipeline.set_cpus(cpus)
                 self._pairs[setup] = pipeline, reader
@@ -151,8 +155,8 @@ class Processes:
             self.close()
             raise
 
-    def _start(self, arguments: list[str], environment: dict[str, str]) -> Worker:
-        worker = Worker(WORKER, arguments, environment)
+    def _start(self, module: str, arguments: list[str], environment: dict[str, str]) -> Worker:
+        worker = Worker(module, arguments, environment)
         self._workers.append(worker)
         return worker
 
@@ -219,3 +223,64 @@ def measure_pipelines(plan: PipelinePlan, say: Callable[[str], None]) -> Pipelin
                 book.add('pipeline', setup.variant, setup.condition, processes.measure(setup, plan.seconds))
             say(f'repetition {repetition + 1} of {plan.repetitions}: {time.monotonic() - began:.0f} s')
         return PipelineResult(make_rows(book.rounds(), [('pipeline', '1_camera')]), processes.facts)
+
+
+_ONE: Key = ('pipeline', '1_camera', *FULL_HD, UNTHROTTLED)
+_ONE_4K: Key = ('pipeline', '1_camera', *UHD_4K, UNTHROTTLED)
+_ONE_30: Key = ('pipeline', '1_camera', *FULL_HD, RATE_HZ)
+_ONE_4K_30: Key = ('pipeline', '1_camera', *UHD_4K, RATE_HZ)
+_EIGHT: Key = ('pipeline', '8_cameras', *FULL_HD, RATE_HZ)
+_CPU_US = 300
+
+
+def _cpu(rows: Rows, key: Key) -> float | None:
+    """Half of the frames cost less."""
+    row = rows.get(key)
+    return None if row is None else row.figures.get('cpu_p50_us')
+
+
+def _cpu_growth(rows: Rows) -> float | None:
+    small, large = _cpu(rows, _ONE), _cpu(rows, _ONE_4K)
+    return None if not small or large is None else large / small
+
+
+def _lost(rows: Rows) -> float | None:
+    row = rows.get(_EIGHT)
+    return None if row is None else row.lost_per_cent
+
+
+def _cpu_bar(text: str, key: Key) -> Bar:
+    return Bar(f'{text}: CPU per frame, capture to published detections', lambda rows: _cpu(rows, key), _CPU_US, ' µs', involved=(key,))
+
+
+PIPELINE_BARS = (
+    _cpu_bar('1080p unthrottled', _ONE),
+    _cpu_bar('4K unthrottled', _ONE_4K),
+    _cpu_bar('1080p at 30 Hz', _ONE_30),
+    _cpu_bar('4K at 30 Hz', _ONE_4K_30),
+    Bar('4K to 1080p, unthrottled: CPU per frame', _cpu_growth, 1.1, '×', involved=(_ONE, _ONE_4K)),
+    Bar('8 cameras of 1080p at 30 Hz in one process on 2 CPUs: lost frames', _lost, 0, ' %'),
+)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('--seconds', type=float, default=3.0, help='of each series, and the same again at rest (default: 3)')
+    parser.add_argument('--delay-ms', type=float, default=2.0, help='how long the accelerator takes for a frame (default: 2)')
+
+
+def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
+    check_counts(options, seconds=3600)
+    if not 0 <= options.delay_ms <= 60:
+        raise ConfigError(f'--delay-ms {options.delay_ms:g}: give 0 to 60; two frames are in flight at 30 Hz')
+    plan = PipelinePlan(options.repetitions, options.seconds, options.delay_ms)
+
+    def measure(say: Say) -> Measured:
+        result = measure_pipelines(plan, say)
+        return Measured(result.rows, result.facts)
+
+    return measure
+
+
+PIPELINE = Command(
+    'pipeline', "the host's cost of a frame from capture to detections", _add_options, _prepare, PIPELINE_BARS, ('rclpy', 'cv2')
+)

@@ -1,8 +1,7 @@
-"""A process of the pipeline benchmark: ``python -m zc_perception.bench.pipeline_worker ROLE TOPIC CAMERAS …``.
+"""The process of the pipeline benchmark that has the nodes: ``python -m zc_perception.bench.pipeline_worker pipeline TOPIC …``.
 
 ``pipeline TOPIC CAMERAS WIDTH HEIGHT HZ DELAY_MS [PARAMETERS]`` (0 Hz: unthrottled; parameters of both nodes as JSON) runs a capture and
-an inference node for each camera, all in this process, as ``perception`` does; ``reader TOPIC CAMERAS`` subscribes to all their
-detections, as somebody's own node does.
+an inference node for each camera, all in this process, as ``perception`` does.
 Reads a command per line from standard input, JSON, and answers with a line of JSON.
 
 ========  =============  =======================================================================================================
@@ -15,13 +14,11 @@ idle      ``seconds``    ``cpu_us`` of this process while no camera runs
 run       ``seconds``    ``cpu_us``, ``wall_s``, ``due`` frames of all cameras, ``latencies_us`` of those that were published
                          (from captured to published, less the accelerator's delay), ``detections``, ``conversions``, ``imports``,
                          ``cpu_each_us``: one camera's, from a frame to the next, ``stages_us``
-received                 reader: messages since it was last asked
 ========  =============  =======================================================================================================
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import itertools
 import json
@@ -33,23 +30,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import rclpy
-from rclpy.node import Node
 from rclpy.parameter import Parameter
-from rclpy.qos import QoSProfile
 from rclpy.utilities import get_rmw_implementation_identifier
-from vision_msgs.msg import Detection2DArray
 
-from zc_perception.bench.commands import answer, commands
-from zc_perception.bench.delayed_accelerator import DelayedAccelerator
-from zc_perception.bench.interruption import end_if_told, terminable
-from zc_perception.bench.prefilled_camera import PrefilledCamera
-from zc_perception.bench.worker_process import last_words, run_worker
+from zc_perception.bench.interruption import end_if_told
+from zc_perception.bench.obeying import obey, run_worker
+from zc_perception.bench.stand_ins import DelayedAccelerator, PrefilledCamera
 from zc_perception.detection.detections import Detections
 from zc_perception.link.endpoints import IN_PROCESS
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
-from zc_perception.nodes.process import ExecutorThread, NodeGroup
+from zc_perception.nodes.process import NodeGroup
 from zc_perception.npu.scheduler import InFlight
 
 MODEL = 'road'
@@ -194,28 +186,6 @@ class Pipelines:
         return {stage: statistics.median(values) for stage, values in found.items()}
 
 
-class Reader:
-    """Somebody's node that takes all detections."""
-
-    def __init__(self, node: Node, topics: list[str]) -> None:
-        self._received = 0
-        self._subscriptions = [
-            node.create_subscription(Detection2DArray, f'{t}/detections', self._take, QoSProfile(depth=10)) for t in topics
-        ]
-
-    def _take(self, message: Detection2DArray) -> None:
-        self._received += 1
-
-    def received(self) -> dict[str, Any]:
-        received, self._received = self._received, 0
-        return {'received': received}
-
-
-def _obey(role: Any, command: dict[str, Any]) -> dict[str, Any]:
-    answered: dict[str, Any] = getattr(role, command.pop('op'))(**command)
-    return answered
-
-
 def _build(context: rclpy.Context, topics: list[str], *options: str) -> list[Graph]:
     """All of them or none: nobody else knows those that are there when one fails."""
     width, height, rate_hz, delay_ms = (float(number) for number in options[:4])
@@ -234,36 +204,14 @@ def _build(context: rclpy.Context, topics: list[str], *options: str) -> list[Gra
     return graphs
 
 
-def _serve(context: rclpy.Context, role: str, topic: str, cameras: int, *options: str) -> None:
-    topics = [f'{topic}/camera_{number}' for number in range(cameras)]
+def _serve(context: rclpy.Context, topic: str, cameras: int, *options: str) -> None:
     failed = threading.Event()
-    with contextlib.ExitStack() as ending:
-        server: Pipelines | Reader
-        running: ExecutorThread | NodeGroup
-        if role == 'reader':
-            node = Node('bench_reader', context=context)
-            ending.callback(node.destroy_node)
-            server = Reader(node, topics)
-            running = ExecutorThread(context, failed.set)
-            running.executor.add_node(node)
-            ending.callback(running.stop)
-            running.start()
-        else:
-            graphs = _build(context, topics, *options)
-            nodes = [node for graph in graphs for node in (graph.capture, graph.inference)]
-            running = group = ending.enter_context(NodeGroup(context, nodes, failed.set))
-            group.start()
-            server = Pipelines(graphs)
-        with terminable():
-            for command in commands():
-                answer(last_words(running.failure) if failed.is_set() else _obey(server, command))
-
-
-def main() -> None:
-    """Serve commands until standard input ends or SIGTERM."""
-    role, topic, cameras, *options = sys.argv[1:]
-    run_worker(lambda context: _serve(context, role, topic, int(cameras), *options))
+    graphs = _build(context, [f'{topic}/camera_{number}' for number in range(cameras)], *options)
+    nodes = [node for graph in graphs for node in (graph.capture, graph.inference)]
+    with NodeGroup(context, nodes, failed.set) as group:
+        group.start()
+        obey(Pipelines(graphs), failed, group)
 
 
 if __name__ == '__main__':
-    main()
+    run_worker(lambda context: _serve(context, sys.argv[2], int(sys.argv[3]), *sys.argv[4:]))

@@ -8,21 +8,18 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from zc_perception.bench.bars import check_bars
-from zc_perception.bench.command import Command, check_counts
-from zc_perception.bench.decode_command import DECODE
-from zc_perception.bench.ending import EXIT_FAILURE, exit_code_of, say, show
+from zc_perception.bench.decode import DECODE
 from zc_perception.bench.environment import describe_environment
-from zc_perception.bench.link_command import LINK
-from zc_perception.bench.pipeline_command import PIPELINE
-from zc_perception.bench.realtime import P99_RATIO
-from zc_perception.bench.realtime_command import REALTIME
+from zc_perception.bench.link import LINK
+from zc_perception.bench.output import EXIT_FAILURE, exit_code_of, say, show, target, write
+from zc_perception.bench.pipeline import PIPELINE
+from zc_perception.bench.realtime import P99_RATIO, REALTIME
 from zc_perception.bench.rows import Row
-from zc_perception.bench.scale_command import SCALE
+from zc_perception.bench.scale import SCALE
 from zc_perception.bench.schema import check_document
-from zc_perception.bench.startup_command import STARTUP
-from zc_perception.bench.targets import target, write
-from zc_perception.bench.timeline_command import TIMELINE
+from zc_perception.bench.startup import STARTUP
+from zc_perception.bench.subcommand import Command, check_bars, check_counts
+from zc_perception.bench.timeline import TIMELINE
 from zc_perception.errors import ConfigError
 from zc_perception.programs import OptionParser, StrictParser, start
 

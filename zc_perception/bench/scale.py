@@ -20,6 +20,7 @@ the reader (``unread``).
 
 from __future__ import annotations
 
+import argparse
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,12 +28,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zc_perception.bench.bars import FULL_HD
-from zc_perception.bench.link_environment import plain_environment
+from zc_perception.bench.environment import plain_environment
 from zc_perception.bench.rows import Condition, Row, Series, make_rows
+from zc_perception.bench.subcommand import FULL_HD, UHD_4K, UHD_8K, VGA, Bar, Command, Key, Measured, Rows, Say, check_counts
 from zc_perception.bench.worker import BenchError, Worker
+from zc_perception.errors import ConfigError
 
 WORKER = 'zc_perception.bench.scale_worker'
+READER = 'zc_perception.bench.reader'
 CASE = 'scale'
 DROPS = ('late', 'no_slot', 'newest_wins', 'device', 'unread')
 _CPUS = 2
@@ -132,7 +135,8 @@ class Cameras:
         topic = f'/zc_bench/run_{os.getpid()}/scale_{condition.width}x{condition.height}_{condition.rate_hz:g}'.replace('.', '_')
         numbers = [str(condition.width), str(condition.height), f'{condition.rate_hz:g}', f'{plan.delay_ms:g}', str(plan.depth)]
         self.cpus = sorted(os.sched_getaffinity(0))[:_CPUS]
-        self._reader = Worker(WORKER, ['reader', topic], environment)
+        self._topic = topic
+        self._reader = Worker(READER, ['reader', 'raw'], environment)
         try:
             self._process = Worker(WORKER, ['cameras', topic, *numbers], environment)
             self._process.set_cpus(self.cpus)
@@ -145,7 +149,7 @@ class Cameras:
         need, there = cameras * _SLOTS * self._condition.width * self._condition.height * 3 // 2, available_memory()
         if need + _SPARE > there:
             return f'memory: {cameras} cameras have {need >> 20} MiB of buffers, {there >> 20} MiB are there'
-        self._reader.ask(op='grow', cameras=cameras)
+        self._reader.ask(op='watch', topics=[f'{self._topic}/camera_{number}/detections' for number in range(cameras)])
         grown = self._process.ask(_PATIENCE_S, op='grow', cameras=cameras)
         if 'refused' in grown:
             return str(grown['refused'])
@@ -276,3 +280,73 @@ def _series(windows: Sequence[Window], seconds: float) -> Series:
 def variant(cameras: int, *, in_step: bool = False) -> str:
     """A row's name."""
     return f'{cameras}_camera{"s" if cameras > 1 else ""}{"_in_step" if in_step else ""}'
+
+
+SIZES = {'vga': VGA, '1080p': FULL_HD, '4k': UHD_4K, '8k': UHD_8K}
+_MOST_CAMERAS = 256
+_MOST_DEPTH = 4
+_SIXTEEN: Key = (CASE, variant(16), *FULL_HD, 30.0)
+_SECONDS = 10.0
+
+
+def _lost(rows: Rows) -> float | None:
+    row = rows.get(_SIXTEEN)
+    return None if row is None or row.figures.get('window_s', 0.0) < _SECONDS else row.lost_per_cent
+
+
+SCALE_BARS = (Bar('16 cameras of 1080p at 30 Hz in one process on 2 CPUs for 10 s: lost frames', _lost, 0, ' %', involved=(_SIXTEEN,)),)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    defaults = ScalePlan()
+    parser.add_argument(
+        '--cameras', nargs='+', type=int, default=list(defaults.cameras), metavar='N', help='numbers to try (default: 1 … 64)'
+    )
+    parser.add_argument('--sizes', nargs='+', choices=SIZES, default=['1080p'], help='picture sizes (default: 1080p)')
+    parser.add_argument('--rates', nargs='+', type=float, default=list(defaults.rates), metavar='HZ', help='of each camera (default: 30)')
+    parser.add_argument('--seconds', type=float, default=defaults.seconds, help='in which nothing may be lost (default: 10)')
+    parser.add_argument('--delay-ms', type=float, default=defaults.delay_ms, help='how long the accelerator takes for a frame (default: 2)')
+    parser.add_argument('--in-step', action='store_true', help='all cameras have their frames at the same moment, as triggered ones do')
+    parser.add_argument('--depth', type=int, default=defaults.depth, help='frames of a camera that may wait (default: 2; perception: 1)')
+    # Windows of a number in which something was lost.
+    parser.set_defaults(repetitions=defaults.windows)
+
+
+def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
+    check_counts(options, seconds=3600)
+    for rate in options.rates:
+        if not 1 <= rate <= 1000:
+            raise ConfigError(f'--rates {rate:g}: each is 1 to 1000 Hz')
+        if not 0 <= options.delay_ms <= 1800 / rate:
+            raise ConfigError(f'--delay-ms {options.delay_ms:g}: give 0 to {1800 / rate:g}; two frames are in flight at {rate:g} Hz')
+    for cameras in options.cameras:
+        if not 1 <= cameras <= _MOST_CAMERAS:
+            raise ConfigError(f'--cameras {cameras}: each is 1 to {_MOST_CAMERAS}')
+    if not 1 <= options.depth <= _MOST_DEPTH:
+        raise ConfigError(f'--depth {options.depth}: give 1 to {_MOST_DEPTH}; the camera has 8 slots')
+    plan = ScalePlan(
+        tuple(sorted(set(options.cameras))),
+        tuple(SIZES[size] for size in dict.fromkeys(options.sizes)),
+        tuple(dict.fromkeys(options.rates)),
+        options.seconds,
+        options.delay_ms,
+        options.repetitions,
+        options.in_step,
+        options.depth,
+    )
+
+    def measure(say: Say) -> Measured:
+        result = measure_scale(plan, say)
+        return Measured(result.rows, result.facts)
+
+    return measure
+
+
+SCALE = Command(
+    'scale',
+    'how many cameras one process takes until the first frame is lost, and why',
+    _add_options,
+    _prepare,
+    SCALE_BARS,
+    ('rclpy', 'cv2'),
+)

@@ -1,44 +1,122 @@
-"""A process of the scale benchmark: ``python -m zc_perception.bench.scale_worker ROLE TOPIC …``.
+"""The process of the scale benchmark that has the nodes: ``python -m zc_perception.bench.scale_worker cameras TOPIC …``.
 
 ``cameras TOPIC WIDTH HEIGHT HZ DELAY_MS DEPTH`` runs a capture and an inference node for each camera, all in this process, as
-``perception --cameras`` does; it begins with none. ``reader TOPIC`` subscribes to their detections.
+``perception --cameras`` does; it begins with none.
 Reads a command per line from standard input, JSON, and answers with a line of JSON.
 
 ========  ======================  ==============================================================================================
 op        takes                   answers
 ========  ======================  ==============================================================================================
 grow      ``cameras``             ``cameras`` that there are now, or ``refused``: why there can't be so many
-matched   (cameras)               ``matched``; if not, ``reason``
+matched                           ``matched``; if not, ``reason``
 run       ``cameras, seconds,     of the first so many cameras, the others rest: ``wall_s``, ``latencies_us`` (from when a frame was due
           in_step``               until its detections were published, less the accelerator's delay), ``due``, ``drops`` by reason,
-                                  ``use``: figures of :mod:`machine_use`
-received  (reader)                messages since it was last asked
+                                  ``use``: figures of :class:`MachineUse`
 ========  ======================  ==============================================================================================
+
+Sources: proc_stat(5), proc_pid_schedstat (Documentation/scheduler/sched-stats.rst).
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import sys
 import threading
 import time
+from collections.abc import Collection
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import rclpy
-from rclpy.node import Node
-from rclpy.qos import QoSProfile
-from vision_msgs.msg import Detection2DArray
 
-from zc_perception.bench.commands import answer, commands
-from zc_perception.bench.interruption import terminable
-from zc_perception.bench.machine_use import MachineUse
+from zc_perception.bench.obeying import obey, run_worker
 from zc_perception.bench.pipeline_worker import Graph, Pipelines
-from zc_perception.bench.worker_process import last_words, run_worker
 from zc_perception.errors import ZcError
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.process import ExecutorThread
 from zc_perception.terminal import INTERRUPTION
+
+_TICK_S = 1.0 / os.sysconf('SC_CLK_TCK')
+_PROBE_S = 0.005
+# Fields of a CPU's line: user, nice, system, idle, iowait, irq, softirq, steal.
+_IDLE = (3, 4)
+_FIELDS = 8
+
+
+def busy_s(cpus: Collection[int], stat: str) -> float:
+    """Time in which these CPUs did anything for anybody, or belonged to another virtual machine.
+
+    :param stat: text of ``/proc/stat``.
+    """
+    ticks = 0
+    for line in stat.splitlines():
+        name, *fields = line.split()
+        if name.removeprefix('cpu').isdigit() and int(name.removeprefix('cpu')) in cpus:
+            ticks += sum(int(field) for number, field in enumerate(fields[:_FIELDS]) if number not in _IDLE)
+    return ticks * _TICK_S
+
+
+def _run_delay_ns() -> int:
+    """How long this thread has waited for a CPU since it began; 0 where the kernel doesn't count that."""
+    try:
+        return int(Path('/proc/thread-self/schedstat').read_text(encoding='ascii').split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+class MachineUse:
+    """Measures from entering to leaving; a context manager.
+
+    A thread sleeps for 5 ms again and again. How late it runs on is the time that it took to get a CPU, which the kernel counts, and then
+    the interpreter's lock: what any thread of the process waits for that has just been woken for a frame.
+    """
+
+    def __init__(self) -> None:
+        self._cpus = os.sched_getaffinity(0)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._probe, name='gil probe', daemon=True)
+        self._cpu_ns = self._wall_ns = 0
+        self._busy_s = 0.0
+        self._lock_us: list[float] = []
+
+    def _probe(self) -> None:
+        while not self._stop.is_set():
+            waited_ns, until_ns = _run_delay_ns(), time.monotonic_ns() + round(_PROBE_S * 1e9)
+            time.sleep(_PROBE_S)
+            late_ns = time.monotonic_ns() - until_ns
+            self._lock_us.append(max(0, late_ns - (_run_delay_ns() - waited_ns)) / 1e3)
+
+    def __enter__(self) -> MachineUse:
+        self._busy_s = busy_s(self._cpus, _stat())
+        self._cpu_ns, self._wall_ns = time.process_time_ns(), time.monotonic_ns()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self._stop.set()
+        self._cpu_ns, self._wall_ns = time.process_time_ns() - self._cpu_ns, time.monotonic_ns() - self._wall_ns
+        self._busy_s = busy_s(self._cpus, _stat()) - self._busy_s
+        self._thread.join()
+
+    def figures(self) -> dict[str, float]:
+        """After leaving. ``process_percent`` of one CPU; ``machine_percent`` of all that the process may use, whoever used them;
+        ``gil_wait_*_us``: from having a CPU to running on."""
+        wall_s = self._wall_ns / 1e9
+        waits = sorted(self._lock_us) or [0.0]
+        return {
+            'process_percent': 100.0 * self._cpu_ns / self._wall_ns,
+            'machine_percent': min(100.0, 100.0 * self._busy_s / (wall_s * len(self._cpus))),
+            'gil_wait_p50_us': waits[len(waits) // 2],
+            'gil_wait_p99_us': waits[int(len(waits) * 0.99)],
+        }
+
+
+def _stat() -> str:
+    return Path('/proc/stat').read_text(encoding='ascii')
+
 
 _DRAIN_S = 5.0
 # Of the nodes. A full collection of all objects of 32 nodes takes longer than a frame's period.
@@ -155,63 +233,17 @@ class Cameras:
             graph.inference.destroy_node()
 
 
-class Reader:
-    """Somebody's node that takes all detections, as they are on the wire: what it does with them is no part of this."""
-
-    def __init__(self, node: Node, topic: str) -> None:
-        self._node = node
-        self._topic = topic
-        self._received = 0
-        self._subscriptions: list[Any] = []
-
-    def grow(self, cameras: int) -> dict[str, Any]:
-        """Subscribe to so many cameras' detections."""
-        while len(self._subscriptions) < cameras:
-            topic = f'{self._topic}/camera_{len(self._subscriptions)}/detections'
-            self._subscriptions.append(self._node.create_subscription(Detection2DArray, topic, self._take, QoSProfile(depth=10), raw=True))
-        return {'cameras': len(self._subscriptions)}
-
-    def _take(self, message: bytes) -> None:
-        self._received += 1
-
-    def received(self) -> dict[str, Any]:
-        received, self._received = self._received, 0
-        return {'received': received}
-
-    def close(self) -> None:
-        """The node is its maker's."""
-
-
-def _obey(server: Cameras | Reader, command: dict[str, Any]) -> dict[str, Any]:
-    answered: dict[str, Any] = getattr(server, command.pop('op'))(**command)
-    return answered
-
-
-def _serve(context: rclpy.Context, role: str, topic: str, *numbers: str) -> None:
+def _serve(context: rclpy.Context, topic: str, *numbers: str) -> None:
     failed = threading.Event()
+    width, height, rate_hz, delay_ms, depth = (float(number) for number in numbers)
     with contextlib.ExitStack() as ending:
         running = ExecutorThread(context, failed.set)
         ending.callback(running.stop)
-        server: Cameras | Reader
-        if role == 'reader':
-            node = Node('bench_reader', context=context)
-            ending.callback(node.destroy_node)
-            running.executor.add_node(node)
-            server = Reader(node, topic)
-        else:
-            width, height, rate_hz, delay_ms, depth = (float(number) for number in numbers)
-            server = Cameras(context, running, topic, (int(width), int(height)), rate_hz, delay_ms / 1e3, int(depth))
-        ending.callback(server.close)
+        cameras = Cameras(context, running, topic, (int(width), int(height)), rate_hz, delay_ms / 1e3, int(depth))
+        ending.callback(cameras.close)
         running.start()
-        with terminable():
-            for command in commands():
-                answer(last_words(running.failure) if failed.is_set() else _obey(server, command))
-
-
-def main() -> None:
-    """Serve commands until standard input ends or SIGTERM."""
-    run_worker(lambda context: _serve(context, *sys.argv[1:]))
+        obey(cameras, failed, running)
 
 
 if __name__ == '__main__':
-    main()
+    run_worker(lambda context: _serve(context, *sys.argv[2:]))

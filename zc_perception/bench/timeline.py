@@ -2,7 +2,7 @@
 
 Measured is one 1080p camera at 30 Hz as in ``zc_bench pipeline``, or, with ``--running``, the nodes of all programs that run already and
 may be seen. Each row is a stage: the median, the 99th percentile, and its share of the way from captured to published. The trace holds
-every frame, for ui.perfetto.dev; the picture draws a few.
+every frame, for ui.perfetto.dev.
 
 Stages overlap with nothing of the same frame but ``deliver``, in which the camera's thread gives the frame to everybody while the first of
 them has it already. They begin and end where a node's record has a time, so their sum is the whole way.
@@ -10,7 +10,9 @@ them has it already. They begin and end where a node's record has a time, so the
 
 from __future__ import annotations
 
+import argparse
 import itertools
+import json
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -18,10 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zc_perception.bench.bars import FULL_HD
+from zc_perception.bench.output import check_apart, target, write
 from zc_perception.bench.pipeline import RATE_HZ, PipelinePlan, Processes, Setup
 from zc_perception.bench.rows import Condition, Row, Series, make_rows
+from zc_perception.bench.subcommand import FULL_HD, Command, Measured, Say, check_counts
 from zc_perception.bench.worker import BenchError
+from zc_perception.errors import ConfigError
+from zc_perception.observe.frame_log_layout import CAPACITY
 from zc_perception.observe.frame_log_reading import FrameLogReader, FrameRecord, find_frame_logs
 from zc_perception.observe.timeline import NodeTrack, build_timeline
 
@@ -48,14 +53,12 @@ class TimelinePlan:
     :param delay_ms: how long the benchmark's accelerator takes.
     :param running: processes whose nodes run already, instead of the benchmark's; empty: all.
     :param trace: where the trace goes.
-    :param picture: where the picture goes.
     """
 
     seconds: float = 5.0
     delay_ms: float = 2.0
     running: Sequence[int] | None = None
     trace: Path = Path('build/bench/timeline.json')
-    picture: Path = Path('build/bench/timeline.png')
 
 
 @dataclass(frozen=True)
@@ -140,3 +143,35 @@ def _condition(facts: Sequence[dict[str, Any]]) -> Condition:
 def _result(tracks: Sequence[NodeTrack], condition: Condition, facts: dict[str, Any]) -> TimelineResult:
     records = [record for track in tracks if track.role == 'inference' for record in track.records]
     return TimelineResult(rows_of(records, condition), build_timeline(tracks), {**facts, 'frames': len(records)})
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    plan = TimelinePlan()
+    parser.add_argument('--seconds', type=float, default=plan.seconds, help='(default: 5)')
+    parser.add_argument('--delay-ms', type=float, default=plan.delay_ms, help="how long the benchmark's accelerator takes (default: 2)")
+    parser.add_argument('--running', nargs='*', type=int, metavar='PID', help='nodes that run already; no PID: all that may be seen')
+    parser.add_argument('--trace', metavar='FILE', default=str(plan.trace), help='for ui.perfetto.dev (default: build/bench/timeline.json)')
+    parser.set_defaults(repetitions=1)
+
+
+def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
+    if options.check:
+        raise ConfigError('--check: timeline has no bars of its own; zc_bench pipeline --check compares what a frame costs')
+    # A frame log has so many frames; a second of them is for what looks at it.
+    check_counts(options, seconds=CAPACITY / RATE_HZ - 1)
+    if not 0 <= options.delay_ms <= 60:
+        raise ConfigError(f'--delay-ms {options.delay_ms:g}: give 0 to 60; two frames are in flight at 30 Hz')
+    running = None if options.running is None else tuple(options.running)
+    check_apart({'--trace': options.trace, '--json': options.json})
+    plan = TimelinePlan(options.seconds, options.delay_ms, running, target(options.trace, '--trace'))
+
+    def measure(say: Say) -> Measured:
+        result = measure_timeline(plan, say)
+        write(plan.trace, json.dumps(result.trace), '--trace')
+        say(f'{plan.trace} (open it in ui.perfetto.dev)')
+        return Measured(result.rows, result.facts)
+
+    return measure
+
+
+TIMELINE = Command('timeline', "where a frame's time goes: medians of the stages, and a trace", _add_options, _prepare, ())

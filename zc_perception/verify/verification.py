@@ -16,7 +16,6 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from zc_perception.errors import ConfigError, ZcError
 from zc_perception.observe.frame_log_reading import FoundFrameLogs
@@ -32,7 +31,7 @@ from zc_perception.verify.result import EXIT_NOT_MEASURED, EXIT_USAGE, RESULT, R
 from zc_perception.verify.terminal import Say, Stop
 from zc_perception.verify.workload import Command, absent, describe, hidden_logs, running_nodes, wait_for_frames
 
-TRACE, TIMELINE, PICTURE, LOG, ERROR = 'trace.txt', 'timeline.json', 'timeline.png', 'command.log', 'traceback.txt'
+TRACE, TIMELINE, LOG, ERROR = 'trace.txt', 'timeline.json', 'command.log', 'traceback.txt'
 _WHAT = 'Measures whether the four invariants hold for the nodes that run, or for those that a command starts.'
 _EXAMPLES = ('sudo zc_verify --seconds 10', 'sudo zc_verify --output build/verify -- ros2 launch zc_perception perception.launch.py')
 _EPILOG = """exit status: 0 all four were measured and hold; 1 all were measured, and one does not hold; 3 not all could be measured, or
@@ -46,7 +45,7 @@ def parser() -> OptionParser:
     main, more = made.main, made.more
     main.add_argument('--seconds', type=float, default=10.0, help='how long, and up to a second more for the counters (default: 10)')
     main.add_argument('--frames', type=int, default=0, help='measure until so many frames were processed (0: the whole time)')
-    main.add_argument('--output', type=Path, default=Path('build/verify'), help=f'folder for {RESULT}, {TRACE}, {TIMELINE}, {PICTURE}')
+    main.add_argument('--output', type=Path, default=Path('build/verify'), help=f'folder for {RESULT}, {TRACE}, {TIMELINE}')
     main.add_argument('--pid', type=int, nargs='+', default=None, help='measure the nodes of these processes only')
     main.add_argument('command', nargs='*', help='start this, measure what it starts, end it (after --)')
     more.add_argument('--known-exporter', nargs='+', default=[], action='extend', metavar='NAME',
@@ -56,7 +55,6 @@ def parser() -> OptionParser:
     more.add_argument('--no-sampling', action='store_true',
                       help="do not sample the processors after the window; the document's fourth key is then not known")  # fmt: skip
     more.add_argument('--wait', type=float, default=60.0, help='how long a command may take until frames flow (default: 60)')
-    more.add_argument('--no-picture', action='store_true', help=f'write no {PICTURE}')
     more.add_argument('--quiet', action='store_true', help='print the last line only')
     return made
 
@@ -103,7 +101,7 @@ def _unreadable(found: FoundFrameLogs, arguments: argparse.Namespace, command: C
 
 def _measure(arguments: argparse.Namespace, stop: Stop, say: Say) -> Result:
     arguments.output.mkdir(parents=True, exist_ok=True)
-    for name in (RESULT, TRACE, TIMELINE, PICTURE, ERROR):
+    for name in (RESULT, TRACE, TIMELINE, ERROR):
         (arguments.output / name).unlink(missing_ok=True)
     with Measurement(Roots(), memmove_probe=not arguments.no_memmove_probe, sampling=not arguments.no_sampling) as measurement:
         for name in measurement.leftovers:
@@ -140,11 +138,8 @@ def _measure(arguments: argparse.Namespace, stop: Stop, say: Say) -> Result:
         files['command'] = LOG
     document = document_keys(seen)
     result = Result(seen, all_checks(seen, known), document, told, sys.argv, files | {'timeline': TIMELINE})
-    timeline = _write_timeline(seen, arguments.output)
+    _write_timeline(seen, arguments.output)
     write_result(result, arguments.output)
-    if not arguments.no_picture and _draw(timeline, arguments.output, say):
-        result = Result(seen, result.checks, document, result.notes, sys.argv, {**result.files, 'picture': PICTURE})
-        write_result(result, arguments.output)
     return result
 
 
@@ -166,7 +161,7 @@ def _cut_short(
         yield f'the measurement ended {after}: no node was left'
 
 
-def _write_timeline(seen: Observation, folder: Path) -> dict[str, Any]:
+def _write_timeline(seen: Observation, folder: Path) -> None:
     from zc_perception.observe.timeline import NodeTrack, build_timeline
 
     tracks = [
@@ -174,21 +169,7 @@ def _write_timeline(seen: Observation, folder: Path) -> dict[str, Any]:
         for node in seen.nodes
     ]
     events = [event for event in seen.trace.events if seen.within(event.time_ns)] if seen.trace is not None else []
-    timeline = build_timeline(tracks, events)
-    (folder / TIMELINE).write_text(json.dumps(timeline, allow_nan=False), encoding='utf-8')
-    return timeline
-
-
-def _draw(timeline: dict[str, Any], folder: Path, say: Say) -> bool:
-    """At the very end: it needs OpenCV. What goes wrong there changes no verdict."""
-    try:
-        from zc_perception.observe.timeline_picture import draw_timeline
-
-        draw_timeline(timeline, folder / PICTURE)
-    except Exception as error:
-        say(f'no {PICTURE}: {type(error).__name__}: {error}')
-        return False
-    return True
+    (folder / TIMELINE).write_text(json.dumps(build_timeline(tracks, events), allow_nan=False), encoding='utf-8')
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -18,7 +18,7 @@ COMMAND = (sys.executable, '-m', 'zc_perception.verify.zc_verify')
 #: It makes itself nice by as much, so as not to be in the nodes' way; with the only CPU of a slow guest it would never get to its turn.
 #: Not where it starts the nodes: while they import their modules it would take half of that CPU to look for them.
 _IN_TURN = ('nice', '-n', '-10')
-#: What the line begins with that says that it has seen enough; what follows takes long here, a picture above all.
+#: What the line begins with that says that it has seen enough; what follows takes long here.
 MEASURED = 'measured'
 #: Frames are what it measures; this is for a machine that is several times too slow.
 _MEASURE_S = 600.0
@@ -99,4 +99,4 @@ Outcome = dict[str, Any]
 
 def judged(out: Path, options: Sequence[str], *, user: int | None = None) -> Outcome:
     """What ``zc_verify`` says of some frames of what runs now. No check rests on samples, which take as long as all the rest."""
-    return Verifier(out, ['--frames', str(FRAMES), '--no-picture', '--no-sampling', *options], user=user).result()
+    return Verifier(out, ['--frames', str(FRAMES), '--no-sampling', *options], user=user).result()

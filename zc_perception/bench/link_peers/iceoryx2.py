@@ -18,7 +18,7 @@ import iceoryx2
 import numpy as np
 
 from zc_perception.bench.link_peers.peer import PeerIn, PeerOut, Pixels, nv12_size, wait_until
-from zc_perception.bench.link_roles.pixels import FILL
+from zc_perception.bench.link_roles import FILL
 
 _DEPTH = 2
 _PAGE = 4096

@@ -14,9 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from zc_perception.bench.link_roles.answers import answered, give_answer
-from zc_perception.bench.link_roles.pixels import FILL, stamp
-from zc_perception.bench.link_roles.role import Arrivals, Role, Times, paced
+from zc_perception.bench.link_roles import FILL, Arrivals, Role, Times, answered, give_answer, paced, stamp
 from zc_perception.errors import ZcError
 
 _MATCH_S = 20.0

@@ -1,5 +1,8 @@
-"""The peers' processes. Whatever becomes of them, the run goes on: one that isn't installed is absent, a series in which one stalls or
-ends has lost all of its frames, and what it leaves behind is removed."""
+"""The peers' processes, as the benchmark sees them; imports none of the peers.
+
+Whatever becomes of them, the run goes on: one that isn't installed is absent, a series in which one stalls or ends has lost all of its
+frames, and what it leaves behind is removed.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,46 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from zc_perception.bench.environment import KEPT_MEMORY, plain_environment
 from zc_perception.bench.link_cases import Case, LinkCase, TornFrameError
-from zc_perception.bench.link_environment import KEPT_MEMORY, plain_environment
 from zc_perception.bench.rows import Condition, Series
 from zc_perception.bench.worker import BenchError, Worker
 
-WORKER = 'zc_perception.bench.link_peer_worker'
+
+@dataclass(frozen=True)
+class Variant:
+    """One.
+
+    :param distribution: its name in the package index.
+    :param module: of this folder.
+    :param options: for both classes.
+    :param one_cpu: nothing of it runs at the same time, so that unthrottled series run on one CPU, as the links' do; that is where it is
+        quickest.
+    """
+
+    distribution: str
+    module: str
+    producer: str
+    consumer: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    one_cpu: bool = False
+
+
+VARIANTS: dict[str, Variant] = {
+    'zenoh': Variant('eclipse-zenoh', 'zenoh', 'ZenohOut', 'ZenohIn', {'shared_memory': False}),
+    'zenoh_shared_memory': Variant('eclipse-zenoh', 'zenoh', 'ZenohOut', 'ZenohIn', {'shared_memory': True}),
+    'iceoryx2_copy': Variant('iceoryx2', 'iceoryx2', 'Iceoryx2Out', 'Iceoryx2In', {'in_place': False}, one_cpu=True),
+    'iceoryx2_in_place': Variant('iceoryx2', 'iceoryx2', 'Iceoryx2Out', 'Iceoryx2In', {'in_place': True}, one_cpu=True),
+    'cyclonedds': Variant('cyclonedds', 'cyclonedds', 'CycloneDdsOut', 'CycloneDdsIn'),
+}
+PEERS = tuple(VARIANTS)
+
+
+WORKER = 'zc_perception.bench.link_peers.worker'
 _SEGMENTS = Path('/dev/shm')
 _PATIENCE_S = 30.0
 _TRIES = 3

@@ -1,14 +1,19 @@
-"""Where results go: known to be possible before minutes of measuring, and none in the place of another."""
+"""Where the results and the words of a benchmark go, and how it ends: what went wrong as one line, and the exit code that tells it.
+
+That a file can be written is checked before minutes of measuring, and no file takes the place of another.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from zc_perception.errors import ConfigError
+from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError, error_line
 from zc_perception.observe.whole_file import check_writable, write_whole
+from zc_perception.terminal import Interrupted, interruptions, put
 
 
 def target(name: str, option: str) -> Path:
@@ -63,3 +68,34 @@ def write(path: Path, content: str | bytes, option: str) -> None:
         write_whole(path, content)
     except OSError as error:
         raise ConfigError(f"{option} '{path}' can't be written: {error.strerror}; name another file with {option}") from error
+
+
+EXIT_FAILURE = 1
+
+
+def say(line: str) -> None:
+    """What goes on, to standard error, if that can be."""
+    put(line, sys.stderr)
+
+
+def show(text: str) -> str:
+    """A result, to standard output; why it can't be, or nothing."""
+    error = put(text, sys.stdout)
+    return '' if error is None else error.strerror or str(error)
+
+
+def exit_code_of(command: str, work: Callable[[], int]) -> int:
+    """What *work* returns, or 1: it failed, 2: arguments, or nowhere to put the result, 128 + n: signal n.
+
+    :param command: its name, for the line that says so.
+    """
+    with interruptions() as interruption:
+        try:
+            with interruption.allowed():
+                return work()
+        except ZcError as error:
+            say(error_line(command, error))
+            return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILURE
+        except Interrupted as interrupted:
+            say(f'{command}: ended by {interrupted}')
+            return interrupted.exit_code

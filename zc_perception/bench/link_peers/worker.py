@@ -1,4 +1,4 @@
-"""One process of a peer: ``python -m zc_perception.bench.link_peer_worker ROLE VARIANT FOLDER ANSWERS``.
+"""One process of a peer: ``python -m zc_perception.bench.link_peers.worker ROLE VARIANT FOLDER ANSWERS``.
 
 ROLE is ``peer_out`` or ``peer_in``, FOLDER the run's own for sockets and files, ANSWERS the descriptor of the socket for answers. Its first
 line is ``ready``, or ``absent`` with the reason: the peer is not installed or can't be used. From then on it obeys as
@@ -17,11 +17,10 @@ import time
 from importlib import metadata
 from pathlib import Path
 
-from zc_perception.bench.commands import answer
 from zc_perception.bench.interruption import hold_back_termination
-from zc_perception.bench.link_peers.variants import VARIANTS, Variant
-from zc_perception.bench.link_roles.role import Role
-from zc_perception.bench.link_roles.serving import serve
+from zc_perception.bench.link_peers.processes import VARIANTS, Variant
+from zc_perception.bench.link_roles import Role, serve
+from zc_perception.bench.obeying import answer
 from zc_perception.errors import ZcError
 
 _PARENT_ENDS_S = 1.0

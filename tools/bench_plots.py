@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench_results import Bench, duration, leading_number, size_name
+
 from zc_perception.bench.link import LINKS, PLAIN, READ
-from zc_perception.bench.link_peers.variants import PEERS
-from zc_perception.bench.report_runs import Bench
-from zc_perception.bench.report_tables import duration, leading_number, size_name
+from zc_perception.bench.link_peers.processes import PEERS
 from zc_perception.bench.rows import Row
 from zc_perception.bench.worker import BenchError
 
@@ -264,8 +264,4 @@ def draw(benches: Sequence[Bench], folder: Path) -> dict[str, list[Path]]:
             if figure is not None:
                 figure.savefig(path)
                 drawn.setdefault(bench.name, []).append(path)
-        # Drawn by the benchmark itself.
-        own = folder / f'{bench.name}.png'
-        if bench.name not in _PICTURES and not bench.problem and own.is_file():
-            drawn[bench.name] = [own]
     return drawn

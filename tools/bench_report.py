@@ -1,4 +1,4 @@
-"""``python -m zc_perception.bench.report FOLDER``: measure everything, and write it down for people.
+"""``.venv/bin/python tools/bench_report.py FOLDER``: measure everything, and write it down for people. ``make bench`` runs it.
 
 Runs each sub-command of ``zc_bench`` into ``FOLDER/NAME.json``, its words into ``FOLDER/NAME.log``, and makes of the results
 ``FOLDER/report.md`` and pictures. A benchmark that fails is said in the report; the others are measured all the same.
@@ -11,14 +11,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from zc_perception.bench.ending import EXIT_FAILURE, exit_code_of, say, show
+from bench_plots import PlotsAbsentError, draw
+from bench_results import Bench, arguments_of, load, report, run
+
+from zc_perception.bench.output import EXIT_FAILURE, exit_code_of, say, show
 from zc_perception.bench.program import COMMANDS
-from zc_perception.bench.report_plots import PlotsAbsentError, draw
-from zc_perception.bench.report_runs import Bench, arguments_of, load, run
-from zc_perception.bench.report_tables import report
 from zc_perception.errors import ConfigError
 
-PROGRAM = 'python -m zc_perception.bench.report'
+PROGRAM = 'bench_report.py'
 
 
 def _parser() -> argparse.ArgumentParser:

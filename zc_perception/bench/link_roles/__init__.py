@@ -1,1 +1,0 @@
-"""What the processes of the link benchmark do."""

@@ -1,0 +1,119 @@
+"""What a sub-command of ``zc_bench`` is made of: its options, what measures, and the bars of ``--check``.
+
+The rest, from arguments to the file, is the same for all of them, see :mod:`~zc_perception.bench.program`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from zc_perception.bench.rows import Row
+from zc_perception.errors import ConfigError
+
+VGA, FULL_HD, UHD_4K, UHD_8K = (640, 480), (1920, 1080), (3840, 2160), (7680, 4320)
+
+Key = tuple[str, str, int, int, float]
+Rows = Mapping[Key, Row]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One bar.
+
+    :param measured: the figure with its unit, or that there is none.
+    """
+
+    bar: str
+    measured: str
+    passed: bool
+
+    def __str__(self) -> str:
+        return f'{"pass" if self.passed else "FAIL"}  {self.bar}: {self.measured}'
+
+
+@dataclass(frozen=True)
+class Bar:
+    """*figure* may be at most *limit*, or has to be at least that.
+
+    :param involved: rows whose lost frames are told with the figure.
+    """
+
+    text: str
+    figure: Callable[[Rows], float | None]
+    limit: float
+    unit: str
+    at_least: bool = False
+    involved: tuple[Key, ...] = ()
+
+    def verdict(self, rows: Rows) -> Verdict:
+        figure = self.figure(rows)
+        sign = '≥' if self.at_least else '≤'
+        bar = f'{self.text} {sign} {self.limit:g}{self.unit}'
+        if figure is None:
+            return Verdict(bar, 'not measured', False)
+        lost = [
+            f'{row.variant} lost {row.lost_per_cent:g} % of its frames'
+            for key in self.involved
+            if (row := rows.get(key)) is not None and row.lost_per_cent
+        ]
+        note = f' ({", ".join(lost)})' if lost else ''
+        passed = figure >= self.limit if self.at_least else figure <= self.limit
+        return Verdict(bar, f'{figure:.2f}{self.unit}{note}', passed)
+
+
+def check_bars(rows: Sequence[Row], bars: Sequence[Bar]) -> list[Verdict]:
+    """Every bar; one whose rows are missing is not passed."""
+    table = {(row.case, row.variant, row.width, row.height, row.rate_hz): row for row in rows}
+    return [bar.verdict(table) for bar in bars]
+
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run's rows, and what they depend on besides the machine: more keys of ``environment``."""
+
+    rows: Sequence[Row]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A sub-command.
+
+    :param add_options: its own, next to ``--json``, ``--check`` and ``--repetitions``.
+    :param prepare: from the options to what measures; raises ConfigError for numbers that make no sense, before anything is started.
+    :param bars: what ``--check`` compares with.
+    :param needs: modules without which its processes can't start.
+    """
+
+    name: str
+    help: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+    prepare: Callable[[argparse.Namespace], Callable[[Say], Measured]]
+    bars: Sequence[Bar]
+    needs: Sequence[str] = ()
+
+    def check_needs(self) -> None:
+        """
+        :raises ModuleNotFoundError: one of them is missing.
+        """
+        for module in self.needs:
+            if importlib.util.find_spec(module) is None:
+                raise ModuleNotFoundError(f"No module named '{module}'", name=module)
+
+
+def check_counts(options: argparse.Namespace, **most: int) -> None:
+    """Each of the named options is above 0 and at most its limit.
+
+    :raises ConfigError: one is not.
+    """
+    for name, limit in most.items():
+        value = getattr(options, name)
+        if not 0 < value <= limit:
+            raise ConfigError(f'--{name} {value:g}: give more than 0 and at most {limit}')
