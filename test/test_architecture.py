@@ -34,6 +34,13 @@ THIRD_PARTY_BELOW_ROS = {'numpy', 'cv2', 'yaml', 'onnxruntime'}
 USE_RCLPY = ('link/endpoints/', 'link/rclpy_compat.py', 'observe/diagnostics.py', 'nodes/', 'bench/')
 USE_MESSAGES = (*USE_RCLPY, 'link/image_conversion.py')
 
+# Still to be rebuilt: these import each other in a circle. No other module may.
+CIRCULAR = {
+    'link.shared_memory.remote_slot', 'link.shared_memory.remote_slots', 'memory.pool_events', 'memory.slot', 'memory.slot_lending',
+    'memory.slot_source', 'memory.slot_table', 'nodes.capture', 'nodes.components', 'nodes.demo', 'nodes.demo_run', 'nodes.frame_log_facts',
+    'nodes.inference', 'nodes.inference_status', 'nodes.process',
+}  # fmt: skip
+
 SOURCES = sorted(PACKAGE.rglob('*.py'))
 
 
@@ -80,6 +87,28 @@ def test_a_room_imports_lower_rooms_only(path: Path) -> None:
     own = room(path)
     wrong = [other for other in rooms_imported(path) if other != own and not FLOOR[other] < FLOOR[own]]
     assert not wrong, f'{place(path)} imports {wrong}'
+
+
+def reached_from(module: str, imported: dict[str, set[str]]) -> set[str]:
+    """Modules of the package that importing *module* leads to."""
+    found: set[str] = set()
+    waiting = [module]
+    while waiting:
+        new = imported[waiting.pop()] - found
+        found |= new
+        waiting += new
+    return found
+
+
+def test_no_import_comes_back_to_where_it_began() -> None:
+    """Imports in functions and those for type checkers count, too: whoever reads one of such modules has to read all of them."""
+    names = {'.'.join(path.relative_to(PACKAGE.parent).with_suffix('').parts).removesuffix('.__init__'): path for path in SOURCES}
+    imported = {}
+    for name, path in names.items():
+        found = {one if one in names else one.rpartition('.')[0] for one in imports(path)}
+        imported[name] = (found & names.keys()) - {name}
+    circular = {name for name in names if name in reached_from(name, imported)}
+    assert {name.removeprefix('zc_perception.') for name in circular} <= CIRCULAR
 
 
 def test_the_rooms_below_ros_import_neither_rclpy_nor_messages() -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from verify.command_kit import wait_until
 
-from zc_perception.verify.descendants import Descendants, process_state
+from zc_perception.verify.workload import Descendants, process_state
 
 
 @contextmanager

@@ -14,9 +14,9 @@ from verify.command_kit import nodes, result_in
 
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.verify import verification
-from zc_perception.verify.node_facts import check_facts
 from zc_perception.verify.result import RESULT
-from zc_perception.verify.terminal import Say
+from zc_perception.verify.verification import Say
+from zc_perception.verify.watched_node import check_facts
 from zc_perception.verify.zc_verify import main
 
 WRONG: list[dict[str, Any]] = [

@@ -10,8 +10,8 @@ from verify.card_kit import Card, judged, node, observed
 from verify.verify_kit import DRIVER_THREAD, MS, PERIOD, POOL, START, cached_graph, event, uncached_graph
 
 from zc_perception.npu.import_cache import ENTRIES
+from zc_perception.verify.check import advice
 from zc_perception.verify.evidence.kernel_event import Trace
-from zc_perception.verify.failure_modes import advice
 from zc_perception.verify.invariants import all_checks, check_imports
 from zc_perception.verify.observation import Observation
 

@@ -30,10 +30,10 @@ from verify.verify_kit import (
 )
 
 from zc_perception.observe.frame_log_layout import RecordKind
+from zc_perception.verify.check import FAILURE_MODES, advice
 from zc_perception.verify.evidence.kernel_event import Trace
-from zc_perception.verify.evidence.mappings import Mapping
+from zc_perception.verify.evidence.mappings import MemoryMapping
 from zc_perception.verify.evidence.unreadable import Unreadable
-from zc_perception.verify.failure_modes import FAILURE_MODES, advice
 from zc_perception.verify.invariants import KNOWN_EXPORTERS, all_checks, check_attached, check_imports
 from zc_perception.verify.observation import LargeCopy, Observation
 
@@ -98,7 +98,7 @@ def detaches_early(seen: Observation) -> Observation:
 
 
 def maps_a_frame(seen: Observation) -> Observation:
-    return replace(seen, mappings=(Mapping(PID, 0x1000, 0x2000, 'rw-s', 12, POOL[0], '/dmabuf:'),))
+    return replace(seen, mappings=(MemoryMapping(PID, 0x1000, 0x2000, 'rw-s', 12, POOL[0], '/dmabuf:'),))
 
 
 def in_use(*events: Any) -> Callable[[Observation], Observation]:

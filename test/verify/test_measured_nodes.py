@@ -21,9 +21,8 @@ from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.frame_log_layout import CAPACITY, HEADER, MAGIC, NAME, RECORD_SIZE, SIZE, VERSION
 from zc_perception.observe.frame_log_reading import FoundFrameLogs, UnreadableProcess, find_frame_logs
 from zc_perception.verify import verification
-from zc_perception.verify.newcomers import Newcomers
-from zc_perception.verify.terminal import Stop
-from zc_perception.verify.workload import hidden_logs
+from zc_perception.verify.verification import Stop
+from zc_perception.verify.workload import Newcomers, hidden_logs
 from zc_perception.verify.zc_verify import main
 
 _F_ADD_SEALS, _SHRINK_AND_GROW = 1033, 2 | 4
@@ -86,7 +85,7 @@ def test_a_log_that_can_not_be_read_counts_though_no_pid_was_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with nodes() as process, foreign_log() as pid:
-        monkeypatch.setattr('zc_perception.verify.newcomers.find_frame_logs', lambda proc, pids: find_frame_logs(pids=[process.pid, pid]))
+        monkeypatch.setattr('zc_perception.verify.workload.find_frame_logs', lambda proc, pids: find_frame_logs(pids=[process.pid, pid]))
         monkeypatch.setattr(verification, 'running_nodes', lambda pids: find_frame_logs(pids=[process.pid, pid]))
         assert main(['--seconds', '0.5', '--output', str(tmp_path)]) == 3
         monkeypatch.setattr(verification, 'running_nodes', lambda pids: find_frame_logs(pids=[pid]))

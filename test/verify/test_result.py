@@ -12,7 +12,7 @@ from verify.verify_kit import cached_graph, uncached_graph, with_facts
 
 from zc_perception.bench.schema import violations
 from zc_perception.verify.document_keys import document_keys, notes
-from zc_perception.verify.evidence.mappings import Mapping
+from zc_perception.verify.evidence.mappings import MemoryMapping
 from zc_perception.verify.evidence.unreadable import Unreadable
 from zc_perception.verify.invariants import all_checks
 from zc_perception.verify.observation import Observation
@@ -22,7 +22,7 @@ ROOT = Unreadable('tracefs', 'Permission denied (/sys/kernel/tracing/instances)'
 
 
 def mapped(seen: Observation) -> Observation:
-    return replace(seen, mappings=(Mapping(100, 0x1000, 0x2000, 'rw-s', 12, 11, '/dmabuf:'),))
+    return replace(seen, mappings=(MemoryMapping(100, 0x1000, 0x2000, 'rw-s', 12, 11, '/dmabuf:'),))
 
 
 def unseen(seen: Observation) -> Observation:

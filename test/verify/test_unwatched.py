@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from verify.verify_kit import MS, PERIOD, PID, POOL, START, cached_graph, event, record, with_events, with_facts, with_node
 
-from zc_perception.verify.failure_modes import advice
-from zc_perception.verify.frame_places import Cameras
+from zc_perception.verify.check import advice
 from zc_perception.verify.invariants import all_checks
+from zc_perception.verify.measurement import Cameras
 from zc_perception.verify.observation import Observation
 
 MIDDLE = START + 10 * PERIOD

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from zc_perception.verify.check import SLOW_FENCE_MS, advice
 from zc_perception.verify.evidence.kernel_recording import FENCES, IMPORT, RELEASE
-from zc_perception.verify.failure_modes import SLOW_FENCE_MS, advice
 from zc_perception.verify.imports import ImportFollowing, follow_imports
 from zc_perception.verify.invariants import attachments_are_recorded, histories
 from zc_perception.verify.observation import IMPORTING, CopyShare, Observation

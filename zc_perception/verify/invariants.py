@@ -10,13 +10,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from zc_perception.observe.privileges import as_root
-from zc_perception.verify.check import Check, Findings
+from zc_perception.verify.check import Check, Findings, advice
 from zc_perception.verify.evidence.attachments import History, event_history, polled_history
-from zc_perception.verify.evidence.backing_memory import UDMABUF
 from zc_perception.verify.evidence.kernel_event import KernelEvent
 from zc_perception.verify.evidence.kernel_recording import ATTACH, DETACH, FUNCTION, MMAP, VIDEO_MMAP
+from zc_perception.verify.evidence.mappings import UDMABUF
 from zc_perception.verify.evidence.memmove_probe import LARGE
-from zc_perception.verify.failure_modes import advice
 from zc_perception.verify.imports import follow_imports
 from zc_perception.verify.observation import CAPTURE, IMPORTING, NodeView, Observation
 

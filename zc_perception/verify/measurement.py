@@ -1,10 +1,16 @@
-"""Watches running nodes for a while, from outside: sets everything up, looks again and again, takes everything down."""
+"""Watches running nodes for a while, from outside: sets everything up, looks again and again, takes everything down.
+
+Read :class:`Measurement` first, at the end. Above it stands what it needs: where the frames of the watched nodes lie (:class:`Cameras`,
+:func:`memory_of`), and how the raw evidence of copies is sorted by process (:func:`copies_of`, :func:`shares_of`).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -12,22 +18,141 @@ from pathlib import Path
 from zc_perception.observe.frame_log_layout import RecordKind
 from zc_perception.observe.frame_log_reading import FrameLogReader
 from zc_perception.verify.evidence.attachments import Snapshot
-from zc_perception.verify.evidence.backing_memory import UDMABUF, find_memfds
-from zc_perception.verify.evidence.buffer_statistics import SYSFS, read_buffer_statistics
-from zc_perception.verify.evidence.bufinfo import DEBUGFS, read_bufinfo
-from zc_perception.verify.evidence.fdinfo import DMABUF, read_holders
+from zc_perception.verify.evidence.buffers import DEBUGFS, DMABUF, MEMFD, SYSFS, read_buffer_statistics, read_bufinfo, read_holders
+from zc_perception.verify.evidence.copy_functions import (
+    CodeMapping,
+    code_of,
+    find_copy_functions,
+    function_range,
+    libc_path,
+    name_at,
+    read_kernel_copies,
+)
 from zc_perception.verify.evidence.kernel_event import Trace
 from zc_perception.verify.evidence.kernel_recording import FUNCTION, MMAP, KernelRecording, open_recording
-from zc_perception.verify.evidence.mappings import FrameMemory, Mapping, scan_maps
-from zc_perception.verify.evidence.memmove_probe import MemmoveProbe
+from zc_perception.verify.evidence.mappings import UDMABUF, FrameMemory, MemoryMapping, find_memfds, scan_maps
+from zc_perception.verify.evidence.memmove_probe import COPY, LARGE, MemmoveProbe
 from zc_perception.verify.evidence.processes import PROC, NodeThreads
 from zc_perception.verify.evidence.sampling import Sampler, Samples, open_sampler
 from zc_perception.verify.evidence.tracefs import TRACING, remove_leftovers
 from zc_perception.verify.evidence.unreadable import Unreadable
-from zc_perception.verify.frame_places import Cameras, identities_of, memory_of
-from zc_perception.verify.observation import Observation
-from zc_perception.verify.sorting import copies_of, shares_of
+from zc_perception.verify.observation import CAPTURE, CopyShare, LargeCopy, Observation
 from zc_perception.verify.watched_node import WatchedNode
+
+
+def identities_of(nodes: Iterable[WatchedNode]) -> set[tuple[int, int]]:
+    """(st_dev, inode) of the buffers in the nodes' pools and records."""
+    found = set()
+    for node in nodes:
+        found |= {(record.st_dev, inode) for record in node.records for inode in record.inodes}
+        found |= {(device, inode) for device, inode in (node.before or node.facts()).get('pool', ())}
+    return found
+
+
+class Cameras:
+    """The video devices of the nodes, by the paths that these know them by: in a container another one may have the same.
+
+    :ivar paths: names that their mappings have.
+    :ivar numbers: device numbers, as the kernel has them within itself (12 bits major, 20 bits minor).
+    """
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._proc = proc
+        self._found: dict[tuple[int, str], bool] = {}
+        self.paths: set[str] = set()
+        self.numbers: set[int] = set()
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """Paths whose device was never found."""
+        return frozenset(path for (_, path), found in self._found.items() if not found)
+
+    def look(self, nodes: Iterable[WatchedNode]) -> None:
+        """Again: a camera may come and go."""
+        for pid, path in _places(nodes):
+            self.paths |= {path, os.path.realpath(path)}
+            there = Path(f'{self._proc}/{pid}/root{path}')
+            with contextlib.suppress(OSError):
+                self.paths.add(os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(there))))
+            try:
+                number = os.stat(there).st_rdev
+            except OSError:
+                self._found.setdefault((pid, path), False)
+                continue
+            self._found[pid, path] = True
+            self.numbers.add(os.major(number) << 20 | os.minor(number))
+
+
+def _places(nodes: Iterable[WatchedNode]) -> Iterator[tuple[int, str]]:
+    for node in nodes:
+        if node.log.role == CAPTURE:
+            path = node.facts().get('device', '').partition(' ')[0]
+            if path.startswith('/dev/'):
+                yield node.log.pid, path
+
+
+def memory_of(nodes: Iterable[WatchedNode], kinds: Mapping[tuple[int, int], str], cameras: Cameras) -> FrameMemory:
+    """What to look for in maps.
+
+    :param kinds: of buffers, as far as known. What nobody holds any more may have been either.
+    """
+    frames = identities_of(nodes)
+    dmabufs = frozenset(inode for device, inode in frames if kinds.get((device, inode)) != MEMFD)
+    memfds = frozenset(identity for identity in frames if kinds.get(identity) != DMABUF)
+    return FrameMemory(dmabufs, memfds, frozenset(cameras.paths))
+
+
+_USER_END = 1 << 63
+
+
+def copies_of(
+    trace: Trace, process_of: Mapping[int, int], mappings: Collection[MemoryMapping], start_ns: int, end_ns: int
+) -> list[LargeCopy]:
+    """The nodes' large copies, and those out of frames, in a window; the most frequent first."""
+    found: Counter[tuple[int, int, bool]] = Counter()
+    for event in trace.events:
+        pid = process_of.get(event.tid)
+        if pid is None or not event.name.startswith(COPY) or not start_ns <= event.time_ns <= end_ns:
+            continue
+        size, source = event.number('n'), event.number('src')
+        from_frame = any(mapping.pid == pid and source in mapping for mapping in mappings)
+        if size >= LARGE or from_frame:
+            found[pid, size, from_frame] += 1
+    return [LargeCopy(pid, size, from_frame, count) for (pid, size, from_frame), count in found.most_common()]
+
+
+def shares_of(samples: Samples, pids: Sequence[int], proc: Path = PROC) -> tuple[list[CopyShare] | None, list[Unreadable]]:
+    """How much of each process's time went into copying; ``None``: it can't be told."""
+    functions, unreadable = find_copy_functions(pids, proc)
+    shares = []
+    kernel_copies: list[tuple[int, int, str]] | None = None
+    for pid in pids:
+        met = samples.by_process.get(pid, Counter())
+        ranges: list[tuple[int, int]] = []
+        try:
+            code: list[CodeMapping] = code_of(pid, proc)
+            for function in functions:
+                if pid in function.pids:
+                    extent = function_range(function.file, function.offset)
+                    ranges += function.ranges(code, extent.start, extent.end, libc_path(code))
+        except OSError as error:
+            unreadable.append(Unreadable(f'samples of process {pid}', str(error.strerror), 'measure while it runs'))
+        if not ranges:
+            continue
+        in_kernel: Counter[str] = Counter()
+        for address, count in met.items():
+            if address >= _USER_END:
+                if kernel_copies is None:
+                    read = read_kernel_copies(proc)
+                    kernel_copies = [] if isinstance(read, Unreadable) else read
+                    unreadable += [read] if isinstance(read, Unreadable) else []
+                name = name_at(kernel_copies, address)
+                if name:
+                    in_kernel[name] += count
+        copying = sum(count for address, count in met.items() if any(start <= address < end for start, end in ranges))
+        shares.append(CopyShare(pid, sum(met.values()), copying, dict(in_kernel)))
+    return (shares or None), unreadable
+
 
 _TICK_S = 0.25
 #: Looking at buffers and maps may take so much of the time; on a slow machine they are looked at less often.
@@ -89,7 +214,7 @@ class Measurement:
         self._cameras = Cameras(self.roots.proc)
         self._backing: dict[str, None] = {}
         self._meanwhile: Callable[[], object] = lambda: None
-        self._mappings: dict[tuple[int, int, int], Mapping] = {}
+        self._mappings: dict[tuple[int, int, int], MemoryMapping] = {}
         self._scans = 0
         self._next_scan = 0.0
         self._unreadable: dict[str, list[Unreadable]] = {}

@@ -1,6 +1,6 @@
 """``zc_verify``: are the four invariants kept by the nodes that run, or by those that a command starts?
 
-:mod:`~zc_perception.verify.zc_verify` is where it begins.
+:mod:`~zc_perception.verify.zc_verify` is where it begins. :func:`run` is the whole command.
 """
 
 from __future__ import annotations
@@ -10,26 +10,95 @@ import contextlib
 import functools
 import json
 import os
+import select
 import signal
 import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
-from zc_perception.errors import ConfigError, ZcError
+from zc_perception.errors import ConfigError, ZcError, printable
 from zc_perception.observe.frame_log_reading import FoundFrameLogs
 from zc_perception.programs import OptionParser
-from zc_perception.terminal import Interrupted
+from zc_perception.terminal import Interrupted, ending_signals, put
 from zc_perception.verify.document_keys import document_keys, notes
 from zc_perception.verify.evidence.unreadable import Unreadable
 from zc_perception.verify.invariants import KNOWN_EXPORTERS, all_checks
 from zc_perception.verify.measurement import Ending, Measurement, Roots
-from zc_perception.verify.newcomers import Newcomers
 from zc_perception.verify.observation import Observation
 from zc_perception.verify.result import EXIT_NOT_MEASURED, EXIT_USAGE, RESULT, Result, verdict, write_result
-from zc_perception.verify.terminal import Say, Stop
-from zc_perception.verify.workload import Command, absent, describe, hidden_logs, running_nodes, wait_for_frames
+from zc_perception.verify.workload import Command, Newcomers, absent, describe, hidden_logs, running_nodes, wait_for_frames
+
+
+class Stop:
+    """SIGINT, SIGTERM and SIGHUP end the measurement, not the program: what was set up is taken down, what was seen is judged.
+
+    A SIGHUP that is ignored, as under nohup, stays so.
+
+    :ivar number: the signal that came; 0: none.
+    """
+
+    def __init__(self) -> None:
+        self._reading, self._writing = os.pipe()
+        os.set_blocking(self._writing, False)
+        self.number = 0
+
+    def __enter__(self) -> Stop:
+        self._before = {number: signal.signal(number, self._on_signal) for number in ending_signals()}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        os.close(self._reading)
+        os.close(self._writing)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.number = number
+        with contextlib.suppress(OSError):
+            os.write(self._writing, b'.')
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a signal came."""
+        return bool(self.number)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait, or return true at once when it is to end."""
+        if not self.wanted:
+            select.select([self._reading], [], [], seconds)
+        return self.wanted
+
+    def check(self) -> None:
+        """:raises Interrupted: a signal came."""
+        if self.wanted:
+            raise Interrupted(self.number)
+
+
+class Say:
+    """Prints, unless it is to be quiet, one line for each text: names that others chose forge none, see :func:`printable`.
+
+    Whoever reads may have read enough: that ends no measurement.
+    """
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+
+    def __call__(self, text: str) -> None:
+        """A line that may be left out."""
+        if not self._quiet:
+            self.verdict(text)
+
+    def verdict(self, text: str) -> None:
+        """A line that is always said."""
+        put(printable(text), sys.stdout)
+
+    def error(self, text: str) -> None:
+        """A line to standard error."""
+        put(printable(f'zc_verify: {text}'), sys.stderr)
+
 
 TRACE, TIMELINE, LOG, ERROR = 'trace.txt', 'timeline.json', 'command.log', 'traceback.txt'
 _WHAT = 'Measures whether the four invariants hold for the nodes that run, or for those that a command starts.'

@@ -1,21 +1,100 @@
-"""The nodes that are to be measured: those that run, or those that a command starts."""
+"""The nodes that are to be measured: those that run, or those that a command starts; and nodes that begin meanwhile.
+
+A :class:`Command` knows what it has started by :class:`Descendants`: processes that descend from this one, whatever sessions and
+environments they made for themselves. :class:`Newcomers` are nodes that begin while others are measured: nobody looked at them, so nothing
+is known of what they did.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from zc_perception.errors import ConfigError
 from zc_perception.observe.frame_log_reading import FoundFrameLogs, FrameLogReader, UnreadableProcess, find_frame_logs
-from zc_perception.verify.descendants import Descendants, process_state
 from zc_perception.verify.evidence.processes import PROC, all_pids, command_name
 from zc_perception.verify.evidence.unreadable import Unreadable
 from zc_perception.verify.observation import INFERENCE
+
+# <linux/prctl.h>
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
+
+
+class ProcessState(NamedTuple):
+    """Of ``/proc/PID/stat``.
+
+    :ivar start: in clock ticks since the machine began: tells two processes with the same pid apart.
+    """
+
+    state: str
+    parent: int
+    session: int
+    start: int
+
+    @property
+    def ended(self) -> bool:
+        """Whether only its zombie is left."""
+        return self.state in 'ZX'
+
+
+def process_state(pid: int, proc: Path = PROC) -> ProcessState | None:
+    """``None``: there is no such process."""
+    try:
+        words = (proc / str(pid) / 'stat').read_text(errors='replace').rpartition(')')[2].split()
+        return ProcessState(words[0], int(words[1]), int(words[3]), int(words[19]))
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+class Descendants:
+    """Those that began since it was made. Until :meth:`close` orphans among them become children of this process, which knows them so."""
+
+    def __init__(self, proc: Path = PROC) -> None:
+        before = {pid: state.start for pid in all_pids(proc) if self._descends(pid, {}, proc) and (state := process_state(pid, proc))}
+        self._before = before
+        self._libc = ctypes.CDLL(None)
+        was = ctypes.c_int(0)
+        self._libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(was), 0, 0, 0)
+        self._was = was.value
+        self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    def has(self, pid: int, proc: Path = PROC) -> bool:
+        """Whether a process is one of them."""
+        return self._descends(pid, self._before, proc)
+
+    @staticmethod
+    def _descends(pid: int, without: dict[int, int], proc: Path) -> bool:
+        own, met = os.getpid(), set[int]()
+        while pid > 1 and pid not in met:
+            met.add(pid)
+            state = process_state(pid, proc)
+            if state is None or without.get(pid) == state.start:
+                return False
+            if state.parent == own:
+                return True
+            pid = state.parent
+        return False
+
+    def reap(self, but: int) -> None:
+        """Those that came as orphans and have ended; *but* not this child, whose status somebody else takes."""
+        own = os.getpid()
+        for pid in all_pids():
+            state = process_state(pid)
+            if pid != but and state is not None and state.ended and state.parent == own and self._before.get(pid) != state.start:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+
+    def close(self) -> None:
+        """Orphans go where they went before."""
+        self._libc.prctl(_PR_SET_CHILD_SUBREAPER, self._was, 0, 0, 0)
+
 
 _MARK = 'ZC_VERIFY_COMMAND'
 _POLL_S = 0.25
@@ -180,3 +259,43 @@ def hidden_logs(unreadable: Collection[UnreadableProcess]) -> list[Unreadable]:
 def describe(log: FrameLogReader) -> str:
     """A node in a line."""
     return f'{log.role} {log.node} (process {log.pid})'
+
+
+_REASON, _STEP = 'it began while others were measured, and was not looked at', 'measure once more'
+
+
+class Newcomers:
+    """Found at each :meth:`look`, also if they have ended by the next.
+
+    :param found: the nodes that are measured, and the processes that can't be read: those are told already.
+    :param pids: of these processes; ``None``: of all, or of those that the command started.
+    """
+
+    def __init__(self, found: FoundFrameLogs, pids: Collection[int] | None, command: Command | None, proc: Path = PROC) -> None:
+        self._known = {identity_of(log) for log in found}
+        self._hidden = {one.pid for one in found.unreadable}
+        self._unreadable: dict[int, tuple[int, UnreadableProcess]] = {}
+        self._pids, self._command, self._proc = pids, command, proc
+        self._began: dict[tuple[int, str, int], tuple[int, str]] = {}
+
+    def look(self) -> None:
+        """At all processes that count."""
+        now_ns = time.monotonic_ns()
+        with find_frame_logs(self._proc, self._pids) as logs:
+            for log in logs:
+                identity = identity_of(log)
+                if identity not in self._known and identity not in self._began and log.alive and self._counts(log.pid):
+                    self._began[identity] = min(now_ns, log.started_ns), describe(log)
+        for one in logs.unreadable:
+            # One without a name has ended meanwhile.
+            if one.name and one.pid not in self._hidden and self._counts(one.pid):
+                self._unreadable.setdefault(one.pid, (now_ns, one))
+
+    def _counts(self, pid: int) -> bool:
+        return self._command is None or self._command.started(pid, self._proc)
+
+    def unreadable(self, until_ns: int) -> list[Unreadable]:
+        """Those that began before a moment of CLOCK_MONOTONIC, and what may be one and can't be read."""
+        hidden = [one for began_ns, one in self._unreadable.values() if began_ns <= until_ns]
+        lines = dict.fromkeys(line for began_ns, line in self._began.values() if began_ns <= until_ns)
+        return [*(Unreadable(line, _REASON, _STEP) for line in lines), *hidden_logs(hidden)]

@@ -10,7 +10,7 @@ import pytest
 
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.frame_log_layout import SIZE
-from zc_perception.verify.evidence.backing_memory import find_memfds
+from zc_perception.verify.evidence.mappings import find_memfds
 
 LARGE = 7 * mmap.PAGESIZE
 

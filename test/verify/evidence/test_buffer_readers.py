@@ -11,9 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zc_perception.observe.privileges import as_root
-from zc_perception.verify.evidence.buffer_statistics import BufferStatistics, read_buffer_statistics
-from zc_perception.verify.evidence.bufinfo import BufferObject, parse_bufinfo, read_bufinfo
-from zc_perception.verify.evidence.fdinfo import DMABUF, MEMFD, buffers_of, parse_fdinfo, read_holders
+from zc_perception.verify.evidence.buffers import (
+    DMABUF,
+    MEMFD,
+    BufferObject,
+    BufferStatistics,
+    buffers_of,
+    parse_bufinfo,
+    parse_fdinfo,
+    read_buffer_statistics,
+    read_bufinfo,
+    read_holders,
+)
 from zc_perception.verify.evidence.unreadable import Unreadable, unreadable_file
 
 #: As Linux 6.12 writes it.
@@ -113,7 +122,7 @@ def test_fdinfo_tells_who_holds_what(tmp_path: Path, monkeypatch: pytest.MonkeyP
             return type('Status', (), {'st_dev': 12, 'st_ino': 77, 'st_size': 4096})
         return real(path, **options)  # type: ignore[call-overload]
 
-    monkeypatch.setattr('zc_perception.verify.evidence.fdinfo.os.stat', stat)
+    monkeypatch.setattr('zc_perception.verify.evidence.buffers.os.stat', stat)
     holders = read_holders([5, 6], tmp_path)
     found = {one.fd: one for one in holders.held}
     assert set(found) == {3, 5}
@@ -163,7 +172,7 @@ def test_descriptors_of_others_are_unreadable_not_absent(
     def refuse(path: object) -> list[str]:
         raise PermissionError(13, 'Permission denied', str(path))
 
-    monkeypatch.setattr('zc_perception.verify.evidence.fdinfo.os.listdir', refuse)
+    monkeypatch.setattr('zc_perception.verify.evidence.buffers.os.listdir', refuse)
     told = reader(tmp_path)
     assert isinstance(told, Unreadable) and told.next_step == as_root() and 'process 5 (node)' in told.source
     monkeypatch.undo()

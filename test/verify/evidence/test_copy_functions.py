@@ -18,24 +18,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zc_perception.verify.evidence import libc_functions
-from zc_perception.verify.evidence.kernel_event import Trace
-from zc_perception.verify.evidence.kernel_symbols import name_at, parse_kernel_copies, read_kernel_copies
-from zc_perception.verify.evidence.libc_functions import (
+from zc_perception.verify.evidence import copy_functions
+from zc_perception.verify.evidence.copy_functions import (
     CopyFunction,
     argument_registers,
     code_of,
     find_copy_functions,
+    function_range,
     libc_path,
+    name_at,
     own_functions,
     parse_code,
+    parse_kernel_copies,
+    read_kernel_copies,
 )
-from zc_perception.verify.evidence.mappings import Mapping
+from zc_perception.verify.evidence.kernel_event import Trace
+from zc_perception.verify.evidence.mappings import MemoryMapping
 from zc_perception.verify.evidence.sampling import Samples, open_sampler, parse_cpus, parse_records
 from zc_perception.verify.evidence.unreadable import Unreadable
-from zc_perception.verify.evidence.unwind_table import function_range
+from zc_perception.verify.measurement import copies_of, shares_of
 from zc_perception.verify.observation import LargeCopy
-from zc_perception.verify.sorting import copies_of, shares_of
 
 from verify.verify_kit import event  # isort: skip
 
@@ -86,9 +88,9 @@ def another_python(code: str) -> Iterator[subprocess.Popen[str]]:
 def test_a_process_with_another_library_is_asked_through_its_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     with another_python('sys.stdin.read()') as process:
         expected, _ = find_copy_functions([process.pid])
-        monkeypatch.setattr(libc_functions, 'own_functions', lambda proc: {'memmove': ('/nothing', 1), 'memcpy': ('/nothing', 1)})
+        monkeypatch.setattr(copy_functions, 'own_functions', lambda proc: {'memmove': ('/nothing', 1), 'memcpy': ('/nothing', 1)})
         assert find_copy_functions([process.pid]) == (expected, [])
-        monkeypatch.setattr(libc_functions, '_helper_functions', lambda pid, proc: {})
+        monkeypatch.setattr(copy_functions, '_helper_functions', lambda pid, proc: {})
         functions, (told,) = find_copy_functions([process.pid])
         assert functions == [] and 'another C library' in told.reason and told.next_step
 
@@ -254,7 +256,7 @@ def test_hidden_kernel_addresses_are_unreadable(tmp_path: Path) -> None:
 
 
 def test_hits_of_the_probe_are_sorted_by_process_and_size() -> None:
-    frame = Mapping(5, 0x1000, 0x2000, 'rw-s', 1, 2, '/dmabuf:')
+    frame = MemoryMapping(5, 0x1000, 0x2000, 'rw-s', 1, 2, '/dmabuf:')
     hits = [
         (10, 51, 65536, 0x9000),
         (11, 51, 65536, 0x9000),
@@ -273,7 +275,7 @@ def test_shares_are_of_each_process_own_time(monkeypatch: pytest.MonkeyPatch) ->
     pid = os.getpid()
     address = ctypes.cast(ctypes.CDLL(None).memmove, ctypes.c_void_p).value or 0
     kernel = 0xFFFFFFFF81E00050
-    monkeypatch.setattr('zc_perception.verify.sorting.read_kernel_copies', lambda proc: parse_kernel_copies(KALLSYMS))
+    monkeypatch.setattr('zc_perception.verify.measurement.read_kernel_copies', lambda proc: parse_kernel_copies(KALLSYMS))
     met = Counter({address: 3, address + 8: 4, address - 10**6: 90, kernel: 2, kernel + 0x4C0: 1})
     (shares, _) = shares_of(Samples({pid: met, 1: Counter({address: 5})}, 0), [pid])
     assert shares is not None and len(shares) == 1

@@ -9,9 +9,9 @@ import pytest
 from verify.fake_tracefs import DMA_BUF, EVENTS, FakeTracefs
 
 from zc_perception.observe.privileges import as_root
+from zc_perception.verify.evidence.copy_functions import CopyFunction
 from zc_perception.verify.evidence.kernel_recording import FENCES, FUNCTION, PROBE, TRACEPOINT, KernelRecording, open_recording
-from zc_perception.verify.evidence.libc_functions import CopyFunction
-from zc_perception.verify.evidence.mappings import Mapping
+from zc_perception.verify.evidence.mappings import MemoryMapping
 from zc_perception.verify.evidence.memmove_probe import LARGE, MemmoveProbe
 from zc_perception.verify.evidence.tracefs import TraceInstance, open_instance, own_name, remove_leftovers
 from zc_perception.verify.evidence.unreadable import Unreadable
@@ -181,7 +181,7 @@ def test_the_library_s_copies_are_probed_once_per_file(tmp_path: Path, monkeypat
     assert fake.enabled(instance.path) == {f'{GROUP}/libc_copy_0'}
     condition = instance.path / 'events' / GROUP / 'libc_copy_0' / 'filter'
     assert condition.read_text() == f'n >= {LARGE}'
-    frame = Mapping(5, 0x1000, 0x3000, 'rw-s', 1, 2, '/dmabuf:')
+    frame = MemoryMapping(5, 0x1000, 0x3000, 'rw-s', 1, 2, '/dmabuf:')
     probe.watch_sources([frame])
     probe.watch_sources([frame])
     assert condition.read_text() == f'n >= {LARGE} || (src >= 0x1000 && src < 0x3000)'

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from zc_perception.verify.evidence.bufinfo import BufferObject
+from zc_perception.verify.evidence.buffers import BufferObject
 from zc_perception.verify.evidence.kernel_event import KernelEvent
 from zc_perception.verify.evidence.kernel_recording import ATTACH, DETACH
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from zc_perception.verify.evidence.libc_functions import CopyFunction, argument_registers, find_copy_functions
-from zc_perception.verify.evidence.mappings import Mapping
+from zc_perception.verify.evidence.copy_functions import CopyFunction, argument_registers, find_copy_functions
+from zc_perception.verify.evidence.mappings import MemoryMapping
 from zc_perception.verify.evidence.processes import PROC
 from zc_perception.verify.evidence.tracefs import TraceInstance
 from zc_perception.verify.evidence.unreadable import Unreadable
@@ -72,7 +72,7 @@ class MemmoveProbe:
         self._events.append(event)
         self.functions.append(function)
 
-    def watch_sources(self, mappings: Iterable[Mapping]) -> None:
+    def watch_sources(self, mappings: Iterable[MemoryMapping]) -> None:
         """From now on also keep copies of any size out of these mappings. This rewrites no code."""
         ranges = self._ranges | {(mapping.start, mapping.end) for mapping in mappings}
         if ranges == self._ranges or len(ranges) > _MAX_RANGES:

@@ -1,6 +1,11 @@
-"""Where a process's ``memmove`` and ``memcpy`` really are: the dynamic linker chooses among variants for the CPU that it runs on.
+"""Where the functions are that copy: ``memmove`` and ``memcpy`` of each process's C library, and the kernel's own.
 
-Which one is asked of the linker itself, in a process with the same library file: this one, else one of the target's interpreter.
+The dynamic linker chooses among variants of ``memmove`` for the CPU that it runs on. Which one is asked of the linker itself, in a process
+with the same library file: this one, else one of the target's interpreter. Where a function of a library without symbols ends, the
+library's unwind table tells: it lists the beginnings of all functions, those in assembler too. The kernel's functions are in
+``/proc/kallsyms``.
+
+Sources: Linux Standard Base, *The .eh_frame_hdr section*; ELF-64 object file format.
 """
 
 from __future__ import annotations
@@ -9,13 +14,76 @@ import ctypes
 import os
 import platform
 import re
+import struct
 import subprocess
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from zc_perception.verify.evidence.processes import PROC, command_name
 from zc_perception.verify.evidence.unreadable import Unreadable, unreadable_file
+
+_LOAD, _EH_FRAME = 1, 0x6474E550
+_HEADER = struct.Struct('<4sBBBB8xHHIQQQIHHHHHH')
+_SEGMENT = struct.Struct('<IIQQQQQQ')
+_UDATA4, _DATAREL_SDATA4 = 0x03, 0x3B
+
+
+@dataclass(frozen=True)
+class FunctionRange:
+    """A function in a file: offsets of its first byte and behind its last.
+
+    :ivar how: how the end is known.
+    """
+
+    start: int
+    end: int
+    how: str
+
+
+def function_range(path: Path, offset: int, otherwise: int = 2048) -> FunctionRange:
+    """The function that begins at *offset* of a 64-bit little-endian ELF file.
+
+    :param otherwise: bytes that are taken for it where the file has no such table, or none that knows it.
+    :raises OSError: the file can't be read.
+    """
+    data = path.read_bytes()
+    try:
+        end = _end(data, offset)
+    except (struct.error, ValueError) as error:
+        return FunctionRange(offset, offset + otherwise, f'{otherwise} bytes, because the unwind table does not tell: {error}')
+    return FunctionRange(offset, end, 'to the next function of the unwind table (.eh_frame_hdr)')
+
+
+def _end(data: bytes, offset: int) -> int:
+    magic, bits, order, _, _, _, _, _, _, table, _, _, _, size, count, _, _, _ = _HEADER.unpack_from(data)
+    if magic != b'\x7fELF' or bits != 2 or order != 1 or size != _SEGMENT.size:
+        raise ValueError('not a 64-bit little-endian ELF file')
+    segments = [_SEGMENT.unpack_from(data, table + index * size) for index in range(count)]
+    loads = [(place, address, length) for kind, _, place, address, _, length, _, _ in segments if kind == _LOAD]
+    header = next(((place, address) for kind, _, place, address, _, _, _, _ in segments if kind == _EH_FRAME), None)
+    if header is None:
+        raise ValueError('there is none')
+    shift = next((address - place for place, address, length in loads if place <= offset < place + length), None)
+    if shift is None:
+        raise ValueError('the function is in no segment')
+    starts = _starts(data, *header)
+    index = bisect_right(starts, offset + shift)
+    if not index or starts[index - 1] != offset + shift or index == len(starts):
+        raise ValueError('it has no function that begins there')
+    return int(starts[index] - shift)
+
+
+def _starts(data: bytes, place: int, address: int) -> list[int]:
+    """Addresses of all functions, in order."""
+    version, pointer, number, table = data[place : place + 4]
+    if version != 1 or number != _UDATA4 or table != _DATAREL_SDATA4 or pointer & 0x0F not in (0x03, 0x0B):
+        raise ValueError('it is encoded in another way than linkers do')
+    (count,) = struct.unpack_from('<I', data, place + 8)
+    pairs = struct.unpack_from(f'<{2 * count}i', data, place + 12)
+    return [address + start for start in pairs[::2]]
+
 
 COPY_FUNCTIONS = ('memmove', 'memcpy')
 _CODE = re.compile(r'^([0-9a-f]+)-([0-9a-f]+) (\S\Sx\S) ([0-9a-f]+) \S+ \d+\s+(/.*?)( \(deleted\))?$')
@@ -146,8 +214,8 @@ def find_copy_functions(pids: Sequence[int], proc: Path = PROC) -> tuple[list[Co
     own = own_functions(proc)
     functions = []
     for identity, (file, users) in by_file.items():
-        known = own if _is(own, identity) else _helper_functions(users[0], proc)
-        if not _is(known, identity):
+        known = own if _are_of(own, identity) else _helper_functions(users[0], proc)
+        if not _are_of(known, identity):
             reason = f'process {users[0]} has another C library than this one ({file})'
             unreadable.append(Unreadable(f'memmove of process {users[0]}', reason, 'run zc_verify in the same container as the nodes'))
             continue
@@ -158,7 +226,7 @@ def find_copy_functions(pids: Sequence[int], proc: Path = PROC) -> tuple[list[Co
     return functions, unreadable
 
 
-def _is(functions: dict[str, tuple[str, int]], identity: tuple[int, int]) -> bool:
+def _are_of(functions: dict[str, tuple[str, int]], identity: tuple[int, int]) -> bool:
     """Whether these are functions of that file."""
     try:
         return set(functions) == set(COPY_FUNCTIONS) and all(_identity(path) == identity for path, _ in functions.values())
@@ -174,3 +242,41 @@ def argument_registers(machine: str = '') -> tuple[str, str, str] | Unreadable:
     if machine in ('aarch64', 'arm64'):
         return '%x0', '%x1', '%x2'
     return Unreadable('memmove probe', f'the registers of a {machine} are not known here', 'measure on x86_64 or arm64')
+
+
+_SYMBOL = re.compile(
+    rb'^([0-9a-f]{8,16}) [tTwW] ((?:_*(?:memcpy|memmove)(?:_\w+)?|_*(?:arch_)?copy_(?:from|to|in)_user(?:_\w+)?|copy_user_generic\w*'
+    rb'|rep_movs_alternative))(?:\t[^\n]*)?\n(?=([0-9a-f]{8,16}) |)',
+    re.MULTILINE,
+)
+_OTHERWISE = 4096
+
+
+def parse_kernel_copies(text: bytes) -> list[tuple[int, int, str]]:
+    """``(start, end, name)`` of the functions that copy."""
+    symbols = [(int(match[1], 16), int(match[3] or b'0', 16), match[2].decode()) for match in _SYMBOL.finditer(text)]
+    # Several names may stand for one place.
+    ends = sorted({place for start, following, _ in symbols for place in (start, following)})
+    found = []
+    for start, _, name in symbols:
+        index = bisect_right(ends, start)
+        end = min(ends[index], start + _OTHERWISE) if index < len(ends) else start + _OTHERWISE
+        found.append((start, end, name))
+    return found
+
+
+def read_kernel_copies(proc: Path = PROC) -> list[tuple[int, int, str]] | Unreadable:
+    """Of the running kernel."""
+    path = proc / 'kallsyms'
+    try:
+        found = parse_kernel_copies(path.read_bytes())
+    except OSError as error:
+        return unreadable_file(path, error, 'use a kernel with CONFIG_KALLSYMS', 'kernel symbols')
+    if not any(start for start, _, _ in found):
+        return Unreadable('kernel symbols', 'the kernel shows no addresses', 'run as root, with sysctl kernel.kptr_restrict=1 or 0')
+    return found
+
+
+def name_at(symbols: Iterable[tuple[int, int, str]], address: int) -> str:
+    """The copy function at an address; empty: none."""
+    return next((name for start, end, name in symbols if start <= address < end), '')
