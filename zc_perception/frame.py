@@ -584,6 +584,8 @@ class Frame:
                 if self._mappings:
                     self._end_planes()
             finally:
+                # Of a cycle that is collected, somebody may still ask: a coroutine that is closed only now.
+                self._lease = None
                 _abandon(lease, self._live)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:

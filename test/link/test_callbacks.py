@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from link_ros import Ros, eventually
+from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.task import Future
 
@@ -75,3 +78,32 @@ def test_a_coroutine_goes_on_when_what_it_awaits_is_there_though_nothing_else_wa
     subscription.destroy()
     for future in awaited:
         future.set_result(None)
+
+
+def test_a_coroutine_whose_node_is_destroyed_goes_on_to_its_end_and_gives_its_frame_back(
+    ros: Ros, make_pool: Callable[..., BufferPool], make_frame: Callable[..., Frame]
+) -> None:
+    pool, publisher = make_pool(slots=4), ros.publisher(ros.node('camera'), qos=QoSProfile(depth=1))
+    seen: list[bool] = []
+    awaited: list[Any] = []
+
+    async def on_frame(frame: Frame) -> None:
+        awaited.append(Future())
+        await awaited[-1]
+        seen.append(frame.released)
+
+    node = Node('patient', context=ros.context)
+    ros.executor.add_node(node)
+    queue = weakref.ref(FrameSubscription(node, 'image', on_frame).queue)
+    with make_frame(pool) as frame:
+        publisher.publish(frame)
+    assert eventually(lambda: awaited)
+    ros.executor.remove_node(node)
+    node.destroy_node()
+    del node
+    assert pool.statistics().holders == {'patient': 1}
+    awaited[0].set_result(None)
+    assert eventually(lambda: seen) and seen == [False]
+    assert eventually(lambda: not pool.statistics().holders)
+    ros.node('another')  # until then the executor refers to what it called last
+    assert eventually(lambda: gc.collect() >= 0 and queue() is None)

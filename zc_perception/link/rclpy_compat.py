@@ -68,6 +68,15 @@ def call_soon(executor: Executor, function: Callable[[], object]) -> None:
         executor.create_task(function)
 
 
+def wake_up(executor: Executor) -> None:
+    """Have the executor look at its tasks: at a coroutine it looks only when something wakes it. Any thread may call this."""
+    call_soon(executor, _nothing)
+
+
+def _nothing() -> None:
+    pass
+
+
 def trigger(guard: Any) -> None:
     """Trigger a guard condition that may be destroyed at the same time. For every frame, hence no context manager."""
     try:  # noqa: SIM105

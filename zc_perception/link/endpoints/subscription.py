@@ -21,6 +21,7 @@ from zc_perception.link.announcement import Announcement, announcement_topic, ho
 from zc_perception.link.announcement_files import read_announcements
 from zc_perception.link.bus import BUS, BusPublisher, BusSubscription
 from zc_perception.link.duplicates import REMEMBERED, DuplicateFilter, message_identity
+from zc_perception.link.endpoints.coroutine_turn import coroutine_turn
 from zc_perception.link.endpoints.discovery import Announcements, PublisherGraph
 from zc_perception.link.endpoints.executor_wake import ExecutorWake
 from zc_perception.link.endpoints.node_watch import NodeWatch
@@ -30,7 +31,7 @@ from zc_perception.link.endpoints.shared_memory_links import OTHER_HOST
 from zc_perception.link.endpoints.subscription_statistics import SubscriptionStatistics
 from zc_perception.link.endpoints.windows import FullWindows, NarrowWindows, Window, narrowest
 from zc_perception.link.meeting_point import MEETING
-from zc_perception.link.rclpy_compat import call_soon, create_reader, tells_message_info, when_destroyed
+from zc_perception.link.rclpy_compat import call_soon, create_reader, tells_message_info, wake_up, when_destroyed
 from zc_perception.link.rungs import NO_PUBLISHER, REFUSED, ROS_MESSAGE, UNMATCHED, Choice, LocalPublisher, TopicView, choose
 from zc_perception.link.shared_memory.socket_folder import SUFFIX as SOCKET_SUFFIX
 from zc_perception.link.shared_memory.socket_folder import default_folder
@@ -126,7 +127,7 @@ class AdaptedSubscription(Generic[T]):
         gate = adapter.custom_type.hand_out if self._waits_for_window else None  # type: ignore[attr-defined]
         self.queue: KeepLastQueue[T] = KeepLastQueue(self._wanted.depth, adapter.release, gate=gate)
         self._is_coroutine = inspect.iscoroutinefunction(callback)
-        drain: Callable[[], Any] = self._drain_coroutine if self._is_coroutine else self._drain
+        drain: Callable[[], Any] = coroutine_turn(node, self._drain_coroutine) if self._is_coroutine else self._drain
         self._wake = None if callback is None else ExecutorWake(node, self._group, drain)
         # A callback may destroy its own subscription.
         self._drain_lock = threading.RLock()
@@ -191,7 +192,7 @@ class AdaptedSubscription(Generic[T]):
             self._wake()
         # Nor does it look at a coroutine when what that awaits is there.
         if self._draining and executor is not None:
-            call_soon(executor, _look_again)
+            wake_up(executor)
 
     def _is_news(self, choice: Choice) -> bool:
         if choice.reader:
@@ -564,10 +565,6 @@ class AdaptedSubscription(Generic[T]):
             end_converter()
         with self._drain_lock:
             self._releaser.retry()
-
-
-def _look_again() -> None:
-    """What an executor is woken for."""
 
 
 def _forget_variables(raised: BaseException) -> None:
