@@ -332,6 +332,9 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
         environment(ROS_AUTOMATIC_DISCOVERY_RANGE='SUBNET', ROS_LOCALHOST_ONLY='1'), {('ros.discovery', ''): 'warn'},
     ),
     'sockets where no folder can be': (environment(ZC_RUNTIME_DIR='/proc/zc'), {('link.runtime_folder', ''): 'fail'}),
+    'runtime folder that is not there': (
+        environment(ZC_RUNTIME_DIR='', XDG_RUNTIME_DIR='/proc/nowhere'), {('link.runtime_folder', ''): 'warn'},
+    ),
     'group that is not there': (capture(shared_memory_group='no_such_group'), {('link.runtime_folder', 'no_such_group'): 'fail'}),
     'clock source that is slow': (
         write('sys/devices/system/clocksource/clocksource0/current_clocksource', 'hpet'), {('time.clock_source', ''): 'warn'},

@@ -21,7 +21,7 @@ from zc_perception.doctor.needs import Needs
 from zc_perception.doctor.pool_need import picture_size
 from zc_perception.doctor.system import System
 from zc_perception.errors import ConfigError
-from zc_perception.link.shared_memory.socket_folder import SUFFIX, default_folder, runtime_folder, socket_path
+from zc_perception.link.shared_memory.socket_folder import SUFFIX, default_folder, folder_complaint, runtime_folder, socket_path
 
 
 def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
@@ -253,10 +253,15 @@ def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
         return
     if figures['exists']:
         figures['sockets'] = sum(name.endswith(SUFFIX) for name in os.listdir(folder))
-        yield ok(f"folder '{folder}' belongs to this user alone and has {figures['sockets']} sockets", **figures)
     elif refusal := _refusal(folder.parent):
         found = f"folder '{folder}' does not exist, and can't be made in {folder.parent}: {refusal}"
         yield Finding(Status.FAIL, found, f'make it with mode 0700 for this user, or {step}', '', figures)
+        return
+    if complaint := folder_complaint(system.environment):
+        found, _, advice = complaint.rpartition(': ')
+        yield Finding(Status.WARN, found, advice, '', figures)
+    elif figures['exists']:
+        yield ok(f"folder '{folder}' belongs to this user alone and has {figures['sockets']} sockets", **figures)
     else:
         yield ok(f"folder '{folder}' can be made when it is needed", **figures)
 
