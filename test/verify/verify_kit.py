@@ -94,7 +94,7 @@ def published(number: int, inodes: tuple[int, ...], published_ns: int) -> FrameR
 
 def look(time_ns: int, attached: Mapping[int, Sequence[str]], exporter: str = 'system') -> Snapshot:
     """One at bufinfo."""
-    objects = {inode: BufferObject(inode, 4096, 3, exporter, '', list(devices)) for inode, devices in attached.items()}
+    objects = {inode: BufferObject(inode, 4096, exporter, list(devices)) for inode, devices in attached.items()}
     return Snapshot(time_ns, time_ns + 100_000, objects)
 
 

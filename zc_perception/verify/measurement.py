@@ -18,7 +18,7 @@ from pathlib import Path
 from zc_perception.observe.frame_log_layout import RecordKind
 from zc_perception.observe.frame_log_reading import FrameLogReader
 from zc_perception.verify.evidence.attachments import Snapshot
-from zc_perception.verify.evidence.buffers import DEBUGFS, DMABUF, MEMFD, SYSFS, read_buffer_statistics, read_bufinfo, read_holders
+from zc_perception.verify.evidence.buffers import DEBUGFS, DMABUF, MEMFD, SYSFS, read_bufinfo, read_exporters, read_holders
 from zc_perception.verify.evidence.copy_functions import (
     CodeMapping,
     code_of,
@@ -133,8 +133,8 @@ def shares_of(samples: Samples, pids: Sequence[int], proc: Path = PROC) -> tuple
             code: list[CodeMapping] = code_of(pid, proc)
             for function in functions:
                 if pid in function.pids:
-                    extent = function_range(function.file, function.offset)
-                    ranges += function.ranges(code, extent.start, extent.end, libc_path(code))
+                    start, end = function_range(function.file, function.offset)
+                    ranges += function.ranges(code, start, end, libc_path(code))
         except OSError as error:
             unreadable.append(Unreadable(f'samples of process {pid}', str(error.strerror), 'measure while it runs'))
         if not ranges:
@@ -427,11 +427,11 @@ class Measurement:
         self._exporters |= {inode: name for inode, name in holders.exporters().items() if inode not in self._exporters}
         known = self._exporters.keys()
         if any(kind == DMABUF and inode not in known for (_, inode), kind in self._identities.items()):
-            statistics = read_buffer_statistics(self.roots.sysfs)
+            statistics = read_exporters(self.roots.sysfs)
             if isinstance(statistics, Unreadable):
                 self._say('exporters', statistics)
             else:
-                self._exporters |= {inode: one.exporter for inode, one in statistics.items() if inode not in known}
+                self._exporters |= {inode: name for inode, name in statistics.items() if inode not in known}
 
     def _memory(self) -> FrameMemory:
         self._cameras.look(self._nodes)

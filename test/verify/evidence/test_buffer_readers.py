@@ -15,12 +15,11 @@ from zc_perception.verify.evidence.buffers import (
     DMABUF,
     MEMFD,
     BufferObject,
-    BufferStatistics,
     buffers_of,
     parse_bufinfo,
     parse_fdinfo,
-    read_buffer_statistics,
     read_bufinfo,
+    read_exporters,
     read_holders,
 )
 from zc_perception.verify.evidence.unreadable import Unreadable, unreadable_file
@@ -49,9 +48,9 @@ RECORDED = (
 
 def test_bufinfo_of_a_kernel() -> None:
     assert parse_bufinfo(RECORDED) == {
-        7: BufferObject(7, 462848, 12, 'videobuf2_vmalloc', '', ['0000:01:00.0']),
-        10: BufferObject(10, 462848, 2, 'system', 'frame zero', ['vivid.0', '0000:01:00.0', '0000:01:00.0']),
-        123456789: BufferObject(123456789, 4096, 1, 'linux,cma', '', []),
+        7: BufferObject(7, 462848, 'videobuf2_vmalloc', ['0000:01:00.0']),
+        10: BufferObject(10, 462848, 'system', ['vivid.0', '0000:01:00.0', '0000:01:00.0']),
+        123456789: BufferObject(123456789, 4096, 'linux,cma', []),
     }
 
 
@@ -88,15 +87,14 @@ def test_any_bufinfo_is_read_back(objects: dict[int, tuple[int, list[str]]]) -> 
     assert {inode: (one.size, one.attached) for inode, one in found.items()} == objects
 
 
-def test_sysfs_says_exporter_and_size(tmp_path: Path) -> None:
-    assert isinstance(missing := read_buffer_statistics(tmp_path), Unreadable) and 'CONFIG_DMABUF_SYSFS_STATS' in missing.next_step
+def test_sysfs_says_the_exporter(tmp_path: Path) -> None:
+    assert isinstance(missing := read_exporters(tmp_path), Unreadable) and 'CONFIG_DMABUF_SYSFS_STATS' in missing.next_step
     folder = tmp_path / 'kernel' / 'dmabuf' / 'buffers'
-    for inode, exporter, size in (('41023', 'nvmap', '3110400'), ('41024', 'system', 'what?'), ('notes', 'x', '1')):
+    for inode, exporter in (('41023', 'nvmap'), ('notes', 'x')):
         (folder / inode).mkdir(parents=True)
         (folder / inode / 'exporter_name').write_text(exporter + '\n')
-        (folder / inode / 'size').write_text(size + '\n')
     (folder / '41025').mkdir()
-    assert read_buffer_statistics(tmp_path) == {41023: BufferStatistics(41023, 'nvmap', 3110400)}
+    assert read_exporters(tmp_path) == {41023: 'nvmap'}
 
 
 def fake_process(proc: Path, pid: int, **links: tuple[str, str]) -> Path:
@@ -126,7 +124,7 @@ def test_fdinfo_tells_who_holds_what(tmp_path: Path, monkeypatch: pytest.MonkeyP
     holders = read_holders([5, 6], tmp_path)
     found = {one.fd: one for one in holders.held}
     assert set(found) == {3, 5}
-    assert (found[3].kind, found[3].inode, found[3].size, found[3].exporter, found[3].name) == (DMABUF, 41023, 3110400, 'nvmap', 'left: 3')
+    assert (found[3].kind, found[3].inode, found[3].size, found[3].exporter) == (DMABUF, 41023, 3110400, 'nvmap')
     assert (found[5].kind, found[5].device, found[5].inode, found[5].size) == (MEMFD, 12, 77, 4096)
     assert holders.exporters() == {41023: 'nvmap'}
 

@@ -64,7 +64,6 @@ def test_all_processes_are_looked_at(tmp_path: Path) -> None:
     memory = FrameMemory(frozenset((41023,)))
     scan = scan_maps(memory, proc=tmp_path)
     assert [(one.pid, one.inode) for one in scan.mappings] == [(5, 41023), (7, 41023)]
-    assert scan.scanned == 3
     assert [one.source for one in scan.unreadable] == ['mappings of process 9 ()']
     assert [one.pid for one in scan_maps(memory, proc=tmp_path, skip=(5,)).mappings] == [7]
     assert [one.pid for one in scan_maps(memory, pids=[5], proc=tmp_path).mappings] == [5]

@@ -58,7 +58,7 @@ class CycloneDdsOut(PeerOut):
     """Writes."""
 
     def __init__(self, place: Path, answers: socket.socket) -> None:
-        super().__init__(place, answers)
+        super().__init__(answers)
         self._participant = _Participant(place)
         self._writer: Any = None
 
@@ -79,7 +79,7 @@ class CycloneDdsIn(PeerIn):
     """Reads."""
 
     def __init__(self, place: Path, answers: socket.socket) -> None:
-        super().__init__(place, answers)
+        super().__init__(answers)
         self._participant = _Participant(place)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None

@@ -66,7 +66,7 @@ class Iceoryx2Out(PeerOut):
     """Publishes."""
 
     def __init__(self, place: Path, answers: socket.socket, *, in_place: bool) -> None:
-        super().__init__(place, answers)
+        super().__init__(answers)
         self._in_place = in_place
         self._services = _Services(place)
         self._publisher: Any = None
@@ -120,7 +120,7 @@ class Iceoryx2In(PeerIn):
     """Subscribes."""
 
     def __init__(self, place: Path, answers: socket.socket, *, in_place: bool) -> None:
-        super().__init__(place, answers)
+        super().__init__(answers)
         self._services = _Services(place)
         self._subscriber = self._services.frames.subscriber_builder().create()
         self._listener = self._services.wakes.listener_builder().create()

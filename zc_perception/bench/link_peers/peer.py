@@ -9,7 +9,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,14 +37,10 @@ def wait_until(there: Callable[[], bool], what: str) -> None:
 
 
 class PeerOut(Role):
-    """Sends pictures. Override :meth:`prepare`, :meth:`publish` and, when the picture lies in the peer's memory, :meth:`picture`.
+    """Sends pictures. Override :meth:`prepare`, :meth:`publish` and, when the picture lies in the peer's memory, :meth:`picture`."""
 
-    :param place: folder for sockets and files, the run's own.
-    """
-
-    def __init__(self, place: Path, answers: socket.socket) -> None:
+    def __init__(self, answers: socket.socket) -> None:
         super().__init__()
-        self.place = place
         self._answers = answers
         self.source = bytearray()
         self._pixels: Pixels = np.empty(0, np.uint8)
@@ -76,9 +71,8 @@ class PeerOut(Role):
 class PeerIn(Role):
     """Receives pictures, on a thread of the peer's or its own, which calls :meth:`arrived`."""
 
-    def __init__(self, place: Path, answers: socket.socket) -> None:
+    def __init__(self, answers: socket.socket) -> None:
         super().__init__()
-        self.place = place
         self._answers = answers
         self._answering = False
         self._arrivals = Arrivals()

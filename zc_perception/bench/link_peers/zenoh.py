@@ -42,7 +42,7 @@ class ZenohOut(PeerOut):
     """Publishes."""
 
     def __init__(self, place: Path, answers: socket.socket, *, shared_memory: bool) -> None:
-        super().__init__(place, answers)
+        super().__init__(answers)
         self._shared_memory = shared_memory
         self._provider: Any = None
         self._session = _session(place, listens=True, shared_memory=shared_memory)
@@ -80,7 +80,7 @@ class ZenohIn(PeerIn):
     """Subscribes."""
 
     def __init__(self, place: Path, answers: socket.socket, *, shared_memory: bool) -> None:
-        super().__init__(place, answers)
+        super().__init__(answers)
         self._session = _session(place, listens=False, shared_memory=shared_memory)
         self._subscriber = self._session.declare_subscriber(
             _KEY, lambda sample: self.arrived(np.frombuffer(sample.payload.to_bytes(), np.uint8))

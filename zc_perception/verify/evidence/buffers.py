@@ -22,22 +22,19 @@ from zc_perception.verify.evidence.unreadable import Unreadable, unreadable_file
 
 DEBUGFS = Path('/sys/kernel/debug')
 _NO_BUFINFO = 'mount debugfs (mount -t debugfs none /sys/kernel/debug) of a kernel with CONFIG_DEBUG_FS'
-_OBJECT = re.compile(r'^(\d{8,})\t[0-9a-f]{8}\t[0-9a-f]{8}\t(\d+)\t(.*?)\t(\d{8,})(?:\t(.*))?$')
+_OBJECT = re.compile(r'^(\d{8,})\t[0-9a-f]{8}\t[0-9a-f]{8}\t\d+\t(.*?)\t(\d{8,})(?:\t.*)?$')
 
 
 @dataclass
 class BufferObject:
     """One dma-buf.
 
-    :ivar count: of references to its file.
     :ivar attached: names of the devices attached to it, one for each attachment.
     """
 
     inode: int
     size: int
-    count: int
     exporter: str
-    name: str = ''
     attached: list[str] = field(default_factory=list)
 
 
@@ -49,8 +46,7 @@ def parse_bufinfo(text: str) -> dict[int, BufferObject] | None:
     known = False
     for line in text.splitlines():
         if match := _OBJECT.match(line):
-            name = (match[5] or '').strip()
-            current = BufferObject(int(match[4]), int(match[1]), int(match[2]), match[3], '' if name == '<none>' else name)
+            current = BufferObject(int(match[3]), int(match[1]), match[2])
             found[current.inode] = current
             listing = False
         elif line.strip() == 'Attached Devices:':
@@ -80,17 +76,8 @@ SYSFS = Path('/sys')
 _NO_STATISTICS = 'nothing: bufinfo and fdinfo say the same; kernels from 5.13 to 6.18 have it with CONFIG_DMABUF_SYSFS_STATS'
 
 
-@dataclass(frozen=True)
-class BufferStatistics:
-    """What sysfs tells of one dma-buf; *size* in bytes."""
-
-    inode: int
-    exporter: str
-    size: int
-
-
-def read_buffer_statistics(sysfs: Path = SYSFS) -> Mapping[int, BufferStatistics] | Unreadable:
-    """All dma-bufs by inode. One that goes meanwhile is left out."""
+def read_exporters(sysfs: Path = SYSFS) -> Mapping[int, str] | Unreadable:
+    """Exporters of all dma-bufs, by inode. One that goes meanwhile is left out."""
     folder = sysfs / 'kernel' / 'dmabuf' / 'buffers'
     try:
         entries = os.listdir(folder)
@@ -102,12 +89,11 @@ def read_buffer_statistics(sysfs: Path = SYSFS) -> Mapping[int, BufferStatistics
             continue
         try:
             exporter = (folder / entry / 'exporter_name').read_text(errors='replace').strip()
-            size = int((folder / entry / 'size').read_text())
         except PermissionError as error:
             return unreadable_file(folder / entry, error, _NO_STATISTICS, 'sysfs dmabuf statistics')
-        except (OSError, ValueError):
+        except OSError:
             continue
-        found[int(entry)] = BufferStatistics(int(entry), exporter, size)
+        found[int(entry)] = exporter
     return found
 
 
@@ -131,7 +117,6 @@ class HeldBuffer:
     inode: int
     size: int = 0
     exporter: str = ''
-    name: str = ''
 
 
 @dataclass(frozen=True)
@@ -176,7 +161,7 @@ def buffers_of(pid: int, proc: Path = PROC) -> list[HeldBuffer] | Unreadable:
         kind = MEMFD if target.startswith('/memfd:') else DMABUF
         inode = int(info['ino']) if info.get('ino', '').isdigit() and kind == DMABUF else status.st_ino
         size = int(info['size']) if info.get('size', '').isdigit() else status.st_size
-        found.append(HeldBuffer(pid, int(entry), kind, status.st_dev, inode, size, info.get('exp_name', ''), info.get('name', '')))
+        found.append(HeldBuffer(pid, int(entry), kind, status.st_dev, inode, size, info.get('exp_name', '')))
     return found
 
 

@@ -30,20 +30,8 @@ _SEGMENT = struct.Struct('<IIQQQQQQ')
 _UDATA4, _DATAREL_SDATA4 = 0x03, 0x3B
 
 
-@dataclass(frozen=True)
-class FunctionRange:
-    """A function in a file: offsets of its first byte and behind its last.
-
-    :ivar how: how the end is known.
-    """
-
-    start: int
-    end: int
-    how: str
-
-
-def function_range(path: Path, offset: int, otherwise: int = 2048) -> FunctionRange:
-    """The function that begins at *offset* of a 64-bit little-endian ELF file.
+def function_range(path: Path, offset: int, otherwise: int = 2048) -> tuple[int, int]:
+    """Offsets of the first byte of the function at *offset* of a 64-bit little-endian ELF file, and of the byte behind its last.
 
     :param otherwise: bytes that are taken for it where the file has no such table, or none that knows it.
     :raises OSError: the file can't be read.
@@ -51,9 +39,9 @@ def function_range(path: Path, offset: int, otherwise: int = 2048) -> FunctionRa
     data = path.read_bytes()
     try:
         end = _end(data, offset)
-    except (struct.error, ValueError) as error:
-        return FunctionRange(offset, offset + otherwise, f'{otherwise} bytes, because the unwind table does not tell: {error}')
-    return FunctionRange(offset, end, 'to the next function of the unwind table (.eh_frame_hdr)')
+    except (struct.error, ValueError):  # the unwind table does not tell
+        return offset, offset + otherwise
+    return offset, end
 
 
 def _end(data: bytes, offset: int) -> int:

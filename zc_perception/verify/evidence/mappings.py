@@ -75,10 +75,9 @@ class FrameMemory:
 
 @dataclass(frozen=True)
 class MapsScan:
-    """One look at the maps of processes; :ivar scanned: how many could be read."""
+    """One look at the maps of processes."""
 
     mappings: tuple[MemoryMapping, ...]
-    scanned: int
     unreadable: tuple[Unreadable, ...]
 
 
@@ -101,7 +100,6 @@ def scan_maps(memory: FrameMemory, pids: Iterable[int] | None = None, proc: Path
     """
     found: list[MemoryMapping] = []
     unreadable = []
-    scanned = 0
     for pid in all_pids(proc) if pids is None else pids:
         if pid in skip:
             continue
@@ -113,9 +111,8 @@ def scan_maps(memory: FrameMemory, pids: Iterable[int] | None = None, proc: Path
         except OSError as error:
             unreadable.append(unreadable_file(path, error, as_root(), f'mappings of process {pid} ({command_name(pid, proc)})'))
             continue
-        scanned += 1
         found += [mapping for mapping in parse_maps(pid, text) if memory.matches(mapping)]
-    return MapsScan(tuple(found), scanned, tuple(unreadable))
+    return MapsScan(tuple(found), tuple(unreadable))
 
 
 UDMABUF = 'udmabuf'
