@@ -13,8 +13,7 @@ from typing import NamedTuple
 from zc_perception.errors import FormatError, nearest
 from zc_perception.pixel.colorimetry import RGB_FULL, Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import FORMATS, PixelFormat, fourcc_code, fourcc_name, pixel_format
-from zc_perception.pixel.modifier import LINEAR, modifier_name
-from zc_perception.pixel.modifier_vendors import KnownModifier
+from zc_perception.pixel.modifier import LINEAR, KnownModifier, modifier_name
 
 DMA_DRM = 'DMA_DRM'
 _NV12, _NV15 = fourcc_code('NV12'), fourcc_code('NV15')

@@ -2,35 +2,104 @@
 
 Source: ``drm_fourcc.h`` (vendor in the top 8 bits, value in the low 56) and the kernel's *Exchanging pixel buffers*.
 Zero is LINEAR, an explicit promise. INVALID is no layout at all: it says that nobody told us.
+
+This package writes and reads LINEAR pixels only. It passes other layouts on, from a camera to a device that takes them. So it knows their
+names, for messages, and how many planes a buffer has, but not what the bits of a vendor's parameters mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from enum import IntEnum
 
 from zc_perception.errors import FormatError
 from zc_perception.pixel.fourcc import FORMATS, fourcc_code, fourcc_name, pixel_format
-from zc_perception.pixel.modifier_vendors import (
-    AMD,
-    AMD_GFX12,
-    FAMILIES,
-    KNOWN,
-    MAX_16BX2_HEIGHT_LOG2,
-    NVIDIA_BLOCK_LINEAR_2D,
-    VALUE_MASK,
-    VIVANTE_TILINGS,
-    Family,
-    Vendor,
-)
-from zc_perception.pixel.modifier_vendors import KnownModifier as Known
 
 LINEAR = 0
 INVALID = (1 << 56) - 1
 
 # Codes with an order of components but no LINEAR layout at all; one plane each.
 NON_LINEAR_ONLY = frozenset(fourcc_code(name) for name in ('YU08', 'YU10', 'VU30'))
-_VENDORS = {int(v): v.name for v in Vendor}
+_VALUE_BITS = 56
+_VALUE_MASK = (1 << _VALUE_BITS) - 1
+
+
+class Vendor(IntEnum):
+    """The top eight bits. MTK and APPLE are younger than many installed headers (Linux 6.14 and 6.15)."""
+
+    NONE = 0x00
+    INTEL = 0x01
+    AMD = 0x02
+    NVIDIA = 0x03
+    SAMSUNG = 0x04
+    QCOM = 0x05
+    VIVANTE = 0x06
+    BROADCOM = 0x07
+    ARM = 0x08
+    ALLWINNER = 0x09
+    AMLOGIC = 0x0A
+    MTK = 0x0B
+    APPLE = 0x0C
+
+
+class KnownModifier(IntEnum):
+    """Modifiers without parameters. Named as in the header, after ``DRM_FORMAT_MOD_``, or ``I915_FORMAT_MOD_`` for Intel's."""
+
+    INTEL_X_TILED = 0x01 << 56 | 1
+    INTEL_Y_TILED = 0x01 << 56 | 2
+    INTEL_Yf_TILED = 0x01 << 56 | 3
+    INTEL_Y_TILED_CCS = 0x01 << 56 | 4
+    INTEL_Yf_TILED_CCS = 0x01 << 56 | 5
+    INTEL_Y_TILED_GEN12_RC_CCS = 0x01 << 56 | 6
+    INTEL_Y_TILED_GEN12_MC_CCS = 0x01 << 56 | 7
+    INTEL_Y_TILED_GEN12_RC_CCS_CC = 0x01 << 56 | 8
+    INTEL_4_TILED = 0x01 << 56 | 9
+    INTEL_4_TILED_DG2_RC_CCS = 0x01 << 56 | 10
+    INTEL_4_TILED_DG2_MC_CCS = 0x01 << 56 | 11
+    INTEL_4_TILED_DG2_RC_CCS_CC = 0x01 << 56 | 12
+    INTEL_4_TILED_MTL_RC_CCS = 0x01 << 56 | 13
+    INTEL_4_TILED_MTL_MC_CCS = 0x01 << 56 | 14
+    INTEL_4_TILED_MTL_RC_CCS_CC = 0x01 << 56 | 15
+    INTEL_4_TILED_LNL_CCS = 0x01 << 56 | 16
+    INTEL_4_TILED_BMG_CCS = 0x01 << 56 | 17
+    NVIDIA_TEGRA_TILED = 0x03 << 56 | 1
+    SAMSUNG_64_32_TILE = 0x04 << 56 | 1
+    SAMSUNG_16_16_TILE = 0x04 << 56 | 2
+    QCOM_COMPRESSED = 0x05 << 56 | 1
+    QCOM_TILED2 = 0x05 << 56 | 2
+    QCOM_TILED3 = 0x05 << 56 | 3
+    VIVANTE_TILED = 0x06 << 56 | 1
+    VIVANTE_SUPER_TILED = 0x06 << 56 | 2
+    VIVANTE_SPLIT_TILED = 0x06 << 56 | 3
+    VIVANTE_SPLIT_SUPER_TILED = 0x06 << 56 | 4
+    BROADCOM_VC4_T_TILED = 0x07 << 56 | 1
+    BROADCOM_UIF = 0x07 << 56 | 6
+    ARM_16X16_BLOCK_U_INTERLEAVED = 0x08 << 56 | 1 << 52 | 1
+    ALLWINNER_TILED = 0x09 << 56 | 1
+    MTK_16L_32S_TILE = 0x0B << 56 | 1
+    APPLE_GPU_TILED = 0x0C << 56 | 1
+    APPLE_GPU_TILED_COMPRESSED = 0x0C << 56 | 2
+
+
+KNOWN: dict[int, KnownModifier] = {int(m): m for m in KnownModifier}
+
+
+_VENDORS = {int(vendor): vendor for vendor in Vendor}
+_KNOWN = {int(modifier): modifier for modifier in KnownModifier}
+# Their parameters can add planes with the state of a compression.
+_VENDORS_WITH_MORE_PLANES = (Vendor.NONE, Vendor.INTEL, Vendor.AMD, Vendor.VIVANTE)
+# Intel's compression with its state, and a colour to clear to, in planes of their own. The header numbers the planes of formats of
+# one plane; media compression is the kind that also has planar video.
+_INTEL_ONE_PLANE_FORMATS = {
+    KnownModifier.INTEL_Y_TILED_CCS: 2,
+    KnownModifier.INTEL_Yf_TILED_CCS: 2,
+    KnownModifier.INTEL_Y_TILED_GEN12_RC_CCS: 2,
+    KnownModifier.INTEL_Y_TILED_GEN12_RC_CCS_CC: 3,
+    KnownModifier.INTEL_4_TILED_DG2_RC_CCS_CC: 2,  # the state is outside of the buffer
+    KnownModifier.INTEL_4_TILED_MTL_RC_CCS: 2,
+    KnownModifier.INTEL_4_TILED_MTL_RC_CCS_CC: 3,
+}
+_MAX_PLANES = 4  # of any DRM framebuffer
+_INTEL_STATE_PER_PLANE = {KnownModifier.INTEL_Y_TILED_GEN12_MC_CCS, KnownModifier.INTEL_4_TILED_MTL_MC_CCS}
 
 
 def check_modifier(modifier: int) -> int:
@@ -43,92 +112,22 @@ def check_modifier(modifier: int) -> int:
     return modifier
 
 
-@dataclass(frozen=True)
-class ModifierDescription:
-    """What a modifier says. *name* is ``None`` for a layout that isn't in our tables; *value* are the vendor's 56 bits.
-
-    *parameters* are the bit fields by name, as ``drm_fourcc.h`` defines them; *meanings* says what some of their values stand for.
-    """
-
-    vendor: str
-    name: str | None
-    value: int
-    parameters: Mapping[str, int] = field(default_factory=dict, hash=False)
-    meanings: Mapping[str, str] = field(default_factory=dict, hash=False)
-
-    def __str__(self) -> str:
-        if self.name is None:
-            return f'{self.vendor} 0x{self.value:014x} (not known)'
-        head = self.name if self.vendor == 'NONE' else f'{self.vendor} {self.name}'
-        if not self.parameters:
-            return head
-        shown = (f'{k}={v}' + (f' [{self.meanings[k]}]' if k in self.meanings else '') for k, v in self.parameters.items())
-        return f'{head}({", ".join(shown)})'
-
-
-def describe_modifier(modifier: int) -> ModifierDescription:
-    """Vendor, name and parameters of *modifier*; an unknown one still has its vendor and value.
-
-    :raises FormatError: not a 64-bit number.
-    """
-    check_modifier(modifier)
-    number, value = modifier >> 56, modifier & VALUE_MASK
-    vendor = _VENDORS.get(number, f'vendor 0x{number:02x}')
-    if modifier in (LINEAR, INVALID):
-        return ModifierDescription(vendor, 'LINEAR' if modifier == LINEAR else 'INVALID', value)
-    if modifier in KNOWN:
-        return ModifierDescription(vendor, KNOWN[modifier].name.partition('_')[2], value)
-    for family in FAMILIES:
-        parameters = family.decode(modifier)
-        if parameters is not None and _is_defined(family, parameters):
-            return _describe_family(family, value, parameters)
-    return ModifierDescription(vendor, None, value)
-
-
-def _is_defined(family: Family, parameters: Mapping[str, int]) -> bool:
-    # Compression reinterprets the tile status bits, so there is none without them.
-    return family not in VIVANTE_TILINGS or not parameters['compression'] or bool(parameters['ts'])
-
-
-def _describe_family(family: Family, value: int, parameters: Mapping[str, int]) -> ModifierDescription:
-    others = any(value for name, value in parameters.items() if name != 'height_log2')
-    if family is NVIDIA_BLOCK_LINEAR_2D and not others and parameters['height_log2'] <= MAX_16BX2_HEIGHT_LOG2:
-        return ModifierDescription(family.vendor.name, '16BX2_BLOCK', value, {'height_log2': parameters['height_log2']})
-    meanings = {f.name: f.meanings[parameters[f.name]] for f in family.fields if f.meanings}
-    return ModifierDescription(family.vendor.name, family.name, value, parameters, meanings)
-
-
 def modifier_name(modifier: int) -> str:
     """A short name for lists: ``LINEAR``, ``INVALID``, ``INTEL:X_TILED``, else vendor and digits as in ``NVIDIA:0x00000000000010``.
 
-    :func:`describe_modifier` also spells out the parameters.
+    :raises FormatError: not a 64-bit number.
     """
-    description = describe_modifier(modifier)
-    if description.vendor == 'NONE' and description.name:
-        return description.name
-    known = modifier in KNOWN and description.name
-    return f'{description.vendor}:{known}' if known else f'{description.vendor}:0x{description.value:014x}'
-
-
-# Intel's compression with its state, and a colour to clear to, in planes of their own. The header numbers the planes of formats of
-# one plane; media compression is the kind that also has planar video.
-_INTEL_ONE_PLANE_FORMATS = {
-    Known.INTEL_Y_TILED_CCS: 2,
-    Known.INTEL_Yf_TILED_CCS: 2,
-    Known.INTEL_Y_TILED_GEN12_RC_CCS: 2,
-    Known.INTEL_Y_TILED_GEN12_RC_CCS_CC: 3,
-    Known.INTEL_4_TILED_DG2_RC_CCS_CC: 2,  # the state is outside of the buffer
-    Known.INTEL_4_TILED_MTL_RC_CCS: 2,
-    Known.INTEL_4_TILED_MTL_RC_CCS_CC: 3,
-}
-_MAX_PLANES = 4  # of any DRM framebuffer
-_INTEL_STATE_PER_PLANE = {Known.INTEL_Y_TILED_GEN12_MC_CCS, Known.INTEL_4_TILED_MTL_MC_CCS}
+    if check_modifier(modifier) in (LINEAR, INVALID):
+        return 'LINEAR' if modifier == LINEAR else 'INVALID'
+    number, value = modifier >> _VALUE_BITS, modifier & _VALUE_MASK
+    vendor = _VENDORS[number].name if number in _VENDORS else f'vendor 0x{number:02x}'
+    return f'{vendor}:{_KNOWN[modifier].name.partition("_")[2] if modifier in _KNOWN else f"0x{value:014x}"}'
 
 
 def plane_count(fourcc: int, modifier: int) -> int | None:
     """How many planes a buffer of that format and modifier has, aux planes (compression state, clear colour) included.
 
-    :returns: ``None`` where nobody told us: INVALID, or a modifier that isn't in our tables.
+    :returns: ``None`` where nobody told us: INVALID, an unknown vendor, or parameters of a vendor that can add planes.
     :raises FormatError: an unknown fourcc, or a pair that the header rules out, such as a LINEAR ``YU08`` or CCS render
         compression of a format of several planes.
     """
@@ -138,20 +137,13 @@ def plane_count(fourcc: int, modifier: int) -> int | None:
         if fourcc not in FORMATS:
             raise FormatError(f"'{fourcc_name(fourcc)}' has no LINEAR layout; name the vendor's modifier")
         return planes
-    if modifier == INVALID or describe_modifier(modifier).name is None:
-        return None
-    vendor = modifier >> 56
-    if vendor == Vendor.INTEL:
-        return _intel_planes(fourcc, KNOWN[modifier], planes)
-    if vendor == Vendor.AMD:
-        return _amd_planes(modifier, planes)
-    if vendor == Vendor.VIVANTE and modifier not in KNOWN:
-        # Tile status is a buffer of its own; the header doesn't say where it goes beside several colour planes.
-        return 2 if planes == 1 else None
-    return planes
+    if modifier in _KNOWN:
+        return _planes_of(fourcc, _KNOWN[modifier], planes)
+    vendor = _VENDORS.get(modifier >> _VALUE_BITS, Vendor.NONE)
+    return None if vendor in _VENDORS_WITH_MORE_PLANES else planes
 
 
-def _intel_planes(fourcc: int, modifier: Known, planes: int) -> int:
+def _planes_of(fourcc: int, modifier: KnownModifier, planes: int) -> int:
     if modifier in _INTEL_STATE_PER_PLANE:
         if 2 * planes > _MAX_PLANES:
             raise FormatError(f'{fourcc_name(fourcc)} has {planes} planes; with the state of each they were more than {_MAX_PLANES}')
@@ -161,14 +153,6 @@ def _intel_planes(fourcc: int, modifier: Known, planes: int) -> int:
     if planes != 1:
         raise FormatError(
             f'{fourcc_name(fourcc)} has {planes} planes, and {modifier_name(modifier)} is for formats of one; '
-            f'for video use {modifier_name(Known.INTEL_Y_TILED_GEN12_MC_CCS)} or {modifier_name(Known.INTEL_Y_TILED)}'
+            f'for video use {modifier_name(KnownModifier.INTEL_Y_TILED_GEN12_MC_CCS)} or {modifier_name(KnownModifier.INTEL_Y_TILED)}'
         )
     return _INTEL_ONE_PLANE_FORMATS[modifier]
-
-
-def _amd_planes(modifier: int, planes: int) -> int:
-    parameters = AMD.decode(modifier) or {}
-    # With several planes each takes its DCC in. GFX12 has no DCC surface that a user of the buffer would see.
-    if planes != 1 or not parameters.get('dcc') or parameters.get('tile_version') == AMD_GFX12:
-        return planes
-    return 3 if parameters['dcc_retile'] else 2
