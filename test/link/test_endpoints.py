@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from std_msgs.msg import String
 
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
+from zc_perception.link.announcement import Announcement
 from zc_perception.link.endpoints import IN_PROCESS, ROS_MESSAGE, UNMATCHED
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.type_adapter import TypeAdapter
@@ -224,6 +226,19 @@ def test_keep_all_with_transient_local_is_refused_for_frames_only(ros: Ros) -> N
     ros.publisher(
         ros.node('speaker'), TypeAdapter(str, String, lambda text: String(data=text), lambda m: m.data), qos=for_ever, topic='text'
     )
+
+
+def test_each_announcement_has_a_greater_generation(ros: Ros) -> None:
+    told: list[Any] = []
+    node = ros.node('camera')
+    publisher = ros.publisher(node)
+    node.create_subscription(String, 'image/_zc', lambda message: told.append(Announcement.from_json(message.data)), 10)
+    assert eventually(lambda: node.count_subscribers('image/_zc') == 1 and publisher._announcer.get_subscription_count() == 1)
+    for _ in range(3):
+        publisher.announce(width=64, height=48, formats=['NV12'], heap='memfd')
+    assert eventually(lambda: len(told) == 3)
+    assert told[0].generation < told[1].generation < told[2].generation
+    assert replace(told[0], generation=0) == replace(told[2], generation=0)
 
 
 def test_a_topic_without_room_for_its_announcements_is_said_and_one_with_room_is_served(ros: Ros, make_frame: Any) -> None:
