@@ -47,7 +47,7 @@ _ONE_CPU = (*FLOORS, *LINKS, *(name for name, variant in PEER_VARIANTS.items() i
 
 
 class Cases:
-    """All processes of a run. Use as a context manager."""
+    """Owns all processes of a run: those of the floors, of the links, of plain messages, and of the peers. Use it as a context manager."""
 
     def __init__(self, variants: Sequence[str], say: Callable[[str], None]) -> None:
         self._cases: dict[str, Case] = {}

@@ -62,7 +62,7 @@ def sum_expected(size: int, number: int) -> int:
 
 
 class Look:
-    """What a consumer does with each frame."""
+    """What a consumer does with each frame: it notes the time, and sees whether the frame is whole."""
 
     def __init__(self) -> None:
         self.every_pixel = False
@@ -142,7 +142,8 @@ class Arrivals:
 
 
 class Role:
-    """A process's part."""
+    """What one process of the link benchmark does: it produces or consumes frames, or both. The main thread calls all methods, as commands
+    ask for them; frames may arrive on another thread."""
 
     def __init__(self) -> None:
         self.look = Look()

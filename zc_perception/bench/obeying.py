@@ -1,4 +1,6 @@
-"""The measuring process's end of what :mod:`~zc_perception.bench.worker` does. Imports next to nothing, for the floors' sake.
+"""How a process that measures gets its commands and answers them; :mod:`~zc_perception.bench.worker` is the other end.
+
+The module imports next to nothing: the processes of the floors must have nothing else loaded.
 
 A process of nodes is :func:`run_worker` around :func:`obey`: it ends in order when it is told to, and says why when it fails.
 """

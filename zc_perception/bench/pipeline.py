@@ -125,7 +125,7 @@ def series_of(run: dict[str, Any], idle: dict[str, Any], idle_s: float, received
 
 
 class Processes:
-    """A process for each setup, and its reader. Use as a context manager."""
+    """Owns two processes for each setup: one with the nodes, and one that reads their detections. Use it as a context manager."""
 
     def __init__(self, plan: PipelinePlan) -> None:
         self._workers: list[Worker] = []

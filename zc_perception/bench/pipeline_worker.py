@@ -50,7 +50,7 @@ _IN_FLIGHT = 2
 
 
 class Graph:
-    """One camera's nodes, wired as ``perception`` does."""
+    """Owns one camera's capture and inference node, wired as ``perception`` does. The scheduler's thread calls :meth:`_published`."""
 
     def __init__(
         self,

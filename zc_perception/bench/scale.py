@@ -7,11 +7,12 @@ free-running cameras are; with ``--in-step`` all come at the same moment, as tho
 wait (``--depth``): a virtual machine's CPU may stand still for nearly a period, after which the next frame is due already; with one place,
 as ``perception`` has by itself, it would replace the one that waits. A reader in another process takes all detections.
 
-For each size and rate the process grows from number to number, and each is given a window: a number holds when no frame was lost in it,
-for whatever reason. A window with a loss is measured again, since it may be another program's (``--repetitions``: windows at most); the
-last window makes the row, what was lost in those before is in its figures. After the first number that doesn't hold, those between it and
-the last one that did are tried (its cameras rest meanwhile), until they are neighbours or an eighth apart. The first number that doesn't
-hold is where the limit is looked for.
+For each size and rate the process grows from one number of cameras to the next, and each number is measured in a window of time. A number
+holds when no frame was lost in its window, for whatever reason. A window with a loss is measured again, because another program may have
+caused the loss (``--repetitions``: at most so many windows). The last window makes the row; what was lost in the windows before it is in
+its figures. After the first number that doesn't hold, numbers between it and the last one that did are tried (the other cameras rest
+meanwhile), until the two are neighbours or an eighth apart. The reason for the limit is looked for in the window of the first number that
+doesn't hold.
 
 A frame counts as lost if it was left out by a camera whose thread came a whole period late (``late``), found no free slot (``no_slot``),
 was replaced by a newer one before the accelerator had room (``newest_wins``), gave no result (``device``), or its detections didn't get to
@@ -127,7 +128,7 @@ def explain(window: Window, cpus: int) -> str:
 
 
 class Cameras:
-    """The process of one size and rate, and its reader. Use as a context manager."""
+    """Owns two processes for one size and rate: one with all nodes, and one that reads their detections. Use it as a context manager."""
 
     def __init__(self, plan: ScalePlan, condition: Condition) -> None:
         self._plan, self._condition = plan, condition

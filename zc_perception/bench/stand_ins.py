@@ -153,7 +153,8 @@ class _TimerSpec(ctypes.Structure):
 
 
 class TimerFence:
-    """Signals by itself some time after it was armed, and may be armed again. Made once: a driver's fence costs the host next to nothing.
+    """A fence that signals by itself some time after it was armed. It is used again for the next job: a driver's fence costs the host next
+    to nothing, so this one must not cost a new timer for each frame.
 
     Source: timerfd_create(2).
     """

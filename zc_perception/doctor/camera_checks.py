@@ -74,9 +74,9 @@ class CameraView:
 
 @contextmanager
 def taking_turns() -> Iterator[None]:
-    """To open a V4L2 node in: checks run side by side, and some drivers let one file have the node at a time.
+    """Open a V4L2 node in this block: checks run side by side, and some drivers let only one file have the node at a time.
 
-    Whoever hangs in a driver doesn't keep the others from theirs: they go on after a while.
+    If a check hangs in a driver, the others wait for it a few seconds and then go on.
     """
     mine = _TURN.acquire(timeout=_TURN_S)
     try:

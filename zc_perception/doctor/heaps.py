@@ -63,7 +63,7 @@ PAGE = 4096
 
 
 class TrialBuffer:
-    """Closes a buffer, and the heap that it is from."""
+    """Owns a buffer and the heap that it is from; the ``with`` block gets the buffer, and its end closes both."""
 
     def __init__(self, heap: Heap, buffer: DmaBuf) -> None:
         self._heap = heap

@@ -147,7 +147,7 @@ class PoolNeed:
 
 @dataclass(frozen=True)
 class _Consumers:
-    """Everybody but the camera.
+    """Everybody who takes part in the negotiation, but the camera.
 
     :param heaps: the heaps that the buffers may be from; ``None``: not known beforehand.
     :param wanted: slots in all, if they don't need more.

@@ -30,7 +30,8 @@ class Result:
 
 
 class _Memory:
-    """Asks each question once, whoever asks: answers cost a process each."""
+    """Remembers the answers to questions. An answer costs a process, and several checks ask the same question, perhaps at the same time:
+    the first one asks, the others wait for its answer."""
 
     def __init__(self, ask: Callable[..., dict[str, Any]]) -> None:
         self._ask = ask
@@ -72,7 +73,7 @@ def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
 
 @dataclass
 class _Lane:
-    """A group: what is still to do, and what runs."""
+    """One group of checks. The first one that waits is the one that runs, on a thread of its own."""
 
     waiting: deque[Check]
     deadline: float = 0.0

@@ -57,7 +57,7 @@ def _open_card(path: str, numbers: Mapping[str, int], tree: HostTree) -> AxlDevi
 
 @dataclass(frozen=True)
 class System:
-    """A machine.
+    """The machine that is examined. All checks share it, on threads of their own, so nothing in it changes.
 
     :param root: what stands for ``/``.
     :param environment: variables.

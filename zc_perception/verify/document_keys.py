@@ -1,7 +1,7 @@
 """The zero-copy document's own four keys, with their literal meaning, and its ``detail``.
 
-They are kept as they stand, though the first holds only where the camera's driver attaches to the buffer as well, and the third only
-without an import cache: see the restated checks for what the package promises.
+They are kept word for word, although two of them are too narrow: the first holds only where the camera's driver attaches to the buffer as
+well, the third only without an import cache. What the package promises is in :mod:`~zc_perception.verify.invariants`.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ class JobOwners:
 
 @dataclass(eq=False)
 class Import:
-    """One of an image, which may lie in several buffers.
+    """One import of one image, which may lie in several buffers.
 
     :ivar begin_ns: of its event.
     :ivar image: its buffers' inodes; of one from before the recording, those of the first frame that was submitted by it.
@@ -228,8 +228,9 @@ class ImportTable:
 
     :ivar imports: those that were recorded.
     :ivar earlier: those that are known by their submits alone.
-    :ivar clearings: when it had several images, and gave back all that it had at once; with these, and all that it had used so far.
-    :ivar last: what the thread that imported last did last, if that was this import: its job may be still to come.
+    :ivar clearings: each time when the node had several images and gave back all of them: the time, these images, and all images that it
+        had used until then.
+    :ivar last: the newest import, as long as its thread has done nothing else since: its job may still come.
     """
 
     def __init__(self) -> None:
@@ -289,7 +290,8 @@ class ImportTable:
         return any(event.inode in one.left and not (recorded and one.earlier) for one in imports)
 
     def release(self, event: KernelEvent) -> None:
-        """One buffer. In the order of the driver's threads the next import by this handle may come first: the oldest one ends."""
+        """The driver has given back one buffer. Of several imports by the same handle the oldest one ends: the driver works on several
+        threads, so the next import by a handle may be traced before the release of the last one."""
         self._growing.pop(event.tid, None)
         if event.tid == self._last_tid:
             self.last = None
@@ -306,8 +308,11 @@ class ImportTable:
             self.clearings.append((event.time_ns, frozenset(self._given_back), frozenset(self._used)))
 
     def cleared_ns(self, since_ns: int) -> int:
-        """When it first gave everything back that it imported once more; 0: never. The card was opened anew, or the same frames came by a
-        new link: a cache that gives back what it is done with never had all of it at once."""
+        """The first time, after *since_ns*, when the node gave back everything and imported it again later; 0: there is none.
+
+        It happens when the card is opened anew, or when the same frames come by a new link. A cache that only gives back what it does not
+        need any more never gives back everything at once.
+        """
         last_ns = {frozenset(one.image): one.begin_ns for one in self.imports}
         for time_ns, given_back, used in self.clearings:
             if time_ns >= since_ns and all(image in given_back or last_ns.get(image, 0) < time_ns for image in used):
@@ -322,7 +327,7 @@ _TRIED = 64
 
 @dataclass(frozen=True)
 class ImportNeed:
-    """Of one node.
+    """How the imports of one node differ from those that it needed.
 
     :ivar shared: frames without an import of their own, while it had no cache.
     :ivar surplus: imports that its cache did not need.
@@ -375,8 +380,11 @@ def _weigh(
 
 
 def _cached_while(node: NodeView, shared: Sequence[int], of_window: Sequence[Import], seen: Observation) -> list[tuple[int, int]]:
-    """From when to when the node had a cache. Where it was turned on or off in the window, as long as its frames shared imports, or back
-    to or up to one of the imports that no job read: which of these it was for is not known."""
+    """From when to when the node had a cache, as pairs of times: one pair for each possibility.
+
+    If the cache was turned on or off in the window, the exact time is not known. It certainly was on while frames shared imports. It may
+    have been on longer, back to (or up to) one of the imports that no job has read: each of them makes one possibility.
+    """
     if bool(node.before.get('import_cache', node.cached)) == node.cached:
         return [(0, seen.end_ns) if node.cached else _NEVER]
     unread = [one.begin_ns for one in of_window if not one.submits]
@@ -388,7 +396,8 @@ def _cached_while(node: NodeView, shared: Sequence[int], of_window: Sequence[Imp
 
 
 def _needed(cached: Sequence[Import], table: ImportTable, since_ns: int, attached: Collection[int]) -> list[Import]:
-    """The first import of each image that the node did not have, and the first one after it gave everything back, if it did."""
+    """The imports that a cache needs: the first one of each image that the node did not have yet, and, if the node gave everything back,
+    the first one of each image after that."""
     cleared_ns = table.cleared_ns(since_ns)
     made = {(frozenset(one.image), False) for one in (*table.earlier, *table.imports) if one.alive_at(since_ns)}
     needed = []
@@ -401,7 +410,7 @@ def _needed(cached: Sequence[Import], table: ImportTable, since_ns: int, attache
 
 
 def _without_refused(unread: Sequence[Import], node: NodeView) -> list[Import]:
-    """Without those of frames that failed before the card had their job: it refused the job, not the import."""
+    """*unread* without the imports of frames that failed before the card had a job for them: the card refused the job, not the import."""
     left = list(unread)
     for record in node.records:
         if record.kind == RecordKind.FAILED and not record.submitted_ns:
@@ -505,6 +514,8 @@ def follow_imports(seen: Observation, found: Mapping[int, History]) -> ImportFol
 
 
 class _Following:
+    """Goes through the trace once. It owns one :class:`ImportTable` for each node, and one for the imports of all other programs."""
+
     def __init__(self, result: ImportFollowing, nodes: Sequence[NodeView], seen: Observation, found: Mapping[int, History]) -> None:
         self._result, self._nodes, self._seen, self._found = result, nodes, seen, found
         self._owners = JobOwners(nodes, seen)
@@ -570,7 +581,7 @@ class _Following:
             self._shared[owner].append(record.submitted_ns)
 
     def _release(self, pid: int, event: KernelEvent) -> None:
-        """Often by the driver's own thread, behind the job that read it last."""
+        """A buffer is given back. Often the driver does so on a thread of its own, after the last job that reads the buffer."""
         self._result.releases += self._seen.within(event.time_ns) and event.inode in self._frame_inodes
         last = self._completed.get(event.tid, -1)
         if pid in self._owners.pids:

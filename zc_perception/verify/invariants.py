@@ -44,7 +44,7 @@ def attachments_are_recorded(seen: Observation) -> bool:
 
 
 def _frames(seen: Observation, findings: Findings) -> None:
-    """What all checks need: that something flowed through each node, and that all of it was seen."""
+    """What every check needs: each inference node submitted frames in the window, and all of its frames were seen."""
     nodes = seen.inference_nodes()
     idle = [str(node) for node in nodes if not seen.submitted(node)]
     if idle or not nodes:
@@ -68,13 +68,14 @@ def _unread(seen: Observation, findings: Findings, *topics: str) -> bool:
 
 
 def _counters(seen: Observation, findings: Findings) -> None:
-    """What rests on the nodes' own counters."""
+    """What every check needs that uses the nodes' own counters: they were written after the window's end."""
     stale = [str(node) for node in seen.nodes if not node.described and not node.ended_ns]
     if stale:
         findings.unknown.append((f'{", ".join(stale)} did not renew its counters behind the window', advice('not_described')))
 
 
 def _bystanders(seen: Observation, findings: Findings) -> None:
+    """Nodes whose accelerator reads frames through the CPU: nothing can be imported or attached there."""
     for node in seen.inference_nodes():
         if node.accelerator and node.accelerator != IMPORTING:
             reason = f"node {node.node} has the accelerator '{node.accelerator}', which imports no frames"
@@ -125,7 +126,7 @@ def check_attached(seen: Observation) -> Check:
 
 
 def _sure(history: History, inode: int, seen: Observation) -> bool:
-    """Whether an attachment that isn't in a history never was: by exact events, or because no look has it and there is no such dma-buf."""
+    """Whether a missing attachment is really missing: the history is exact, or there is no such dma-buf."""
     return history.exact or inode not in seen.dmabufs
 
 

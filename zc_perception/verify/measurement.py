@@ -50,7 +50,8 @@ def identities_of(nodes: Iterable[WatchedNode]) -> set[tuple[int, int]]:
 
 
 class Cameras:
-    """The video devices of the nodes, by the paths that these know them by: in a container another one may have the same.
+    """The video devices of the watched capture nodes. A node names a path; in a container the same path may be another device, so it is
+    looked up below the node's own root.
 
     :ivar paths: names that their mappings have.
     :ivar numbers: device numbers, as the kernel has them within itself (12 bits major, 20 bits minor).
@@ -94,7 +95,7 @@ def _places(nodes: Iterable[WatchedNode]) -> Iterator[tuple[int, str]]:
 def memory_of(nodes: Iterable[WatchedNode], kinds: Mapping[tuple[int, int], str], cameras: Cameras) -> FrameMemory:
     """What to look for in maps.
 
-    :param kinds: of buffers, as far as known. What nobody holds any more may have been either.
+    :param kinds: of buffers, as far as known. A buffer that nobody holds any more may have been of either kind: it is looked for as both.
     """
     frames = identities_of(nodes)
     dmabufs = frozenset(inode for device, inode in frames if kinds.get((device, inode)) != MEMFD)
@@ -189,7 +190,17 @@ class Ending(Enum):
 
 
 class Measurement:
-    """One measurement. Use it as a context manager: at its end nothing of it is left in the system.
+    """One measurement, as a context manager: at its end nothing of it is left in the system. Everything runs on the caller's thread.
+
+    The order is this:
+
+    1. Entering removes what killed runs left behind, and starts the record of the kernel's events, before anything else is looked at.
+    2. :meth:`watch` installs the probe on ``memmove``, looks at everything once, and waits until each node has rewritten its facts: the
+       window begins. It then reads the frame logs and the trace several times a second, and buffers and maps about once a second. The
+       window ends as soon as the first node has rewritten its facts again. After it :meth:`watch` removes the probe, waits for the frames
+       that are still in flight, samples the processors, and stops the record.
+    3. :meth:`observation` turns what was collected into plain data.
+    4. :meth:`close` takes everything down.
 
     :param memmove_probe: whether the C library's copies are counted, which slows down whoever calls ``memmove``.
     :param sampling: whether the processors are sampled after the window.
@@ -316,13 +327,14 @@ class Measurement:
         self._start_ns = time.monotonic_ns()
 
     def _end(self, sampling_s: float, wait: Wait, more: Callable[[], bool]) -> None:
-        # No later than any node's new facts: a copy behind the window would count as one of it, one before it must not be missing.
+        # The facts are the nodes' counters, and they count until they are written. The window must end before the first node writes them:
+        # if it ended later, a copy that a node makes in between would be missing in the counters.
         self._end_ns = self._wait_for_facts(wait, any, self._expect_facts())
         self._look(everything=True)
         self._cpu_s = time.process_time() - self._cpu_s
         if self._probe is not None:
             self._probe.end()
-        # What was submitted in the window is done a little later.
+        # Frames that were submitted in the window are still in flight. Their records come when they are done.
         self._wait_for_facts(wait, all, self._end_ns, past_ns=self._end_ns)
         for node in self._nodes:
             node.keep_facts()
@@ -337,7 +349,8 @@ class Measurement:
                 self._say('trace', one)
 
     def _sample(self, seconds: float, wait: Wait, more: Callable[[], bool]) -> None:
-        """After the window: a timer that expires while the probe is handled fires when it returns, and so counts for ``memmove``."""
+        """After the window, without the probe. While the kernel handles a probe no sample can be taken; the timer then fires when
+        ``memmove`` goes on, which would count as time in ``memmove``."""
         if not self._with_sampling:
             self._say('sampling', Unreadable('sampling', 'left out by --no-sampling', 'run once more without this option'))
             return
@@ -359,19 +372,19 @@ class Measurement:
         self._samples = sampler.stop()
 
     def _expect_facts(self) -> int:
-        """A moment that all facts from now on are behind of."""
+        """Ask all nodes for new facts; the time before any of them can be written."""
         now_ns = time.monotonic_ns()
         for node in self._nodes:
             node.expect_facts()
         return now_ns
 
     def _wait_for_facts(self, wait: Wait, enough: Callable[[Iterable[bool]], bool], before_ns: int, past_ns: int = 0) -> int:
-        """Until *enough* nodes have rewritten the expected facts, and are past the frames of a moment.
+        """Wait until *enough* nodes have rewritten their facts. A signal doesn't shorten it: the jobs in flight go on, too.
 
-        A signal doesn't shorten it, as it doesn't shorten the jobs that are in flight.
-
-        :param before_ns: a moment before the first of the new facts; the answer is a later one.
-        :param past_ns: the moment; 0: no matter.
+        :param enough: ``any`` or ``all``, of the nodes.
+        :param before_ns: a time at which no node had new facts yet.
+        :param past_ns: wait as well until all frames are done that were submitted before this time; 0: don't.
+        :returns: the last time at which too few nodes had new facts.
         """
         began = time.monotonic()
         while (waited := time.monotonic() - began) < _PATIENCE_S:
@@ -392,7 +405,7 @@ class Measurement:
             node.read()
 
     def _look(self, *, everything: bool = False) -> None:
-        """At what is written all the time, and now and then at the rest."""
+        """Read what is written all the time (frame logs, trace), and about once a second look at the rest (buffers, maps)."""
         self._read_logs()
         if self._recording is not None:
             self._recording.drain()
@@ -438,7 +451,11 @@ class Measurement:
         return memory_of(self._nodes, self._identities, self._cameras)
 
     def _look_at_maps(self, everybody: bool) -> None:
-        """Of all processes; between begin and end only of the nodes, where an event tells of everybody's new mappings."""
+        """Look for mappings of frames.
+
+        At the window's ends the maps of all processes are read. In between only those of the nodes, if the kernel's events tell of every
+        new mapping.
+        """
         pids = None if everybody or not self._mappings_are_recorded() else self._threads.pids
         memory = self._memory()
         scan = scan_maps(memory, pids, self.roots.proc, skip=(os.getpid(),))

@@ -26,7 +26,7 @@ def time_of(record: FrameRecord) -> int:
 class NodeView:
     """One node.
 
-    :ivar before: its facts when the window began; *after* those that it wrote next when the window had ended.
+    :ivar before: its facts at the window's begin; :ivar after: the first ones that it wrote when the window had ended.
     :ivar records: all that were read, also from before and after the window.
     :ivar lost: records that were overwritten before they were read.
     :ivar ended_ns: when it was seen to have ended, before it had told what it did in the window; CLOCK_MONOTONIC, 0: it lasted.
@@ -87,7 +87,7 @@ class LargeCopy:
 
 @dataclass(frozen=True)
 class CopyShare:
-    """A process's samples, taken just behind the window.
+    """A process's samples, taken just after the window.
 
     :ivar copying: those in the C library's memcpy and memmove.
     :ivar kernel: those in the kernel's copy functions, by function.
@@ -169,8 +169,11 @@ class Observation:
         return [(node, record) for node in self.inference_nodes() for record in self.submitted(node)]
 
     def unseen_frames(self) -> dict[str, int]:
-        """How many frames of each inference node come from no capture node that is watched: their buffers are in no pool of these, and
-        in no record. What was published before the window doesn't count: its pool may be gone."""
+        """How many frames each inference node has from cameras that are not watched, by the node's name.
+
+        Such a frame's buffers are in no pool of a watched capture node, and in none of its records. Frames that were published before the
+        window don't count: their pool may be gone.
+        """
         captures = [node for node in self.nodes if node.role == CAPTURE]
         known = {(record.st_dev, inode) for node in captures for record in node.records for inode in record.inodes}
         known |= {(device, inode) for node in captures for facts in (node.before, node.after) for device, inode in facts.get('pool', ())}

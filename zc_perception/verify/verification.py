@@ -33,9 +33,9 @@ from zc_perception.verify.workload import Command, Newcomers, absent, describe, 
 
 
 class Stop:
-    """SIGINT, SIGTERM and SIGHUP end the measurement, not the program: what was set up is taken down, what was seen is judged.
+    """A signal ends the measurement, not the program: what was set up is taken down, and what was seen until then is judged.
 
-    A SIGHUP that is ignored, as under nohup, stays so.
+    The signals are those of :func:`~zc_perception.terminal.ending_signals`. The handler only notes the signal and wakes :meth:`wait`.
 
     :ivar number: the signal that came; 0: none.
     """
@@ -78,9 +78,9 @@ class Stop:
 
 
 class Say:
-    """Prints, unless it is to be quiet, one line for each text: names that others chose forge none, see :func:`printable`.
+    """Prints each text as one line. Names come from other programs, so :func:`printable` escapes what would forge a line.
 
-    Whoever reads may have read enough: that ends no measurement.
+    A reader that has gone away ends no measurement.
     """
 
     def __init__(self, quiet: bool) -> None:
@@ -254,7 +254,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _failed(error: Exception, folder: Path, say: Say) -> int:
-    """What nobody foresaw is no verdict. The exit status."""
+    """Tell of an error of ``zc_verify`` itself, which is no verdict; the exit status."""
     path = folder / ERROR
     told = f'zc_verify itself failed, so nothing is measured: {type(error).__name__}: {error}'
     text = ''.join(traceback.format_exception(error))

@@ -69,7 +69,11 @@ _RECENT = 32
 
 
 class WatchedNode:
-    """Facts are rewritten once a second, so those of a moment are the next ones: ask for them with :meth:`expect_facts`, and wait.
+    """One node and its frame log.
+
+    A node rewrites its facts about once a second. Its facts at a certain time are therefore the next ones that it writes: call
+    :meth:`expect_facts`, and wait until :attr:`renewed`. :class:`~zc_perception.verify.measurement.Measurement` does so at both ends of the
+    window, with :meth:`begin` after the first wait and :meth:`keep_facts` after the last.
 
     :ivar before: facts of the window's begin; see :meth:`begin`.
     :ivar records: those that were read so far.
@@ -94,7 +98,7 @@ class WatchedNode:
             self._ended_ns = time.monotonic_ns()
 
     def begin(self) -> None:
-        """The window begins: what it says now is from before."""
+        """The window begins: its facts of now become :attr:`before`."""
         self.before = self._checked(self.log.facts())
 
     def _checked(self, facts: dict[str, Any]) -> dict[str, Any]:
@@ -103,34 +107,34 @@ class WatchedNode:
         return good
 
     def expect_facts(self) -> None:
-        """From now on."""
+        """The next facts that it writes are the ones that count."""
         self._old, self._new, self._written = self.log.facts(), None, self.log.written
 
     @property
     def renewed(self) -> bool:
-        """Whether it has said something new since. The first that it says is kept: what it says next is of a later time."""
+        """Whether it has written facts since :meth:`expect_facts`. The first ones are kept, because later ones are of a later time."""
         if self._new is None and (facts := self.log.facts()) != self._old:
             self._new = facts
         return self._new is not None
 
     @property
     def idle(self) -> bool:
-        """Whether it is done with no frame since: then it may have nothing new to say."""
+        """Whether it has finished no frame since :meth:`expect_facts`. Then its facts may stay as they are."""
         return self.log.written == self._written
 
     @property
     def ended(self) -> bool:
-        """Whether it has, so that nothing more comes."""
+        """Whether the node has ended, so that nothing more comes."""
         return bool(self._ended_ns)
 
     def is_past(self, time_ns: int) -> bool:
-        """Whether all is known of frames that it submitted before: it is done with a later one."""
+        """Whether all frames are known that it submitted before *time_ns*: it has finished one that it submitted later."""
         if self.log.role != INFERENCE or not time_ns:
             return True
         return any(record.submitted_ns > time_ns for record in self.records[-_RECENT:])
 
     def keep_facts(self) -> None:
-        """The first new ones are those of the window's end; what becomes of it later is no matter."""
+        """Take the first facts since :meth:`expect_facts` as those of the window's end. Whatever the node does later does not count."""
         self._described = self.renewed or self.idle
         self._after = self._old if self._new is None else self._new
 

@@ -54,7 +54,11 @@ def process_state(pid: int, proc: Path = PROC) -> ProcessState | None:
 
 
 class Descendants:
-    """Those that began since it was made. Until :meth:`close` orphans among them become children of this process, which knows them so."""
+    """Descendants of this process that began after this object was made.
+
+    Until :meth:`close` this process is the "subreaper": if a descendant's parent ends, the descendant becomes a child of this process, and
+    so is still known as a descendant.
+    """
 
     def __init__(self, proc: Path = PROC) -> None:
         before = {pid: state.start for pid in all_pids(proc) if self._descends(pid, {}, proc) and (state := process_state(pid, proc))}
@@ -83,7 +87,10 @@ class Descendants:
         return False
 
     def reap(self, but: int) -> None:
-        """Those that came as orphans and have ended; *but* not this child, whose status somebody else takes."""
+        """Take the exit status of each orphan that has ended, so that no zombie stays.
+
+        :param but: a child whose status somebody else takes.
+        """
         own = os.getpid()
         for pid in all_pids():
             state = process_state(pid)
@@ -110,10 +117,12 @@ _NAMED = 4
 
 
 class Command:
-    """A command in a session of its own, so that a Ctrl-C of the terminal does not reach it before it has been measured.
+    """A command that runs while its nodes are measured. :meth:`stop` ends it, and everything that it has started.
 
-    What it starts is known by being its descendant, orphans too, and by a variable in the environment that it inherits: a launch system
-    puts processes into other sessions, and a program like sudo gives them another environment.
+    It runs in a session of its own, so that a Ctrl-C in the terminal reaches this program only, which measures first. A process counts as
+    started by the command if one of these is true: it is in the command's session, it has inherited a certain variable of the environment,
+    or it descends from the command. None of them is enough alone: a launch system puts processes into other sessions, and sudo gives them
+    another environment.
     """
 
     def __init__(self, words: Sequence[str], output: Path) -> None:
@@ -265,7 +274,7 @@ _REASON, _STEP = 'it began while others were measured, and was not looked at', '
 
 
 class Newcomers:
-    """Found at each :meth:`look`, also if they have ended by the next.
+    """Nodes that begin while others are measured. Each :meth:`look` finds those that run at that moment, and remembers them.
 
     :param found: the nodes that are measured, and the processes that can't be read: those are told already.
     :param pids: of these processes; ``None``: of all, or of those that the command started.

@@ -71,7 +71,8 @@ def _segments_of(worker: Worker) -> set[Path]:
 
 
 class PeerCase:
-    """A peer's two processes, started again after each failure.
+    """Owns a peer's two processes, producer and consumer, and starts them again after each failure. It also removes what they
+    leave behind: the run's folder, and shared memory.
 
     :param say: gets a line for each failure.
     """

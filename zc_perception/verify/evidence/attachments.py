@@ -1,7 +1,8 @@
 """Which devices were attached to which buffer at which moment.
 
-``bufinfo`` alone misses what is attached and gone between two looks. One look at a quiet moment plus every attach and detach before and
-after it gives the exact list at each moment; all other looks have to agree with it, or it isn't exact.
+``bufinfo`` alone misses what is attached and detached again between two looks. So one look is taken in which nothing was attached or
+detached at the same time, and all attach and detach events before and after it are applied. The result is the exact list at each moment, if
+all other looks agree with it.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ _NEWER = 'use a kernel from 6.5 on with BTF (CONFIG_DEBUG_INFO_BTF) and FPROBE_E
 
 
 class KernelRecording:
-    """A running record of the kernel's events.
+    """A running record of the kernel's events. It owns a :class:`TraceInstance`, and uses it in this order: :meth:`begin`, :meth:`drain`
+    again and again, :meth:`stop`, :meth:`trace`, :meth:`close`.
 
     :ivar instance: where it is.
     :ivar sources: by event, how it is recorded; an event that is not in it can't be.
