@@ -1,4 +1,4 @@
-"""docs/api.md and docs/api_types.md are what the docstrings say, and the programs in them run."""
+"""The pages of the API are what the docstrings say, and the programs in them run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import zc_perception
 from zc_perception import Frame
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / 'docs/api.md', ROOT / 'docs/api_types.md']
+PAGES = [ROOT / 'docs/api.md', ROOT / 'docs/api_publisher.md', ROOT / 'docs/api_types.md']
 WRITE = ('tools/api_page.py', 'docs/api.md')
 TIMEOUT_S = 60.0
 
@@ -82,6 +82,15 @@ def test_the_program_of_frame_subscription_gets_frames(free_domain: int) -> None
         running(sys.executable, '-c', example('FrameSubscription'), domain=free_domain) as wait_for,
     ):
         numbers = [int(wait_for(re.compile(r'^\d+$'))) for _ in range(5)]
+    assert numbers == sorted(set(numbers))
+
+
+def test_the_program_that_publishes_frames_is_seen_by_that_which_reads_them(free_domain: int) -> None:
+    with (
+        running(sys.executable, '-c', example('FramePublisher'), domain=free_domain),
+        running(sys.executable, '-u', '-c', example('FrameSubscription'), domain=free_domain) as wait_for,
+    ):
+        numbers = [int(wait_for(re.compile(r'^\d+')).split()[0]) for _ in range(5)]
     assert numbers == sorted(set(numbers))
 
 

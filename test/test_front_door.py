@@ -14,7 +14,7 @@ import pytest
 import zc_perception
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = {'AdaptedPublisher', 'AdaptedSubscription', 'Frame', 'FrameSubscription', 'TypeAdapter'}
+NAMES = {'AdaptedPublisher', 'AdaptedSubscription', 'Frame', 'FramePublisher', 'FrameSubscription', 'TypeAdapter'}
 # As where it is not installed: no finder has it.
 WITHOUT_ROS = """
 import sys

@@ -1,4 +1,4 @@
-"""Writes docs/api.md and docs/api_types.md from the docstrings of the names in ``zc_perception/__init__.py``.
+"""Writes docs/api.md, docs/api_publisher.md and docs/api_types.md from the docstrings of the names in ``zc_perception/__init__.py``.
 
 ``python3 tools/api_page.py docs/api.md`` writes both pages; a test compares. It reads the sources and imports nothing, so that it
 needs no ROS. A method whose docstring opens with "For links:" or "For cameras:" is not for users, and is left out.
@@ -15,21 +15,33 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 WIDTH = 100
+# A longer one, with its types, would not fit a line of a list.
+_LONGEST_CALL = WIDTH - 5
 #: What the names return, and where it is defined.
 RETURNED = {
     'FrameData': 'zc_perception.frame',
     'SubscriptionStatistics': 'zc_perception.link.endpoints.subscription_statistics',
+    'LoanedFrame': 'zc_perception.link.endpoints.frame_publisher',
+    'FramePublisherStatistics': 'zc_perception.link.endpoints.frame_publisher',
     'PublisherStatistics': 'zc_perception.link.endpoints.publisher',
 }
-FRAMES_PAGE, TYPES_PAGE = 'api.md', 'api_types.md'
-#: What is told on the second page; all else is on the first one.
-TYPES = ('AdaptedPublisher', 'AdaptedSubscription', 'TypeAdapter', 'PublisherStatistics')
+FRAMES_PAGE, PUBLISHER_PAGE, TYPES_PAGE = 'api.md', 'api_publisher.md', 'api_types.md'
+#: What is told on another page than the first one.
+ELSEWHERE = {
+    PUBLISHER_PAGE: ('FramePublisher', 'LoanedFrame', 'FramePublisherStatistics'),
+    TYPES_PAGE: ('AdaptedPublisher', 'AdaptedSubscription', 'TypeAdapter', 'PublisherStatistics'),
+}
 HEADS = {
     FRAMES_PAGE: (
         '# API',
         'How a Python program uses the names of `zc_perception`. `tools/api_page.py` writes this.',
         '`from zc_perception import …` gives you {names}, and the text `__version__`. Each name is imported from its module when it is '
         'first used, so `import zc_perception` needs no ROS. Errors are classes of `zc_perception.errors`, or Python\'s own.',
+    ),
+    PUBLISHER_PAGE: (
+        '# API for publishing frames',
+        'How a Python program publishes camera frames of its own by {names}. `tools/api_page.py` writes this. '
+        '[A camera of your own](own_camera.md) tells how to use it.',
     ),
     TYPES_PAGE: (
         '# API for types of your own',
@@ -62,7 +74,7 @@ def source_of(name: str, module: str) -> ast.ClassDef | ast.FunctionDef:
 
 def page_of(name: str) -> str:
     """The page that tells of a name."""
-    return TYPES_PAGE if name in TYPES else FRAMES_PAGE
+    return next((page for page, names in ELSEWHERE.items() if name in names), FRAMES_PAGE)
 
 
 def _wrapped(text: str, indent: int = 0, hanging: int = 0) -> str:
@@ -120,18 +132,22 @@ def _described(docstring: str, types: dict[str, str]) -> Iterator[str]:
             yield _wrapped(block)
 
 
-def _argument(argument: ast.arg, default: ast.expr | None) -> str:
-    annotation = '' if argument.annotation is None else f': {ast.unparse(argument.annotation)}'
-    return f'{argument.arg}{annotation}' + (f' = {ast.unparse(default)}' if default is not None else '')
+def _argument(argument: ast.arg, default: ast.expr | None, typed: bool) -> str:
+    if argument.annotation is None or not typed:
+        return argument.arg + (f'={ast.unparse(default)}' if default is not None else '')
+    return f'{argument.arg}: {ast.unparse(argument.annotation)}' + (f' = {ast.unparse(default)}' if default is not None else '')
 
 
-def _parameters(function: ast.FunctionDef, *, method: bool = True) -> list[str]:
-    """Each as it is declared, without ``self``."""
+def _parameters(function: ast.FunctionDef, *, method: bool = True, typed: bool = True) -> list[str]:
+    """Each as it is declared, without ``self``.
+
+    :param typed: with their types.
+    """
     arguments = function.args
     own = arguments.args[1:] if method else arguments.args
     defaults = [None] * (len(own) - len(arguments.defaults)) + list(arguments.defaults)
-    keywords = [_argument(*pair) for pair in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
-    return [_argument(*pair) for pair in zip(own, defaults, strict=True)] + (['*', *keywords] if keywords else [])
+    keywords = [_argument(*pair, typed) for pair in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    return [_argument(*pair, typed) for pair in zip(own, defaults, strict=True)] + (['*', *keywords] if keywords else [])
 
 
 def _is_dataclass(node: ast.ClassDef) -> bool:
@@ -163,16 +179,23 @@ def _member(function: ast.FunctionDef, docstring: str) -> str:
     if any(ast.unparse(decorator) == 'property' for decorator in function.decorator_list):
         call = f'{function.name}: {returns}'
     else:
-        call = f'{function.name}({", ".join(_parameters(function))})' + (f' -> {returns}' if returns != 'None' else '')
+        result = f' -> {returns}' if returns != 'None' else ''
+        calls = [f'{function.name}({", ".join(_parameters(function, typed=typed))}){result}' for typed in (True, False)]
+        call = calls[0] if len(calls[0]) <= _LONGEST_CALL else calls[1]
     blocks = list(_blocks(docstring))
     said = ' '.join(block for block in blocks if not _FIELD.match(block))
     # Four spaces: Markdown's first dialect takes less for no level.
     return '\n'.join([_wrapped(f'- `{call}`: {said}', 0, 2), *(_items(block, {}, 4) for block in blocks if _FIELD.match(block))])
 
 
+def _sets(function: ast.FunctionDef) -> bool:
+    """Whether it sets a property, of which the getter tells."""
+    return any(ast.unparse(decorator).endswith('.setter') for decorator in function.decorator_list)
+
+
 def _members(node: ast.ClassDef) -> Iterator[str]:
     for function in node.body:
-        if isinstance(function, ast.FunctionDef) and not function.name.startswith('_'):
+        if isinstance(function, ast.FunctionDef) and not function.name.startswith('_') and not _sets(function):
             docstring = ast.get_docstring(function) or ''
             if not docstring.startswith(_NOT_FOR_USERS):
                 yield _member(function, docstring)
@@ -204,7 +227,7 @@ def section(name: str, module: str, sections: Collection[str]) -> Iterator[str]:
 
 
 def page(which: str) -> str:
-    """One of the two, whole."""
+    """One of them, whole."""
     names = exported()
     # The first one lists all names: it is where people look.
     listed = [name for name in names if which == FRAMES_PAGE or page_of(name) == which]

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zc_perception.frame import Frame
+    from zc_perception.link.endpoints.frame_publisher import FramePublisher
     from zc_perception.link.endpoints.frame_subscription import FrameSubscription
     from zc_perception.link.endpoints.publisher import AdaptedPublisher
     from zc_perception.link.endpoints.subscription import AdaptedSubscription
     from zc_perception.link.type_adapter import TypeAdapter
 
-__all__ = ['AdaptedPublisher', 'AdaptedSubscription', 'Frame', 'FrameSubscription', 'TypeAdapter', '__version__']
+__all__ = ['AdaptedPublisher', 'AdaptedSubscription', 'Frame', 'FramePublisher', 'FrameSubscription', 'TypeAdapter', '__version__']
 
 # The one place of the version: setup.py reads this line, and a test compares package.xml with it.
 __version__ = '0.1.0'
@@ -25,6 +26,7 @@ _MODULES = {
     'AdaptedPublisher': 'zc_perception.link.endpoints.publisher',
     'AdaptedSubscription': 'zc_perception.link.endpoints.subscription',
     'Frame': 'zc_perception.frame',
+    'FramePublisher': 'zc_perception.link.endpoints.frame_publisher',
     'FrameSubscription': 'zc_perception.link.endpoints.frame_subscription',
     'TypeAdapter': 'zc_perception.link.type_adapter',
 }

@@ -174,6 +174,22 @@ def test_import_fd_reads_through_its_own_descriptors_what_the_camera_has_drawn(f
         assert '100x80 NV12 modifier 0x0' in line and all(str(plane) in line for plane in layout.planes)
 
 
+def test_the_own_camera_publishes_to_the_viewer_until_ctrl_c(free_domain: int) -> None:
+    """Each in a process of its own, and both end without a complaint."""
+    camera = subprocess.Popen(
+        [sys.executable, str(EXAMPLES / 'own_camera.py')], env=environment(free_domain), stderr=subprocess.PIPE, text=True
+    )
+    try:
+        _, said = until_ctrl_c(VIEWER, free_domain, BRIGHTNESS)
+        camera.send_signal(signal.SIGINT)
+        _, complaints = camera.communicate(timeout=TIMEOUT_S)
+    finally:
+        camera.kill()
+        camera.wait(10)
+    assert {match[2] for match in said} == {'80.0'}
+    assert camera.returncode == 0 and 'Traceback' not in complaints, complaints
+
+
 def test_own_component_is_installed_and_works_in_the_camera_s_container(free_domain: int, tmp_path: Path) -> None:
     source, installed = tmp_path / 'source', install(tmp_path)
     shutil.copytree(EXAMPLES / 'own_component', source)

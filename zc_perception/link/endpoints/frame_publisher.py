@@ -74,20 +74,27 @@ class _Busy(threading.local):
 
 
 class LoanedFrame:
-    """A frame that is being made: what ``with publisher.loan() as out:`` gives.
+    """A frame that is being made: what ``with publisher.loan() as out:`` gives. Use it inside of the block."""
 
-    :param planes: NumPy arrays over the buffer's planes, to be written. They have an older frame's pixels. NV12 has ``planes[0]`` of
-        shape (height, width) and ``planes[1]`` of shape (height/2, width/2, 2), rgb8 ``planes[0]`` of shape (height, width, 3).
-    :param dropped: no buffer was free. The planes are scratch memory, and nobody will get the frame.
-    """
-
-    __slots__ = ('_frame_id', '_stamp_ns', 'dropped', 'planes')
+    __slots__ = ('_dropped', '_frame_id', '_planes', '_stamp_ns')
 
     def __init__(self, planes: Sequence[NDArray[Any]], header: Header, dropped: bool) -> None:
-        self.planes = planes
-        self.dropped = dropped
+        self._planes = planes
+        self._dropped = dropped
         self._stamp_ns = header.stamp_ns
         self._frame_id = header.frame_id
+
+    @property
+    def planes(self) -> Sequence[NDArray[Any]]:
+        """NumPy arrays over the buffer's planes, to be written; first they have an older frame's pixels. NV12 has ``planes[0]`` of shape
+        (height, width) and ``planes[1]`` of shape (height/2, width/2, 2), rgb8 has ``planes[0]`` of shape (height, width, 3).
+        """
+        return self._planes
+
+    @property
+    def dropped(self) -> bool:
+        """Whether no buffer was free. Then the planes are scratch memory, and nobody will get the frame."""
+        return self._dropped
 
     @property
     def stamp(self) -> Time:
@@ -343,6 +350,8 @@ class FramePublisher:
     ) -> bool:
         """Publish a frame that is in one buffer of a library of yours. The pixels have to be complete. Nothing is copied.
 
+        It returns whether the frame was sent. It was dropped if consumers still hold this buffer, or if the publisher has ended.
+
         The descriptor stays yours; you may close it after the call. A buffer that *fds* didn't name is taken as well, in the same
         layout. Do not write to the buffer before *released* was called. From the first frame on, the kernel makes no new writable
         mapping of a memfd, so map it before.
@@ -351,8 +360,6 @@ class FramePublisher:
         :param frame_id: by default the publisher's.
         :param released: called once when nobody uses the buffer any more, on whichever thread that is; it must not wait. It is also called
             for a frame that was not sent.
-        :returns: whether it was sent. ``False``: it was dropped, because consumers still hold this buffer or all others; or the publisher
-            has ended.
         :raises ConfigError: the publisher was made without *fds*, or a value that makes no sense. *released* is not called.
         :raises AllocationError: the descriptor is neither a dma-buf nor a sealed memfd, or of another kind than those of *fds*.
         :raises LayoutError: the planes don't lie in the buffer, or it is part of another image.
