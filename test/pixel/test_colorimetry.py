@@ -22,9 +22,7 @@ from zc_perception.pixel.colorimetry import (
     V4l2Colorimetry,
     from_gstreamer_colorimetry,
     from_v4l2_colorimetry,
-    gstreamer_colorimetry,
     named_colorimetry,
-    v4l2_colorimetry,
 )
 
 FULL, LIMITED = Range.FULL, Range.LIMITED
@@ -48,9 +46,8 @@ ALL = [Colorimetry(*parts) for parts in itertools.product(Matrix, Range, Transfe
         ('1:4:7:1', Colorimetry(Matrix.BT601, FULL, Transfer.SRGB)),
     ],
 )
-def test_gstreamer_s_words_go_both_ways(text: str, expected: Colorimetry) -> None:
+def test_gstreamer_s_words(text: str, expected: Colorimetry) -> None:
     assert from_gstreamer_colorimetry(text) == expected
-    assert gstreamer_colorimetry(expected) == text
 
 
 @pytest.mark.parametrize(
@@ -65,12 +62,7 @@ def test_gstreamer_s_words_go_both_ways(text: str, expected: Colorimetry) -> Non
     ],
 )
 def test_other_spellings_of_the_same_are_understood(text: str, expected: str) -> None:
-    assert gstreamer_colorimetry(from_gstreamer_colorimetry(text)) == expected
-
-
-@pytest.mark.parametrize('colorimetry', ALL, ids=str)
-def test_every_colorimetry_can_be_written_and_read_again(colorimetry: Colorimetry) -> None:
-    assert from_gstreamer_colorimetry(gstreamer_colorimetry(colorimetry)) == colorimetry
+    assert from_gstreamer_colorimetry(text) == from_gstreamer_colorimetry(expected)
 
 
 @pytest.mark.parametrize(
@@ -115,12 +107,12 @@ def test_gstreamer_s_numbers_are_those_of_its_header(header: Callable[[str], CHe
     def written(span: str, matrix: str, transfer: str, primary: str) -> str:
         return f'{spans[span]}:{matrices[matrix]}:{transfers[transfer]}:{primaries[primary]}'
 
-    assert written('0_255', 'BT601', 'BT601', 'SMPTE170M') == gstreamer_colorimetry(Colorimetry(Matrix.BT601, FULL))
-    assert written('0_255', 'BT709', 'BT709', 'BT709') == gstreamer_colorimetry(Colorimetry(Matrix.BT709, FULL))
-    assert written('0_255', 'BT2020', 'BT2020_12', 'BT2020') == gstreamer_colorimetry(Colorimetry(Matrix.BT2020, FULL))
-    assert written('16_235', 'BT709', 'SRGB', 'BT709') == gstreamer_colorimetry(Colorimetry(Matrix.BT709, LIMITED, Transfer.SRGB))
-    assert written('0_255', 'BT2020', 'SMPTE2084', 'BT2020') == gstreamer_colorimetry(Colorimetry(Matrix.BT2020, FULL, Transfer.PQ))
-    assert written('16_235', 'RGB', 'BT709', 'BT709') == gstreamer_colorimetry(Colorimetry(Matrix.RGB, LIMITED))
+    assert from_gstreamer_colorimetry(written('0_255', 'BT601', 'BT601', 'SMPTE170M')) == Colorimetry(Matrix.BT601, FULL)
+    assert from_gstreamer_colorimetry(written('0_255', 'BT709', 'BT709', 'BT709')) == Colorimetry(Matrix.BT709, FULL)
+    assert from_gstreamer_colorimetry(written('0_255', 'BT2020', 'BT2020_12', 'BT2020')) == Colorimetry(Matrix.BT2020, FULL)
+    assert from_gstreamer_colorimetry(written('16_235', 'BT709', 'SRGB', 'BT709')) == Colorimetry(Matrix.BT709, LIMITED, Transfer.SRGB)
+    assert from_gstreamer_colorimetry(written('0_255', 'BT2020', 'SMPTE2084', 'BT2020')) == Colorimetry(Matrix.BT2020, FULL, Transfer.PQ)
+    assert from_gstreamer_colorimetry(written('16_235', 'RGB', 'BT709', 'BT709')) == Colorimetry(Matrix.RGB, LIMITED)
     for same in ('BT709', 'BT601', 'BT2020_10', 'BT2020_12'):
         assert from_gstreamer_colorimetry(written('16_235', 'BT601', same, 'SMPTE170M')) == BT601_LIMITED
 
@@ -169,13 +161,6 @@ def test_what_a_driver_leaves_at_default_is_what_the_header_maps_it_to(colorspac
             from_v4l2_colorimetry(V4l2Colorimetry(colorspace), rgb=rgb)
     else:
         assert from_v4l2_colorimetry(V4l2Colorimetry(colorspace), rgb=rgb) == expected
-
-
-@pytest.mark.parametrize('colorimetry', ALL, ids=str)
-def test_v4l2_s_fields_go_both_ways(colorimetry: Colorimetry) -> None:
-    fields = v4l2_colorimetry(colorimetry)
-    assert from_v4l2_colorimetry(fields, rgb=colorimetry.matrix is Matrix.RGB) == colorimetry
-    assert 0 not in (fields.colorspace, fields.quantization, fields.xfer_func)
 
 
 @pytest.mark.parametrize(

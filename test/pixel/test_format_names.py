@@ -23,7 +23,6 @@ from zc_perception.pixel.format_names import (
     nvbufsurface_format,
     ros_encoding,
     v4l2_format_name,
-    v4l2_name,
 )
 from zc_perception.pixel.fourcc import FORMATS, NV12, PixelFormat, format_by_name, fourcc_code
 from zc_perception.pixel.modifier import LINEAR
@@ -35,6 +34,10 @@ entries = pytest.mark.parametrize('entry', FORMATS.values(), ids=lambda entry: e
 
 def code(name: str) -> int:
     return format_by_name(name).code
+
+
+def v4l2_name(fourcc: int, multiplanar: bool = False) -> str:
+    return v4l2_format_name(V4l2Format(fourcc, LINEAR, multiplanar))
 
 
 # V4L2

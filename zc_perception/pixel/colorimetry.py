@@ -76,22 +76,6 @@ _GST_RANGES = {1: Range.FULL, 2: Range.LIMITED}
 _GST_MATRICES = {1: Matrix.RGB, 3: Matrix.BT709, 4: Matrix.BT601, 6: Matrix.BT2020}
 # 11, 13 and 16 (BT.2020 with 12 and 10 bits, BT.601) are the same function as 5, says the header.
 _GST_TRANSFERS = {5: Transfer.BT709, 7: Transfer.SRGB, 11: Transfer.BT709, 13: Transfer.BT709, 14: Transfer.PQ, 16: Transfer.BT709}
-_GST_PRIMARIES = {Matrix.BT601: 4, Matrix.BT709: 1, Matrix.BT2020: 7, Matrix.RGB: 1}
-
-
-def gstreamer_colorimetry(colorimetry: Colorimetry) -> str:
-    """GStreamer's ``colorimetry`` string: a name such as ``bt709`` where there is one, else four numbers."""
-    matrix = next(k for k, v in _GST_MATRICES.items() if v is colorimetry.matrix)
-    number = next(k for k, v in _GST_RANGES.items() if v is colorimetry.range)
-    primaries = _GST_PRIMARIES[colorimetry.matrix]
-    if colorimetry.transfer is Transfer.BT709:
-        transfer = {Matrix.BT601: 16, Matrix.BT2020: 11}.get(colorimetry.matrix, 5)
-    else:
-        transfer = next(k for k, v in _GST_TRANSFERS.items() if v is colorimetry.transfer)
-        # sRGB with BT.601's matrix is what JPEG and webcams have: sRGB's own primaries are BT.709's.
-        primaries = 1 if colorimetry.transfer is Transfer.SRGB and colorimetry.matrix is not Matrix.BT2020 else primaries
-    numbers = f'{number}:{matrix}:{transfer}:{primaries}'
-    return next((name for name, value in _GST_NAMES.items() if value == numbers), numbers)
 
 
 def from_gstreamer_colorimetry(text: str) -> Colorimetry:
@@ -141,12 +125,3 @@ def from_v4l2_colorimetry(fields: V4l2Colorimetry, *, rgb: bool = False) -> Colo
         raise FormatError(f'V4L2 transfer function {transfer} or quantization {span} is not known; known are 1, 2 and 7, and 1 and 2')
     matrix = Matrix.RGB if rgb else _V4L2_MATRICES[encoding]
     return Colorimetry(matrix, Range.FULL if span == 1 else Range.LIMITED, _V4L2_TRANSFERS[transfer])
-
-
-def v4l2_colorimetry(colorimetry: Colorimetry) -> V4l2Colorimetry:
-    """V4L2's fields, none of them left at DEFAULT but an RGB image's encoding."""
-    matrix, srgb = colorimetry.matrix, colorimetry.transfer is Transfer.SRGB
-    space = {Matrix.BT601: _SRGB if srgb else _SMPTE170M, Matrix.BT709: _REC709, Matrix.BT2020: _BT2020, Matrix.RGB: _SRGB}[matrix]
-    encoding = {Matrix.BT601: 1, Matrix.BT709: 2, Matrix.BT2020: 6, Matrix.RGB: 0}[matrix]
-    transfer = next(k for k, v in _V4L2_TRANSFERS.items() if v is colorimetry.transfer)
-    return V4l2Colorimetry(space, encoding, 1 if colorimetry.range is Range.FULL else 2, transfer)

@@ -64,14 +64,6 @@ _V4L2_REFUSED = {
 }  # fmt: skip
 
 
-def v4l2_name(fourcc: int, multiplanar: bool = False) -> str:
-    """V4L2's fourcc of a LINEAR format; with *multiplanar* the one with a buffer for each plane.
-
-    :raises FormatError: V4L2 has none.
-    """
-    return v4l2_format_name(V4l2Format(fourcc, LINEAR, multiplanar))
-
-
 def v4l2_format_name(wanted: V4l2Format) -> str:
     """V4L2's fourcc of a format, tiled ones too: the inverse of :func:`from_v4l2`.
 
