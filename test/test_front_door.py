@@ -14,7 +14,17 @@ import pytest
 import zc_perception
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = {'AdaptedPublisher', 'AdaptedSubscription', 'Frame', 'FramePublisher', 'FrameSubscription', 'TypeAdapter'}
+NAMES = {
+    'AdaptedPublisher',
+    'AdaptedSubscription',
+    'Frame',
+    'FramePublisher',
+    'FrameReader',
+    'FrameSubscription',
+    'TypeAdapter',
+    'create_camera_subscription',
+    'create_frame_subscription',
+}
 # As where it is not installed: no finder has it.
 WITHOUT_ROS = """
 import sys

@@ -29,7 +29,7 @@ FRAMES_PAGE, PUBLISHER_PAGE, TYPES_PAGE = 'api.md', 'api_publisher.md', 'api_typ
 #: What is told on another page than the first one.
 ELSEWHERE = {
     PUBLISHER_PAGE: ('FramePublisher', 'LoanedFrame', 'FramePublisherStatistics'),
-    TYPES_PAGE: ('AdaptedPublisher', 'AdaptedSubscription', 'TypeAdapter', 'PublisherStatistics'),
+    TYPES_PAGE: ('AdaptedPublisher', 'AdaptedSubscription', 'TypeAdapter', 'SubscriptionStatistics', 'PublisherStatistics'),
 }
 HEADS = {
     FRAMES_PAGE: (

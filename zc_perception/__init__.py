@@ -11,13 +11,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zc_perception.frame import Frame
+    from zc_perception.link.endpoints.camera_subscription import create_camera_subscription
     from zc_perception.link.endpoints.frame_publisher import FramePublisher
-    from zc_perception.link.endpoints.frame_subscription import FrameSubscription
+    from zc_perception.link.endpoints.frame_reader import FrameReader
+    from zc_perception.link.endpoints.frame_subscription import FrameSubscription, create_frame_subscription
     from zc_perception.link.endpoints.publisher import AdaptedPublisher
     from zc_perception.link.endpoints.subscription import AdaptedSubscription
     from zc_perception.link.type_adapter import TypeAdapter
 
-__all__ = ['AdaptedPublisher', 'AdaptedSubscription', 'Frame', 'FramePublisher', 'FrameSubscription', 'TypeAdapter', '__version__']
+__all__ = [
+    'AdaptedPublisher',
+    'AdaptedSubscription',
+    'Frame',
+    'FramePublisher',
+    'FrameReader',
+    'FrameSubscription',
+    'TypeAdapter',
+    '__version__',
+    'create_camera_subscription',
+    'create_frame_subscription',
+]
 
 # The one place of the version: setup.py reads this line, and a test compares package.xml with it.
 __version__ = '0.1.0'
@@ -27,8 +40,11 @@ _MODULES = {
     'AdaptedSubscription': 'zc_perception.link.endpoints.subscription',
     'Frame': 'zc_perception.frame',
     'FramePublisher': 'zc_perception.link.endpoints.frame_publisher',
+    'FrameReader': 'zc_perception.link.endpoints.frame_reader',
     'FrameSubscription': 'zc_perception.link.endpoints.frame_subscription',
     'TypeAdapter': 'zc_perception.link.type_adapter',
+    'create_camera_subscription': 'zc_perception.link.endpoints.camera_subscription',
+    'create_frame_subscription': 'zc_perception.link.endpoints.frame_subscription',
 }
 
 

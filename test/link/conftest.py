@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from link_ros import Ros
+    from one_camera import Camera
 
 
 @pytest.fixture(scope='session')
@@ -43,3 +44,25 @@ def here(free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     opened = Ros(free_domain, 'single')
     yield opened
     opened.close()
+
+
+@pytest.fixture(params=['in_process', 'shared_memory', 'ros_message'])
+def way(request: pytest.FixtureRequest) -> str:
+    """How frames come."""
+    return str(request.param)
+
+
+@pytest.fixture
+def camera(here: Ros, way: str, tmp_path: Path) -> Iterator[Callable[..., Camera]]:
+    """Makes a camera that publishes by *way*."""
+    from one_camera import Camera
+
+    cameras = []
+
+    def make(**options: Any) -> Camera:
+        cameras.append(Camera(here, options.pop('way', way), tmp_path, **options))
+        return cameras[-1]
+
+    yield make
+    for each in cameras:
+        each.close()

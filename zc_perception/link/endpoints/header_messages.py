@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from builtin_interfaces.msg import Time
+from typing import Any
+
+from rclpy.time import Time
 from std_msgs.msg import Header as HeaderMessage
 
 from zc_perception.frame import Header
@@ -11,10 +13,9 @@ from zc_perception.frame import Header
 class RosHeaders:
     """See :class:`~zc_perception.frame.HeaderMessages`."""
 
-    def stamp(self, stamp_ns: int) -> Time:
+    def stamp(self, stamp_ns: int) -> Any:
         """A new message."""
-        seconds, nanoseconds = divmod(stamp_ns, 1_000_000_000)
-        return Time(sec=seconds, nanosec=nanoseconds)
+        return Time(nanoseconds=stamp_ns).to_msg()
 
     def header(self, header: Header) -> HeaderMessage:
         """A new message."""

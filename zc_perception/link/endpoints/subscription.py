@@ -92,6 +92,9 @@ class AdaptedSubscription(Generic[T]):
     :raises ConfigError: *qos* is keep-last with depth 0, or the topic's name is too long for its announcements.
     """
 
+    # Of a subclass that asks more of an object that waits than its window, see KeepLastQueue.
+    _gate: Callable[[T], bool] | None = None
+
     def __init__(
         self,
         node: Node,
@@ -124,7 +127,7 @@ class AdaptedSubscription(Generic[T]):
         announcements = announcement_topic(self.topic)
         self._key = bus_key(node, self.topic, adapter.ros_type)
         self._waits_for_window = hasattr(adapter.custom_type, 'hand_out')
-        gate = adapter.custom_type.hand_out if self._waits_for_window else None  # type: ignore[attr-defined]
+        gate = self._gate or (adapter.custom_type.hand_out if self._waits_for_window else None)  # type: ignore[attr-defined]
         self.queue: KeepLastQueue[T] = KeepLastQueue(self._wanted.depth, adapter.release, gate=gate)
         self._is_coroutine = inspect.iscoroutinefunction(callback)
         drain: Callable[[], Any] = coroutine_turn(node, self._drain_coroutine) if self._is_coroutine else self._drain

@@ -1,0 +1,121 @@
+"""A camera of tiny frames that reaches subscriptions of this process by one of the three ways."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from link_ros import Ros
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import Image
+from std_msgs.msg import String
+
+from zc_perception.frame import Frame, Header
+from zc_perception.link.announcement import Announcement, host_id
+from zc_perception.link.endpoints import AdaptedPublisher
+from zc_perception.link.endpoints.frame_subscription import FrameSubscription
+from zc_perception.link.image_conversion import frame_adapter
+from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import BufferPool
+from zc_perception.pixel.colorimetry import BT601_LIMITED
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.layout import compute_layout
+
+RESERVE = 2
+LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
+
+class Camera:
+    """Publishes tiny frames by one of the ways. Its pool is as a camera's: :data:`RESERVE` slots are its own."""
+
+    def __init__(self, ros: Ros, way: str, folder: Path, *, slots: int = 8, best_effort: bool = False) -> None:
+        self.way = way
+        self._node = ros.node('camera')
+        heap, layout = SealedMemfd(), compute_layout(NV12, 32, 16)
+        self.pool = BufferPool(layout, lambda: (heap.allocate(layout.buffer_size(0)),), slots, name='camera', reserve=RESERVE)
+        self.number = 0
+        self.missed = 0
+        self._server: SharedMemoryServer | None = None
+        self._publisher: AdaptedPublisher[Frame] | None = None
+        self._plain: Any = None
+        reliability = ReliabilityPolicy.BEST_EFFORT if best_effort else ReliabilityPolicy.RELIABLE
+        if way in ('in_process', 'both'):
+            adapter = frame_adapter('mono8', CopyLedger(), holder='camera')
+            self._publisher = AdaptedPublisher(self._node, adapter, 'image', QoSProfile(depth=1, reliability=reliability))
+        if way in ('shared_memory', 'both'):
+            identity = self._publisher.publisher_id if self._publisher else 'a' * 32
+            self._server = SharedMemoryServer('camera', identity, self.pool, folder=folder)
+            if self._publisher is not None:
+                self._publisher.use(self.pool)
+                self._publisher.serve(self._server)
+                self._publisher.announce(width=32, height=16, formats=('NV12',), heap='memfd')
+            else:
+                announcement = Announcement(identity, host_id(), str(self._server.path), 32, 16, ('NV12',), 'memfd')
+                self._node.create_publisher(String, 'image/_zc', LATCHED).publish(String(data=json.dumps(asdict(announcement))))
+        if way == 'ros_message':
+            self._plain = self._node.create_publisher(Image, 'image', QoSProfile(depth=20, reliability=reliability))
+
+    def publish(self) -> int:
+        """One more frame. Its number is its stamp and its luma."""
+        self.number += 1
+        if self._plain is not None:
+            message = Image(width=32, height=16, step=32, encoding='mono8', data=bytes([self.number % 250]) * (32 * 16))
+            message.header.stamp.sec, message.header.stamp.nanosec = 1, self.number
+            self._plain.publish(message)
+            return self.number
+        slot = self.pool.acquire()
+        if slot is None:
+            self.missed += 1
+            return self.number
+        header = Header(1_000_000_000 + self.number, '')
+        with Frame.publish_slot(
+            self.pool, slot, header=header, colorimetry=BT601_LIMITED, sequence=self.number, captured_ns=time.monotonic_ns()
+        ) as frame:
+            if self._publisher is not None:
+                self._publisher.publish(frame)
+            elif self._server is not None:
+                self._server.publish(frame)
+        return self.number
+
+    def met(self, subscription: FrameSubscription) -> bool:
+        """Whether frames reach *subscription* from now on."""
+        if self._plain is not None:
+            return bool(self._plain.get_subscription_count())
+        if self.way == 'in_process':
+            return True
+        # Without a callback it connects on a thread of its own.
+        return subscription.statistics().window > 0
+
+    def peers(self) -> list[tuple[str, int, int]]:
+        """Name, frames in hand and window of each consumer that takes slots of the pool."""
+        here = () if self._publisher is None else self._publisher.in_process_peers()
+        there = () if self._server is None else self._server.statistics().consumers
+        return [(peer.name, len(peer.in_hand), peer.window) for peer in (*here, *there)]
+
+    def close(self) -> None:
+        if self._publisher is not None:
+            self._publisher.destroy()
+        elif self._server is not None:
+            self._server.close()
+        self.pool.close()
+
+
+def number_of(frame: Frame) -> int:
+    return frame.header.stamp_ns % 1_000_000_000
+
+
+def publishing(camera: Camera, condition: Callable[[], Any], seconds: float = 15.0) -> bool:
+    """Whether *condition* came true while the camera went on at some 50 Hz."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        camera.publish()
+        time.sleep(0.02)
+    return bool(condition())

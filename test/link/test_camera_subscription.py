@@ -1,0 +1,203 @@
+"""create_camera_subscription(): a frame and its camera_info come together, in order, and frames without one stop nobody."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from link_ros import Ros, eventually
+from one_camera import Camera, number_of, publishing
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from sensor_msgs.msg import CameraInfo
+
+from zc_perception import create_camera_subscription
+from zc_perception.frame import Frame
+from zc_perception.link.endpoints.frame_subscription import FrameSubscription
+
+Cameras = Callable[..., Camera]
+
+
+class Infos:
+    """Publishes the messages that belong to :class:`Camera`'s frames."""
+
+    def __init__(self, node: Node, topic: str = 'camera_info') -> None:
+        self._publisher = node.create_publisher(CameraInfo, topic, QoSProfile(depth=50))
+
+    def publish(self, number: int) -> None:
+        info = CameraInfo(width=number)
+        info.header.stamp.sec, info.header.stamp.nanosec = 1, number
+        self._publisher.publish(info)
+
+    @property
+    def met(self) -> bool:
+        return bool(self._publisher.get_subscription_count())
+
+
+@pytest.fixture
+def infos(here: Ros) -> Infos:
+    return Infos(here.node('infos'))
+
+
+@pytest.fixture
+def pairs(here: Ros) -> Iterator[Callable[..., tuple[FrameSubscription, list[tuple[int, int]]]]]:
+    """Makes a subscription, and the list of what it gets."""
+    made: list[FrameSubscription] = []
+
+    def make(callback: Callable[[Frame, CameraInfo], Any] | None = None, **options: Any) -> tuple[FrameSubscription, list[tuple[int, int]]]:
+        seen: list[tuple[int, int]] = []
+
+        def note(frame: Frame, info: CameraInfo) -> None:
+            seen.append((number_of(frame), info.width))
+
+        made.append(create_camera_subscription(here.node(f'viewer{len(made)}'), 'image', callback or note, **options))
+        return made[-1], seen
+
+    yield make
+    for each in made:
+        each.destroy()
+
+
+Pairs = Callable[..., tuple[FrameSubscription, list[tuple[int, int]]]]
+
+
+def begin(source: Camera, infos: Infos, subscription: FrameSubscription) -> None:
+    assert eventually(lambda: source.met(subscription) and infos.met), subscription.statistics()
+
+
+@pytest.mark.parametrize('first', ['frame', 'info'])
+def test_a_frame_comes_with_the_message_of_its_stamp_whichever_is_first(
+    camera: Cameras, infos: Infos, pairs: Pairs, first: str
+) -> None:
+    source = camera()
+    subscription, seen = pairs()
+    begin(source, infos, subscription)
+    for count in range(1, 31):
+        if first == 'info':
+            infos.publish(count)
+            time.sleep(0.003)
+        assert source.publish() == count
+        if first == 'frame':
+            time.sleep(0.003)
+            infos.publish(count)
+        assert eventually(lambda count=count: len(seen) == count), (count, seen, subscription.statistics())
+    assert seen == [(number, number) for number in range(1, 31)]
+    assert subscription.statistics().dropped == 0
+
+
+def test_a_coroutine_gets_pairs_one_at_a_time(camera: Cameras, infos: Infos, pairs: Pairs) -> None:
+    source, seen, running = camera(), [], []
+
+    async def on_pair(frame: Frame, info: CameraInfo) -> None:
+        running.append(1)
+        assert len(running) == 1 and not frame.released
+        seen.append((number_of(frame), info.width))
+        running.pop()
+
+    subscription, _ = pairs(on_pair)
+    begin(source, infos, subscription)
+
+    def publish() -> bool:
+        infos.publish(source.publish())
+        time.sleep(0.01)
+        return len(seen) > 10
+
+    assert eventually(publish)
+    assert all(frame == info for frame, info in seen) and seen == sorted(set(seen))
+
+
+def test_frames_without_a_message_stop_nobody_and_are_said(
+    camera: Cameras, infos: Infos, pairs: Pairs, logged: Callable[[], str]
+) -> None:
+    source = camera()
+    subscription, seen = pairs()
+    begin(source, infos, subscription)
+    assert publishing(source, lambda: "no camera_info with their stamps on '/camera_info', where nothing came so far" in logged())
+    assert seen == [] and source.missed == 0, 'the camera went on'
+    assert all(age_s < 2.0 for _, age_s in subscription.statistics().in_hand), 'no frame is held for ever'
+    assert 'because this consumer holds all' not in logged()
+    assert subscription.statistics().dropped > 2
+    for _ in range(20):
+        infos.publish(source.publish())
+        time.sleep(0.01)
+    assert eventually(lambda: len(seen) > 10), subscription.statistics()
+    assert all(frame == info for frame, info in seen) and seen == sorted(set(seen))
+
+
+def test_a_message_that_is_lost_costs_its_frame_and_no_other(camera: Cameras, infos: Infos, pairs: Pairs) -> None:
+    source = camera(slots=16)
+    subscription, seen = pairs(depth=4)
+    begin(source, infos, subscription)
+    wanted = []
+    for _ in range(30):
+        number = source.publish()
+        if number % 3:
+            infos.publish(number)
+            wanted.append((number, number))
+            assert eventually(lambda: seen == wanted), (seen, subscription.statistics())
+        else:
+            time.sleep(0.005)
+    assert subscription.statistics().dropped in (9, 10), 'the last one waits'
+
+
+def test_messages_without_a_frame_take_bounded_memory_and_cost_nothing(camera: Cameras, infos: Infos, pairs: Pairs) -> None:
+    source = camera()
+    subscription, seen = pairs()
+    begin(source, infos, subscription)
+    for number in range(1000, 1200):
+        infos.publish(number)
+    source.number = 1199
+    assert eventually(lambda: len(getattr(subscription, '_infos')) == 32)  # noqa: B009
+    infos.publish(source.publish())
+    assert eventually(lambda: seen == [(1200, 1200)]), (seen, subscription.statistics())
+    assert len(getattr(subscription, '_infos')) == 32  # noqa: B009
+
+
+def test_a_kept_frame_of_a_pair_is_one_of_those_that_may_be_held(camera: Cameras, infos: Infos, pairs: Pairs) -> None:
+    source, kept = camera(), []
+    subscription, _ = pairs(lambda frame, info: kept.append((frame.keep(), info)))
+    begin(source, infos, subscription)
+
+    def publish() -> None:
+        infos.publish(source.publish())
+        time.sleep(0.01)
+
+    assert eventually(lambda: publish() or len(kept) == 2)
+    for _ in range(10):
+        publish()
+    assert len(kept) == 2 and source.missed == 0
+    kept.pop(0)[0].release()
+    assert eventually(lambda: publish() or len(kept) == 2)
+    assert [info.width for _, info in kept] == [number_of(frame) for frame, _ in kept]
+    for frame, _ in kept:
+        frame.release()
+
+
+@pytest.mark.parametrize(
+    ('topic', 'wanted'),
+    [('front/image_raw', '/ns/front/camera_info'), ('/left/color/image', '/left/color/camera_info'), ('image', '/ns/camera_info')],
+)
+def test_the_topic_of_the_messages_is_beside_the_image_s(here: Ros, topic: str, wanted: str) -> None:
+    node = Node('viewer', namespace='ns', context=here.context)
+    here.executor.add_node(node)
+    create_camera_subscription(node, topic, lambda frame, info: None)
+    topics = dict(node.get_subscriber_names_and_types_by_node('viewer', '/ns'))
+    assert topics[wanted] == ['sensor_msgs/msg/CameraInfo']
+    here.executor.remove_node(node)
+    node.destroy_node()
+    assert not [thread for thread in threading.enumerate() if 'receiver' in thread.name]
+
+
+def test_both_topics_are_remapped_as_image_transport_s(here: Ros) -> None:
+    node = Node('viewer', context=here.context, cli_args=['--ros-args', '-r', 'image:=/front/color'])
+    here.executor.add_node(node)
+    subscription = create_camera_subscription(node, 'image', lambda frame, info: None)
+    assert subscription.topic == '/front/color'
+    assert '/front/camera_info' in {name for name, _ in node.get_subscriber_names_and_types_by_node('viewer', '/')}
+    subscription.destroy()
+    assert '/front/camera_info' not in {name for name, _ in node.get_subscriber_names_and_types_by_node('viewer', '/')}
+    here.executor.remove_node(node)
+    node.destroy_node()

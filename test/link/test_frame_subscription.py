@@ -1,0 +1,124 @@
+"""create_frame_subscription(): who keeps it alive, who ends it, what it refuses, and what the messages of its frames say."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from builtin_interfaces.msg import Time
+from link_ros import Ros, eventually
+from one_camera import RESERVE, Camera, number_of, publishing
+from rclpy.node import Node
+from std_msgs.msg import Header
+
+from zc_perception import create_camera_subscription, create_frame_subscription
+from zc_perception.errors import ConfigError
+from zc_perception.frame import Frame
+
+Cameras = Callable[..., Camera]
+
+
+def test_it_lives_unreferenced_as_long_as_its_node_and_ends_with_it(here: Ros, camera: Cameras, dds_sockets: None) -> None:
+    source, seen = camera(), []
+    for life in range(3):
+        node = Node(f'viewer{life}', context=here.context)
+        here.executor.add_node(node)
+        weak = weakref.ref(create_frame_subscription(node, 'image', lambda frame: seen.append(number_of(frame))))
+        gc.collect()
+        before = len(seen)
+        assert publishing(source, lambda before=before: len(seen) > before + 3)
+        here.executor.remove_node(node)
+        node.destroy_node()
+        subscription = weak()
+        assert subscription is None or subscription.queue.closed
+        del subscription, node
+        assert not [thread.name for thread in threading.enumerate() if 'receiver' in thread.name or 'connector' in thread.name]
+    assert seen == sorted(set(seen))
+    assert eventually(lambda: source.peers() == [])
+    assert eventually(lambda: source.pool.unpromised == len(source.pool.slots) - RESERVE)
+
+
+def test_two_frames_may_be_held_by_default_and_more_if_asked_for(here: Ros, camera: Cameras) -> None:
+    source = camera(slots=16)
+    for most, options in ((2, {}), (3, {'max_held': 3})):
+        kept: list[Frame] = []
+        subscription = create_frame_subscription(here.node(f'viewer{most}'), 'image', lambda frame: kept.append(frame.keep()), **options)  # noqa: B023
+        assert eventually(lambda subscription=subscription: source.met(subscription))
+        assert publishing(source, lambda kept=kept, most=most: len(kept) == most)
+        for _ in range(5):
+            source.publish()
+        assert len(kept) == most
+        for frame in kept:
+            frame.release()
+        subscription.destroy()
+
+
+def test_a_coroutine_gets_each_frame_for_the_time_of_its_run(here: Ros, camera: Cameras) -> None:
+    source, seen = camera(), []
+
+    async def on_frame(frame: Frame) -> None:
+        seen.append((number_of(frame), frame.y.shape))
+
+    subscription = create_frame_subscription(here.node('viewer'), 'image', on_frame)
+    assert eventually(lambda: source.met(subscription))
+    assert publishing(source, lambda: len(seen) > 3)
+    assert seen == sorted(seen) and {shape for _, shape in seen} == {(16, 32)} and here.errors == []
+    subscription.destroy()
+
+
+def test_an_array_from_a_callback_stays_what_it_was_and_frames_go_on(here: Ros, camera: Cameras) -> None:
+    """The pixels of a frame whose array is kept are never those of a later one."""
+    source, kept, seen = camera(), [], []
+
+    def on_frame(frame: Frame) -> None:
+        seen.append(number_of(frame))
+        if not kept:
+            kept.extend((frame.y, frame.y.copy()))
+
+    subscription = create_frame_subscription(here.node('viewer'), 'image', on_frame)
+    assert eventually(lambda: source.met(subscription))
+    assert publishing(source, lambda: len(seen) > 20), 'one of the two that it may hold is left'
+    assert (kept[0] == kept[1]).all()
+    assert eventually(lambda: [each for each, _ in subscription.statistics().in_hand][:1] == seen[:1]), subscription.statistics()
+    kept.clear()
+    assert publishing(source, lambda: seen[0] not in [each for each, _ in subscription.statistics().in_hand])
+    subscription.destroy()
+
+
+def test_stamp_and_header_are_messages(here: Ros, camera: Cameras) -> None:
+    source, found = camera(), []
+
+    def on_frame(frame: Frame) -> None:
+        found.append((frame.header.stamp_ns, frame.stamp, frame.header_msg()))
+
+    subscription = create_frame_subscription(here.node('viewer'), 'image', on_frame)
+    assert eventually(lambda: source.met(subscription))
+    assert publishing(source, lambda: found)
+    stamp_ns, stamp, header = found[0]
+    assert stamp == Time(sec=stamp_ns // 10**9, nanosec=stamp_ns % 10**9) and stamp.sec == 1
+    assert header == Header(stamp=stamp, frame_id='')
+    subscription.destroy()
+
+
+@pytest.mark.parametrize('create', [create_frame_subscription, create_camera_subscription])
+@pytest.mark.parametrize(
+    ('options', 'said'),
+    [
+        ({'max_held': 0}, 'may hold 0 frames never gets one: max_held'),
+        ({'depth': 0}, 'depth 0'),
+        ({'copy_free': 'always'}, "copy_free 'always' is not one of preferred, required"),
+        ({'callback': None}, 'take frames in a loop with FrameReader'),
+    ],
+)
+def test_what_can_t_be_is_refused_by_name_and_leaves_nothing(
+    here: Ros, create: Callable[..., Any], options: dict[str, Any], said: str
+) -> None:
+    node = here.node('viewer')
+    before = len(list(node.subscriptions))
+    with pytest.raises(ConfigError, match=said):
+        create(node, 'image', **{'callback': print, **options})
+    assert len(list(node.subscriptions)) == before
