@@ -1,22 +1,36 @@
-"""What the doctor sees of a camera, and that it asks no more than it has to and leaves nothing behind."""
+"""Cameras of all kinds: what V4L2 nodes say, recordings that the nodes would or would not play, calibrations that fit or don't."""
 
 from __future__ import annotations
 
 import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import cv2
+import numpy as np
 import pytest
+from camera.replay_kit import IMAGE, replay, write_bag
+from camera.test_replay_bag import nv12_entries
 from camera.v4l2_double import FORMATS, DriverDouble
+from doctor.breakages import capture
 from doctor.vehicle import MetadataNode, Vehicle
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zc_perception.camera.calibration import Calibration, format_calibration
 from zc_perception.camera.v4l2 import choice
 from zc_perception.camera.v4l2.formats import SizeRange
 from zc_perception.doctor import camera_checks
-from zc_perception.doctor.camera_checks import FormatView, look_at, offers_size
-from zc_perception.errors import CameraLostError
+from zc_perception.doctor.asking import NoAnswerError
+from zc_perception.doctor.camera_checks import FormatView, configured_cameras, look_at, offers_size
+from zc_perception.doctor.finding import Finding, Status
+from zc_perception.doctor.needs import CameraNeed, Needs
+from zc_perception.doctor.system import System
+from zc_perception.errors import CameraLostError, ZcError
 
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
 HARMLESS = {'QUERYCAP', 'REQBUFS', 'G_FMT', 'ENUM_FMT', 'ENUM_FRAMESIZES', 'ENUM_FRAMEINTERVALS'}
 
 
@@ -138,3 +152,140 @@ def test_a_size_is_offered_exactly_if_the_driver_counts_up_to_it(least: Any, mos
 
 def test_where_the_driver_lists_no_sizes_all_are_possible() -> None:
     assert offers_size(FormatView('NV12', 0), 123, 45)
+
+
+MATRIX = (400.0, 0.0, 320.0, 0.0, 400.0, 180.0, 0.0, 0.0, 1.0)
+
+
+def calibration(vehicle: Vehicle) -> Finding:
+    (found,) = [result.finding for result in vehicle.examine('cameras') if result.check.id == 'cameras.calibration']
+    return found
+
+
+def written(vehicle: Vehicle, name: str, width: int = 640, height: int = 360) -> None:
+    vehicle.write(name, format_calibration(Calibration(width, height, 'capture', k=MATRIX)))
+
+
+@pytest.mark.parametrize(
+    ('url', 'path'),
+    [
+        ('file:///opt/${NAME}.yaml', '/opt/capture.yaml'),
+        ('/opt/front.yaml', '/opt/front.yaml'),
+        ('file://${ROS_HOME}/front.yaml', '/var/ros/front.yaml'),
+        ('package://vehicle/config/front.yaml', '/ws/install/vehicle/share/vehicle/config/front.yaml'),
+    ],
+)
+def test_a_file_that_is_named_and_not_there_is_a_warning_with_its_path(url: str, path: str, vehicle: Vehicle) -> None:
+    vehicle.environment |= {'ROS_HOME': '/var/ros', 'AMENT_PREFIX_PATH': '/opt/ros/humble:/ws/install/vehicle'}
+    vehicle.write('ws/install/vehicle/share/ament_index/resource_index/packages/vehicle', '')
+    capture(camera_info_url=url)(vehicle)
+    found = calibration(vehicle)
+    assert found.status is Status.WARN and f"there is no '{path}'" in found.found and 'the node warns and goes on' in found.found
+    assert (found.subject, found.figures['file'], found.figures['there']) == ('/capture', path, False) and found.advice
+    written(vehicle, path.lstrip('/'))
+    found = calibration(vehicle)
+    assert found.status is Status.OK and path in found.found
+
+
+def test_a_camera_for_which_none_is_named_needs_none(vehicle: Vehicle) -> None:
+    vehicle.environment['ROS_HOME'] = '/var/ros'
+    found = calibration(vehicle)
+    assert found.status is Status.SKIP and '/var/ros/camera_info/capture.yaml' in found.found
+
+
+def test_one_of_another_size_is_a_warning(vehicle: Vehicle) -> None:
+    capture(camera_info_url='file:///opt/front.yaml')(vehicle)
+    written(vehicle, 'opt/front.yaml', 1280, 720)
+    found = calibration(vehicle)
+    assert found.status is Status.WARN and '1280x720' in found.found and found.advice
+
+
+def test_what_the_node_refuses_fails(vehicle: Vehicle) -> None:
+    capture(camera_info_url='https://example.org/front.yaml')(vehicle)
+    found = calibration(vehicle)
+    assert found.status is Status.FAIL and 'must begin with file:// or package://' in found.found
+
+
+Make = Callable[[Path], Path]
+
+
+def holding(name: str, content: bytes) -> Make:
+    def make(folder: Path) -> Path:
+        (folder / name).write_bytes(content)
+        return folder / name
+
+    return make
+
+
+def folder_with(*names: str) -> Make:
+    def make(folder: Path) -> Path:
+        (folder / 'drive').mkdir()
+        for name in names:
+            (folder / 'drive' / name).write_bytes(b'what is this')
+        return folder / 'drive'
+
+    return make
+
+
+def bag(folder: Path) -> Path:
+    return write_bag(folder / 'bag', nv12_entries(), msgtype=IMAGE)
+
+
+def damaged_bag(folder: Path) -> Path:
+    path = bag(folder)
+    (path / 'metadata.yaml').write_text('rosbag2_bagfile_information: [')
+    return path
+
+
+def picture(folder: Path) -> Path:
+    assert cv2.imwrite(str(folder / 'one.png'), np.zeros((48, 64, 3), np.uint8))
+    return folder / 'one.png'
+
+
+def configured(path: Path | str, **values: Any) -> Finding:
+    (found,) = configured_cameras(System(), Needs('vehicle.yaml', (CameraNeed(camera='replay', video=str(path), **values),)))
+    return found
+
+
+BAD: dict[str, tuple[Make, dict[str, Any]]] = {
+    'random bytes': (holding('drive.mp4', os.urandom(5000)), {}),
+    'nothing in it': (holding('drive.mp4', b''), {}),
+    'not there': (lambda folder: folder / 'nowhere.mp4', {}),
+    'an empty folder': (folder_with(), {}),
+    'a folder of something else': (folder_with('readme.txt', 'data.bin'), {}),
+    'a bag that is none': (folder_with('metadata.yaml', 'drive_0.db3'), {}),
+    'a damaged bag': (damaged_bag, {}),
+    'a topic that is not in the bag': (bag, {'replay_topic': '/rear/image_raw'}),
+    'a topic of something else': (picture, {'replay_topic': '/image_raw'}),
+    'a recording that is none': (holding('drive.zcr', b'\0' * 300), {}),
+    'a raw file of unknown size': (holding('drive.nv12', b'\0' * 4608), {}),
+    'half a picture': (holding('one.png', b'\x89PNG\r\n\x1a\n\0\0'), {}),
+}
+
+
+@pytest.mark.parametrize('case', BAD)
+def test_a_recording_that_can_not_be_played_is_the_nodes_own_sentence(case: str, tmp_path: Path) -> None:
+    make, values = BAD[case]
+    path = make(tmp_path)
+    with pytest.raises(ZcError) as refused:
+        replay(path, **{name.removeprefix('replay_'): value for name, value in values.items()}).close()
+    found = configured(path, **values)
+    assert (found.status, found.found, found.subject) == (Status.FAIL, str(refused.value), '/capture') and found.advice
+
+
+@pytest.mark.parametrize(
+    ('make', 'values'),
+    [(bag, {'replay_topic': '/camera/image_raw'}), (picture, {}), (holding('a.nv12', b'\0' * 4608), {'width': 64, 'height': 48})],
+)
+def test_one_that_can_is_ok_with_its_size(make: Make, values: dict[str, Any], tmp_path: Path) -> None:
+    found = configured(make(tmp_path), **values)
+    assert found.status is Status.OK and found.figures.keys() == {'width', 'height'} and min(found.figures.values()) > 0
+
+
+def test_a_decoder_that_crashes_or_hangs_is_no_end_of_the_doctor(tmp_path: Path) -> None:
+    def ask(question: str, *arguments: str) -> dict[str, Any]:
+        raise NoAnswerError(f'the process that looked at {question} was ended by SIGSEGV')
+
+    needs = Needs('vehicle.yaml', (CameraNeed(camera='replay', video=str(tmp_path)),))
+    (found,) = configured_cameras(System(ask=ask), needs)
+    assert found.status is Status.FAIL and found.found == 'the process that looked at recording was ended by SIGSEGV'
