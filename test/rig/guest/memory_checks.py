@@ -9,6 +9,7 @@ from pathlib import Path
 from . import (
     package_expbuf,
     package_fences,
+    package_foreign,
     package_lifetime,
     package_link,
     package_link_deaths,
@@ -37,6 +38,7 @@ MODULES = (
     package_link_deaths,
     package_link_fences,
     package_link_layouts,
+    package_foreign,
     package_which_heap,
 )
 
