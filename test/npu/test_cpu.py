@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +24,9 @@ from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.frame import Frame
+from zc_perception.memory.fence import poll_fd
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
+from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, SlotState
 from zc_perception.npu import cpu
 from zc_perception.npu.cpu import CpuAccelerator, CpuJob
@@ -207,19 +211,22 @@ def test_closing_lets_the_running_job_end(
     job.close()
 
 
-def test_a_job_that_was_given_up_ends_without_harm(
+def test_a_job_that_was_given_up_frees_its_place_however_late_it_ends(
     accelerator: CpuAccelerator, engine: ScriptedEngine, make_pool: MakePool, make_frame: MakeFrame
 ) -> None:
-    """As after a timeout: frame and fence are the pool's by now, and the pool has retired the slot and closed both."""
+    """The pool has retired the slot by then, and has closed the fence that the frame's lease waited for."""
     pool = make_pool(slots=1, release_timeout_s=0.02)
     frame = filled(make_frame, pool, 6)
     job = accelerator.submit(accelerator.import_frame(frame), frame)
     assert engine.started.wait(WAIT_S)
-    frame.release(job.fence)
-    time.sleep(0.03)
-    fresh = filled(make_frame, pool, 7)
-    assert pool.statistics().retired == 1
-    engine.go_on.set()
+    with OwnedFd(os.dup(job.fence.fileno())) as place:
+        frame.release(job.abandon())
+        time.sleep(0.03)
+        fresh = filled(make_frame, pool, 7)
+        assert pool.statistics().retired == 1
+        assert not poll_fd(place.fileno(), select.POLLIN, 0.0)
+        engine.go_on.set()
+        assert poll_fd(place.fileno(), select.POLLIN, WAIT_S)
     accelerator.close()
     assert engine.seen == [6]
     fresh.release()

@@ -167,7 +167,8 @@ def test_stopping_gives_up_on_jobs_that_never_end(start: Callable[..., Bench]) -
     bench.feed(0, 1)
     eventually(lambda: bool(bench.accelerator.jobs))
     bench.scheduler.stop()
-    assert bench.scheduler.in_flight == 0 and bench.results == []
+    eventually(lambda: bench.scheduler.in_flight == 0)  # on a busy machine its thread ends a moment later
+    assert bench.results == []
     assert all(isinstance(error, TimeoutError) for _, error in bench.errors)
 
 

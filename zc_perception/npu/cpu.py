@@ -197,14 +197,34 @@ class HogEngine:
 
 
 class CpuJob:
-    """One frame on its way through an engine."""
+    """One frame on its way through an engine.
+
+    A job that was given up has two fences: the frame's lease owns the one that :meth:`abandon` returns, and closes it when its patience
+    ends. The worker owns :attr:`fence`, so that the job's place becomes free however late the engine is.
+    """
 
     def __init__(self, frame: Frame, letterbox: Letterbox) -> None:
         self.fence = EventFence()
         self.letterbox = letterbox
         self.frame: Frame | None = frame
         self.result: Outputs = ()
-        self.given_up = False
+        self._lock = threading.Lock()
+        self._ended = False
+        self._let_go: EventFence | None = None
+
+    @property
+    def given_up(self) -> bool:
+        """Whether nobody waits for the result any more."""
+        return self._let_go is not None
+
+    def end(self, error: Exception | None) -> None:
+        """The worker has done with the frame, with *error* or without."""
+        self.fence.signal(error)
+        with self._lock:
+            self._ended, let_go = True, self._let_go
+        if let_go is not None:
+            let_go.signal()
+            self.fence.close()
 
     def outputs(self) -> Outputs:
         """See :class:`Job`."""
@@ -213,8 +233,13 @@ class CpuJob:
 
     def abandon(self) -> EventFence:
         """See :class:`Job`."""
-        self.given_up = True
-        return self.fence
+        let_go = EventFence()
+        with self._lock:
+            self._let_go, ended = let_go, self._ended
+        if ended:
+            let_go.signal()
+            self.fence.close()
+        return let_go
 
     def close(self) -> None:
         """See :class:`Job`."""
@@ -300,7 +325,7 @@ class CpuAccelerator(Accelerator):
                 # Only the text: the traceback would keep views of the frame's pixels alive.
                 error = AcceleratorError(f'{type(failure).__name__}: {failure}')
             del frame
-            job.fence.signal(error)
+            job.end(error)
             del job
 
     def close(self) -> None:
