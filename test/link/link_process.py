@@ -1,4 +1,4 @@
-"""Starts link_program.py and speaks with it."""
+"""Starts link_program.py, or another program that is driven as that is, and speaks with it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ PROGRAM = Path(__file__).with_name('link_program.py')
 class LinkProcess:
     """One link_program.py. Attributes are its commands: ``process('open', [...])``.
 
+    :param executor: the program's argument.
     :param folder: where its sockets lie.
     """
 
-    def __init__(self, executor: str, domain: int, folder: Path) -> None:
+    def __init__(self, executor: str, domain: int, folder: Path, program: Path = PROGRAM) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
         environment = {
             **os.environ,
@@ -31,7 +32,7 @@ class LinkProcess:
         # Appended to: the process has the same file position, and reading moves it.
         self._log = (folder / f'{executor}-{os.urandom(3).hex()}.log').open('a+', encoding='utf-8')
         self.process = Started(
-            [sys.executable, str(PROGRAM), executor],
+            [sys.executable, str(program), executor],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

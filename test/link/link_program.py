@@ -355,11 +355,12 @@ def _holds(actual: Any, wanted: Any) -> bool:
     return bool(actual >= wanted) if isinstance(actual, int) else wanted in actual
 
 
-def main() -> None:
+def serve(make: Callable[[], Any]) -> None:
+    """Answer commands with what a program's methods return, until there are no more; then end it."""
     # Libraries may print: the answers have a descriptor of their own.
     answers = os.fdopen(os.dup(1), 'w', encoding='utf-8')
     os.dup2(2, 1)
-    program = Program(sys.argv[1])
+    program = make()
     for line in sys.stdin:
         command = json.loads(line)
         try:
@@ -371,4 +372,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    main()
+    serve(lambda: Program(sys.argv[1]))

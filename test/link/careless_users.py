@@ -1,0 +1,878 @@
+"""Programs for test_user_behaviour.py: a camera, a witness, and users who do with their frames whatever comes into their minds.
+
+``python careless_users.py camera|witness|users`` is driven as link_program.py is. Each frame has its number in its stamp, and in the first
+and the last four bytes of each plane: who finds another number there looks at a buffer that is used again.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import mmap
+import os
+import random
+import struct
+import sys
+import threading
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(1, str(Path(__file__).parents[1]))
+
+import rclpy
+from faults.holdings import holding, settled_excess, with_slots
+from link_program import make_executor, serve
+from long_form import LONG
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from rclpy.task import Future
+from sensor_msgs.msg import Image
+
+from zc_perception.frame import Frame, Header
+from zc_perception.link.endpoints import AdaptedPublisher
+from zc_perception.link.endpoints.frame_subscription import FrameSubscription
+from zc_perception.link.image_conversion import frame_adapter
+from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import BufferPool
+from zc_perception.pixel.colorimetry import BT601_LIMITED
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.layout import compute_layout
+
+WIDTH, HEIGHT, TOPIC = 32, 16, 'image'
+SLOTS, RESERVE = 64, 2
+USERS = 3
+AHEAD = 16
+"""Frames that the camera may be ahead of the witness: a machine that stands still costs it none."""
+TICK_S = 0.02
+_NUMBER = struct.Struct('<I')
+_NODE = {'enable_rosout': False, 'start_parameter_services': False}
+
+
+class Progress:
+    """How far the camera is, and the witness: in a file that all programs map."""
+
+    def __init__(self, path: str) -> None:
+        with open(path, 'r+b') as file:
+            self._memory = mmap.mmap(file.fileno(), 16)
+        self._numbers = memoryview(self._memory).cast('Q')
+
+    @property
+    def published(self) -> int:
+        return self._numbers[0]
+
+    @published.setter
+    def published(self, number: int) -> None:
+        self._numbers[0] = number
+
+    @property
+    def witnessed(self) -> int:
+        return self._numbers[1]
+
+    @witnessed.setter
+    def witnessed(self, number: int) -> None:
+        self._numbers[1] = number
+
+
+def number_of(frame: Frame) -> int:
+    return frame.header.stamp_ns - 1_000_000_000
+
+
+def numbers_in(planes: Any) -> set[int]:
+    """All that the planes' first and last bytes say."""
+    luma, chroma = planes[0], planes[1]
+    ends = luma[0, :4], luma[-1, -4:], chroma[0, :2], chroma[-1, -2:]
+    return {_NUMBER.unpack(end.tobytes())[0] for end in ends}
+
+
+class Ros:
+    """A context of this program's own."""
+
+    def __init__(self) -> None:
+        self.context = rclpy.Context()
+        rclpy.init(context=self.context)
+
+    def node(self, name: str) -> Node:
+        return Node(name, context=self.context, **_NODE)
+
+    def spin(self, executor: Any) -> None:
+        """As a program that survives what callbacks raise."""
+
+        def run() -> None:
+            while self.context.ok() and not executor._is_shutdown:
+                with suppress(Exception):
+                    executor.spin()
+
+        threading.Thread(target=run, name='executor', daemon=True).start()
+
+
+class Camera:
+    """Publishes, as fast as it is told to."""
+
+    def __init__(self, ros: Ros, progress: Progress, *, messages: bool) -> None:
+        self._progress = progress
+        self._node = ros.node('camera')
+        self.missed = 0
+        self._pool: BufferPool | None = None
+        if messages:
+            self._plain = self._node.create_publisher(Image, TOPIC, QoSProfile(depth=2 * AHEAD))
+            return
+        heap, layout = SealedMemfd(), compute_layout(NV12, WIDTH, HEIGHT)
+        self._pool = BufferPool(layout, lambda: (heap.allocate(layout.buffer_size(0)),), SLOTS, name='camera', reserve=RESERVE)
+        self._publisher = AdaptedPublisher(self._node, frame_adapter('mono8', CopyLedger(), holder='camera'), TOPIC, QoSProfile(depth=1))
+        self._server = SharedMemoryServer('camera', self._publisher.publisher_id, self._pool)
+        self._publisher.use(self._pool)
+        self._publisher.serve(self._server)
+        self._publisher.announce(width=WIDTH, height=HEIGHT, formats=('NV12',), heap='memfd')
+
+    def run(self, count: int, rate_hz: float, patience_s: float = 60.0) -> None:
+        """*count* frames more.
+
+        :raises TimeoutError: the witness gets none.
+        """
+        began = time.monotonic()
+        for index in range(count):
+            deadline = time.monotonic() + patience_s
+            while self._progress.published - self._progress.witnessed >= AHEAD:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f'the witness has no frame after {self._progress.witnessed}, of {self._progress.published}')
+                time.sleep(0.001)
+            number = self._progress.published + 1
+            self._publish(number)
+            self._progress.published = number
+            late_s = time.monotonic() - began - (index + 1) / rate_hz
+            if late_s < 0:
+                time.sleep(-late_s)
+            elif late_s > 0.1:
+                began += late_s
+
+    def meet(self, witnessed: Callable[[], int], patience_s: float = 60.0) -> None:
+        """Publish slowly until the witness gets frames."""
+        deadline = time.monotonic() + patience_s
+        while not witnessed():
+            if time.monotonic() > deadline:
+                raise TimeoutError('the witness gets no frame')
+            self._publish(self._progress.published + 1)
+            self._progress.published += 1
+            time.sleep(0.05)
+
+    def _publish(self, number: int) -> None:
+        header = Header(1_000_000_000 + number, '')
+        mark = _NUMBER.pack(number)
+        if self._pool is None:
+            pixels = bytearray(WIDTH * HEIGHT * 3 // 2)
+            for begin in (0, WIDTH * HEIGHT - 4, WIDTH * HEIGHT, len(pixels) - 4):
+                pixels[begin : begin + 4] = mark
+            message = Image(width=WIDTH, height=HEIGHT, step=WIDTH, encoding='nv12', data=bytes(pixels))
+            message.header.stamp.sec, message.header.stamp.nanosec = divmod(header.stamp_ns, 1_000_000_000)
+            self._plain.publish(message)
+            return
+        slot = self._pool.acquire()
+        if slot is None:
+            self.missed += 1
+            return
+        with Frame.publish_slot(
+            self._pool, slot, header=header, colorimetry=BT601_LIMITED, sequence=number, captured_ns=time.monotonic_ns()
+        ) as frame:
+            with frame.map(write=True) as (luma, chroma):
+                four = memoryview(mark).cast('B')
+                luma[0, :4] = luma[-1, -4:] = four
+                chroma[0, :2] = chroma[-1, -2:] = [[mark[0], mark[1]], [mark[2], mark[3]]]
+                del luma, chroma
+            self._publisher.publish(frame)
+
+    def state(self) -> dict[str, Any]:
+        """Who holds something of its pool, and what is promised."""
+        if self._pool is None:
+            return {'missed': 0, 'held': {}, 'promised': 0, 'peers': []}
+        self._pool.collect()
+        peers = [peer.name for peer in (*self._publisher.in_process_peers(), *self._server.statistics().consumers)]
+        promised = len(self._pool.slots) - RESERVE - self._pool.unpromised
+        return {'missed': self.missed, 'held': self._pool.statistics().holders, 'promised': promised, 'peers': sorted(peers)}
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._publisher.destroy()
+            self._pool.close()
+        self._node.destroy_node()
+
+
+class CameraProgram:
+    """The camera in a process of its own."""
+
+    def __init__(self) -> None:
+        self._ros = Ros()
+        self._executor = make_executor('single', self._ros.context)
+        self._ros.spin(self._executor)
+
+    def open(self, progress: str, messages: bool) -> None:
+        self._progress = Progress(progress)
+        self._camera = Camera(self._ros, self._progress, messages=messages)
+        self._executor.add_node(self._camera._node)
+
+    def meet(self) -> None:
+        self._camera.meet(lambda: self._progress.witnessed)
+
+    def run(self, count: int, rate_hz: float) -> None:
+        self._camera.run(count, rate_hz)
+
+    def state(self) -> dict[str, Any]:
+        return self._camera.state()
+
+    def begin(self) -> None:
+        self._before = with_slots(holding_here(), SLOTS)
+
+    def leaked(self) -> dict[str, int]:
+        """What is still held of what wasn't before :meth:`begin`."""
+        return dict(settled_excess(self._before, holding_here))
+
+    def end(self) -> None:
+        self._camera.close()
+        self._executor.shutdown()
+        self._ros.context.try_shutdown()
+
+
+def holding_here() -> Counter[str]:
+    """What this process has, but for the middleware's and the pool of threads that an executor makes as it needs them."""
+    gc.collect()
+    found = holding(os.getpid())
+    found['threads'] = sum(not thread.name.startswith('ThreadPoolExecutor') for thread in threading.enumerate())
+    return found
+
+
+class WitnessProgram:
+    """Takes every frame and misses none."""
+
+    def __init__(self) -> None:
+        self._ros = Ros()
+        self._executor = make_executor('single', self._ros.context)
+        self._node = self._ros.node('witness')
+        self._executor.add_node(self._node)
+        self._ros.spin(self._executor)
+        self._stop = threading.Event()
+        self.first = self.last = self.frames = self.lost = self.disorder = self.torn = 0
+
+    def open(self, progress: str) -> None:
+        self._progress = Progress(progress)
+        self._frames = FrameSubscription(self._node, TOPIC, depth=AHEAD + 8, held=2)
+        self._thread = threading.Thread(target=self._take, name='witness', daemon=True)
+        self._thread.start()
+
+    def _take(self) -> None:
+        while not self._stop.is_set():
+            frame = self._frames.queue.get(0.1)
+            if frame is None:
+                continue
+            with frame:
+                number = number_of(frame)
+                with frame.map() as planes:
+                    self.torn += numbers_in(planes) != {number}
+            if self.frames:
+                self.lost += max(0, number - self.last - 1)
+                self.disorder += number <= self.last
+            self.frames += 1
+            self.last = self._progress.witnessed = number
+
+    def state(self) -> dict[str, Any]:
+        statistics = self._frames.statistics()
+        return {
+            'frames': self.frames, 'last': self.last, 'lost': self.lost, 'disorder': self.disorder, 'torn': self.torn,
+            'rung': statistics.rung,
+        }  # fmt: skip
+
+    def end(self) -> None:
+        self._stop.set()
+        self._thread.join(5.0)
+        self._frames.destroy()
+        self._executor.shutdown()
+        self._ros.context.try_shutdown()
+
+
+class Careless(Exception):
+    """What a user's callback raises."""
+
+
+class Held:
+    """Something that a user keeps for a while.
+
+    :param due: when it lets go.
+    :param life: of which of its subscriptions.
+    :param views: of pixels, (luma, chroma) each.
+    :param other: what refers to pixels in another way.
+    :param cycle: only the collector of cycles finds it.
+    """
+
+    def __init__(
+        self,
+        due: float,
+        life: Life,
+        number: int,
+        how: str,
+        frames: Sequence[Frame],
+        views: Sequence[Any],
+        other: Sequence[Any],
+        cycle: bool,
+    ) -> None:
+        self.due = due
+        self.life = life
+        self.number = number
+        self.how = how
+        self.frames = list(frames)
+        self.views = list(views)
+        self.other = list(other)
+        self.cycle = cycle
+
+
+class Life:
+    """One subscription of a user's.
+
+    :param left_s: how long it is to get frames.
+
+    ``busy``: callbacks that are running. ``awaits``: what such a one waits for. ``seen``: frames at the last tick. ``stuck``: whether a
+    callback has been running since that tick. ``frozen_s``: for how long no frame came that ought to have.
+    """
+
+    def __init__(self, number: int, kind: str, held: int, left_s: float) -> None:
+        self.number = number
+        self.kind = kind
+        self.held = held
+        self.left_s = left_s
+        self.node: Any = None
+        self.frames: Any = None
+        self.ended = False
+        self.awaits: Future | None = None
+        self.received = self.seen = self.busy = 0
+        self.stuck = False
+        self.frozen_s = 0.0
+
+
+class User:
+    """One subscription after another, each with a callback that does something else with each frame."""
+
+    def __init__(self, ros: Ros, seed: int, index: int, progress: Progress, executor: Any) -> None:
+        self.name = f'user{index}'
+        self._ros = ros
+        self._progress = progress
+        self._executor = executor
+        # Callbacks draw from one and whoever makes and ends lives from another: which of them is first would change both.
+        self._whims = random.Random(f'{seed}/{index}/callbacks')
+        self._fate = random.Random(f'{seed}/{index}/lives')
+        self._lock = threading.RLock()
+        self.kept: list[Held] = []
+        self.futures: list[tuple[float, Future]] = []
+        self.trail: deque[str] = deque(maxlen=60)
+        self.findings: list[str] = []
+        self.done: Counter[str] = Counter()
+        self.life: Life | None = None
+        self._next_life_at = 0.0
+        self._last = 0
+        self.had_frames = False
+        self.neighbours: list[User] = []
+        self.worst_frozen_s = self.worst_unmet_s = 0.0
+        self._lives = itertools.count(1)
+        self._all_lives: list[Life] = []
+        self._spare: Node | None = None
+
+    def say(self, text: str) -> None:
+        """Into the trail."""
+        self.trail.append(f'{time.monotonic():.3f} {self.name} at {self._progress.published}: {text}')
+
+    def found(self, text: str) -> None:
+        """A defect."""
+        with self._lock:
+            if len(self.findings) < 5:
+                lines = '\n  '.join(self.trail)
+                self.findings.append(f'{self.name}: {text}; what it did before:\n  {lines}')
+            self.done[text.split(':')[0]] += 1
+
+    # What it does with a frame.
+
+    def arrived(self, life: Life, number: int) -> None:
+        """At the beginning of a callback, or from the queue."""
+        if number == self._last:
+            self.found(f'duplicate: frame {number}')
+        elif number < self._last:
+            self.found(f'inversion: frame {number} after {self._last}')
+        self._last = number
+        self.had_frames = True
+        life.received += 1
+
+    def compare(self, number: int, planes: Any, when: str) -> None:
+        """The pixels with the number that they ought to have."""
+        there = numbers_in(planes)
+        if there != {number}:
+            self.found(f'torn: frame {number} has {sorted(there)} in its pixels {when}')
+
+    def keep(
+        self,
+        life: Life,
+        number: int,
+        how: str,
+        frames: Sequence[Frame] = (),
+        views: Sequence[Any] = (),
+        other: Sequence[Any] = (),
+        cycle: bool = False,
+    ) -> None:
+        """For a while."""
+        with self._lock:
+            due = time.monotonic() + self._whims.uniform(0.01, self._whims.choice((0.05, 0.05, 0.1, 0.2, 1.5)))
+            self.kept.append(Held(due, life, number, how, frames, views, other, cycle))
+
+    def holds(self, life: Life) -> int:
+        """Different frames."""
+        with self._lock:
+            return len({held.number for held in self.kept if held.life is life})
+
+    def let_go(self, now: float) -> None:
+        """What is due, on whichever thread calls."""
+        with self._lock:
+            due = [held for held in self.kept if held.due <= now]
+            futures = [future for at, future in self.futures if at <= now]
+            self.futures = [(at, future) for at, future in self.futures if at > now]
+        for future in futures:
+            future.set_result(None)
+        for held in due:
+            for planes in held.views:
+                self.compare(held.number, planes, f'when it lets go: {held.how}')
+            planes = None
+            held.views.clear()
+            for frame in held.frames:
+                with frame.map() as mapped:
+                    self.compare(held.number, mapped, f'when it lets go: {held.how}')
+                frame.release()
+            held.frames.clear()
+            held.other.clear()
+            if held.cycle:
+                gc.collect()
+            with self._lock:
+                self.kept.remove(held)
+            self.say(f'lets {held.number} go: {held.how}')
+
+    def act(self, life: Life, frame: Frame) -> None:
+        """One whim."""
+        whim = self._whims.choices(*_WHIMS)[0]
+        number = number_of(frame)
+        with frame.map() as planes:
+            self.compare(number, planes, 'when it came')
+        del planes
+        if whim != 'look':
+            self.say(f'{whim} {number}')
+        self.done[whim] += 1
+        getattr(self, '_' + whim)(life, frame, number)
+
+    def _look(self, life: Life, frame: Frame, number: int) -> None:
+        pass
+
+    def _raise(self, life: Life, frame: Frame, number: int) -> None:
+        raise Careless(number)
+
+    def _raise_with_views(self, life: Life, frame: Frame, number: int) -> None:
+        with frame.map() as planes:
+            luma = planes[0]
+            raise Careless(luma.shape)
+
+    def _raise_and_keep_the_error(self, life: Life, frame: Frame, number: int) -> None:
+        try:
+            self._raise_with_views(life, frame, number)
+        except Careless as error:
+            self.keep(life, number, 'an exception with views among its variables', other=[error])
+            raise
+
+    def _keep_views(self, life: Life, frame: Frame, number: int) -> None:
+        with frame.map() as planes:
+            self.keep(life, number, 'views', views=[(planes[0], planes[1])])
+
+    def _keep_a_slice(self, life: Life, frame: Frame, number: int) -> None:
+        with frame.map() as planes:
+            self.keep(life, number, 'a slice', other=[planes[0][2:4, 3:9].T])
+
+    def _share(self, life: Life, frame: Frame, number: int) -> None:
+        self.keep(life, number, 'shared', [frame.share()])
+
+    def _share_three_times(self, life: Life, frame: Frame, number: int) -> None:
+        self.keep(life, number, 'shared three times', [frame.share() for _ in range(3)])
+
+    def _share_and_keep_views(self, life: Life, frame: Frame, number: int) -> None:
+        kept = frame.share()
+        with kept.map() as planes:
+            views = planes[0], planes[1]
+        with suppress(BufferError):
+            kept.release()
+            self.found(f'released: frame {number} although a view of it is alive')
+        self.keep(life, number, 'shared, with views', [kept], [views])
+
+    def _forget(self, life: Life, frame: Frame, number: int) -> None:
+        frame.share()
+
+    def _forget_in_a_cycle(self, life: Life, frame: Frame, number: int) -> None:
+        cycle: list[Any] = [frame.share()]
+        cycle.append(cycle)
+        self.keep(life, number, 'forgotten in a cycle', cycle=True)
+
+    def _release_elsewhere(self, life: Life, frame: Frame, number: int) -> None:
+        shared, released = frame.share(), threading.Event()
+
+        def work() -> None:
+            with shared, shared.map() as planes:
+                self.compare(number, planes, 'on another thread')
+            released.set()
+
+        threading.Thread(target=work, name='worker').start()
+        if number % 2:
+            released.wait(5.0)
+
+    def _release_at_once(self, life: Life, frame: Frame, number: int) -> None:
+        frame.release()
+
+    def _release_with_a_view(self, life: Life, frame: Frame, number: int) -> None:
+        with frame.map() as planes:
+            luma = planes[0]
+            frame.release()
+            self.found(f'released: frame {number} although {luma.shape} of it is alive')
+
+    def _sleep(self, life: Life, frame: Frame, number: int) -> None:
+        time.sleep(self._whims.uniform(0.0, 0.05))
+        with frame.map() as planes:
+            self.compare(number, planes, 'after a while in the callback')
+
+    def _sleep_long(self, life: Life, frame: Frame, number: int) -> None:
+        with frame.map() as planes:
+            time.sleep(self._whims.uniform(0.3, 1.5))
+            self.compare(number, planes, 'after a long while in the callback')
+
+    def _destroy(self, life: Life, frame: Frame, number: int) -> None:
+        self.end_life(life, 'destroy')
+        time.sleep(self._whims.uniform(0.0, 0.1))
+        with frame.map() as planes:
+            self.compare(number, planes, 'in the callback that has destroyed the subscription')
+
+    def _destroy_node(self, life: Life, frame: Frame, number: int) -> None:
+        self.end_life(life, 'destroy_node')
+        time.sleep(self._whims.uniform(0.0, 0.1))
+        with frame.map() as planes:
+            self.compare(number, planes, 'in the callback that has destroyed the node')
+
+    def _destroy_and_keep(self, life: Life, frame: Frame, number: int) -> None:
+        self.keep(life, number, 'shared, beyond the subscription', [frame.share()])
+        self.end_life(life, 'destroy')
+
+    def _create_anew(self, life: Life, frame: Frame, number: int) -> None:
+        self.end_life(life, 'destroy')
+        self.new_life()
+
+    # Lives.
+
+    def new_life(self) -> None:
+        """A subscription, on a new node or the last one's."""
+        fate = self._fate
+        with self._lock:
+            if self.life is not None:
+                return
+            kind = fate.choices(('callback', 'coroutine', 'queue'), (5, 2, 3))[0]
+            life = Life(next(self._lives), kind, fate.choice((1, 1, 2, 3)), fate.uniform(0.2, 6.0))
+            depth, spun_before = fate.choice((1, 1, 2, 5, 10)), fate.choice((True, False))
+            self.say(f'subscribes, life {life.number}: {kind}, held={life.held}, depth={depth}')
+            node, self._spare = self._spare, None
+            if node is None:
+                node = self._ros.node(f'{self.name}_{life.number}')
+                if spun_before:
+                    self._executor.add_node(node)
+            life.node = node
+            callback = {'callback': self._callback, 'coroutine': self._coroutine, 'queue': lambda life: None}[kind](life)
+            life.frames = FrameSubscription(node, TOPIC, callback, held=life.held, depth=depth)
+            self._executor.add_node(node)
+            self.life = life
+            self._all_lives.append(life)
+            self.done['lives'] += 1
+            if kind == 'queue':
+                threading.Thread(target=self._read, args=(life, life.frames.queue), name='reader', daemon=True).start()
+
+    def _callback(self, life: Life) -> Callable[[Frame], None]:
+        def on_frame(frame: Frame) -> None:
+            life.busy += 1
+            try:
+                if life.ended:
+                    self.found(f'called after the end of life {life.number}: frame {number_of(frame)}')
+                self.arrived(life, number_of(frame))
+                self.act(life, frame)
+            finally:
+                life.busy -= 1
+
+        return on_frame
+
+    def _coroutine(self, life: Life) -> Callable[[Frame], Any]:
+        async def on_frame(frame: Frame) -> None:
+            life.busy += 1
+            try:
+                number, wait_s = number_of(frame), self._whims.choices((0.0, 0.01, 0.3), (20, 2, 1))[0]
+                if life.ended:
+                    self.found(f'called after the end of life {life.number}: frame {number}')
+                self.arrived(life, number)
+                if wait_s:
+                    future: Any = Future(executor=self._executor)
+                    with self._lock:
+                        self.futures.append((time.monotonic() + wait_s, future))
+                    self.say(f'awaits something with {number}')
+                    life.awaits = future
+                    await future
+                    life.awaits = None
+                self.act(life, frame)
+            finally:
+                life.busy -= 1
+
+        return on_frame
+
+    def _read(self, life: Life, frames: Any) -> None:
+        """A thread of the user's own that takes frames from the queue."""
+        while not frames.closed:
+            frame = frames.get(0.05)
+            if frame is None:
+                continue
+            life.busy += 1
+            try:
+                self._treat(life, frame)
+            finally:
+                del frame
+                life.busy -= 1
+
+    def _treat(self, life: Life, frame: Frame) -> None:
+        number = number_of(frame)
+        if life is self.life:  # what had come when it ended may still be taken
+            self.arrived(life, number)
+        whim = self._whims.choices(('take', 'keep', 'forget', 'stop reading'), (90, 2, 2, 1))[0]
+        self.done[f'queue: {whim}'] += 1
+        if whim == 'take':
+            with suppress(Careless, BufferError), frame:
+                self.act(life, frame)
+            return
+        self.say(f'queue: {whim} {number}')
+        if whim == 'keep':
+            self.keep(life, number, 'taken from the queue', [frame])
+        elif whim == 'stop reading':
+            with frame:
+                time.sleep(self._whims.uniform(0.1, 2.5))
+                with frame.map() as planes:
+                    self.compare(number, planes, 'after a while without reading')
+
+    def end_life(self, life: Life, how: str) -> None:
+        """*how*: ``destroy``, or ``destroy_node`` as those do who forget the subscription."""
+        with self._lock:
+            if self.life is not life:
+                return
+            self.life = None
+            self._next_life_at = time.monotonic() + self._fate.uniform(0.0, 0.5)
+            keeps_node, removes_first = self._fate.choice((True, False)), self._fate.choice((True, False))
+            self.done[how] += 1
+            self.say(f'{how}: the end of life {life.number}, which had {life.received} frames')
+            node, frames = life.node, life.frames
+            life.node = life.frames = None
+            statistics = frames.statistics()
+            self.done['conversions'] += statistics.conversions
+            self.done['conversion errors'] += statistics.conversion_errors
+            self.done['received'] += life.received
+        if how == 'destroy':
+            frames.destroy()
+            life.ended = True
+            if keeps_node:
+                self._spare = node
+                return
+        del frames
+        self._end_node(node, removes_first)
+        life.ended = True
+
+    def _end_node(self, node: Node, removes_first: bool = True) -> None:
+        if removes_first:
+            self._executor.remove_node(node)
+        node.destroy_node()
+        if not removes_first:
+            self._executor.remove_node(node)
+
+    def end(self) -> None:
+        """For good."""
+        if self.life is not None:
+            self.end_life(self.life, 'destroy')
+        self.let_go(float('inf'))
+        if self._spare is not None:
+            self._end_node(self._spare)
+            self._spare = None
+
+    @property
+    def busy(self) -> int:
+        """Callbacks that are running, of former lives too."""
+        return sum(life.busy for life in self._all_lives)
+
+    def tick(self, passed_s: float, camera_runs: bool, now: float) -> None:
+        """Time has passed: who ought to get frames and doesn't is frozen."""
+        self.let_go(now)
+        life = self.life
+        if life is None:
+            if now >= self._next_life_at:
+                self.new_life()
+            return
+        news, life.seen = life.received != life.seen, life.received
+        busy = life.busy and (life.awaits is None or not life.awaits.done())
+        life.stuck = bool(busy) and not news
+        if news or busy or self.holds(life) >= life.held:
+            life.frozen_s = 0.0
+        elif camera_runs and not any(other.life is not None and other.life.stuck for other in self.neighbours):
+            life.frozen_s += passed_s
+            if life.received:
+                self.worst_frozen_s = max(self.worst_frozen_s, life.frozen_s)
+            else:
+                self.worst_unmet_s = max(self.worst_unmet_s, life.frozen_s)
+        if life.received:
+            life.left_s -= passed_s
+        if life.frozen_s > (FROZEN_S if life.received else UNMET_S):
+            frames = life.frames
+            state = None if frames is None else frames.statistics()
+            self.found(f'frozen: life {life.number} for {life.frozen_s:.1f} s, it holds {self.holds(life)} of {life.held}: {state}')
+            life.left_s = 0.0
+        if (life.left_s <= 0.0 and not life.busy) or life.left_s < -3.0:
+            self.end_life(life, self._fate.choice(('destroy', 'destroy_node')))
+
+
+FROZEN_S, UNMET_S = (2.0, 30.0) if LONG else (10.0, 60.0)
+"""So long somebody may be without frames who holds none: after the first one, and before it. Short forms run beside others."""
+_WHIMS = (
+    ('look', 'raise', 'raise_with_views', 'raise_and_keep_the_error', 'keep_views', 'keep_a_slice', 'share', 'share_three_times',
+     'share_and_keep_views', 'forget', 'forget_in_a_cycle', 'release_elsewhere', 'release_at_once', 'release_with_a_view', 'sleep',
+     'sleep_long', 'destroy', 'destroy_node', 'destroy_and_keep', 'create_anew'),
+    (120, 2, 2, 1, 3, 2, 3, 1, 1, 2, 1, 4, 3, 2, 6, 0.3, 0.4, 0.4, 0.4, 0.4),
+)  # fmt: skip
+
+
+_EXECUTORS = ('single', False), ('multi', False), ('single', True), ('multi', True)
+"""Of which kind, and whether the users share one; by the seed."""
+
+
+class UsersProgram:
+    """All users, and in the same process the camera if that is wanted."""
+
+    def __init__(self) -> None:
+        self._ros = Ros()
+        self._camera: Camera | None = None
+        # What rclpy keeps from its first node and executor on.
+        warm = make_executor('single', self._ros.context)
+        node = self._ros.node('first')
+        warm.add_node(node)
+        warm.remove_node(node)
+        node.destroy_node()
+        warm.shutdown()
+
+    def open(self, progress: str, with_camera: bool) -> None:
+        self._progress = Progress(progress)
+        self._own = make_executor('single', self._ros.context)
+        self._ros.spin(self._own)
+        if with_camera:
+            self._camera = Camera(self._ros, self._progress, messages=False)
+            self._own.add_node(self._camera._node)
+
+    def meet(self) -> None:
+        assert self._camera is not None
+        self._camera.meet(lambda: self._progress.witnessed)
+
+    def begin(self, seed: int) -> None:
+        """Have the users begin."""
+        kind, together = _EXECUTORS[seed % len(_EXECUTORS)]
+        executors = [make_executor(kind, self._ros.context) for _ in range(1 if together else USERS)]
+        executors *= USERS // len(executors)
+        for executor in dict.fromkeys(executors):
+            self._ros.spin(executor)
+        self._executors = executors
+        time.sleep(0.2)
+        self._before = holding_here()
+        if self._camera is not None:
+            self._before = with_slots(self._before, SLOTS)
+        self._users = [User(self._ros, seed, index, self._progress, executor) for index, executor in enumerate(executors)]
+        for user in self._users:
+            user.neighbours = [other for other in self._users if other is not user and other._executor is user._executor]
+        self._stop = threading.Event()
+        self._ticker = threading.Thread(target=self._tick, name='ticker', daemon=True)
+        self._ticker.start()
+
+    def met(self) -> bool:
+        """Whether each of them has had frames."""
+        return all(user.had_frames for user in self._users)
+
+    def _tick(self) -> None:
+        last, published = time.monotonic(), 0
+        while not self._stop.wait(TICK_S):
+            now = time.monotonic()
+            runs, published = self._progress.published > published, self._progress.published
+            for user in self._users:
+                try:
+                    user.tick(min(now - last, 2 * TICK_S), runs, now)
+                except Exception as error:
+                    user.found(f'raised: {type(error).__name__}: {error}\n{traceback.format_exc()}')
+            last = now
+
+    def run(self, count: int, rate_hz: float) -> None:
+        assert self._camera is not None
+        self._camera.run(count, rate_hz)
+
+    def state(self) -> dict[str, Any]:
+        assert self._camera is not None
+        return self._camera.state()
+
+    def finish(self) -> dict[str, Any]:
+        """Have the users let go of all and end, and say what was found."""
+        self._stop.set()
+        self._ticker.join(30.0)
+        findings = [] if not self._ticker.is_alive() else ['the ticker hangs']
+        for user in self._users:
+            user.end()
+        idle_by = time.monotonic() + 30.0
+        while any(user.busy or user.kept or user.futures for user in self._users):  # who awaited something goes on now, and may keep more
+            if time.monotonic() > idle_by:
+                findings += [f'{user.name} has not ended: {user.busy} callbacks run, {len(user.kept)} kept' for user in self._users]
+                break
+            time.sleep(0.01)
+            for user in self._users:
+                user.let_go(float('inf'))
+        deadline = time.monotonic() + 10.0
+        while time.monotonic() < deadline and any(thread.name in ('worker', 'reader') for thread in threading.enumerate()):
+            time.sleep(0.01)
+        for user in self._users:
+            findings += user.findings
+        done: Counter[str] = Counter()
+        for user in self._users:
+            done += user.done
+        worst = max(user.worst_frozen_s for user in self._users), max(user.worst_unmet_s for user in self._users)
+        return {'findings': findings, 'done': dict(done), 'frozen_s': worst[0], 'unmet_s': worst[1]}
+
+    def leaked(self) -> dict[str, int]:
+        """What is still held of what wasn't before the users began."""
+        for executor in dict.fromkeys(self._executors):
+            self._last_entities(executor)
+        excess = dict(settled_excess(self._before, holding_here))
+        if excess.get('threads'):
+            excess |= {f'thread {thread.name}': 1 for thread in threading.enumerate()}
+        return excess
+
+    def _last_entities(self, executor: Any) -> None:
+        """Be the last that an executor has called: what was called last it keeps, however long it rests after that."""
+        node, called = self._ros.node('last'), threading.Event()
+        node.create_subscription(Image, 'nothing', lambda message: None, 1)
+        guard = node.create_guard_condition(called.set)
+        executor.add_node(node)
+        guard.trigger()
+        called.wait(10.0)
+        executor.remove_node(node)
+        node.destroy_node()
+
+    def end(self) -> None:
+        for executor in dict.fromkeys((*self._executors, self._own)):
+            executor.shutdown()
+        if self._camera is not None:
+            self._camera.close()
+        self._ros.context.try_shutdown()
+
+
+if __name__ == '__main__':
+    serve({'camera': CameraProgram, 'witness': WitnessProgram, 'users': UsersProgram}[sys.argv[1]])
