@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import rclpy
 from nodes.container_kit import Container, client, install
 from nodes.programs import environment
@@ -101,14 +102,23 @@ def until_ctrl_c(program: Path, domain: int, said: re.Pattern[str]) -> tuple[str
         running.wait(10)
 
 
-def test_the_program_in_the_readme_is_the_viewer() -> None:
-    block = re.search(r'^```python\n(.*?)^```$', (ROOT / 'README.md').read_text(encoding='utf-8'), re.DOTALL | re.MULTILINE)
-    assert block is not None and block[1] == VIEWER.read_text(encoding='utf-8')
+@pytest.mark.parametrize('program', sorted(EXAMPLES.glob('*.py')), ids=lambda path: path.name)
+def test_an_example_is_read_at_a_glance(program: Path) -> None:
+    lines = program.read_text(encoding='utf-8').splitlines()
+    assert len(lines) <= 25 and max(map(len, lines)) <= 120
 
 
-def test_the_viewer_runs_until_ctrl_c_and_ends_without_a_complaint(free_domain: int) -> None:
-    with capture(free_domain):
-        _, said = until_ctrl_c(VIEWER, free_domain, BRIGHTNESS)
+@pytest.mark.parametrize('name', ['viewer.py', 'asyncio_reader.py', 'README.md'])
+def test_a_program_reads_pixels_until_ctrl_c_and_ends_without_a_complaint(free_domain: int, tmp_path: Path, name: str) -> None:
+    program = EXAMPLES / name
+    if name == 'README.md':
+        block = re.search(r'^```python\n(.*?)^```$', (ROOT / name).read_text(encoding='utf-8'), re.DOTALL | re.MULTILINE)
+        assert block is not None
+        program = tmp_path / 'readme.py'
+        program.write_text(block[1], encoding='utf-8')
+    with capture(free_domain) as (camera, _):
+        _, said = until_ctrl_c(program, free_domain, BRIGHTNESS)
+        assert camera.publisher.statistics().conversions == 0
     assert all(float(match[2]) > 1.0 for match in said), 'the pixels were there'
 
 
@@ -171,7 +181,7 @@ def test_import_fd_reads_through_its_own_descriptors_what_the_camera_has_drawn(f
     imports = [line for line in output.splitlines() if ' fd ' in line]
     assert len(imports) <= slots, 'each buffer once'
     for line in imports:
-        assert '100x80 NV12 modifier 0x0' in line and all(str(plane) in line for plane in layout.planes)
+        assert '100x80 nv12 modifier 0x0' in line and all(str(plane) in line for plane in layout.planes)
 
 
 def test_the_own_camera_publishes_to_the_viewer_until_ctrl_c(free_domain: int) -> None:
