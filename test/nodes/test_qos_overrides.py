@@ -71,6 +71,16 @@ def test_a_latched_compressed_topic_has_a_picture_for_who_comes_late(run: Manage
     assert node.publisher.statistics().image_readers == 0
 
 
+def test_a_latched_picture_is_kept_for_consumers_of_other_processes_that_come_late(run: Managed) -> None:
+    node = run.make(CaptureNode, {**SMALL, f'{RAW}.durability': 'transient_local', f'{RAW}.depth': 3})
+    node.start()
+    run.eventually(lambda: node.publisher.statistics().published >= 5)
+    pool = node.camera.pool
+    assert pool is not None
+    kept = f'{node.get_fully_qualified_name()}:shared_memory_history'
+    run.eventually(lambda: pool.statistics().holders.get(kept) == 3, 'the newest three')
+
+
 def test_a_policy_that_there_is_not_is_named_even_while_the_topic_is_off(run: Managed) -> None:
     with pytest.raises(ConfigError, match=r"/image_raw/compressed\.publisher\.reliability' is 'sometimes'; it must be reliable or best"):
         run.make(CaptureNode, {**SMALL, f'{COMPRESSED}.reliability': 'sometimes'})

@@ -21,9 +21,9 @@ class LedgerEntry:
 class CopyLedger:
     """Counts passes of the CPU over pixels, by reason. Thread-safe; O(1) per booking.
 
-    Reasons in use: ``draw`` and ``decode`` (a camera made of software writes its frame, or the JPEG of a webcam is decoded),
-    ``tensor`` (an accelerator on the CPU reads it), ``to_ros`` and ``from_ros`` (conversion from and to ``sensor_msgs/Image``),
-    ``to_jpeg``, ``overlay``, ``record``, ``snapshot``, ``bgr`` and ``copy`` (what a program asks a frame for).
+    Reasons in use: ``draw`` and ``decode`` (a camera made of software writes its frame, as a program that publishes its own does, or
+    the JPEG of a webcam is decoded), ``tensor`` (an accelerator on the CPU reads it), ``to_ros`` and ``from_ros`` (conversion from and to
+    ``sensor_msgs/Image``), ``to_jpeg``, ``overlay``, ``record``, ``snapshot``, ``bgr`` and ``copy`` (what a program asks a frame for).
     """
 
     def __init__(self) -> None:

@@ -50,7 +50,6 @@ def serve_frames(
     *,
     allowed_gids: Collection[int] = (),
     quarantine_timeout_s: float = QUARANTINE_S,
-    history: int = 0,
 ) -> SharedMemoryServer | None:
     """Pass the frames of *publisher* to other processes of this host from now on; ``None``: its node uses no direct links.
 
@@ -64,7 +63,7 @@ def serve_frames(
         publisher.publisher_id,
         allowed_gids=allowed_gids,
         quarantine_timeout_s=quarantine_timeout_s,
-        history=history,
+        history=publisher.history,
         # Each on a line of its own: rclpy raises when one line of code logs with two severities.
         report=Report(lambda text: logger.info(text)),
         warn=Report(lambda text: logger.warning(text)),

@@ -242,7 +242,7 @@ class FramePublisher:
         self._colorimetry = _colorimetry(fmt, colorimetry)
         self._frame_id = _checked_frame_id(frame_id)
         qos = QoSProfile(depth=1) if qos is None else qos
-        history = _history(qos, len(fds) or slots)
+        _check_history(qos, len(fds) or slots)
         stand_ins = parse_stand_ins(list(participants))
         images = _foreign_images(fmt, (width, height), fds, modifier, strides, offsets)
         self.ledger = CopyLedger() if ledger is None else ledger
@@ -264,7 +264,7 @@ class FramePublisher:
         self._publisher.tell_end(self._end)
         self.topic: str = self._publisher.topic
         try:
-            self._server = serve_frames(node, self._publisher, allowed_gids=trusted_gids, history=history)
+            self._server = serve_frames(node, self._publisher, allowed_gids=trusted_gids)
             self._offer = FrameOffer(node, self._publisher, self._server)
             self._offer.open()
             self._begin(fmt, (width, height), len(fds) or slots, stand_ins, heap)
@@ -523,10 +523,9 @@ def _colorimetry(fmt: PixelFormat, given: str | Colorimetry | None) -> Colorimet
     return found
 
 
-def _history(qos: QoSProfile, slots: int) -> int:
-    """How many frames wait for late subscriptions.
-
-    :raises ConfigError: so many that no buffer would be left to fill.
+def _check_history(qos: QoSProfile, slots: int) -> None:
+    """
+    :raises ConfigError: so many frames wait for late subscriptions that no buffer would be left to fill.
     """
     offered = link_qos(qos)
     kept = (offered.depth or 0) if offered.transient_local else 0
@@ -534,7 +533,6 @@ def _history(qos: QoSProfile, slots: int) -> int:
         raise ConfigError(
             f'qos: transient_local with depth {kept} would keep {kept} of {slots} buffers; give {kept + 1 + _RESERVE} or more'
         )
-    return kept
 
 
 def _foreign_images(

@@ -194,6 +194,12 @@ class AdaptedPublisher(Generic[T]):
             write_announcement(announcement, self.topic, self._node.context.get_domain_id())
         self._announcer.publish(String(data=announcement.to_json()))
 
+    @property
+    def history(self) -> int:
+        """For cameras: how many of the newest objects wait for late subscriptions."""
+        qos = self._bus_publisher.qos
+        return (qos.depth or 0) if qos.transient_local else 0
+
     def tell_end(self, call: Callable[[], object]) -> None:
         """For cameras: call *call* once when the publisher has ended, also by the end of its node."""
         self._at_end = call
