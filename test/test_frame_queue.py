@@ -7,7 +7,8 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -258,3 +259,101 @@ def test_a_source_that_always_has_something_keeps_no_other_from_its_turn(timeout
     queue.end()
     for source in sources:
         source.close()
+
+
+class _Socket:
+    """A source in which another thread puts what it sends."""
+
+    attention = False
+
+    def __init__(self) -> None:
+        self.sent: deque[int] = deque()
+        self._fd = os.eventfd(1)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def receive(self) -> int | None:
+        return self.sent.popleft() if self.sent else None
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+@pytest.fixture
+def socket() -> Iterator[_Socket]:
+    made = _Socket()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize('timeout_s', [0.0, 10.0])
+def test_what_is_queued_comes_before_what_a_source_has(socket: _Socket, timeout_s: float) -> None:
+    queue: KeepLastQueue[int] = KeepLastQueue(5, release=lambda entry: None)
+    queue.attach(socket)
+    queue.put(1)
+    socket.sent += [2, 3]
+    assert queue.get(timeout_s) == 1
+    queue.put(4)
+    assert [queue.get(timeout_s) for _ in range(3)] == [2, 3, 4]
+    socket.sent += [5, 6]
+    queue.fetch()
+    queue.put(7)
+    assert [queue.get(timeout_s) for _ in range(3)] == [5, 6, 7]
+    assert queue.get() is None
+    queue.end()
+
+
+def test_the_depth_counts_what_was_fetched(socket: _Socket) -> None:
+    dropped: list[int] = []
+    queue: KeepLastQueue[int] = KeepLastQueue(2, release=dropped.append)
+    queue.attach(socket)
+    socket.sent += [1, 2, 3]
+    queue.fetch()
+    queue.put(4)
+    assert dropped == [1, 2] and [queue.get(), queue.get(), queue.get()] == [3, 4, None]
+    queue.end()
+
+
+def test_nothing_overtakes_an_entry_that_the_gate_holds_back(socket: _Socket) -> None:
+    closed = [True]
+    queue: KeepLastQueue[int] = KeepLastQueue(5, release=lambda entry: None, gate=lambda entry: not closed)
+    queue.attach(socket)
+    queue.put(1)
+    socket.sent.append(2)
+    assert queue.get() is None and queue.get(0.05) is None and queue.shut
+    closed.clear()
+    queue.reopen()
+    assert [queue.get(), queue.get(), queue.get()] == [1, 2, None]
+    queue.end()
+
+
+def test_the_order_is_kept_while_one_thread_takes_and_another_fetches(socket: _Socket) -> None:
+    """As a message's reader does before it queues a message."""
+    queue: KeepLastQueue[int] = KeepLastQueue(None, release=lambda entry: None)
+    queue.attach(socket)
+    got: list[int] = []
+    total = 20_000
+
+    def take() -> None:
+        while len(got) < total:
+            entry = queue.get(0.0 if len(got) % 3 else 0.01)
+            if entry is not None:
+                got.append(entry)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    taker = threading.Thread(target=take)
+    taker.start()
+    try:
+        for number in range(total):
+            if number % 7:
+                socket.sent.append(number)
+            else:
+                queue.fetch()
+                queue.put(number)
+        taker.join(120.0)
+    finally:
+        sys.setswitchinterval(interval)
+    assert got == list(range(total))
+    queue.end()

@@ -17,6 +17,8 @@ from zc_perception.memory.owned_fd import OwnedFd
 
 T = TypeVar('T')
 T_co = TypeVar('T_co', covariant=True)
+# More than all windows together: a source that always has something must not keep whoever fetches.
+_FETCHED_AT_ONCE = 64
 
 
 class Source(Protocol[T_co]):
@@ -36,13 +38,14 @@ class Source(Protocol[T_co]):
 class KeepLastQueue(Generic[T]):
     """Keep-last: when full, the oldest object is released and counted, so that the newest wins. Any number of threads.
 
-    A consumer with a thread of its own may attach sources: :meth:`get` then also takes what they have, in the caller's thread.
+    A consumer with a thread of its own may attach sources: :meth:`get` then also takes what they have, in the caller's thread. While
+    something is queued, what they have is queued behind it, so that all come out in the order of their arrival.
 
     :param depth: objects kept; ``None`` keeps all, which the producer's pool bounds.
     :param release: ends an object that nobody will get.
     :param on_drop: told of each dropped object, after its release.
     :param gate: asked of each entry whether the consumer may have it now. An entry that it may not have stays, and no other one comes
-        before it, until :meth:`reopen`. What sources have is not asked about.
+        before it, until :meth:`reopen`. What comes from a source is asked about only if it is queued.
     """
 
     def __init__(
@@ -60,6 +63,8 @@ class KeepLastQueue(Generic[T]):
         self._release = release
         self._on_drop = on_drop
         self._lock = threading.Lock()
+        # From a source's frame to its place: nobody else may fetch the next one meanwhile. Taken before the lock above.
+        self._fetching = threading.Lock()
         self._event = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._polled = False
         self._signalled = False
@@ -207,10 +212,7 @@ class KeepLastQueue(Generic[T]):
                 entry = self._take() if self._entries or self._signalled or self._wanted() else None
                 if entry is None and not self._closed:
                     epoll.poll(timeout_s)
-                    # What costs a frame its microseconds comes first: one from another process.
-                    entry = self._receive()
-                    if entry is None:
-                        entry = self._take()
+                    entry = self._take()
             if entry is not None or self._closed:
                 return entry
             timeout_s = deadline - time.monotonic()
@@ -224,10 +226,29 @@ class KeepLastQueue(Generic[T]):
         return False
 
     def _take(self) -> T | None:
-        entry = self._pop(owing=True) if self._entries or self._signalled else None
-        return self._receive() if entry is None else entry
+        while True:
+            if self._entries and self._sources:
+                self.fetch()
+            entry = self._pop(owing=True) if self._entries or self._signalled else None
+            if entry is not None or self._shut or not self._sources:
+                return entry
+            with self._fetching:
+                if not self._entries:
+                    return self._receive()
+
+    def fetch(self) -> None:
+        """Queue what sources have by now: it came before what is put next."""
+        if not self._sources:
+            return
+        with self._fetching:
+            for _ in range(_FETCHED_AT_ONCE):
+                entry = self._receive()
+                if entry is None:
+                    return
+                self.put(entry)
 
     def _receive(self) -> T | None:
+        """Only one thread at a time."""
         receivers = self._receivers
         for receive in receivers:
             entry = receive()

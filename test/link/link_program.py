@@ -94,13 +94,17 @@ _FULL = Colorimetry(Matrix.BT601, Range.FULL)
 
 
 class PlainPublisher:
+    """``stamped``: false for a stamp of 0."""
+
     def __init__(self, node: Node, options: dict[str, Any]) -> None:
         self._node = node
         self._publisher = node.create_publisher(Image, options['topic'], profile(**options['qos']))
+        self._stamped = options.get('stamped', True)
 
     def publish(self, value: int) -> None:
         message = Image(width=WIDTH, height=HEIGHT, step=WIDTH, encoding='mono8', data=bytes([value]) * (WIDTH * HEIGHT))
-        message.header.stamp.sec, message.header.stamp.nanosec = 1, value
+        if self._stamped:
+            message.header.stamp.sec, message.header.stamp.nanosec = 1, value
         self._publisher.publish(message)
 
     def acked(self) -> bool:
@@ -115,11 +119,12 @@ class PlainPublisher:
 
 
 class FramePublisher:
-    """``slots``: of its pool; ``serve``: offers rung 2; ``announce``: an announcement's socket instead of its own."""
+    """``slots``: of its pool; ``serve``: offers rung 2; ``stamped``: false for a stamp of 0."""
 
     def __init__(self, node: Node, options: dict[str, Any]) -> None:
         heap, layout = SealedMemfd(), compute_layout(NV12, WIDTH, HEIGHT)
         ledger, qos = CopyLedger(), options['qos']
+        self._stamped = options.get('stamped', True)
         self._pool = BufferPool(layout, lambda: (heap.allocate(layout.buffer_size(0)),), options.get('slots', 28), name=options['name'])
         self._publisher = AdaptedPublisher(
             node, adapter(options['name'], converts=options['converts'], ledger=ledger), options['topic'], profile(**qos)
@@ -134,7 +139,7 @@ class FramePublisher:
     def publish(self, value: int) -> None:
         slot = self._pool.acquire()
         assert slot is not None, f'no free slot: {self._pool.statistics().holders}'
-        header = Header(SECOND + value, '')
+        header = Header(SECOND + value if self._stamped else 0, '')
         with Frame.publish_slot(
             self._pool, slot, header=header, colorimetry=_FULL, sequence=value, captured_ns=time.monotonic_ns()
         ) as frame:

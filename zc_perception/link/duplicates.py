@@ -1,8 +1,9 @@
 """Keeps a subscription that can be reached two ways from getting an object twice, or an old one after a new one.
 
-rclpy names the publisher of a message only from 9.1.1 on, and a publisher that serves this subscription without a copy may also write
-messages for others. So what has come copy-free is remembered by (frame_id, stamp), and its message is recognised by that. Other publishers
-of the same frame_id lose nothing: their stamps are others.
+A publisher that serves this subscription without a copy may also write messages for others. Whose a message is decides what it is compared
+with: rclpy names the publisher from 9.1.1 on, and a publisher of this process knows what it wrote. Where nobody can tell, (frame_id, stamp)
+has to do. Then each object that came copy-free stands for one message, so that another publisher's message with the same stamp passes. A
+stamp of 0 says nothing, so such messages pass, too.
 """
 
 from __future__ import annotations
@@ -10,28 +11,136 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict, deque
+from enum import Enum
 from typing import Any
 
 Key = tuple[str, int]
 REMEMBERED = 256
 # Messages of a publisher that has just been connected are on the way for so long at most; afterwards old stamps are somebody else's.
 _LATE_S = 2.0
+# An object that waits at its publisher is not newer than this, compared with the latest one that came.
+_AHEAD_NS = 2_000_000_000
+_MAX_WRITERS = 16
+
+
+class Origin(Enum):
+    """Whose a message is, as far as is known.
+
+    ``HERE``: an adapted publisher's of this process. ``ELSEWHERE``: a publisher's of another process, adapted or plain. ``PLAIN``: a plain
+    publisher's, which has no other way. ``UNKNOWN``: nobody can tell.
+    """
+
+    HERE = 'here'
+    ELSEWHERE = 'elsewhere'
+    PLAIN = 'plain'
+    UNKNOWN = 'unknown'
+
+
+class _Came:
+    """What has come one way: how often each key came, and how many of these a second coming has been found for. The oldest go first."""
+
+    def __init__(self, remembered: int) -> None:
+        self._remembered = remembered
+        self._keys: OrderedDict[Key, list[int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def add(self, key: Key) -> None:
+        """It came once more."""
+        self._keys.setdefault(key, [0, 0])[0] += 1
+        self._keys.move_to_end(key)
+        if len(self._keys) > self._remembered:
+            self._keys.popitem(last=False)
+
+    def take_away(self, key: Key) -> None:
+        """It came once less."""
+        found = self._keys.get(key)
+        if found is not None and found[0] > found[1]:
+            found[0] -= 1
+
+    def match(self, key: Key) -> bool:
+        """Whether this is a second coming; each one that came has one."""
+        found = self._keys.get(key)
+        if found is None or found[1] >= found[0]:
+            return False
+        found[1] += 1
+        return True
+
+    def expect_again(self) -> None:
+        """Second comings may come once more."""
+        for found in self._keys.values():
+            found[1] = 0
+
+    def between(self, frame_id: str, after_ns: int, before_ns: int) -> int:
+        """How many came with a stamp in between."""
+        return sum(came for (name, stamp), (came, _) in self._keys.items() if name == frame_id and after_ns < stamp < before_ns)
+
+
+class _Gap:
+    """Objects of one publisher that were left out between two others."""
+
+    __slots__ = ('after_ns', 'before_ns', 'frame_id', 'left')
+
+    def __init__(self, frame_id: str, after_ns: int, before_ns: int, left: int) -> None:
+        self.frame_id = frame_id
+        self.after_ns = after_ns
+        self.before_ns = before_ns
+        self.left = left
+
+
+class _Writers:
+    """Guesses by its number whether a message is of a publisher whose objects come copy-free, or another one's.
+
+    The middleware numbers the messages of each publisher from 1 on. Whose a message was is known of many; the next one's number is a little
+    greater than that of the latest one of the same publisher.
+    """
+
+    def __init__(self) -> None:
+        # The latest number of each, and whether its objects come copy-free; who was heard of last stands last.
+        self._latest: deque[tuple[int, bool]] = deque(maxlen=_MAX_WRITERS)
+
+    def _nearest(self, number: int, direct: bool) -> tuple[int, bool] | None:
+        return max((each for each in self._latest if each[1] is direct and each[0] < number), default=None)
+
+    def note(self, number: int | None, direct: bool) -> None:
+        """That message's publisher is known."""
+        if number is not None:
+            before = self._nearest(number, direct)
+            if before is not None:
+                self._latest.remove(before)
+            self._latest.append((number, direct))
+
+    def is_direct(self, number: int | None) -> bool | None:
+        """Whether the objects of that message's publisher come copy-free; ``None``: nobody can tell."""
+        if number is None or not any(direct for _, direct in self._latest):
+            return None
+        found = [(-1, direct) if before is None else before for direct in (True, False) for before in [self._nearest(number, direct)]]
+        (direct_number, _), (other_number, _) = found
+        return None if direct_number == other_number >= 0 else direct_number > other_number
 
 
 class DuplicateFilter:
-    """Two sides: ``direct`` (in-process, shared memory) and ``message``. Thread-safe.
+    """Two sides: copy-free (``local`` for publishers of this process, ``direct`` for those of others) and ``message``. Thread-safe.
 
-    Append to :attr:`direct` the ``header`` (``frame_id``, ``stamp_ns``) of what comes copy-free, whether or not it will be taken: a deque,
-    so that it costs next to nothing for each object.
+    Append to :attr:`local` and :attr:`direct` the ``header`` (``frame_id``, ``stamp_ns``) of what comes copy-free, to ``local`` whether or
+    not it will be taken: deques, so that it costs next to nothing for each object.
 
     :param remembered: objects of each side; more than messages can be waiting in a reader.
     """
 
     def __init__(self, remembered: int = REMEMBERED) -> None:
         self._lock = threading.Lock()
+        self.local: deque[Any] = deque(maxlen=remembered)
         self.direct: deque[Any] = deque(maxlen=remembered)
-        self._message: OrderedDict[Key, None] = OrderedDict()
+        self._local = _Came(remembered)
+        self._direct = _Came(remembered)
+        self._message = _Came(remembered)
         self._remembered = remembered
+        self._gaps: deque[_Gap] = deque(maxlen=remembered)
+        # The latest stamp of each frame_id that came from another process.
+        self._latest: dict[str, int] = {}
+        self._writers = _Writers()
         # The first stamp of each frame_id since a publisher was connected: its messages of before then are late.
         self._first: dict[str, int] = {}
         self._late_until = 0.0
@@ -41,38 +150,102 @@ class DuplicateFilter:
         """A publisher of another process was connected: what comes from it by message after its first object is late."""
         with self._lock:
             self._first.clear()
+            self._latest.clear()
             self._late_until = time.monotonic() + _LATE_S
+
+    def messages_begin_again(self) -> None:
+        """A reader was made that gets messages which an earlier one has had."""
+        with self._lock:
+            self._collect()
+            self._local.expect_again()
+            self._direct.expect_again()
 
     def accept_direct(self, header: Any) -> bool:
         """Whether an object of another process is new; ``False``, and counted, when its message was taken before."""
         with self._lock:
-            self.direct.append(header)
             if len(self._first) < self._remembered:
                 # Time may go back, in simulation.
                 self._first[header.frame_id] = min(header.stamp_ns, self._first.get(header.frame_id, header.stamp_ns))
-            known = (header.frame_id, header.stamp_ns) in self._message
-            self.dropped += known
-            return not known
-
-    def accept_message(self, frame_id: str, stamp_ns: int) -> bool:
-        """Whether a message is new: not what came copy-free, and not from before its publisher was connected."""
-        with self._lock:
-            late = time.monotonic() < self._late_until and stamp_ns < self._first.get(frame_id, stamp_ns)
-            old = late or any(
-                header.stamp_ns == stamp_ns and header.frame_id == frame_id for header in tuple(self.direct)
-            )
-            if old:
+            if self._message.match((header.frame_id, header.stamp_ns)):
                 self.dropped += 1
-            else:
-                self._message[frame_id, stamp_ns] = None
-                if len(self._message) > self._remembered:
-                    self._message.popitem(last=False)
+                return False
+            self.direct.append(header)
+            return True
+
+    def missed(self, before: Any, after: Any, count: int) -> None:
+        """A publisher of another process has left out *count* objects between those with these headers, because we were too slow. Their
+        messages are late.
+        """
+        with self._lock:
+            if before.frame_id == after.frame_id:
+                count -= self._message.between(after.frame_id, before.stamp_ns, after.stamp_ns)
+                if count > 0:
+                    self._gaps.append(_Gap(after.frame_id, before.stamp_ns, after.stamp_ns, count))
+
+    def may_come_directly(self, frame_id: str, stamp_ns: int, origin: Origin = Origin.UNKNOWN, number: int | None = None) -> bool:
+        """Whether a message may be of a publisher of another process whose own object is still to come: it waits there, because we hold as
+        many as we may. To take the message would bring that object, and others before it, too late.
+        """
+        if origin in (Origin.PLAIN, Origin.HERE) or not stamp_ns:
+            return False
+        with self._lock:
+            self._collect()
+            latest = self._latest.get(frame_id, stamp_ns)
+            return latest < stamp_ns <= latest + _AHEAD_NS and self._writers.is_direct(number) is not False
+
+    def accept_message(self, frame_id: str, stamp_ns: int, origin: Origin = Origin.UNKNOWN, number: int | None = None) -> bool:
+        """Whether a message is new: not what came copy-free, and not older than what came so from the same publisher.
+
+        :param number: the middleware's, of the messages of its publisher; ``None``: it isn't known.
+        """
+        if origin is Origin.PLAIN or not stamp_ns:
+            return True
+        key = frame_id, stamp_ns
+        with self._lock:
+            self._collect()
+            old = origin is not Origin.ELSEWHERE and self._local.match(key)
+            if not old and origin is not Origin.HERE:
+                late = time.monotonic() < self._late_until and stamp_ns < self._first.get(frame_id, stamp_ns)
+                old = late or self._comes_again(key, number)
+            self.dropped += old
             return not old
+
+    def _collect(self) -> None:
+        """Lock held."""
+        while self.local:
+            header = self.local.popleft()
+            self._local.add((header.frame_id, header.stamp_ns))
+        while self.direct:
+            header = self.direct.popleft()
+            self._direct.add((header.frame_id, header.stamp_ns))
+            if header.frame_id in self._latest or len(self._latest) < self._remembered:
+                self._latest[header.frame_id] = header.stamp_ns
+
+    def _comes_again(self, key: Key, number: int | None) -> bool:
+        """Lock held: whether a message's object came from another process before, or was left out there."""
+        if self._direct.match(key):
+            self._writers.note(number, True)
+            return True
+        direct = self._writers.is_direct(number)
+        if direct is False:
+            self._writers.note(number, False)
+            return False
+        frame_id, stamp_ns = key
+        for gap in self._gaps:
+            if gap.left and gap.frame_id == frame_id and gap.after_ns < stamp_ns < gap.before_ns:
+                gap.left -= 1
+                if direct:
+                    self._writers.note(number, True)
+                return True
+        if direct is None and stamp_ns <= self._latest.get(frame_id, -1):
+            self._writers.note(number, False)
+        self._message.add(key)
+        return False
 
     def forget_message(self, frame_id: str, stamp_ns: int) -> None:
         """A message that was accepted could not be taken: the same object may still come copy-free."""
         with self._lock:
-            self._message.pop((frame_id, stamp_ns), None)
+            self._message.take_away((frame_id, stamp_ns))
 
     def count(self) -> None:
         """Something else has recognised a duplicate."""

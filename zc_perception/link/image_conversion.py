@@ -222,6 +222,18 @@ class ImageToFrame:
         """The frames that are held: the sequence of each, and for how many seconds."""
         return () if self._pool is None else self._pool.in_hand(self._holder)
 
+    def all_in_use(self) -> bool:
+        """Whether the next frame could not be made, because all that there may be are held or waiting."""
+        if self._pool is None:
+            return False
+        self._pool.collect()
+        most = self._slots if self._window is None else sum(self._window[:2])
+        return self._pool.statistics().holders.get(self._holder, 0) >= most
+
+    def made(self, frame: Frame) -> bool:
+        """Whether *frame* takes a slot of the next one's pool."""
+        return frame.pool is self._pool
+
     def _pool_for(self, width: int, height: int) -> BufferPool:
         key = width, height, self._slots, self._needs
         if key == self._pool_key and self._unfit is not None:

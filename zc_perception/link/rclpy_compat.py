@@ -125,6 +125,12 @@ def tells_message_info(executor: Executor) -> bool:
     return hasattr(Subscription, 'CallbackType') and not refuses_guard_conditions(executor)
 
 
+def publisher_gid(info: dict[str, Any]) -> bytes:
+    """Whose a message is, as the number of the publisher in the graph: from rclpy 9.1.1 on; before that nothing."""
+    found = info.get('publisher_gid')
+    return bytes(found['data']) if isinstance(found, dict) else b''
+
+
 def parameter_overrides(node: Node) -> dict[str, Any]:
     """What the command line and YAML files set for *node*: private in every version so far, hence read with care."""
     return dict(getattr(node, '_parameter_overrides', {}) or {})

@@ -106,6 +106,10 @@ class PublisherGraph:
         self._alone = {name: self._alone.get(name, now) for name, count in announcers.items() if count > 0}
         return sum(announcers[name] for name, since in self._alone.items() if now - since >= _ALONE_S)
 
+    def is_plain(self, gid: bytes) -> bool:
+        """Whether a writer was a plain publisher's when the graph was last asked; ``False`` where that isn't known."""
+        return gid in self._plain
+
 
 def endpoint_gid(endpoint: Any) -> bytes:
     """An endpoint's number in the graph, by which no two are the same."""

@@ -174,18 +174,18 @@ class MessageWriter(Generic[T]):
         self._publish(self._publisher, message)
 
     def _publish(self, publisher: Any, message: Any) -> None:
-        if publisher is not self._publisher or self._adapter.leased:
+        if publisher is not self._publisher:
             publish(publisher, message)
             return
         with self._write_lock:
-            self._number += 1
-            written = _Written(self._number, message_identity(message), time.time_ns())
+            written = _Written(self._number + 1, message_identity(message), time.time_ns())
             self._written.append(written)
             publish(publisher, message)
             written.ended_ns = time.time_ns()
+            self._number += 1
 
     def wrote(self, message: Any, info: dict[str, Any]) -> bool:
-        """Whether a message, of which the middleware says *info*, is one of the latest from here. For types that aren't leased."""
+        """Whether a message, of which the middleware says *info*, is one of the latest from here."""
         stamp_ns, number, identity = info.get('source_timestamp'), info.get('publication_sequence_number'), message_identity(message)
         return stamp_ns is not None and any(
             written.began_ns <= stamp_ns

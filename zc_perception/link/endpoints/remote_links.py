@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol, TypeVar
 
+from zc_perception.frame import Header
 from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.announcement import Announcement
 from zc_perception.link.bus import LinkQos
@@ -25,6 +26,7 @@ class RemoteLinks(Protocol[T]):
         accept: Callable[[T], bool],
         deliver: Callable[[T], None] | None,
         changed: Callable[[], None],
+        missed: Callable[[Header, Header, int], None],
     ) -> None:
         """Called once, before anything else.
 
@@ -32,6 +34,8 @@ class RemoteLinks(Protocol[T]):
         :param accept: asked for each object that a source has; one that it doesn't take is released.
         :param deliver: takes over each object, from any thread; ``None``: there are sources instead.
         :param changed: a connection came or went.
+        :param missed: between the objects with these two headers a publisher has left out so many, because this end was too slow. Called
+            before the second one is accepted or delivered.
         """
 
     def update(self, reachable: Sequence[Announcement], announced: Sequence[Announcement]) -> Sequence[RemotePublisher]:

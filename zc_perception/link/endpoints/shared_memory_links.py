@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
-from zc_perception.frame import Frame
+from zc_perception.frame import Frame, Header
 from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.announcement import Announcement, host_id
 from zc_perception.link.bus import LinkQos
@@ -36,26 +36,39 @@ _UNWANTED_AT_ONCE = 64
 _numbers = itertools.count(1)
 
 
-class _Once:
-    """A publisher sends its history again after a connection has broken."""
+class _Arrivals:
+    """What comes from one publisher, in its order.
 
-    def __init__(self) -> None:
-        self._seen: deque[int] = deque(maxlen=2 * _MAX_DEPTH)
+    :param again: it sends its history again after a connection has broken.
+    :param missed: see :class:`~zc_perception.link.endpoints.remote_links.RemoteLinks`.
+    """
+
+    def __init__(self, client: SharedMemoryClient, again: bool, missed: Callable[[Header, Header, int], None]) -> None:
+        self._client = client
+        self._seen: deque[int] | None = deque(maxlen=2 * _MAX_DEPTH) if again else None
+        self._missed = missed
+        self._dropped = 0
+        self._header: Header | None = None
 
     def new(self, frame: Frame) -> bool:
         """Whether *frame* comes for the first time."""
-        if frame.published_ns in self._seen:
-            return False
-        self._seen.append(frame.published_ns)
+        if self._seen is not None:
+            if frame.published_ns in self._seen:
+                return False
+            self._seen.append(frame.published_ns)
+        header, self._header = self._header, frame.data.header
+        dropped, self._dropped = self._dropped, self._client.dropped
+        if header is not None and self._dropped > dropped:
+            self._missed(header, self._header, self._dropped - dropped)
         return True
 
 
-def _accept_once(once: _Once, accept: Callable[[Frame], bool], frame: Frame) -> bool:
-    return once.new(frame) and accept(frame)
+def _accept(arrivals: _Arrivals, accept: Callable[[Frame], bool], frame: Frame) -> bool:
+    return arrivals.new(frame) and accept(frame)
 
 
-def _deliver_once(once: _Once, deliver: Callable[[Frame], None], frame: Frame) -> None:
-    if once.new(frame):
+def _deliver(arrivals: _Arrivals, deliver: Callable[[Frame], None], frame: Frame) -> None:
+    if arrivals.new(frame):
         deliver(frame)
     else:
         frame.release()
@@ -172,6 +185,7 @@ class SharedMemoryLinks:
         accept: Callable[[Frame], bool],
         deliver: Callable[[Frame], None] | None,
         changed: Callable[[], None],
+        missed: Callable[[Header, Header, int], None] = lambda before, after, count: None,
     ) -> None:
         """See :class:`RemoteLinks`."""
         self._queue = queue
@@ -180,6 +194,7 @@ class SharedMemoryLinks:
         self._accept = accept
         self._deliver = deliver
         self._changed = changed
+        self._missed = missed
 
     def update(self, reachable: Sequence[Announcement], announced: Sequence[Announcement]) -> Sequence[RemotePublisher]:
         """See :class:`RemoteLinks`."""
@@ -222,11 +237,12 @@ class SharedMemoryLinks:
             allowed_uids=self._allowed_uids,
         )
         link = _Link(announcement, client)
+        arrivals = _Arrivals(client, self._history, self._missed)
         if self._deliver is not None:
-            deliver = partial(_deliver_once, _Once(), self._deliver) if self._history else self._deliver
+            deliver = partial(_deliver, arrivals, self._deliver)
             link.receiver = SharedMemoryReceiver(client, deliver, lambda connected, reason: self._changed())
             return link
-        link.source = _Source(client, partial(_accept_once, _Once(), self._accept) if self._history else self._accept)
+        link.source = _Source(client, partial(_accept, arrivals, self._accept))
         self._queue.attach(link.source)
         if self._connector is None:
             self._connector = threading.Thread(target=self._connect, name=f'shared-memory connector {self._name}', daemon=True)

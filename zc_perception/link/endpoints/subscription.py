@@ -7,8 +7,9 @@ import inspect
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup, ReentrantCallbackGroup
@@ -20,7 +21,7 @@ from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.announcement import Announcement, announcement_topic, host_id
 from zc_perception.link.announcement_files import read_announcements
 from zc_perception.link.bus import BUS, BusPublisher, BusSubscription
-from zc_perception.link.duplicates import REMEMBERED, DuplicateFilter, message_identity
+from zc_perception.link.duplicates import REMEMBERED, DuplicateFilter, Origin, message_identity
 from zc_perception.link.endpoints.coroutine_turn import coroutine_turn
 from zc_perception.link.endpoints.discovery import Announcements, PublisherGraph
 from zc_perception.link.endpoints.executor_wake import ExecutorWake
@@ -31,7 +32,7 @@ from zc_perception.link.endpoints.shared_memory_links import OTHER_HOST
 from zc_perception.link.endpoints.subscription_statistics import SubscriptionStatistics
 from zc_perception.link.endpoints.windows import FullWindows, NarrowWindows, Window, narrowest
 from zc_perception.link.meeting_point import MEETING
-from zc_perception.link.rclpy_compat import call_soon, create_reader, tells_message_info, wake_up, when_destroyed
+from zc_perception.link.rclpy_compat import call_soon, create_reader, publisher_gid, tells_message_info, wake_up, when_destroyed
 from zc_perception.link.rungs import NO_PUBLISHER, REFUSED, ROS_MESSAGE, UNMATCHED, Choice, LocalPublisher, TopicView, choose
 from zc_perception.link.shared_memory.socket_folder import SUFFIX as SOCKET_SUFFIX
 from zc_perception.link.shared_memory.socket_folder import default_folder
@@ -43,8 +44,25 @@ _RUNG_PERIOD_S = 0.5
 # An announcement comes a little after the endpoint that it belongs to, on a loaded machine seconds after. To fall to messages meanwhile
 # would make that publisher convert.
 _GRACE_S = 10.0
+# A message that may be a publisher's whose own object is still on the way waits so long for that.
+_HELD_BACK_S = 1.0
 # Messages may be waiting in a reader that is no longer needed.
 _READER_LINGERS_S = 0.5
+
+
+@dataclass(frozen=True)
+class _Message:
+    """A message that has come.
+
+    :param identity: see :func:`message_identity`; ``None`` for types without a stamp.
+    :param number: the middleware's, of the messages of its publisher; ``None``: it isn't known.
+    """
+
+    message: Any
+    identity: tuple[str, int] | None
+    origin: Origin
+    number: int | None
+    since: float = field(default_factory=time.monotonic)
 
 
 class AdaptedSubscription(Generic[T]):
@@ -139,12 +157,14 @@ class AdaptedSubscription(Generic[T]):
         self._order_lock = threading.Lock()
         self._duplicates = DuplicateFilter(max(REMEMBERED, 2 * (self._wanted.depth or 0)))
         self._stamped = hasattr(adapter.custom_type, 'header')
+        # Only the executor takes them.
+        self._held_back: deque[_Message] = deque()
         self._bus_subscription: BusSubscription[T] = BusSubscription(
             holder or node.get_fully_qualified_name(),
             self._wanted,
             self.queue,
             self._wake,
-            self._duplicates.direct if self._stamped else None,
+            self._duplicates.local if self._stamped else None,
             adapter.custom_type,
             held=(held or remote.held) if self._waits_for_window else None,
         )
@@ -154,6 +174,7 @@ class AdaptedSubscription(Generic[T]):
         self._announcements = Announcements()
         self._unreachable_since: float | None = None
         self._releaser = Releaser(adapter)
+        self._all_in_use: Callable[[], bool] | None = getattr(adapter.to_custom, 'all_in_use', None)
         self._reader: Any = None
         self._reader_reliable = True
         self._reader_needed_at = 0.0
@@ -169,7 +190,10 @@ class AdaptedSubscription(Generic[T]):
         self._paused = False
         self._raised = False
         self._draining = False
-        remote.open(self.queue, self._wanted, self._accept_direct, self._deliver if callback else None, self._remote_changed)
+        remote.open(
+            self.queue, self._wanted, self._accept_direct, self._deliver if callback else None, self._remote_changed,
+            self._duplicates.missed,
+        )  # fmt: skip
         if consumer is not None:
             self.take_part(consumer)
         BUS.add_subscription(self._key, self._bus_subscription)
@@ -189,6 +213,8 @@ class AdaptedSubscription(Generic[T]):
             self._node.get_logger().warning(f"'{self.topic}': {full}")
         if news and executor is not None:
             call_soon(executor, self.update_rung)
+        if self._held_back and executor is not None:
+            call_soon(executor, self._look_at_held_back)
         # A multi-threaded executor raises what a callback has raised when something wakes it up the next time.
         if self._wake is not None and ((len(self.queue) and not self.queue.shut) or self._raised):
             self._raised = False
@@ -226,6 +252,8 @@ class AdaptedSubscription(Generic[T]):
             BUS.rest(self._key, self._bus_subscription, True)
             self._remote.update((), ())
             self.queue.refuse()
+            with self._order_lock:
+                self._held_back.clear()
             if self._reader is not None:
                 self._node.destroy_subscription(self._reader)
                 self._reader = None
@@ -373,15 +401,15 @@ class AdaptedSubscription(Generic[T]):
                 self._node.get_logger().warning(f"'{self.topic}': {narrow}")
 
     def _read(self) -> Any:
-        """A reader of messages. What comes directly as well is told by (frame_id, stamp), or by what the middleware says of the message."""
+        """A reader of messages. What comes directly as well is told by what the middleware says of the message, or by (frame_id, stamp)."""
         on_message: Callable[..., None] = self._on_message
         executor = self._node.executor
-        if not self._stamped:
+        if executor is not None and tells_message_info(executor):
+            on_message = self._on_told_message
+        elif not self._stamped:
             if executor is None:
                 return None
-            if tells_message_info(executor):
-                on_message = self._on_unstamped_message
-            elif self._on_bus:
+            if self._on_bus:
                 # Nothing tells them apart: then all come by message.
                 self._on_bus = False
                 BUS.remove_subscription(self._key, self._bus_subscription)
@@ -389,6 +417,8 @@ class AdaptedSubscription(Generic[T]):
         qos = copy.copy(self._qos)
         if not self._reader_reliable:
             qos.reliability = ReliabilityPolicy.BEST_EFFORT
+        if self._wanted.transient_local:
+            self._duplicates.messages_begin_again()
         return create_reader(self._node, self._adapter.ros_type, self.topic, on_message, qos, callback_group=self._group)
 
     def _reads_reliably(self) -> bool:
@@ -418,29 +448,63 @@ class AdaptedSubscription(Generic[T]):
         if self._wake is not None:
             self._wake()
 
-    def _on_unstamped_message(self, message: Any, info: dict[str, Any]) -> None:
-        """Unless a publisher of this process has given us the object already."""
+    def _on_told_message(self, message: Any, info: dict[str, Any]) -> None:
+        """With what the middleware says of it."""
         for publisher in BUS.publishers(self._key):
-            if publisher.wrote is not None and self._bus_subscription in publisher.matched and publisher.wrote(message, info):
-                self._duplicates.count()
+            if publisher.wrote is not None and publisher.wrote(message, info):
+                if self._bus_subscription in publisher.served:
+                    self._duplicates.count()  # we have had the object itself
+                else:
+                    self._on_message(message, Origin.HERE)
                 return
-        self._on_message(message)
+        origin = Origin.PLAIN if self._graph.is_plain(publisher_gid(info)) else Origin.ELSEWHERE
+        self._on_message(message, origin, info.get('publication_sequence_number'))
 
-    def _on_message(self, message: Any) -> None:
+    def _on_message(self, message: Any, origin: Origin = Origin.UNKNOWN, number: int | None = None) -> None:
         with self._order_lock:
-            self._take(message)
+            self._held_back.append(_Message(message, message_identity(message) if self._stamped else None, origin, number))
+            self._let_in()
+            if len(self._held_back) > (self._wanted.depth or REMEMBERED):
+                self._held_back.popleft()
+                self.queue.dropped += 1
         if self._is_coroutine and self._wake is not None:
             self._wake()
         elif self._callback is not None:
             self._drain()
 
-    def _take(self, message: Any) -> None:
-        identity = message_identity(message) if self._stamped else None
-        if identity is not None and not self._duplicates.accept_message(*identity):
+    def _let_in(self) -> None:
+        """Order lock held: take the messages that need not wait, see :meth:`DuplicateFilter.may_come_directly`."""
+        # What is waiting in the sockets came before.
+        self.queue.fetch()
+        connected = bool(self._remote.connected())
+        while self._held_back:
+            first = self._held_back[0]
+            if (
+                first.identity is not None
+                and connected
+                and time.monotonic() - first.since < _HELD_BACK_S
+                and self._duplicates.may_come_directly(*first.identity, first.origin, first.number)
+            ):
+                return
+            self._take(self._held_back.popleft())
+
+    def _look_at_held_back(self) -> None:
+        """On the executor."""
+        with self._order_lock:
+            if not self._closed and not self._paused:
+                self._let_in()
+        if self._wake is not None and len(self.queue):
+            self._wake()
+
+    def _take(self, message: _Message) -> None:
+        identity = message.identity
+        if identity is not None and not self._duplicates.accept_message(*identity, message.origin, message.number):
             return
         self.queue.make_room()
+        if self._all_in_use is not None and self._all_in_use():
+            self.queue.drop_oldest(getattr(self._adapter.to_custom, 'made', None))
         try:
-            item = self._adapter.to_custom(message)
+            item = self._adapter.to_custom(message.message)
         except Exception as error:
             # The adapter is somebody else's code, and the message is a stranger's.
             self._conversion_errors += 1
@@ -458,6 +522,9 @@ class AdaptedSubscription(Generic[T]):
         a callback that is slower than the camera must not keep the executor from all the rest."""
         with self._drain_lock:
             self._releaser.retry()
+            if self._held_back:
+                with self._order_lock:
+                    self._let_in()
             try:
                 for _ in range(len(self.queue) or 1):
                     item = self.queue.get()
@@ -477,6 +544,9 @@ class AdaptedSubscription(Generic[T]):
         if self._draining:
             return
         self._draining = True
+        if self._held_back:
+            with self._order_lock:
+                self._let_in()
         try:
             for _ in range(len(self.queue) or 1):
                 item = self.queue.get()
@@ -562,6 +632,8 @@ class AdaptedSubscription(Generic[T]):
             self._reader = None
         if self._wake is not None:
             self._wake.close()
+        with self._order_lock:
+            self._held_back.clear()
         self.queue.end()  # an executor at rest may keep what it called last
         end_converter = getattr(self._adapter.to_custom, 'close', None)
         if end_converter is not None:

@@ -154,6 +154,11 @@ class SharedMemoryClient:
         return self._slots is not None
 
     @property
+    def dropped(self) -> int:
+        """Frames up to the one that came last that the producer dropped, because this consumer was too slow."""
+        return self._dropped
+
+    @property
     def attention(self) -> bool:
         """Whether :meth:`receive` has something to give back, although :meth:`fileno` isn't readable."""
         slots = self._slots

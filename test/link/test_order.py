@@ -1,0 +1,211 @@
+"""Each publisher's frames in order and each once, whoever else publishes on the topic, by whatever way, and however slow the reader is."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from link_process import LinkProcess
+from link_program import KINDS
+from link_ros import Ros, eventually
+from rclpy.node import Node
+
+from zc_perception.frame import Frame
+from zc_perception.link.endpoints.frame_subscription import FrameSubscription
+
+PLACES = ['same', 'other']
+HOW = ['callback', 'queue']
+VALUES = range(1, 241)
+
+
+class Publishers:
+    """Some of link_program's publishers, in this process or another one."""
+
+    def __init__(self, place: str, node: Node, start: Callable[[], LinkProcess]) -> None:
+        self._node = node
+        self._there = start() if place == 'other' else None
+        self._here: dict[str, Any] = {}
+
+    def open(self, name: str, kind: str, **options: Any) -> None:
+        qos = {'depth': 50, 'transient_local': False, 'best_effort': False}
+        end = {'name': name, 'kind': f'{kind} publisher', 'topic': 'image', 'qos': qos, 'converts': True, 'slots': 60, **options}
+        if self._there is not None:
+            self._there('open', [end])
+        else:
+            self._here[name] = KINDS[end['kind']](self._node, end)
+
+    def publish(self, **values: int) -> None:
+        for name, value in values.items():
+            if self._there is not None:
+                self._there('publish', {name: [value]})
+            else:
+                self._here[name].publish(value)
+
+    def state(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._there('state', [name])[name] if self._there is not None else self._here[name].state()
+        return found
+
+    def close(self) -> None:
+        for publisher in self._here.values():
+            publisher.close()
+
+
+@pytest.fixture
+def start(here: Ros, free_domain: int, tmp_path: Path) -> Iterator[Callable[[], LinkProcess]]:
+    processes: list[LinkProcess] = []
+
+    def start_one() -> LinkProcess:
+        processes.append(LinkProcess('single', free_domain, tmp_path))
+        return processes[-1]
+
+    yield start_one
+    for process in processes:
+        process.close()
+
+
+@pytest.fixture
+def publishers(here: Ros, start: Callable[[], LinkProcess]) -> Iterator[Callable[[str], Publishers]]:
+    made: list[Publishers] = []
+
+    def make(place: str) -> Publishers:
+        made.append(Publishers(place, here.node(f'publishers_{len(made)}'), start))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+class Reader:
+    """Notes each frame's luma. ``slow``: it dawdles now and then."""
+
+    def __init__(self, node: Node, how: str, *, slow: bool = False, **options: Any) -> None:
+        self.seen: list[int] = []
+        self._random = random.Random(18)
+        self._slow = slow
+        self._done = threading.Event()
+        self.frames = FrameSubscription(node, 'image', self._take if how == 'callback' else None, **options)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        if how == 'queue':
+            self._thread.start()
+
+    def _take(self, frame: Frame) -> None:
+        with frame.map() as planes:
+            self.seen.append(int(planes[0][0, 0]))
+        if self._slow and self._random.random() < 0.1:
+            time.sleep(self._random.uniform(0.0, 0.1))
+
+    def _run(self) -> None:
+        while not self._done.is_set():
+            frame = self.frames.queue.get(0.1)
+            if frame is not None:
+                with frame:
+                    self._take(frame)
+
+    def close(self) -> None:
+        self._done.set()
+        if self._thread.ident is not None:
+            self._thread.join(10.0)
+        self.frames.destroy()
+
+
+@pytest.fixture
+def read(here: Ros) -> Iterator[Callable[..., Reader]]:
+    made: list[Reader] = []
+
+    def make(how: str, **options: Any) -> Reader:
+        made.append(Reader(here.node('reader'), how, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def has_met(reader: Reader, source: Publishers, place: str, camera: str = 'camera') -> bool:
+    """The reader has that camera's frames as they are, and reads messages."""
+    state = source.state(camera)
+    direct = state['in_process'] if place == 'same' else state['consumers']
+    return bool(direct and state['readers'] and reader.frames.statistics().rung == 'ros_message')
+
+
+@pytest.mark.parametrize('how', HOW)
+@pytest.mark.parametrize('place', PLACES)
+@pytest.mark.parametrize(('held', 'depth'), [(1, 1), (1, 5), (3, 20)])
+def test_a_reader_that_is_sometimes_slow(
+    publishers: Callable[[str], Publishers], read: Callable[..., Reader], place: str, how: str, held: int, depth: int
+) -> None:
+    source, reader = publishers(place), read(how, slow=True, held=held, depth=depth)
+    source.open('camera', 'adapted')
+    source.open('plain', 'plain')
+    assert eventually(lambda: has_met(reader, source, place))
+    for value in VALUES:
+        source.publish(**{'plain' if value % 3 == 0 else 'camera': value})
+        time.sleep(0.004)
+    assert eventually(lambda: reader.seen and reader.seen[-1] >= VALUES[-1] - 1)
+    time.sleep(0.3)
+    for name, mine in (('plain', [v for v in reader.seen if v % 3 == 0]), ('camera', [v for v in reader.seen if v % 3])):
+        assert len(mine) > 5, name
+        assert mine == sorted(set(mine)), f'{name}: out of order or twice'
+
+
+@pytest.mark.parametrize('how', HOW)
+@pytest.mark.parametrize('place', PLACES)
+@pytest.mark.parametrize('stamped', [True, False])
+def test_equal_stamps_of_a_camera_and_a_plain_publisher(
+    publishers: Callable[[str], Publishers], read: Callable[..., Reader], place: str, how: str, stamped: bool
+) -> None:
+    source, reader = publishers(place), read(how, depth=50, held=2)
+    source.open('camera', 'adapted', stamped=stamped)
+    source.open('plain', 'plain', stamped=stamped)
+    assert eventually(lambda: has_met(reader, source, place))
+    values = list(VALUES)[:60]
+    for number, value in enumerate(values):
+        # With a stamp, both have the same; without, the pixels tell them apart.
+        pair = (value, value) if stamped else (2 * value % 250 + 1, 2 * value % 250)
+        source.publish(**({'camera': pair[0], 'plain': pair[1]} if number % 2 else {'plain': pair[1], 'camera': pair[0]}))
+        # A conversion that is skipped would leave nothing to recognise, and of what is not read in time only the newest is kept.
+        assert eventually(lambda number=number: source.state('camera')['conversions'] > number)
+        assert eventually(lambda pair=pair: not Counter(pair) - Counter(reader.seen)), (pair, Counter(reader.seen))
+    if stamped:
+        time.sleep(0.3)
+        assert Counter(reader.seen) == dict.fromkeys(values, 2)
+    else:
+        wanted = Counter(each for value in values for each in (2 * value % 250 + 1, 2 * value % 250))
+        assert eventually(lambda: not wanted - Counter(reader.seen)), (wanted - Counter(reader.seen), reader.frames.statistics())
+        if place == 'same':
+            time.sleep(0.3)
+            assert Counter(reader.seen) == wanted, 'what was written here is known'
+
+
+@pytest.mark.parametrize('how', HOW)
+@pytest.mark.parametrize('second', ['other', 'messages'])
+@pytest.mark.parametrize('place', PLACES)
+def test_equal_stamps_of_two_cameras(
+    publishers: Callable[[str], Publishers], read: Callable[..., Reader], place: str, second: str, how: str
+) -> None:
+    first, other = publishers(place), publishers('other')
+    reader = read(how, depth=50, held=2)
+    first.open('camera', 'adapted')
+    other.open('camera', 'adapted', serve=second == 'other')
+    if second == 'other':
+        assert eventually(lambda: other.state('camera')['consumers'] == 1)
+    else:
+        assert eventually(lambda: other.state('camera')['readers'] == 1)
+    assert eventually(lambda: len(reader.frames.statistics().routes) == 2), reader.frames.statistics()
+    # The middleware numbers each one's messages. Only where that is the same, too, within a millisecond, they can't be told apart.
+    other.publish(camera=250)
+    for number, value in enumerate(list(VALUES)[:60]):
+        for source in (first, other):
+            source.publish(camera=value)
+        if second == 'messages':
+            assert eventually(lambda number=number: all(each.state('camera')['conversions'] > number for each in (first, other)))
+        assert eventually(lambda number=number: len(reader.seen) >= 2 * number + 3), Counter(reader.seen)
+    time.sleep(0.3)
+    assert Counter(reader.seen) == {**dict.fromkeys(list(VALUES)[:60], 2), 250: 1}
