@@ -93,11 +93,14 @@ class KilledCamera:
         self.found.frames += 1
         numbers.append(number)
 
-    def _look(self) -> bool:
-        """Whether both subscriptions are linked to the camera."""
+    def _fetch(self) -> None:
         while (frame := self._fetching.queue.get()) is not None:
             with frame:
                 self._came('queue', frame)
+
+    def _look(self) -> bool:
+        """Whether both subscriptions are linked to the camera."""
+        self._fetch()
         linked = True
         for subscription in self._subscriptions:
             statistics = subscription.statistics()
@@ -111,6 +114,7 @@ class KilledCamera:
         with LinkProcess('single', self._domain, self._folder) as camera:
             qos = {'depth': 1, 'transient_local': False, 'best_effort': False}
             camera('open', [{'name': 'camera', 'kind': 'adapted publisher', 'topic': 'image', 'qos': qos, 'converts': False}])
+            self._fetch()  # what the life before has left
             for numbers in self._numbers.values():
                 numbers.clear()
             began, linked_before, linked, number = time.monotonic(), False, False, 0
@@ -137,9 +141,11 @@ class KilledCamera:
             self.live(life_s)
             if number + 1 == _FIRST_KILLS:
                 time.sleep(GONE_S)
+                self._fetch()
                 self.found.before = holding()
             say(self.found)
         self.found.converted += sum(subscription.statistics().conversions for subscription in self._subscriptions)
+        self._fetch()  # a frame that waits there has its memory
         self.found.after = settled(self.found.before)
         return self.found
 
