@@ -13,7 +13,7 @@ class Viewer(Node):
         super().__init__('viewer', **options)
         self.frames = create_frame_subscription(self, 'image_raw', self.on_frame)
 
-    def on_frame(self, frame: Frame):            # frame.y is the camera's own buffer, until this returns
+    def on_frame(self, frame: Frame):            # the camera's own buffer, until this returns
         self.get_logger().info(f'frame {frame.sequence}: brightness {frame.y.mean():.1f}')
 
 
