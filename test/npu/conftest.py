@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from npu.axruntime_kit import Double, build_double
+from npu.card_kit import CountingCard, counting_accelerator
+from npu.host_tree import Host
 from npu.scheduler_kit import Bench, MakeFrame, MakePool, ScriptedAccelerator
 
 from zc_perception.npu import scheduler
+from zc_perception.npu.axl.accelerator import AxlAccelerator
 
 
 @pytest.fixture
@@ -23,3 +29,39 @@ def start(make_pool: MakePool, make_frame: MakeFrame, monkeypatch: pytest.Monkey
     yield make
     while benches:  # emptied, as pytest keeps the function above, and with it the queues, until the descriptors have been counted
         benches.pop().end()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """A machine without cards."""
+    return Host(tmp_path)
+
+
+@pytest.fixture
+def make_opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[AxlAccelerator, CountingCard]]]:
+    """Opens axl accelerators on cards that count."""
+    made: list[AxlAccelerator] = []
+
+    def make(**options: Any) -> tuple[AxlAccelerator, CountingCard]:
+        accelerator, card = counting_accelerator(monkeypatch, **options)
+        made.append(accelerator)
+        return accelerator, card
+
+    yield make
+    for accelerator in made:
+        accelerator.close()
+
+
+@pytest.fixture(scope='session')
+def built(tmp_path_factory: pytest.TempPathFactory) -> Double:
+    """The double of the Voyager runtime, compiled."""
+    return Double(build_double(tmp_path_factory.mktemp('axruntime') / 'libaxruntime.so'))
+
+
+@pytest.fixture
+def double(built: Double) -> Iterator[Double]:
+    """The double; at the end everything that was made of it is destroyed, and nothing was misused."""
+    built.reset()
+    yield built
+    assert (built.misuses, built.first_misuse()) == (0, '')
+    assert (built.live_objects, built.used_sub_devices()) == (0, [0, 0, 0, 0])

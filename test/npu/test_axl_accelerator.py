@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from npu.card_kit import CountingCard, counting_accelerator
+from npu.card_kit import CountingCard
 from npu.host_tree import Host
 
 from zc_perception.errors import AcceleratorError, DeviceLostError
@@ -22,25 +21,6 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakeFrame = Callable[..., Frame]
 Opened = tuple[AxlAccelerator, CountingCard]
 GOOD_LINK = {'current_link_speed': '8.0 GT/s PCIe', 'current_link_width': '4'}
-
-
-@pytest.fixture
-def make_opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Opened]]:
-    made: list[AxlAccelerator] = []
-
-    def make(**options: Any) -> Opened:
-        accelerator, card = counting_accelerator(monkeypatch, **options)
-        made.append(accelerator)
-        return accelerator, card
-
-    yield make
-    for accelerator in made:
-        accelerator.close()
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Host:
-    return Host(tmp_path)
 
 
 # What it says of itself.

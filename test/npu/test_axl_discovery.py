@@ -17,11 +17,6 @@ from zc_perception.npu.metis_card import HostTree, MetisCard, card_at, card_is_g
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
-    return Host(tmp_path)
-
-
-@pytest.fixture
 def two(host: Host) -> Host:
     """The second in the order of names is the first in that of PCI addresses."""
     host.add_card('0004:01:00.0', 'metis-4:1:0')

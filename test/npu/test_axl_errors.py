@@ -124,11 +124,6 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
-    return Host(tmp_path)
-
-
-@pytest.fixture
 def device(driver: Driver, host: Host) -> Iterator[AxlDevice]:
     device = AxlDevice(host.add_card(current_link_speed='2.5 GT/s PCIe', current_link_width='4'), tree=host.tree)
     yield device

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from npu.card_kit import CountingCard, counting_accelerator
+from npu.card_kit import CountingCard
 
 from zc_perception.errors import AcceleratorError
 from zc_perception.frame import Frame
@@ -17,20 +17,6 @@ from zc_perception.npu.axl.accelerator import AxlAccelerator, AxlJob
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakeFrame = Callable[..., Frame]
 Opened = tuple[AxlAccelerator, CountingCard]
-
-
-@pytest.fixture
-def make_opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Opened]]:
-    made: list[AxlAccelerator] = []
-
-    def make(**options: Any) -> Opened:
-        accelerator, card = counting_accelerator(monkeypatch, **options)
-        made.append(accelerator)
-        return accelerator, card
-
-    yield make
-    for accelerator in made:
-        accelerator.close()
 
 
 class Scripted(SyncFile):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from npu.host_tree import Host
 
@@ -13,11 +11,6 @@ from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
 
 ADDRESS = '0000:01:00.0'
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Host:
-    return Host(tmp_path)
 
 
 def grouped(host: Host, kind: str | None, unit: str = '') -> None:

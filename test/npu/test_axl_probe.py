@@ -53,11 +53,6 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> ShippedDriver:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
-    return Host(tmp_path)
-
-
-@pytest.fixture
 def node(host: Host) -> str:
     return host.add_card()
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from npu.card_kit import MANIFEST, CountingCard, counting_accelerator
+from npu.card_kit import MANIFEST, CountingCard
 
 from zc_perception.errors import AcceleratorError, AllocationError
 from zc_perception.frame import Frame
@@ -32,18 +33,9 @@ SPECS = (
 
 
 @pytest.fixture
-def make_opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Opened]]:
-    made: list[AxlAccelerator] = []
-
-    def make(**options: Any) -> Opened:
-        options.setdefault('manifest', replace(MANIFEST, tensors=SPECS))
-        accelerator, card = counting_accelerator(monkeypatch, **options)
-        made.append(accelerator)
-        return accelerator, card
-
-    yield make
-    for accelerator in made:
-        accelerator.close()
+def make_opened(make_opened: Callable[..., Opened]) -> Callable[..., Opened]:
+    """With two tensors, one of them padded."""
+    return partial(make_opened, manifest=replace(MANIFEST, tensors=SPECS))
 
 
 @pytest.fixture

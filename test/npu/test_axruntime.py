@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from npu.axruntime_kit import Double, build_double, detect, model, number_in, numbered, paint, tensor_spec
+from npu.axruntime_kit import Double, detect, model, number_in, numbered, paint, tensor_spec
 from numpy.typing import NDArray
 
 from zc_perception.detection.detections import box_iou
@@ -41,19 +41,6 @@ MakeFrame = Callable[..., Frame]
 Open = Callable[..., AxRuntimeAccelerator]
 WAIT_S = 60.0
 LIMITS = DecodeLimits(0.9, 0.5, 100)
-
-
-@pytest.fixture(scope='module')
-def built(tmp_path_factory: pytest.TempPathFactory) -> Double:
-    return Double(build_double(tmp_path_factory.mktemp('axruntime') / 'libaxruntime.so'))
-
-
-@pytest.fixture
-def double(built: Double) -> Iterator[Double]:
-    built.reset()
-    yield built
-    assert (built.misuses, built.first_misuse()) == (0, '')
-    assert (built.live_objects, built.used_sub_devices()) == (0, [0, 0, 0, 0])
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from npu.axruntime_kit import Double, build_double, model, number_in, numbered
+from npu.axruntime_kit import Double, model, number_in, numbered
 
 from zc_perception.errors import AcceleratorError, ConfigError, DeviceLostError
 from zc_perception.frame import Frame
@@ -30,19 +30,6 @@ MakePool = Callable[..., BufferPool]
 MakeFrame = Callable[..., Frame]
 Open = Callable[..., AxRuntimeAccelerator]
 WAIT_S = 60.0
-
-
-@pytest.fixture(scope='module')
-def built(tmp_path_factory: pytest.TempPathFactory) -> Double:
-    return Double(build_double(tmp_path_factory.mktemp('axruntime') / 'libaxruntime.so'))
-
-
-@pytest.fixture
-def double(built: Double) -> Iterator[Double]:
-    built.reset()
-    yield built
-    assert (built.misuses, built.first_misuse()) == (0, '')
-    assert (built.live_objects, built.used_sub_devices()) == (0, [0, 0, 0, 0])
 
 
 @pytest.fixture

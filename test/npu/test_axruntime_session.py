@@ -19,20 +19,6 @@ from zc_perception.npu.axruntime.tensors import InputSlot, OutputSlot, Tensor
 OPTIONS = InstanceOptions(aipu_cores=1, num_sub_devices=1, input_dmabuf=False, output_dmabuf=False, double_buffer=False)
 
 
-@pytest.fixture(scope='module')
-def built(tmp_path_factory: pytest.TempPathFactory) -> Double:
-    return Double(build_double(tmp_path_factory.mktemp('axruntime') / 'libaxruntime.so'))
-
-
-@pytest.fixture
-def double(built: Double) -> Iterator[Double]:
-    """The double; at the end everything that was made of it is destroyed, and nothing was misused."""
-    built.reset()
-    yield built
-    assert (built.misuses, built.first_misuse()) == (0, '')
-    assert (built.live_objects, built.used_sub_devices()) == (0, [0, 0, 0, 0])
-
-
 @pytest.fixture
 def session(double: Double) -> Iterator[RuntimeSession]:
     session = RuntimeSession(double.path)

@@ -12,7 +12,7 @@ import yaml
 from npu.onnx_kit import DOUBLE, FLOAT, FLOAT16, INT8, INT64, UINT8, identity
 from numpy.typing import NDArray
 
-from zc_perception.errors import AcceleratorError, ConfigError
+from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.npu import cpu
@@ -199,11 +199,12 @@ def test_a_job_that_was_given_up_before_it_began_is_not_run(accelerator: CpuAcce
     assert engine is not None
     run = engine.run
     jobs: list[Any] = []
+    given_up: list[Any] = []
 
     def slow(*planes: Any) -> Any:
         runs.append(1)
         if len(runs) == 1:
-            jobs[1].abandon()
+            given_up.append(jobs[1].abandon())
         return run(*planes)
 
     engine.run = slow  # type: ignore[method-assign]
@@ -213,10 +214,8 @@ def test_a_job_that_was_given_up_before_it_began_is_not_run(accelerator: CpuAcce
     for _ in range(2):
         hold.put(accelerator._jobs.get())
     accelerator._jobs = hold
-    assert all(job.fence.wait(WAIT_S) for job in jobs)
+    assert jobs[0].fence.wait(WAIT_S) and given_up[0].wait(WAIT_S)
     assert len(runs) == 1
     jobs[0].outputs()
-    with pytest.raises(AcceleratorError, match='the job was given up'):
-        jobs[1].outputs()
-    for job in jobs:
-        job.close()
+    jobs[0].close()
+    given_up[0].close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from npu.axruntime_kit import Double, build_double, model_file
+from npu.axruntime_kit import Double, model_file
 from npu.card_kit import MANIFEST, counting_accelerator
 from npu.onnx_kit import FLOAT, identity
 
@@ -35,18 +34,6 @@ def _engines_have_opened_what_they_keep_open() -> None:
     accelerator = CpuAccelerator(CopyLedger(), 1)
     accelerator.load(load_manifest('road'))
     accelerator.close()
-
-
-@pytest.fixture(scope='module')
-def built(tmp_path_factory: pytest.TempPathFactory) -> Double:
-    return Double(build_double(tmp_path_factory.mktemp('axruntime') / 'libaxruntime.so'))
-
-
-@pytest.fixture
-def double(built: Double) -> Iterator[Double]:
-    built.reset()
-    yield built
-    assert (built.misuses, built.first_misuse(), built.live_objects) == (0, '', 0)
 
 
 def manifest_file(folder: Path, *variants: dict[str, Any], classes: list[str]) -> ModelManifest:
