@@ -1,1 +1,13 @@
-"""Accelerators behind one small interface, the models they load, and the pipeline that keeps frames in order. No ROS."""
+"""Accelerators behind one small interface, the models they load, and the scheduler that keeps them busy. No ROS.
+
+Read first:
+
+* :mod:`~zc_perception.npu.accelerator`: :class:`Accelerator` and :class:`Job`, what each device has to do.
+* :mod:`~zc_perception.npu.scheduler`: :class:`Scheduler`, the one thread that takes frames, submits them and hands results over in order.
+  :mod:`~zc_perception.npu.recovering_device` brings a lost device back.
+* :mod:`~zc_perception.npu.manifest`: what ``model.yaml`` says of a model. :mod:`~zc_perception.npu.selection` chooses the accelerator.
+
+The accelerators: :mod:`~zc_perception.npu.cpu`; :mod:`~zc_perception.npu.axl`, whose driver reads the camera's dma-buf, with
+:mod:`~zc_perception.npu.import_cache`; :mod:`~zc_perception.npu.axruntime`, through Axelera's Voyager runtime.
+:mod:`~zc_perception.npu.metis_card` reads what Linux shows of the cards that the last two use.
+"""

@@ -1,4 +1,9 @@
-"""From a network's raw outputs to boxes. Each head filters by score before it computes anything per box."""
+"""From a network's raw outputs to boxes: :class:`Head` is what each kind has to do, :data:`HEADS` where they are registered.
+
+All heads work in the same steps. ``levels`` finds out which output is what, ``score_filter`` finds the cells that reach the score before
+anything is computed for a box, the head computes their boxes, and ``candidates`` removes duplicates and maps to source pixels. Heads of
+other packages come by entry points of the group ``zc_perception.heads``.
+"""
 
 from __future__ import annotations
 
