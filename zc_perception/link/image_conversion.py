@@ -39,6 +39,7 @@ OUTPUT_ENCODINGS = ('rgb8', 'bgr8', 'mono8', 'nv12', NATIVE)
 INPUT_ENCODINGS = (
     'nv12', 'nv21', 'nv24', 'yuyv', 'yuv422_yuy2', 'uyvy', 'yuv422', 'rgb8', 'bgr8', 'rgba8', 'bgra8', 'mono8',
 )  # fmt: skip
+_KEEP_ALL_DEPTH = 16
 # sensor_msgs has two names for each of the packed formats. Only the old ones are known to every distribution's readers.
 _OLDEST_NAMES = {'yuyv': 'yuv422_yuy2', 'uyvy': 'yuv422'}
 # What a message's samples mean: it can't say.
@@ -206,11 +207,13 @@ class ImageToFrame:
         self._window: tuple[int, int, Callable[[], object]] | None = None
 
     def limit(self, held: int, depth: int | None, on_room: Callable[[], object]) -> None:
-        """Whoever takes the frames holds up to *held* of them at a time, and up to *depth* wait besides; ``None``: as many as before.
+        """Whoever takes the frames holds up to *held* of them at a time, and up to *depth* wait besides; ``None``: as many as are worth
+        their memory. When more are to wait, :meth:`all_in_use` says that one of them has to go.
 
         :param on_room: called when a frame that had to wait, because *held* of them were held, may be handed over.
         """
-        window, depth = min(held, MAX_SLOTS // 2 - 1), min(depth or self._slots, MAX_SLOTS // 2)
+        window = min(held, MAX_SLOTS // 2)
+        depth = min(depth or _KEEP_ALL_DEPTH, MAX_SLOTS - window - 1)
         self._window = window, depth, on_room
         self._slots = window + depth + 1
 

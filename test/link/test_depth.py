@@ -1,0 +1,134 @@
+"""How many frames wait for who doesn't take any for a while: the newest, as many as the depth says, by every way alike."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from link_process import LinkProcess
+from link_program import KINDS
+from link_ros import Ros, eventually
+from rclpy.qos import HistoryPolicy, QoSProfile
+
+from zc_perception.frame import Frame
+from zc_perception.link.endpoints.frame_subscription import FrameSubscription
+
+WAYS = {'in_process': 'adapted', 'shared_memory': 'adapted', 'ros_message': 'plain'}
+PUBLISHED = 60
+
+
+@pytest.fixture(params=WAYS)
+def publish(request: pytest.FixtureRequest, here: Ros, free_domain: int, tmp_path: Path) -> Iterator[Callable[[int], Any]]:
+    """Publishes a frame of that value: by a camera of this process, of another one, or by messages from another one."""
+    qos = {'depth': 80, 'transient_local': False, 'best_effort': False}
+    end = {'name': 'p', 'kind': f'{WAYS[request.param]} publisher', 'topic': 'image', 'qos': qos, 'converts': False, 'slots': 64}
+    if request.param == 'in_process':
+        publisher = KINDS[end['kind']](here.node('camera'), end)
+        yield publisher.publish
+        publisher.close()
+        return
+    with LinkProcess('single', free_domain, tmp_path) as there:
+        there('open', [end])
+        yield lambda value: there('publish', {'p': [value]})
+
+
+def value_of(frame: Frame) -> int:
+    return frame.header.stamp_ns % 1_000_000_000
+
+
+class Reader:
+    """``callback``: it keeps the first frame, and no other comes until :meth:`go_on`. Otherwise it takes none in the meantime."""
+
+    def __init__(self, here: Ros, how: str, **options: Any) -> None:
+        self.seen: list[int] = []
+        self._kept: list[Frame] = []
+        self._keeping = True
+        self.frames = FrameSubscription(here.node('reader'), 'image', self._on_frame if how == 'callback' else None, held=1, **options)
+        self._fetches = how == 'queue'
+
+    def _on_frame(self, frame: Frame) -> None:
+        self.seen.append(value_of(frame))
+        if self._keeping:
+            self._keeping = False
+            self._kept.append(frame.share())
+
+    def first(self) -> bool:
+        """Whether the first frame has come."""
+        if self._fetches and not self.seen and (frame := self.frames.queue.get()) is not None:
+            self._on_frame(frame)
+        return bool(self.seen)
+
+    def go_on(self) -> list[int]:
+        """What has been waiting."""
+        del self.seen[:]
+        while self._kept:
+            self._kept.pop().release()
+        deadline = time.monotonic() + 1.0
+        while time.monotonic() < deadline:
+            if self._fetches:
+                with self.frames.queue.get(0.05) or contextlib.nullcontext() as frame:
+                    if frame is not None:
+                        self.seen.append(value_of(frame))
+            else:
+                time.sleep(0.05)
+        return list(self.seen)
+
+    def close(self) -> None:
+        self.frames.destroy()
+
+
+@pytest.fixture
+def read(here: Ros) -> Iterator[Callable[..., Reader]]:
+    readers: list[Reader] = []
+
+    def make(how: str, **options: Any) -> Reader:
+        readers.append(Reader(here, how, **options))
+        return readers[-1]
+
+    yield make
+    for reader in readers:
+        reader.close()
+
+
+def begin(reader: Reader, publish: Callable[[int], Any]) -> None:
+    """Publish until the reader has its first frame, and take what else has come by then."""
+
+    def has_begun() -> bool:
+        publish(250)
+        time.sleep(0.02)
+        return reader.first()
+
+    assert eventually(has_begun)
+
+
+@pytest.mark.parametrize('how', ['callback', 'queue'])
+@pytest.mark.parametrize('depth', [1, 10, 40])
+def test_the_newest_wait(publish: Callable[[int], Any], read: Callable[..., Reader], depth: int, how: str) -> None:
+    reader = read(how, depth=depth)
+    begin(reader, publish)
+    for value in range(1, PUBLISHED + 1):
+        publish(value)
+    # By messages the last one comes a little later.
+    assert eventually(lambda: reader.frames.statistics().rung != 'ros_message' or reader.frames.statistics().conversions >= depth)
+    time.sleep(0.5)
+    waited = reader.go_on()
+    assert waited == list(range(PUBLISHED + 1 - depth, PUBLISHED + 1)), reader.frames.statistics()
+    statistics = reader.frames.statistics()
+    assert statistics.conversion_errors == 0
+    # Some of the messages have gone in the middleware, which keeps as many as the depth says.
+    assert statistics.rung == 'ros_message' or statistics.dropped >= PUBLISHED - depth
+
+
+def test_who_keeps_all_gets_the_newest_and_no_errors(publish: Callable[[int], Any], read: Callable[..., Reader]) -> None:
+    reader = read('callback', qos=QoSProfile(history=HistoryPolicy.KEEP_ALL))
+    begin(reader, publish)
+    for value in range(1, PUBLISHED + 1):
+        publish(value)
+    time.sleep(1.0)
+    waited = [value for value in reader.go_on() if value <= PUBLISHED]
+    assert len(waited) >= 16 and waited == list(range(PUBLISHED + 1 - len(waited), PUBLISHED + 1)), reader.frames.statistics()
+    assert reader.frames.statistics().conversion_errors == 0
