@@ -1,0 +1,80 @@
+"""Runs page_consumer.py or page_producer.py, and waits for the JSON lines that they print."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+PATIENCE_S = 60.0
+Event = dict[str, Any]
+
+
+class PageProcess:
+    """One of the two programs, whose output is always read. A context manager: what still runs at its end is killed.
+
+    :param folder: where the sockets are.
+    """
+
+    def __init__(self, name: str, folder: Path, domain: int, *options: str) -> None:
+        command = [sys.executable, str(Path(__file__).with_name(f'page_{name}.py')), '--domain', str(domain), *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, 'ZC_RUNTIME_DIR': str(folder)})
+        self.events: list[Event] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.endswith('\n'):  # a killed program may leave half a line
+                self.events.append(json.loads(line))
+
+    def told(self, event: str, **details: object) -> list[Event]:
+        """The lines so far of this kind with these details."""
+        wanted = {'event': event, **details}
+        return [each for each in list(self.events) if wanted.items() <= each.items()]
+
+    def wait_for(self, event: str, count: int = 1, **details: object) -> list[Event]:
+        """Until so many lines of this kind with these details were printed."""
+        self.wait_until(lambda: len(self.told(event, **details)) >= count)
+        return self.told(event, **details)
+
+    def wait_for_more(self, event: str, count: int, **details: object) -> None:
+        """Until so many were printed from now on."""
+        self.wait_for(event, len(self.told(event, **details)) + count, **details)
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, self.events[-20:]
+            time.sleep(0.02)
+
+    def pixels(self) -> set[tuple[int, ...]]:
+        """Sequence and CRCs of each frame so far."""
+        return {(each['sequence'], *each['crcs']) for each in self.told('frame')}
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> None:
+        """SIGTERM: an orderly end."""
+        self.process.terminate()
+        assert self.process.wait(PATIENCE_S) == 0
+        self._reader.join()
+
+    def __enter__(self) -> PageProcess:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.process.poll() is None:
+            self.kill()
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
