@@ -122,7 +122,6 @@ CHECKS: tuple[Check, ...] = (
     Check('limits.descriptors', machine_checks.descriptors),
     Check('limits.open_files', machine_checks.open_files),
 )
-GROUPS = tuple(dict.fromkeys(check.group for check in CHECKS))
 
 
 def checks_of(groups: Sequence[str] = ()) -> tuple[Check, ...]:
