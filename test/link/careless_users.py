@@ -678,6 +678,7 @@ class User:
                             self.arrived(life, number_of(frame))
                         self.act(life, frame)
                     finally:
+                        frame = None  # the loop's variable would hold what was kept and forgotten
                         life.busy -= 1
 
     def _treat(self, life: Life, frame: Frame) -> None:
