@@ -106,8 +106,8 @@ class CachedImport:
 class ImportCache:
     """Least recently used goes first, but nothing that a job reads. One thread; buffers may end on any other.
 
-    A cache that has to import again what it threw out to make room is smaller than the buffers in use, and would go on so with every
-    frame: each time it raises ``limit`` by that one, up to *most*, and counts ``thrashed``.
+    If more buffers are in use than the cache holds, it would import one of them again with every frame. So each time that it imports a
+    buffer which it threw out to make room, it raises ``limit`` by one, up to *most*, and counts ``thrashed``.
 
     :param release: gives a handle back to the device, and doesn't raise.
     :param held: whether a job reads a handle.

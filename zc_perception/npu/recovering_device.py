@@ -84,13 +84,16 @@ class RecoveringDevice:
         return self._past_trial_imports + self.accelerator.trial_imports
 
     def loss(self, error: Exception) -> str:
-        """What to say of *error* if it means that the accelerator is lost and can be opened anew; else nothing."""
+        """Why the device is lost, if *error* says so and it can be opened anew; else nothing."""
         # A fence that this process signals itself wraps the error that it was given.
         lost = isinstance(error, DeviceLostError) or isinstance(error.__cause__, DeviceLostError)
         return str(error) if lost and self.replaceable else ''
 
     def guarded(self, function: Callable[..., object], *arguments: object) -> str:
-        """Call what must not end the thread, as nothing could be done about a refusal. What to say of a loss, or nothing."""
+        """Call *function*, and let nothing that it raises end the thread.
+
+        :returns: why the device is lost, if it is; else nothing.
+        """
         try:
             function(*arguments)
         except Exception as error:
@@ -124,7 +127,7 @@ class RecoveringDevice:
         self.state = DeviceState(attempt=self._attempt)
 
     def proved(self) -> None:
-        """It has yielded a result: the next loss is a new one."""
+        """It has yielded a result: after the next loss the waiting times begin anew."""
         if self._attempt:
             self._attempt = 0
             self.state = DeviceState()

@@ -186,7 +186,8 @@ class Scheduler:
 
     @property
     def in_flight(self) -> int:
-        """Frames taken from the queue and not finished. Look at the queue first, then here, and nothing is overlooked."""
+        """Frames taken from the queue and not finished. Who waits for all frames looks at the queue first and then here: a frame never goes
+        back."""
         return len(self._jobs) + self._handling
 
     def statistics(self) -> SchedulerStatistics:
@@ -326,7 +327,8 @@ class Scheduler:
             self._submit(frame)
 
     def _has_room(self) -> bool:
-        """Jobs that were given up have places until the device ends them. Where every frame counts none follows them: it would be late."""
+        """Whether the device takes another job. A job that was given up keeps its place until the device has ended it. With *keep_all* no
+        frame is submitted behind such a job, as it would be late too."""
         taken = len(self._jobs) + len(self._late)
         return (taken if self._keep_all else len(self._jobs)) < self._wanted and taken < max(1, self._device.capabilities.max_in_flight)
 
@@ -450,7 +452,7 @@ class Scheduler:
         return lost or closing or releasing
 
     def _give_up(self, entry: InFlight) -> str:
-        """The job may still be reading: its fence, which passes to the lease, keeps the slot from being reused."""
+        """No result came in time. The device may still read the frame, so the lease takes the fence: the slot is not reused before it."""
         self._stop_waiting(entry)
         hanging = self._count_late(entry)
         why = 'no result when the node stopped' if self._stop else f'no result within {self._timeout_s:g} s'
@@ -461,14 +463,17 @@ class Scheduler:
         return lost or hanging
 
     def _count_late(self, entry: InFlight) -> str:
-        """Count a job without a result in time, the driver's verdict or ours. What to say of a device that hangs, or nothing."""
+        """Count a job without a result in time, whether the driver says so or this thread.
+
+        :returns: why the device counts as lost, if it hangs; else nothing.
+        """
         self._counts.timed_out += 1
         hanging = self._hang_watch.timed_out(entry.received_ns)
         may_lose = self._device.replaceable and self._device.capabilities.may_hang and not self._stop
         return hanging if may_lose else ''
 
     def _lose(self, reason: str) -> None:
-        """Every job in flight fails; the accelerator ends; it is due again in a while."""
+        """Fail every job in flight, close the accelerator, and note when it is due again."""
         while self._jobs:
             entry = self._jobs[0]
             self._stop_waiting(entry)
@@ -487,7 +492,7 @@ class Scheduler:
         self.failing = None
 
     def _release(self, frame: Frame, fence: Fence | None = None) -> None:
-        """A view of the pixels that a callback kept costs that frame, not the thread: its finalizer takes it back, and is counted."""
+        """Release a frame. If a callback has kept a view of its pixels, that is refused, and the frame's finalizer takes it back later."""
         try:
             frame.release(fence)
         except (BufferError, ZcError):
