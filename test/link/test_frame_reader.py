@@ -64,8 +64,10 @@ def own_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if 'spinner' in thread.name or 'receiver' in thread.name]
 
 
-def others() -> Counter[str]:
-    """The descriptors, without those of the camera's slots, which it maps one by one. An executor at rest keeps what it called last."""
+def others(here: Ros) -> Counter[str]:
+    """The descriptors, without those of the camera's slots, which it maps one by one."""
+    # An executor at rest keeps what it called last.
+    here.on_executor(lambda: None)
     return Counter({kind: count for kind, count in open_descriptors().items() if 'memfd' not in kind})
 
 
@@ -88,7 +90,7 @@ def test_each_step_has_the_next_frame_for_its_time(
     before = None
     for life in range(3):
         if life == 1:
-            before = others()
+            before = others(here)
         node = Node(f'reader{life}', context=here.context)
         if spun:
             here.executor.add_node(node)
@@ -115,7 +117,7 @@ def test_each_step_has_the_next_frame_for_its_time(
         frame = None
         del frames, node
         seen.clear()
-    assert before is not None and eventually(lambda: not others() - before), others() - before
+    assert before is not None and eventually(lambda: not others(here) - before), others(here) - before
     assert eventually(lambda: source.peers() == [])
     assert eventually(lambda: source.pool.unpromised == len(source.pool.slots) - RESERVE)
 
