@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,17 +17,19 @@ CAMERA = ('-p', 'camera:=synthetic', '-p', 'width:=64', '-p', 'height:=64', '-p'
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path))
-    return tmp_path
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """For the sockets: a short name, as an address has 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix='zc_wire_') as name:
+        monkeypatch.setenv('ZC_RUNTIME_DIR', name)
+        yield Path(name)
 
 
 def camera(domain: int) -> Program:
     return Program('capture_node', '--ros-args', *CAMERA, domain=domain).start('ready')
 
 
-def test_the_consumer_reads_the_stock_camera_as_the_c_consumer_does(free_domain: int, folder: Path) -> None:
-    program = build_consumer(folder)
+def test_the_consumer_reads_the_stock_camera_as_the_c_consumer_does(free_domain: int, folder: Path, tmp_path: Path) -> None:
+    program = build_consumer(tmp_path)
     with camera(free_domain), PageProcess('consumer', folder, free_domain) as reader:
         publisher = reader.wait_for('welcome')[0]['publisher_id']
         with ConsumerProcess(program, folder / f'{publisher}.sock', '--frames', '20') as other:

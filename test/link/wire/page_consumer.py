@@ -45,7 +45,8 @@ FORMATS = {
 
 
 def say(event: str, **details: Any) -> None:
-    print(json.dumps({'event': event, **details}), flush=True)
+    sys.stdout.write(json.dumps({'event': event, **details}) + '\n')  # in one piece: a signal may end the program here
+    sys.stdout.flush()
 
 
 class Broken(Exception):

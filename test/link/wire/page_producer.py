@@ -43,7 +43,8 @@ FORMATS = {'NV12': ((1, 1, 1), (2, 2, 2)), 'YUYV': ((4, 2, 1),)}
 
 
 def say(event: str, **details: Any) -> None:
-    print(json.dumps({'event': event, **details}), flush=True)
+    sys.stdout.write(json.dumps({'event': event, **details}) + '\n')  # in one piece: a signal may end the program here
+    sys.stdout.flush()
 
 
 class Refusal(Exception):
