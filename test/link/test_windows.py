@@ -314,10 +314,15 @@ class RemoteConsumer:
             kept.append(frame)
 
 
-def test_four_default_subscriptions_and_a_deep_one_share_a_default_pool(here: Ros, tmp_path: Path, subscribe: Subscribe) -> None:
+@pytest.mark.parametrize('held', [1, 2], ids=['FrameSubscription', 'create_frame_subscription'])
+def test_four_default_subscriptions_and_a_deep_one_share_a_default_pool(
+    held: int, here: Ros, tmp_path: Path, subscribe: Subscribe
+) -> None:
     source, seen = Camera(here, 'both', tmp_path), {}
     for number, depth in enumerate((10, 1, 1, 1)):
-        subscribe(f'viewer{number}', lambda frame, number=number: seen.setdefault(number, []).append(number_of(frame)), depth=depth)
+        subscribe(
+            f'viewer{number}', lambda frame, number=number: seen.setdefault(number, []).append(number_of(frame)), depth=depth, held=held
+        )
     assert publishing(source, lambda: len(seen) == 4 or source.number > 500)
     windows = [(name, window) for name, _, window in source.peers()]
     assert len(windows) == 4 and source.pool.unpromised >= 0

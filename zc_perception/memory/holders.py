@@ -9,8 +9,6 @@ from zc_perception.errors import ConfigError
 SPARE = 2
 """So many slots a promise leaves for whoever comes next, where it can."""
 _NO_LIMIT = 1 << 30
-# A window is not made smaller than this for their sake: one frame in use, and one that is fetched meanwhile.
-_USEFUL = 2
 
 
 class Account:
@@ -134,9 +132,8 @@ class HolderAccounts:
                 return 0, 0
             window, depth = 1, 1
         else:
-            # Who can't get all that it asks for leaves some to others, and frames that wait are needed less than those in use.
-            if window > left - waiting:
-                window = max(min(_USEFUL, left - waiting), left - waiting - SPARE)
+            # Frames that wait are needed less than those in use.
+            window = min(window, max(1, left - waiting - SPARE))
             depth = min(depth, max(1, deepest, deepest + left - window - SPARE))
         self.set_quota(holder, window, depth, slots, True, on_room)
         return window, depth

@@ -116,7 +116,7 @@ class BufferPool(SlotLending):
     ) -> tuple[int, int]:
         """As much of *window* and *depth* as fits what is left, at least one of each; (0, 0), and no quota, if not even that does.
 
-        A window that fits is granted whole. Otherwise two slots are left for whoever comes next, where that is possible.
+        Two slots are left for whoever comes next, where that is possible.
 
         :param lossless: a producer that can wait (:meth:`acquire`) does so rather than that this holder loses a frame.
         :param alone: grant one of each in any case to the only one who was promised something.

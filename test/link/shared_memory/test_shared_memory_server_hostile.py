@@ -235,7 +235,8 @@ def test_a_consumer_that_never_reads_holds_its_window_and_nothing_else(pool: Buf
     wait_for(lambda: all_free(pool), 'every slot')
 
 
-def test_frames_that_do_not_go_into_a_full_socket_are_dropped_and_told(pool: BufferPool, serve: Serve) -> None:
+def test_frames_that_do_not_go_into_a_full_socket_are_dropped_and_told(serve: Serve) -> None:
+    pool = make_pool(10, reserve=1)
     server = serve(pool)
     with RawPeer.welcomed(server.path, window=6) as peer:
         # Every slot is known first, so that only FRAMEs are left to come.
