@@ -146,7 +146,8 @@ def test_a_listener_that_was_removed_hears_nothing() -> None:
 
 @pytest.mark.parametrize(('window', 'depth', 'free', 'granted'), [
     (1, 1, 2, (1, 1)), (1, 1, 1, (0, 0)), (4, 4, 10, (4, 4)), (4, 4, 9, (4, 3)), (4, 4, 7, (4, 1)), (4, 4, 5, (2, 1)), (4, 4, 4, (1, 1)),
-    (4, 4, 2, (1, 1)), (64, 64, 3, (1, 1)), (2, 1, 3, (1, 1)), (64, 64, 8, (5, 1)), (1, 9, 8, (1, 5)), (1, 9, 3, (1, 1)), (1, 1, -3, (0, 0)),
+    (4, 4, 2, (1, 1)), (64, 64, 3, (1, 1)), (64, 64, 8, (5, 1)), (1, 9, 8, (1, 5)), (1, 9, 3, (1, 1)), (1, 1, -3, (0, 0)),
+    (2, 1, 3, (1, 1)),
 ])  # fmt: skip
 def test_what_is_granted_fits_what_is_free_and_leaves_something_where_it_can(
     make_pool: MakePool, window: int, depth: int, free: int, granted: tuple[int, int]

@@ -202,6 +202,11 @@ def test_no_layout_without_a_modifier() -> None:
         ImageLayout(width=64, height=48, fourcc=NV12, planes=())  # type: ignore[call-arg]
 
 
+def _promises(default: ast.expr | None) -> bool:
+    """Whether a default says something: ``None`` says that there is none yet."""
+    return default is not None and not (isinstance(default, ast.Constant) and default.value is None)
+
+
 def modifiers_with_defaults(source: str) -> Iterator[str]:
     """Parameters and fields called modifier that have a default value."""
     for node in ast.walk(ast.parse(source)):
@@ -209,7 +214,7 @@ def modifiers_with_defaults(source: str) -> Iterator[str]:
             positional = [*node.args.posonlyargs, *node.args.args]
             defaults = [None] * (len(positional) - len(node.args.defaults)) + list(node.args.defaults)
             pairs = [*zip(positional, defaults, strict=True), *zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)]
-            yield from (f'line {node.lineno}' for argument, default in pairs if argument.arg == 'modifier' and default is not None)
+            yield from (f'line {node.lineno}' for argument, default in pairs if argument.arg == 'modifier' and _promises(default))
         elif isinstance(node, ast.ClassDef):
             fields = [n for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)]
             yield from (f'line {f.lineno}' for f in fields if f.target.id == 'modifier' and f.value is not None)  # type: ignore[union-attr]

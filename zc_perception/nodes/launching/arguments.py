@@ -12,6 +12,7 @@ from launch.actions import DeclareLaunchArgument
 from launch.launch_context import LaunchContext
 from launch.substitutions import LaunchConfiguration
 
+from zc_perception.entry_points import ACCELERATOR_GROUP, offered
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.launching.parameter_file import ParameterFile
 from zc_perception.nodes.namespaces import check_namespace
@@ -51,7 +52,7 @@ def common(*, overlay: bool = True) -> list[DeclareLaunchArgument]:
 
     :param overlay: whether it can be left out.
     """
-    offered = DeclareLaunchArgument(
+    picture = DeclareLaunchArgument(
         'overlay', default_value='true', choices=SWITCH, description='Whether detections/image, the picture with boxes, is offered.'
     )
     return [
@@ -59,10 +60,10 @@ def common(*, overlay: bool = True) -> list[DeclareLaunchArgument]:
         DeclareLaunchArgument(
             'accelerator',
             default_value=FROM_FILE,
-            choices=[FROM_FILE, *ACCELERATORS],
+            choices=[FROM_FILE, *ACCELERATORS, *offered(ACCELERATOR_GROUP)],
             description='Where the model runs; auto tries axl, axruntime and cpu in this order; from_file: as the parameter file says.',
         ),
-        *([offered] if overlay else []),
+        *([picture] if overlay else []),
         DeclareLaunchArgument(
             'autostart',
             default_value=FROM_FILE,
