@@ -30,6 +30,10 @@ class Holder(Protocol):
     def qos(self) -> Any:
         """Its depth, ``None`` for all."""
 
+    @property
+    def consumer(self) -> Any:
+        """Who takes part in the agreement on the buffers for it; ``None``: it takes whatever comes."""
+
     def go_on(self) -> None:
         """It may be handed a frame again."""
 
@@ -90,7 +94,13 @@ class LocalWindows:
         if window is not None:
             go_on: Callable[[], object] = holder.go_on
             window, depth = pool.grant(
-                name, window, depth or _KEEP_ALL_DEPTH, on_room=go_on, lossless=holder.qos.depth is None, alone=True
+                name,
+                window,
+                depth or _KEEP_ALL_DEPTH,
+                on_room=go_on,
+                lossless=holder.qos.depth is None,
+                alone=True,
+                whole=holder.consumer is not None,
             )
             if not window:
                 self._refused.add(holder)

@@ -8,6 +8,8 @@ from zc_perception.errors import ConfigError
 
 SPARE = 2
 """So many slots a promise leaves for whoever comes next, where it can."""
+# A second frame in hand is a convenience for who named no needs. Three and more are asked for on purpose.
+_CONVENIENT = 2
 _NO_LIMIT = 1 << 30
 
 
@@ -121,7 +123,15 @@ class HolderAccounts:
         return None
 
     def grant(
-        self, holder: str, window: int, depth: int, slots: int, on_room: Callable[[], object] | None = None, *, alone: bool = False
+        self,
+        holder: str,
+        window: int,
+        depth: int,
+        slots: int,
+        on_room: Callable[[], object] | None = None,
+        *,
+        alone: bool = False,
+        whole: bool = False,
     ) -> tuple[int, int]:
         """See :meth:`BufferPool.grant`."""
         windows, deepest = self._others(holder)
@@ -132,8 +142,12 @@ class HolderAccounts:
                 return 0, 0
             window, depth = 1, 1
         else:
+            room = left - waiting
             # Frames that wait are needed less than those in use.
-            window = min(window, max(1, left - waiting - SPARE))
+            if window == _CONVENIENT and room - window < SPARE and not whole:
+                window = max(1, room - SPARE)
+            elif window > room:
+                window = max(min(_CONVENIENT, room), room - SPARE)
             depth = min(depth, max(1, deepest, deepest + left - window - SPARE))
         self.set_quota(holder, window, depth, slots, True, on_room)
         return window, depth

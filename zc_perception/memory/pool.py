@@ -113,16 +113,19 @@ class BufferPool(SlotLending):
         on_room: Callable[[], object] | None = None,
         lossless: bool = False,
         alone: bool = False,
+        whole: bool = False,
     ) -> tuple[int, int]:
         """As much of *window* and *depth* as fits what is left, at least one of each; (0, 0), and no quota, if not even that does.
 
-        Two slots are left for whoever comes next, where that is possible.
+        A window that fits is granted whole, but one of 2 only with *whole*. Otherwise two slots are left for whoever comes next, where
+        that is possible.
 
         :param lossless: a producer that can wait (:meth:`acquire`) does so rather than that this holder loses a frame.
         :param alone: grant one of each in any case to the only one who was promised something.
+        :param whole: this holder took part in the agreement, which has counted its window.
         """
         with self._lock:
-            granted = self._accounts.grant(holder, window, depth, len(self._table.slots), on_room, alone=alone)
+            granted = self._accounts.grant(holder, window, depth, len(self._table.slots), on_room, alone=alone, whole=whole)
             if granted[0]:
                 self._accounts.accounts[holder].lossless = lossless
             return granted

@@ -457,7 +457,8 @@ def test_what_is_held_beyond_the_end_of_the_consumer_stays_as_it_is(
             views[0][:] = 255
             server.publish(frame)
             del views
-    assert not kept.any() and held(server) == 2
+    wait_for(lambda: held(server) == 2, 'the release')
+    assert not kept.any()
     if not forgets:
         del kept
     while frames:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import Collection
 from types import TracebackType
@@ -67,6 +68,9 @@ class FrameReader(FrameSubscription):
     ) -> None:
         self._of_this_step: Frame | None = None
         self._spinner: NodeSpinner | None = None
+        self._ending = False
+        # Another thread may destroy the reader, or its node, while the loop is about to make a spinner.
+        self._spinner_lock = threading.Lock()
         self._look_at = 0.0
         super().__init__(
             node,
@@ -131,10 +135,13 @@ class FrameReader(FrameSubscription):
         self._look_at = now + _LOOK_S
         if not self._node.context.ok():
             return False
-        if self._spinner is not None:
-            self._spinner.take()
-        elif not is_spun(self._node):
-            self._spinner = NodeSpinner(self._node)
+        with self._spinner_lock:
+            if self._ending:
+                return False
+            if self._spinner is not None:
+                self._spinner.take()
+            elif not is_spun(self._node):
+                self._spinner = NodeSpinner(self._node)
         return True
 
     async def _something_new(self) -> None:
@@ -162,7 +169,9 @@ class FrameReader(FrameSubscription):
 
     def destroy(self) -> None:
         """Unsubscribe, and release the frames that wait. A loop ends. A second call does nothing."""
-        spinner, self._spinner = self._spinner, None
+        with self._spinner_lock:
+            self._ending = True
+            spinner, self._spinner = self._spinner, None
         if spinner is not None:
             spinner.stop()
         super().destroy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from zc_perception.link.shared_memory.codes import MAX_DEPTH, RefusalCode
 from zc_perception.link.shared_memory.errors import ProtocolError
+from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.link.shared_memory.wire import Hello
 from zc_perception.memory.pool import BufferPool
 from zc_perception.negotiation.heap_offer import HeapOffer
@@ -22,7 +23,8 @@ def admit(hello: Hello, holder: str, pool: BufferPool | None, heap: HeapOffer | 
     if unfit:
         raise ProtocolError('constraints', f"what is allocated doesn't suit {hello.name or 'it'}: {unfit}", RefusalCode.CONSTRAINTS)
     # Who keeps all wants every frame of a recording.
-    window, depth = pool.grant(holder, hello.window, hello.depth, lossless=hello.depth == MAX_DEPTH)
+    lossless, whole = hello.depth == MAX_DEPTH, hello.requirements != Requirements()
+    window, depth = pool.grant(holder, hello.window, hello.depth, lossless=lossless, whole=whole)
     if not window:
         text = f"{max(0, pool.unpromised)} of {len(pool.slots)} slots are not promised to others; raise 'slots', or end other consumers"
         raise ProtocolError('slots', text, RefusalCode.BUSY)
