@@ -217,8 +217,6 @@ def test_nodes_are_loaded_into_a_container_that_runs(ros2: Ros2, small: str, tmp
         said = ros2.say('launch', *load, 'nodes:=inference,capture')
         assert said.index("loaded '/truck/inference' into '/truck/mine'") < said.index("loaded '/truck/capture' into '/truck/mine'")
         assert 'camera_optical_frame' in detections(ros2, '/truck/detections')
-        again = ros2.run('launch', *load, 'nodes:=capture')
-        assert again.returncode == 1 and "'/truck/capture' could not be loaded into '/truck/mine'" in again.stdout
         assert_clean(launch.interrupt(), launch.output)
 
 
