@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from zc_perception.camera.clock import CaptureClock, StampClock
 from zc_perception.camera.constraints import drawn_constraints
 from zc_perception.camera.controls import ControlInfo, ControlValue, WithoutControls
+from zc_perception.camera.heap_pool import heap_pool
 from zc_perception.errors import CameraError
 from zc_perception.frame import Frame, Header
 from zc_perception.mapping import map_buffers
@@ -22,7 +23,6 @@ from zc_perception.memory.heaps import Heap, OfferedHeaps
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.negotiation.heap_pool import heap_pool
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12

@@ -24,6 +24,7 @@ from zc_perception.camera.gstreamer.copy import copy_frame, frame_layout
 from zc_perception.camera.gstreamer.image import FdFrames, read_format
 from zc_perception.camera.gstreamer.offer import accepted_formats, offered_caps
 from zc_perception.camera.gstreamer.pipeline import NotNegotiatedError, Pipeline, Reference, Sample
+from zc_perception.camera.heap_pool import heap_pool
 from zc_perception.errors import AllocationError, CameraChangedError, CameraError, CameraLostError, ConfigError, FormatError, LayoutError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import CpuAccess
@@ -33,7 +34,6 @@ from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot
 from zc_perception.memory.slot import close_buffers
 from zc_perception.negotiation.constraints import NO_CPU, BufferConstraints, Format, Placement, format_text
-from zc_perception.negotiation.heap_pool import heap_pool
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.modifier import LINEAR, modifier_name
 

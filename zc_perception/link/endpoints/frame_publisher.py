@@ -19,11 +19,13 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 
 from zc_perception.camera.constraints import drawn_constraints
+from zc_perception.camera.heap_pool import heap_pool
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame, Header
 from zc_perception.link.endpoints.frame_offer import FrameOffer, serve_frames
 from zc_perception.link.endpoints.publisher import AdaptedPublisher, PublisherStatistics
 from zc_perception.link.endpoints.qos import link_qos
+from zc_perception.link.foreign_images import ForeignImages
 from zc_perception.link.image_conversion import NATIVE, frame_adapter
 from zc_perception.link.shared_memory.codes import MAX_FRAME_ID
 from zc_perception.mapping import map_buffers
@@ -34,8 +36,6 @@ from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool, Slot
 from zc_perception.memory.slot_source import MAX_SLOTS
 from zc_perception.negotiation.constraints import BufferConstraints, Size
-from zc_perception.negotiation.foreign_images import ForeignImages
-from zc_perception.negotiation.heap_pool import heap_pool
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
 from zc_perception.negotiation.stand_in import parse_stand_ins
 from zc_perception.pixel.colorimetry import BT601_LIMITED, RGB_FULL, Colorimetry, named_colorimetry
