@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 
 import rclpy
 from nodes.tiled_camera import content
@@ -31,6 +32,10 @@ def main() -> None:
     threading.Thread(target=lambda: (sys.stdin.read(), good.extend([False] * count)), daemon=True).start()
     print('listening', flush=True)
     while len(good) < count:
+        rclpy.spin_once(node, timeout_sec=0.1)
+    # Frames may come before the graph knows their publisher: the announcement file tells of it first.
+    end = time.monotonic() + 20.0
+    while frames.statistics().rung == 'unmatched' and time.monotonic() < end:
         rclpy.spin_once(node, timeout_sec=0.1)
     link = frames.statistics()
     print(json.dumps({'good': good[:count].count(True), 'rung': link.rung, 'reason': link.reason}), flush=True)

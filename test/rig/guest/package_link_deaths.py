@@ -187,7 +187,7 @@ def frames_of_a_killed_producer_stay_readable_and_its_successors_are_found(heap:
         first, again, third = (stack.enter_context(Remote(Producer)) for _ in range(3))
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         path = Path(first.call('serve', folder, PUBLISHER, heap, 5))
-        client = stack.enter_context(SharedMemoryClient(path, name='consumer', publisher_id=PUBLISHER, window=2, depth=1))
+        client = stack.enter_context(SharedMemoryClient(path, name='consumer', publisher_id=PUBLISHER, window=3, depth=1))
         client.connect(PATIENCE_S)
         held, inodes = [], set()
         for level in (31, 32):

@@ -15,7 +15,7 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 from sensor_msgs.msg import Image
 
-from zc_perception.camera import camera as camera_module
+from zc_perception.camera import heap_pool as heap_pool_module
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
@@ -120,7 +120,7 @@ def _of_heap(out: Path, heaps: Callable[[str], OfferedHeaps]) -> Outcome:
     with (
         mock.patch.multiple(camera_factory, SyntheticCamera=_UntouchedCamera, working_heaps=heaps),
         # The CPU never looks at these frames, so nothing is mapped for it.
-        mock.patch.object(camera_module, 'mapped', lambda allocate: allocate),
+        mock.patch.object(heap_pool_module, 'mapped', lambda allocate: allocate),
     ):
         return _streaming(out, capture)
 

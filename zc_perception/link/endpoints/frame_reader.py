@@ -135,13 +135,18 @@ class FrameReader(FrameSubscription):
         self._look_at = now + _LOOK_S
         if not self._node.context.ok():
             return False
-        with self._spinner_lock:
-            if self._ending:
+        if self._spinner is not None:
+            self._spinner.take()
+        elif not is_spun(self._node):
+            # Without the lock: making one needs the context, which may hold a lock of its own while it ends this reader.
+            spinner = NodeSpinner(self._node)
+            with self._spinner_lock:
+                ending = self._ending
+                if not ending:
+                    self._spinner = spinner
+            if ending:
+                spinner.stop()
                 return False
-            if self._spinner is not None:
-                self._spinner.take()
-            elif not is_spun(self._node):
-                self._spinner = NodeSpinner(self._node)
         return True
 
     async def _something_new(self) -> None:

@@ -142,6 +142,8 @@ class AdaptedSubscription(Generic[T]):
         self._match_reliability = match_reliability
         self._required = copy_free_required
         self.topic: str = node.resolve_topic_name(topic)
+        # Asked for once: Kilted's context holds its lock while it ends its nodes, which waits for the lock that looks hold.
+        self._domain = node.context.get_domain_id()
         announcements = announcement_topic(self.topic)
         self._key = bus_key(node, self.topic, adapter.ros_type)
         self._waits_for_window = hasattr(adapter.custom_type, 'hand_out')
@@ -331,7 +333,7 @@ class AdaptedSubscription(Generic[T]):
         if self._remote not in (NO_LINKS, DDS_ONLY) and self._announcements.incomplete(count.adapted):
             folder, connected = default_folder(), self._remote.connected()
             known = {a.socket for a in announced} | {str(folder / f'{own}{SOCKET_SUFFIX}') for own in own_ids}
-            for announcement in read_announcements(folder, self.topic, self._node.context.get_domain_id(), known):
+            for announcement in read_announcements(folder, self.topic, self._domain, known):
                 self._announcements.add(announcement, confirmed=True, connected=connected)
             announced = self._announcements.known(own_ids)
         # Which of them don't match can't be known from here: then the middleware decides.
