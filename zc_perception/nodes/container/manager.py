@@ -460,13 +460,14 @@ class ComponentManager(Node):
             node = loaded.node
             del loaded.node
             self._end(node, loaded.name, spun=True)
+            del node  # else what follows would find it in use
+            return_memory()
         finally:
             with self._lock:
                 del self._loaded[loaded.unique_id]
             # Said first: whoever waits for the last one may end the process.
             self.get_logger().info(f"unloaded '{loaded.name}' with unique_id {loaded.unique_id}")
             loaded.ended.set()
-        del node
         self._say_leftovers()
 
     def _end(self, node: Node, name: str, *, spun: bool) -> None:
@@ -499,7 +500,6 @@ class ComponentManager(Node):
             except BaseException:
                 _discard(node)
                 raise
-        return_memory()
 
     def _say_error(self, text: str) -> None:
         self.get_logger().error(_loggable(text))
