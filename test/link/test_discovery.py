@@ -235,6 +235,18 @@ def test_a_publisher_needs_no_writer_of_messages(monkeypatch: pytest.MonkeyPatch
     assert graph.count(()) == PublisherCount(1, 1, 0, '')
 
 
+def test_of_a_node_that_publishes_both_ways_no_writer_is_taken_for_the_plain_one() -> None:
+    writers: Any = Writers()
+    graph = PublisherGraph(writers, TOPIC, LinkQos(1))
+    gids = [f'{TOPIC}{number}'.encode() for number in range(3)]
+    writers.writers = {f'{TOPIC}/_zc': ['robot'], TOPIC: ['robot', 'robot', 'driver']}
+    assert graph.count(()) == PublisherCount(1, 1, 2, '')
+    assert [graph.is_plain(gid) for gid in gids] == [False, False, True]
+    writers.writers = {TOPIC: ['robot', 'driver']}
+    assert graph.count(()) == PublisherCount(0, 0, 2, ''), 'the plain one is what is left'
+    assert [graph.is_plain(gid) for gid in gids[:2]] == [True, True]
+
+
 def test_a_silent_listener_with_many_names_delays_nobody(consumer: Consumer, camera: SharedMemoryServer, folder: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(folder / 'silent.sock'))

@@ -69,7 +69,8 @@ class PublisherGraph:
         own = Counter(publisher.name for publisher in local)
         adapted: list[str] = []
         plain: list[tuple[str, str]] = []
-        known, strange = set(), set()
+        known: dict[bytes, str] = {}
+        strange: dict[bytes, str] = {}
         # Those that are known to be adapted take their announcers first.
         for writer in sorted(writers, key=lambda each: endpoint_gid(each) not in self._adapted):
             gid, name = endpoint_gid(writer), node_name(writer)
@@ -77,14 +78,14 @@ class PublisherGraph:
             if announcers[name] or gid in self._adapted:
                 announcers[name] -= bool(announcers[name])
                 if UNNAMED not in name:
-                    known.add(gid)
+                    known[gid] = name
                 if own[name]:
                     own[name] -= 1
                 else:
                     adapted.append(mismatch)
             else:
                 plain.append((name, mismatch))
-                strange.add(gid)
+                strange[gid] = name
         # A node's name comes a little later than its endpoints, and maybe while we ask.
         for name in list(announcers.elements()):
             late = next((each for each in plain if UNNAMED in each[0] or UNNAMED in name), None)
@@ -94,11 +95,13 @@ class PublisherGraph:
                 adapted.append(late[1])
                 strange.clear()
         adapted += [''] * self._without_messages(announcers - own)
-        self._adapted, self._plain = frozenset(known), frozenset(strange)
+        # A node may have both kinds. Then the graph says how many of each there are, and not which.
+        both = set(known.values()) & set(strange.values())
+        self._adapted = frozenset(gid for gid, name in known.items() if name not in both or gid in self._adapted)
+        self._plain = frozenset(gid for gid, name in strange.items() if name not in both)
         of_plain = [mismatch for _, mismatch in plain]
         mismatches = [*adapted, *of_plain]
         return PublisherCount(len(adapted), adapted.count(''), of_plain.count(''), mismatches[0] if mismatches and all(mismatches) else '')
-
 
     def _without_messages(self, announcers: Counter[str]) -> int:
         """How many of *announcers* have been without a writer on the topic for so long that none will come."""
