@@ -290,15 +290,16 @@ class LibcameraCamera(WithoutControls):
             raise CameraError('the camera is not configured')
         if self._stopped:
             return None
-        if self._queue_error is not None:
-            raise self._queue_error
-        if not self._streaming:
+        if not self._streaming and self._queue_error is None:
             self._start()
         pool.collect()
         request = self._requests.wait(self._box, _FENCE_POLL_S if pool.waiting else _WAIT_S)
         if self._stopped:
             return None
         if request is None:
+            # Not before what came back was looked at: an unplugged camera takes no requests either, and cancels those that it has.
+            if self._queue_error is not None:
+                raise self._queue_error
             silent = time.monotonic() - self._last_frame
             if 0.0 < self._watchdog_s < silent:
                 raise CameraLostError(f"camera '{self._camera.id}' gave no frame for {silent:.1f} s; see its cable and libcamera's log")

@@ -44,20 +44,20 @@ def ask(question: str, *arguments: str, time_limit_s: float = TIME_LIMIT_S) -> d
         writer = OwnedFd(writing)
         command = [sys.executable, '-m', 'zc_perception.doctor.answers', str(writing), question, *arguments]
         try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors.fileno(),  # a file: a pipe that nobody empties would stop a talkative library
-                pass_fds=(writing,),
-                start_new_session=True,
-            )
+            with _lock:  # whoever ends all must find this one, too
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors.fileno(),  # a file: a pipe that nobody empties would stop a talkative library
+                    pass_fds=(writing,),
+                    start_new_session=True,
+                )
+                _running.add(process.pid)
         except OSError as error:
             raise NoAnswerError(f"'{question}' could not be asked: no process can be started: {error.strerror}") from error
         finally:
             writer.close()
-        with _lock:
-            _running.add(process.pid)
         try:
             text = _read(pipe, time_limit_s)
             return _understood(question, text, process, errors, time_limit_s)
