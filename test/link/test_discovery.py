@@ -280,5 +280,5 @@ def test_frames_that_nobody_wants_do_not_keep_the_queue_s_owner() -> None:
         return SimpleNamespace(release=lambda: released.append(1))
 
     client: Any = SimpleNamespace(fileno=lambda: -1, receive=receive)
-    source = _Source(client, lambda frame: False)
+    source = _Source(client, SimpleNamespace(new=lambda frame: True), lambda frame: False)
     assert source.receive() is None and source.receive() is None and released

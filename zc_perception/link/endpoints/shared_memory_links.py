@@ -37,7 +37,7 @@ _numbers = itertools.count(1)
 
 
 class _Arrivals:
-    """What comes from one publisher, in its order.
+    """What comes from one publisher, in its order. Called for every frame, by one thread at a time.
 
     :param again: it sends its history again after a connection has broken.
     :param missed: see :class:`~zc_perception.link.endpoints.remote_links.RemoteLinks`.
@@ -52,19 +52,24 @@ class _Arrivals:
 
     def new(self, frame: Frame) -> bool:
         """Whether *frame* comes for the first time."""
-        if self._seen is not None:
-            if frame.published_ns in self._seen:
-                return False
-            self._seen.append(frame.published_ns)
-        header, self._header = self._header, frame.data.header
-        dropped, self._dropped = self._dropped, self._client.dropped
-        if header is not None and self._dropped > dropped:
-            self._missed(header, self._header, self._dropped - dropped)
+        if self._seen is not None and self._came_before(frame):
+            return False
+        before, self._header = self._header, frame.data.header
+        if self._client.dropped != self._dropped:
+            self._tell(before, self._header)
         return True
 
+    def _came_before(self, frame: Frame) -> bool:
+        assert self._seen is not None
+        if frame.published_ns in self._seen:
+            return True
+        self._seen.append(frame.published_ns)
+        return False
 
-def _accept(arrivals: _Arrivals, accept: Callable[[Frame], bool], frame: Frame) -> bool:
-    return arrivals.new(frame) and accept(frame)
+    def _tell(self, before: Header | None, header: Header) -> None:
+        dropped, self._dropped = self._client.dropped - self._dropped, self._client.dropped
+        if before is not None:
+            self._missed(before, header, dropped)
 
 
 def _deliver(arrivals: _Arrivals, deliver: Callable[[Frame], None], frame: Frame) -> None:
@@ -77,16 +82,18 @@ def _deliver(arrivals: _Arrivals, deliver: Callable[[Frame], None], frame: Frame
 class _Source:
     """One client as a source of a queue: asks the subscription whether each frame is new."""
 
-    def __init__(self, client: SharedMemoryClient, accept: Callable[[Frame], bool]) -> None:
+    def __init__(self, client: SharedMemoryClient, arrivals: _Arrivals, accept: Callable[[Frame], bool]) -> None:
         self._client = client
+        self._take = client.receive
+        self._new = arrivals.new
         self._accept = accept
         self.fileno = client.fileno
 
     def receive(self) -> Frame | None:
         """See :class:`~zc_perception.frame_queue.Source`."""
         for _ in range(_UNWANTED_AT_ONCE):
-            frame = self._client.receive()
-            if frame is None or self._accept(frame):
+            frame = self._take()
+            if frame is None or (self._new(frame) and self._accept(frame)):
                 return frame
             frame.release()
         return None
@@ -242,7 +249,7 @@ class SharedMemoryLinks:
             deliver = partial(_deliver, arrivals, self._deliver)
             link.receiver = SharedMemoryReceiver(client, deliver, lambda connected, reason: self._changed())
             return link
-        link.source = _Source(client, partial(_accept, arrivals, self._accept))
+        link.source = _Source(client, arrivals, self._accept)
         self._queue.attach(link.source)
         if self._connector is None:
             self._connector = threading.Thread(target=self._connect, name=f'shared-memory connector {self._name}', daemon=True)

@@ -96,7 +96,8 @@ class SharedMemoryClient:
         the reason and left, until :meth:`retarget` says that there are other buffers. So is one whose buffers don't suit otherwise.
     :param allowed_uids: users whose producers are trusted, besides this one and root.
 
-    ``last_end`` says how the latest connection or attempt ended; ``listens``, whether that met somebody who may be the publisher.
+    ``last_end`` says how the latest connection or attempt ended; ``listens``, whether that met somebody who may be the publisher;
+    ``dropped``, how many frames up to the one that came last the producer dropped, because this consumer was too slow.
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class SharedMemoryClient:
         self._closed = False
         self._retry_at = 0.0
         self._retry_s = 0.0
-        self._received = self._dropped = self._connections = self._abandoned = self._depth = 0
+        self._received = self.dropped = self._connections = self._abandoned = self._depth = 0
         self._ended: Counter[str] = Counter()
         self.last_end = ''
         self.listens = False
@@ -152,11 +153,6 @@ class SharedMemoryClient:
     def connected(self) -> bool:
         """Whether the producer has welcomed us and hasn't gone."""
         return self._slots is not None
-
-    @property
-    def dropped(self) -> int:
-        """Frames up to the one that came last that the producer dropped, because this consumer was too slow."""
-        return self._dropped
 
     @property
     def attention(self) -> bool:
@@ -320,7 +316,7 @@ class SharedMemoryClient:
                     self._end('internal', f'{type(error).__name__}: {error}')
                     return None
                 self._received += 1
-                self._dropped += dropped
+                self.dropped += dropped
                 return frame
             return None
 
@@ -404,7 +400,7 @@ class SharedMemoryClient:
             slots = self._slots
             window, depth, held, abandoned = (0, 0, 0, 0) if slots is None else (slots.window, self._depth, slots.out, slots.abandoned)
             return ClientStatistics(
-                slots is not None, window, self._hello.window, depth, held, self._received, self._dropped, self._abandoned + abandoned,
+                slots is not None, window, self._hello.window, depth, held, self._received, self.dropped, self._abandoned + abandoned,
                 self._connections, dict(self._ended), self.last_end, () if slots is None else slots.in_hand(),
             )  # fmt: skip
 
