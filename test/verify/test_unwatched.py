@@ -95,6 +95,19 @@ def test_memory_below_udmabuf_is_not_measured_where_somebody_has_it() -> None:
     assert verdicts(replace(seen, backing=())) == only_i4(True)
 
 
+BEFORE = [('dma_buf_mmap_internal', {'ino': POOL[1]}), ('vb2_mmap', {'rdev': 81 << 20})]
+
+
+@pytest.mark.parametrize(('name', 'fields'), BEFORE)
+def test_a_mapping_between_the_first_look_and_the_window_may_have_ended_in_it(name: str, fields: dict[str, int]) -> None:
+    seen = cached_graph(looked_ns=START - 100 * MS)
+    mapped = event(START - 50 * MS, name, 4242, **fields)
+    assert verdicts(with_events(seen, mapped)) == only_i4(None)
+    assert 'frames were mapped 1 times just before the window' in reason(with_events(seen, mapped))
+    assert verdicts(with_events(seen, replace(mapped, time_ns=START - 150 * MS))) == only_i4(True), 'the first look would have shown it'
+    assert verdicts(with_events(seen, mapped, replace(mapped, time_ns=MIDDLE))) == only_i4(False)
+
+
 @pytest.mark.parametrize('cameras', [{'camera_rdevs': frozenset[int]()}, {'lost_cameras': frozenset(('/dev/video7',))}])
 def test_a_camera_of_unknown_number_may_be_any_device_that_a_node_maps(cameras: dict[str, Any]) -> None:
     seen = cached_graph(**cameras)

@@ -131,6 +131,10 @@ FAILURE_MODES = {
         'a program mapped frames for a moment',
         "find who by the events in trace.txt; a camera or consumer that calls map() on frames does this",
     ),
+    'mapped_before': FailureMode(
+        'a program mapped frames while the measurement was being set up',
+        "find who by the events in trace.txt and end that program, or measure once more",
+    ),
     'unseen_producer': FailureMode(
         'frames come from a node that was not measured, so what it maps and copies is not known',
         "measure all nodes of the pipeline: name the capture node's process with --pid, too, or leave --pid out; a node that has no frame "

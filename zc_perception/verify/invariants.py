@@ -234,16 +234,14 @@ def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
         _unread(seen, findings, 'trace')
         findings.unknown.append(('mappings that come and go were not recorded', as_root()))
         return []
-    inside = [event for event in seen.trace.named(MMAP, VIDEO_MMAP) if seen.within(event.time_ns)]
-    found = []
-    for event in inside:
-        by_node = event.tid in seen.process_of
-        if event.name == MMAP and (event.inode in seen.dmabufs):
-            found.append(event)
-        elif event.name == MMAP and event.inode < 0 and by_node:
-            findings.unknown.append(('a node mapped a dma-buf, and this kernel does not tell which', _newer(seen)))
-        elif event.name == VIDEO_MMAP and (event.number('rdev') in seen.camera_rdevs or (by_node and not _is_other(event, seen))):
-            found.append(event)
+    events = [event for event in seen.trace.named(MMAP, VIDEO_MMAP) if (seen.looked_ns or seen.start_ns) <= event.time_ns <= seen.end_ns]
+    found = [event for event in events if seen.within(event.time_ns) and _maps_frames(event, seen)]
+    if any(event.name == MMAP and event.inode < 0 and event.tid in seen.process_of for event in events):
+        findings.unknown.append(('a node mapped a dma-buf, and this kernel does not tell which', _newer(seen)))
+    if early := sum(_maps_frames(event, seen) for event in events if event.time_ns < seen.start_ns):
+        # The first look at all maps was too soon for them. If one ended in the window, before the last look, nothing else tells of it.
+        told = f'frames were mapped {early} times just before the window, and whether they stayed mapped in it is not known'
+        findings.unknown.append((told, advice('mapped_before')))
     if found:
         findings.broken.append((f'frames were mapped {len(found)} times', advice('was_mapped')))
     if MMAP not in seen.event_sources or (VIDEO_MMAP not in seen.event_sources and (seen.camera_rdevs or seen.lost_cameras)):
@@ -252,6 +250,12 @@ def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
     elif seen.trace.gap:
         findings.unknown.append((seen.trace.gap, advice('lost_events')))
     return found
+
+
+def _maps_frames(event: KernelEvent, seen: Observation) -> bool:
+    if event.name == MMAP:
+        return event.inode in seen.dmabufs
+    return event.number('rdev') in seen.camera_rdevs or (event.tid in seen.process_of and not _is_other(event, seen))
 
 
 def _is_other(event: KernelEvent, seen: Observation) -> bool:

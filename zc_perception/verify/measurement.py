@@ -100,7 +100,8 @@ def memory_of(nodes: Iterable[WatchedNode], kinds: Mapping[tuple[int, int], str]
     frames = identities_of(nodes)
     dmabufs = frozenset(inode for device, inode in frames if kinds.get((device, inode)) != MEMFD)
     memfds = frozenset(identity for identity in frames if kinds.get(identity) != DMABUF)
-    return FrameMemory(dmabufs, memfds, frozenset(cameras.paths))
+    numbers = frozenset(os.makedev(number >> 20, number & 0xFFFFF) for number in cameras.numbers)
+    return FrameMemory(dmabufs, memfds, frozenset(cameras.paths), numbers)
 
 
 _USER_END = 1 << 63
@@ -229,7 +230,7 @@ class Measurement:
         self._scans = 0
         self._next_scan = 0.0
         self._unreadable: dict[str, list[Unreadable]] = {}
-        self._start_ns = self._end_ns = 0
+        self._looked_ns = self._start_ns = self._end_ns = 0
         self._cpu_s = 0.0
         self._trace: Trace | None = None
 
@@ -319,6 +320,7 @@ class Measurement:
             self._probe.begin(sorted({node.log.pid for node in self._nodes}), self.roots.proc)
             for one in self._probe.unreadable:
                 self._say('memmove', one)
+        self._looked_ns = time.monotonic_ns()
         self._look(everything=True)
         self._wait_for_facts(wait, all, self._expect_facts())
         for node in self._nodes:
@@ -509,4 +511,5 @@ class Measurement:
             memory.memfds, frozenset(self._cameras.numbers), tuple(self._mappings.values()), self._scans, copies, shares,
             {topic: tuple(told) for topic, told in self._unreadable.items()},
             self._probe.calls if self._probe is not None else 0, self._cpu_s, self._cameras.lost, tuple(self._backing),
+            self._looked_ns,
         )  # fmt: skip

@@ -127,6 +127,7 @@ class Observation:
     :ivar own_cpu_s: CPU time that watching took.
     :ivar lost_cameras: paths of cameras whose number could not be found.
     :ivar backing: memfds that may be those that udmabuf's frames are made of, and who has them: lines.
+    :ivar looked_ns: when the first look at the maps of all processes began; 0: there was none before the window.
     """
 
     start_ns: int
@@ -149,6 +150,7 @@ class Observation:
     own_cpu_s: float = 0.0
     lost_cameras: frozenset[str] = frozenset()
     backing: Sequence[str] = ()
+    looked_ns: int = 0
 
     def within(self, time_ns: int) -> bool:
         """Whether a moment lies in the window."""

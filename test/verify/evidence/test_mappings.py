@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import mmap
 import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -133,3 +138,98 @@ def test_a_mapping_whose_file_can_not_be_looked_at_counts_by_its_length(tmp_path
     (tmp_path / '5' / 'maps').write_bytes(b'7f0000000000-7f0000007000 rw-s 00000000 00:01 77   /memfd:x (deleted)\n')
     assert find_memfds([0x7000], None, tmp_path) == ['process 5 () maps memfd 77 of 28672 bytes']
     assert find_memfds([0x6000], None, tmp_path) == []
+
+
+SYS_EXIT = {'x86_64': 60}.get(platform.machine(), 93)
+WITHOUT_MAIN_THREAD = f"""
+import ctypes, mmap, os, sys, threading
+fd = os.memfd_create('zc_frame')
+os.ftruncate(fd, {LARGE})
+memory = mmap.mmap(fd, {LARGE})
+threading.Thread(target=sys.stdin.read).start()
+print(os.fstat(fd).st_dev, os.fstat(fd).st_ino, flush=True)
+ctypes.CDLL(None).syscall({SYS_EXIT}, 0)
+"""
+
+
+@contextmanager
+def process_without_main_thread() -> Iterator[tuple[int, tuple[int, int]]]:
+    """A process of which a thread is left that has a memfd open and mapped: its pid, and the memfd's (st_dev, inode)."""
+    with subprocess.Popen([sys.executable, '-c', WITHOUT_MAIN_THREAD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        device, inode = map(int, process.stdout.readline().split())
+        status = Path(f'/proc/{process.pid}/stat')
+        while status.read_text().rpartition(')')[2].split()[0] != 'Z':
+            assert process.poll() is None
+        yield process.pid, (device, inode)
+        process.stdin.close()
+
+
+def test_a_process_whose_main_thread_has_ended_still_has_its_memory() -> None:
+    with process_without_main_thread() as (pid, identity):
+        assert Path(f'/proc/{pid}/maps').read_bytes() == b'', 'the kernel shows nothing there'
+        scan = scan_maps(FrameMemory(memfds=frozenset((identity,))), pids=[pid])
+        assert [(one.pid, one.inode) for one in scan.mappings] == [(pid, identity[1])] and not scan.unreadable
+        (line,) = find_memfds([LARGE], [pid])
+        assert f'process {pid} (' in line and f'memfd {identity[1]} of {LARGE} bytes' in line
+
+
+CAMERA = os.stat('/dev/null')
+
+
+def device_at(path: str, tmp_path: Path, permissions: str = 'rw-s') -> Path:
+    """A process that has mapped what it calls *path*: its folder. The mapping has the device and inode of CAMERA."""
+    process = tmp_path / '5'
+    process.mkdir()
+    device = f'{os.major(CAMERA.st_dev):02x}:{os.minor(CAMERA.st_dev):02x}'
+    (process / 'maps').write_text(f'7f0000000000-7f0000007000 {permissions} 00000000 {device} {CAMERA.st_ino}    {path}\n')
+    return process
+
+
+def seen_as_camera(tmp_path: Path, number: int = CAMERA.st_rdev) -> tuple[int, int]:
+    """Mappings, and what is not known."""
+    scan = scan_maps(FrameMemory(cameras=frozenset(('/dev/video0',)), camera_numbers=frozenset((number,))), proc=tmp_path)
+    return len(scan.mappings), len(scan.unreadable)
+
+
+@pytest.mark.parametrize('path', ['/tmp/private', '/dev/private', '/tmp/private (deleted)'])
+def test_a_camera_is_known_by_its_number_whatever_its_node_is_called(path: str, tmp_path: Path) -> None:
+    files = device_at(path, tmp_path) / 'map_files'
+    files.mkdir()
+    (files / '7f0000000000-7f0000007000').symlink_to('/dev/null')
+    assert seen_as_camera(tmp_path) == (1, 0)
+    assert seen_as_camera(tmp_path, os.stat('/dev/zero').st_rdev) == (0, 0)
+
+
+def test_without_map_files_the_node_is_looked_up_below_the_root_of_the_process(tmp_path: Path) -> None:
+    process = device_at('/private', tmp_path)
+    (process / 'task' / '6' / 'root').mkdir(parents=True)
+    assert seen_as_camera(tmp_path) == (0, 1), 'it may be a camera'
+    (process / 'task' / '6' / 'root' / 'private').symlink_to('/dev/null')
+    assert seen_as_camera(tmp_path) == (1, 0)
+    assert seen_as_camera(tmp_path, os.stat('/dev/zero').st_rdev) == (0, 0)
+
+
+def test_another_file_of_that_name_is_not_taken_for_it(tmp_path: Path) -> None:
+    process = device_at('/private', tmp_path)
+    (process / 'root').mkdir()
+    (process / 'root' / 'private').symlink_to('/dev/zero')
+    assert seen_as_camera(tmp_path) == (0, 1)
+
+
+def test_a_mapping_that_is_gone_or_is_not_shared_is_no_camera(tmp_path: Path) -> None:
+    files = device_at('/gone', tmp_path) / 'map_files'
+    files.mkdir()
+    (files / '7f1000000000-7f1000007000').symlink_to('/dev/null')
+    assert seen_as_camera(tmp_path) == (0, 0)
+    other = tmp_path / 'other'
+    other.mkdir()
+    device_at('/usr/bin/python3.11', other, 'r-xp')
+    assert seen_as_camera(other) == (0, 0)
+
+
+def test_a_camera_under_its_own_name_is_one_mapping(tmp_path: Path) -> None:
+    files = device_at('/dev/video0', tmp_path) / 'map_files'
+    files.mkdir()
+    (files / '7f0000000000-7f0000007000').symlink_to('/dev/null')
+    assert seen_as_camera(tmp_path) == (1, 0)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zc_perception.verify.evidence.processes import PROC, command_name
+from zc_perception.verify.evidence.processes import PROC, command_name, folders_of
 from zc_perception.verify.evidence.unreadable import Unreadable, unreadable_file
 
 DEBUGFS = Path('/sys/kernel/debug')
@@ -108,6 +108,7 @@ class HeldBuffer:
     :ivar kind: :data:`DMABUF` or :data:`MEMFD`.
     :ivar device: ``st_dev``.
     :ivar exporter: of a dma-buf; empty where the process's fdinfo says none.
+    :ivar name: what its link in ``/proc/PID/fd`` says.
     """
 
     pid: int
@@ -117,6 +118,7 @@ class HeldBuffer:
     inode: int
     size: int = 0
     exporter: str = ''
+    name: str = ''
 
 
 @dataclass(frozen=True)
@@ -139,29 +141,44 @@ def parse_fdinfo(text: str) -> dict[str, str]:
 
 def buffers_of(pid: int, proc: Path = PROC) -> list[HeldBuffer] | Unreadable:
     """The buffers that a process has open: dma-bufs and memfds."""
-    folder = proc / str(pid) / 'fd'
-    try:
-        entries = os.listdir(folder)
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-    except OSError as error:
-        return unreadable_file(folder, error, _ENDED, f'open files of process {pid} ({command_name(pid, proc)})')
+    for folder in folders_of(pid, proc):
+        try:
+            entries = os.listdir(folder / 'fd')
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        except OSError as error:
+            return _unreadable_files(folder / 'fd', error, pid, proc)
+        if entries:
+            return _buffers_in(folder, entries, pid, proc)
+    return []
+
+
+def _unreadable_files(path: Path, error: OSError, pid: int, proc: Path) -> Unreadable:
+    return unreadable_file(path, error, _ENDED, f'open files of process {pid} ({command_name(pid, proc)})')
+
+
+def _buffers_in(folder: Path, entries: Iterable[str], pid: int, proc: Path) -> list[HeldBuffer] | Unreadable:
+    """Those of one process or thread.
+
+    :param entries: the names in its folder ``fd``.
+    """
     found = []
     for entry in entries:
+        link = folder / 'fd' / entry
         try:
-            target = os.readlink(folder / entry)
+            target = os.readlink(link)
             if not target.startswith(('/dmabuf:', '/memfd:')):
                 continue
-            status = os.stat(folder / entry)
-            info = parse_fdinfo((proc / str(pid) / 'fdinfo' / entry).read_text(errors='replace'))
+            status = os.stat(link)
+            info = parse_fdinfo((folder / 'fdinfo' / entry).read_text(errors='replace'))
         except PermissionError as error:
-            return unreadable_file(folder / entry, error, _ENDED, f'open files of process {pid} ({command_name(pid, proc)})')
+            return _unreadable_files(link, error, pid, proc)
         except OSError:
             continue  # closed meanwhile
         kind = MEMFD if target.startswith('/memfd:') else DMABUF
         inode = int(info['ino']) if info.get('ino', '').isdigit() and kind == DMABUF else status.st_ino
         size = int(info['size']) if info.get('size', '').isdigit() else status.st_size
-        found.append(HeldBuffer(pid, int(entry), kind, status.st_dev, inode, size, info.get('exp_name', '')))
+        found.append(HeldBuffer(pid, int(entry), kind, status.st_dev, inode, size, info.get('exp_name', ''), target))
     return found
 
 

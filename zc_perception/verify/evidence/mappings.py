@@ -4,13 +4,18 @@ A dma-buf has no ``read()``: who has not mapped it can't copy from it in user sp
 any holder of that memfd can map. Nothing in the kernel tells which memfd it is, so :func:`find_memfds` only finds those that may be: of the
 same size. No event tells of a mapping of a memfd that comes and goes between two looks.
 
+A camera's device may have nodes of any name, in any folder: whoever may make nodes can make one. So what counts is the number of the
+device that is behind a mapping, which ``/proc/PID/map_files`` leads to. Only shared mappings are looked at: V4L2 has no others.
+
 Source: proc_pid_maps(5). A dma-buf's lines are called ``/dmabuf:NAME`` and have its inode, in decimal.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import stat
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +23,14 @@ from pathlib import Path
 from zc_perception.observe.frame_log_layout import NAME
 from zc_perception.observe.privileges import as_root
 from zc_perception.verify.evidence.buffers import MEMFD, buffers_of
-from zc_perception.verify.evidence.processes import PROC, all_pids, command_name
+from zc_perception.verify.evidence.processes import PROC, all_pids, command_name, folders_of
 from zc_perception.verify.evidence.unreadable import Unreadable, unreadable_file
 
 # The whole text at once, as bytes: hundreds of lines of hundreds of processes are looked through again and again.
 _WORTH = (b' /dmabuf:', b' /memfd:', b' /dev/')
-_LINE = re.compile(
-    rb'^([0-9a-f]+)-([0-9a-f]+) (\S{4}) [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+)[ \t]+((?:/dmabuf:|/memfd:|/dev/)[^\n]*)$', re.MULTILINE
-)
+_LINE = rb'^([0-9a-f]+)-([0-9a-f]+) (%s) [0-9a-f]+ ([0-9a-f]+):([0-9a-f]+) (\d+)[ \t]+(%s[^\n]*)$'
+_NAMED = re.compile(_LINE % (rb'\S{4}', rb'(?:/dmabuf:|/memfd:|/dev/)'), re.MULTILINE)
+_SHARED = re.compile(_LINE % (rb'\S{3}s', rb'(?!/dmabuf:|/memfd:)/'), re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -58,11 +63,13 @@ class FrameMemory:
     :param dmabufs: inodes.
     :param memfds: (st_dev, inode).
     :param cameras: paths of video devices, such as ``/dev/video0``.
+    :param camera_numbers: device numbers of these, as ``st_rdev``.
     """
 
     dmabufs: frozenset[int] = frozenset()
     memfds: frozenset[tuple[int, int]] = frozenset()
     cameras: frozenset[str] = frozenset()
+    camera_numbers: frozenset[int] = frozenset()
 
     def matches(self, mapping: MemoryMapping) -> bool:
         """Whether a mapping shows frames."""
@@ -82,15 +89,29 @@ class MapsScan:
 
 
 def parse_maps(pid: int, text: bytes) -> list[MemoryMapping]:
-    """The lines that may show a frame's memory: dma-bufs, memfds, devices."""
-    if not any(word in text for word in _WORTH):
-        return []
+    """The lines that may show a frame's memory by their names: dma-bufs, memfds, devices."""
+    return _parsed(pid, _NAMED, text) if any(word in text for word in _WORTH) else []
+
+
+def _parsed(pid: int, pattern: re.Pattern[bytes], text: bytes) -> list[MemoryMapping]:
     found = []
-    for match in _LINE.finditer(text):
+    for match in pattern.finditer(text):
         device = os.makedev(int(match[4], 16), int(match[5], 16))
         name = match[7].decode(errors='replace')
         found.append(MemoryMapping(pid, int(match[1], 16), int(match[2], 16), match[3].decode(), device, int(match[6]), name))
     return found
+
+
+def read_maps(pid: int, proc: Path = PROC) -> bytes:
+    """A process's maps; empty: it has ended, or has no memory.
+
+    :raises OSError: they may not be read.
+    """
+    for folder in folders_of(pid, proc):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if text := (folder / 'maps').read_bytes():
+                return text
+    return b''
 
 
 def scan_maps(memory: FrameMemory, pids: Iterable[int] | None = None, proc: Path = PROC, skip: Collection[int] = ()) -> MapsScan:
@@ -103,16 +124,56 @@ def scan_maps(memory: FrameMemory, pids: Iterable[int] | None = None, proc: Path
     for pid in all_pids(proc) if pids is None else pids:
         if pid in skip:
             continue
-        path = proc / str(pid) / 'maps'
         try:
-            text = path.read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+            text = read_maps(pid, proc)
         except OSError as error:
+            path = proc / str(pid) / 'maps'
             unreadable.append(unreadable_file(path, error, as_root(), f'mappings of process {pid} ({command_name(pid, proc)})'))
             continue
-        found += [mapping for mapping in parse_maps(pid, text) if memory.matches(mapping)]
+        own = [mapping for mapping in parse_maps(pid, text) if memory.matches(mapping)]
+        for mapping in _parsed(pid, _SHARED, text) if memory.camera_numbers else ():
+            if mapping in own:
+                continue
+            number = _device_number(mapping, proc)
+            if isinstance(number, Unreadable):
+                unreadable.append(number)
+            elif number in memory.camera_numbers:
+                own.append(mapping)
+        found += own
     return MapsScan(tuple(found), tuple(unreadable))
+
+
+def _device_number(mapping: MemoryMapping, proc: Path) -> int | Unreadable:
+    """Which device is mapped, by its number; 0: none, or the mapping is gone."""
+    file = proc / str(mapping.pid) / 'map_files' / f'{mapping.start:x}-{mapping.end:x}'
+    try:
+        return _number_of(os.stat(file))
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and _has_entries(file.parent):
+            return 0
+    # Without its main thread a process has no map_files; and not everybody may look into them.
+    paths = [Path(mapping.name), *(Path(f'{folder}/root{mapping.name}') for folder in folders_of(mapping.pid, proc))]
+    for path in paths:
+        with contextlib.suppress(OSError):
+            status = os.stat(path)
+            if (status.st_dev, status.st_ino) == (mapping.device, mapping.inode):
+                return _number_of(status)
+    if not read_maps(mapping.pid, proc):
+        return 0
+    source = f'mappings of process {mapping.pid} ({command_name(mapping.pid, proc)})'
+    step = 'run zc_verify as root of the machine itself, or end that program'
+    return Unreadable(source, f'what it has mapped as {mapping.name} is not known, and may be a camera', step)
+
+
+def _number_of(status: os.stat_result) -> int:
+    return status.st_rdev if stat.S_ISCHR(status.st_mode) else 0
+
+
+def _has_entries(folder: Path) -> bool:
+    try:
+        return bool(os.listdir(folder))
+    except OSError:
+        return False
 
 
 UDMABUF = 'udmabuf'
@@ -138,12 +199,12 @@ def find_memfds(
             continue
         held = buffers_of(pid, proc)
         for one in () if isinstance(held, Unreadable) else held:
-            if one.kind == MEMFD and one.size in sizes and not _is_log(proc / str(pid) / 'fd' / str(one.fd)):
+            if one.kind == MEMFD and one.size in sizes and not one.name.startswith(_LOG):
                 found.setdefault(
                     (pid, one.device, one.inode), f'process {pid} ({command_name(pid, proc)}) holds memfd {one.inode} of {one.size} bytes'
                 )
         try:
-            text = (proc / str(pid) / 'maps').read_bytes()
+            text = read_maps(pid, proc)
         except OSError:
             continue  # told by the reader of mappings
         for mapping in parse_maps(pid, text):
@@ -152,13 +213,6 @@ def find_memfds(
                 line = f'process {pid} ({command_name(pid, proc)}) maps memfd {mapping.inode} of {size} bytes'
                 found[pid, mapping.device, mapping.inode] = line
     return [line for (_, *identity), line in found.items() if tuple(identity) not in but]
-
-
-def _is_log(link: Path) -> bool:
-    try:
-        return os.readlink(link).startswith(_LOG)
-    except OSError:
-        return False
 
 
 def _size(mapping: MemoryMapping, proc: Path) -> int:

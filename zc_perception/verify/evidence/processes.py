@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from zc_perception.verify.evidence.kernel_event import KernelEvent
@@ -25,6 +25,17 @@ def threads_of(pid: int, proc: Path = PROC) -> list[int]:
         return sorted(int(entry) for entry in os.listdir(proc / str(pid) / 'task') if entry.isdigit())
     except OSError:
         return []
+
+
+def folders_of(pid: int, proc: Path = PROC) -> Iterator[Path]:
+    """Where a process's memory and open files may be shown: its own folder, then those of its other threads.
+
+    If a process's main thread has ended and others go on, the process's own folder shows neither memory nor files.
+    """
+    yield proc / str(pid)
+    for tid in threads_of(pid, proc):
+        if tid != pid:
+            yield proc / str(pid) / 'task' / str(tid)
 
 
 def command_name(pid: int, proc: Path = PROC) -> str:
