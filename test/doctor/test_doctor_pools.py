@@ -116,7 +116,7 @@ def slots_with(vehicle: Vehicle, nodes: dict[str, dict[str, Any]]) -> list[int]:
     return [pool_need(vehicle.system(), needs, camera).slots for camera in needs.cameras]
 
 
-SYNTHETIC = {'camera': 'synthetic', 'heap': 'memfd', 'slots': 3}
+SYNTHETIC = {'camera': 'synthetic', 'slots': 3}
 
 
 @pytest.mark.parametrize(
@@ -132,6 +132,12 @@ SYNTHETIC = {'camera': 'synthetic', 'heap': 'memfd', 'slots': 3}
 )
 def test_inference_holds_what_its_accelerator_takes_and_one_more(values: dict[str, Any], slots: int, vehicle: Vehicle) -> None:
     assert slots_with(vehicle, {'/**/capture': SYNTHETIC, '/**/inference': values}) == [slots]
+
+
+def test_an_accelerator_that_the_session_refuses_holds_no_slot(vehicle: Vehicle) -> None:
+    """A card can't import memfds: its node gets the frames as messages."""
+    camera = SYNTHETIC | {'heap': 'memfd'}
+    assert slots_with(vehicle, {'/**/capture': camera, '/**/inference': {'accelerator': 'axl', 'in_flight': 9}}) == [3]
 
 
 def test_each_camera_has_the_inference_of_its_namespace(vehicle: Vehicle) -> None:

@@ -1,7 +1,7 @@
 """How many bytes the parameter file's pools take, and which memory they come from.
 
-The doctor does what the capture node does: it asks the same participants (camera, inference nodes of the same process, stand-ins of
-``participants``) for their constraints, and lets the code of :mod:`~zc_perception.negotiation` choose. Read :func:`pool_need` first.
+The doctor makes the capture node's own :class:`~zc_perception.negotiation.session.BufferSession` of the same participants (camera,
+inference nodes of the same process, stand-ins of ``participants``), and asks it what it would allocate. Read :func:`pool_need` first.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from zc_perception.doctor.needs import CameraNeed, InferenceNeed, Needs, uses_ow
 from zc_perception.doctor.system import System
 from zc_perception.errors import AllocationError, ConfigError, NegotiationError, ZcError
 from zc_perception.memory.heaps import HeapUse, OfferedHeaps, is_contiguous
-from zc_perception.negotiation.agreement import agree, slots_of
+from zc_perception.negotiation.agreement import slots_of
 from zc_perception.negotiation.constraints import NO_CPU, BufferConstraints, Size
+from zc_perception.negotiation.session import BufferSession, Consumer
 from zc_perception.negotiation.settings import BufferSettings, violations
 from zc_perception.negotiation.stand_in import parse_stand_ins
 from zc_perception.npu.axl.device import AxlCapabilities
@@ -80,16 +81,8 @@ def _of_accelerator(system: System, needs: Needs, inference: InferenceNeed) -> B
     return with_frames(axruntime_constraints(), inference.in_flight, jobs)
 
 
-def accelerators(system: System, needs: Needs, camera: CameraNeed) -> list[BufferConstraints]:
-    """Of the inference nodes that share the camera's process, as ``perception`` and the launch files start them.
-
-    :raises NegotiationError: a number of frames that no pool has.
-    """
-    return [_of_accelerator(system, needs, inference) for inference in _beside(needs, camera)]
-
-
 def counting_only(constraints: BufferConstraints) -> BufferConstraints:
-    """What is left where formats and memory aren't known, or are another check's: slots, alignments and sizes."""
+    """What is left where formats and memory aren't known: slots, alignments and sizes."""
     return replace(
         constraints, formats=None, costs=None, placement=None, heaps=None, contiguous=False, devices=(), cpu_access=NO_CPU,
     )  # fmt: skip
@@ -158,22 +151,21 @@ class _Consumers:
     heaps: OfferedHeaps | None
     wanted: int
 
-    def agree(self, camera: BufferConstraints, size: Size) -> BufferSettings:
-        """As :class:`~zc_perception.negotiation.session.BufferSession` does: the camera, each of those who are there that fits, stand-ins.
+    def plan(self, camera: BufferConstraints, size: Size) -> BufferSettings:
+        """What the capture node's own session will ask the camera for. An accelerator that doesn't fit holds no slot.
 
-        :raises NegotiationError: nothing suits the camera and all stand-ins.
+        :raises NegotiationError: nothing suits the camera and all stand-ins; or an accelerator holds more frames, or wants other sizes,
+            than there can be. Which formats and memory it takes other checks try for real.
         """
-        stand_ins = self.stand_ins if self.heaps else list(map(anywhere, self.stand_ins))
-        there = self.accelerators if self.heaps else list(map(anywhere, self.accelerators))
-        taken = [camera]
-        for accelerator in there:
-            try:
-                agree([*taken, accelerator, *stand_ins], size).settings()
-                taken.append(accelerator)
-            except NegotiationError:
-                # Which formats and heaps it takes other checks try for real; it holds its frames all the same.
-                taken.append(counting_only(accelerator))
-        return agree([*taken, *stand_ins], size, wanted_slots=self.wanted).settings()
+        accelerators, stand_ins = self.accelerators, self.stand_ins
+        if self.heaps is None:
+            accelerators, stand_ins = list(map(anywhere, accelerators)), list(map(anywhere, stand_ins))
+        session = BufferSession(camera, size, wanted_slots=self.wanted, stand_ins=stand_ins)
+        request, refused = session.plan([Consumer(one) for one in accelerators])
+        _, impossible = session.plan([Consumer(counting_only(one.constraints)) for one in refused])
+        if impossible:
+            raise NegotiationError('; '.join(f'{one.constraints.participant}: {outcome.reason}' for one, outcome in impossible.items()))
+        return request.settings()
 
     def slots(self, held: int) -> int:
         """How many there are going to be, whatever the frames look like.
@@ -247,7 +239,8 @@ def pool_need(system: System, needs: Needs, camera: CameraNeed) -> PoolNeed:
     try:
         heaps = _heaps(system, camera)
         need = need if heaps is None else need.in_heap(heaps.name)
-        consumers = _Consumers(accelerators(system, needs, camera), parse_stand_ins(camera.participants), heaps, wanted)
+        accelerators = [_of_accelerator(system, needs, inference) for inference in _beside(needs, camera)]
+        consumers = _Consumers(accelerators, parse_stand_ins(camera.participants), heaps, wanted)
     except AllocationError as error:  # who looks for heaps complains
         return replace(need, memory='a heap that is not there', contiguous=False, slots=max(wanted, 0), problem=str(error))
     except (ConfigError, NegotiationError) as error:
@@ -281,7 +274,7 @@ def _asked(system: System, need: PoolNeed, consumers: _Consumers) -> PoolNeed | 
 
 def _of_driver(device: V4l2Device, choice: FormatChoice, need: PoolNeed, own: BufferConstraints, consumers: _Consumers) -> PoolNeed:
     try:
-        settings = consumers.agree(own, choice.size)
+        settings = consumers.plan(own, choice.size)
     except NegotiationError as error:
         return replace(need, slots=consumers.slots(own.slots), problem='its participants do not agree', refusal=str(error))
     code = choice.code(settings.format, settings.placement)
@@ -310,6 +303,8 @@ def _computed(system: System, need: PoolNeed, consumers: _Consumers) -> PoolNeed
     drawn = camera.camera in ('synthetic', 'replay')
     if camera.camera != 'synthetic':  # which formats the frames have only the camera itself knows
         consumers = replace(consumers, stand_ins=list(map(counting_only, consumers.stand_ins)))
+    if not drawn:
+        consumers = replace(consumers, accelerators=list(map(counting_only, consumers.accelerators)))
     try:
         named = camera.camera == 'v4l2' and camera.pixel_format != 'auto'
         code = fourcc_code(camera.pixel_format) if named else NV12
@@ -328,7 +323,7 @@ def _computed(system: System, need: PoolNeed, consumers: _Consumers) -> PoolNeed
             own = FormatChoice((FormatOffer(fourcc, LINEAR, code),), None, size).constraints((need.memory,), held)
         else:
             own = BufferConstraints('camera', formats=((fourcc, LINEAR),), heaps=(need.memory,), slots=held, min_size=size, max_size=size)
-        settings = consumers.agree(own, size)
+        settings = consumers.plan(own, size)
     except NegotiationError as error:
         return replace(need, slots=consumers.slots(held), problem='its participants do not agree', refusal=str(error))
     return _placed(need, settings).of(settings.slots, settings.sizes())

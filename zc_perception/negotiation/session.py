@@ -108,25 +108,33 @@ class BufferSession:
         :raises NegotiationError: camera and stand-ins don't agree, or the camera answered something else than it was asked for.
         :raises AllocationError: from *allocator*: no memory.
         """
-        outcomes: dict[Consumer, Outcome] = {}
-        fitting: list[Consumer] = []
-        request = self._agree(())
-        for consumer in consumers:
-            try:
-                request = self._agree([*fitting, consumer])
-            except NegotiationError as error:
-                outcomes[consumer] = Outcome(Verdict.REFUSED, str(error))
-            else:
-                fitting.append(consumer)
+        request, outcomes = self.plan(consumers)
         allocation = allocator(request)
         settings = check_answer(request, allocation, [self._camera, *self._stand_ins])
-        for consumer in fitting:
+        for consumer in [one for one in consumers if one not in outcomes]:
             outcomes[consumer] = self._admit(consumer, settings, allocation.buffers)
         with self._lock:
             self._settings, self._buffers = settings, allocation.buffers
             self._why = '; '.join(request.reasons)
             self._outcomes = {consumer: outcomes[consumer] for consumer in consumers}
         return settings
+
+    def plan(self, consumers: Sequence[Consumer]) -> tuple[AllocationRequest, dict[Consumer, Outcome]]:
+        """What :meth:`allocate` asks the camera for, and those of *consumers* that it refuses before. Nothing is allocated.
+
+        :raises NegotiationError: camera and stand-ins don't agree.
+        """
+        refused: dict[Consumer, Outcome] = {}
+        fitting: list[Consumer] = []
+        request = self._agree(())
+        for consumer in consumers:
+            try:
+                request = self._agree([*fitting, consumer])
+            except NegotiationError as error:
+                refused[consumer] = Outcome(Verdict.REFUSED, str(error))
+            else:
+                fitting.append(consumer)
+        return request, refused
 
     def _agree(self, consumers: Sequence[Consumer]) -> AllocationRequest:
         participants = [self._camera, *(consumer.constraints for consumer in consumers), *self._stand_ins]
