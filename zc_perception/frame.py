@@ -7,7 +7,7 @@ import os
 import weakref
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NoReturn, Protocol, SupportsIndex, cast
+from typing import Any, NoReturn, Protocol, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -379,7 +379,7 @@ class Frame:
 
         :raises FrameReleasedError: this one was released.
         """
-        return cast(BufferPool, self._held().pool)
+        return self._held().pool
 
     def hand_out(self) -> bool:
         """For links: the holder gets this frame, which has been waiting for it; ``False`` while it has as many as it may."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from zc_perception.errors import AllocationError
-from zc_perception.memory import replacement, slot_lending, slot_table
+from zc_perception.memory import pool as pool_module
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.pool import BufferPool, Lease, Slot
@@ -81,8 +81,7 @@ def stop_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """The pools' time passes only when the result is called, with seconds: a busy machine lets nothing time out."""
     now = [time.monotonic()]
     clock = SimpleNamespace(monotonic=lambda: now[0])
-    for module in (slot_lending, slot_table, replacement):
-        monkeypatch.setattr(module, 'time', clock)
+    monkeypatch.setattr(pool_module, 'time', clock)
 
     def pass_time(seconds: float) -> None:
         now[0] += seconds

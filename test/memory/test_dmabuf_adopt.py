@@ -18,8 +18,7 @@ import pytest
 from zc_perception.errors import AllocationError
 from zc_perception.memory import dmabuf
 from zc_perception.memory import kernel_abi as abi
-from zc_perception.memory.descriptor_kind import is_dmabuf
-from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
+from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf, is_dmabuf
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.owned_fd import OwnedFd
 

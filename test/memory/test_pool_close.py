@@ -14,10 +14,9 @@ from pool_kit import PATIENCE_S, TIMEOUT_S, acquired, closes, counted_pool, even
 from zc_perception.errors import StaleFrameError
 from zc_perception.frame import Frame
 from zc_perception.memory import pool as pool_module
-from zc_perception.memory.fence import EventFence
+from zc_perception.memory.fence import EventFence, Waker
 from zc_perception.memory.pool import BufferPool, Lease
 from zc_perception.memory.reaper import Reaper
-from zc_perception.memory.waker import Waker
 
 MakeFrame = Callable[..., Frame]
 

@@ -17,12 +17,11 @@ from pool_kit import PATIENCE_S, TIMEOUT_S, acquired, closes, counted_pool, even
 
 from zc_perception.errors import StaleFrameError
 from zc_perception.frame import Frame, Header
-from zc_perception.memory import slot_lending
-from zc_perception.memory.fence import EventFence
+from zc_perception.memory import pool as pool_module
+from zc_perception.memory.fence import EventFence, Waker
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, Slot, SlotState
 from zc_perception.memory.reaper import REAPER
-from zc_perception.memory.waker import Waker
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -82,7 +81,7 @@ def woken(thread: threading.Thread) -> bool:
 @pytest.mark.parametrize('event', ['fence', 'later fence', 'abandon', 'revoke', 'reconfigure', 'timeout', 'discard'])
 def test_whatever_frees_a_slot_wakes_a_waiting_producer(event: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By itself: the look that it takes now and then comes too late here."""
-    monkeypatch.setattr(slot_lending, '_LOOK_AGAIN_S', 1000.0)
+    monkeypatch.setattr(pool_module, '_LOOK_AGAIN_S', 1000.0)
     pass_time = stop_clock(monkeypatch) if event == 'timeout' else None
     pool, memory = counted_pool(1, release_timeout_s=TIMEOUT_S if pass_time else 600.0)
     slot, fence = acquired(pool), EventFence()
@@ -112,7 +111,7 @@ def test_whatever_frees_a_slot_wakes_a_waiting_producer(event: str, monkeypatch:
 
 
 def test_every_waiting_producer_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slot_lending, '_LOOK_AGAIN_S', 1000.0)
+    monkeypatch.setattr(pool_module, '_LOOK_AGAIN_S', 1000.0)
     pool, _ = counted_pool(3)
     leases = [leased(pool) for _ in range(3)]
     waits = [wait_in_thread(pool) for _ in range(3)]
@@ -128,7 +127,7 @@ def test_every_waiting_producer_is_woken(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_closing_wakes_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slot_lending, '_LOOK_AGAIN_S', 1000.0)
+    monkeypatch.setattr(pool_module, '_LOOK_AGAIN_S', 1000.0)
     pool, _ = counted_pool(1)
     lease = leased(pool)
     waits = [wait_in_thread(pool) for _ in range(3)]

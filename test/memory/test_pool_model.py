@@ -20,10 +20,8 @@ from pool_kit import SMALL, CountingAllocator, closes
 
 from zc_perception.errors import AllocationError, ConfigError, StaleFrameError
 from zc_perception.memory import pool as pool_module
-from zc_perception.memory import replacement, slot_lending, slot_table
-from zc_perception.memory.fence import EventFence
+from zc_perception.memory.fence import EventFence, Waker
 from zc_perception.memory.pool import BufferPool, Lease, Slot, SlotState
-from zc_perception.memory.waker import Waker
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 
@@ -56,7 +54,7 @@ class PoolModel(RuleBasedStateMachine):
     def build(self, slots: int) -> None:
         self.now = 1000.0
         clock = SimpleNamespace(monotonic=lambda: self.now)
-        self.patches = [mock.patch.object(module, 'time', clock) for module in (slot_lending, slot_table, replacement, pool_module)]
+        self.patches = [mock.patch.object(pool_module, 'time', clock)]
         # What a closed pool's reaper does is done by collect() here; test_reaper.py has the thread.
         self.patches.append(mock.patch.object(pool_module, 'REAPER', SimpleNamespace(watch=lambda pool: Waker())))
         for patch in self.patches:

@@ -9,8 +9,7 @@ from pool_kit import SMALL, TIMEOUT_S, CountingAllocator, acquired, closes, coun
 
 from zc_perception.errors import AllocationError, ConfigError, LayoutError, StaleFrameError
 from zc_perception.memory.fence import DeadlineFence, EventFence
-from zc_perception.memory.pool import BufferPool, Slot, SlotState
-from zc_perception.memory.quarantine import quarantine_fence
+from zc_perception.memory.pool import BufferPool, Slot, SlotState, quarantine_fence
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 

@@ -15,7 +15,7 @@ from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.fence import DeadlineFence, SyncFile
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.memory.quarantine import quarantine_fence
+from zc_perception.memory.pool import quarantine_fence
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 from zc_perception.errors import AllocationError
-from zc_perception.memory import replacement
-from zc_perception.memory.replacement import FIRST_RETRY_S, LAST_RETRY_S, Replacement
+from zc_perception.memory import pool
+from zc_perception.memory.pool import FIRST_RETRY_S, LAST_RETRY_S, Replacement
 
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(replacement, 'time', SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(pool, 'time', SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 

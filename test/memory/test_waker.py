@@ -9,8 +9,7 @@ import threading
 import pytest
 from pool_kit import PATIENCE_S
 
-from zc_perception.memory.fence import EventFence
-from zc_perception.memory.waker import Waker
+from zc_perception.memory.fence import EventFence, Waker
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import OfferedHeaps
-from zc_perception.memory.pool import BufferPool
-from zc_perception.memory.slot_source import mapped
+from zc_perception.memory.pool import BufferPool, mapped
 from zc_perception.negotiation.settings import BufferSettings
 
 

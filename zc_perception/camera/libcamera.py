@@ -22,8 +22,7 @@ from zc_perception.camera.libcamera_bindings import PlaneFd, Requests, checked, 
 from zc_perception.errors import AllocationError, CameraError, CameraLostError, ConfigError, LayoutError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
-from zc_perception.memory.pool import BufferPool, Buffers, PoolStatistics, Slot
-from zc_perception.memory.slot import close_buffers
+from zc_perception.memory.pool import BufferPool, Buffers, PoolStatistics, Slot, close_buffers
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range

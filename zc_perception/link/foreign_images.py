@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from zc_perception.errors import AllocationError, ConfigError, LayoutError
 from zc_perception.memory.dmabuf import BufferIdentity, BufferKind, DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.memory.slot import Buffers, close_buffers
-from zc_perception.memory.slot_source import MAX_SLOTS
+from zc_perception.memory.pool import MAX_SLOTS, Buffers, close_buffers
 from zc_perception.negotiation.constraints import BufferConstraints, Placement, Size
 from zc_perception.pixel.fourcc import PixelFormat
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout

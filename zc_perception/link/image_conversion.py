@@ -20,8 +20,7 @@ from zc_perception.mapping import map_buffers, why_unmapped
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.heaps import Heap, HeapUse, SealedMemfd, heap_order, working_heaps
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.memory.pool import BufferPool
-from zc_perception.memory.slot_source import MAX_SLOTS
+from zc_perception.memory.pool import MAX_SLOTS, BufferPool
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range

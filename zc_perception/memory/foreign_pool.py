@@ -9,11 +9,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from zc_perception.errors import AllocationError, LayoutError
+from zc_perception.errors import AllocationError
 from zc_perception.memory.dmabuf import BufferIdentity
-from zc_perception.memory.pool import BufferPool
-from zc_perception.memory.slot import Buffers, Slot, SlotState, close_buffers
-from zc_perception.memory.slot_source import MAX_SLOTS
+from zc_perception.memory.pool import MAX_SLOTS, BufferPool, Buffers, Slot, SlotState, close_buffers
 from zc_perception.pixel.layout import ImageLayout
 
 Identities = tuple[BufferIdentity, ...]
@@ -123,7 +121,7 @@ class ForeignBufferPool(BufferPool):
             raise
         self._slots_by_identity = {identities_of(slot.buffers): slot for slot in self.slots}
         self._most = min(max(most, len(known)), MAX_SLOTS)
-        self.adopted = self.replaced = 0
+        self.replaced = 0
 
     def slot_of(self, identities: Identities) -> Slot | None:
         """The slot whose buffers these are; ``None`` for buffers that aren't known, any more or yet."""
@@ -140,53 +138,10 @@ class ForeignBufferPool(BufferPool):
         :returns: ``None`` (counted as exhausted) while every slot is in use and there may be no more.
         :raises LayoutError: the layout doesn't fit them, or one of them is part of another slot.
         """
-        fresh, ended = None, None
-        try:
-            with self._lock:
-                self._check_apart(buffers)
-                index, ended = self._place()
-                if index is None:
-                    self._exhausted += 1
-                else:
-                    fresh = self._source.next(self._source.layout, lambda: buffers).slot(index)
-                    self._put(fresh, ended)
-        except LayoutError:
-            close_buffers(buffers)
-            raise
-        if fresh is None:
-            close_buffers(buffers)
-            return None
+        fresh, ended = self.insert(buffers, self._most)
         if ended is not None:
-            self._slots_by_identity.pop(identities_of(ended.buffers), None)
-            self._events.ended((ended,))
-        self._slots_by_identity[identities_of(fresh.buffers)] = fresh
-        return fresh
-
-    def _check_apart(self, buffers: Buffers) -> None:
-        """Lock held."""
-        ours = set(identities_of(buffers))
-        for slot in self._table.in_use:
-            if ours & {*identities_of(slot.buffers)}:
-                raise LayoutError(f'a new frame of {self.name} is partly in the buffers of {slot!r}; frames must not share buffers')
-
-    def _place(self) -> tuple[int | None, Slot | None]:
-        """Lock held. Where a new slot may go, and which one ends for it."""
-        slots, missing = self._table.slots, self._table.missing
-        if self._table.closed:
-            return None, None
-        if missing:
-            return min(missing), None
-        if len(slots) < self._most:
-            return len(slots), None
-        ended = min((slot for slot in slots if slot.state is SlotState.FREE), key=lambda slot: slot.since, default=None)
-        return (None, None) if ended is None else (ended.index, ended)
-
-    def _put(self, fresh: Slot, ended: Slot | None) -> None:
-        """Lock held."""
-        self.adopted += 1
-        if ended is not None:
-            ended.state = SlotState.RETIRED
             self.replaced += 1
-        if fresh.index == len(self._table.slots):
-            self._table.slots.append(fresh)
-        self._table.replace(fresh)
+            self._slots_by_identity.pop(identities_of(ended.buffers), None)
+        if fresh is not None:
+            self._slots_by_identity[identities_of(fresh.buffers)] = fresh
+        return fresh

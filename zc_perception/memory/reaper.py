@@ -12,8 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from zc_perception.memory.fence import Fence
-from zc_perception.memory.waker import Waker
+from zc_perception.memory.fence import Fence, Waker
 
 
 class Remainder(NamedTuple):

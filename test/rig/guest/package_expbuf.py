@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from zc_perception.errors import AllocationError
-from zc_perception.memory.descriptor_kind import is_dmabuf
-from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
+from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf, is_dmabuf
 from zc_perception.npu.axl.abi import ImportFlags
 from zc_perception.npu.axl.device import AxlError
 from zc_perception.pixel.fourcc import NV12

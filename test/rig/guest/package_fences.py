@@ -16,7 +16,7 @@ from zc_perception.errors import AcceleratorError
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.fence import DeadlineFence, Fence, FenceInfo, SyncFile
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.memory.quarantine import quarantine_fence
+from zc_perception.memory.pool import quarantine_fence
 from zc_perception.npu.axl.device import AxlDevice
 
 from .harness import equal

@@ -13,8 +13,7 @@ import zlib
 import numpy as np
 
 from zc_perception.errors import AllocationError
-from zc_perception.memory.descriptor_kind import is_dmabuf
-from zc_perception.memory.dmabuf import BufferIdentity, BufferKind, CpuAccess, DmaBuf
+from zc_perception.memory.dmabuf import BufferIdentity, BufferKind, CpuAccess, DmaBuf, is_dmabuf
 from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.owned_fd import OwnedFd
 

@@ -11,8 +11,7 @@ from functools import partial
 from zc_perception.errors import StaleFrameError
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import open_heap
-from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot, SlotState
-from zc_perception.memory.quarantine import quarantine_fence
+from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot, SlotState, quarantine_fence
 from zc_perception.npu.axl.abi import ImportFlags
 from zc_perception.npu.axl.device import AxlDevice
 from zc_perception.npu.import_cache import ImportCache, import_key

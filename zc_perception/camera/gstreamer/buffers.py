@@ -12,8 +12,7 @@ from zc_perception.camera.gstreamer.pipeline import Pipeline, Sample
 from zc_perception.errors import CameraChangedError, CameraError
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
 from zc_perception.memory.foreign_pool import ForeignBufferPool, HeldBuffers
-from zc_perception.memory.pool import Buffers, Slot
-from zc_perception.memory.slot import close_buffers
+from zc_perception.memory.pool import Buffers, Slot, close_buffers
 from zc_perception.pixel.layout import ImageLayout
 
 RESERVE = PIPELINE_RESERVE

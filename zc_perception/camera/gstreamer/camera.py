@@ -31,8 +31,7 @@ from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.foreign_pool import ForeignBufferPool
 from zc_perception.memory.heaps import Heap, OfferedHeaps
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot
-from zc_perception.memory.slot import close_buffers
+from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot, close_buffers
 from zc_perception.negotiation.constraints import NO_CPU, BufferConstraints, Format, Placement, format_text
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.modifier import LINEAR, modifier_name

@@ -13,7 +13,7 @@ from zc_perception.camera.gstreamer.pipeline import Sample
 from zc_perception.errors import CameraError
 from zc_perception.mapping import map_buffers
 from zc_perception.memory.dmabuf import CpuAccess
-from zc_perception.memory.slot import Slot
+from zc_perception.memory.pool import Slot
 from zc_perception.pixel.layout import ImageLayout, validate_layout
 
 

@@ -28,8 +28,7 @@ from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import HeapUse, OfferedHeaps, heap_order, working_heaps
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot
-from zc_perception.memory.slot_source import mapped
+from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot, mapped
 from zc_perception.negotiation.constraints import BufferConstraints, Format, Placement, format_text, size_text
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.fourcc import fourcc_name

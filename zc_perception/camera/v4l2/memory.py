@@ -16,7 +16,7 @@ from zc_perception.camera.v4l2.formats import DriverFormat
 from zc_perception.errors import AllocationError, CameraBusyError, CameraError, CameraLostError, ConfigError
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.memory.heaps import HeapUse, OfferedHeaps, heap_order, working_heaps
-from zc_perception.memory.slot import Buffers, close_buffers
+from zc_perception.memory.pool import Buffers, close_buffers
 
 MODES = ('auto', 'export', 'import')
 EXPORTED = "the driver's own buffers are used"

@@ -33,8 +33,7 @@ from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.foreign_pool import ForeignBufferPool, HeldBuffers
 from zc_perception.memory.heaps import OfferedHeaps, working_heaps
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.memory.pool import BufferPool, Slot
-from zc_perception.memory.slot_source import MAX_SLOTS
+from zc_perception.memory.pool import MAX_SLOTS, BufferPool, Slot
 from zc_perception.negotiation.constraints import BufferConstraints, Size
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
 from zc_perception.negotiation.stand_in import parse_stand_ins

@@ -24,8 +24,7 @@ from zc_perception.link.shared_memory.peer import Peer
 from zc_perception.link.shared_memory.wire import BuffersMessage, Hello, Refused, Welcome
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import Fence, SyncFile
-from zc_perception.memory.pool import BufferPool
-from zc_perception.memory.quarantine import quarantine_fence
+from zc_perception.memory.pool import BufferPool, quarantine_fence
 
 _SEND = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _MAX_U32 = 0xFFFFFFFF

@@ -8,7 +8,7 @@ from zc_perception.frame import Frame, FrameData, Header
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import Fence
 from zc_perception.memory.holders import UNLIMITED
-from zc_perception.memory.slot import close_buffers
+from zc_perception.memory.pool import close_buffers
 from zc_perception.pixel.colorimetry import Colorimetry
 from zc_perception.pixel.layout import ImageLayout
 

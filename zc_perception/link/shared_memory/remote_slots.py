@@ -29,11 +29,10 @@ from zc_perception.link.shared_memory.peer import Peer
 from zc_perception.link.shared_memory.remote_slot import RemoteLease, RemoteSlot
 from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
 from zc_perception.link.shared_memory.wire import BuffersMessage, Refused
-from zc_perception.memory.descriptor_kind import is_write_only
-from zc_perception.memory.dmabuf import MAPPABLE, BufferKind, DmaBuf
+from zc_perception.memory.dmabuf import MAPPABLE, BufferKind, DmaBuf, is_write_only
 from zc_perception.memory.fence import Fence, SyncFile
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.memory.slot import close_buffers
+from zc_perception.memory.pool import close_buffers
 from zc_perception.negotiation.session import trial_failure
 from zc_perception.negotiation.settings import BufferSettings, TrialImport
 from zc_perception.pixel.layout import ImageLayout, validate_layout
