@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+from doubles.axelera_runtime import make_module
 from npu.axruntime_kit import Double, build_double
 from npu.card_kit import CountingCard, counting_accelerator
 from npu.host_tree import Host
@@ -65,3 +70,16 @@ def double(built: Double) -> Iterator[Double]:
     yield built
     assert (built.misuses, built.first_misuse()) == (0, '')
     assert (built.live_objects, built.used_sub_devices()) == (0, [0, 0, 0, 0])
+
+
+@pytest.fixture
+def binding(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The vendor's Python package, as a double; at the end all that was made of it is gone, and nothing was misused."""
+    module = make_module()
+    module.double.stop_threads = ctypes.PyDLL(None).usleep  # a C function that is called without letting other threads go on
+    monkeypatch.setitem(sys.modules, 'axelera', ModuleType('axelera'))
+    monkeypatch.setitem(sys.modules, 'axelera.runtime', module)
+    yield module
+    gc.collect()
+    double = module.double
+    assert (double.misuses, double.live, double.contexts, double.used_sub_devices) == ([], 0, 0, 0)

@@ -253,11 +253,11 @@ def test_its_threads_are_known_while_there_is_a_model(open_accelerator: Open, tm
     assert accelerator.hot_threads() == () and not any(thread.is_alive() for thread in threads)
 
 
-@pytest.mark.parametrize('cores', [1, 2, 0])
-def test_cores_are_passed_on(cores: int, double: Double, open_accelerator: Open, tmp_path: Path) -> None:
+@pytest.mark.parametrize('cores', [1, 2, 4, 0])
+def test_each_core_has_a_connection_of_its_own(cores: int, double: Double, open_accelerator: Open, tmp_path: Path) -> None:
     accelerator = open_accelerator(aipu_cores=cores)
     accelerator.load(model(tmp_path))
-    assert (double.last_aipu_cores, double.last_num_sub_devices) == (cores or 1, 1)
+    assert (double.last_aipu_cores, double.last_num_sub_devices, double.instances) == (1, 1, cores or 1), 'an instance on each core'
     assert double.used_sub_devices()[0] == (cores or 1)
 
 

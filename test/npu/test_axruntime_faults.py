@@ -174,8 +174,8 @@ def test_a_run_that_never_returns_is_told_and_left_behind(
     assert not any(job.fence.wait(0.0) for job in jobs)
     # Only now: with so little patience from the beginning the second job might come too late.
     accelerator.tune(import_cache=True, timeout_s=0.01)
-    eventually(lambda: accelerator._worker is not None and accelerator._worker.silent_s() > 0.02)
-    with pytest.raises(DeviceLostError, match=r'libaxruntime has not answered for .*metis-0:1:0.*restart the node'):
+    eventually(lambda: accelerator._cores[0].worker.silent_s() > 0.02)
+    with pytest.raises(DeviceLostError, match=r'the Voyager runtime has not answered for .*metis-0:1:0.*restart the node'):
         start(accelerator, third)
     third.release()
     first.release(jobs[0].abandon())

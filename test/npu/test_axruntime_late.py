@@ -166,7 +166,7 @@ def test_a_job_that_ends_while_it_is_given_up_frees_its_place(make_frame: MakeFr
     frame.release(fences[0])
 
 
-@pytest.mark.filterwarnings('ignore:libaxruntime did not return')
+@pytest.mark.filterwarnings('ignore:the Voyager runtime did not return')
 def test_a_node_whose_runtime_hangs_ends_within_what_it_may_take(
     double: Double, open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -13,8 +13,9 @@ from npu.axruntime_kit import Double, build_double, model_file
 from zc_perception.errors import AcceleratorError, ConfigError, DeviceLostError
 from zc_perception.npu.axruntime import library as axruntime_library
 from zc_perception.npu.axruntime.library import Argument, Result, RuntimeLibrary, candidates
-from zc_perception.npu.axruntime.session import Device, InstanceOptions, OpenModel, RuntimeSession, device_stride
-from zc_perception.npu.axruntime.tensors import InputSlot, OutputSlot, Tensor
+from zc_perception.npu.axruntime.runtime import Device, InstanceOptions
+from zc_perception.npu.axruntime.session import OpenModel, RuntimeSession, device_stride
+from zc_perception.npu.axruntime.tensors import InputSlot, OutputSlot
 
 OPTIONS = InstanceOptions(aipu_cores=1, num_sub_devices=1, input_dmabuf=False, output_dmabuf=False, double_buffer=False)
 
@@ -31,6 +32,7 @@ def test_a_device_is_described(session: RuntimeSession) -> None:
     facts = dict(session.facts())
     del facts['runtime']
     assert facts == {
+        'interface': 'c',
         'runtime_api': '1.6.0', 'device': 'metis-0:1:0', 'board': 'metis_omega_m2', 'firmware': 'v1.6.0-double', 'sub_devices': 4,
     }  # fmt: skip
 
@@ -41,7 +43,7 @@ def test_a_later_release_lists_its_devices_at_another_distance(tmp_path: Path) -
     session = RuntimeSession(later.path, 'metis-1:3:0')
     model = session.open_model(model_file(tmp_path, 64, 64), 1)
     assert (session.device.board, later.used_sub_devices()) == ('metis_omega_pcie', [0, 1, 0, 0])
-    assert model.load_instance(OPTIONS)
+    assert model.connections[0].load_instance(OPTIONS)
     session.close()
     assert (later.live_objects, later.misuses) == (0, 0)
 
@@ -105,7 +107,16 @@ def test_what_names_no_device_is_answered_with_those_there_are(double: Double, w
     assert 'an index below 2, or leave it empty' in message
 
 
-@pytest.mark.parametrize('name', [b'metis-0:1a:0', b'metis-0:1:0', b'metis-a:FF:1f'])
+@pytest.mark.parametrize('dashed', [0, 1])
+def test_both_forms_of_names_mean_the_same_device(dashed: int, double: Double) -> None:
+    double.dashed_names = dashed
+    for wanted in ('metis-1-3-0', 'metis-1:3:0', '/dev/metis-1-3-0', '/dev/metis-1:3:0', '0001:03:00.0', '1'):
+        session = RuntimeSession(double.path, wanted)
+        assert session.device.name == ('metis-1-3-0' if dashed else 'metis-1:3:0')
+        session.close()
+
+
+@pytest.mark.parametrize('name', [b'metis-0:1a:0', b'metis-0:1:0', b'metis-a:FF:1f', b'metis-0-1-0', b'metis-0-1a-0', b'europa-0-1-0'])
 def test_names_in_hexadecimal_tell_the_distance_too(name: bytes) -> None:
     memory = ctypes.create_string_buffer(8192)
     memory[544 : 544 + len(name)] = name
@@ -124,7 +135,7 @@ def test_no_device_names_the_tools(double: Double) -> None:
 
 
 def test_no_library_names_the_sdk_and_the_cpu() -> None:
-    with pytest.raises(AcceleratorError, match=r'needs libmissing\.so: .*install the Voyager SDK.*accelerator: cpu'):
+    with pytest.raises(AcceleratorError, match=r'needs libmissing\.so: .*install the Voyager runtime.*accelerator: cpu'):
         RuntimeSession('libmissing.so')
 
 
@@ -134,18 +145,26 @@ def test_a_library_of_something_else_is_refused() -> None:
 
 
 def test_the_library_is_looked_for_where_installers_put_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for release in ('1.2.5-1', '1.10.0-1', '1.6.0-1'):
-        folder = tmp_path / f'runtime-{release}' / 'lib'
-        folder.mkdir(parents=True)
-        (folder / 'libaxruntime.so').touch()
-    monkeypatch.setattr(axruntime_library, 'INSTALLED', str(tmp_path / 'runtime-*/lib/libaxruntime.so'))
+    for release, folder in (('1.2.5-1', 'lib'), ('1.10.0-1', 'lib'), ('1.8.0-1', 'omega/lib')):
+        path = tmp_path / f'runtime-{release}' / folder
+        path.mkdir(parents=True)
+        (path / 'libaxruntime.so').touch()
+    monkeypatch.setattr(
+        axruntime_library,
+        'INSTALLED',
+        tuple(str(tmp_path / f'runtime-*/{folder}/libaxruntime.so') for folder in ('lib', 'omega/lib')),
+    )
+    packages = tmp_path / 'site-packages'
+    (packages / 'axelera' / 'lib').mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(packages))
     monkeypatch.setenv('AXELERA_RUNTIME_DIR', '/sdk')
     found = candidates()
-    assert found[:2] == ['libaxruntime.so', '/sdk/lib/libaxruntime.so']
-    assert [re.findall(r'runtime-([\d.]+)', path)[0] for path in found[2:]] == ['1.10.0', '1.6.0', '1.2.5'], 'the newest first'
+    assert found[:3] == ['libaxruntime.so', '/sdk/lib/libaxruntime.so', '/sdk/omega/lib/libaxruntime.so']
+    assert found[3] == str(packages / 'axelera' / 'lib' / 'libaxruntime.so'), 'of the wheel axelera-runtime'
+    assert [re.findall(r'runtime-([\d.]+)', path)[0] for path in found[4:]] == ['1.10.0', '1.8.0', '1.2.5'], 'the newest first'
     assert candidates('/mine/libaxruntime.so') == ['/mine/libaxruntime.so']
     monkeypatch.delenv('AXELERA_RUNTIME_DIR')
-    assert len(candidates()) == 4
+    assert len(candidates()) == 5
 
 
 def test_the_first_library_that_loads_is_taken(monkeypatch: pytest.MonkeyPatch, double: Double) -> None:
@@ -167,7 +186,7 @@ def test_a_device_that_another_process_has_is_named_with_who_and_what_next(doubl
 def test_two_sessions_share_a_device_as_far_as_it_goes(double: Double, session: RuntimeSession, tmp_path: Path) -> None:
     session.open_model(model_file(tmp_path, 64, 64), 3)
     other = RuntimeSession(double.path)
-    with pytest.raises(AcceleratorError, match='3 of 4 sub-devices are in use'):
+    with pytest.raises(AcceleratorError, match='4 of 4 sub-devices are in use'):
         other.open_model(model_file(tmp_path, 64, 64), 2)
     other.open_model(model_file(tmp_path, 64, 64), 1)
     assert double.used_sub_devices()[0] == 4
@@ -189,7 +208,7 @@ def test_another_struct_layout_is_refused(double: Double, session: RuntimeSessio
 
 def test_a_model_tells_its_tensors_and_what_the_host_has_to_do(session: RuntimeSession, tmp_path: Path) -> None:
     model = session.open_model(model_file(tmp_path, 64, 96), 1)
-    tensors = [Tensor.from_info(info) for info in (*model.inputs, *model.outputs)]
+    tensors = [*model.inputs, *model.outputs]
     assert (tensors[0].name, tensors[0].shape, tensors[0].inner_shape) == ('images', (1, 98, 80, 4), (1, 96, 64, 3))
     assert [(t.name, t.shape, t.inner_shape, t.zero_point) for t in tensors[1:3]] == [
         ('box_8', (1, 12, 9, 64), (1, 12, 8, 64), 100), ('scores_8', (1, 12, 8, 64), (1, 12, 8, 3), -20),
@@ -215,12 +234,12 @@ def test_an_instance_that_cannot_be_says_why(
         setattr(double, name, value)
     model = session.open_model(model_file(tmp_path, 64, 64), 1)
     with pytest.raises(kind, match=words):
-        model.load_instance(InstanceOptions(**{**vars(OPTIONS), **options}))
+        model.connections[0].load_instance(InstanceOptions(**{**vars(OPTIONS), **options}))
     assert double.live_objects == 3, 'context, model and connection: the set of properties is gone'
 
 
 def slots(model: OpenModel) -> tuple[InputSlot, OutputSlot]:
-    return InputSlot(Tensor.from_info(model.inputs[0]), None), OutputSlot([Tensor.from_info(info) for info in model.outputs], (), None)
+    return InputSlot(model.inputs[0], None), OutputSlot(model.outputs, (), None)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +256,7 @@ def test_a_run_that_fails_tells_a_job_s_error_from_a_lost_device(
     code: Result, kind: type[Exception], double: Double, session: RuntimeSession, tmp_path: Path
 ) -> None:
     model = session.open_model(model_file(tmp_path, 64, 64), 1)
-    instance = model.load_instance(OPTIONS)
+    instance = model.connections[0].load_instance(OPTIONS)
     inputs, outputs = slots(model)
     double.fail_from, double.fail_count, double.fail_code = 1, 1, int(code)
     with pytest.raises(AcceleratorError, match=rf'could not run the model: injected into run 1 \({code.name}\)') as caught:
@@ -270,7 +289,7 @@ def test_the_double_is_as_strict_as_the_documentation(
     change: Callable[[Argument], None], words: str, session: RuntimeSession, tmp_path: Path
 ) -> None:
     model = session.open_model(model_file(tmp_path, 64, 64), 1)
-    instance = model.load_instance(OPTIONS)
+    instance = model.connections[0].load_instance(OPTIONS)
     inputs, outputs = slots(model)
     change(inputs.arguments[0])
     with pytest.raises(AcceleratorError, match=words):
@@ -279,8 +298,8 @@ def test_the_double_is_as_strict_as_the_documentation(
 
 def test_a_new_model_takes_the_place_of_the_old_one(double: Double, session: RuntimeSession, tmp_path: Path) -> None:
     first = session.open_model(model_file(tmp_path, 64, 64), 1)
-    first.load_instance(OPTIONS)
-    first.load_instance(OPTIONS)
+    first.connections[0].load_instance(OPTIONS)
+    first.connections[0].load_instance(OPTIONS)
     assert (double.instances, double.live_objects) == (2, 4), 'the instance before is destroyed'
     session.open_model(model_file(tmp_path, 96, 64), 1)
     assert (double.used_sub_devices()[0], double.live_objects) == (1, 3)
@@ -289,7 +308,7 @@ def test_a_new_model_takes_the_place_of_the_old_one(double: Double, session: Run
 def test_closing_twice_destroys_once(double: Double, tmp_path: Path) -> None:
     session = RuntimeSession(double.path)
     model = session.open_model(model_file(tmp_path, 64, 64), 1)
-    instance = model.load_instance(OPTIONS)
+    instance = model.connections[0].load_instance(OPTIONS)
     session.close()
     model.close()
     instance.close()
@@ -303,9 +322,9 @@ def test_the_double_notices_misuse(built: Double, tmp_path: Path) -> None:
     built.reset()
     session = RuntimeSession(built.path)
     model = session.open_model(model_file(tmp_path, 64, 64), 1)
-    instance = model.load_instance(OPTIONS)
+    instance = model.connections[0].load_instance(OPTIONS)
     handle = instance.handle
-    model._connection.close()
+    model.connections[0]._connection.close()
     assert built.first_misuse() == 'axr_destroy of a connection before its instance'
     instance.close()
     session.library.call.axr_destroy(handle)

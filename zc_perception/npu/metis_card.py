@@ -5,7 +5,8 @@ all of it is read from ``/dev`` and sysfs, each time anew. :class:`HostTree` say
 own.
 
 * **Cards**: :func:`find_cards`, :func:`choose_card`. The shipped driver names a node after PCI domain, bus and slot in hexadecimal,
-  ``metis-0:1:0``, newer ones with dashes, ``metis-0-1-0``; a node's PCI device is ``/sys/dev/char/MAJOR:MINOR/device``.
+  ``metis-0:1:0``, newer ones (1.6) with dashes, ``metis-0-1-0``, or ``europa-0-1-0`` for the chip that comes next; a node's PCI device is
+  ``/sys/dev/char/MAJOR:MINOR/device``.
 * **IOMMU**: :func:`read_iommu`. An IOMMU shows a card scattered pages as one range of addresses; without one, buffers must be contiguous.
   Sources: ``Documentation/ABI/testing/sysfs-kernel-iommu_groups`` (the type of a group's domain; ``identity`` passes addresses through),
   ``sysfs-bus-pci`` and ``sysfs-class-iommu`` (the device's links).
@@ -31,10 +32,10 @@ from pathlib import Path
 from zc_perception.errors import AcceleratorError, NoDeviceError
 
 VENDOR = '0x1f9d'
-_NODES = 'metis-*'
+_NODES = ('metis-*', 'europa-*')
 _PARAMETER = "parameter 'accelerator_device'"
 _PCI_ADDRESS = re.compile(r'(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])', re.ASCII | re.IGNORECASE)
-_NAME = re.compile(r'(?:metis-)?([0-9a-f]{1,8})[:-]([0-9a-f]{1,2})[:-]([0-9a-f]{1,2})', re.ASCII | re.IGNORECASE)
+_NAME = re.compile(r'(?:(?:metis|europa)-)?([0-9a-f]{1,8})[:-]([0-9a-f]{1,2})[:-]([0-9a-f]{1,2})', re.ASCII | re.IGNORECASE)
 INDEX = re.compile(r'[0-9]{1,4}', re.ASCII)
 _GONE = b'\xff\xff'
 """What a read of a PCI device's vendor gives that doesn't answer any more."""
@@ -117,9 +118,16 @@ def _device_number(path: str) -> int:
 def find_cards(tree: HostTree = HOST) -> list[MetisCard]:
     """All cards that have a device node, each once whatever the number of its names, by PCI address."""
     found: dict[int, MetisCard] = {}
-    for path in sorted(str(node) for node in tree.dev.glob(_NODES)):
+    for path in sorted(str(node) for pattern in _NODES for node in tree.dev.glob(pattern)):
         found.setdefault(_device_number(path), card_at(path, tree))
     return sorted(found.values(), key=lambda card: (card.place or (1 << 32, 0, 0, 0), card.path))
+
+
+def driver_version(tree: HostTree = HOST) -> str:
+    """Of the Metis driver, as it says itself; empty where it doesn't, or isn't loaded."""
+    with suppress(OSError):
+        return (tree.sysfs / 'class' / 'metis' / 'version').read_text(encoding='ascii', errors='replace').strip()
+    return ''
 
 
 def _on_pci(tree: HostTree) -> Iterator[tuple[str, str]]:
@@ -133,7 +141,7 @@ def _on_pci(tree: HostTree) -> Iterator[tuple[str, str]]:
 
 
 def _why_none(tree: HostTree) -> str:
-    nodes = tree.dev / _NODES
+    nodes = tree.dev / _NODES[0]
     cards = list(_on_pci(tree))
     if not cards:
         return (

@@ -3,32 +3,51 @@
 Its models take a letterboxed, quantised, padded int8 tensor and not NV12. So this way is not free of copies: each frame is read once and
 its tensor written once, straight into the dma-buf that the runtime imports, booked as ``tensor``. It needs only what today's driver has.
 
-Source: Voyager SDK, *API Reference* of ``axruntime.h``. What stands between the lines there is in the modules that this one puts together:
-``library`` (the C interface), ``session`` (its objects), ``tensors`` (their memory, and how a frame becomes one), ``worker`` (threads,
-which frame's result a call brings, dma-bufs or not).
+The vendor's Python package ``axelera.runtime`` is preferred. The C library takes its place where the package can't be imported, where it
+would stop the other threads of this process, and where a path of the library is given. Diagnostics say which is used (``interface``) and
+why not the package (``python_binding``).
+
+Source: Voyager SDK, *API Reference* of ``axruntime.h`` and of ``axelera.runtime``. What stands between the lines there is in the modules
+that this one puts together: ``runtime``, ``binding``, ``session``, ``tensors`` (memory, and how a frame becomes a tensor), ``worker``
+(threads, which frame's result a call brings, dma-bufs or not).
 """
 
 from __future__ import annotations
 
 import threading
+import time
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from zc_perception.detection.tensor import QuantisedTensorSpec
 from zc_perception.errors import AcceleratorError, AllocationError, ConfigError, DeviceLostError
 from zc_perception.frame import Frame
+from zc_perception.jetson.vic import Vic
 from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.memory.vic import Vic
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import OUTPUT_DMABUF, Accelerator, AcceleratorOptions, Capabilities, ImportHandle
-from zc_perception.npu.axruntime.session import InstanceOptions, RuntimeSession
-from zc_perception.npu.axruntime.tensors import FrameToTensor, OutputSlot, Tensor, blank_tensors, check_outputs, quantised_spec
-from zc_perception.npu.axruntime.worker import AxRuntimeJob, AxRuntimeWorker, LoadedModel, LoadPlan, load_best, why_no_heap
+from zc_perception.npu.axruntime.binding import BindingSession, import_binding
+from zc_perception.npu.axruntime.releases import mismatches
+from zc_perception.npu.axruntime.runtime import InstanceOptions, Session
+from zc_perception.npu.axruntime.session import RuntimeSession
+from zc_perception.npu.axruntime.tensors import FrameToTensor, OutputSlot, blank_tensors, check_outputs, quantised_spec
+from zc_perception.npu.axruntime.worker import (
+    AxRuntimeJob,
+    AxRuntimeWorker,
+    LoadedModel,
+    LoadPlan,
+    StopsOtherThreadsError,
+    load_best,
+    why_no_heap,
+)
 from zc_perception.npu.constraints import AXRUNTIME_JOBS, AXRUNTIME_JOBS_DOUBLE_BUFFERED, axruntime_constraints
 from zc_perception.npu.manifest import ModelManifest, check_head
+from zc_perception.npu.metis_card import driver_version
 
 TENSOR_HEAP = 'dma_heap/system'
-# The first time the runtime compiles a model's host code and loads firmware.
+# The first time the runtime loads firmware, and before release 1.8 it compiles a part of the model.
 _LOAD_TIMEOUT_S = 120.0
 # For another model; at the end nobody waits so long.
 _UNLOAD_TIMEOUT_S = 5.0
@@ -38,15 +57,30 @@ _LONG_CALL_S = 0.5
 _CLOSE_TIMEOUT_IN_LONG_CALL_S = 0.5
 
 
-class AxRuntimeAccelerator(Accelerator):
-    """A Metis card through the runtime. It owns the session with the library, and while a model is loaded its worker.
+@dataclass
+class _Core:
+    """A core of the card that runs the model: its worker, what makes tensors for it, and how many of its jobs are open."""
 
-    :meth:`submit` only queues a job. The worker's two threads convert the frame, run the model and signal the job's fence.
+    worker: AxRuntimeWorker
+    writer: FrameToTensor
+    loaded: LoadedModel
+    open_jobs: int = 0
+
+
+def _open_jobs(core: _Core) -> int:
+    return core.open_jobs
+
+
+class AxRuntimeAccelerator(Accelerator):
+    """A Metis card through the runtime. It owns the session with the runtime, and while a model is loaded one worker for each core.
+
+    :meth:`submit` only queues a job, on the core with the fewest. The worker's two threads convert the frame, run the model and signal the
+    job's fence.
 
     :param ledger: books the pass over each frame's pixels.
     :param device: the runtime's name of the device, as ``axdevice`` lists it; empty: the first.
-    :param library: path of ``libaxruntime.so``; empty: the system's.
-    :param aipu_cores: AIPU cores whose memory the model may use; 0: as many as it was compiled for.
+    :param library: path of ``libaxruntime.so``; empty: the Python package, or else the system's library.
+    :param aipu_cores: how many of the card's cores run the model, each on frames of its own; 0: one.
     :param double_buffer: transfers overlap with computing, for 10 to 40 % more frames per second by the SDK's documentation; results come
         two frames late, and those of the last two when nothing follows for *flush_after_s*.
     :param output_dmabuf: ``auto``: found out by trial, ``true`` or ``false``.
@@ -87,22 +121,29 @@ class AxRuntimeAccelerator(Accelerator):
         vic: Vic | None = None,
     ) -> None:
         if not 0 <= aipu_cores <= 4:
-            raise ConfigError(f'aipu_cores is {aipu_cores}; a Metis chip has 4, and 0 stands for as many as the model was compiled for')
+            raise ConfigError(f'aipu_cores is {aipu_cores}; a Metis chip has 4, and 0 stands for one')
         if output_dmabuf not in OUTPUT_DMABUF:
             raise ConfigError(f"output_dmabuf is '{output_dmabuf}'; it must be auto, true or false")
         self._ledger = ledger
-        self._aipu_cores = aipu_cores
+        self._device = device
+        self._num_cores = aipu_cores or 1
         self._double_buffer = double_buffer
         self._output_dmabuf = output_dmabuf
         self._timeout_s = timeout_s
         self._flush_after_s = flush_after_s
-        self._session = RuntimeSession(library, device)
-        self._worker: AxRuntimeWorker | None = None
-        self._loaded: LoadedModel | None = None
+        self._why_no_binding = ''
+        self._why_no_library = ''
+        self._measure_binding = True
+        self._session = self._open_session(library)
+        self._cores: list[_Core] = []
+        self._workers: list[AxRuntimeWorker] = []
+        self._writers: list[FrameToTensor] = []
         self._model_properties: Mapping[str, str] = {}
-        self._writer: FrameToTensor | None = None
+        self._notices: tuple[str, ...] = ()
         self._lock = threading.Lock()
+        self._vic_lock = threading.Lock()
         self._open_jobs = 0
+        self._live_workers = 0
         self._closed = False
         self._left_behind = False
         self._model_off = False
@@ -118,6 +159,22 @@ class AxRuntimeAccelerator(Accelerator):
         except BaseException:
             self._session.close()
             raise
+
+    def _open_session(self, library: str) -> Session:
+        """The Python package, unless there is a reason for the library."""
+        if library:
+            self._why_no_binding = 'axruntime_library names the C library'
+            return RuntimeSession(library, self._device)
+        try:
+            import_binding()
+        except AcceleratorError as error:
+            self._why_no_binding = str(error)
+        else:
+            return BindingSession(self._device)
+        try:
+            return RuntimeSession('', self._device)
+        except AcceleratorError as error:
+            raise AcceleratorError(f'{error} ({self._why_no_binding})') from error
 
     def _open_heap(self) -> None:
         try:
@@ -141,6 +198,10 @@ class AxRuntimeAccelerator(Accelerator):
 
     @property
     def _max_jobs(self) -> int:
+        return self._num_cores * self._jobs_of_a_core
+
+    @property
+    def _jobs_of_a_core(self) -> int:
         return AXRUNTIME_JOBS_DOUBLE_BUFFERED if self._double_buffer else AXRUNTIME_JOBS
 
     def constraints(self) -> BufferConstraints:
@@ -158,44 +219,96 @@ class AxRuntimeAccelerator(Accelerator):
             raise AcceleratorError('the axruntime accelerator was closed; open it anew')
         if manifest.engine != 'axruntime' or manifest.file is None:
             raise ConfigError(f"model '{manifest.name}' can't run on axruntime; it needs engine: axruntime and a file")
+        self._unload_before()
+        try:
+            self._load(manifest)
+        except StopsOtherThreadsError as error:
+            self._leave_binding(str(error))
+            self._load(manifest)
+
+    def _unload_before(self) -> None:
         if not self._unload(_UNLOAD_TIMEOUT_S):
             self._left_behind = True
-            raise DeviceLostError('libaxruntime does not give the model before back; restart the node')
+            raise DeviceLostError('the Voyager runtime does not give the model before back; restart the node')
+
+    def _leave_binding(self, reason: str) -> None:
+        """Go on with the C library, or else with the package as it is."""
+        self._unload_before()
+        self._session.close()
+        try:
+            self._session = RuntimeSession('', self._device)
+            self._why_no_binding = reason
+        except AcceleratorError as error:
+            self._session = BindingSession(self._device)
+            self._measure_binding = False
+            self._why_no_library = (
+                f"{reason}, so that a camera in the same process waits, and the C library can't take its place ({error}); "
+                'run inference in a process of its own (split_process.launch.py)'
+            )
+
+    def _load(self, manifest: ModelManifest) -> None:
+        assert manifest.file is not None
+        session = self._session
         self._model_off = False
-        model = self._session.open_model(manifest.file, self._aipu_cores)
+        model = session.open_model(manifest.file, self._num_cores)
         try:
             if len(model.inputs) != 1:
                 raise ConfigError(f"model '{manifest.file}' has {len(model.inputs)} inputs; a camera's frame is one")
-            tensor = Tensor.from_info(model.inputs[0])
-            outputs = [Tensor.from_info(info) for info in model.outputs]
-            check_outputs(outputs, manifest.tensors)
+            tensor = model.inputs[0]
+            check_outputs(model.outputs, manifest.tensors)
             self._model_properties = model.properties
             spec = quantised_spec(tensor, manifest.input)
-            check_head(manifest, blank_tensors(outputs, manifest.tensors))
+            check_head(manifest, blank_tensors(model.outputs, manifest.tensors))
             options = InstanceOptions(
-                aipu_cores=self._aipu_cores or model.batch,
+                aipu_cores=model.batch,
                 num_sub_devices=model.batch,
                 input_dmabuf=False,
                 output_dmabuf=False,
                 double_buffer=self._double_buffer,
             )
-            plan = LoadPlan(
-                model, tensor, outputs, manifest.tensors, options, self._heap, self._no_heap, self._output_dmabuf, self._max_jobs
-            )
-            plan.attempts()
+            plans = [
+                LoadPlan(
+                    connection, session.pack, tensor, model.outputs, manifest.tensors, options, self._heap, self._no_heap,
+                    self._output_dmabuf, self._jobs_of_a_core,
+                    measure=index == 0 and self._measure_binding and isinstance(session, BindingSession),
+                )
+                for index, connection in enumerate(model.connections)
+            ]  # fmt: skip
+            plans[0].attempts()
         except BaseException:
-            self._session.close_model()
+            session.close_model()
             raise
-        self._writer = FrameToTensor(spec, stretch=manifest.input.resize == 'stretch', ledger=self._ledger, vic=self._vic)
-        self._worker = AxRuntimeWorker(
-            lambda: load_best(plan), self._writer, flush_after_s=self._flush_after_s, give_back=self._model_is_off
+        try:
+            for plan in plans:
+                self._cores.append(self._start_core(plan, spec, stretch=manifest.input.resize == 'stretch'))
+        except BaseException:
+            for worker in self._workers:
+                worker.end()
+            raise
+        device = session.device
+        self._notices = (
+            *mismatches(session.release, driver_version(), device.firmware, device.board_controller),
+            *([self._why_no_library] if self._why_no_library else ()),
+            *dict.fromkeys(notice for core in self._cores for notice in core.loaded.notices),
+            *([self._about_cores()] if self._num_cores > 1 else ()),
         )
-        self._loaded = self._worker.start(_LOAD_TIMEOUT_S)
+
+    def _about_cores(self) -> str:
+        jobs = self._max_jobs
+        return f'aipu_cores: {self._num_cores}: each core runs frames of its own; set in_flight to {jobs}, so that none of them waits'
+
+    def _start_core(self, plan: LoadPlan, spec: QuantisedTensorSpec, *, stretch: bool) -> _Core:
+        writer = FrameToTensor(spec, stretch=stretch, ledger=self._ledger, vic=self._vic, vic_lock=self._vic_lock)
+        worker = AxRuntimeWorker(lambda: load_best(plan), writer, flush_after_s=self._flush_after_s, give_back=self._worker_has_ended)
+        self._writers.append(writer)
+        self._workers.append(worker)
+        with self._lock:
+            self._live_workers += 1
+        return _Core(worker, writer, worker.start(_LOAD_TIMEOUT_S))
 
     def hot_threads(self) -> Sequence[threading.Thread]:
-        """See :class:`Accelerator`. One writes tensors, one waits for the runtime; the runtime's own threads are not known."""
-        worker = self._worker
-        return () if worker is None else worker.threads
+        """See :class:`Accelerator`. Of each core one writes tensors, one waits for the runtime; the runtime's own threads are not known."""
+        return tuple(thread for core in self._cores for thread in core.worker.threads)
 
     def tune(self, *, import_cache: bool, timeout_s: float) -> None:
         """See :class:`Accelerator`. It imports no frames."""
@@ -203,15 +316,16 @@ class AxRuntimeAccelerator(Accelerator):
 
     def submit(self, handle: ImportHandle, frame: Frame) -> AxRuntimeJob:
         """See :class:`Accelerator`."""
-        worker, writer = self._worker, self._writer
-        if worker is None or writer is None or self._loaded is None:
+        cores = self._cores
+        if not cores:
             raise AcceleratorError('the axruntime accelerator has no model loaded')
-        if worker.lost is not None:
-            raise DeviceLostError(str(worker.lost))
-        silent_s = worker.silent_s()
+        for core in cores:
+            if core.worker.lost is not None:
+                raise DeviceLostError(str(core.worker.lost))
+        silent_s = max(core.worker.silent_s() for core in cores)
         if silent_s > 2 * self._timeout_s:
             raise DeviceLostError(
-                f'libaxruntime has not answered for {silent_s:.1f} s (device {self._session.device.name}): see dmesg and axdevice; '
+                f'the Voyager runtime has not answered for {silent_s:.1f} s (device {self._session.device.name}): see dmesg and axdevice; '
                 'if the device stays in use by this process, restart the node'
             )
         with self._lock:
@@ -219,36 +333,48 @@ class AxRuntimeAccelerator(Accelerator):
                 raise AcceleratorError(
                     f'{self._open_jobs} jobs are open, accelerator axruntime takes {self._max_jobs}; those given up count until they end'
                 )
+            core = min(cores, key=_open_jobs)
             self._open_jobs += 1
+            core.open_jobs += 1
 
         def give_back(slot: OutputSlot | None) -> None:
             if slot is not None:
-                worker.take_back(slot)
+                core.worker.take_back(slot)
             with self._lock:
                 self._open_jobs -= 1
+                core.open_jobs -= 1
 
-        job = AxRuntimeJob(frame, writer.geometry(frame.data.width, frame.data.height), give_back)
-        worker.submit(job)
+        job = AxRuntimeJob(frame, core.writer.geometry(frame.data.width, frame.data.height), give_back)
+        core.worker.submit(job)
         return job
 
     def notices(self) -> Sequence[str]:
         """See :class:`Accelerator`."""
-        own = [self._writer.vic_refusal] if self._writer is not None and self._writer.vic_refusal else []
-        return (*(self._loaded.notices if self._loaded is not None else ()), *own)
+        refusals = dict.fromkeys(core.writer.vic_refusal for core in self._cores if core.writer.vic_refusal)
+        return (*self._notices, *refusals)
 
     def facts(self) -> Mapping[str, object]:
         """See :class:`Accelerator`."""
         facts: dict[str, object] = dict(self._session.facts())
+        facts['python_binding'] = self._why_no_binding or 'used'
+        facts['driver'] = driver_version() or 'unknown'
         facts['vic'] = self._no_vic or 'ready'
-        if self._worker is not None and self._loaded is not None and self._writer is not None:
-            worker, options = self._worker, self._loaded.options
-            facts |= {**self._model_properties, **vars(options)}
-            facts |= {'late_calls': self._loaded.late, 'runs': worker.runs, 'flush_runs': worker.flush_runs, 'reloads': worker.reloads}
-            facts |= {'vic_frames': self._writer.vic_frames}
+        if cores := self._cores:
+            facts |= {**self._model_properties, **vars(cores[0].loaded.options), 'aipu_cores': len(cores)}
+            facts['late_calls'] = cores[0].loaded.late
+            workers = [core.worker for core in cores]
+            facts['runs'] = sum(worker.runs for worker in workers)
+            facts['flush_runs'] = sum(worker.flush_runs for worker in workers)
+            facts['reloads'] = sum(worker.reloads for worker in workers)
+            facts['vic_frames'] = sum(core.writer.vic_frames for core in cores)
         return facts
 
-    def _model_is_off(self) -> None:
-        """On the worker's run thread, at its end."""
+    def _worker_has_ended(self) -> None:
+        """On a worker's run thread, at its end. The last one closes the model."""
+        with self._lock:
+            self._live_workers -= 1
+            if self._live_workers:
+                return
         self._session.close_model()
         with self._lock:
             self._model_off, late = True, self._left_behind
@@ -257,16 +383,23 @@ class AxRuntimeAccelerator(Accelerator):
 
     def _unload(self, timeout_s: float) -> bool:
         """Whether the runtime is done with the model within *timeout_s*."""
-        worker, writer, self._worker, self._loaded = self._worker, self._writer, None, None
-        if worker is not None and not worker.stop(timeout_s):
+        workers, self._workers, self._cores = self._workers, [], []
+        until = time.monotonic() + timeout_s
+        for worker in workers:
+            worker.end()
+        ended = [worker.stop(max(0.0, until - time.monotonic())) for worker in workers]
+        if not all(ended):
             return False
-        if writer is not None:
-            writer.close()
+        self._close_writers()
         return True
 
+    def _close_writers(self) -> None:
+        writers, self._writers = self._writers, []
+        for writer in writers:
+            writer.close()
+
     def _give_all_back(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        self._close_writers()
         self._session.close()
         if self._heap is not None:
             self._heap.close()
@@ -283,7 +416,7 @@ class AxRuntimeAccelerator(Accelerator):
         if self._closed:
             return
         self._closed = True
-        long_call = self._worker is not None and self._worker.silent_s() > _LONG_CALL_S
+        long_call = any(worker.silent_s() > _LONG_CALL_S for worker in self._workers)
         timeout_s = _CLOSE_TIMEOUT_IN_LONG_CALL_S if long_call else _CLOSE_TIMEOUT_S
         done = self._unload(timeout_s) and not self._left_behind
         with self._lock:
@@ -292,7 +425,7 @@ class AxRuntimeAccelerator(Accelerator):
             self._left_behind = not done
         if not done:
             warnings.warn(
-                f'libaxruntime did not return from a call within {timeout_s:g} s; its thread and memory are left behind, and device '
+                f'the Voyager runtime did not return from a call within {timeout_s:g} s; its thread and memory are left behind, and device '
                 f'{self._session.device.name} stays in use until this process ends',
                 RuntimeWarning,
                 stacklevel=2,

@@ -1,9 +1,10 @@
 """``libaxruntime.so``: its structs, enums and functions, where it is found, and what its result codes mean for the user.
 
 Source: *API Reference* of ``axruntime.h`` in the Voyager SDK (``docs/reference/axruntime.md``, releases 1.2 to 1.6), the struct offsets
-that a C compiler makes of it (``test/npu/test_axruntime_abi.py``), and where its installers put the library
-(``/opt/axelera/runtime-<release>/lib``, the environment variable ``AXELERA_RUNTIME_DIR`` of an activated SDK). The library is bound by
-ctypes, because neither its header nor its licence travel with this package.
+that a C compiler makes of it (``test/npu/test_axruntime_abi.py``), and where its installers put the library: ``axelera/lib`` of a Python
+environment for the wheel ``axelera-runtime`` (from 1.6 on), ``/opt/axelera/runtime-<release>``, and the environment variable
+``AXELERA_RUNTIME_DIR`` of an activated SDK. The library is bound by ctypes, because neither its header nor its licence travel with this
+package.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import glob
+import importlib.util
 import os
 import re
 from enum import IntEnum
@@ -18,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from zc_perception.errors import AcceleratorError, ConfigError, DeviceLostError, ZcError
+from zc_perception.npu.axruntime.releases import needs_toolchain, release_number, wheel_release
 
 MAX_TENSOR_DIMS = 8
 _NAME = ctypes.c_char * 256
@@ -140,8 +143,8 @@ OPTIONAL_FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
 
 
 LIBRARY = 'libaxruntime.so'
-INSTALLED = '/opt/axelera/runtime-*/lib/libaxruntime.so'
-_WITHOUT = 'install the Voyager SDK runtime or name its library (axruntime_library), or use accelerator: cpu'
+INSTALLED = ('/opt/axelera/runtime-*/lib/libaxruntime.so', '/opt/axelera/runtime-*/omega/lib/libaxruntime.so')
+_WITHOUT = 'install the Voyager runtime (pip package axelera-runtime) or name its library (axruntime_library), or use accelerator: cpu'
 
 # What the user has to change, or the model's maker; anything else lies with the device.
 _MISCONFIGURED = (Result.VALUE_ERROR, Result.INVALID_ARGUMENT, Result.INVALID_CONFIGURATION, Result.NOT_IMPLEMENTED)
@@ -154,20 +157,51 @@ _ADVICE = {
     Result.NOT_IMPLEMENTED: 'this release of the runtime or of the driver lacks it; update the Voyager SDK',
 }
 _TOOLCHAIN = 'Failed to create executor'
+_OLD_MODEL = re.compile(r'Unsupported model version: .*expected at least')
 
 
-def _release_number(path: str) -> list[int]:
-    return [int(number) for number in re.findall(r'\d+', path)]
+def explain(what: str, text: str, code: Result, *, release: str, running: bool = False) -> ZcError:
+    """The exception for a call that the runtime refused.
+
+    :param what: what could not be done, the message's beginning.
+    :param text: the runtime's own words.
+    :param release: the runtime's; empty where nobody says.
+    :param running: a job failed, not a set-up: codes that mean a dead device become :class:`DeviceLostError`.
+    """
+    text = ' '.join(text.split()) or code.name
+    advice = _ADVICE.get(code, '')
+    old = _OLD_MODEL.search(text)
+    if old is not None:
+        advice = f'an older SDK compiled this model: compile it again with the release of the runtime{f" ({release})" if release else ""}'
+    elif _TOOLCHAIN in text and needs_toolchain(release):
+        advice = (
+            'before release 1.8 the runtime compiles part of a model when it loads it: activate the SDK, so that riscv64-unknown-elf-gcc '
+            'is on PATH'
+        )
+    message = f'{what}: {text} ({code.name})' + (f'; {advice}' if advice else '')
+    if running:
+        return DeviceLostError(message) if code in _LOST else AcceleratorError(message)
+    return ConfigError(message) if code in _MISCONFIGURED or old is not None else AcceleratorError(message)
+
+
+def _in_site_packages() -> list[str]:
+    """Where a wheel that this interpreter sees has put the library. Nothing of the wheel is imported."""
+    with contextlib.suppress(ImportError, ValueError):
+        package = importlib.util.find_spec('axelera')
+        if package is not None:
+            return [os.path.join(folder, 'lib', LIBRARY) for folder in package.submodule_search_locations or ()]
+    return []
 
 
 def candidates(library: str = '') -> list[str]:
-    """Where to look for the library: only *library* if it is given; else as the loader does, then an activated SDK's, then the newest
-    release that is installed."""
+    """Where to look for the library: only *library* if it is given; else as the loader does, then an activated SDK's, then that of a
+    wheel, then the newest release that is installed."""
     if library:
         return [library]
     activated = os.environ.get('AXELERA_RUNTIME_DIR')
-    installed = sorted(glob.glob(INSTALLED), key=_release_number, reverse=True)
-    return [LIBRARY, *([os.path.join(activated, 'lib', LIBRARY)] if activated else []), *installed]
+    of_sdk = [os.path.join(activated, folder, LIBRARY) for folder in ('lib', os.path.join('omega', 'lib'))] if activated else []
+    installed = [path for pattern in INSTALLED for path in glob.glob(pattern)]
+    return [LIBRARY, *of_sdk, *_in_site_packages(), *sorted(installed, key=lambda path: release_number(path) or (0, 0, 0), reverse=True)]
 
 
 class RuntimeLibrary:
@@ -219,26 +253,28 @@ class RuntimeLibrary:
         version = int(self.call.axr_api_version())
         return f'{version >> 16 & 0xFF}.{version >> 8 & 0xFF}.{version & 0xFF}'
 
+    @property
+    def release(self) -> str:
+        """Of the SDK that it belongs to: by the folder that it was installed in, or else as it tells itself; empty where nobody says."""
+        path = os.path.realpath(self.path)
+        folder = re.search(r'runtime-(\d+\.\d+(?:\.\d+)?)', path)
+        if folder is not None:
+            return folder[1]
+        if path in map(os.path.realpath, _in_site_packages()) and (wheel := wheel_release()):
+            return wheel
+        return '' if self.api_version == 'unknown' else self.api_version
+
     def last_error(self, context: int) -> tuple[Result, str]:
         """Code and text of the last error in *context*, of a call in this thread."""
         code = int(self.call.axr_last_error(context))
         text = self.call.axr_last_error_string(context)
         known = Result(code) if code in Result.__members__.values() else Result.UNKNOWN_ERROR
-        return known, ' '.join((text or b'').decode(errors='replace').split()) or known.name
+        return known, (text or b'').decode(errors='replace')
 
     def failure(self, context: int, what: str, *, running: bool = False, code: Result | None = None) -> ZcError:
-        """The exception for the last error in *context*.
+        """The exception for the last error in *context*, see :func:`explain`.
 
-        :param what: what could not be done, the message's beginning.
-        :param running: a job failed, not a set-up: codes that mean a dead device become :class:`DeviceLostError`.
         :param code: the code that the call returned; without it the context's last one.
         """
         last, text = self.last_error(context)
-        code = last if code is None else code
-        advice = _ADVICE.get(code, '')
-        if _TOOLCHAIN in text:
-            advice = 'the runtime compiles part of a model when it loads it: activate the SDK, so that riscv64-unknown-elf-gcc is on PATH'
-        message = f'{what}: {text} ({code.name})' + (f'; {advice}' if advice else '')
-        if running:
-            return DeviceLostError(message) if code in _LOST else AcceleratorError(message)
-        return ConfigError(message) if code in _MISCONFIGURED else AcceleratorError(message)
+        return explain(what, text, last if code is None else code, release=self.release, running=running)

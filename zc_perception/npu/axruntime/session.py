@@ -1,4 +1,4 @@
-"""Context, device, model, connection and instance of ``libaxruntime``, each owned by one object and destroyed in the right order.
+"""The runtime by its C interface: context, device, model, connections and instances, each owned by one object and destroyed in order.
 
 The context owns everything that is made from it, but an instance has to go before its model and its connection, and a device stays
 reserved for this process as long as the connection lives: so each is destroyed by whoever made it, also when a later step fails.
@@ -14,51 +14,21 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import re
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zc_perception.errors import AcceleratorError, ConfigError
-from zc_perception.npu.axruntime.library import Argument, BoardType, DeviceInfo, Result, RuntimeLibrary, TensorInfo
-from zc_perception.npu.metis_card import INDEX, card_at, place_of
+from zc_perception.npu.axruntime.library import Argument, BoardType, DeviceInfo, Result, RuntimeLibrary
+from zc_perception.npu.axruntime.runtime import Device, InstanceOptions, choose_device, in_use, no_device
+from zc_perception.npu.axruntime.tensors import Pack, Tensor, c_arguments
 
-_DEVICE_NAME = re.compile(rb'[A-Za-z][\w.]*-[0-9A-Fa-f]+(?::[0-9A-Fa-f]+)+\0')
-_LAST = (1 << 32, 0, 0, 0)
+_DEVICE_NAME = re.compile(rb'[A-Za-z][\w.]*(?:[:-][0-9A-Fa-f]+){2,}\0')
 _SHORTEST_INFO = 536
 _LONGEST_INFO = 4096
 _MODEL_PROPERTIES = ('input_tensor_layout', 'preamble_graph', 'postamble_graph')
-
-
-@dataclass(frozen=True)
-class Device:
-    """A card's chip, as the runtime names it: ``metis-0:1:0``.
-
-    :param info: address of the library's own description of it, valid until devices are listed again.
-    """
-
-    name: str
-    sub_devices: int
-    board: str
-    firmware: str
-    info: int
-
-
-@dataclass(frozen=True)
-class InstanceOptions:
-    """How a model is to run; see the properties of ``axr_load_model_instance``."""
-
-    aipu_cores: int
-    num_sub_devices: int
-    input_dmabuf: bool
-    output_dmabuf: bool
-    double_buffer: bool
-
-    def properties(self) -> dict[str, str]:
-        """As the library wants them: decimal numbers, 0 and 1 for booleans."""
-        return {name: str(int(value)) for name, value in vars(self).items()}
 
 
 def device_stride(first: int, count: int) -> int:
@@ -122,39 +92,87 @@ class RuntimeInstance(_Owned):
             raise self._library.failure(self._context.handle, 'the runtime could not run the model', running=True, code=known)
 
 
-class OpenModel:
-    """A model and the connection to the sub-devices that it will run on.
+class CConnection:
+    """See :class:`~zc_perception.npu.axruntime.runtime.Connection`."""
 
+    def __init__(self, session: RuntimeSession, model: _Owned, handle: int) -> None:
+        self._library, self._context, self._lock = session.library, session.context, session.lock
+        self._model = model
+        self._connection = _Owned(self._library, handle)
+        self._instance: RuntimeInstance | None = None
+
+    def load_instance(self, options: InstanceOptions) -> RuntimeInstance:
+        """See :class:`Connection`."""
+        with self._lock:
+            self.close_instance()
+            call = self._library.call
+            handle = call.axr_create_properties(self._context.handle, b'')
+            if not handle:
+                raise self._library.failure(self._context.handle, 'the runtime could not make a set of properties')
+            properties = _Owned(self._library, handle)
+            try:
+                for key, value in options.numbers().items():
+                    call.axr_set_property(properties.handle, key.encode(), str(value).encode())
+                handle = call.axr_load_model_instance(self._connection.handle, self._model.handle, properties.handle)
+                if not handle:
+                    wanted = ', '.join(f'{key}={value}' for key, value in options.numbers().items())
+                    raise self._library.failure(self._context.handle, f'the model can not be put on the device with {wanted}')
+            finally:
+                properties.close()
+            self._instance = RuntimeInstance(self._library, handle, self._context)
+            return self._instance
+
+    def close_instance(self) -> None:
+        """See :class:`Connection`."""
+        with self._lock:
+            if self._instance is not None:
+                self._instance.close()
+                self._instance = None
+
+    def close(self) -> None:
+        """Instance, then connection: its cores are free for others. A second call does nothing."""
+        self.close_instance()
+        self._connection.close()
+
+
+class OpenModel:
+    """A model, and one connection to each core that it will run on.
+
+    :param cores: how many connections.
     :raises ConfigError: the file isn't a compiled model, or its tensors can't be used.
     :raises AcceleratorError: the device is in use or doesn't answer.
     """
 
-    def __init__(self, session: RuntimeSession, file: Path, aipu_cores: int) -> None:
+    def __init__(self, session: RuntimeSession, file: Path, cores: int) -> None:
         self._library, self._context = session.library, session.context
-        self._instance: RuntimeInstance | None = None
+        self.connections: list[CConnection] = []
         with contextlib.ExitStack() as undo:
             handle = self._library.call.axr_load_model(self._context.handle, str(file).encode())
             if not handle:
                 raise self._library.failure(self._context.handle, f"model '{file}' can't be loaded")
             self._model = _Owned(self._library, handle)
-            undo.callback(self._model.close)
+            undo.callback(self.close)
             self.inputs = self._tensors('input')
             self.outputs = self._tensors('output')
             self.properties = self._model_properties()
-            self.batch = self.inputs[0].dims[0]
-            sub_devices = max(self.batch, aipu_cores)
-            handle = self._library.call.axr_device_connect(self._context.handle, session.device.info, sub_devices, None)
-            if not handle:
-                raise session.connect_failure(sub_devices)
-            self._connection = _Owned(self._library, handle)
+            for _ in range(cores):
+                handle = self._library.call.axr_device_connect(self._context.handle, session.device.info, self.batch, None)
+                if not handle:
+                    raise session.connect_failure(self.batch)
+                self.connections.append(CConnection(session, self._model, handle))
             undo.pop_all()
 
-    def _tensors(self, direction: str) -> tuple[TensorInfo, ...]:
+    @property
+    def batch(self) -> int:
+        """How many frames the model takes at once; as many sub-devices each connection has."""
+        return self.inputs[0].shape[0]
+
+    def _tensors(self, direction: str) -> tuple[Tensor, ...]:
         call = self._library.call
         count = getattr(call, f'axr_num_model_{direction}s')(self._model.handle)
-        infos = []
+        tensors = []
         for index in range(count):
-            info: TensorInfo = getattr(call, f'axr_get_model_{direction}')(self._model.handle, index)
+            info = getattr(call, f'axr_get_model_{direction}')(self._model.handle, index)
             if not 1 <= info.ndims <= len(info.dims):
                 raise self._library.failure(self._context.handle, f'{direction} {index} of the model is unknown')
             size = info.bits // 8
@@ -166,10 +184,10 @@ class OpenModel:
                     f'libaxruntime says that {direction} {index} has {real} bytes, its shape says {size}: this release has another struct '
                     'layout than is known here; use another release of the Voyager SDK, or accelerator: cpu'
                 )
-            infos.append(info)
-        if not infos:
+            tensors.append(Tensor.from_info(info))
+        if not tensors:
             raise ConfigError(f'the model has no {direction}s; compile it again with the Voyager SDK')
-        return tuple(infos)
+        return tuple(tensors)
 
     def _model_properties(self) -> dict[str, str]:
         """What the compiler says of the model, for diagnostics. Which keys there are is subject to change."""
@@ -184,40 +202,10 @@ class OpenModel:
         finally:
             properties.close()
 
-    def load_instance(self, options: InstanceOptions) -> RuntimeInstance:
-        """Put the model on the device; an earlier instance is destroyed first.
-
-        :raises ConfigError: the runtime refuses the options.
-        :raises AcceleratorError: the device can't take it.
-        """
-        self.close_instance()
-        call = self._library.call
-        handle = call.axr_create_properties(self._context.handle, b'')
-        if not handle:
-            raise self._library.failure(self._context.handle, 'the runtime could not make a set of properties')
-        properties = _Owned(self._library, handle)
-        try:
-            for key, value in options.properties().items():
-                call.axr_set_property(properties.handle, key.encode(), value.encode())
-            handle = call.axr_load_model_instance(self._connection.handle, self._model.handle, properties.handle)
-            if not handle:
-                wanted = ', '.join(f'{key}={value}' for key, value in options.properties().items())
-                raise self._library.failure(self._context.handle, f'the model can not be put on the device with {wanted}')
-        finally:
-            properties.close()
-        self._instance = RuntimeInstance(self._library, handle, self._context)
-        return self._instance
-
-    def close_instance(self) -> None:
-        """Take the model off the device."""
-        if self._instance is not None:
-            self._instance.close()
-            self._instance = None
-
     def close(self) -> None:
-        """Instance, connection, model; the device is free for others then. A second call does nothing."""
-        self.close_instance()
-        self._connection.close()
+        """Connections, then the model; the device is free for others then. A second call does nothing."""
+        for connection in self.connections:
+            connection.close()
         self._model.close()
 
 
@@ -225,12 +213,14 @@ class RuntimeSession:
     """The library's context, and the device that was chosen.
 
     :param library: the library's path; empty: the system's.
-    :param device: a name as ``axdevice`` lists them, or what says the same to the accelerator ``axl``: the card's device node, its PCI
-        address, an index in the order of these; empty: the first that the library lists.
+    :param device: see :func:`~zc_perception.npu.axruntime.runtime.choose_device`.
     :raises AcceleratorError: no library, no device, or not that one.
     """
 
+    pack: Pack = staticmethod(c_arguments)
+
     def __init__(self, library: str = '', device: str = '') -> None:
+        self.lock = threading.RLock()
         self.library = RuntimeLibrary(library)
         handle = self.library.call.axr_create_context()
         if not handle:
@@ -239,7 +229,7 @@ class RuntimeSession:
         self._model: OpenModel | None = None
         try:
             self.devices = self._list()
-            self.device = self._choose(device)
+            self.device = choose_device(self.devices, device)
         except BaseException:
             self.context.close()
             raise
@@ -248,33 +238,9 @@ class RuntimeSession:
         first = ctypes.c_void_p()
         count = self.library.call.axr_list_devices(self.context.handle, ctypes.byref(first))
         if count == 0 or not first.value:
-            raise self._no_device()
+            raise no_device(self.library.last_error(self.context.handle)[1] or 'no reason given', self.release)
         stride = device_stride(first.value, count)
         return tuple(_device(first.value + index * stride) for index in range(count))
-
-    def _no_device(self) -> AcceleratorError:
-        _, text = self.library.last_error(self.context.handle)
-        return AcceleratorError(
-            f"libaxruntime found no Metis device ({text}): see 'axdevice' and 'lspci -d 1f9d:', load the metis driver, "
-            'or use accelerator: cpu'
-        )
-
-    def _choose(self, wanted: str) -> Device:
-        if not wanted:
-            return self.devices[0]
-        if INDEX.fullmatch(wanted):
-            found = sorted(self.devices, key=lambda device: place_of(device.name) or _LAST)[int(wanted) :][:1]
-        else:
-            name = os.path.basename(os.path.realpath(wanted)) if wanted.startswith('/') else wanted
-            place = (card_at(wanted).place if wanted.startswith('/') else None) or place_of(name)
-            found = [device for device in self.devices if device.name == name]
-            found = found or [device for device in self.devices if place is not None and place_of(device.name) == place]
-        if not found:
-            raise AcceleratorError(
-                f"could not find device '{wanted}', found {', '.join(device.name for device in self.devices)}; set accelerator_device to "
-                f'one of them, its device node, its PCI address or an index below {len(self.devices)}, or leave it empty'
-            )
-        return found[0]
 
     def connect_failure(self, sub_devices: int) -> Exception:
         """The exception for a connection that was refused."""
@@ -282,28 +248,32 @@ class RuntimeSession:
         failure = self.library.failure(self.context.handle, f"device '{self.device.name}' can't be connected ({sub_devices} sub-devices)")
         if code is not Result.DEVICE_IN_USE:
             return failure
-        others = [device.name for device in self.devices if device is not self.device]
-        return AcceleratorError(
-            f"{failure}: 'fuser -v /dev/metis*' says who has it; stop that one, or leave it fewer cores (aipu_cores)"
-            + (f', or use another device: {", ".join(others)}' if others else '')
-        )
+        return in_use(failure, self.device, self.devices)
 
-    def open_model(self, file: Path, aipu_cores: int) -> OpenModel:
-        """Load a compiled model and connect to as many sub-devices as it needs; the one before is closed. See :class:`OpenModel`."""
-        self.close_model()
-        self._model = OpenModel(self, file, aipu_cores)
-        return self._model
+    @property
+    def release(self) -> str:
+        """See :class:`~zc_perception.npu.axruntime.runtime.Session`."""
+        return self.library.release
+
+    def open_model(self, file: Path, cores: int) -> OpenModel:
+        """See :class:`~zc_perception.npu.axruntime.runtime.Session`."""
+        with self.lock:
+            self.close_model()
+            self._model = OpenModel(self, file, cores)
+            return self._model
 
     def close_model(self) -> None:
-        """Close the open model, if there is one."""
-        if self._model is not None:
-            self._model.close()
-            self._model = None
+        """See :class:`~zc_perception.npu.axruntime.runtime.Session`."""
+        with self.lock:
+            if self._model is not None:
+                self._model.close()
+                self._model = None
 
     def facts(self) -> Mapping[str, Any]:
         """For diagnostics."""
         device = self.device
         return {
+            'interface': 'c',
             'runtime': self.library.path,
             'runtime_api': self.library.api_version,
             'device': device.name,
@@ -321,4 +291,6 @@ class RuntimeSession:
 def _device(address: int) -> Device:
     info = DeviceInfo.from_address(address)
     board = BoardType(info.board_type).name.lower() if info.board_type in BoardType.__members__.values() else f'board {info.board_type}'
-    return Device(info.name.decode(errors='replace'), info.subdevice_count, board, info.firmware_version.decode(errors='replace'), address)
+    texts = (info.name, info.firmware_version, info.board_controller_firmware_version)
+    name, firmware, controller = (text.decode(errors='replace') for text in texts)
+    return Device(name, info.subdevice_count, board, firmware, address, controller)

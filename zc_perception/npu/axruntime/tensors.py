@@ -12,9 +12,11 @@ Source: Voyager SDK, *API Reference* of ``axruntime.h`` (``axrArgument``, ``axrT
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import mmap
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,11 +28,11 @@ from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.detection.tensor import PlanesToQuantised, QuantisedTensorSpec
 from zc_perception.errors import AcceleratorError, ConfigError, ZcError
 from zc_perception.frame import Frame
+from zc_perception.jetson.nvbufsurface import SurfaceImage
+from zc_perception.jetson.vic import Vic, VicImage
 from zc_perception.memory.dmabuf import BufferIdentity, BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.heaps import Heap
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.memory.vic import Vic, VicImage
-from zc_perception.memory.vic_surfaces import SurfaceImage
 from zc_perception.npu.axruntime.library import Argument, TensorDataType, TensorInfo
 from zc_perception.npu.manifest import ModelInput, TensorSpec
 from zc_perception.pixel.colorimetry import Colorimetry
@@ -50,6 +52,8 @@ _DTYPES = {
 }
 
 _Key = tuple[ImageLayout, Colorimetry]
+Pack = Callable[[Sequence['TensorBuffer']], Any]
+"""Makes of tensors' memory what an interface of the runtime takes as inputs or outputs."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +67,18 @@ class Tensor:
     scale: float
     zero_point: int
 
+    def __post_init__(self) -> None:
+        """
+        :raises ConfigError: padding that can't be.
+        """
+        if len(self.padding) != len(self.shape):
+            raise ConfigError(f"tensor '{self.name}' has {len(self.shape)} axes and padding of {len(self.padding)}")
+        if any(before + after >= size for size, (before, after) in zip(self.shape, self.padding, strict=True)):
+            raise ConfigError(f"tensor '{self.name}' of shape {self.shape} is all padding: {self.padding}")
+
     @classmethod
     def from_info(cls, info: TensorInfo) -> Tensor:
-        """Read what the library gave.
+        """Read what the C library gave.
 
         :raises ConfigError: an element type or padding that can't be.
         """
@@ -76,8 +89,6 @@ class Tensor:
         if dtype is None:
             known = 'int8, uint8, int16, int32, float32'
             raise ConfigError(f"tensor '{name}' has {info.bits}-bit elements of type {info.type}; {known} can be read")
-        if any(before + after >= size for size, (before, after) in zip(shape, padding, strict=True)):
-            raise ConfigError(f"tensor '{name}' of shape {shape} is all padding: {padding}")
         return cls(name, shape, padding, np.dtype(dtype), info.scale, info.zero_point)
 
     @property
@@ -141,8 +152,13 @@ class TensorBuffer:
         self.values: NDArray[Any] = np.frombuffer(memory, tensor.dtype, math.prod(tensor.shape)).reshape(tensor.shape)
         self._size = tensor.num_bytes
 
+    @property
+    def place(self) -> int | NDArray[Any]:
+        """As the Python binding takes it: the dma-buf's descriptor, or the values in host memory."""
+        return self.values if self._buffer is None else self._buffer.fileno()
+
     def argument(self) -> Argument:
-        """As the runtime takes it."""
+        """As the C library takes it."""
         if self._buffer is not None:
             return Argument(ptr=None, fd=self._buffer.fileno(), offset=0, size=self._size)
         return Argument(ptr=self.values.ctypes.data, fd=-1, offset=0, size=self._size)
@@ -185,25 +201,37 @@ class TensorBuffer:
                 self._pages.close()
 
 
+def c_arguments(buffers: Sequence[TensorBuffer]) -> ctypes.Array[Argument]:
+    """What the C library takes. See :data:`Pack`."""
+    return (Argument * len(buffers))(*(buffer.argument() for buffer in buffers))
+
+
+def places(buffers: Sequence[TensorBuffer]) -> list[int | NDArray[Any]]:
+    """What the Python binding takes. See :data:`Pack`."""
+    return [buffer.place for buffer in buffers]
+
+
 class InputSlot:
     """The memory of one frame's tensor. ``prepared`` names who wrote its constant parts."""
 
-    def __init__(self, tensor: Tensor, heap: Heap | None) -> None:
+    def __init__(self, tensor: Tensor, heap: Heap | None, pack: Pack = c_arguments) -> None:
         self.buffer = TensorBuffer(tensor, heap)
-        self.arguments = (Argument * 1)(self.buffer.argument())
+        self.arguments: Any = pack((self.buffer,))
         self.prepared: object = None
         # Calls that may still read it, and whoever fills it.
         self.users = 0
 
     def close(self) -> None:
         """Give the memory back."""
+        self.arguments = None
         self.buffer.close()
 
 
 class OutputSlot:
     """The memory of one frame's results, and views of it as heads take them, made once."""
 
-    def __init__(self, tensors: Sequence[Tensor], named: Sequence[TensorSpec], heap: Heap | None) -> None:
+    def __init__(self, tensors: Sequence[Tensor], named: Sequence[TensorSpec], heap: Heap | None, pack: Pack = c_arguments) -> None:
+        self.arguments: Any = None
         self._buffers: list[TensorBuffer] = []
         try:
             for tensor in tensors:
@@ -211,7 +239,7 @@ class OutputSlot:
         except BaseException:
             self.close()
             raise
-        self.arguments = (Argument * len(tensors))(*(buffer.argument() for buffer in self._buffers))
+        self.arguments = pack(self._buffers)
         self.raw = tuple(
             _raw(tensor, buffer.values, named[index] if named else None)
             for index, (tensor, buffer) in enumerate(zip(tensors, self._buffers, strict=True))
@@ -233,6 +261,7 @@ class OutputSlot:
     def close(self) -> None:
         """Give the memory back."""
         self.raw = ()
+        self.arguments = None
         for buffer in self._buffers:
             buffer.close()
 
@@ -279,9 +308,11 @@ class FrameToTensor:
     """Fills input slots, and books one ``tensor`` pass for each frame.
 
     :param vic: scales frames in NvBufSurface memory; ``None`` where there is none.
+    :param vic_lock: held while the VIC is used: it serves one thread at a time, and each core has a writer.
     """
 
-    def __init__(self, spec: QuantisedTensorSpec, *, stretch: bool, ledger: CopyLedger, vic: Vic | None) -> None:
+    def __init__(self, spec: QuantisedTensorSpec, *, stretch: bool, ledger: CopyLedger, vic: Vic | None, vic_lock: threading.Lock) -> None:
+        self._vic_lock = vic_lock
         self._spec = spec
         self._stretch = stretch
         self._ledger = ledger
@@ -348,10 +379,11 @@ class FrameToTensor:
         vic = self._vic
         assert vic is not None
         try:
-            if self._picture is None:
-                box = self.geometry(data.width, data.height)
-                self._picture = vic.allocate(box.width, box.height, _RGBA)
-            vic.transform(SurfaceImage(data.buffers, data.layout, data.colorimetry), self._picture)
+            with self._vic_lock:
+                if self._picture is None:
+                    box = self.geometry(data.width, data.height)
+                    self._picture = vic.allocate(box.width, box.height, _RGBA)
+                vic.transform(SurfaceImage(data.buffers, data.layout, data.colorimetry), self._picture)
         except ZcError as error:
             self._vic = None
             self.vic_refusal = f'the VIC does not scale the frames, the CPU does: {error}'

@@ -15,14 +15,12 @@ documentation recommends it, others met errors with it), so it is tried, and lef
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.errors import AcceleratorError, AllocationError, ConfigError, DeviceLostError, ZcError
@@ -30,9 +28,9 @@ from zc_perception.frame import Frame
 from zc_perception.memory.fence import EventFence
 from zc_perception.memory.heaps import Heap
 from zc_perception.npu.accelerator import Outputs
-from zc_perception.npu.axruntime.library import Argument
-from zc_perception.npu.axruntime.session import InstanceOptions, OpenModel
-from zc_perception.npu.axruntime.tensors import FrameWriter, InputSlot, OutputSlot, Tensor
+from zc_perception.npu.axruntime.binding import stops_other_threads
+from zc_perception.npu.axruntime.runtime import Connection, InstanceOptions, Runner
+from zc_perception.npu.axruntime.tensors import FrameWriter, InputSlot, OutputSlot, Pack, Tensor
 from zc_perception.npu.constraints import LATE_CALLS
 from zc_perception.npu.manifest import TensorSpec
 
@@ -159,13 +157,6 @@ class AxRuntimeJob:
             self.fence.close()
 
 
-class Runner(Protocol):
-    """A model on a device."""
-
-    def run(self, inputs: ctypes.Array[Argument], outputs: ctypes.Array[Argument]) -> None:
-        """One frame; blocks."""
-
-
 @dataclass
 class Call:
     """A call whose result hasn't come. ``job`` is ``None`` for one that only moves the queue on."""
@@ -241,17 +232,24 @@ def why_no_heap(name: str, error: AllocationError) -> str:
     return f"{node} can't be used: {error}"
 
 
+class StopsOtherThreadsError(AcceleratorError):
+    """The Python binding keeps every other Python thread of this process waiting while the model runs."""
+
+
 @dataclass(frozen=True)
 class LoadPlan:
-    """What is to be loaded, and how.
+    """What is to be loaded on one connection, and how.
 
+    :param pack: of the session that the connection belongs to.
+    :param measure: whether to find out if runs stop the other Python threads.
     :param heap: where dma-bufs for tensors come from; ``None``: nowhere, because of ``no_heap``.
     :param output_dmabuf: ``auto``, ``true`` or ``false``.
     :param jobs: how many are in flight at most.
     :param named: the manifest's outputs; empty: the runtime's own description counts.
     """
 
-    model: OpenModel
+    connection: Connection
+    pack: Pack
     input: Tensor
     outputs: Sequence[Tensor]
     named: Sequence[TensorSpec]
@@ -260,6 +258,7 @@ class LoadPlan:
     no_heap: str
     output_dmabuf: str
     jobs: int
+    measure: bool = False
 
     @property
     def late(self) -> int:
@@ -297,29 +296,32 @@ class LoadedModel:
         self.outputs: list[OutputSlot] = []
         try:
             for _ in range(plan.jobs):
-                self.inputs.append(InputSlot(plan.input, plan.heap if options.input_dmabuf else None))
-                self.outputs.append(OutputSlot(plan.outputs, plan.named, plan.heap if options.output_dmabuf else None))
-            self.calls = RuntimeCalls(plan.model.load_instance(options), plan.late)
-            self._try()
+                self.inputs.append(InputSlot(plan.input, plan.heap if options.input_dmabuf else None, plan.pack))
+                heap = plan.heap if options.output_dmabuf else None
+                self.outputs.append(OutputSlot(plan.outputs, plan.named, heap, plan.pack))
+            self.calls = RuntimeCalls(plan.connection.load_instance(options), plan.late)
+            for _ in range(self.late + 1):
+                self._try()
+            if plan.measure and stops_other_threads(self._try):
+                raise StopsOtherThreadsError('axelera.runtime stops the other threads of this process while the model runs')
         except BaseException:
             self.close()
             raise
 
     def _try(self) -> None:
-        """Once through with an empty tensor, so that a way that doesn't work fails now."""
-        for _ in range(self.late + 1):
-            self.calls.run(None, self.inputs[0], self.outputs[0])
+        """A run with an empty tensor, so that a way that doesn't work fails now."""
+        self.calls.run(None, self.inputs[0], self.outputs[0])
 
     def reload(self) -> None:
         """A new instance in place of one that nobody trusts any more.
 
         :raises ZcError: the device doesn't take it.
         """
-        self.calls.restart(self._plan.model.load_instance(self.options))
+        self.calls.restart(self._plan.connection.load_instance(self.options))
 
     def close(self, *, lent: Collection[OutputSlot] = ()) -> None:
         """Take it off the device, then give its tensors' memory back, but for results that are *lent*."""
-        self._plan.model.close_instance()
+        self._plan.connection.close_instance()
         for filled in self.inputs:
             filled.close()
         for results in self.outputs:
@@ -342,7 +344,7 @@ def load_best(plan: LoadPlan) -> LoadedModel:
         options = replace(plan.options, input_dmabuf=attempt[0], output_dmabuf=attempt[1])
         try:
             loaded = LoadedModel(plan, options)
-        except DeviceLostError:
+        except (DeviceLostError, StopsOtherThreadsError):
             raise
         except ZcError as error:
             if attempt == attempts[-1]:
@@ -360,7 +362,7 @@ def load_best(plan: LoadPlan) -> LoadedModel:
 
 
 class AxRuntimeWorker:
-    """Owns a loaded model and runs jobs on it until :meth:`stop`.
+    """Owns a model on one core and runs jobs on it until :meth:`stop`. A card's cores have a worker each.
 
     The run thread makes every call of the runtime, from loading the model to destroying it; should one never return, that thread is left
     behind with everything that the runtime might still write to, and gives it back if the call ever does.
@@ -384,6 +386,7 @@ class AxRuntimeWorker:
         self._free_outputs: queue.SimpleQueue[OutputSlot] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._lent: set[OutputSlot] = set()
+        self._ending = False
         self._ended = False
         self._loaded = threading.Event()
         self._model: LoadedModel | None = None
@@ -411,7 +414,9 @@ class AxRuntimeWorker:
         """
         self._run_thread.start()
         if not self._loaded.wait(timeout_s):
-            raise DeviceLostError(f'libaxruntime did not load the model within {timeout_s:g} s; see dmesg and axdevice, restart this node')
+            raise DeviceLostError(
+                f'the Voyager runtime did not load the model within {timeout_s:g} s; see dmesg and axdevice, restart this node'
+            )
         if self._refusal is not None:
             raise self._refusal
         assert self._model is not None
@@ -437,15 +442,21 @@ class AxRuntimeWorker:
         began = self._call_began_ns
         return (time.monotonic_ns() - began) / 1e9 if began else 0.0
 
+    def end(self) -> None:
+        """Finish what was submitted, then give the model back. A second call does nothing."""
+        if not self._ending:
+            self._ending = True
+            self._jobs.put(None)
+            if not self._convert_thread.ident:
+                self._ready.put(None)
+
     def stop(self, timeout_s: float) -> bool:
-        """Finish what was submitted, give the model back.
+        """See :meth:`end`, and wait for it.
 
         :returns: whether both threads ended within *timeout_s*.
         """
         deadline = time.monotonic() + timeout_s
-        self._jobs.put(None)
-        if not self._convert_thread.ident:
-            self._ready.put(None)
+        self.end()
         for thread in (self._convert_thread, self._run_thread):
             if thread.ident:
                 thread.join(max(0.0, deadline - time.monotonic()))

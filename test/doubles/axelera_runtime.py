@@ -1,0 +1,233 @@
+"""A stand-in for Axelera's Python package ``axelera.runtime``, written from its documented interface and behaviour alone.
+
+Strict where the documents ask for something: contiguous int8 arrays with padding or descriptors, an instance that is used by one thread,
+instances that go before their connection, cores that are exclusive. The model is the C double's (``axruntime_model.c``): it is computed
+here by NumPy. With ``double_buffer`` a call gives the result of the call two before it, and reads its input as late as that.
+
+:func:`make_module` makes the package. A test sets and asks ``module.double``.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from enum import IntEnum
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+from npu.axruntime_kit import detect, tensor_spec
+from numpy.typing import NDArray
+
+LATE_CALLS = 2
+KEYS = {
+    'aipu_cores', 'num_sub_devices', 'input_dmabuf', 'output_dmabuf', 'double_buffer', 'elf_in_ddr', 'device_profiling', 'host_profiling',
+}  # fmt: skip
+ERRORS = (
+    'ConnectionError', 'DeviceInUse', 'IncompatibleDevice', 'InternalError', 'InvalidArgument', 'InvalidConfiguration', 'NotImplemented',
+    'Pending', 'UnknownError',
+)  # fmt: skip
+
+
+class BoardType(IntEnum):
+    alpha_pcie = 0
+    alpha_m2 = 1
+    pcie = 2
+    m2 = 3
+    devboard = 4
+    sbc = 5
+    unknown = 6
+
+
+class TensorInfo:
+    def __init__(self, name: str, shape: Sequence[int], padding: Sequence[tuple[int, int]], scale: float, zero_point: int) -> None:
+        self.name, self.shape, self.padding, self.scale, self.zero_point = name, tuple(shape), list(padding), scale, zero_point
+        self.dtype = np.int8
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape))
+
+    @property
+    def unpadded_shape(self) -> tuple[int, ...]:
+        return tuple(size - before - after for size, (before, after) in zip(self.shape, self.padding, strict=True))
+
+    def inside(self, values: NDArray[Any]) -> NDArray[Any]:
+        return values[tuple(slice(before, size - after) for size, (before, after) in zip(self.shape, self.padding, strict=True))]
+
+
+class Model:
+    def __init__(self, settings: dict[str, float]) -> None:
+        height, width = int(settings['height']), int(settings['width'])
+        scale, zero_point = settings.get('input_scale', 1 / 255), int(settings.get('input_zero_point', -128))
+        self.spec = tensor_spec(width, height, scale, zero_point)
+        shape = (int(settings.get('batch', 1)), height + 2, width + 16, 4)
+        self._inputs = [TensorInfo('images', shape, [(0, 0), (1, 1), (1, 15), (0, 1)], scale, zero_point)]
+        self._outputs = []
+        none = (0, 0)
+        for level, stride in enumerate((8, 16, 32)):
+            rows, columns = height // stride, width // stride
+            self._outputs.append(TensorInfo(f'box_{stride}', (1, rows, columns + 1, 64), [none, none, (0, 1), none], 1 / 16, 100))
+            padding = [none, none, none, (0, 61)]
+            self._outputs.append(TensorInfo(f'scores_{stride}', (1, rows, columns, 64), padding, 1 / 12, -20 + level))
+        self.properties = {'input_tensor_layout': 'NHWC', 'preamble_graph': '', 'postamble_graph': 'postprocess_graph.onnx'}
+
+    def inputs(self) -> list[TensorInfo]:
+        return self._inputs
+
+    def outputs(self) -> list[TensorInfo]:
+        return self._outputs
+
+    def compute(self, tensor: NDArray[np.int8], outputs: Sequence[NDArray[np.int8]]) -> None:
+        for info, exact, raw in zip(self._outputs, detect(tensor[0], self.spec), outputs, strict=True):
+            raw[:] = 0x7F
+            info.inside(raw)[:] = np.clip(np.floor(exact.values / info.scale + info.zero_point + 0.5), -128, 127)
+
+
+class ModelInstance:
+    def __init__(self, module: Any, connection: Connection, model: Model, options: dict[str, int]) -> None:
+        self._module, self._connection, self._model, self._options = module, connection, model, options
+        self._thread = 0
+        self._queue: list[Any] = []
+        double = module.double
+        double.instances += 1
+        double.live += 1
+        connection.live += 1
+        weakref.finalize(self, _instance_ends, double, connection)
+
+    def run(self, inputs: list[Any], outputs: list[Any]) -> None:
+        double = self._module.double
+        self._thread = self._thread or threading.get_ident()
+        if self._thread != threading.get_ident() or self._connection.released:
+            double.misuses.append('run on another thread, or after the connection was released')
+        with double.lock:
+            double.runs += 1
+            failing = double.fail_from and double.fail_from <= double.runs < double.fail_from + double.fail_count
+        if failing:
+            raise getattr(self._module, double.fail_with)(f'injected into run {double.runs}')
+        if double.stop_threads_s:
+            double.stop_threads(round(double.stop_threads_s * 1e6))
+        time.sleep(double.run_s)
+        if double.refuse_output_dmabuf and self._options.get('output_dmabuf'):
+            raise self._module.NotImplemented('outputs are MMIO')
+        maps: list[mmap.mmap] = []
+        sources = self._arrays(inputs, self._model.inputs(), bool(self._options.get('input_dmabuf')), maps)
+        results = self._arrays(outputs, self._model.outputs(), bool(self._options.get('output_dmabuf')), maps)
+        double.used_connections.add(id(self._connection))
+        if not self._options.get('double_buffer'):
+            self._model.compute(sources[0], results)
+            return
+        self._queue.append(sources[0])
+        if len(self._queue) > LATE_CALLS:
+            self._model.compute(self._queue.pop(0), results)
+        else:
+            for result in results:
+                result[:] = 0x55
+
+    def _arrays(self, given: list[Any], infos: Sequence[TensorInfo], dmabuf: bool, maps: list[mmap.mmap]) -> list[NDArray[np.int8]]:
+        refuse = self._module.InvalidArgument
+        if not isinstance(given, list) or len(given) != len(infos):
+            raise refuse(f'a list of {len(infos)} is needed')
+        arrays = []
+        for value, info in zip(given, infos, strict=True):
+            if dmabuf:
+                if type(value) is not int or os.fstat(value).st_size < info.size:
+                    raise refuse(f'{info.name}: a descriptor of {info.size} bytes is needed')
+                maps.append(mmap.mmap(value, info.size))
+                arrays.append(np.frombuffer(maps[-1], np.int8, info.size).reshape(info.shape))
+            else:
+                good = isinstance(value, np.ndarray) and value.dtype == np.int8 and value.flags.c_contiguous and value.shape == info.shape
+                if not good:
+                    raise refuse(f'{info.name}: a contiguous int8 array of shape {info.shape} is needed')
+                arrays.append(value)
+        return arrays
+
+
+def _instance_ends(double: Any, connection: Connection) -> None:
+    double.live -= 1
+    connection.live -= 1
+    if connection.released:
+        double.misuses.append('a connection was released before its instance')
+
+
+class Connection:
+    def __init__(self, module: Any, sub_devices: int) -> None:
+        self._module, self.sub_devices, self.released, self.live = module, sub_devices, False, 0
+        module.double.used_sub_devices += sub_devices
+
+    def load_model_instance(self, model: Model, **options: int) -> ModelInstance:
+        double = self._module.double
+        if unknown := options.keys() - KEYS:
+            raise self._module.InvalidConfiguration(f'unknown property {unknown}')
+        double.options.append((self.sub_devices, dict(options)))
+        if double.no_executor:
+            raise self._module.UnknownError('Failed to create executor for model: kernel_function')
+        batch = model.inputs()[0].shape[0]
+        if options.get('num_sub_devices') != batch or batch > self.sub_devices or not 1 <= options.get('aipu_cores', 0) <= 4:
+            raise self._module.InvalidArgument(f'{options}, the batch is {batch} and {self.sub_devices} are connected')
+        return ModelInstance(self._module, self, model, options)
+
+    def release(self) -> None:
+        if not self.released:
+            self.released = True
+            self._module.double.used_sub_devices -= self.sub_devices
+
+
+class Context:
+    module: Any = None
+
+    def __init__(self) -> None:
+        self._released = False
+        self.module.double.contexts += 1
+
+    def list_devices(self) -> list[SimpleNamespace]:
+        double = self.module.double
+        return [
+            SimpleNamespace(
+                name=name, subdevice_count=4, max_memory=1 << 30, in_use=False, in_use_by='', board_type=BoardType.pcie,
+                firmware_version=double.firmware, board_revision=3, flashed_firmware_version=double.firmware,
+                board_controller_firmware_version=double.board_controller, board_controller_board_type='',
+            )
+            for name in double.devices
+        ]  # fmt: skip
+
+    def load_model(self, path: str) -> Model:
+        if self.module.double.old_model:
+            raise self.module.UnknownError('Unsupported model version: 4.0, expected at least 5.0')
+        try:
+            with open(path, encoding='utf-8') as file:
+                return Model(json.load(file))
+        except (OSError, ValueError, KeyError) as error:
+            raise self.module.InvalidArgument(f'{path} is no compiled model: {error}') from None
+
+    def device_connect(self, device: Any = None, num_sub_devices: int = 1) -> Connection:
+        if self.module.double.used_sub_devices + num_sub_devices > 4:
+            raise self.module.DeviceInUse(f'{self.module.double.used_sub_devices} of 4 sub-devices are in use')
+        return Connection(self.module, num_sub_devices)
+
+    def release(self) -> None:
+        if not self._released:
+            self._released = True
+            self.module.double.contexts -= 1
+
+
+def make_module() -> Any:
+    """The package, with ``double`` for tests."""
+    module: Any = ModuleType('axelera.runtime')
+    module.__version__ = '1.8.0'
+    module.double = SimpleNamespace(
+        devices=['metis-0:1:0', 'metis-1:3:0'], firmware='1.8.0', board_controller='7.4', lock=threading.Lock(), run_s=0.0,
+        stop_threads_s=0.0, stop_threads=None, fail_from=0, fail_count=0, fail_with='UnknownError', refuse_output_dmabuf=False,
+        no_executor=False, old_model=False, runs=0, instances=0, live=0, contexts=0, used_sub_devices=0, used_connections=set(), options=[],
+        misuses=[],
+    )  # fmt: skip
+    for name in ERRORS:
+        setattr(module, name, type(name, (Exception,), {}))
+    module.Context = type('Context', (Context,), {'module': module})
+    module.BoardType = BoardType
+    return module

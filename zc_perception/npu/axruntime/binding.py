@@ -1,0 +1,311 @@
+"""The runtime by the vendor's Python package ``axelera.runtime``, which is preferred where it can be imported.
+
+In the field it ran more frames per second than the public C interface. :class:`BindingSession` owns the package's context and what is made
+from it. An instance has no method that ends it: it ends when nothing refers to it any more, and has to go before its connection.
+
+No document says whether ``ModelInstance.run`` lets other Python threads go on. If it doesn't, a camera in the same process stands still
+while the model runs. So that is measured once, when a model is loaded: :func:`stops_other_threads`.
+
+Source: Voyager SDK 1.8, ``docs/reference/apis/axruntime-py.md`` and the tutorials of ``axruntime-python``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zc_perception.errors import AcceleratorError, ConfigError, ZcError
+from zc_perception.npu.axruntime.library import Result, explain
+from zc_perception.npu.axruntime.releases import PACKAGE, wheel_release
+from zc_perception.npu.axruntime.runtime import Device, InstanceOptions, choose_device, in_use, no_device
+from zc_perception.npu.axruntime.tensors import Pack, Tensor, places
+
+MODULE = 'axelera.runtime'
+_CODES = {
+    'ConnectionError': Result.CONNECTION_ERROR,
+    'DeviceInUse': Result.DEVICE_IN_USE,
+    'IncompatibleDevice': Result.INCOMPATIBLE_DEVICE,
+    'InternalError': Result.INTERNAL_ERROR,
+    'InvalidArgument': Result.INVALID_ARGUMENT,
+    'InvalidConfiguration': Result.INVALID_CONFIGURATION,
+    'NotImplemented': Result.NOT_IMPLEMENTED,
+    'Pending': Result.PENDING_ERROR,
+    'UnknownError': Result.UNKNOWN_ERROR,
+    'RuntimeError': Result.RUNTIME_ERROR,
+    'ValueError': Result.VALUE_ERROR,
+}
+# Runs that nobody could notice are not worth an answer; of longer ones as many as fit into this time.
+_NOTICEABLE_S = 0.002
+_MEASURED_FOR_S = 0.2
+_TICK_S = 0.0002
+
+
+def import_binding() -> Any:
+    """The vendor's package.
+
+    :raises AcceleratorError: it isn't installed, or importing it fails in whatever way; the message says how.
+    """
+    try:
+        module = importlib.import_module(MODULE)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (error.name == MODULE or MODULE.startswith(f'{error.name}.')):
+            raise AcceleratorError(f'Python package {PACKAGE} ({MODULE}) is not installed') from error
+        raise AcceleratorError(f"{MODULE} can't be imported: {error}") from error
+    except Exception as error:  # what a foreign package raises nobody knows
+        raise AcceleratorError(f"{MODULE} can't be imported: {type(error).__name__}: {' '.join(str(error).split())}") from error
+    if not callable(getattr(module, 'Context', None)):
+        raise AcceleratorError(f'{MODULE} has no Context; it is another package than the Voyager SDK has')
+    return module
+
+
+def binding_release(module: Any) -> str:
+    """Release of the package; empty where nobody says."""
+    return wheel_release() or str(getattr(module, '__version__', ''))
+
+
+def stops_other_threads(run: Callable[[], None]) -> bool:
+    """Whether the other Python threads of this process stand still while *run* lasts.
+
+    A thread notes the time again and again. If in each run there is a gap of more than half of it between two notes, the run stopped
+    that thread. A machine that is busy makes gaps too, but not in each run. Runs that are too short for anybody to notice tell nothing:
+    they stop nobody for long.
+    """
+    notes: list[int] = []
+    done = threading.Event()
+
+    def note() -> None:
+        while not done.is_set():
+            notes.append(time.monotonic_ns())
+            time.sleep(_TICK_S)
+
+    thread = threading.Thread(target=note, name='axruntime-measure', daemon=True)
+    spans: list[tuple[int, int]] = []
+    thread.start()
+    try:
+        until = time.monotonic() + _MEASURED_FOR_S
+        while time.monotonic() < until:
+            began = time.monotonic_ns()
+            run()
+            spans.append((began, time.monotonic_ns()))
+    finally:
+        done.set()
+        thread.join()
+    long = [(first, last) for first, last in spans if last - first >= _NOTICEABLE_S * 1e9]
+    return bool(long) and all(2 * _longest_gap(notes, first, last) > last - first for first, last in long)
+
+
+def _longest_gap(notes: Sequence[int], first: int, last: int) -> int:
+    inside = [first, *(at for at in notes if first < at < last), last]
+    return max(after - before for before, after in pairwise(inside))
+
+
+def _tensor(info: Any) -> Tensor:
+    """
+    :raises ConfigError: an element type or padding that can't be.
+    """
+    try:
+        dtype = np.dtype(info.dtype)
+        padding = tuple((int(before), int(after)) for before, after in info.padding)
+        return Tensor(str(info.name), tuple(map(int, info.shape)), padding, dtype, float(info.scale), int(info.zero_point))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(f'{MODULE} describes a tensor in a way that is not known here: {error}; set axruntime_library') from error
+
+
+class _Instance:
+    """See :class:`~zc_perception.npu.axruntime.runtime.Runner`."""
+
+    def __init__(self, session: BindingSession, instance: Any) -> None:
+        self._session = session
+        self._instance: Any = instance
+
+    def run(self, inputs: Any, outputs: Any) -> None:
+        """See :class:`Runner`."""
+        instance = self._instance
+        if instance is None:
+            raise ValueError('the runtime object was closed')
+        try:
+            instance.run(inputs, outputs)
+        except Exception as error:
+            raise self._session.failure(error, 'the runtime could not run the model', running=True) from None
+
+    def close(self) -> None:
+        """Let it go; the package ends it then."""
+        self._instance = None
+
+
+class BindingConnection:
+    """See :class:`~zc_perception.npu.axruntime.runtime.Connection`."""
+
+    def __init__(self, session: BindingSession, model: Any, connection: Any) -> None:
+        self._session, self._model = session, model
+        self._connection: Any = connection
+        self._instance: _Instance | None = None
+
+    def load_instance(self, options: InstanceOptions) -> _Instance:
+        """See :class:`Connection`."""
+        with self._session.lock:
+            self.close_instance()
+            numbers = options.numbers()
+            try:
+                made = self._connection.load_model_instance(self._model, **numbers)
+            except Exception as error:
+                wanted = ', '.join(f'{key}={value}' for key, value in numbers.items())
+                raise self._session.failure(error, f'the model can not be put on the device with {wanted}') from None
+            self._instance = _Instance(self._session, made)
+            return self._instance
+
+    def close_instance(self) -> None:
+        """See :class:`Connection`."""
+        with self._session.lock:
+            if self._instance is not None:
+                self._instance.close()
+                self._instance = None
+
+    def close(self) -> None:
+        """Instance, then connection. A second call does nothing."""
+        self.close_instance()
+        connection, self._connection, self._model = self._connection, None, None
+        if connection is not None:
+            connection.release()
+
+
+class BindingModel:
+    """See :class:`~zc_perception.npu.axruntime.runtime.OpenedModel`."""
+
+    def __init__(self, session: BindingSession, file: Path, cores: int) -> None:
+        self.connections: list[BindingConnection] = []
+        try:
+            try:
+                model = session.context.load_model(str(file))
+                self.inputs = tuple(map(_tensor, model.inputs()))
+                self.outputs = tuple(map(_tensor, model.outputs()))
+                self.properties = _properties(model)
+            except ZcError:
+                raise
+            except Exception as error:
+                raise session.failure(error, f"model '{file}' can't be loaded") from None
+            if not (self.inputs and self.outputs):
+                raise ConfigError('the model has no inputs or no outputs; compile it again with the Voyager SDK')
+            for _ in range(cores):
+                try:
+                    connection = session.context.device_connect(session.device.info, self.batch)
+                except Exception as error:
+                    raise session.connect_failure(error, self.batch) from None
+                self.connections.append(BindingConnection(session, model, connection))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def batch(self) -> int:
+        """How many frames the model takes at once; as many sub-devices each connection has."""
+        return self.inputs[0].shape[0]
+
+    def close(self) -> None:
+        """The connections; the device is free for others then. A second call does nothing."""
+        for connection in self.connections:
+            connection.close()
+
+
+def _properties(model: Any) -> dict[str, str]:
+    properties = getattr(model, 'properties', None)
+    if isinstance(properties, Mapping):
+        return {str(key): str(value) for key, value in properties.items() if value}
+    keys = ('input_tensor_layout', 'preamble_graph', 'postamble_graph')
+    values = {key: getattr(properties, key, None) for key in keys}
+    return {key: str(value) for key, value in values.items() if value}
+
+
+class BindingSession:
+    """The package's context, and the device that was chosen. See :class:`~zc_perception.npu.axruntime.runtime.Session`.
+
+    :param device: see :func:`~zc_perception.npu.axruntime.runtime.choose_device`.
+    :raises AcceleratorError: no package, no device, or not that one.
+    """
+
+    pack: Pack = staticmethod(places)
+
+    def __init__(self, device: str = '') -> None:
+        self.lock = threading.RLock()
+        module = import_binding()
+        self.release = binding_release(module)
+        try:
+            self.context = module.Context()
+        except Exception as error:
+            raise self.failure(error, f'{MODULE} could not create a context') from None
+        self._closed = False
+        self._model: BindingModel | None = None
+        try:
+            self.devices = self._list()
+            self.device = choose_device(self.devices, device)
+        except BaseException:
+            self.close()
+            raise
+
+    def _list(self) -> Sequence[Device]:
+        try:
+            listed = self.context.list_devices()
+        except Exception as error:
+            raise no_device(f'{type(error).__name__}: {error}', self.release) from None
+        if not listed:
+            raise no_device('its list is empty', self.release)
+        return tuple(map(_device, listed))
+
+    def failure(self, error: Exception, what: str, *, running: bool = False) -> ZcError:
+        """The exception for one of the package's own, see :func:`~zc_perception.npu.axruntime.library.explain`."""
+        code = next((_CODES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _CODES), Result.UNKNOWN_ERROR)
+        return explain(what, str(error), code, release=self.release, running=running)
+
+    def connect_failure(self, error: Exception, sub_devices: int) -> Exception:
+        """The exception for a connection that was refused."""
+        refusal = self.failure(error, f"device '{self.device.name}' can't be connected ({sub_devices} sub-devices)")
+        return in_use(refusal, self.device, self.devices) if type(error).__name__ == 'DeviceInUse' else refusal
+
+    def open_model(self, file: Path, cores: int) -> BindingModel:
+        """See :class:`Session`."""
+        with self.lock:
+            self.close_model()
+            self._model = BindingModel(self, file, cores)
+            return self._model
+
+    def close_model(self) -> None:
+        """See :class:`Session`."""
+        with self.lock:
+            if self._model is not None:
+                self._model.close()
+                self._model = None
+
+    def facts(self) -> Mapping[str, Any]:
+        """See :class:`Session`."""
+        device = self.device
+        return {
+            'interface': 'python',
+            'runtime': MODULE,
+            'runtime_api': self.release or 'unknown',
+            'device': device.name,
+            'board': device.board,
+            'firmware': device.firmware,
+            'sub_devices': device.sub_devices,
+        }
+
+    def close(self) -> None:
+        """See :class:`Session`."""
+        self.close_model()
+        if not self._closed:
+            self._closed = True
+            self.context.release()
+
+
+def _device(info: Any) -> Device:
+    board = getattr(info.board_type, 'name', info.board_type)
+    return Device(
+        str(info.name), int(info.subdevice_count), str(board), str(getattr(info, 'firmware_version', '')), info,
+        str(getattr(info, 'board_controller_firmware_version', '')),
+    )  # fmt: skip

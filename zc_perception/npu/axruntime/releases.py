@@ -1,0 +1,66 @@
+"""Which releases of the Voyager runtime, the Metis driver and the card's firmware go together, and which advice depends on them.
+
+Source: Voyager SDK, ``RELEASE_COMPATIBILITY_MATRIX.md`` and ``RELEASE_NOTES.md`` of 1.6 to 1.8. A release that nobody tells is never
+called wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib import metadata
+
+PACKAGE = 'axelera-runtime'
+_NUMBER = re.compile(r'(\d+)\.(\d+)(?:\.(\d+))?', re.ASCII)
+# From this release of the runtime on: the oldest driver that it works with.
+_DRIVERS = {(1, 8): '1.6.2', (1, 7): '1.5.5', (1, 6): '1.4.4'}
+_FIRMWARE_FLOOR = '1.4.0'
+_BOARD_CONTROLLER_FLOOR = '7.0'
+_WITHOUT_TOOLCHAIN = (1, 8, 0)
+
+
+def release_number(text: str) -> tuple[int, int, int] | None:
+    """The first release number in *text*; ``None``: there is none."""
+    match = _NUMBER.search(text)
+    return None if match is None else (int(match[1]), int(match[2]), int(match[3] or 0))
+
+
+def wheel_release() -> str:
+    """Release of the runtime that is installed as a Python package; empty: none is."""
+    try:
+        return metadata.version(PACKAGE)
+    except metadata.PackageNotFoundError:
+        return ''
+
+
+def needs_toolchain(release: str) -> bool:
+    """Whether the runtime compiles a part of each model with the SDK's RISC-V compiler when it loads the model."""
+    number = release_number(release)
+    return number is None or number < _WITHOUT_TOOLCHAIN
+
+
+def needed_driver(release: str) -> str:
+    """The oldest driver for a release of the runtime; empty where nobody says."""
+    number = release_number(release)
+    return next((driver for first, driver in _DRIVERS.items() if number is not None and number[:2] >= first), '')
+
+
+def mismatches(release: str, driver: str, firmware: str = '', board_controller: str = '') -> list[str]:
+    """One line for each part that is too old for the runtime, with what to do about it.
+
+    :param release: of the runtime.
+    :param driver: its version, as ``/sys/class/metis/version`` has it.
+    """
+    if release_number(release) is None:
+        return []
+    reload = 'install that release of metis-dkms, then modprobe -r metis and modprobe metis'
+    floors = (
+        ('the Metis driver', driver, needed_driver(release), reload),
+        ("the card's firmware", firmware, _FIRMWARE_FLOOR, "update it with the SDK's tools ('axdevice' shows both versions)"),
+        ("the card's board controller", board_controller, _BOARD_CONTROLLER_FLOOR, "update it with the SDK's tools"),
+    )
+    lines = []
+    for what, version, floor, advice in floors:
+        number, least = release_number(version), release_number(floor)
+        if number is not None and least is not None and number < least:
+            lines.append(f'{what} is {version}, and runtime {release} needs {floor} or later: {advice}')
+    return lines
