@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench_peers.processes import VARIANTS as PEERS
 from bench_results import Bench, duration, leading_number, size_name
 
 from zc_perception.bench.link import LINKS, PLAIN, READ
-from zc_perception.bench.link_peers.processes import PEERS
 from zc_perception.bench.rows import Row
 from zc_perception.bench.worker import BenchError
 
@@ -32,7 +32,7 @@ _STYLES: dict[str, tuple[str, str]] = {
     'rclpy_image_default': ('#e59b93', 'v'),
     'fd_socket': (_GREY, 'x'),
 }
-_ORDER = (*LINKS[::-1], *PEERS[::-1], *PLAIN[::-1])
+_ORDER = (*LINKS[::-1], *reversed(PEERS), *PLAIN[::-1])
 _STAGES = {'capture_us': '#4fa3e3', 'link_us': '#0b5fa5', 'decode_us': '#e08a1e', 'publish_us': '#7ab648'}
 
 

@@ -13,12 +13,13 @@ from pathlib import Path
 
 from bench_plots import PlotsAbsentError, draw
 from bench_results import Bench, arguments_of, load, report, run
+from bench_with_peers import commands
 
 from zc_perception.bench.output import EXIT_FAILURE, exit_code_of, say, show
-from zc_perception.bench.program import COMMANDS
 from zc_perception.errors import ConfigError
 
 PROGRAM = 'bench_report.py'
+COMMANDS = commands()
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench_peers.processes import VARIANTS as PEERS
+
 from zc_perception.bench.link import FLOORS, LINKS, PLAIN, READ
-from zc_perception.bench.link_peers.processes import PEERS
 from zc_perception.bench.rows import Row
 from zc_perception.bench.schema import SchemaError, check_document
 from zc_perception.bench.subcommand import FULL_HD, UHD_4K, UHD_8K, VGA, Command, Verdict, check_bars
 
-PROGRAM = 'zc_perception.bench.zc_bench'
+PROGRAM = Path(__file__).with_name('bench_with_peers.py')
 _LONGEST_S = 3600.0
 _END_S = 60.0
 _LAST_WORDS = 3
@@ -75,7 +76,9 @@ class Bench:
     @property
     def command_line(self) -> str:
         """What measures it again."""
-        return ' '.join(['zc_bench', self.name, *self.arguments, '--json', str(self.path)])
+        # The peers are not in zc_bench itself.
+        program = 'python tools/bench_with_peers.py' if self.name == 'link' else 'zc_bench'
+        return ' '.join([program, self.name, *self.arguments, '--json', str(self.path)])
 
 
 def load(command: Command, path: Path, arguments: Sequence[str] = ()) -> Bench:
@@ -115,7 +118,7 @@ def run(command: Command, folder: Path, arguments: Sequence[str], say: Callable[
     with words:
         # Unbuffered (-u): otherwise what it prints lies behind its error in the log, whose last lines are the reason that is told.
         process = subprocess.Popen(
-            [sys.executable, '-u', '-m', PROGRAM, command.name, *arguments, '--json', str(path)], stdout=words, stderr=subprocess.STDOUT
+            [sys.executable, '-u', str(PROGRAM), command.name, *arguments, '--json', str(path)], stdout=words, stderr=subprocess.STDOUT
         )
         try:
             code = process.wait(_LONGEST_S)

@@ -9,10 +9,24 @@ from typing import Any, cast
 from xml.etree import ElementTree
 
 import pytest
+from bench_peers.processes import PEERS
 
 from zc_perception.bench.environment import fastdds_profile, plain_environment, tuned_environment
-from zc_perception.bench.link import FLOORS, LINKS, PLAIN, READ, READERS, WORKER, LinkPlan, link_rows
-from zc_perception.bench.link_cases import WARM_UP_FRAMES, FloorCase, LinkCase, TornFrameError, series_of
+from zc_perception.bench.link import (
+    FLOORS,
+    LINKS,
+    PLAIN,
+    READ,
+    READERS,
+    WARM_UP_FRAMES,
+    WORKER,
+    FloorCase,
+    LinkCase,
+    LinkPlan,
+    TornFrameError,
+    link_rows,
+    series_of,
+)  # fmt: skip
 from zc_perception.bench.link_roles import Arrivals, paced
 from zc_perception.bench.rows import Condition, Series
 from zc_perception.bench.worker import BenchError, NoAnswerError, Worker
@@ -208,7 +222,10 @@ def test_who_reads_every_pixel_does_so_beside_the_others_unthrottled_and_at_some
     steps = plan(read_sizes=[HD]).steps(0)
     assert [step for step in steps if step[0] == READ and step[2] != Condition(*HD, 0.0)] == []
     readers = {variant for case, variant, _ in steps if case == READ}
-    assert readers == {'in_process_mailbox', 'shared_memory', 'rclpy_image_tuned'} == set(READERS) & {*LINKS, *PLAIN}
+    assert readers == {'in_process_mailbox', 'shared_memory', 'rclpy_image_tuned'} == set(READERS)
+    beside = plan(read_sizes=[HD], variants=[*LINKS, *PLAIN, *PEERS.names], peers=PEERS).steps(0)
+    peers = {variant for case, variant, _ in beside if case == READ} - readers
+    assert peers == {'iceoryx2_in_place', 'iceoryx2_copy', 'zenoh_shared_memory'}
 
 
 def test_those_who_read_every_pixel_are_compared_to_each_other() -> None:
@@ -246,7 +263,14 @@ def test_who_is_absent_has_no_series_and_the_others_keep_their_order() -> None:
     ],
 )
 def test_how_many_frames_go_into_a_series(variant: str, size: tuple[int, int], rate_hz: float, frames: int) -> None:
-    assert plan().frames(variant, Condition(*size, rate_hz)) == frames
+    assert plan(peers=PEERS).frames(variant, Condition(*size, rate_hz)) == frames
+
+
+def test_only_what_never_runs_at_the_same_time_is_kept_on_one_cpu_and_only_without_a_rate() -> None:
+    measured = plan(peers=PEERS)
+    one = {name for name in (*FLOORS, *LINKS, *PLAIN, *PEERS.names) if measured.on_one_cpu(name, Condition(*HD, 0.0))}
+    assert one == {*FLOORS, *LINKS, 'iceoryx2_copy', 'iceoryx2_in_place'}
+    assert not any(measured.on_one_cpu(name, Condition(*HD, 30.0)) for name in one)
 
 
 def test_few_frames_stay_few() -> None:

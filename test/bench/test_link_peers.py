@@ -15,14 +15,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from bench_peers import processes as peers
+from bench_peers.processes import VARIANTS, PeerAbsentError, PeerCase, PeerProcesses
 
 from zc_perception.bench.environment import plain_environment
-from zc_perception.bench.link_cases import TornFrameError
-from zc_perception.bench.link_peers import processes as peers
-from zc_perception.bench.link_peers.processes import PEERS, VARIANTS, PeerAbsentError, PeerCase, Peers
+from zc_perception.bench.link import TornFrameError
 from zc_perception.bench.rows import Condition
 
 DOUBLES = Path(__file__).with_name('peer_doubles')
+PROGRAM = Path(__file__).parents[2] / 'tools' / 'bench_with_peers.py'
 SHARED = Path('/dev/shm')
 VGA, HD = Condition(640, 480, 0.0), Condition(1920, 1080, 0.0)
 
@@ -86,7 +87,7 @@ def test_who_cannot_be_used_is_absent_and_says_why(
 ) -> None:
     monkeypatch.setenv('PYTHONPATH', str(DOUBLES))
     monkeypatch.setenv('ZC_ZENOH_DOUBLE', trouble)
-    found = Peers(said.append)
+    found = PeerProcesses(said.append)
     try:
         assert found.open(['zenoh']) == {} and found.stalled == {}
         assert reason in found.absent['zenoh']
@@ -159,7 +160,7 @@ def test_when_the_benchmark_is_killed_its_peers_end_and_remove_their_folder(free
     environment = {**os.environ, 'PYTHONPATH': str(DOUBLES), 'TMPDIR': str(place), 'ZC_ZENOH_DOUBLE': '', 'ZC_RUNTIME_DIR': str(place)}
     arguments = ['link', '--variants', 'zenoh', '--sizes', 'vga', '--rates', '0', '--repetitions', '1000']
     process = subprocess.Popen(
-        [sys.executable, '-m', 'zc_perception.bench.zc_bench', *arguments], stderr=subprocess.PIPE, text=True, env=environment
+        [sys.executable, str(PROGRAM), *arguments], stderr=subprocess.PIPE, text=True, env=environment
     )
     try:
         assert process.stderr is not None
@@ -180,7 +181,7 @@ def test_when_the_benchmark_is_killed_its_peers_end_and_remove_their_folder(free
 def test_a_run_with_peers_says_who_was_absent(free_domain: int, tmp_path: Path, place: Path) -> None:
     environment = {**os.environ, 'PYTHONPATH': str(DOUBLES), 'TMPDIR': str(place), 'ZC_ZENOH_DOUBLE': 'missing'}
     arguments = ['link', '--variants', 'zenoh', '--sizes', 'vga', '--rates', '0', '--repetitions', '1', '--frames', '20', '--check']
-    program = [sys.executable, '-m', 'zc_perception.bench.zc_bench', *arguments, '--json', str(tmp_path / 'x.json')]
+    program = [sys.executable, str(PROGRAM), *arguments, '--json', str(tmp_path / 'x.json')]
     done = subprocess.run(program, capture_output=True, text=True, env=environment, timeout=120, check=False)
     document = json.loads((tmp_path / 'x.json').read_text(encoding='utf-8'))
     assert list(document['environment']['absent']) == ['zenoh']
@@ -193,7 +194,7 @@ def installed(variant: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    'variant', [pytest.param(name, marks=pytest.mark.skipif(not installed(name), reason='an optional extra')) for name in PEERS]
+    'variant', [pytest.param(name, marks=pytest.mark.skipif(not installed(name), reason='an optional extra')) for name in VARIANTS]
 )
 def test_the_real_ones(free_domain: int, place: Path, said: list[str], no_fd_leak: None, variant: str) -> None:
     before = set(SHARED.iterdir())
@@ -217,7 +218,3 @@ def test_every_peer_is_named_once_and_imported_by_its_module_alone() -> None:
     for path in here.glob('*.py'):
         imported = {module for module in modules if f'import {module}\n' in (text := path.read_text('utf-8')) or f'from {module}.' in text}
         assert imported == ({path.stem} & modules)
-    loaded = f'import sys, zc_perception.bench.program; print(sorted({sorted(modules)!r} & sys.modules.keys()))'.replace(
-        repr(sorted(modules)), f'set({sorted(modules)!r})'
-    )
-    assert subprocess.run([sys.executable, '-c', loaded], capture_output=True, text=True, check=True).stdout.strip() == '[]'

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import shutil
@@ -20,11 +19,10 @@ import pytest
 
 from zc_perception.bench import link as link_command
 from zc_perception.bench import zc_bench as program
-from zc_perception.bench.link import FLOORS, LINK_BARS, LINKS, PLAIN, LinkResult
-from zc_perception.bench.link_peers.processes import VARIANTS as PEERS
-from zc_perception.bench.rows import Condition, Series, SeriesBook
+from zc_perception.bench.link import FLOORS, LINK_BARS, LINKS, PLAIN
+from zc_perception.bench.rows import Condition, Series, make_rows
 from zc_perception.bench.schema import check_document
-from zc_perception.bench.subcommand import Verdict
+from zc_perception.bench.subcommand import Measured, Verdict
 
 Start = Callable[..., 'subprocess.Popen[str]']
 FOREVER = ('--sizes', 'vga', '--rates', '0', '--repetitions', '1000', '--frames', '50')
@@ -100,10 +98,8 @@ def test_a_short_run_of_everything(start: Start, runtime: Path, tmp_path: Path) 
     assert list(path.parent.iterdir()) == [path]
     assert document['environment']['rmw'] and document['environment']['buffers'] == 'sealed memfd'
     rows = {(row['case'], row['variant'], row['rate_hz']): row for row in document['rows']}
-    peers = {name for name, peer in PEERS.items() if importlib.util.find_spec(peer.module)}
-    absent = document['environment'].get('absent', {})
-    assert set(absent) == set(PEERS) - peers and all("pip install 'zc_perception[bench]'" in reason for reason in absent.values())
-    names = [('floor', name) for name in FLOORS] + [('link', name) for name in (*LINKS, *PLAIN, *peers)]
+    assert 'absent' not in document['environment']
+    names = [('floor', name) for name in FLOORS] + [('link', name) for name in (*LINKS, *PLAIN)]
     assert set(rows) == {(*name, rate) for name in names for rate in (0.0, 50.0)} and len(document['rows']) == len(rows)
     for (case, variant, rate), row in rows.items():
         assert (row['width'], row['height'], row['repetitions']) == (640, 480, 1)
@@ -208,11 +204,10 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Instead of measuring: one row, in which nothing arrived. The plans that were asked for."""
     plans: list[Any] = []
 
-    def measure(plan: Any, say: Callable[[str], None]) -> LinkResult:
+    def measure(plan: Any, say: Callable[[str], None]) -> Measured:
         plans.append(plan)
-        book = SeriesBook()
-        book.add('link', 'shared_memory', Condition(640, 480, 0.0), Series([], 1.0, lost=20))
-        return LinkResult(book, {'rmw': 'x'})
+        series = {('link', 'shared_memory', Condition(640, 480, 0.0)): [Series([], 1.0, lost=20)]}
+        return Measured(make_rows(series, []), {'rmw': 'x'})
 
     monkeypatch.setattr(link_command, 'measure_links', measure)
     return plans

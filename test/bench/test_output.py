@@ -72,8 +72,8 @@ def measure(say):
     say('repetition 1 of 1')
     return Measured([Row('x', 'y', 640, 480, 30.0, 1.0, 2.0, 3.0, 1)])
 bars = [Bar('a', lambda rows: float(sys.argv[1]), 1.0, '')]
-program.COMMANDS = (Command('x', 'x', lambda parser: None, lambda options: measure, bars),)
-sys.exit(program.run(['x', *sys.argv[2:]]))
+command = Command('x', 'x', lambda parser: None, lambda options: measure, bars)
+sys.exit(program.run(['x', *sys.argv[2:]], [command]))
 """
 
 

@@ -16,10 +16,11 @@ from typing import Any
 import bench_report as program
 import bench_results
 import pytest
+from bench_report import COMMANDS
 from bench_results import ARGUMENTS, arguments_of, duration, load, report, size_name, table, times, with_unit
 from report_kit import ENVIRONMENT, bench, command, row, write
 
-from zc_perception.bench.program import COMMANDS, _parser
+from zc_perception.bench.program import _parser
 from zc_perception.bench.scale import SCALE_BARS
 from zc_perception.bench.subcommand import Bar, check_bars
 
@@ -190,14 +191,14 @@ def test_what_was_written_is_what_is_read(tmp_path: Path) -> None:
     write(tmp_path / 'link.json', rows)
     found = load(command('link'), tmp_path / 'link.json', ('--frames', '3'))
     assert (found.problem, found.rows, found.environment) == ('', rows, ENVIRONMENT)
-    assert found.command_line == f'zc_bench link --frames 3 --json {tmp_path}/link.json'
+    assert found.command_line == f'python tools/bench_with_peers.py link --frames 3 --json {tmp_path}/link.json'
 
 
 @pytest.mark.parametrize('quick', [False, True])
 def test_every_sub_command_takes_its_arguments(quick: bool, tmp_path: Path) -> None:
     assert set(ARGUMENTS) <= {one.name for one in COMMANDS}, 'none that is gone'
     for one in COMMANDS:
-        options = _parser().parse_args([one.name, *arguments_of(one.name, tmp_path, quick=quick)])
+        options = _parser(COMMANDS).parse_args([one.name, *arguments_of(one.name, tmp_path, quick=quick)])
         one.prepare(options)
     assert '--repetitions' in arguments_of('one that is new', tmp_path, quick=quick)
     trace = arguments_of('timeline', tmp_path, quick=quick)
@@ -212,8 +213,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
         (tmp_path / 'stand_in_bench.py').write_text(
             'import json, os, signal, sys, time\nname, path = sys.argv[1], sys.argv[-1]\n' + textwrap.dedent(lines), encoding='utf-8'
         )
-        monkeypatch.setenv('PYTHONPATH', str(tmp_path))
-        monkeypatch.setattr(bench_results, 'PROGRAM', 'stand_in_bench')
+        monkeypatch.setattr(bench_results, 'PROGRAM', tmp_path / 'stand_in_bench.py')
 
     return use
 
@@ -261,7 +261,7 @@ def test_a_signal_ends_what_runs(stand_in: Callable[[str], None], tmp_path: Path
         'open("started", "w").close()\nsignal.signal(signal.SIGTERM, lambda *_: (open("ended", "w").close(), os._exit(0)))\ntime.sleep(60)'
     )
     tools = str(Path(program.__file__).parent)
-    lines = f'import sys; sys.path.append({tools!r}); import bench_report, bench_results; bench_results.PROGRAM = "stand_in_bench"; '
+    lines = f'import sys; sys.path.append({tools!r}); import bench_report, bench_results; bench_results.PROGRAM = "stand_in_bench.py"; '
     process = subprocess.Popen(
         [sys.executable, '-c', lines + 'sys.exit(bench_report.main(sys.argv[1:]))', str(tmp_path / 'out')],
         cwd=tmp_path, env=dict(os.environ),

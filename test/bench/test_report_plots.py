@@ -10,11 +10,11 @@ from typing import Any
 
 import bench_report as program
 import pytest
+from bench_peers.processes import PEERS
 from bench_plots import draw
 from report_kit import bench, row, write
 
 from zc_perception.bench.link import LINKS, PLAIN, READERS
-from zc_perception.bench.link_peers.processes import PEERS
 
 needs_matplotlib = pytest.mark.skipif(importlib.util.find_spec('matplotlib') is None, reason='an optional extra')
 SIZES = [(640, 480), (1920, 1080), (3840, 2160)]
@@ -24,11 +24,12 @@ STAGES = {'capture_us': 20.0, 'link_us': 40.0, 'decode_us': 130.0, 'publish_us':
 def link() -> Any:
     rows = [
         row('link', variant, size, rate, median_us=10.0 * (index + 1))
-        for index, variant in enumerate((*LINKS, *PLAIN, *PEERS))
+        for index, variant in enumerate((*LINKS, *PLAIN, *PEERS.names))
         for size in SIZES
         for rate in (0.0, 30.0)
     ]
-    rows += [row('link_read', variant, median_us=500.0) for variant in READERS] + [row('floor', 'fd_socket', size) for size in SIZES]
+    rows += [row('link_read', variant, median_us=500.0) for variant in (*READERS, *PEERS.readers)]
+    rows += [row('floor', 'fd_socket', size) for size in SIZES]
     # Nothing arrived.
     rows.append(row('link', 'zenoh', (7680, 4320), median_us=None, p99_us=None, cpu_us_per_frame=None, lost_per_cent=100.0))
     return bench('link', rows)

@@ -28,7 +28,7 @@ _EXAMPLES = ('zc_bench link --sizes 1080p', 'zc_bench decode --json decode.json'
 COMMANDS = (LINK, DECODE, PIPELINE, REALTIME, SCALE, STARTUP, TIMELINE)
 
 
-def _parser() -> OptionParser:
+def _parser(known: Sequence[Command]) -> OptionParser:
     parser = OptionParser('zc_bench', _WHAT, _EXAMPLES, usage='[options] COMMAND ...')
     commands = parser.add_subparsers(
         title='commands (each has its own --help)',
@@ -38,7 +38,7 @@ def _parser() -> OptionParser:
         prog='zc_bench',
         parser_class=StrictParser,
     )
-    for command in COMMANDS:
+    for command in known:
         one = commands.add_parser(command.name, help=command.help, description=command.help)
         one.set_defaults(command=command)
         one.add_argument('--json', metavar='FILE', help='write all rows there')
@@ -94,6 +94,9 @@ def _run(options: argparse.Namespace) -> int:
     return 0 if all(verdict.passed for verdict in verdicts) else EXIT_FAILURE
 
 
-def run(arguments: Sequence[str] | None = None) -> int:
-    """0, 1: something went wrong or a bar isn't met, 2: arguments, or nowhere to put the result, 128 + n: signal n."""
-    return start(_parser(), lambda options: exit_code_of('zc_bench', lambda: _run(options)), arguments)
+def run(arguments: Sequence[str] | None = None, known: Sequence[Command] = COMMANDS) -> int:
+    """0, 1: something went wrong or a bar isn't met, 2: arguments, or nowhere to put the result, 128 + n: signal n.
+
+    :param known: the sub-commands that there are.
+    """
+    return start(_parser(known), lambda options: exit_code_of('zc_bench', lambda: _run(options)), arguments)

@@ -15,9 +15,22 @@ from zc_perception.bench.rows import Row
 from zc_perception.errors import ConfigError
 
 VGA, FULL_HD, UHD_4K, UHD_8K = (640, 480), (1920, 1080), (3840, 2160), (7680, 4320)
+#: By the names that options have for them.
+SIZES = {'vga': VGA, '1080p': FULL_HD, '4k': UHD_4K, '8k': UHD_8K}
 
 Key = tuple[str, str, int, int, float]
 Rows = Mapping[Key, Row]
+Figure = Callable[[Rows], 'float | None']
+
+
+def figure_of(key: Key, read: Callable[[Row], float | None]) -> Figure:
+    """What *read* finds in the row *key*; ``None`` where that wasn't measured."""
+
+    def figure(rows: Rows) -> float | None:
+        row = rows.get(key)
+        return None if row is None else read(row)
+
+    return figure
 
 
 @dataclass(frozen=True)
@@ -43,7 +56,7 @@ class Bar:
     """
 
     text: str
-    figure: Callable[[Rows], float | None]
+    figure: Figure
     limit: float
     unit: str
     at_least: bool = False

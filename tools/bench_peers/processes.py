@@ -1,4 +1,4 @@
-"""The peers' processes, as the benchmark sees them; imports none of the peers.
+"""The peers, what their rows are compared with, and their processes as the benchmark sees them. Imports none of the peers.
 
 Whatever becomes of them, the run goes on: one that isn't installed is absent, a series in which one stalls or ends has lost all of its
 frames, and what it leaves behind is removed.
@@ -12,14 +12,15 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from zc_perception.bench.environment import KEPT_MEMORY, plain_environment
-from zc_perception.bench.link_cases import Case, LinkCase, TornFrameError
+from zc_perception.bench.link import SHARED_MEMORY, Case, LinkCase, Peers, TornFrameError, link_key
 from zc_perception.bench.rows import Condition, Series
+from zc_perception.bench.subcommand import FULL_HD, UHD_4K, UHD_8K, VGA, Bar, Say, figure_of
 from zc_perception.bench.worker import BenchError, Worker
 
 
@@ -32,6 +33,8 @@ class Variant:
     :param options: for both classes.
     :param one_cpu: nothing of it runs at the same time, so that unthrottled series run on one CPU, as the links' do; that is where it is
         quickest.
+    :param copies: a frame's pixels by itself, so that fewer frames make a series.
+    :param read: with a consumer that reads every pixel it is measured, too: the best of its kind.
     """
 
     distribution: str
@@ -40,19 +43,40 @@ class Variant:
     consumer: str
     options: Mapping[str, Any] = field(default_factory=dict)
     one_cpu: bool = False
+    copies: bool = False
+    read: bool = False
 
 
 VARIANTS: dict[str, Variant] = {
-    'zenoh': Variant('eclipse-zenoh', 'zenoh', 'ZenohOut', 'ZenohIn', {'shared_memory': False}),
-    'zenoh_shared_memory': Variant('eclipse-zenoh', 'zenoh', 'ZenohOut', 'ZenohIn', {'shared_memory': True}),
-    'iceoryx2_copy': Variant('iceoryx2', 'iceoryx2', 'Iceoryx2Out', 'Iceoryx2In', {'in_place': False}, one_cpu=True),
-    'iceoryx2_in_place': Variant('iceoryx2', 'iceoryx2', 'Iceoryx2Out', 'Iceoryx2In', {'in_place': True}, one_cpu=True),
-    'cyclonedds': Variant('cyclonedds', 'cyclonedds', 'CycloneDdsOut', 'CycloneDdsIn'),
+    'zenoh': Variant('eclipse-zenoh', 'zenoh', 'ZenohOut', 'ZenohIn', {'shared_memory': False}, copies=True),
+    'zenoh_shared_memory': Variant('eclipse-zenoh', 'zenoh', 'ZenohOut', 'ZenohIn', {'shared_memory': True}, copies=True, read=True),
+    'iceoryx2_copy': Variant('iceoryx2', 'iceoryx2', 'Iceoryx2Out', 'Iceoryx2In', {'in_place': False}, one_cpu=True, read=True),
+    'iceoryx2_in_place': Variant('iceoryx2', 'iceoryx2', 'Iceoryx2Out', 'Iceoryx2In', {'in_place': True}, one_cpu=True, read=True),
+    'cyclonedds': Variant('cyclonedds', 'cyclonedds', 'CycloneDdsOut', 'CycloneDdsIn', copies=True),
 }
-PEERS = tuple(VARIANTS)
+# What copies a camera's frame at least once.
+_COPYING = ('zenoh_shared_memory', 'cyclonedds', 'iceoryx2_copy')
+_SIZES = {'VGA': VGA, '1080p': FULL_HD, '4K': UHD_4K, '8K': UHD_8K}
 
 
-WORKER = 'zc_perception.bench.link_peers.worker'
+def _below_peer(peer: str, size: str) -> Bar:
+    key = link_key(peer, size=_SIZES[size])
+    figure = figure_of(key, lambda row: row.ratio_to.get(SHARED_MEMORY))
+    involved = (key, link_key('shared_memory', size=_SIZES[size]))
+    return Bar(f'{size} unthrottled: shared_memory below {peer}, times', figure, 5, '×', at_least=True, involved=involved)
+
+
+def _above_in_place(size: str) -> Bar:
+    key = link_key('iceoryx2_in_place', size=_SIZES[size])
+    figure = figure_of(key, lambda row: -row.added_us[SHARED_MEMORY] if SHARED_MEMORY in row.added_us else None)
+    return Bar(f'{size} unthrottled: shared_memory above iceoryx2_in_place', figure, 25, ' µs', involved=(key,))
+
+
+BARS = (*(_below_peer(peer, size) for peer in _COPYING for size in _SIZES), *(_above_in_place(size) for size in _SIZES))
+
+# Its processes are modules of this folder's package.
+_TOOLS = str(Path(__file__).resolve().parents[1])
+WORKER = 'bench_peers.worker'
 _SEGMENTS = Path('/dev/shm')
 _PATIENCE_S = 30.0
 _TRIES = 3
@@ -77,7 +101,7 @@ class PeerCase:
     :param say: gets a line for each failure.
     """
 
-    def __init__(self, variant: str, environment: Mapping[str, str], say: Callable[[str], None]) -> None:
+    def __init__(self, variant: str, environment: Mapping[str, str], say: Say) -> None:
         self._variant = variant
         self._environment = environment
         self._say = say
@@ -112,12 +136,13 @@ class PeerCase:
         """
         self._place = Path(tempfile.mkdtemp(prefix='zcb'))
         self._others = set(_SEGMENTS.glob('*'))
+        environment = {**self._environment, 'PYTHONPATH': os.pathsep.join(filter(None, (_TOOLS, self._environment.get('PYTHONPATH'))))}
         workers = []
         answers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with answers[0], answers[1]:
             for role, end in zip(('peer_out', 'peer_in'), answers, strict=True):
                 arguments = [role, self._variant, str(self._place), str(end.fileno())]
-                workers.append(Worker(WORKER, arguments, self._environment, [end.fileno()]))
+                workers.append(Worker(WORKER, arguments, environment, [end.fileno()]))
         producer, consumer = workers
         self._ends = LinkCase(producer, consumer, _PATIENCE_S)
         for worker in workers:
@@ -187,10 +212,10 @@ class PeerCase:
         self._place = None
 
 
-class Peers:
-    """All of a run."""
+class PeerProcesses:
+    """All of a run: a :class:`~zc_perception.bench.link.PeerCases`."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Say) -> None:
         self._say = say
         self._cases: dict[str, PeerCase] = {}
         self.absent: dict[str, str] = {}
@@ -223,3 +248,13 @@ class Peers:
         """End all of them."""
         for case in self._cases.values():
             case.close()
+
+
+PEERS = Peers(
+    start=PeerProcesses,
+    names=tuple(VARIANTS),
+    copying=[name for name, variant in VARIANTS.items() if variant.copies],
+    one_cpu=[name for name, variant in VARIANTS.items() if variant.one_cpu],
+    readers=[name for name, variant in VARIANTS.items() if variant.read],
+    bars=BARS,
+)

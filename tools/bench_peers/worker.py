@@ -1,4 +1,4 @@
-"""One process of a peer: ``python -m zc_perception.bench.link_peers.worker ROLE VARIANT FOLDER ANSWERS``.
+"""One process of a peer: ``python -m bench_peers.worker ROLE VARIANT FOLDER ANSWERS``.
 
 ROLE is ``peer_out`` or ``peer_in``, FOLDER the run's own for sockets and files, ANSWERS the descriptor of the socket for answers. Its first
 line is ``ready``, or ``absent`` with the reason: the peer is not installed or can't be used. From then on it obeys as
@@ -17,8 +17,8 @@ import time
 from importlib import metadata
 from pathlib import Path
 
+from bench_peers.processes import VARIANTS, Variant
 from zc_perception.bench.interruption import hold_back_termination
-from zc_perception.bench.link_peers.processes import VARIANTS, Variant
 from zc_perception.bench.link_roles import Role, serve
 from zc_perception.bench.obeying import answer
 from zc_perception.errors import ZcError
@@ -38,7 +38,7 @@ def _version(distribution: str) -> str:
 
 def _make(role: str, variant: Variant, place: Path, answers: socket.socket) -> Role:
     try:
-        module = importlib.import_module(f'zc_perception.bench.link_peers.{variant.module}')
+        module = importlib.import_module(f'bench_peers.{variant.module}')
     except ModuleNotFoundError as error:
         raise _Absent(f"{variant.distribution} is not installed: pip install 'zc_perception[bench]'") from error
     except Exception as error:  # a library that isn't this machine's, a version with other names

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import zenoh
 
-from zc_perception.bench.link_peers.peer import PeerIn, PeerOut, nv12_size
+from bench_peers.peer import PeerIn, PeerOut, nv12_size
 
 _KEY = 'zc_bench/frames'
 _POOL = 64 << 20

@@ -26,7 +26,7 @@ from cyclonedds.sub import DataReader
 from cyclonedds.topic import Topic
 from cyclonedds.util import duration
 
-from zc_perception.bench.link_peers.peer import PeerIn, PeerOut, nv12_size, wait_until
+from bench_peers.peer import PeerIn, PeerOut, nv12_size, wait_until
 
 _CONFIG = """<CycloneDDS><Domain id="any">
 <General><Interfaces><NetworkInterface name="lo" multicast="false"/></Interfaces><AllowMulticast>false</AllowMulticast>

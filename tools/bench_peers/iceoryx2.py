@@ -17,7 +17,7 @@ from typing import Any
 import iceoryx2
 import numpy as np
 
-from zc_perception.bench.link_peers.peer import PeerIn, PeerOut, Pixels, nv12_size, wait_until
+from bench_peers.peer import PeerIn, PeerOut, Pixels, nv12_size, wait_until
 from zc_perception.bench.link_roles import FILL
 
 _DEPTH = 2
