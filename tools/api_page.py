@@ -20,7 +20,7 @@ _LONGEST_CALL = WIDTH - 5
 #: What the names return, and where it is defined.
 RETURNED = {
     'FrameData': 'zc_perception.frame',
-    'SubscriptionStatistics': 'zc_perception.link.endpoints.subscription_statistics',
+    'SubscriptionStatistics': 'zc_perception.link.endpoints.subscription',
     'LoanedFrame': 'zc_perception.link.endpoints.frame_publisher',
     'FramePublisherStatistics': 'zc_perception.link.endpoints.frame_publisher',
     'PublisherStatistics': 'zc_perception.link.endpoints.publisher',

@@ -15,7 +15,7 @@ from wire_fuzz import mutate, read_all, send_all
 
 from faults.harness import EVERYBODY, Trial, fault
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.codes import MessageType, RefusalCode
+from zc_perception.link.shared_memory.protocol import MessageType, RefusalCode
 
 _MOST_RIGHTS = 253  # SCM_MAX_FD, <net/scm.h>
 # A second is promised; two shared processors may add some of their own.

@@ -26,7 +26,7 @@ from faults.holdings import frame_mappings
 from faults.program import Running
 from faults.witness import Witness, until
 from zc_perception.camera.recording import RecordingReader
-from zc_perception.link.shared_memory.codes import MessageType
+from zc_perception.link.shared_memory.protocol import MessageType
 
 
 @contextlib.contextmanager

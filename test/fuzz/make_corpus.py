@@ -30,7 +30,7 @@ from zc_perception.camera.recording_writer import FrameRecorder
 from zc_perception.camera.replay.raw import RawGeometry, format_sidecar
 from zc_perception.link.announcement import Announcement
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.codes import RefusalCode
+from zc_perception.link.shared_memory.protocol import RefusalCode
 from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.memory.dmabuf import BufferKind
 from zc_perception.memory.ledger import CopyLedger

@@ -23,7 +23,7 @@ from zc_perception.camera.replay.raw import parse_sidecar
 from zc_perception.errors import ZcError
 from zc_perception.link.announcement import Announcement
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.codes import MAX_PACKET
+from zc_perception.link.shared_memory.protocol import MAX_PACKET
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.nodes.parameter_yaml import read_parameter_yaml
 from zc_perception.npu.manifest import load_manifest

@@ -18,9 +18,15 @@ from link_process import LinkProcess
 from link_ros import Ros, eventually
 from rclpy.qos import QoSProfile
 
-from zc_perception.link.announcement import Announcement, host_id
-from zc_perception.link.announcement_files import announcement_path, read_announcements, remove_announcement, write_announcement
-from zc_perception.link.endpoints.shared_memory_links import SharedMemoryLinks
+from zc_perception.link.announcement import (
+    Announcement,
+    announcement_path,
+    host_id,
+    read_announcements,
+    remove_announcement,
+    write_announcement,
+)
+from zc_perception.link.endpoints.remote_links import SharedMemoryLinks
 from zc_perception.link.endpoints.subscription import AdaptedSubscription
 from zc_perception.link.shared_memory.socket_folder import ANNOUNCEMENT_SUFFIX, STARTING, listen, remove_stale
 

@@ -13,7 +13,7 @@ from rclpy.qos import DurabilityPolicy, QoSProfile
 from std_msgs.msg import String
 
 from zc_perception.link.announcement import Announcement, host_id
-from zc_perception.link.endpoints.shared_memory_links import SharedMemoryLinks
+from zc_perception.link.endpoints.remote_links import SharedMemoryLinks
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from zc_perception.link.announcement import SUFFIX, Announcement, host_id
 from zc_perception.link.bus import LinkQos
 from zc_perception.link.endpoints import discovery
 from zc_perception.link.endpoints.discovery import Announcements, PublisherGraph
-from zc_perception.link.endpoints.shared_memory_links import SharedMemoryLinks
+from zc_perception.link.endpoints.remote_links import SharedMemoryLinks
 from zc_perception.link.rungs import RemotePublisher, RemoteState
 
 FAR = RemoteState.IMPOSSIBLE
@@ -97,7 +97,7 @@ def test_the_dead_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize('existed', [True, False])
 def test_a_socket_that_is_gone_is_an_end_only_where_it_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existed: bool) -> None:
     """A folder of the same name in another container is not ours: its camera is read by messages."""
-    monkeypatch.setattr('zc_perception.link.endpoints.shared_memory_links._PATIENCE_S', 0.0)
+    monkeypatch.setattr('zc_perception.link.endpoints.remote_links._PATIENCE_S', 0.0)
     queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
     links = SharedMemoryLinks('npu')
     links.open(queue, LinkQos(1), lambda frame: True, None, lambda: None)

@@ -15,12 +15,11 @@ from rclpy.qos import QoSProfile
 
 from zc_perception.frame import Frame
 from zc_perception.frame_queue import KeepLastQueue
-from zc_perception.link.announcement import Announcement, host_id
-from zc_perception.link.announcement_files import read_announcements, write_announcement
+from zc_perception.link.announcement import Announcement, host_id, read_announcements, write_announcement
 from zc_perception.link.bus import LinkQos
 from zc_perception.link.endpoints import discovery
 from zc_perception.link.endpoints.discovery import Announcements, PublisherCount, PublisherGraph
-from zc_perception.link.endpoints.shared_memory_links import SharedMemoryLinks, _Source
+from zc_perception.link.endpoints.remote_links import SharedMemoryLinks, _Source
 from zc_perception.link.rungs import RemotePublisher, RemoteState
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.pool import BufferPool
@@ -157,7 +156,7 @@ def test_who_was_met_nowhere_goes_first_and_who_listens_stays_longest() -> None:
 
 
 def test_surplus_at_whose_sockets_nobody_is_met_is_forgotten_after_a_while(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('zc_perception.link.endpoints.shared_memory_links._PATIENCE_S', 0.0)
+    monkeypatch.setattr('zc_perception.link.endpoints.remote_links._PATIENCE_S', 0.0)
     consumer.hear(said('far', host='f' * 32), *liars(20))
     assert eventually(lambda: all(state.state is RemoteState.IMPOSSIBLE for state in consumer.look(21)))
     assert len(consumer.ids) == 21
@@ -260,7 +259,7 @@ def test_a_silent_listener_with_many_names_delays_nobody(consumer: Consumer, cam
 
 
 def test_an_answer_that_is_awaited_is_no_reason_yet(consumer: Consumer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('zc_perception.link.endpoints.shared_memory_links._PATIENCE_S', 0.0)
+    monkeypatch.setattr('zc_perception.link.endpoints.remote_links._PATIENCE_S', 0.0)
     monkeypatch.setattr('zc_perception.link.shared_memory.client.HANDSHAKE_S', 20.0)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(folder / 'silent.sock'))

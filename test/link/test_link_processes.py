@@ -20,7 +20,7 @@ from sensor_msgs.msg import Image
 from std_msgs.msg import String
 
 from zc_perception.link.announcement import Announcement, host_id
-from zc_perception.link.endpoints.shared_memory_links import SharedMemoryLinks
+from zc_perception.link.endpoints.remote_links import SharedMemoryLinks
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.ledger import CopyLedger

@@ -12,8 +12,7 @@ from rclpy.qos import DurabilityPolicy, QoSProfile
 from std_msgs.msg import String
 
 from zc_perception.frame import Frame
-from zc_perception.link.announcement import Announcement, host_id
-from zc_perception.link.announcement_files import write_announcement
+from zc_perception.link.announcement import Announcement, host_id, write_announcement
 from zc_perception.link.endpoints import SHARED_MEMORY, UNMATCHED, SharedMemoryLinks
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.pool import BufferPool

@@ -14,7 +14,7 @@ from zc_perception.frame import Frame
 from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.announcement import Announcement, host_id
 from zc_perception.link.bus import LinkQos
-from zc_perception.link.endpoints.shared_memory_links import SharedMemoryLinks
+from zc_perception.link.endpoints.remote_links import SharedMemoryLinks
 from zc_perception.link.endpoints.windows import NarrowWindows, Window, narrowest
 from zc_perception.link.rungs import RemoteState
 from zc_perception.link.shared_memory.server import SharedMemoryServer

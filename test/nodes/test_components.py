@@ -13,7 +13,7 @@ from descriptors import open_descriptors
 from nodes.managed import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, Managed, managed, status
 
 from zc_perception.errors import AcceleratorError, ConfigError, ZcError
-from zc_perception.link.endpoints import IN_PROCESS, node_watch
+from zc_perception.link.endpoints import IN_PROCESS, executor_turns
 from zc_perception.link.meeting_point import MEETING, MeetingPoint
 from zc_perception.lookout import Lookout
 from zc_perception.memory.pool import SlotState
@@ -115,7 +115,7 @@ def test_unloading_gives_everything_back(run: Managed) -> None:
 def test_nothing_of_an_unloaded_node_is_looked_at_any_more(run: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the thread that looks lives on for a turn, and a container takes it for something that a component has left behind."""
     lookout = Lookout()
-    monkeypatch.setattr(node_watch, 'LOOKOUT', lookout)
+    monkeypatch.setattr(executor_turns, 'LOOKOUT', lookout)
     nodes = load(run, *KINDS)
     run.eventually(lambda: all(node.state == 'active' for node in nodes))
     assert lookout._due

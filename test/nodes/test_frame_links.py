@@ -18,7 +18,7 @@ from rclpy.qos import QoSProfile
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedPublisher, AdaptedSubscription, SubscriptionStatistics
-from zc_perception.link.endpoints.shared_memory_links import OTHER_HOST
+from zc_perception.link.endpoints.remote_links import OTHER_HOST
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.connection import ConsumerStatistics

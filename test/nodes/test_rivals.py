@@ -11,7 +11,7 @@ import rclpy
 from nodes.programs import Program, parameters
 from rclpy.parameter import Parameter
 
-from zc_perception.link.endpoints.rivals import UNPROVED_S, Rivals
+from zc_perception.link.endpoints.discovery import UNPROVED_S, Rivals
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.process import NodeGroup
 from zc_perception.observe.diagnostics import Level, Status

@@ -1,26 +1,136 @@
 """The in-process link: the same object for every subscriber in this process. No ROS message, no conversion.
 
-Publishers and subscriptions meet under a key of (context, resolved topic, ROS type). Registration is rare and locks; publishing
-reads one immutable tuple. A transient_local publisher keeps its last objects for subscriptions that come late, and so does lock.
+:class:`InProcessBus` knows who is there: publishers and subscriptions meet under a key of (context, resolved topic, ROS type).
+Registration is rare and takes locks. Publishing reads one immutable tuple, on the publisher's thread. A transient_local publisher keeps
+its last objects for subscriptions that come late; its publishing takes a lock. :class:`LocalWindows` is what the publisher's pool has
+promised to each subscription.
+
+Locks are taken in this order: the bus's, a publisher's, the one for its promises (``_settling``), that of its windows, the pool's. Under
+them nothing of a subscriber is called but ``notify``, which must not block.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from zc_perception.frame_queue import KeepLastQueue
-from zc_perception.link.local_windows import LocalWindows
 from zc_perception.memory.pool import BufferPool
 from zc_perception.negotiation.session import Consumer
 
+_KEEP_ALL_DEPTH = 64
+_numbers = itertools.count(1)
 T = TypeVar('T')
 BusKey = tuple[Hashable, str, str]
-_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Granted:
+    """What one subscription was promised.
+
+    :param holder: its name among the holders of the pool's leases; nobody else in that pool has it.
+    :param window: frames that it may hold at the same time; ``None``: as many as it likes.
+    :param depth: of the newest ones that may wait for it.
+    :param asked: the window that it asked for.
+    :param number: another one for each promise.
+    """
+
+    holder: str
+    window: int | None
+    depth: int
+    asked: int | None
+    number: int
+
+
+class LocalWindows:
+    """What a publisher's pool has promised to the subscriptions of its own process. Any thread may call it.
+
+    Called *holders* here, because that is what they are to the pool.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pool: weakref.ref[BufferPool] | None = None
+        self._granted: dict[BusSubscription[Any], Granted] = {}
+        self._refused: set[BusSubscription[Any]] = set()
+
+    def settle(self, pool: BufferPool, holders: Sequence[BusSubscription[Any]]) -> dict[BusSubscription[Any], str]:
+        """Promise slots of *pool* to those *holders* who have none of it yet or ask for more now, and take back what others had.
+
+        :returns: by holder who may get frames, its name in the pool.
+        """
+        with self._lock:
+            if self._pool is None or self._pool() is not pool:
+                self._take_back(self._granted)
+                self._pool = weakref.ref(pool)
+            self._take_back([holder for holder in self._granted if holder not in holders])
+            self._refused.clear()
+            news = []
+            for holder in holders:
+                granted = self._granted.get(holder)
+                if granted is None or granted.asked != holder.held:
+                    self._grant(pool, holder, granted)
+                    news.append(holder)
+            names = {holder: granted.holder for holder, granted in self._granted.items()}
+        for holder in news:
+            holder.go_on()
+        return names
+
+    def _grant(self, pool: BufferPool, holder: BusSubscription[Any], before: Granted | None) -> None:
+        """Lock held."""
+        name = before.holder if before is not None else pool.free_name(holder.holder)
+        window, depth = holder.held, holder.qos.depth
+        if window is not None:
+            window, depth = pool.grant(
+                name,
+                window,
+                depth or _KEEP_ALL_DEPTH,
+                on_room=holder.go_on,
+                lossless=holder.qos.depth is None,
+                alone=True,
+                whole=holder.consumer is not None,
+            )
+            if not window:
+                self._refused.add(holder)
+                self._granted.pop(holder, None)
+                return
+        self._granted[holder] = Granted(name, window, depth or 0, holder.held, next(_numbers))
+
+    def _take_back(self, holders: Collection[BusSubscription[Any]]) -> None:
+        """Lock held."""
+        pool = None if self._pool is None else self._pool()
+        for holder in list(holders):
+            granted = self._granted.pop(holder)
+            if pool is not None:
+                pool.set_quota(granted.holder, None)
+            holder.go_on()
+
+    def granted(self, holder: BusSubscription[Any]) -> Granted | None:
+        """What *holder* was promised."""
+        return self._granted.get(holder)
+
+    def refused(self, holder: BusSubscription[Any]) -> str:
+        """Why *holder* gets nothing; empty if it does, or may."""
+        pool = None if self._pool is None else self._pool()
+        if pool is None or holder not in self._refused:
+            return ''
+        return f"{max(0, pool.unpromised)} of {len(pool.slots)} slots are not promised to others; raise 'slots', or end other consumers"
+
+    def in_hand(self, holder: BusSubscription[Any]) -> tuple[tuple[int, float], ...]:
+        """See :meth:`BufferPool.in_hand`."""
+        pool, granted = None if self._pool is None else self._pool(), self._granted.get(holder)
+        return () if pool is None or granted is None else pool.in_hand(granted.holder)
+
+    def end(self) -> None:
+        """The publisher has ended."""
+        with self._lock:
+            self._take_back(self._granted)
+            self._pool = None
 
 
 @dataclass(frozen=True)

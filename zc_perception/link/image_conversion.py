@@ -10,8 +10,10 @@ from typing import Any
 
 import cv2
 import numpy as np
+from builtin_interfaces.msg import Time
 from numpy.typing import NDArray
 from sensor_msgs.msg import CompressedImage, Image
+from std_msgs.msg import Header as HeaderMessage
 
 from zc_perception.errors import AllocationError, ConfigError, FormatError, NegotiationError
 from zc_perception.frame import Frame, Header
@@ -44,6 +46,19 @@ _OLDEST_NAMES = {'yuyv': 'yuv422_yuy2', 'uyvy': 'yuv422'}
 # What a message's samples mean: it can't say.
 _MEANT = (BT601_LIMITED.matrix, BT601_LIMITED.range)
 _GREY = Colorimetry(Matrix.BT601, Range.FULL)
+
+
+class RosHeaders:
+    """What ``Frame.stamp`` and ``Frame.header_msg()`` return, once endpoints are imported."""
+
+    def stamp(self, stamp_ns: int) -> Time:
+        """A new message."""
+        seconds, nanoseconds = divmod(stamp_ns, 1_000_000_000)
+        return Time(sec=seconds, nanosec=nanoseconds)
+
+    def header(self, header: Header) -> HeaderMessage:
+        """A new message."""
+        return HeaderMessage(stamp=self.stamp(header.stamp_ns), frame_id=header.frame_id)
 
 
 def stamp_to_message(header: Header, message: Image) -> None:

@@ -18,7 +18,7 @@ from zc_perception.link.endpoints.frame_offer import FrameOffer
 from zc_perception.link.endpoints.qos import bus_key
 from zc_perception.link.image_conversion import OUTPUT_ENCODINGS, FrameToJpeg, frame_adapter
 from zc_perception.link.meeting_point import MEETING
-from zc_perception.link.shared_memory.codes import MAX_FRAME_ID
+from zc_perception.link.shared_memory.protocol import MAX_FRAME_ID
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.session import BufferSession

@@ -24,14 +24,13 @@ from zc_perception.link.endpoints import (
     PublisherStatistics,
     SharedMemoryLinks,
 )
+from zc_perception.link.endpoints.discovery import Rivals
 from zc_perception.link.endpoints.frame_offer import Report, serve_frames
-from zc_perception.link.endpoints.rivals import Rivals
-from zc_perception.link.endpoints.shared_memory_links import OTHER_HOST
+from zc_perception.link.endpoints.remote_links import OTHER_HOST
 from zc_perception.link.endpoints.windows import STALLED_S, describe_in_hand, full_s
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.rungs import NO_PUBLISHER
-from zc_perception.link.shared_memory.server import SharedMemoryServer
-from zc_perception.link.shared_memory.server_statistics import ServerStatistics
+from zc_perception.link.shared_memory.server import ServerStatistics, SharedMemoryServer
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints

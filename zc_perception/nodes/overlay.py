@@ -23,7 +23,7 @@ from vision_msgs.msg import Detection2DArray, LabelInfo
 from zc_perception.errors import ZcError
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
-from zc_perception.link.endpoints.node_watch import NodeWatch
+from zc_perception.link.endpoints.executor_turns import NodeWatch
 from zc_perception.link.rclpy_compat import call_soon, publish, subscription_count
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.owned_fd import OwnedFd

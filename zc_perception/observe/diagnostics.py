@@ -13,7 +13,7 @@ from typing import Any
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.node import Node
 
-from zc_perception.link.endpoints.node_watch import NodeWatch
+from zc_perception.link.endpoints.executor_turns import NodeWatch
 
 TOPIC = '/diagnostics'
 PERIOD_S = 1.0

@@ -19,9 +19,8 @@ from memory_link import PATIENCE_S, PUBLISHER, FakeProducer, make_frame, publish
 from zc_perception.errors import FrameReleasedError
 from zc_perception.frame import Frame, FrameData, Header
 from zc_perception.frame_queue import FrameQueue
-from zc_perception.link.shared_memory import descriptors, wire
-from zc_perception.link.shared_memory.client import SharedMemoryClient
-from zc_perception.link.shared_memory.receiver import SharedMemoryReceiver
+from zc_perception.link.shared_memory import unix_socket, wire
+from zc_perception.link.shared_memory.client import SharedMemoryClient, SharedMemoryReceiver
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.fence import EventFence, SyncFile
 from zc_perception.memory.owned_fd import OwnedFd
@@ -193,7 +192,7 @@ def test_an_acquire_fence_is_a_real_sync_file_and_waited_for(folder: Path, monke
         assert client.statistics().ended == {'descriptors': 1} and 'sync_file' in client.last_end
         peer.close()
         # No driver is here to make one; what becomes of it is seen with a stand-in.
-        monkeypatch.setattr(descriptors, 'fence_from_fd', SyncFile)
+        monkeypatch.setattr(unix_socket, 'fence_from_fd', SyncFile)
         peer = producer.serve(client)
         producer.introduce(peer)
         producer.frame(peer, fds=[event])

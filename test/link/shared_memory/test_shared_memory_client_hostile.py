@@ -14,8 +14,7 @@ from memory_link import PUBLISHER, FakeProducer, RawPeer, make_layout, receive, 
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.client import SharedMemoryClient
-from zc_perception.link.shared_memory.codes import MAX_SLOTS, MessageType, RefusalCode
-from zc_perception.link.shared_memory.errors import PeerGoneError, ProtocolError, RefusedError
+from zc_perception.link.shared_memory.protocol import MAX_SLOTS, MessageType, PeerGoneError, ProtocolError, RefusalCode, RefusedError
 from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.memory.dmabuf import BufferKind
 from zc_perception.pixel.fourcc import NV12
@@ -245,7 +244,7 @@ def test_a_stopped_producer_is_waited_for_no_longer_than_said(folder: Path) -> N
 
 
 def test_a_wrong_user_is_not_talked_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('zc_perception.link.shared_memory.handshake.producer_allowed', lambda peer, uids: peer.uid in uids)
+    monkeypatch.setattr('zc_perception.link.shared_memory.client.producer_allowed', lambda peer, uids: peer.uid in uids)
     with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
         with pytest.raises(ProtocolError, match=f'user {os.geteuid()} listens'):
             client.connect()

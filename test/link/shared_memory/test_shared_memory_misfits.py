@@ -12,10 +12,8 @@ from memory_link import PATIENCE_S, PUBLISHER, FakeProducer, RawPeer, publish, r
 
 from zc_perception.errors import ConfigError
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.client import SharedMemoryClient
-from zc_perception.link.shared_memory.codes import RefusalCode
-from zc_perception.link.shared_memory.errors import RefusedError
-from zc_perception.link.shared_memory.receiver import SharedMemoryReceiver
+from zc_perception.link.shared_memory.client import SharedMemoryClient, SharedMemoryReceiver
+from zc_perception.link.shared_memory.protocol import RefusalCode, RefusedError
 from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.dmabuf import BufferKind

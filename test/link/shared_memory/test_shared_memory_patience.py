@@ -12,9 +12,8 @@ import pytest
 from memory_link import PATIENCE_S, PUBLISHER, FakeProducer, RawPeer, make_layout, receive, wait_for
 
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.client import SharedMemoryClient
-from zc_perception.link.shared_memory.codes import MAX_OTHERS
-from zc_perception.link.shared_memory.receiver import SharedMemoryReceiver
+from zc_perception.link.shared_memory.client import SharedMemoryClient, SharedMemoryReceiver
+from zc_perception.link.shared_memory.protocol import MAX_OTHERS
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 

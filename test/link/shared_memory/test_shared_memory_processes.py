@@ -23,8 +23,7 @@ from memory_link import PATIENCE_S, PUBLISHER, all_free, line, make_frame, make_
 
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import connection
-from zc_perception.link.shared_memory.client import SharedMemoryClient
-from zc_perception.link.shared_memory.receiver import SharedMemoryReceiver
+from zc_perception.link.shared_memory.client import SharedMemoryClient, SharedMemoryReceiver
 from zc_perception.link.shared_memory.server import QUARANTINE_S, SharedMemoryServer
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import DeadlineFence

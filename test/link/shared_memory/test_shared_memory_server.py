@@ -11,8 +11,8 @@ import pytest
 from memory_link import PUBLISHER, RawPeer, all_free, make_frame, make_layout, make_pool, publish, settled, wait_for
 
 from zc_perception.frame import Frame, Header
-from zc_perception.link.shared_memory import descriptors, wire
-from zc_perception.link.shared_memory.codes import MAX_DEPTH, MAX_OPTIONS, MessageType, RefusalCode
+from zc_perception.link.shared_memory import unix_socket, wire
+from zc_perception.link.shared_memory.protocol import MAX_DEPTH, MAX_OPTIONS, MessageType, RefusalCode
 from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.fence import EventFence, SyncFile
@@ -371,7 +371,7 @@ def test_a_real_sync_file_is_the_only_release_fence(pool: BufferPool, serve: Ser
         assert refused.code == RefusalCode.PROTOCOL and 'sync_file' in refused.text and 'eventfd' in refused.text
     wait_for(lambda: all_free(pool), 'the quarantine')
     # No driver is here to make one; what becomes of it is seen with a stand-in.
-    monkeypatch.setattr(descriptors, 'fence_from_fd', SyncFile)
+    monkeypatch.setattr(unix_socket, 'fence_from_fd', SyncFile)
     with RawPeer.welcomed(server.path) as peer:
         uid, generation = publish(server, pool, 1)
         frame = peer.receive_frame()

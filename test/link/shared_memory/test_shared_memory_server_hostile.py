@@ -11,8 +11,8 @@ import pytest
 from memory_link import RawPeer, all_free, make_frame, make_pool, publish, settled, wait_for
 
 from zc_perception.frame import Header
-from zc_perception.link.shared_memory import connection, reception, wire
-from zc_perception.link.shared_memory.codes import MessageType, RefusalCode
+from zc_perception.link.shared_memory import connection, wire
+from zc_perception.link.shared_memory.protocol import MessageType, RefusalCode
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.fence import EventFence
 from zc_perception.memory.pool import BufferPool, SlotState
@@ -22,7 +22,7 @@ Serve = Callable[..., SharedMemoryServer]
 
 
 def test_a_silent_consumer_is_turned_away(pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reception, 'HANDSHAKE_S', 0.05)
+    monkeypatch.setattr('zc_perception.link.shared_memory.server.HANDSHAKE_S', 0.05)
     server = serve(pool)
     with RawPeer.connected(server.path) as peer:
         assert peer.receive_refused() == (RefusalCode.PROTOCOL, 'no HELLO within 0.05 s')
@@ -113,7 +113,7 @@ def test_an_empty_packet_is_an_end_whatever_comes_with_it(pool: BufferPool, serv
 
 
 def test_more_consumers_than_allowed_are_told_to_come_back(pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reception, 'HANDSHAKE_S', 120.0)  # the two silent ones stay until the crowd has gone
+    monkeypatch.setattr('zc_perception.link.shared_memory.server.HANDSHAKE_S', 120.0)  # the two silent ones stay until the crowd has gone
     server = serve(pool, max_connections=3)
     good = RawPeer.welcomed(server.path)
     silent, other = RawPeer.connected(server.path), RawPeer.connected(server.path)
@@ -157,7 +157,7 @@ def test_out_of_descriptors_the_server_waits_without_spinning(pool: BufferPool, 
 
     with RawPeer.welcomed(server.path, window=2) as served:
         monkeypatch.setattr(server._reception, 'listener', Exhausted())
-        monkeypatch.setattr(reception, '_ACCEPT_PAUSE_S', 3600.0)
+        monkeypatch.setattr('zc_perception.link.shared_memory.server._ACCEPT_PAUSE_S', 3600.0)
         with RawPeer.connected(server.path) as late:
             late.hello()
             wait_for(lambda: server.statistics().refused == {'descriptors': 1}, 'the refusal')

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from zc_perception.errors import ConfigError
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.codes import MAX_OPTIONS, MAX_PACKET, MessageType, RefusalCode
-from zc_perception.link.shared_memory.errors import ProtocolError
+from zc_perception.link.shared_memory.protocol import MAX_OPTIONS, MAX_PACKET, MessageType, ProtocolError, RefusalCode
 from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess
 from zc_perception.negotiation.constraints import BufferConstraints, Placement

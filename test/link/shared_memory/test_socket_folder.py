@@ -15,8 +15,7 @@ from memory_link import PUBLISHER, RawPeer, make_pool, wait_for
 
 from zc_perception.errors import ConfigError
 from zc_perception.link.shared_memory import socket_folder
-from zc_perception.link.shared_memory.codes import MessageType, RefusalCode
-from zc_perception.link.shared_memory.peer import Peer, consumer_allowed, producer_allowed
+from zc_perception.link.shared_memory.protocol import MessageType, RefusalCode
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.link.shared_memory.socket_folder import (
     default_folder,
@@ -27,6 +26,7 @@ from zc_perception.link.shared_memory.socket_folder import (
     runtime_folder,
     socket_path,
 )
+from zc_perception.link.shared_memory.unix_socket import Peer, consumer_allowed, producer_allowed
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 #: Not the user who runs this: CI is nobody, 65534.
@@ -270,7 +270,7 @@ def test_a_stranger_is_refused_and_a_member_of_a_group_that_is_let_in_is_served(
         folder.chmod(0o755)
         server.path.chmod(0o666)
         if not root:
-            monkeypatch.setattr('zc_perception.link.shared_memory.peer.os.geteuid', lambda: STRANGER)
+            monkeypatch.setattr('zc_perception.link.shared_memory.unix_socket.os.geteuid', lambda: STRANGER)
         pid = os.fork() if root else None
         if pid == 0:
             status = 1

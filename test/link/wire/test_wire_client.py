@@ -19,7 +19,7 @@ from wire_violations import CHROMA, FIRST_MESSAGES, LUMA, UNCLEAR_REFUSALS, WRON
 
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory.client import SharedMemoryClient
-from zc_perception.link.shared_memory.errors import ProtocolError, RefusedError
+from zc_perception.link.shared_memory.protocol import ProtocolError, RefusedError
 from zc_perception.link.shared_memory.requirements import Requirements
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')

@@ -9,8 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from zc_perception.link.shared_memory.client import SharedMemoryClient
-from zc_perception.link.shared_memory.codes import MEMORY_DMABUF, MEMORY_MEMFD, RefusalCode
-from zc_perception.link.shared_memory.errors import RefusedError
+from zc_perception.link.shared_memory.protocol import MEMORY_DMABUF, MEMORY_MEMFD, RefusalCode, RefusedError
 from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.memory.dmabuf import BufferKind
 from zc_perception.memory.pool import Slot

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.client import SharedMemoryClient
-from zc_perception.link.shared_memory.codes import RefusalCode
+from zc_perception.link.shared_memory.protocol import RefusalCode
 
 from .harness import equal, eventually
 from .kernel_api import parameters

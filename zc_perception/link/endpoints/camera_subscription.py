@@ -15,7 +15,7 @@ from sensor_msgs.msg import CameraInfo
 
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints.frame_subscription import CopyFree, FrameSubscription, check_callback, requires_copy_free
-from zc_perception.link.endpoints.subscription_statistics import SubscriptionStatistics
+from zc_perception.link.endpoints.subscription import SubscriptionStatistics
 from zc_perception.link.rclpy_compat import create_reader
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints

@@ -1,19 +1,26 @@
-"""Who publishes on a topic: the graph says how many, announcements say where their memory is."""
+"""Who publishes on a topic: the graph says how many, announcements say where their memory is.
+
+:class:`PublisherGraph` and :class:`Announcements` belong to one subscription each. :class:`Rivals` belongs to a publisher: it finds
+others that publish on the same topic, because every consumer gets the frames of all of them, mixed.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rclpy.node import Node
 
-from zc_perception.link.announcement import SUFFIX, Announcement, host_id
+from zc_perception.frame import Frame
+from zc_perception.link.announcement import SUFFIX, Announcement, host_id, read_announcements
 from zc_perception.link.bus import BusPublisher, LinkQos
+from zc_perception.link.endpoints.publisher import AdaptedPublisher
 from zc_perception.link.endpoints.qos import link_qos
 from zc_perception.link.rungs import RemotePublisher, RemoteState
+from zc_perception.link.shared_memory.socket_folder import default_folder
 
 _MAX_ANNOUNCEMENTS = 100
 # So long an announcement is believed at whose socket nobody was ever met, while there are more of them than publishers.
@@ -26,6 +33,8 @@ _ALONE_S = 2.0
 _LIKELY = (RemoteState.CONNECTED, RemoteState.CONNECTING, RemoteState.IMPOSSIBLE)
 #: Stands in the graph for a node's name that has not come yet.
 UNNAMED = '_UNKNOWN_'
+#: Longer than a middleware keeps a publisher that was killed in the graph (Fast DDS: 20 s).
+UNPROVED_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -259,3 +268,36 @@ class Announcements:
         """Whether it is there, whatever the graph says."""
         heard = self._known.get(state.publisher_id)
         return state.state is RemoteState.CONNECTED or (state.listens and heard is not None and heard.confirmed)
+
+
+class Rivals:
+    """Looks for publishers of the same topic.
+
+    One whose socket on this host answers is there. Of another one, such as on another host, only the graph knows, which keeps the dead for
+    a while: it counts once it has stayed for :data:`UNPROVED_S`.
+
+    :param monotonic: seconds.
+    """
+
+    def __init__(self, node: Node, publisher: AdaptedPublisher[Frame], monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._node = node
+        self._publisher = publisher
+        self._monotonic = monotonic
+        self._since: dict[bytes, float] = {}
+
+    def look(self) -> list[str]:
+        """Names of the nodes that publish there too; empty: there is none, or none that is known to be alive."""
+        topic = self._publisher.topic
+        announcers = self._node.get_publishers_info_by_topic(topic + SUFFIX)
+        now = self._monotonic()
+        self._since = {gid: self._since.get(gid, now) for gid in map(endpoint_gid, announcers)}
+        if len(announcers) > 1 and not self._answers(topic):
+            announcers = [each for each in announcers if now - self._since[endpoint_gid(each)] >= UNPROVED_S]
+        names = Counter(map(node_name, announcers))
+        names -= Counter([self._node.get_fully_qualified_name()])
+        # A node's name comes a little later than its endpoints.
+        return sorted('its name is not known yet' if UNNAMED in name else name for name in names)
+
+    def _answers(self, topic: str) -> bool:
+        found = read_announcements(default_folder(), topic, self._node.context.get_domain_id())
+        return any(announcement.publisher_id != self._publisher.publisher_id for announcement in found)

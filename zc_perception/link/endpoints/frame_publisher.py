@@ -27,7 +27,7 @@ from zc_perception.link.endpoints.publisher import AdaptedPublisher, PublisherSt
 from zc_perception.link.endpoints.qos import link_qos
 from zc_perception.link.foreign_images import ForeignImages
 from zc_perception.link.image_conversion import NATIVE, frame_adapter
-from zc_perception.link.shared_memory.codes import MAX_FRAME_ID
+from zc_perception.link.shared_memory.protocol import MAX_FRAME_ID
 from zc_perception.mapping import map_buffers
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.foreign_pool import ForeignBufferPool, HeldBuffers

@@ -13,8 +13,8 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 
 from zc_perception.frame import Frame
+from zc_perception.link.endpoints.executor_turns import NodeSpinner, is_spun
 from zc_perception.link.endpoints.frame_subscription import CopyFree, FrameSubscription, requires_copy_free
-from zc_perception.link.endpoints.node_spinner import NodeSpinner, is_spun
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 

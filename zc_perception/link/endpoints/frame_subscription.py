@@ -11,7 +11,7 @@ from rclpy.qos import QoSProfile
 
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
-from zc_perception.link.endpoints.shared_memory_links import SharedMemoryLinks
+from zc_perception.link.endpoints.remote_links import SharedMemoryLinks
 from zc_perception.link.endpoints.subscription import AdaptedSubscription
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.memory.ledger import CopyLedger

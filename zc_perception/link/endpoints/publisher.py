@@ -15,8 +15,14 @@ from std_msgs.msg import String
 
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
-from zc_perception.link.announcement import Announcement, announcement_topic, host_id, new_publisher_id
-from zc_perception.link.announcement_files import remove_announcement, write_announcement
+from zc_perception.link.announcement import (
+    Announcement,
+    announcement_topic,
+    host_id,
+    new_publisher_id,
+    remove_announcement,
+    write_announcement,
+)
 from zc_perception.link.bus import BUS, BusPublisher, BusSubscription
 from zc_perception.link.endpoints.message_writer import ExtraMessage, MessageWriter
 from zc_perception.link.endpoints.qos import ANNOUNCEMENT_QOS, bus_key, link_qos

@@ -18,18 +18,13 @@ from rclpy.qos import QoSProfile, ReliabilityPolicy
 from std_msgs.msg import String
 
 from zc_perception.frame_queue import KeepLastQueue
-from zc_perception.link.announcement import Announcement, announcement_topic, host_id
-from zc_perception.link.announcement_files import read_announcements
+from zc_perception.link.announcement import Announcement, announcement_topic, host_id, read_announcements
 from zc_perception.link.bus import BUS, BusPublisher, BusSubscription
 from zc_perception.link.duplicates import REMEMBERED, DuplicateFilter, Origin, message_identity
-from zc_perception.link.endpoints.coroutine_turn import coroutine_turn
 from zc_perception.link.endpoints.discovery import Announcements, PublisherGraph
-from zc_perception.link.endpoints.executor_wake import ExecutorWake
-from zc_perception.link.endpoints.node_watch import NodeWatch
+from zc_perception.link.endpoints.executor_turns import ExecutorWake, NodeWatch, coroutine_turn
 from zc_perception.link.endpoints.qos import ANNOUNCEMENTS_QOS, bus_key, link_qos, uses_direct_links
-from zc_perception.link.endpoints.remote_links import DDS_ONLY, NO_LINKS, RemoteLinks
-from zc_perception.link.endpoints.shared_memory_links import OTHER_HOST
-from zc_perception.link.endpoints.subscription_statistics import SubscriptionStatistics
+from zc_perception.link.endpoints.remote_links import DDS_ONLY, NO_LINKS, OTHER_HOST, RemoteLinks
 from zc_perception.link.endpoints.windows import FullWindows, NarrowWindows, Window, narrowest
 from zc_perception.link.meeting_point import MEETING
 from zc_perception.link.rclpy_compat import call_soon, create_reader, publisher_gid, tells_message_info, wake_up, when_destroyed
@@ -48,6 +43,39 @@ _GRACE_S = 10.0
 _HELD_BACK_S = 1.0
 # Messages may be waiting in a reader that is no longer needed.
 _READER_LINGERS_S = 0.5
+
+
+@dataclass(frozen=True)
+class SubscriptionStatistics:
+    """What a subscription has counted since its start, and its link.
+
+    :param rung: the kind of link: ``in_process`` (the same object), ``shared_memory`` (the same memory), ``ros_message`` (a copy),
+        ``refused`` (only a copy could be had, and copies are not allowed) or ``unmatched``. Of several publishers' the worst.
+    :param reason: why, in words.
+    :param received: objects that came.
+    :param dropped: objects that you did not get, because newer ones replaced them or because you held as many as you may.
+    :param conversions: messages that were converted to objects; for frames each is a copy.
+    :param conversion_errors: messages that could not be converted.
+    :param duplicates: objects that came a second time by another link, and were dropped.
+    :param routes: the rung and the reason of each publisher.
+    :param window: how many frames you may hold at the same time, as granted by a publisher; of several the least. 0 while there is none.
+    :param asked: how many you asked for; 0 as *window*.
+    :param in_hand: sequence and age in seconds of each frame that you hold; of several publishers, of the one that waits longest.
+    :param full_s: for how many seconds you have held as many frames as you may; 0 while you don't.
+    """
+
+    rung: str
+    reason: str
+    received: int
+    dropped: int
+    conversions: int
+    conversion_errors: int
+    duplicates: int = 0
+    routes: tuple[tuple[str, str], ...] = ()
+    window: int = 0
+    asked: int = 0
+    in_hand: tuple[tuple[int, float], ...] = ()
+    full_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,18 @@
-"""The consumer's end: one publisher's frames, as ordinary Frames, in the thread that asks for them.
+"""The consumer's end: it receives the frames of one publisher of another process as ordinary Frames.
 
-Whoever polls :meth:`SharedMemoryClient.fileno` calls :meth:`~SharedMemoryClient.receive`; there is no other thread in between. The
-descriptor stays the same from one connection to the next.
+A connection begins with a :class:`Greeting`: connect, say HELLO, await the answer. Then :class:`SharedMemoryClient` receives: whoever
+polls :meth:`SharedMemoryClient.fileno` calls :meth:`~SharedMemoryClient.receive`, and there is no other thread in between. The
+descriptor stays the same from one connection to the next. :class:`SharedMemoryReceiver` is for whoever has no thread of its own to
+fetch frames, such as an executor's callback: it has one thread that keeps a client connected and hands its frames on.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
+import socket
 import threading
 import time
 import weakref
@@ -20,8 +24,22 @@ from pathlib import Path
 from zc_perception.errors import ZcError
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.codes import HANDSHAKE_S, MAX_FDS, MAX_PACKET, MessageType, RefusalCode
-from zc_perception.link.shared_memory.descriptors import (
+from zc_perception.link.shared_memory.protocol import (
+    HANDSHAKE_S,
+    MAX_FDS,
+    MAX_PACKET,
+    VERSION,
+    MessageType,
+    MisfitError,
+    PeerGoneError,
+    ProtocolError,
+    RefusalCode,
+    RefusedError,
+    SilentError,
+)
+from zc_perception.link.shared_memory.remote_slots import RemoteSlots
+from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
+from zc_perception.link.shared_memory.unix_socket import (
     CONTROL_ROOM,
     NO_DESCRIPTOR,
     RECEIVE_FLAGS,
@@ -31,12 +49,10 @@ from zc_perception.link.shared_memory.descriptors import (
     adopt_fence,
     close_all,
     descriptor_left,
+    peer_of,
+    producer_allowed,
 )
-from zc_perception.link.shared_memory.errors import MisfitError, PeerGoneError, ProtocolError, RefusedError
-from zc_perception.link.shared_memory.handshake import Greeting, somebody_listens, worth_patience
-from zc_perception.link.shared_memory.remote_slots import RemoteSlots
-from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
-from zc_perception.link.shared_memory.wire import Hello
+from zc_perception.link.shared_memory.wire import Hello, Welcome
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.negotiation.settings import TrialImport
 
@@ -50,6 +66,118 @@ _PACKETS_AT_ONCE = 64
 _FRAME_TYPE = int(MessageType.FRAME)
 # Why this end leaves a producer that serves it still.
 _FROM_HERE = ('closed', 'retargeted', 'constraints')
+
+
+class Greeting:
+    """HELLO is said at a producer's socket; the answer is awaited. Nothing but :meth:`wait` waits. The caller takes the socket, or closes.
+
+    :param timeout_s: from now until the answer has to be there.
+    :raises PeerGoneError: nobody listens there.
+    :raises SilentError: as many wait there already as can.
+    :raises ProtocolError: somebody listens who is not trusted.
+    """
+
+    def __init__(self, path: Path, hello: Hello, timeout_s: float, allowed_uids: Collection[int] = ()) -> None:
+        packet = wire.pack_hello(hello)
+        self.deadline = time.monotonic() + timeout_s
+        self._path = path
+        self._hello = hello
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        try:
+            self.socket.connect(os.fspath(path))
+            self.peer = peer_of(self.socket)
+            if not producer_allowed(self.peer, allowed_uids):
+                text = f"user {self.peer.uid} listens at '{path}', who is not trusted; name the user if that is right"
+                raise ProtocolError('not_allowed', text)
+            self.socket.send(packet, socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            self.close()
+            raise self._silent() from None
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.ECONNRESET):  # after those REFUSED may be waiting
+                self.close()
+                raise PeerGoneError(f"no producer at '{path}': {os.strerror(error.errno or 0)}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def fileno(self) -> int:
+        """Readable when :meth:`answer` has one."""
+        return self.socket.fileno()
+
+    def wait(self) -> Welcome:
+        """See :meth:`answer`; waits for it."""
+        poller = select.poll()
+        poller.register(self.fileno(), select.POLLIN)
+        while (welcome := self.answer()) is None:
+            poller.poll(max(0.0, self.deadline - time.monotonic()) * 1000 + 1)
+        return welcome
+
+    def answer(self) -> Welcome | None:
+        """What the producer grants, or ``None``: it hasn't answered yet.
+
+        :raises SilentError: the time is over.
+        :raises PeerGoneError: the producer has gone.
+        :raises RefusedError: the producer said why.
+        :raises ProtocolError: the producer isn't one that we talk to, or breaks the protocol.
+        """
+        packet = self._packet()
+        if packet is None:
+            return None
+        if wire.message_type(packet) is MessageType.REFUSED:
+            refused = wire.parse_refused(packet)
+            raise RefusedError(refused.code, refused.text)
+        welcome, hello = wire.parse_welcome(packet), self._hello
+        if hello.publisher_id and welcome.publisher_id != hello.publisher_id:
+            text = f"publisher {welcome.publisher_id} listens at '{self._path}', not {hello.publisher_id}"
+            raise ProtocolError('other_publisher', text)
+        if welcome.version != VERSION or welcome.window > hello.window or welcome.depth > hello.depth:
+            text = f'WELCOME grants version {welcome.version}, window {welcome.window}, depth {welcome.depth}; that was not asked for'
+            raise ProtocolError('value', text)
+        return welcome
+
+    def _packet(self) -> memoryview | None:
+        buffer = bytearray(MAX_PACKET)
+        while True:
+            try:
+                size, ancillary, flags, _ = self.socket.recvmsg_into([buffer], CONTROL_ROOM, RECEIVE_FLAGS)
+                break
+            except BlockingIOError:
+                if time.monotonic() < self.deadline:
+                    return None
+                raise self._silent() from None
+            except ConnectionResetError:
+                continue  # told once; what was sent before comes with the next call
+        fds = adopt(ancillary)
+        close_all(fds)
+        if not size:
+            raise PeerGoneError(f"the producer at '{self._path}' closed the connection")
+        if flags & TRUNCATED:
+            raise ProtocolError('truncated', TRUNCATED_TEXT)
+        if fds:
+            raise ProtocolError('descriptors', f'{len(fds)} descriptors came where only WELCOME may')
+        return memoryview(buffer)[:size]
+
+    def _silent(self) -> SilentError:
+        return SilentError(f"the producer at '{self._path}' does not answer; it may be stopped")
+
+    def close(self) -> None:
+        """Give up. Idempotent."""
+        self.socket.close()
+
+
+def somebody_listens(error: ZcError) -> bool:
+    """Whether an attempt that ended by *error* has met somebody who may be the publisher that was asked for."""
+    if isinstance(error, RefusedError):
+        return error.code != RefusalCode.OTHER_PUBLISHER
+    return isinstance(error, SilentError)
+
+
+def worth_patience(error: ZcError) -> bool:
+    """Whether to try again every few seconds only: what isn't there yet comes soon, but what was refused for good comes with a new
+    announcement, and who is silent may stay so.
+    """
+    return isinstance(error, SilentError) or (isinstance(error, RefusedError) and error.code != RefusalCode.BUSY)
 
 
 @dataclass(frozen=True)
@@ -459,3 +587,91 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class SharedMemoryReceiver:
+    """One thread that keeps a client connected and hands its frames on.
+
+    :param client: owned from here on.
+    :param deliver: takes over each frame's lease, such as ``FrameQueue.put`` followed by a notification; must not block.
+    :param on_state: told, on the thread, whenever the connection comes or goes, with the reason for its end.
+    """
+
+    def __init__(
+        self, client: SharedMemoryClient, deliver: Callable[[Frame], None], on_state: Callable[[bool, str], None] | None = None
+    ) -> None:
+        self.client = client
+        self.failures = 0
+        self.last_failure = ''
+        self._deliver = deliver
+        self._on_state = on_state
+        self._stopping = False
+        self._connected = False
+        self._wake = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name=f'shared-memory receiver {client.name}', daemon=True)
+        self._thread.start()
+
+    def retarget(self, path: Path, publisher_id: str = '') -> None:
+        """A new announcement has come: connect now."""
+        self.client.retarget(path, publisher_id)
+        self._wake_up()
+
+    def _wake_up(self) -> None:
+        with contextlib.suppress(ValueError, OSError):
+            os.eventfd_write(self._wake.fileno(), 1)
+
+    def _run(self) -> None:
+        client = self.client
+        poller = select.poll()
+        poller.register(client.fileno(), select.POLLIN)
+        poller.register(self._wake.fileno(), select.POLLIN)
+        while not self._stopping:
+            # Before trying again: that would replace the reason of the end.
+            self._tell()
+            patience_s = client.approach()
+            self._tell()
+            awaited = client.awaited
+            if awaited is not None:
+                poller.register(awaited, select.POLLIN)
+            poller.poll(None if patience_s is None else patience_s * 1000 + 1)
+            if awaited is not None:
+                poller.unregister(awaited)
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._wake.fileno())
+            while not self._stopping and (frame := client.receive()) is not None:
+                try:
+                    self._deliver(frame)
+                except Exception as error:
+                    self._failed(error)
+
+    def _tell(self) -> None:
+        connected = self.client.connected
+        changed, self._connected = connected is not self._connected, connected
+        if changed and self._on_state is not None:
+            try:
+                self._on_state(connected, '' if connected else self.client.last_end)
+            except Exception as error:
+                self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        """What a callback raises must not end the thread."""
+        self.failures += 1
+        self.last_failure = f'{type(error).__name__}: {error}'
+
+    def close(self) -> None:
+        """End the thread and the connection. Frames that were handed on stay readable. A second call does nothing."""
+        if self._pid != os.getpid():
+            return
+        self._stopping = True
+        self._wake_up()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        self.client.close()
+        self._wake.close()
+
+    def __enter__(self) -> SharedMemoryReceiver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

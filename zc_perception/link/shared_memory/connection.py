@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from zc_perception.errors import AcceleratorError, ConfigError, StaleFrameError
 from zc_perception.frame import Frame, FrameData
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.codes import FLAG_FENCE, MAX_FRAME_ID, MessageType, RefusalCode
-from zc_perception.link.shared_memory.errors import ProtocolError
-from zc_perception.link.shared_memory.peer import Peer
+from zc_perception.link.shared_memory.protocol import FLAG_FENCE, MAX_FRAME_ID, MessageType, ProtocolError, RefusalCode
+from zc_perception.link.shared_memory.unix_socket import Peer
 from zc_perception.link.shared_memory.wire import BuffersMessage, Hello, Refused, Welcome
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import Fence, SyncFile

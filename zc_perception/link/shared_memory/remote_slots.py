@@ -1,7 +1,11 @@
-"""One conversation of a consumer: the producer's slots as they are known here, and the leases on them.
+"""One connection of a consumer: the producer's slots as they are known here, and the leases on them.
 
-To a :class:`Frame` this is its pool. Leases are counted here, however often a frame is delivered or shared in this process; the
-producer hears of the last one's end only. A finalizer takes no lock: what it gives back goes onto a queue that the next call drains.
+:class:`RemoteSlots` owns the socket and the slots. A :class:`RemoteSlot` owns the slot's buffers, as long as both ends use it. A
+:class:`RemoteLease` is the right to use one generation of a slot.
+
+To a :class:`Frame`, RemoteSlots is its pool. Leases are counted here, however often a frame is delivered or shared in this process. The
+producer is told only of the end of the last one. A finalizer takes no lock: it puts its lease on a queue, and the next call empties that
+queue.
 """
 
 from __future__ import annotations
@@ -17,35 +21,84 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from zc_perception.errors import AllocationError, FormatError, LayoutError, StaleFrameError
-from zc_perception.frame import Frame
+from zc_perception.frame import Frame, FrameData, Header
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.codes import MAX_OTHERS, MAX_SLOTS, MessageType, RefusalCode
-from zc_perception.link.shared_memory.descriptors import close_all
-from zc_perception.link.shared_memory.errors import MisfitError, ProtocolError
-from zc_perception.link.shared_memory.peer import Peer
-from zc_perception.link.shared_memory.remote_slot import RemoteLease, RemoteSlot
+from zc_perception.link.shared_memory.protocol import MAX_OTHERS, MAX_SLOTS, MessageType, MisfitError, ProtocolError, RefusalCode
 from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
+from zc_perception.link.shared_memory.unix_socket import Peer, close_all
 from zc_perception.link.shared_memory.wire import BuffersMessage, Refused
 from zc_perception.memory.dmabuf import MAPPABLE, BufferKind, DmaBuf, is_write_only
 from zc_perception.memory.fence import Fence, SyncFile
+from zc_perception.memory.holders import UNLIMITED
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.memory.pool import close_buffers
+from zc_perception.memory.pool import Lease, close_buffers
 from zc_perception.negotiation.session import trial_failure
 from zc_perception.negotiation.settings import BufferSettings, TrialImport
+from zc_perception.pixel.colorimetry import Colorimetry
 from zc_perception.pixel.layout import ImageLayout, validate_layout
 
-if TYPE_CHECKING:
-    pass
-
+_new = object.__new__
 _SEND = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _unpack, _LEAST, _MOST, _FRAME_TYPE = wire.FRAME.unpack_from, wire.FRAME.size, wire.MAX_FRAME, int(MessageType.FRAME)
 
 
+class RemoteSlot:
+    """A slot of the producer's pool, mapped at most once for as long as both ends use it.
+
+    :param generation: the newest that came; while ``leases`` isn't 0, the one that is held here.
+    :param sequence: of the frame in it.
+    :param since_ns: CLOCK_MONOTONIC, when that was published.
+    """
+
+    __slots__ = ('_constants', 'buffers', 'fences', 'generation', 'leases', 'retired', 'sequence', 'since_ns', 'spare', 'uid')
+
+    def __init__(self, uid: int, layout: ImageLayout, colorimetry: Colorimetry, buffers: tuple[DmaBuf, ...]) -> None:
+        self.uid = uid
+        self.buffers = buffers
+        self._constants = {'layout': layout, 'buffers': buffers, 'colorimetry': colorimetry, 'buffer_uid': uid}
+        self.generation = -1
+        self.leases = 0
+        self.fences: list[Fence] = []
+        self.retired = False
+        self.sequence = self.since_ns = 0
+        self.spare: Frame | None = None
+
+    def prepare(self, owner: RemoteSlots) -> Frame:
+        """The slot's next Frame, but for what a FRAME message says: made while nobody waits, filled in when one comes. No lease yet."""
+        data = _new(FrameData)
+        data.__dict__.update(self._constants, header=_new(Header))
+        lease = RemoteLease(owner, self, -1, owner.name)
+        lease.ended = True
+        return Frame(data, cast(Lease, lease))
+
+    def close(self) -> None:
+        """Nobody uses it any more: unmap and close."""
+        spare, self.spare = self.spare, None
+        if spare is not None:
+            spare._lease = None
+        close_buffers(self.buffers)
+
+
+class RemoteLease:
+    """The right to use one generation of a remote slot, in this process. The producer sends no more than the window."""
+
+    account = UNLIMITED
+
+    __slots__ = ('ended', 'generation', 'holder', 'pool', 'slot')
+
+    def __init__(self, pool: RemoteSlots, slot: RemoteSlot, generation: int, holder: str) -> None:
+        self.pool = pool
+        self.slot = slot
+        self.generation = generation
+        self.holder = holder
+        self.ended = False
+
+
 class RemoteSlots:
-    """See the module. Thread-safe, but one thread at a time may receive.
+    """The slots of one connection, and the pool of their frames. Thread-safe, but one thread at a time may receive.
 
     :param sock: connected and welcome, not blocking; owned.
     :param epoll: of the consumer; also gets fences that a release waits for. Borrowed.
@@ -265,7 +318,7 @@ class RemoteSlots:
             self._take_abandoned()
 
     def again(self, lease: RemoteLease) -> RemoteLease:
-        """See :meth:`SlotLending.again`."""
+        """See :meth:`BufferPool.again`."""
         return self.lease(lease.slot, lease.generation, lease.holder)
 
     def in_hand(self) -> tuple[tuple[int, float], ...]:

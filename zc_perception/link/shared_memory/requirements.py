@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from zc_perception.errors import ConfigError
-from zc_perception.link.shared_memory.codes import MAX_FORMATS, MAX_OPTIONS, MEMORY_DMABUF, MEMORY_MEMFD, OLD_MAX_FORMATS
+from zc_perception.link.shared_memory.protocol import MAX_FORMATS, MAX_OPTIONS, MEMORY_DMABUF, MEMORY_MEMFD, OLD_MAX_FORMATS
 from zc_perception.memory.dmabuf import BufferKind
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.heap_offer import HeapOffer

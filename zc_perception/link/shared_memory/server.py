@@ -1,7 +1,9 @@
 """The producer's end: one listening socket for each publisher, one thread for all of its consumers.
 
-Publishing happens in the caller's thread and never blocks. The server's thread accepts, reads HELLO and RELEASE, sends what had to
-wait, and takes back what a consumer held when its end closes. A forked child has nothing of it.
+:class:`SharedMemoryServer` owns the socket, the thread, the epoll and the connections. ``publish`` runs on the caller's thread and never
+blocks. All the rest runs on the server's thread: :class:`Reception` accepts consumers and reads their HELLO, :func:`admit` promises them
+slots, and from then on each is a :class:`~zc_perception.link.shared_memory.connection.Connection`. The thread reads its RELEASEs, sends
+what had to wait, and takes back what the consumer held when its end closes. A forked child has nothing of it.
 """
 
 from __future__ import annotations
@@ -10,34 +12,309 @@ import contextlib
 import itertools
 import os
 import select
+import socket
 import threading
 import time
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from zc_perception.errors import StaleFrameError
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.admission import admit
-from zc_perception.link.shared_memory.codes import MAX_PACKET, MessageType, RefusalCode
-from zc_perception.link.shared_memory.connection import Connection
-from zc_perception.link.shared_memory.descriptors import PacketReader, adopt_fence, close_all, drain
-from zc_perception.link.shared_memory.errors import ProtocolError
-from zc_perception.link.shared_memory.fence_watch import FenceWatch
-from zc_perception.link.shared_memory.reception import Reception
-from zc_perception.link.shared_memory.server_statistics import ServerCounters, ServerStatistics
+from zc_perception.link.shared_memory.connection import Connection, ConsumerStatistics
+from zc_perception.link.shared_memory.protocol import HANDSHAKE_S, MAX_DEPTH, MAX_FDS, MAX_PACKET, MessageType, ProtocolError, RefusalCode
+from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.link.shared_memory.socket_folder import folder_complaint, listen, remove_stale, runtime_folder, socket_path
-from zc_perception.link.shared_memory.wire import Refused, Welcome
+from zc_perception.link.shared_memory.unix_socket import PacketReader, Peer, adopt_fence, close_all, consumer_allowed, drain, peer_of
+from zc_perception.link.shared_memory.wire import Hello, Refused, Welcome
+from zc_perception.memory.fence import Fence
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, Slot
 from zc_perception.negotiation.heap_offer import HeapOffer
 
+_ACCEPT_PAUSE_S = 0.1
+_ACCEPTS_AT_ONCE = 16
 MAX_CONNECTIONS = 32
 QUARANTINE_S = 10.0
 _EVENTS = 64
 _numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class ServerStatistics:
+    """A snapshot for diagnostics.
+
+    :param consumers: those that are connected.
+    :param handshaking: connections that haven't said HELLO yet.
+    :param welcomed: consumers since start.
+    :param refused: by reason, consumers that were not welcome (version, not_allowed, connections, slots, constraints, ...).
+    :param last_refusal: by reason, the latest refusal in words.
+    :param protocol_errors: by reason, peers that broke a rule of WIRE.md.
+    :param ended: by reason, connections that were welcome and have ended (eof, closed, pool, send, or a protocol error's).
+    :param taken_back: frames that consumers held when they ended.
+    :param internal_errors: exceptions that nobody had thought of; each cost one consumer its connection.
+    :param last_internal_error: the text of the latest.
+    """
+
+    consumers: tuple[ConsumerStatistics, ...]
+    handshaking: int
+    welcomed: int
+    refused: dict[str, int]
+    last_refusal: dict[str, str]
+    protocol_errors: dict[str, int]
+    ended: dict[str, int]
+    taken_back: int
+    internal_errors: int
+    last_internal_error: str
+
+
+class ServerCounters:
+    """Counted by the server's thread, read by any."""
+
+    def __init__(self) -> None:
+        self.welcomed = 0
+        self.refused: Counter[str] = Counter()
+        self.last_refusal: dict[str, str] = {}
+        self.protocol_errors: Counter[str] = Counter()
+        self.ended: Counter[str] = Counter()
+        self.taken_back = 0
+        self.internal_errors = 0
+        self.last_internal_error = ''
+
+    def refuse(self, error: ProtocolError) -> None:
+        """Count by its kind."""
+        if error.code is RefusalCode.PROTOCOL:
+            self.protocol_errors[error.reason] += 1
+        else:
+            self.refused[error.reason] += 1
+            self.last_refusal[error.reason] = str(error)
+
+    def internal(self, error: Exception) -> None:
+        """Count what nobody had thought of."""
+        self.internal_errors += 1
+        self.last_internal_error = f'{type(error).__name__}: {error}'
+
+    def snapshot(self, consumers: tuple[ConsumerStatistics, ...], handshaking: int) -> ServerStatistics:
+        """The counters as they are."""
+        return ServerStatistics(
+            consumers, handshaking, self.welcomed, dict(self.refused), dict(self.last_refusal), dict(self.protocol_errors),
+            dict(self.ended), self.taken_back, self.internal_errors, self.last_internal_error,
+        )  # fmt: skip
+
+
+class FenceWatch:
+    """Fences in an epoll, by the number of a duplicate: a fence's owner may close it at any time. Thread-safe.
+
+    :param epoll: borrowed.
+    """
+
+    def __init__(self, epoll: select.epoll) -> None:
+        self._epoll = epoll
+        self._lock = threading.Lock()
+        self._watched: dict[int, tuple[OwnedFd, Fence]] = {}
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._watched)
+
+    def add(self, fence: Fence) -> None:
+        """Watch *fence*; once, however often this is called."""
+        with self._lock:
+            if self._closed or any(watched is fence for _, watched in self._watched.values()):
+                return
+            fd = OwnedFd.duplicate(fence.fileno())
+            self._watched[fd.fileno()] = fd, fence
+            self._epoll.register(fd.fileno(), select.EPOLLIN)
+
+    def signalled(self, number: int) -> bool:
+        """Whether the readable descriptor *number* was one of these; it is no longer."""
+        with self._lock:
+            fd, _ = self._watched.pop(number, (None, None))
+            if fd is None:
+                return False
+            self._epoll.unregister(fd.fileno())
+            fd.close()
+            return True
+
+    def close(self) -> None:
+        """Forget all of them."""
+        with self._lock:
+            self._closed = True
+            for fd, _ in self._watched.values():
+                fd.close()
+            self._watched.clear()
+
+
+class Newcomer:
+    """A consumer that has connected and isn't welcome yet."""
+
+    __slots__ = ('deadline', 'peer', 'socket')
+
+    def __init__(self, sock: socket.socket, peer: Peer, deadline: float) -> None:
+        self.socket = sock
+        self.peer = peer
+        self.deadline = deadline
+
+
+class Reception:
+    """See the module.
+
+    :param listener: owned.
+    :param epoll: gets the listener and the newcomers. Borrowed.
+    :param allowed_gids: groups whose members are let in, besides this user and root.
+    :param room: how many more consumers there may be, those that are here not counted.
+    :param say: gets a sentence for the log.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        epoll: select.epoll,
+        reader: PacketReader,
+        counters: ServerCounters,
+        allowed_gids: Collection[int],
+        room: Callable[[], int],
+        say: Callable[[str], None],
+    ) -> None:
+        self.listener = listener
+        self._epoll = epoll
+        self._reader = reader
+        self._counters = counters
+        self._allowed_gids = allowed_gids
+        self._room = room
+        self._say = say
+        self._newcomers: dict[int, Newcomer] = {}
+        self._accept_at = 0.0
+        epoll.register(listener.fileno(), select.EPOLLIN)
+
+    def __len__(self) -> int:
+        return len(self._newcomers)
+
+    def patience_s(self) -> float | None:
+        """Until :meth:`look_at_clock` has something to do."""
+        if not self._newcomers and not self._accept_at:
+            return None
+        # They stand in the order in which they came, and so do their deadlines.
+        deadlines = [newcomer.deadline for newcomer in itertools.islice(self._newcomers.values(), 1)]
+        if self._accept_at:
+            deadlines.append(self._accept_at)
+        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+
+    def look_at_clock(self) -> None:
+        """Turn away who is silent for too long, and accept again after a pause."""
+        if not self._newcomers and not self._accept_at:
+            return
+        now = time.monotonic()
+        for number, newcomer in list(self._newcomers.items()):
+            if newcomer.deadline > now:
+                break
+            self.turn_away(number, ProtocolError('silent', f'no HELLO within {HANDSHAKE_S:g} s'))
+        if self._accept_at and self._accept_at <= now:
+            self._accept_at = 0.0
+            self._epoll.register(self.listener.fileno(), select.EPOLLIN)
+
+    def accept(self) -> None:
+        """Let in who waits at the door."""
+        for _ in range(_ACCEPTS_AT_ONCE):
+            try:
+                sock, _ = self.listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                # Out of descriptors: the listener stays readable, so looking again at once would spin.
+                self._counters.refused['descriptors'] += 1
+                self._say(f'a consumer could not connect: {error.strerror}; consumers are accepted again in {_ACCEPT_PAUSE_S:g} s')
+                self._epoll.unregister(self.listener.fileno())
+                self._accept_at = time.monotonic() + _ACCEPT_PAUSE_S
+                return
+            sock.setblocking(False)
+            peer = peer_of(sock, groups=bool(self._allowed_gids))
+            self._newcomers[sock.fileno()] = Newcomer(sock, peer, time.monotonic() + HANDSHAKE_S)
+            if not consumer_allowed(peer, self._allowed_gids):
+                text = f'user {peer.uid} may not read these frames; run as user {os.geteuid()}, or let a group in'
+                self.turn_away(sock.fileno(), ProtocolError('not_allowed', text, RefusalCode.NOT_ALLOWED))
+            elif len(self._newcomers) > self._room():
+                text = 'as many consumers as allowed are connected already; raise the limit, or end one of them'
+                self.turn_away(sock.fileno(), ProtocolError('connections', text, RefusalCode.BUSY))
+            else:
+                self._epoll.register(sock.fileno(), select.EPOLLIN)
+
+    def hello(self, number: int) -> Hello | None:
+        """What the newcomer says, if it has said it.
+
+        :raises ProtocolError: something else. The caller turns it away.
+        """
+        received = self._reader.read(self._newcomers[number].socket, MAX_FDS)
+        if received is None:
+            return None
+        size, fds = received
+        close_all(fds)
+        if not size:
+            self.turn_away(number, None)
+            return None
+        hello = wire.parse_hello(self._reader.packet[:size])
+        if fds:  # only now: a later version's HELLO may have some, and hears of its version
+            raise ProtocolError('descriptors', f'HELLO with {len(fds)} descriptors')
+        return hello
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._newcomers
+
+    def take(self, number: int) -> Newcomer:
+        """The caller looks after it from here on."""
+        return self._newcomers.pop(number)
+
+    def turn_away(self, number: int, error: ProtocolError | None) -> None:
+        """Close a newcomer that isn't welcome; ``None`` if it went by itself."""
+        newcomer = self._newcomers.pop(number, None)
+        if newcomer is None:
+            return
+        if error is None:
+            self._counters.ended['before_hello'] += 1
+        else:
+            self._counters.refuse(error)
+            with contextlib.suppress(OSError):
+                newcomer.socket.send(wire.pack_refused(Refused(error.code, str(error))), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            drain(newcomer.socket)
+        newcomer.socket.close()
+        if error is not None:
+            self._say(f'consumer pid {newcomer.peer.pid} was refused: {error}')
+
+    def close(self) -> None:
+        """Nobody comes any more."""
+        for number in list(self._newcomers):
+            self.turn_away(number, None)
+        self.listener.close()
+
+    def close_in_child(self) -> None:
+        """After fork: close the copies of the sockets."""
+        for newcomer in self._newcomers.values():
+            newcomer.socket.close()
+        self.listener.close()
+
+
+def admit(hello: Hello, holder: str, pool: BufferPool | None, heap: HeapOffer | None) -> tuple[BufferPool, int, int]:
+    """The pool, and the window and depth that are granted; the pool's quota for *holder* is set.
+
+    :param heap: where the pool's buffers come from; ``None``: nobody said.
+    :raises ProtocolError: with the code for REFUSED.
+    """
+    slots = () if pool is None else pool.slots
+    if pool is None or not slots:
+        raise ProtocolError('no_buffers', 'the publisher has no buffers yet; connect again later', RefusalCode.BUSY)
+    unfit = hello.requirements.misfit(slots[0].layout, slots[0].buffers[0].kind, heap)
+    if unfit:
+        raise ProtocolError('constraints', f"what is allocated doesn't suit {hello.name or 'it'}: {unfit}", RefusalCode.CONSTRAINTS)
+    # Who keeps all wants every frame of a recording.
+    lossless, whole = hello.depth == MAX_DEPTH, hello.requirements != Requirements()
+    window, depth = pool.grant(holder, hello.window, hello.depth, lossless=lossless, whole=whole)
+    if not window:
+        text = f"{max(0, pool.unpromised)} of {len(pool.slots)} slots are not promised to others; raise 'slots', or end other consumers"
+        raise ProtocolError('slots', text, RefusalCode.BUSY)
+    return pool, window, depth
 
 
 class SharedMemoryServer:

@@ -9,7 +9,7 @@ import struct
 from typing import NamedTuple
 
 from zc_perception.errors import ConfigError
-from zc_perception.link.shared_memory.codes import (
+from zc_perception.link.shared_memory.protocol import (
     FLAG_FENCE,
     FLAG_HISTORY,
     MAGIC,
@@ -24,9 +24,9 @@ from zc_perception.link.shared_memory.codes import (
     MEMORY_MEMFD,
     VERSION,
     MessageType,
+    ProtocolError,
     RefusalCode,
 )
-from zc_perception.link.shared_memory.errors import ProtocolError
 from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
 from zc_perception.memory.dmabuf import BufferKind
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer

@@ -1,4 +1,7 @@
-"""Descriptors that come along with a packet: owned from the moment they arrive, so that no path forgets one."""
+"""What a Unix socket brings: packets, the descriptors that come with them, and the credentials of the peer.
+
+Each descriptor is owned from the moment it arrives, so that no path forgets one.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,63 @@ import array
 import contextlib
 import os
 import socket
-from collections.abc import Iterable
+import struct
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 from zc_perception.errors import AcceleratorError
-from zc_perception.link.shared_memory.codes import MAX_FDS
-from zc_perception.link.shared_memory.errors import ProtocolError
+from zc_perception.link.shared_memory.protocol import MAX_FDS, ProtocolError
 from zc_perception.memory.fence import SyncFile, fence_from_fd
 from zc_perception.memory.owned_fd import OwnedFd
 
+_SO_PEERGROUPS = 59
+_UCRED = struct.Struct('=iII')
 RECEIVE_FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 TRUNCATED = socket.MSG_TRUNC | socket.MSG_CTRUNC
 TRUNCATED_TEXT = f'a packet too long, or with more than {MAX_FDS} descriptors or more than this process may still open (RLIMIT_NOFILE)'
 NO_DESCRIPTOR = "this process has no descriptor left for the producer's buffers; raise the limit ('ulimit -n')"
 CONTROL_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array('i').itemsize)
 Ancillary = Iterable[tuple[int, int, bytes]]
+
+
+class Peer(NamedTuple):
+    """Credentials that the kernel noted when the peer connected or listened.
+
+    :param groups: supplementary groups; empty where they weren't asked for.
+    """
+
+    pid: int
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+
+
+def peer_of(sock: socket.socket, *, groups: bool = False) -> Peer:
+    """SO_PEERCRED, and with *groups* SO_PEERGROUPS.
+
+    :raises OSError: the socket isn't connected.
+    """
+    pid, uid, gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return Peer(pid, uid, gid, _groups(sock) if groups else ())
+
+
+def _groups(sock: socket.socket) -> tuple[int, ...]:
+    try:
+        # getsockopt() of Python takes at most 1024 bytes, which is 256 groups: a user with more is judged by the primary one.
+        raw = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 1024)
+    except OSError:
+        return ()
+    return struct.unpack(f'={len(raw) // 4}I', raw)
+
+
+def consumer_allowed(peer: Peer, gids: Collection[int] = ()) -> bool:
+    """A producer serves its own user, root, and members of *gids*."""
+    return peer.uid in (0, os.geteuid()) or peer.gid in gids or any(group in gids for group in peer.groups)
+
+
+def producer_allowed(peer: Peer, uids: Collection[int] = ()) -> bool:
+    """A consumer talks to its own user, root, and *uids*."""
+    return peer.uid in (0, os.geteuid()) or peer.uid in uids
 
 
 def descriptor_left() -> bool:

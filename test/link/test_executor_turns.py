@@ -12,7 +12,7 @@ import rclpy
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 
-from zc_perception.link.endpoints.node_watch import NodeWatch
+from zc_perception.link.endpoints.executor_turns import NodeWatch
 from zc_perception.lookout import Lookout
 
 WAIT_S = 30.0
@@ -31,7 +31,7 @@ def context(free_domain: int) -> Iterator[rclpy.Context]:
 def lookout(monkeypatch: pytest.MonkeyPatch) -> Lookout:
     """One of a test's own: whether it still has something to look at can be seen."""
     made = Lookout()
-    monkeypatch.setattr('zc_perception.link.endpoints.node_watch.LOOKOUT', made)
+    monkeypatch.setattr('zc_perception.link.endpoints.executor_turns.LOOKOUT', made)
     return made
 
 

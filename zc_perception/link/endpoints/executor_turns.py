@@ -1,0 +1,200 @@
+"""How the link gets its turn on a node's executor, whatever kind of executor that is.
+
+:class:`ExecutorWake` has the executor run something soon, :func:`coroutine_turn` runs a coroutine to its end, :class:`NodeWatch` looks at
+a node now and then on another thread, and :class:`NodeSpinner` spins a node that nobody else spins.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Any
+
+from rclpy.callback_groups import CallbackGroup
+from rclpy.executors import Executor, ExternalShutdownException, SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.task import Future
+
+from zc_perception.link.rclpy_compat import InvalidHandle, call_soon, refuses_guard_conditions, trigger, wake_up
+from zc_perception.lookout import LOOKOUT
+
+_LOOK_S = 1.0
+_LONGEST_STOP_S = 5.0
+
+
+class ExecutorWake:
+    """Call it from any thread: *work* then runs once or more on the node's executor, in *group*.
+
+    A guard condition does that, but an EventsExecutor doesn't take nodes that have one: so it is made by the first executor that does.
+    Before the node has an executor, a call does nothing.
+    """
+
+    def __init__(self, node: Node, group: CallbackGroup, work: Callable[[], None]) -> None:
+        self._node = node
+        self._group = group
+        self._work = work
+        self._guard: Any = None
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def __call__(self) -> None:
+        guard = self._guard
+        if guard is not None:
+            trigger(guard)
+            return
+        executor = self._node.executor
+        if executor is not None and not self._closed:
+            call_soon(executor, self._work if refuses_guard_conditions(executor) else self._begin)
+
+    def _begin(self) -> None:
+        """On the executor."""
+        with self._lock:
+            if self._closed:
+                return
+            if self._guard is None:
+                self._guard = self._node.create_guard_condition(self._work, self._group)
+            trigger(self._guard)
+
+    def close(self) -> None:
+        """Calls do nothing from here on."""
+        with self._lock:
+            self._closed = True
+            guard, self._guard = self._guard, None
+        if guard is not None:
+            self._node.destroy_guard_condition(guard)
+
+
+def coroutine_turn(node: Node, work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Awaitable[None]]:
+    """A callback for rclpy that runs *work*, a method, as a coroutine. Until that has ended, its callback group is taken, as with rclpy.
+
+    rclpy goes on with a coroutine only while the executor has its node, and never forgets one that it doesn't go on with: the frame that
+    such a callback has would be lost with it. So what awaits something goes on as a task of the executor's own. What rclpy keeps then
+    refers to nothing.
+    """
+    method, its_node = weakref.WeakMethod(work), weakref.ref(node)
+
+    async def turn() -> None:
+        begin, executor = method(), getattr(its_node(), 'executor', None)
+        if begin is None or executor is None:
+            return
+        coroutine = begin()
+        del begin
+        try:
+            coroutine.send(None)
+        except StopIteration:  # nearly always: it awaits nothing
+            return
+        ended: Any = Future()
+        executor.create_task(_go_on, coroutine, ended, executor)
+        del coroutine
+        await ended
+
+    return turn
+
+
+async def _go_on(coroutine: Coroutine[Any, Any, None], ended: Future, executor: Executor) -> None:
+    try:
+        await _Rest(coroutine)
+    finally:
+        ended.set_result(None)
+        wake_up(executor)
+
+
+class _Rest:
+    """What is left of a coroutine that has begun."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self._coroutine = coroutine
+
+    def __await__(self) -> Generator[None, None, None]:
+        while True:
+            yield
+            try:
+                self._coroutine.send(None)
+            except StopIteration:
+                return
+
+
+class NodeWatch:
+    """Ends with :meth:`stop`, with the node, with its context, or with whoever keeps this object; by the steady clock.
+
+    :param look: what an executor has to do is for it to hand over; must neither wait nor hold locks of whoever calls :meth:`stop`.
+    """
+
+    def __init__(self, node: Node, period_s: float, look: Callable[[], object]) -> None:
+        self._node = node
+        self._look = look
+        self._watch = LOOKOUT.watch(period_s, self._once)
+
+    def _once(self) -> None:
+        if self._node.executor is None:
+            return
+        try:
+            self._look()
+        except RuntimeError as error:
+            # rclpy's class of everything that the middleware refuses.
+            if not isinstance(error, InvalidHandle) and self._node.context.ok():
+                raise
+            self.stop()
+
+    def stop(self) -> None:
+        """No more looks. One that is under way has ended afterwards, unless this is called from within it. Idempotent."""
+        self._watch.stop()
+
+
+def is_spun(node: Node) -> bool:
+    """Whether the node is in an executor. ``rclpy.spin_once(node)`` leaves it the name of one that it is no longer in."""
+    executor = node.executor
+    return executor is not None and node in executor.get_nodes()
+
+
+class NodeSpinner:
+    """A thread with an executor of its own for *node*, until :meth:`stop`, the end of the context or of the program.
+
+    Somebody else may spin the node later: then this executor is left, and :meth:`take` takes the node back.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._executor = SingleThreadedExecutor(context=node.context)
+        self._stopping = threading.Event()
+        self._error: Exception | None = None
+        self._executor.add_node(node)
+        self._thread = threading.Thread(target=self._run, name=f'spinner of {node.get_name()}', daemon=True)
+        self._thread.start()
+        # A thread that is inside the middleware must not outlive the interpreter.
+        atexit.register(self.stop)
+
+    def take(self) -> None:
+        """Spin the node again, which has left another executor.
+
+        :raises Exception: what a callback of the node has raised. Nothing is spun any more then.
+        """
+        if self._error is not None:
+            raise self._error
+        if not is_spun(self._node):
+            self._executor.add_node(self._node)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set() and self._node.context.ok():
+                self._executor.spin_once(timeout_sec=_LOOK_S)
+        except ExternalShutdownException:
+            pass
+        except Exception as error:
+            if self._node.context.ok():
+                self._error = error
+        finally:
+            self._executor.remove_node(self._node)
+            self._executor.shutdown()
+
+    def stop(self) -> None:
+        """End the thread; also from within it, by a callback of the node. Idempotent."""
+        self._stopping.set()
+        atexit.unregister(self.stop)
+        with contextlib.suppress(InvalidHandle, AttributeError):  # it is shutting down already
+            self._executor.wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_LONGEST_STOP_S)
