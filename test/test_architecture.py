@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 import zc_perception
-from zc_perception.nodes.parameters import ParameterSpec
+from zc_perception.nodes.params.spec import ParameterSpec
 
 PACKAGE = Path(zc_perception.__file__).parent
 REPOSITORY = Path(__file__).resolve().parent.parent

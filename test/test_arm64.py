@@ -42,7 +42,7 @@ NATIVE_ALLOWED = {
     ('camera/v4l2/abi.py', 'c_ulong'): 'videodev2.h: unsigned long userptr, in v4l2_buffer and v4l2_plane',
     ('camera/gstreamer/abi.py', 'c_ulong'): 'gstpad.h: gulong id, in GstPadProbeInfo and as the id of a probe',
     ('camera/jpeg.py', 'c_ulong'): 'turbojpeg.h: unsigned long jpegSize, of tjDecompressHeader3 and tjDecompressToYUVPlanes',
-    ('nodes/parameter_yaml.py', 'c_long'): 'stdlib.h: long strtol()',
+    ('nodes/params/yaml_file.py', 'c_long'): 'stdlib.h: long strtol()',
 }
 CHECKED_BY_C = (
     'test/camera/test_v4l2_abi.py', 'test/memory/test_kernel_abi.py', 'test/npu/test_axl_abi.py', 'test/npu/test_axruntime_abi.py',

@@ -11,8 +11,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from zc_perception.nodes.parameter_schema import NODES, OPEN_ENDED
-from zc_perception.nodes.parameters import ParameterSpec
+from zc_perception.nodes.params.kinds import node_kinds
+from zc_perception.nodes.params.schema import OPEN_ENDED
+from zc_perception.nodes.params.spec import ParameterSpec
 
 MARK = '<!-- tables: written by tools/parameters_page.py, do not edit below this line -->'
 _STARTED_BY = {
@@ -64,7 +65,7 @@ def tables() -> str:
     """All that stands below the mark."""
     lines: list[str] = []
     driver = "the driver's"
-    for name, node in NODES.items():
+    for name, node in node_kinds().items():
         open_ended = [_row(f'`{prefix}NAME`', driver, driver, 'any time', OPEN_ENDED[prefix.rstrip('.')]) for prefix in node.PREFIXES]
         lines += ['', f'## {name}', '', f'Started by: {_STARTED_BY[name]}.', '', *_HEAD, *_rows(node.SPECS), *open_ended]
     return '\n'.join(lines) + '\n'

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from nodes.rcl_parameters import comparable, rcl_reads
 
 from zc_perception.doctor.finding import Need
-from zc_perception.doctor.needs import CameraNeed, InferenceNeed, Needs, needs_of, parameters_of, read_needs
+from zc_perception.doctor.needs import CameraNeed, InferenceNeed, Needs, needs_of, read_needs
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
-from zc_perception.nodes.parameter_sources import section_matches
-from zc_perception.nodes.parameter_yaml import read_parameter_yaml
+from zc_perception.nodes.params.yaml_file import read_parameter_yaml, section_matches
 from zc_perception.nodes.perception import perception_nodes
 
 CONFIG = Path(__file__).parents[2] / 'config' / 'perception.yaml'
@@ -161,7 +160,7 @@ def test_a_later_section_is_on_top_whichever_is_the_more_exact(tmp_path: Path, m
 """)
     expected = {'/a/capture': {'slots': 9, 'heap': 'x', 'width': 3, 'qos_overrides./image.depth': 1}}
     assert rcl_reads(path, module_domain, ('/a/capture',)) == expected
-    assert parameters_of('/a/capture', read_parameter_yaml(str(path))) == expected['/a/capture']
+    assert read_parameter_yaml(str(path)).values('/a/capture') == expected['/a/capture']
 
 
 def test_what_a_node_starts_with_is_what_rcl_gives_it(tmp_path: Path, module_domain: int) -> None:
@@ -179,7 +178,7 @@ left:
     given = rcl_reads(path, module_domain, nodes)
     assert given is not None and all(given.values())
     for node in nodes:
-        assert comparable(parameters_of(node, read_parameter_yaml(str(path)))) == comparable(given[node]), node
+        assert comparable(read_parameter_yaml(str(path)).values(node)) == comparable(given[node]), node
 
 
 VALUES = st.recursive(

@@ -25,7 +25,7 @@ from zc_perception.link.announcement import Announcement
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.protocol import MAX_PACKET
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.nodes.parameter_yaml import read_parameter_yaml
+from zc_perception.nodes.params.yaml_file import read_parameter_yaml
 from zc_perception.npu.manifest import load_manifest
 from zc_perception.observe.frame_log_layout import SIZE
 from zc_perception.observe.frame_log_reading import FrameLogReader

@@ -11,7 +11,7 @@ import yaml
 from ros2_tools import Launch, Ros2, Workspace
 
 from zc_perception.nodes.launching.parameter_file import ParameterFile
-from zc_perception.nodes.parameter_schema import NODES as SPECIFIED
+from zc_perception.nodes.params.kinds import node_kind
 
 CONTAINER = '/perception_container'
 NODES = ('/capture', '/inference', '/overlay')
@@ -91,7 +91,7 @@ def test_component_load_says_why_not(ros2: Ros2, package: str, plugin: str, reas
 @pytest.mark.parametrize('node', NODES)
 def test_param_list_has_every_parameter(ros2: Ros2, node: str) -> None:
     listed = ros2.asked('param list', node).split()
-    assert {spec.name for spec in SPECIFIED[node[1:]].SPECS} <= set(listed)
+    assert {spec.name for spec in node_kind(node[1:]).SPECS} <= set(listed)
 
 
 @pytest.mark.usefixtures('graph')

@@ -30,7 +30,7 @@ from zc_perception.nodes import camera_factory, frame_links, inference_stream, o
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
-from zc_perception.nodes.parameters import ParameterSpec
+from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.nodes.recorder import RecorderNode
 from zc_perception.nodes.stereo_side import StereoRig
 

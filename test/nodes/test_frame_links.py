@@ -25,7 +25,7 @@ from zc_perception.link.shared_memory.connection import ConsumerStatistics
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool
 from zc_perception.nodes.frame_links import FrameServer, group_ids, subscription_status, user_ids
-from zc_perception.nodes.parameters import NodeParameters
+from zc_perception.nodes.params.node_parameters import NodeParameters
 from zc_perception.observe import recent
 from zc_perception.observe.diagnostics import Level
 from zc_perception.observe.recent import RecentCount

@@ -72,8 +72,9 @@ REFUSED: dict[str, tuple[str, str]] = {
         "inference: parameter 'accelerator' is 'gpu'; it must be one of auto, axl",
     ),
     'several at once': (
-        '/**/capture: {ros__parameters: {widht: 3, heigth: 3, framerate: -1.0}}',
-        "'width'?; capture: parameter 'heigth' is unknown; did you mean 'height'?; capture: parameter 'framerate' is -1.0",
+        '# every one with its line\n/**/capture:\n  ros__parameters: {widht: 3, heigth: 3}\n/**: {ros__parameters: {framerate: -1.0}}',
+        "'width'? (line 3); capture: parameter 'heigth' is unknown; did you mean 'height'? (line 3); "
+        "capture: parameter 'framerate' is -1.0; it must be a number from 0 to 1000 (Hz) (line 4)",
     ),
     'an unknown parameter, for all and by name': (
         '/**: {ros__parameters: {widht: 3}}\n/front/capture: {ros__parameters: {widht: 3}}',
@@ -158,9 +159,8 @@ def test_what_is_others_business_passes(tmp_path: Path) -> None:
     values = {'use_sim_time': True, 'controls.brightness': 3, 'qos_overrides./image_raw.publisher.depth': 2}
     sections = {'/**/capture': values, '/planner': {'widht': 3}, '/**': {'planner_rate': 3}, '/front/*': {'planner_rate': 3}}
     path.write_text(yaml.safe_dump({name: {'ros__parameters': parameters} for name, parameters in sections.items()}))
-    assert ParameterFile(str(path)).check(NODES) == [
-        f"params_file '{path}', '/**', '/front/*': no node here has a parameter 'planner_rate'; did you mean 'replay_rate'?"
-    ]
+    said = "section '/**', '/front/*': no node here has a parameter 'planner_rate'; did you mean 'replay_rate'? (line 3)"
+    assert ParameterFile(str(path)).check(NODES) == [f"params_file '{path}': {said}"]
 
 
 OF_ANY_NODE: dict[str, tuple[str, list[str]]] = {
@@ -181,15 +181,16 @@ def test_a_key_for_any_node_that_none_has_is_a_warning(tmp_path: Path, case: str
     path = tmp_path / 'mine.yaml'
     path.write_text(text)
     said = ParameterFile(str(path)).check(NODES)
-    assert [sentence.split('no node here has a parameter ')[1] for sentence in said] == keys
+    assert [sentence.split('no node here has a parameter ')[1].rpartition(' (line ')[0] for sentence in said] == keys
     assert all(str(path) in sentence for sentence in said)
 
 
 def test_a_node_without_a_section_of_its_own_is_a_warning(tmp_path: Path) -> None:
     path = tmp_path / 'mine.yaml'
     path.write_text('/**/capture: {ros__parameters: {width: 64}}\n/rear/capture: {ros__parameters: {width: 3}}\n')
-    (said,) = ParameterFile(str(path)).check(NODES)
+    said, value = ParameterFile(str(path)).check(NODES)
     assert "no section names '/front/capture', and there are sections for nodes that are not here: 'rear/capture'" in said
+    assert "section '/rear/capture': parameter 'width' is 3; it must be" in value and '(line 2); no node gets it now' in value
 
 
 def test_each_node_gets_of_all_nodes_parameters_those_that_it_has(tmp_path: Path) -> None:

@@ -15,17 +15,18 @@ from hypothesis import strategies as st
 from npu.json_schema import conforms
 
 from zc_perception.errors import ConfigError
-from zc_perception.nodes import parameter_schema
 from zc_perception.nodes.launching.parameter_file import ParameterFile
-from zc_perception.nodes.parameters import ParameterSpec
+from zc_perception.nodes.params import schema
+from zc_perception.nodes.params.kinds import node_kinds
+from zc_perception.nodes.params.spec import ParameterSpec
 
 CONFIG = Path(__file__).resolve().parents[2] / 'config'
 SCHEMA_FILE = CONFIG / 'perception.schema.json'
 SCHEMA = json.loads(SCHEMA_FILE.read_text(encoding='utf-8'))
 FILES = sorted(path.name for path in CONFIG.glob('*.yaml') if '/**/capture' in path.read_text(encoding='utf-8'))
-WRITE = f'.venv/bin/python -m zc_perception.nodes.parameter_schema config/{SCHEMA_FILE.name}'
-FRESH = parameter_schema.file_schema()
-SPECS = {(name, spec.name): spec for name, node in parameter_schema.NODES.items() for spec in node.SPECS}
+WRITE = f'.venv/bin/python -m zc_perception.nodes.params.schema config/{SCHEMA_FILE.name}'
+FRESH = schema.file_schema()
+SPECS = {(name, spec.name): spec for name, node in node_kinds().items() for spec in node.SPECS}
 
 
 def section(node: str, **values: Any) -> dict[str, Any]:
@@ -33,14 +34,14 @@ def section(node: str, **values: Any) -> dict[str, Any]:
 
 
 def test_the_schema_in_the_repository_is_the_nodes_declarations() -> None:
-    assert json.loads(parameter_schema.text()) == SCHEMA, f'write it anew: {WRITE}'
-    assert SCHEMA_FILE.read_text(encoding='utf-8') == parameter_schema.text(), f'write it anew: {WRITE}'
+    assert json.loads(schema.text()) == SCHEMA, f'write it anew: {WRITE}'
+    assert SCHEMA_FILE.read_text(encoding='utf-8') == schema.text(), f'write it anew: {WRITE}'
 
 
 def test_the_program_writes_and_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert parameter_schema.main([str(tmp_path / 'x.json')]) == 0
-    assert parameter_schema.main([]) == 0
-    assert (tmp_path / 'x.json').read_text(encoding='utf-8') == capsys.readouterr().out == parameter_schema.text()
+    assert schema.main([str(tmp_path / 'x.json')]) == 0
+    assert schema.main([]) == 0
+    assert (tmp_path / 'x.json').read_text(encoding='utf-8') == capsys.readouterr().out == schema.text()
 
 
 def test_the_files_are_all_there() -> None:

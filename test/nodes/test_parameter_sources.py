@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from zc_perception.errors import ConfigError
-from zc_perception.nodes.parameter_sources import check_parameter_sources, keys_by_name, keys_for_any_node
+from zc_perception.nodes.params.ros_arguments import check_parameter_sources, keys_by_name, keys_for_any_node
 
 NODES = ['/capture', '/inference', '/overlay']
 FRONT = ['/front/capture', '/front/inference', '/front/overlay']

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from zc_perception.nodes.parameter_schema import NODES
+from zc_perception.nodes.params.kinds import node_kinds
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / 'docs/parameters.md'
@@ -31,7 +31,7 @@ def test_the_page_in_the_repository_is_the_nodes_declarations(tmp_path: Path) ->
 
 def test_each_parameter_has_one_row_of_five_cells_in_its_nodes_table() -> None:
     text = PAGE.read_text(encoding='utf-8')
-    for name, node in NODES.items():
+    for name, node in node_kinds().items():
         section = text.partition(f'\n## {name}\n')[2].partition('\n## ')[0]
         rows = [re.split(r' (?<!\\)\| ', line.strip('| ')) for line in section.splitlines() if line.startswith('| `')]
         assert all(len(row) == 5 and all(row) for row in rows)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from nodes.rcl_parameters import comparable, rcl_reads
 
 from zc_perception.errors import ConfigError
-from zc_perception.nodes.parameter_sources import section_matches
-from zc_perception.nodes.parameter_yaml import KEY, plain_value, read_parameter_yaml
+from zc_perception.nodes.params.yaml_file import KEY, plain_value, read_parameter_yaml
 
 # What rcl takes but makes something else of.
 MISREAD = (
@@ -31,11 +30,7 @@ NODES = ('/capture', '/front/capture', '/front/rear/capture', '/b')
 
 
 def values_of(path: Path, node: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for section, values in read_parameter_yaml(str(path)):
-        if section_matches(section, node):
-            found |= values
-    return found
+    return read_parameter_yaml(str(path)).values(node)
 
 
 def verdicts(path: Path, domain: int) -> tuple[bool, str]:

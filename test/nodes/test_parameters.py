@@ -13,8 +13,9 @@ from rclpy.parameter import Parameter
 from rclpy.qos import HistoryPolicy, QoSProfile
 
 from zc_perception.errors import ConfigError
-from zc_perception.nodes.parameters import NodeParameters, ParameterSpec, whole_number
-from zc_perception.nodes.qos_overrides import publisher_qos
+from zc_perception.nodes.params.node_parameters import NodeParameters
+from zc_perception.nodes.params.qos_overrides import publisher_qos
+from zc_perception.nodes.params.spec import ParameterSpec, whole_number
 
 SPECS = (
     ParameterSpec('rate', 30.0, 'A rate.', 'Hz', 0.0, 100.0, dynamic=True),

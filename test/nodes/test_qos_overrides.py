@@ -13,7 +13,7 @@ from sensor_msgs.msg import CompressedImage
 
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.capture import CaptureNode
-from zc_perception.nodes.process import refuse_unknown_parameters
+from zc_perception.nodes.params.ros_arguments import refuse_unknown_parameters
 
 SMALL = {'width': 128, 'height': 128, 'heap': 'memfd', 'framerate': 30.0}
 RAW, COMPRESSED = 'qos_overrides./image_raw.publisher', 'qos_overrides./image_raw/compressed.publisher'

@@ -11,8 +11,8 @@ import rclpy
 from nodes.programs import BIN, environment
 
 from zc_perception.errors import ConfigError
+from zc_perception.nodes.params.ros_arguments import explain_ros_arguments
 from zc_perception.nodes.process import ros_context
-from zc_perception.nodes.ros_arguments import explain_ros_arguments
 
 
 def refusal(*arguments: str) -> str:

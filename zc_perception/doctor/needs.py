@@ -15,29 +15,7 @@ from typing import Any, TypeVar
 from zc_perception.doctor.finding import Need
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.namespaces import check_cameras
-from zc_perception.nodes.parameter_sources import section_matches
-from zc_perception.nodes.parameter_yaml import Section, read_parameter_yaml
-
-
-def parameters_of(node: str, sections: Sequence[Section]) -> dict[str, Any]:
-    """What a node starts with: a later section is on top of an earlier one, whichever is the more exact."""
-    found: dict[str, Any] = {}
-    for section, values in sections:
-        if section_matches(section, node):
-            found |= values
-    return found
-
-
-def nodes_named(name: str, sections: Sequence[Section]) -> list[str]:
-    """Full names of the nodes of that name which sections name: without a wildcard, or with ``/**`` in front of a namespace."""
-    named = []
-    for section, _ in sections:
-        below = section.removeprefix('/**')
-        node = below if below.count('/') > 1 else section
-        if '*' not in node and node.rsplit('/', 1)[-1] == name:
-            named.append(node)
-    return list(dict.fromkeys(named))
-
+from zc_perception.nodes.params.yaml_file import Section, nodes_named, read_parameter_yaml, values_of
 
 _KINDS = {tuple: 'list of texts'}
 T = TypeVar('T', 'CameraNeed', 'InferenceNeed')
@@ -210,8 +188,8 @@ def needs_of(sections: Sequence[Section], path: str, cameras: Sequence[str] = ()
     refused: list[str] = []
     return Needs(
         path,
-        tuple(_taken(CameraNeed, node, parameters_of(node, sections), refused) for node in found),
-        tuple(_taken(InferenceNeed, node, parameters_of(node, sections), refused) for node in inferring),
+        tuple(_taken(CameraNeed, node, values_of(node, sections), refused) for node in found),
+        tuple(_taken(InferenceNeed, node, values_of(node, sections), refused) for node in inferring),
         tuple(dict.fromkeys(refused)),
         bool(cameras),
     )
@@ -228,4 +206,4 @@ def read_needs(path: str, cameras: Sequence[str] = ()) -> Needs:
         if cameras:
             raise ConfigError('--cameras needs --params-file, which says what these cameras are')
         return Needs()
-    return needs_of(read_parameter_yaml(path), path, cameras)
+    return needs_of(read_parameter_yaml(path).sections, path, cameras)

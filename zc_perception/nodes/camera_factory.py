@@ -18,7 +18,7 @@ from zc_perception.errors import ConfigError
 from zc_perception.memory.heaps import OfferedHeaps, working_heaps
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.nodes.parameters import ParameterSpec
+from zc_perception.nodes.params.spec import ParameterSpec
 
 if TYPE_CHECKING:
     from zc_perception.camera.gstreamer.camera import GStreamerCamera

@@ -17,8 +17,9 @@ from zc_perception.camera.calibration_file import CameraInfoStore, camera_name_o
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Header
 from zc_perception.link.image_conversion import stamp_to_message
-from zc_perception.nodes.parameters import NodeParameters, ParameterSpec
-from zc_perception.nodes.qos_overrides import publisher_qos
+from zc_perception.nodes.params.node_parameters import NodeParameters
+from zc_perception.nodes.params.qos_overrides import publisher_qos
+from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.observe.diagnostics import Level, Status
 
 CAMERA_INFO_SPECS = (

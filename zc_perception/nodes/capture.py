@@ -39,9 +39,9 @@ from zc_perception.nodes.capture_status import (
 from zc_perception.nodes.frame_links import PUBLISHER_SPECS, FrameServer, group_ids
 from zc_perception.nodes.frame_log_facts import capture_facts
 from zc_perception.nodes.liveness import camera_given_up, camera_progress
-from zc_perception.nodes.parameters import ParameterSpec
+from zc_perception.nodes.params.qos_overrides import Endpoint, check_image_room, compressed_qos, image_qos
+from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode, process_ledger
-from zc_perception.nodes.qos_overrides import Endpoint, check_image_room, compressed_qos, image_qos
 from zc_perception.nodes.realtime import REALTIME_SPECS, Realtime, parse_cpus
 from zc_perception.nodes.snapshot import SNAPSHOT_SPECS, SnapshotService, snapshot_folder
 from zc_perception.nodes.startup import STARTUP

@@ -16,11 +16,10 @@ from rclpy.timer import Timer
 
 from zc_perception.errors import ZcError
 from zc_perception.nodes import capture, inference, overlay, recorder
+from zc_perception.nodes.params.kinds import known_among, known_parameters
 from zc_perception.nodes.perception_node import PerceptionNode
-from zc_perception.nodes.process import known_among, known_parameters
 
 _SOON_S = 0.001
-KINDS: tuple[type[PerceptionNode], ...] = (capture.CaptureNode, inference.InferenceNode, overlay.OverlayNode, recorder.RecorderNode)
 
 
 class SelfStarting(PerceptionNode):

@@ -30,9 +30,9 @@ from zc_perception.nodes.inference_stream import (
 )
 from zc_perception.nodes.liveness import PATIENCE_S
 from zc_perception.nodes.messages import label_message
-from zc_perception.nodes.parameters import ParameterSpec
+from zc_perception.nodes.params.qos_overrides import Endpoint, publisher_qos
+from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode, process_ledger
-from zc_perception.nodes.qos_overrides import Endpoint, publisher_qos
 from zc_perception.nodes.realtime import REALTIME_SPECS, Realtime, parse_cpus
 from zc_perception.nodes.startup import STARTUP
 from zc_perception.npu.accelerator import OUTPUT_DMABUF, Accelerator, AcceleratorOptions

@@ -18,7 +18,7 @@ from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.messages import detections_writer
-from zc_perception.nodes.parameters import shown, whole_number
+from zc_perception.nodes.params.spec import shown, whole_number
 from zc_perception.npu.accelerator import Accelerator, AcceleratorOptions
 from zc_perception.npu.axl.abi import parse_ioctl_numbers
 from zc_perception.npu.manifest import ModelManifest, load_manifest

@@ -29,9 +29,9 @@ from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.nodes.frame_links import CONVERTIBLE, SUBSCRIPTION_SPECS, cpu_reader, subscribe_frames, subscription_status, user_ids
 from zc_perception.nodes.overlay_picture import LabelledBox, Painter, PictureHistory, ReducedPicture, Stamp
-from zc_perception.nodes.parameters import ParameterSpec
+from zc_perception.nodes.params.qos_overrides import Endpoint, publisher_qos, subscription_qos
+from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode, process_ledger
-from zc_perception.nodes.qos_overrides import Endpoint, publisher_qos, subscription_qos
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Figures, Level, Status
 from zc_perception.observe.metrics import LatencyWindow
 from zc_perception.observe.recent import RecentCount, RecentRates

@@ -23,8 +23,9 @@ from zc_perception.errors import ConfigError, ZcError
 from zc_perception.link.rclpy_compat import InvalidHandle, begin_lifecycle, end_lifecycle, guard_parameter_services, lifecycle_state
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.liveness import PATIENCE_S
-from zc_perception.nodes.parameters import NodeParameters, ParameterSpec, begin_node
-from zc_perception.nodes.qos_overrides import Endpoint
+from zc_perception.nodes.params.node_parameters import NodeParameters, begin_node
+from zc_perception.nodes.params.qos_overrides import Endpoint
+from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
 
 LIFECYCLE_SPECS = (

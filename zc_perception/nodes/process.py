@@ -12,8 +12,7 @@ import sys
 import threading
 import time
 import traceback
-import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -27,10 +26,8 @@ from zc_perception.errors import EXIT_USAGE, ZcError, error_line
 from zc_perception.link.rclpy_compat import InvalidHandle, call_soon, init_without_signal_handlers
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.nodes.liveness import Liveness
-from zc_perception.nodes.parameter_sources import check_parameter_sources, keys_by_name, keys_for_any_node
+from zc_perception.nodes.params.ros_arguments import check_parameter_sources, explain_ros_arguments, remember_arguments
 from zc_perception.nodes.perception_node import PerceptionNode
-from zc_perception.nodes.qos_overrides import known_in_any_namespace
-from zc_perception.nodes.ros_arguments import explain_ros_arguments
 from zc_perception.nodes.service_manager import Heartbeat, ServiceManager
 from zc_perception.nodes.startup import STARTUP
 
@@ -159,9 +156,7 @@ def ros_context(args: Sequence[str] | None, context: rclpy.Context | None = None
         init_without_signal_handlers(context, None if args is None else list(args))
     except Exception as error:  # rclpy has several classes of its own for this
         raise explain_ros_arguments(args or (), error) from error
-    _ARGUMENTS[context] = tuple(args or ())
-    if tolerant:
-        _TOLERANT.add(context)
+    remember_arguments(context, args or (), tolerant=tolerant)
     STARTUP.reached('ros')
     get_logger('zc_perception').debug(raised)
     try:
@@ -226,54 +221,6 @@ class NodeGroup:
             node.stop()
         for node in self.nodes:
             node.destroy_node()
-
-
-_ARGUMENTS: weakref.WeakKeyDictionary[rclpy.Context, tuple[str, ...]] = weakref.WeakKeyDictionary()
-"""What each context was initialised with, for :func:`refuse_unknown_parameters`: only there it is seen for whom a key was meant."""
-_TOLERANT: weakref.WeakSet[rclpy.Context] = weakref.WeakSet()
-"""Those in which a bare ``-p`` may be for another package's nodes."""
-
-
-def parameters_for_any_node(node: Node, *, bare_too: bool = False) -> frozenset[str]:
-    """Keys that the command line sets for *node* only among those for nodes of any name; see :func:`keys_for_any_node`."""
-    return keys_for_any_node(_ARGUMENTS.get(node.context, ()), node.get_fully_qualified_name(), bare_too=bare_too)
-
-
-def known_parameters() -> tuple[str, ...]:
-    """Names, and prefixes that end in a dot, of all nodes of the package that take parameter files."""
-    from zc_perception.nodes.components import KINDS  # only keys for nodes of any name need it
-
-    specs = (spec.name for kind in KINDS for spec in kind.SPECS)
-    return tuple(dict.fromkeys((*specs, *(prefix for kind in KINDS for prefix in kind.PREFIXES))))
-
-
-def known_among(names: Collection[str]) -> list[str]:
-    """Those of *names* that a node of the package has, or would have for its topics' QoS in another namespace."""
-    if not names:
-        return []
-    from zc_perception.nodes.components import KINDS
-
-    known, endpoints = known_parameters(), [endpoint for kind in KINDS for endpoint in kind.ENDPOINTS]
-    prefixes = tuple(name for name in known if name.endswith('.'))
-    return [name for name in names if name in known or name.startswith(prefixes) or known_in_any_namespace(name, endpoints)]
-
-
-def refuse_unknown_parameters(nodes: Sequence[PerceptionNode], known: Sequence[type[PerceptionNode]]) -> None:
-    """Check every node's start-up keys. Those that were set for nodes of any name, or by a bare ``-p``, may be another node's. What none
-    has is warned of in the former, and in the latter where the context is tolerant.
-
-    :param known: kinds of the process's nodes.
-    :raises ConfigError: a key that none has.
-    """
-    elsewhere = [*(spec.name for kind in known for spec in kind.SPECS), *(prefix for kind in known for prefix in kind.PREFIXES)]
-    elsewhere += [name for node in nodes for name in node.parameters.qos_overrides()]
-    for node in nodes:
-        tolerated = parameters_for_any_node(node, bare_too=node.context in _TOLERANT)
-        named = keys_by_name(_ARGUMENTS.get(node.context, ()), node.get_fully_qualified_name())
-        others = [name for name in elsewhere if name not in named]
-        others += known_among(parameters_for_any_node(node, bare_too=True).intersection(node.parameters.unclaimed()))
-        for sentence in node.parameters.refuse_unknown(others, tolerated):
-            node.get_logger().warning(sentence)
 
 
 def serve(stop: StopRequest, liveness: Liveness) -> None:

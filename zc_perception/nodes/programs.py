@@ -12,9 +12,10 @@ import rclpy
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
+from zc_perception.nodes.params.ros_arguments import refuse_unknown_parameters
 from zc_perception.nodes.perception import perception_nodes, stereo_nodes
 from zc_perception.nodes.perception_node import PerceptionNode
-from zc_perception.nodes.process import EXIT_FAILURE, refuse_unknown_parameters, run_program
+from zc_perception.nodes.process import EXIT_FAILURE, run_program
 
 
 def _checked(node: PerceptionNode) -> Sequence[PerceptionNode]:

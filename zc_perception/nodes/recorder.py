@@ -19,9 +19,9 @@ from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.nodes.frame_links import SUBSCRIPTION_SPECS, subscribe_frames, subscription_status, user_ids
-from zc_perception.nodes.parameters import ParameterSpec
+from zc_perception.nodes.params.qos_overrides import Endpoint
+from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode, process_ledger
-from zc_perception.nodes.qos_overrides import Endpoint
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
 from zc_perception.observe.recent import RecentCount
 

@@ -23,7 +23,8 @@ from zc_perception.errors import ConfigError, ZcError
 from zc_perception.frame import Frame
 from zc_perception.link.rclpy_compat import ResponseSender, answer_later
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.nodes.parameters import NodeParameters, ParameterSpec
+from zc_perception.nodes.params.node_parameters import NodeParameters
+from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.nodes.perception_node import PerceptionNode
 
 SNAPSHOT_SPECS = (

@@ -31,9 +31,11 @@ from zc_perception.link.rclpy_compat import InvalidHandle, end_lifecycle, has_lo
 from zc_perception.memory.pool import live_pools
 from zc_perception.nodes.container.executor import Complaints, ContainerExecutor
 from zc_perception.nodes.container.memory_use import return_memory
-from zc_perception.nodes.parameters import NodeParameters, ParameterSpec, begin_node
+from zc_perception.nodes.params.kinds import known_among
+from zc_perception.nodes.params.node_parameters import NodeParameters, begin_node
+from zc_perception.nodes.params.ros_arguments import parameters_for_any_node
+from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.nodes.perception_node import PerceptionNode
-from zc_perception.nodes.process import known_among, parameters_for_any_node
 
 NAME = 'ComponentManager'
 #: Of ``rclpy_components``, the entry points' group of rclpy's pull request 599, so that packages written for it can be loaded. The ament

@@ -1,5 +1,7 @@
 """Reads parameter files as rcl does, for everybody here who has to read one: YAML's own rules take other values from the same text.
 
+:func:`read_parameter_yaml` reads a file, :func:`section_matches` says which nodes a section is for. Needs no ROS.
+
 Source: observed of ``rcl_yaml_param_parser``, which reads YAML's events, not its types. A value without quotes is a boolean, else what
 ``strtol`` takes whole, else what ``strtod`` takes whole, else a text: ``010`` is 8, ``3e1`` is 30.0, ``1_280``, ``2020-01-01`` and ``~``
 are texts. A section or key that comes again is added to the first. What rcl takes but makes something else of than it says is refused
@@ -12,7 +14,8 @@ from __future__ import annotations
 import ctypes
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import yaml
@@ -22,6 +25,55 @@ from zc_perception.errors import ConfigError
 KEY = 'ros__parameters'
 Section = tuple[str, dict[str, Any]]
 """Full name with wildcards, and its parameters by their names with dots."""
+
+
+@dataclass(frozen=True)
+class ParameterYaml:
+    """What a parameter file says.
+
+    :param sections: in the order of their first lines.
+    :param lines: where each parameter was given last, by section and name; with an empty name: where the section begins.
+    """
+
+    path: str
+    sections: list[Section]
+    lines: Mapping[tuple[str, str], int]
+
+    def values(self, node: str) -> dict[str, Any]:
+        """What the file says for a node, by its full name."""
+        return values_of(node, self.sections)
+
+
+def section_matches(section: str, node: str) -> bool:
+    """rcl's wildcards: ``*`` is one token, ``**`` any number of them, also none."""
+    pattern = ''.join('(/[^/]+)*' if token == '**' else '/' + re.escape(token).replace(r'\*', '[^/]*') for token in section.split('/')[1:])
+    return re.fullmatch(pattern, node) is not None
+
+
+def values_of(node: str, sections: Iterable[Section]) -> dict[str, Any]:
+    """What a node starts with: a later section is on top of an earlier one, whichever is the more exact."""
+    found: dict[str, Any] = {}
+    for section, values in sections:
+        if section_matches(section, node):
+            found |= values
+    return found
+
+
+def last_name(section: str) -> str:
+    """The node's name in the full name of a node or section."""
+    return section.rpartition('/')[2]
+
+
+def nodes_named(name: str, sections: Iterable[Section]) -> list[str]:
+    """Full names of the nodes of that name which sections name: without a wildcard, or with ``/**`` in front of a namespace."""
+    named = []
+    for section, _ in sections:
+        below = section.removeprefix('/**')
+        node = below if below.count('/') > 1 else section
+        if '*' not in node and last_name(node) == name:
+            named.append(node)
+    return list(dict.fromkeys(named))
+
 
 _BOOLEANS = {
     text: value
@@ -87,6 +139,7 @@ class _Reader:
         self._events = events
         self._where = where
         self.sections: dict[str, dict[str, Any]] = {}
+        self.lines: dict[tuple[str, str], int] = {}
 
     def read(self) -> None:
         """All documents; they are one file.
@@ -95,7 +148,7 @@ class _Reader:
         """
         for event in self._events:
             if isinstance(event, yaml.MappingStartEvent):
-                self._namespace('', _DEEPEST)
+                self._namespace('', _DEEPEST, event)
             elif isinstance(event, yaml.NodeEvent):
                 self._refuse(event, f"has no sections such as '/**/capture:' with '{KEY}:' below", said=True)
 
@@ -125,8 +178,8 @@ class _Reader:
                 self._refuse(key, 'a key must be a name')
             yield key, self._text(key), self._next()
 
-    def _namespace(self, name: str, deeper: int) -> None:
-        """Sections and namespaces below *name*, which is as it is written."""
+    def _namespace(self, name: str, deeper: int, named: yaml.Event) -> None:
+        """Sections and namespaces below *name*, which is as it is written, at the event *named*."""
         ended = False
         for key, text, value in self._pairs(deeper):
             below = f'{name.removesuffix("/")}/{text}' if name else text
@@ -135,24 +188,28 @@ class _Reader:
             elif text.startswith(KEY):
                 if text != KEY or not name:
                     self._refuse(key, f"'{text}' must be '{KEY}', below a node's name")
-                self._parameters(value, self._section(key, name), '', deeper - 1)
+                self._parameters(value, self._section(key, name, named), '', deeper - 1)
                 ended = True
             elif isinstance(value, yaml.MappingStartEvent):
-                self._namespace(below, deeper - 1)
+                self._namespace(below, deeper - 1, key)
             else:
                 self._refuse(key, f"'{below.lstrip('/')}' needs '{KEY}:' between the node's name and its parameters")
 
-    def _section(self, event: yaml.Event, name: str) -> dict[str, Any]:
+    def _section(self, event: yaml.Event, name: str, named: yaml.Event) -> str:
+        """Its full name."""
         tokens = name.removeprefix('/').split('/')
         if not all(_TOKEN.fullmatch(token) for token in tokens):
             allowed = "names of letters, digits and '_' that begin with no digit, '*' or '**', with a '/' between"
             self._refuse(event, f"'{name}' can't be a node's full name; it must be {allowed}")
-        return self.sections.setdefault('/' + '/'.join(tokens), {})
+        section = '/' + '/'.join(tokens)
+        self.sections.setdefault(section, {})
+        self.lines.setdefault((section, ''), named.start_mark.line + 1)
+        return section
 
-    def _parameters(self, begins: yaml.Event, values: dict[str, Any], prefix: str, deeper: int) -> None:
+    def _parameters(self, begins: yaml.Event, section: str, prefix: str, deeper: int) -> None:
         if not isinstance(begins, yaml.MappingStartEvent):
             self._refuse(begins, f"'{KEY}:' needs parameters below, as NAME: VALUE; leave the section out if it has none")
-        empty, dotted = True, ''
+        empty, dotted, values = True, '', self.sections[section]
         for key, text, value in self._pairs(deeper):
             name, empty = prefix + text, False
             if dotted:
@@ -162,7 +219,7 @@ class _Reader:
             if isinstance(value, yaml.MappingStartEvent):
                 if name in values:
                     self._refuse(key, f"parameter '{name}' is given as {values[name]!r} and with others below, which ROS puts in its place")
-                self._parameters(value, values, f'{name}.', deeper - 1)
+                self._parameters(value, section, f'{name}.', deeper - 1)
                 dotted = text if prefix and '.' in text else ''
                 continue
             new = self._list(name) if isinstance(value, yaml.SequenceStartEvent) else self._value(name, value)
@@ -170,6 +227,7 @@ class _Reader:
                 both = f'{values[name]!r} and as {new!r}'
                 self._refuse(key, f"parameter '{name}' is given as {both}, and ROS doesn't take the last; write it once")
             values[name] = new
+            self.lines[section, name] = key.start_mark.line + 1
         if empty and prefix:
             self._refuse(begins, f"'{prefix[:-1]}' has nothing below, and ROS puts there what follows; leave it out")
 
@@ -202,8 +260,8 @@ def _in_plain_words(problem: str) -> str:
     return re.sub("'?<stream end>'?", 'the end of the file', problem)
 
 
-def read_parameter_yaml(path: str, called: str = 'parameter file') -> list[Section]:
-    """A parameter file's sections, in the order of their first lines: a node gets those that match it, later ones on top.
+def read_parameter_yaml(path: str, called: str = 'parameter file') -> ParameterYaml:
+    """A parameter file: a node gets the sections that match it, later ones on top.
 
     :param called: what messages call the file.
     :raises ConfigError: it can't be read, or is no parameter file for ROS.
@@ -223,4 +281,4 @@ def read_parameter_yaml(path: str, called: str = 'parameter file') -> list[Secti
         raise ConfigError(f"{where} can't be read: {problem}") from error
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise ConfigError(f"{where} can't be read: it is no YAML: {' '.join(str(error).split())}; correct the file") from error
-    return list(reader.sections.items())
+    return ParameterYaml(path, list(reader.sections.items()), reader.lines)

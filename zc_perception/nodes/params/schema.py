@@ -1,6 +1,6 @@
 """The JSON schema of parameter files, made from the nodes' own declarations: editors complete and check a YAML by it.
 
-``python -m zc_perception.nodes.parameter_schema config/perception.schema.json`` writes it anew; a test compares. A file names it in
+``python -m zc_perception.nodes.params.schema config/perception.schema.json`` writes it anew; a test compares. A file names it in
 its first line: ``# yaml-language-server: $schema=perception.schema.json``.
 """
 
@@ -9,23 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from zc_perception.nodes.capture import CaptureNode
-from zc_perception.nodes.inference import InferenceNode
-from zc_perception.nodes.overlay import OverlayNode
-from zc_perception.nodes.parameters import EVERY_NODE_SPECS, ParameterSpec
-from zc_perception.nodes.perception_node import PerceptionNode
-from zc_perception.nodes.recorder import RecorderNode
+from zc_perception.nodes.params.kinds import node_kinds
+from zc_perception.nodes.params.spec import EVERY_NODE_SPECS, ParameterSpec
 
-NODES: Mapping[str, type[PerceptionNode]] = {
-    'capture': CaptureNode,
-    'inference': InferenceNode,
-    'overlay': OverlayNode,
-    'recorder': RecorderNode,
-}
 _KEY = 'ros__parameters'
 _TYPES = {bool: 'boolean', int: 'integer', float: 'number', str: 'string'}
 _EVERY_NODE = {spec.name: {'type': _TYPES[type(spec.default)], 'description': spec.description} for spec in EVERY_NODE_SPECS}
@@ -79,7 +69,7 @@ def file_schema() -> dict[str, Any]:
     """What a parameter file may be. Sections of other packages' nodes are passed over, and so is what ``/**`` has for them."""
     definitions: dict[str, Any] = {}
     everywhere: dict[str, Any] = {}
-    for name, node in NODES.items():
+    for name, node in node_kinds().items():
         open_ended = ('qos_overrides', *(prefix.rstrip('.') for prefix in node.PREFIXES))
         definitions[name] = {
             'title': f"Parameters of node '{name}'",
@@ -94,7 +84,7 @@ def file_schema() -> dict[str, Any]:
         'type': 'object',
         'properties': {name: some[0] if len(some) == 1 else {'anyOf': some} for name, some in everywhere.items()},
     }
-    patterns = {f'^(.*/)?{name}$': _section(name) for name in NODES} | {r'^(.*/)?\*{1,2}$': {'$ref': '#/$defs/wildcard'}}
+    patterns = {f'^(.*/)?{name}$': _section(name) for name in node_kinds()} | {r'^(.*/)?\*{1,2}$': {'$ref': '#/$defs/wildcard'}}
     below = {'patternProperties': patterns, 'additionalProperties': {'$ref': '#/$defs/names'}}
     definitions['wildcard'] = {'type': 'object', 'properties': {_KEY: {'$ref': '#/$defs/all_nodes'}}, **below}
     definitions['names'] = {
@@ -121,7 +111,7 @@ def text() -> str:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Write the file, or print it."""
-    parser = argparse.ArgumentParser(prog='parameter_schema', description='The JSON schema of parameter files.')
+    parser = argparse.ArgumentParser(prog='schema', description='The JSON schema of parameter files.')
     parser.add_argument('path', nargs='?', type=Path, help='file to write; without it the schema is printed')
     path = parser.parse_args(args).path
     if path is None:

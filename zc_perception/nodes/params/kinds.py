@@ -1,0 +1,96 @@
+"""The package's nodes by name, and which of them has a parameter.
+
+Node classes are imported when somebody asks: a program that runs one node needs none of the others.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from zc_perception.errors import nearest
+from zc_perception.nodes.params import qos_overrides
+from zc_perception.nodes.params.spec import EVERY_NODE, ParameterSpec
+
+_CLASSES = {'capture': 'CaptureNode', 'inference': 'InferenceNode', 'overlay': 'OverlayNode', 'recorder': 'RecorderNode'}
+NAMES = tuple(_CLASSES)
+"""Names of the nodes; a node's module in :mod:`zc_perception.nodes` has the same name."""
+
+
+class NodeKind(Protocol):
+    """What a node class declares; see :class:`~zc_perception.nodes.perception_node.PerceptionNode`."""
+
+    SPECS: Sequence[ParameterSpec]
+    PREFIXES: Sequence[str]
+    CHECKS: Mapping[str, Callable[[Any], object]]
+    ENDPOINTS: Sequence[qos_overrides.Endpoint]
+
+    def check_together(self, values: Mapping[str, Any], node: str) -> None:
+        """Refuse values that don't go together."""
+
+
+@functools.cache
+def node_kind(name: str) -> NodeKind:
+    """The class of the node of that name."""
+    kind: NodeKind = getattr(importlib.import_module(f'zc_perception.nodes.{name}'), _CLASSES[name])
+    return kind
+
+
+def node_kinds() -> dict[str, NodeKind]:
+    """All of them."""
+    return {name: node_kind(name) for name in _CLASSES}
+
+
+def declares(kind: NodeKind, parameter: str) -> bool:
+    """Whether such a node has a parameter. Of those that it declares later only the prefix is known, and of a topic's QoS it is
+    enough that no other node of ours has it: the topic may be a remapped one."""
+    if parameter.startswith(qos_overrides.PREFIX):
+        known = qos_overrides.known_in_any_namespace
+        return known(parameter, kind.ENDPOINTS) or not any(known(parameter, other.ENDPOINTS) for other in node_kinds().values())
+    return parameter in EVERY_NODE or parameter.startswith(tuple(kind.PREFIXES)) or any(spec.name == parameter for spec in kind.SPECS)
+
+
+def owners(parameter: str) -> list[str]:
+    """Names of the nodes that have a parameter of their own of that name."""
+    return [
+        name
+        for name, kind in node_kinds().items()
+        if parameter.startswith(tuple(kind.PREFIXES)) or any(spec.name == parameter for spec in kind.SPECS)
+    ]
+
+
+def belongs_elsewhere(parameter: str) -> str:
+    """The rest of a sentence that a node doesn't know a parameter: which of the package's nodes has it; empty: none of them."""
+    names = [f"'{name}'" for name in owners(parameter)]
+    return f'; it belongs to {"nodes" if names[1:] else "node"} {" and ".join(names)}: set it there' if names else ''
+
+
+def unknown_hint(kind: NodeKind, parameter: str, namespace: str) -> str:
+    """The rest of a sentence that such a node doesn't know a parameter: whose it is, or which one was meant.
+
+    :param namespace: the node's, in full.
+    """
+    names = [*(spec.name for spec in kind.SPECS), *EVERY_NODE, *qos_overrides.override_names(kind.ENDPOINTS, namespace)]
+    return belongs_elsewhere(parameter) or nearest(parameter, names)
+
+
+def known_parameters() -> tuple[str, ...]:
+    """Names, and prefixes that end in a dot, of all nodes of the package."""
+    return names_of(node_kinds().values())
+
+
+def names_of(kinds: Iterable[NodeKind]) -> tuple[str, ...]:
+    """Names, and prefixes that end in a dot, of these nodes."""
+    kinds = list(kinds)
+    specs = (spec.name for kind in kinds for spec in kind.SPECS)
+    return tuple(dict.fromkeys((*specs, *(prefix for kind in kinds for prefix in kind.PREFIXES))))
+
+
+def known_among(names: Collection[str]) -> list[str]:
+    """Those of *names* that a node of the package has, or would have for its topics' QoS in another namespace."""
+    if not names:
+        return []
+    endpoints = [endpoint for kind in node_kinds().values() for endpoint in kind.ENDPOINTS]
+    return [name for name in names if owners(name) or qos_overrides.known_in_any_namespace(name, endpoints)]

@@ -1,0 +1,136 @@
+"""What a node declares of one parameter: its type, its range, its choices; and whether a value is one of those."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
+
+from zc_perception.errors import ConfigError, nearest
+
+TYPE_NAMES = {bool: 'a boolean (true or false)', int: 'an integer', float: 'a number', str: 'a string', list: 'a list of strings'}
+_MOST_SHOWN = 200
+_MOST_DIGITS = 19
+
+
+def whole_number(text: str, high: int) -> int | None:
+    """The number that *text* is, in plain digits and from 0 to *high*; ``None`` for anything else.
+
+    ``str.isdigit`` alone also lets through ``²``, and texts of thousands of digits, on both of which ``int`` raises.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+        return None
+    number = int(text)
+    return number if number <= high else None
+
+
+def shown(value: Any) -> str:
+    """A value in a message: texts in quotes, and not without end."""
+    text = f"'{value}'" if isinstance(value, str) else str(value)
+    return text if len(text) <= _MOST_SHOWN else f'{text[:_MOST_SHOWN]}…'
+
+
+@dataclass(frozen=True)
+class ParameterSpec:
+    """One parameter. Its type is its default's; a list is one of strings, of which empty ones don't count.
+
+    :param unit: for people; empty for none.
+    :param low: smallest allowed number.
+    :param high: largest allowed number.
+    :param besides: one number outside of that range that is allowed too, and means something else.
+    :param even: whether an integer must be even.
+    :param choices: allowed strings; ``true`` and ``false`` among them may be booleans, which is what YAML takes them for without quotes.
+    :param other_choices: asked for further allowed strings, but only of a value that is none of *choices*.
+    :param whole_numbers: whether a string, or one of a list, may be an integer, which is what YAML takes one without quotes for.
+    :param dynamic: whether it may change while the node runs. Others may while it is unconfigured, and are read-only without a lifecycle.
+    :param fixed: read-only in every state: only a start takes it.
+    """
+
+    name: str
+    default: bool | int | float | str | list[str]
+    description: str
+    unit: str = ''
+    low: float | None = None
+    high: float | None = None
+    besides: float | None = None
+    even: bool = False
+    choices: tuple[str, ...] = ()
+    other_choices: Callable[[], tuple[str, ...]] = tuple
+    whole_numbers: bool = False
+    dynamic: bool = False
+    fixed: bool = False
+
+    def allowed(self) -> str:
+        """What a value must be, in words."""
+        text = TYPE_NAMES[type(self.default)]
+        if self.choices:
+            text = 'one of ' + ', '.join((*self.choices, *self.other_choices()))
+        elif self.low is not None and self.high is not None:
+            text += f' from {self.low:g} to {self.high:g}'
+        text += f' ({self.unit})' if self.unit else ''
+        text += ', even' if self.even else ''
+        return text + (f', or {self.besides:g}' if self.besides is not None else '')
+
+    def convert(self, value: Any) -> Any:
+        """*value* in the parameter's type, an integer for a number included.
+
+        :raises ConfigError: it isn't allowed.
+        """
+        kind = type(self.default)
+        if isinstance(value, array.array):  # as which a message's list of numbers arrives
+            value = value.tolist()
+        if kind is float and type(value) is int:
+            with contextlib.suppress(OverflowError):  # then it is out of range too
+                value = float(value)
+        if kind is list and (value is None or isinstance(value, Sequence)) and not isinstance(value, str):
+            value = [str(text) if self.whole_numbers and type(text) is int else text for text in value or () if text != '']
+        if type(value) is bool and str(value).lower() in self.choices:
+            value = str(value).lower()
+        if self.whole_numbers and kind is str and type(value) is int:
+            value = str(value)
+        good = type(value) is kind and (kind is not list or all(isinstance(text, str) for text in value))
+        if good and self.choices:
+            good = value in self.choices or value in self.other_choices()
+        if good and self.low is not None and self.high is not None:
+            good = (self.low <= value <= self.high and math.isfinite(value)) or value == self.besides
+        if good and self.even:
+            good = value % 2 == 0
+        if not good:
+            hint = nearest(value, self.choices) if isinstance(value, str) else ''
+            raise ConfigError(f"parameter '{self.name}' is {shown(value)}; it must be {self.allowed()}{hint}")
+        return value
+
+    def descriptor(self, *, changeable: bool = False) -> ParameterDescriptor:
+        """For ``ros2 param describe``.
+
+        :param changeable: whether there is a state in which parameters that aren't dynamic may be set.
+        """
+        when = '' if self.dynamic or self.fixed or not changeable else ' Set it while the node is unconfigured.'
+        text = ParameterDescriptor(
+            description=self.description + (f' [{self.unit}]' if self.unit else '') + when,
+            read_only=self.fixed or not (self.dynamic or changeable),
+            additional_constraints='one of: ' + ', '.join(self.choices) if self.choices else '',
+        )
+        if self.low is not None and self.high is not None:
+            low, high = self.low, self.high
+            if self.besides is not None:  # ROS knows one range only, and checks it too
+                text.additional_constraints = self.allowed()
+                low, high = min(low, self.besides), max(high, self.besides)
+            if type(self.default) is int:
+                text.integer_range = [IntegerRange(from_value=int(low), to_value=int(high), step=2 if self.even else 0)]
+            else:
+                text.floating_point_range = [FloatingPointRange(from_value=float(low), to_value=float(high), step=0.0)]
+        return text
+
+
+EVERY_NODE_SPECS = (
+    ParameterSpec('use_sim_time', False, 'Take the time from /clock. Every ROS node has this parameter.'),
+    ParameterSpec('start_type_description_service', True, 'Offer ~/get_type_description. Every ROS node has this parameter.'),
+)
+"""What rclpy itself declares for every node."""
+EVERY_NODE = tuple(spec.name for spec in EVERY_NODE_SPECS)

@@ -1,0 +1,283 @@
+"""Would these nodes take this parameter file? :func:`judge` answers, before anything runs, with everything that speaks against it.
+
+It asks three things, and the nodes at their start go by the same rules:
+
+1. Does each section reach the node that it was meant for (:func:`judge_sections`)? rcl applies a section to the nodes whose full name it
+   matches, and says nothing when it matches none: a vehicle then drives with defaults. Sections for other packages' nodes are fine, a file
+   may serve many, and so are those of cameras that aren't run here. Refused is a section that was clearly meant for one of the nodes and
+   misses it. One of another name that sets nothing but what such a node has is a warning.
+2. Does the node have each key? In a section that names the node, an unknown key is refused. In a section for nodes of any name (``/**``,
+   ``/front/*``) it may be another package's: there it is a warning, if none of our nodes has it.
+3. Does the node take the values (:func:`value_problems`)? Each alone, by its declaration (``SPECS``) and the node's ``CHECKS``; the QoS of
+   its ``ENDPOINTS``; and all together, by
+   :meth:`~zc_perception.nodes.perception_node.PerceptionNode.check_together`. Whatever needs a device, a driver or a pipeline is left to
+   the start.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from zc_perception.errors import ConfigError, nearest
+from zc_perception.nodes.params.kinds import NAMES, NodeKind, declares, known_parameters, node_kind, node_kinds, owners, unknown_hint
+from zc_perception.nodes.params.qos_overrides import PREFIX, qos_problems
+from zc_perception.nodes.params.spec import EVERY_NODE, EVERY_NODE_SPECS
+from zc_perception.nodes.params.yaml_file import ParameterYaml, Section, last_name, nodes_named, section_matches
+
+_WILDCARDS = ('*', '**')
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a node would not start with a file, or was not meant to be left without a section.
+
+    :param text: one sentence: the value, what is allowed, what to do.
+    :param node: kind of the node; empty: it is about a section.
+    :param section: the section that has the value; empty: it is about several values.
+    :param line: of the key or section in the file; 0: of several.
+    """
+
+    text: str
+    node: str = ''
+    section: str = ''
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f'{self.text} (line {self.line})' if self.line else self.text
+
+
+@dataclass
+class Verdict:
+    """What the nodes would say.
+
+    :ivar misses: sections that were meant for one of the nodes and match none. The nodes end with them.
+    :ivar problems: what else the nodes end with.
+    :ivar warnings: what they only warn of, and what is wrong with values that none of them gets.
+    """
+
+    misses: list[Problem] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def judge(file: ParameterYaml, nodes: Mapping[str, str], on_top: Mapping[str, Mapping[str, Any]] | None = None) -> Verdict:
+    """What the nodes would say to a file.
+
+    :param nodes: the nodes that are going to have it: kinds (``capture``, ``inference`` …) by full names.
+    :param on_top: values by kind that stand on top of the file's, such as those of launch arguments.
+    """
+    refused, warnings = judge_sections([section for section, _ in file.sections], list(nodes))
+    verdict = Verdict(warnings=warnings + likely_meant(file.sections, list(nodes)))
+    for section, text in refused:
+        problem = Problem(text, section=section, line=file.lines[section, ''])
+        (verdict.misses if last_name(section) in nodes.values() else verdict.problems).append(problem)
+    problems: dict[Problem, None] = {}
+    reached: set[tuple[str, str]] = set()
+    for node, name in nodes.items():
+        kind, given = node_kind(name), file.values(node)
+        origins = _origins(node, file.sections)
+        reached |= {(section, key) for key, section in origins.items()}
+        meant_for_any = keys_for_any_name(node, file.sections)
+        found = [
+            (key, f"parameter '{key}' is unknown{unknown_hint(kind, key, node.rpartition('/')[0])}")
+            for key in given
+            if key not in meant_for_any and not declares(kind, key)
+        ]
+        above = (on_top or {}).get(name, {})
+        for key, text in found + value_problems(kind, node, given | above):
+            section = '' if key in above else origins.get(key, '')
+            problems[Problem(text, name, section, file.lines.get((section, key), 0))] = None
+    verdict.problems += problems
+    verdict.warnings += [*_of_nobody(file, nodes), *_unheard(file, reached)]
+    return verdict
+
+
+def expected_nodes(sections: Sequence[Section], namespaces: Sequence[str] | None) -> dict[str, str]:
+    """The nodes that are going to have a file, for :func:`judge`: those of some namespaces, or those that the file names, or one of each
+    kind. A recorder only where a section is for it: none of the programs for cameras starts one.
+
+    :param namespaces: of all cameras; ``None``: as the file says.
+    """
+    named = {name: nodes_named(name, sections) for name in NAMES}
+    of_cameras = [name for name in NAMES if name != 'recorder']
+    spaces = namespaces
+    if spaces is None:
+        spaces = list(dict.fromkeys(node.rpartition('/')[0] for name in of_cameras for node in named[name])) or ['']
+    nodes = {}
+    for name in of_cameras:
+        for node in (namespaces is None and named[name]) or [f'{space}/{name}' for space in spaces]:
+            nodes[node] = name
+    for section, _ in sections:
+        own = last_name(section)
+        if own == 'recorder' or (own not in NAMES and nearest(own, NAMES) == nearest(own, ['recorder']) != ''):
+            nodes |= dict.fromkeys(named['recorder'] or [f'{space}/recorder' for space in spaces], 'recorder')
+    return nodes
+
+
+def value_problems(kind: NodeKind, node: str, values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Why a node would not start with *values*: parameter and sentence for each reason; the parameter is empty where it is about several.
+    Keys that the node doesn't have are passed over.
+
+    :param node: its full name.
+    :param values: start-up values by parameter; what is left out has its default.
+    """
+    found: list[tuple[str, str]] = []
+    taken: dict[str, Any] = {spec.name: spec.default for spec in kind.SPECS}
+    for spec in (*kind.SPECS, *EVERY_NODE_SPECS):
+        if spec.name not in values:
+            continue
+        try:
+            taken[spec.name] = spec.convert(values[spec.name])
+            if spec.name in kind.CHECKS:
+                kind.CHECKS[spec.name](taken[spec.name])
+        except ConfigError as error:
+            found.append((spec.name, str(error)))
+    found += [('', text) for text in qos_problems(kind.ENDPOINTS, node.rpartition('/')[0], values)]
+    if not found:
+        try:
+            kind.check_together({**values, **taken}, node)
+        except ConfigError as error:
+            found.append(('', str(error)))
+    return list(dict.fromkeys(found))
+
+
+def _origins(node: str, sections: Iterable[Section]) -> dict[str, str]:
+    """The section from which a node gets each key."""
+    return {key: section for section, values in sections if section_matches(section, node) for key in values}
+
+
+def keys_for_any_name(node: str, sections: Sequence[Section]) -> set[str]:
+    """Keys that a node gets only from sections for nodes of any name, such as ``/**``: some are meant for others."""
+    matching = [(section, values) for section, values in sections if section_matches(section, node)]
+    named = {key for section, values in matching if '*' not in last_name(section) for key in values}
+    return {key for _, values in matching for key in values} - named
+
+
+def _of_nobody(file: ParameterYaml, nodes: Iterable[str]) -> list[str]:
+    """Of the keys for nodes of any name that reach one of *nodes*, those that no node of the package has; a sentence for each."""
+    sentences = []
+    for key in dict.fromkeys(key for node in nodes for key in sorted(keys_for_any_name(node, file.sections))):
+        if key in EVERY_NODE or key.startswith(PREFIX) or owners(key):
+            continue
+        sections = [section for section, values in file.sections if '*' in last_name(section) and key in values]
+        where = ', '.join(f"'{section}'" for section in sections)
+        line = f' (line {file.lines[sections[0], key]})'
+        sentences.append(f"section {where}: no node here has a parameter '{key}'{nearest(key, known_parameters())}{line}")
+    return sentences
+
+
+def _unheard(file: ParameterYaml, reached: Collection[tuple[str, str]]) -> list[str]:
+    """What is wrong with values in sections that name a node of ours, but that no node gets: a later section has others, or the section
+    is for a camera that is not here."""
+    kinds, sentences = node_kinds(), []
+    for section, values in file.sections:
+        kind = kinds.get(last_name(section))
+        if kind is None:
+            continue
+        unheard = {key: value for key, value in values.items() if (section, key) not in reached}
+        for key, value in unheard.items():
+            try:
+                for spec in (spec for spec in kind.SPECS if spec.name == key):
+                    spec.convert(value)
+                problem = '' if declares(kind, key) else f"parameter '{key}' is unknown{unknown_hint(kind, key, '')}"
+            except ConfigError as error:
+                problem = str(error)
+            if problem:
+                sentences.append(f"section '{section}': {problem} (line {file.lines[section, key]}); no node gets it now")
+    return sentences
+
+
+# Sections and the nodes that they are meant for.
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ', '.join(f"'{name}'" for name in names)
+
+
+def _spaces(name: str) -> list[str]:
+    """The namespaces in front of a node's name."""
+    return name.split('/')[1:-1]
+
+
+def _is_its_own(section: str, node: str) -> bool:
+    """Whether the section names that node rather than all of a kind: neither its name is a wildcard nor what is in front of it."""
+    return section_matches(section, node) and not any(token in _WILDCARDS for token in section.split('/')[1:][-2:])
+
+
+def _mistyped(written: Sequence[str], meant: Sequence[str]) -> bool:
+    """Whether one looks like the other with a typing error. Names that differ in a number or in a whole word are different cameras'."""
+    one, other = '_'.join(written), '_'.join(meant)
+    pairs = list(zip(one.split('_'), other.split('_'), strict=False))
+    if one.replace('_', '') == other.replace('_', ''):
+        return True
+    return one.count('_') == other.count('_') and all(
+        re.sub(r'\D', '', first) == re.sub(r'\D', '', second) and nearest(first, [second]) for first, second in pairs
+    )
+
+
+def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
+    """Why a section that matches none of *nodes*, all of its node's name, was meant for them; empty: it may be for another one."""
+    shown, name = section.lstrip('/'), last_name(section)
+    literal = [space for space in _spaces(section) if space not in _WILDCARDS]
+    for node in nodes:
+        right = '/'.join(['/**', *literal, name])
+        if section_matches(right, node):
+            return f"'{shown}' does not match node '{node}'; write '{right}'"
+    for node in nodes:
+        meant = _spaces(node)[-len(literal) :]
+        if _mistyped(literal, meant) and not any(_is_its_own(other, node) for other in among):
+            hint = f"did you mean '{'/'.join(meant)}'? If '{'/'.join(literal)}' is another camera, give '{node}' a section of its own"
+            return f"'{shown}' does not match node '{node}'; {hint}"
+    return ''
+
+
+def judge_sections(sections: Sequence[str], nodes: Sequence[str], among: Sequence[str] = ()) -> tuple[list[tuple[str, str]], list[str]]:
+    """What is to be refused of a file's sections, as section and sentence, and sentences to warn with.
+
+    :param sections: full names with wildcards.
+    :param nodes: full names of the nodes that are going to have them.
+    :param among: the sections of all files, where there are others.
+    """
+    among = among or sections
+    names = [last_name(node) for node in nodes]
+    refused: list[tuple[str, str]] = []
+    others: dict[str, list[str]] = {}
+    for section in sections:
+        name = last_name(section)
+        if '*' in name or any(section_matches(section, node) for node in nodes):
+            continue
+        if name not in names:
+            if hint := nearest(name, names):
+                refused.append((section, f"there is no node '{name}' here{hint}; nodes are {', '.join(dict.fromkeys(names))}"))
+        elif problem := _miss(section, [node for node in nodes if last_name(node) == name], among):
+            refused.append((section, problem))
+        else:
+            others.setdefault(name, []).append(section.lstrip('/'))
+    warned = []
+    for name, missing in others.items():
+        without = [node for node, own in zip(nodes, names, strict=True) if own == name and not any(_is_its_own(s, node) for s in among)]
+        if without:  # otherwise those are clearly other cameras'
+            warned.append(f'no section names {_listed(without)}, and there are sections for nodes that are not here: {_listed(missing)}')
+    return refused, warned
+
+
+def likely_meant(sections: Sequence[Section], nodes: Sequence[str]) -> list[str]:
+    """Sections that no node here has the name of, but one has every key of: a sentence to warn with for each. Another package's node
+    mostly has a key of its own, too.
+
+    :param nodes: full names of the nodes that are going to have the sections.
+    """
+    names = list(dict.fromkeys(last_name(node) for node in nodes))
+    found = []
+    for section, values in sections:
+        name = last_name(section)
+        if '*' in name or name in NAMES or not values or nearest(name, names) or any(section_matches(section, node) for node in nodes):
+            continue
+        meant = next((own for own in names if own in NAMES and values.keys() <= {spec.name for spec in node_kind(own).SPECS}), '')
+        if meant:
+            sets = f"all that section '{section.lstrip('/')}' sets is a parameter of '{meant}'"
+            found.append(f"there is no node '{name}' here, but {sets}; if that is meant, write '/**/{meant}'")
+    return found
