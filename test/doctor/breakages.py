@@ -35,6 +35,11 @@ def answer(question: str, **values: object) -> Breakage:
     return lambda vehicle: vehicle.answers[question].update(values)
 
 
+def runtime(release: str) -> Breakage:
+    """A Voyager runtime whose C library is found."""
+    return answer('voyager', release=release, api_version=release)
+
+
 def environment(**values: str) -> Breakage:
     return lambda vehicle: vehicle.environment.update(values)
 
@@ -235,6 +240,18 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
     'runtime missing': (
         all_of(inference(accelerator='axruntime'), answer('voyager', error='needs libaxruntime.so: not there; install it')),
         {('voyager.runtime', ''): 'fail', ('voyager.toolchain', ''): 'fail', ('metis.attach', CARD): 'fail'},
+    ),
+    'driver too old for the runtime, and no tools': (
+        all_of(inference(accelerator='axruntime'), write('sys/class/metis/version', '1.5.7'), runtime('1.8.0'),
+               lambda v: v.environment.update(PATH='/nowhere')),
+        {('voyager.runtime', 'driver'): 'fail', ('voyager.runtime', 'lspci'): 'warn', ('voyager.runtime', 'lsmod'): 'warn',
+         ('metis.attach', CARD): 'fail'},
+    ),
+    'driver that the runtime before takes': (
+        all_of(inference(accelerator='axruntime'), write('sys/class/metis/version', '1.5.7'), runtime('1.7.0'),
+               lambda v: v.environment.update(PATH='/nowhere')),
+        {('voyager.toolchain', ''): 'fail', ('voyager.runtime', 'lspci'): 'warn', ('voyager.runtime', 'lsmod'): 'warn',
+         ('metis.attach', CARD): 'fail'},
     ),
     'argus without a Jetson': (
         capture(camera='argus'),

@@ -129,8 +129,23 @@ def test_the_runtime_is_loaded_and_its_version_told(tmp_path: Path) -> None:
     answer = ask('voyager', str(library))
     assert answer['path'] == answer['file'] == str(library) and answer['api_version'] != ''
     assert answer['functions']['axr_api_version'] is True
+    assert (answer['release'], answer['python_binding']) == ('1.6.0', 'a library is named')
     (tmp_path / 'libother.so').write_bytes(b'no library')
     assert 'libother.so' in ask('voyager', str(tmp_path / 'libother.so'))['error']
+
+
+def test_the_vendors_python_package_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / 'axelera').mkdir()
+    (tmp_path / 'axelera' / 'runtime.py').write_text('__version__ = "1.8.0"\nclass Context: ...\n')
+    monkeypatch.setenv('PYTHONPATH', str(tmp_path))
+    answer = ask('voyager')
+    assert (answer['path'], answer['release'], answer['python_binding']) == ('axelera.runtime', '1.8.0', '')
+    (tmp_path / 'axelera' / 'runtime.py').write_text('raise ImportError("made for another Python")')
+    build_double(tmp_path / 'axelera' / 'libaxruntime.so')
+    monkeypatch.setenv('LD_LIBRARY_PATH', str(tmp_path / 'axelera'))
+    answer = ask('voyager')
+    assert (answer['path'], answer['release']) == ('libaxruntime.so', '1.6.0')
+    assert 'made for another Python' in answer['python_binding']
 
 
 @pytest.mark.parametrize(('options', 'allocate'), [((), True), (('-DWITHOUT_ALLOCATE',), False)])

@@ -22,6 +22,8 @@ from zc_perception.doctor.system import DENIED, System
 from zc_perception.errors import ZcError
 from zc_perception.npu.axl.abi import parse_ioctl_numbers
 from zc_perception.npu.axl.probe import Importable, probe_shipped_attach
+from zc_perception.npu.axruntime.releases import mismatches, needs_toolchain
+from zc_perception.npu.axruntime.runtime import TOOLS
 from zc_perception.npu.metis_card import (
     NEEDED,
     VENDOR,
@@ -29,6 +31,7 @@ from zc_perception.npu.metis_card import (
     LinkRate,
     MetisCard,
     choose_card,
+    driver_version,
     find_cards,
     found_cards,
     read_iommu,
@@ -267,8 +270,10 @@ def metis_iommu(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 TOOLCHAIN = 'riscv64-unknown-elf-gcc'
-_INSTALL = ('install the Voyager SDK runtime (/opt/axelera/runtime-*), activate it (AXELERA_RUNTIME_DIR) or set axruntime_library; '
-            'without it use accelerator: axl or cpu')  # fmt: skip
+_INSTALL = (
+    'install the Voyager runtime (Python package axelera-runtime, or /opt/axelera/runtime-*), activate it (AXELERA_RUNTIME_DIR) or set '
+    'axruntime_library; without it use accelerator: axl or cpu'
+)
 
 
 def _installed(system: System) -> list[str]:
@@ -277,7 +282,7 @@ def _installed(system: System) -> list[str]:
 
 
 def voyager_runtime(system: System, needs: Needs) -> Iterator[Finding]:
-    """Loaded as the accelerator loads it."""
+    """Loaded as the accelerator loads it, with a driver that it takes and the programs that it calls."""
     need = needs.accelerator('axruntime')
     if need is Need.UNUSED:
         yield skip('the parameter file uses no accelerator axruntime', releases=_installed(system))
@@ -294,11 +299,24 @@ def voyager_runtime(system: System, needs: Needs) -> Iterator[Finding]:
         missing = [name for name, there in answer['functions'].items() if not there]
         without = f'; this older release lacks {", ".join(missing)}' if missing else ''
         yield ok(f'{answer["path"]}, API {answer["api_version"]}{without}', library, **figures)
+        for mismatch in mismatches(str(answer['release']), driver_version(system.host)):
+            found, _, advice = mismatch.partition(': ')
+            yield Finding(need.missing_extra, found, advice, f'{library} driver'.strip(), {'release': answer['release']})
+        for tool, package in TOOLS.items():
+            if need is Need.REQUIRED and shutil.which(tool, path=system.environment.get('PATH', '')) is None:
+                found = f'the runtime looks for cards with {tool}, which is not on PATH'
+                yield Finding(Status.WARN, found, f'install package {package}; in a container, in its image', f'{library} {tool}'.strip())
 
 
 def voyager_toolchain(system: System, needs: Needs) -> Iterator[Finding]:
-    """The runtime compiles part of each model when it loads it."""
+    """Before release 1.8 the runtime compiles part of each model when it loads it."""
     need = needs.accelerator('axruntime')
+    if need is Need.REQUIRED:
+        answers = [system.ask('voyager', inference.axruntime_library) for inference in needs.inferences]
+        releases = [str(answer.get('release', '')) for answer in answers]
+        if releases and not any(map(needs_toolchain, releases)):
+            yield skip(f'runtime {", ".join(dict.fromkeys(releases))} needs none: the compiled model has all')
+            return
     if need is not Need.REQUIRED and not _installed(system):
         yield skip('only accelerator axruntime needs it')
         return

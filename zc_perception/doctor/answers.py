@@ -44,9 +44,18 @@ def _file_of(library: ctypes.CDLL | str) -> str:
 
 
 def describe_voyager(library: str = '') -> dict[str, Any]:
-    """Load the runtime as accelerator axruntime does: file, version, and the functions that not every release has."""
+    """Load the runtime as accelerator axruntime does: which interface, file, release, and the functions that not every release has."""
+    from zc_perception.npu.axruntime.binding import MODULE, binding_release, import_binding
     from zc_perception.npu.axruntime.library import OPTIONAL_FUNCTIONS, RuntimeLibrary
 
+    without_binding = 'a library is named'
+    if not library:
+        try:
+            release = binding_release(import_binding())
+        except ZcError as error:
+            without_binding = str(error)
+        else:
+            return {'path': MODULE, 'file': '', 'api_version': release, 'release': release, 'functions': {}, 'python_binding': ''}
     try:
         runtime = RuntimeLibrary(library)
     except ZcError as error:
@@ -55,7 +64,9 @@ def describe_voyager(library: str = '') -> dict[str, Any]:
         'path': runtime.path,
         'file': _file_of(runtime.path),
         'api_version': runtime.api_version,
+        'release': runtime.release,
         'functions': {name: runtime.has(name) for name in OPTIONAL_FUNCTIONS},
+        'python_binding': without_binding,
     }
 
 
