@@ -1,4 +1,5 @@
-"""What other packages add to this one: accelerators and detector heads, each by an entry point of a group that is named here.
+"""What other packages add to this one: cameras, accelerators and detector heads, each by an entry point of a group
+that is named here.
 
 An entry point stands in the metadata of an installed package, so nothing is imported before somebody asks for it by name.
 """
@@ -9,6 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from zc_perception.errors import ConfigError
 
+CAMERA_GROUP = 'zc_perception.cameras'
 ACCELERATOR_GROUP = 'zc_perception.accelerators'
 HEAD_GROUP = 'zc_perception.heads'
 

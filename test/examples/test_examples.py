@@ -43,13 +43,13 @@ CRC = re.compile(r'frame (\d+): crc ([0-9a-f]{8})')
 
 @contextmanager
 def capture(
-    domain: int, *others: Callable[[Any], Any], seen: Callable[[Frame], None] = lambda frame: None
+    domain: int, *others: Callable[[Any], Any], seen: Callable[[Frame], None] = lambda frame: None, **parameters: Any
 ) -> Iterator[tuple[CaptureNode, list[Any]]]:
     """A camera that runs; *others* make nodes for the same process, from the context; *seen* gets each frame before it is published."""
     context = rclpy.Context()
     rclpy.init(context=context, domain_id=domain)
     try:
-        overrides = [Parameter(name, value=value) for name, value in {'framerate': 60.0, **SIZE}.items()]
+        overrides = [Parameter(name, value=value) for name, value in {'framerate': 60.0, **SIZE, **parameters}.items()]
         node = CaptureNode(ledger=CopyLedger(), context=context, parameter_overrides=overrides)
         with NodeGroup(context, [node], lambda: None) as group:
             more = [make(context) for make in others]
@@ -200,12 +200,39 @@ def test_the_own_camera_publishes_to_the_viewer_until_ctrl_c(free_domain: int) -
     assert camera.returncode == 0 and 'Traceback' not in complaints, complaints
 
 
-def test_own_component_is_installed_and_works_in_the_camera_s_container(free_domain: int, tmp_path: Path) -> None:
-    source, installed = tmp_path / 'source', install(tmp_path)
-    shutil.copytree(EXAMPLES / 'own_component', source)
+def install_package(name: str, tmp_path: Path, installed: Path) -> None:
+    """Install an example's package as a user does, from a copy: a build leaves files beside its source."""
+    source = tmp_path / 'source'
+    shutil.copytree(EXAMPLES / name, source)
     pip = [sys.executable, '-m', 'pip', 'install', '--quiet', '--no-build-isolation', '--no-deps', '--no-index']
     done = subprocess.run([*pip, '--target', str(installed), str(source)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_counter_camera_of_another_package_shows_the_number_of_each_frame(
+    free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_package('counter_camera', tmp_path, tmp_path / 'installed')
+    monkeypatch.syspath_prepend(tmp_path / 'installed')
+    shown: list[tuple[int, int]] = []
+    enough = threading.Event()
+
+    def note(frame: Frame) -> None:
+        with frame.map() as (luma, _):
+            bits = luma[24, 2::4] > 128
+        shown.append((int(np.packbits(bits).view('>u2')[0]), frame.data.sequence))
+        if len(shown) >= FRAMES:
+            enough.set()
+
+    with capture(free_domain, seen=note, camera='counter', width=64, height=48) as (camera, _):
+        assert enough.wait(TIMEOUT_S)
+        assert camera.camera.device == 'CounterCamera' and (camera.camera.width, camera.camera.height) == (64, 48)
+    assert all(number == sequence for number, sequence in shown) and shown[-1][0] >= FRAMES - 1
+
+
+def test_own_component_is_installed_and_works_in_the_camera_s_container(free_domain: int, tmp_path: Path) -> None:
+    installed = install(tmp_path)
+    install_package('own_component', tmp_path, installed)
     enough, values = threading.Event(), []
 
     def note(message: Float32) -> None:

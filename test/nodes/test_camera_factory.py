@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from unittest.mock import create_autospec
+from unittest.mock import Mock, create_autospec
 
 import pytest
 
 from zc_perception.camera import argus, libcamera
+from zc_perception.camera.camera import Camera
 from zc_perception.camera.clock import StampClock, SystemClocks
 from zc_perception.camera.gstreamer import camera as gstreamer_camera
+from zc_perception.camera.kinds import CAMERAS
 from zc_perception.camera.replay import camera as replay_camera
 from zc_perception.camera.v4l2 import camera as v4l2_camera
-from zc_perception.camera.v4l2 import identity as identity_module
 from zc_perception.errors import AllocationError, ConfigError
 from zc_perception.memory import heaps as heaps_module
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.nodes.camera_factory import CAMERA_SPECS, CAMERAS, CameraFactory
+from zc_perception.nodes.camera_factory import CAMERA_SPECS, CameraFactory
 
 CLASSES = {
     'replay': (replay_camera, 'ReplayCamera'),
@@ -31,18 +33,32 @@ CLASSES = {
 }
 
 
-def factory(clock: StampClock | None = None, **values: Any) -> CameraFactory:
-    return CameraFactory({**{spec.name: spec.default for spec in CAMERA_SPECS}, **values}, time.time_ns, CopyLedger(), clock)
+def factory(
+    clock: StampClock | None = None,
+    *,
+    now_ns: Callable[[], int] = time.time_ns,
+    heard: Callable[[], Sequence[BufferConstraints]] = tuple,
+    **values: Any,
+) -> CameraFactory:
+    parameters = {spec.name: spec.default for spec in CAMERA_SPECS} | values
+    return CameraFactory(parameters, now_ns, CopyLedger(), clock, consumers=heard)
+
+
+def constructor(kind: type[Camera], monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """What takes the place of a class's constructor: it only checks and notes its arguments."""
+    double = create_autospec(kind.__init__, return_value=None)
+    monkeypatch.setattr(kind, '__init__', double)
+    monkeypatch.setattr(kind, 'continuation', lambda self: None, raising=False)
+    return double  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize('kind', CLASSES)
 def test_each_kind_of_camera_gets_arguments_that_it_takes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, name = CLASSES[kind]
-    double = create_autospec(getattr(module, name))
-    monkeypatch.setattr(module, name, double)
+    double = constructor(getattr(module, name), monkeypatch)
     clock = StampClock(time.time_ns)
     made = factory(clock, camera=kind, heap='memfd', width=640, height=480, framerate=15.0, frame_id='lens', pipeline='x').open('')
-    assert made is double.return_value
+    assert type(made) is getattr(module, name)
     arguments = [*double.call_args.args, *double.call_args.kwargs.values()]
     assert double.call_args.kwargs['clock'] is clock
     assert 'lens' in arguments and 640 in arguments and 480 in arguments
@@ -51,11 +67,9 @@ def test_each_kind_of_camera_gets_arguments_that_it_takes(kind: str, monkeypatch
 @pytest.mark.parametrize('kind', ['gstreamer', 'argus'])
 def test_pipelines_hear_of_their_consumers_at_each_opening(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, name = CLASSES[kind]
-    double = create_autospec(getattr(module, name))
-    monkeypatch.setattr(module, name, double)
+    double = constructor(getattr(module, name), monkeypatch)
     consumers: list[BufferConstraints] = []
-    made = factory(camera=kind, pipeline='x')
-    made.consumers = lambda: tuple(consumers)
+    made = factory(camera=kind, pipeline='x', heard=lambda: consumers)
     for name in ('npu', 'viewer'):
         consumers.append(BufferConstraints(name))
         made.open('')
@@ -68,8 +82,7 @@ def test_stamps_increase_over_openings_although_the_wall_clock_was_set_back() ->
     def wall() -> int:
         return time.monotonic_ns() + 1_700_000_000_000_000_000 + ahead[0]
 
-    made = factory(StampClock(wall, SystemClocks(realtime=wall)), heap='memfd', width=64, height=64, framerate=1000.0)
-    made.now_ns = wall
+    made = factory(StampClock(wall, SystemClocks(realtime=wall)), now_ns=wall, heap='memfd', width=64, height=64, framerate=1000.0)
     stamps = []
     for step in (0, -10_000_000_000, 0):
         ahead[0] += step
@@ -91,12 +104,11 @@ def test_every_kind_is_covered() -> None:
 
 
 def test_a_lost_v4l2_camera_is_looked_for_where_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    double = create_autospec(v4l2_camera.V4l2Camera)
-    monkeypatch.setattr(v4l2_camera, 'V4l2Camera', double)
-    monkeypatch.setattr(identity_module, 'find_device', lambda identity: '/dev/video5' if identity == 'usb 7' else None)
+    double = constructor(v4l2_camera.V4l2Camera, monkeypatch)
+    monkeypatch.setattr(v4l2_camera, 'find_device', lambda identity: '/dev/video5' if identity == 'usb 7' else None)
     for identity, path in (('', '/dev/video0'), ('usb 7', '/dev/video5'), ('usb 8', '/dev/video0')):
         factory(camera='v4l2').open(identity)
-        assert double.call_args.args[0] == path
+        assert double.call_args.args[1] == path
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from vision_msgs.msg import Detection2DArray
 
 from zc_perception.camera.controls import ControlInfo, checked_value, no_such_control
 from zc_perception.camera.gstreamer import camera as gstreamer_camera
-from zc_perception.camera.gstreamer import pipeline as gstreamer_pipeline
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.errors import CameraBusyError, CameraChangedError, CameraLostError, ConfigError
 from zc_perception.frame import Frame
@@ -268,8 +267,8 @@ def test_a_slow_camera_is_opened_on_its_own_thread_and_a_stop_does_not_wait_for_
             time.sleep(0.005)
         raise CameraLostError('stopped')
 
-    monkeypatch.setattr(gstreamer_camera, 'GStreamerCamera', dead)
-    monkeypatch.setattr(gstreamer_pipeline, 'check_description', checked.append)
+    monkeypatch.setattr(gstreamer_camera.GStreamerCamera, '__init__', dead)
+    monkeypatch.setattr(gstreamer_camera, 'check_description', checked.append)
     with running(free_domain, None, camera='gstreamer', pipeline='deadsrc') as bench:  # type: ignore[arg-type]
         assert opening.wait(WAIT_S) and threads == ['camera'] and checked == ['deadsrc']
         assert bench.status('camera').level is Level.WARN
@@ -283,7 +282,7 @@ def test_a_pipeline_that_can_not_be_made_ends_the_start_at_once(free_domain: int
     def refuse(description: str) -> None:
         raise ConfigError(f"pipeline '{description}': no element 'deadsrc'")
 
-    monkeypatch.setattr(gstreamer_pipeline, 'check_description', refuse)
+    monkeypatch.setattr(gstreamer_camera, 'check_description', refuse)
     with (
         pytest.raises(ConfigError, match=r"node 'capture': pipeline 'deadsrc': no element"),
         running(free_domain, None, camera='gstreamer', pipeline='deadsrc'),  # type: ignore[arg-type]

@@ -181,8 +181,8 @@ def test_what_a_camera_has_to_say_is_said_once_and_also_when_it_comes_later(free
 def test_a_slow_pipeline_is_not_silent(
     module: Any, kind: str, values: dict[str, float], expected: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    double = create_autospec(getattr(module, kind))
-    monkeypatch.setattr(module, kind, double)
+    double = create_autospec(getattr(module, kind).__init__, return_value=None)
+    monkeypatch.setattr(getattr(module, kind), '__init__', double)
     defaults = {spec.name: spec.default for spec in CAMERA_SPECS}
     given = {**defaults, 'camera': kind.removesuffix('Camera').lower(), 'pipeline': 'videotestsrc', **values}
     CameraFactory(given, time.time_ns, CopyLedger()).open('')

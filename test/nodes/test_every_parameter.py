@@ -17,16 +17,15 @@ from nodes.managed import Managed, managed, status
 from rclpy.parameter import Parameter
 from test_architecture import node_specs
 
-from zc_perception.camera import argus, libcamera
+from zc_perception.camera import argus, libcamera, synthetic
 from zc_perception.camera.gstreamer import camera as gstreamer_camera
-from zc_perception.camera.gstreamer import pipeline
 from zc_perception.camera.replay import camera as replay_camera
 from zc_perception.camera.stereo import Side
 from zc_perception.camera.v4l2 import camera as v4l2_camera
 from zc_perception.errors import CameraLostError, ZcError
 from zc_perception.link.endpoints import frame_offer
 from zc_perception.link.endpoints.remote_links import NO_LINKS
-from zc_perception.nodes import camera_factory, frame_links, inference_stream, overlay, realtime, recorder
+from zc_perception.nodes import frame_links, inference_stream, overlay, realtime, recorder
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
@@ -71,7 +70,7 @@ class Static:
 
 
 MODULES = {
-    'SyntheticCamera': camera_factory,
+    'SyntheticCamera': synthetic,
     'ReplayCamera': replay_camera,
     'V4l2Camera': v4l2_camera,
     'GStreamerCamera': gstreamer_camera,
@@ -247,7 +246,7 @@ def note_arguments(seen: list[Any], original: Any, name: str) -> Any:
 
     def noted(*args: Any, **kwargs: Any) -> Any:
         seen.append([*args, *kwargs.values(), *kwargs.items()])
-        if name.endswith('Camera'):
+        if name == '__init__':
             raise CameraLostError('only noted')
         return None if name == '_libc_call' else original(*args, **kwargs)
 
@@ -263,12 +262,15 @@ def test_a_parameter_set_while_unconfigured_takes_effect_at_configure(
     def filled(value: Any) -> Any:
         return value.replace('{tmp}', str(tmp_path)) if isinstance(value, str) else value
 
-    monkeypatch.setattr(pipeline, 'check_description', lambda description: None)
+    for module in (argus, gstreamer_camera):
+        monkeypatch.setattr(module, 'check_description', lambda description: None)
     monkeypatch.setattr(overlay, 'subscription_count', lambda publisher: 1)
     node = bench.node(kind, entry)
     seen, value = Seen(node), filled(entry.value)
     if entry.given_to is not None:
         module, replaced = entry.given_to
+        if replaced.endswith('Camera'):
+            module, replaced = getattr(module, replaced), '__init__'
         monkeypatch.setattr(module, replaced, note_arguments(seen.given, getattr(module, replaced), replaced))
     if node_specs()[kind][name].fixed:
         refused = node.set_parameters([Parameter(name, value=not value)])[0]

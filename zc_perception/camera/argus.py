@@ -17,12 +17,13 @@ from ctypes import byref
 from fractions import Fraction
 from typing import Any
 
+from zc_perception.camera.camera import CameraOptions
 from zc_perception.camera.gstreamer.abi import MAP_READ, GStreamer, MapInfo, load_gstreamer
 from zc_perception.camera.gstreamer.buffers import RESERVE, FrameReader, own_descriptors
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
 from zc_perception.camera.gstreamer.image import BorrowedMemory, FrameMemory
 from zc_perception.camera.gstreamer.offer import offered_nvmm_caps
-from zc_perception.camera.gstreamer.pipeline import Sample
+from zc_perception.camera.gstreamer.pipeline import Sample, check_description
 from zc_perception.errors import AcceleratorError, AllocationError, CameraChangedError, CameraError, ConfigError, FormatError, LayoutError
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
 from zc_perception.memory.ledger import CopyLedger
@@ -158,6 +159,29 @@ class ArgusCamera(GStreamerCamera):
         if not pipeline:
             pipeline = source_description(load_gstreamer(), sensor_id, sensor_mode, width, height, framerate, properties or {})
         super().__init__(pipeline, frame_id=frame_id, now_ns=now_ns, ledger=ledger, open_heap=_no_heap, width=width, height=height, **base)
+
+    @classmethod
+    def open(cls, options: CameraOptions) -> ArgusCamera:
+        """See :class:`Camera`."""
+        parameters = options.parameters
+        return cls(
+            parameters['sensor_id'],
+            sensor_mode=parameters['sensor_mode'],
+            framerate=parameters['framerate'],
+            pipeline=parameters['pipeline'],
+            **cls._common(options),
+        )
+
+    @classmethod
+    def check(cls, options: CameraOptions) -> None:
+        """See :class:`Camera`. The pipeline can be made."""
+        parameters = options.parameters
+        pipeline = parameters['pipeline'].strip()
+        if not pipeline:
+            sensor, mode = parameters['sensor_id'], parameters['sensor_mode']
+            size = (parameters['width'], parameters['height'])
+            pipeline = source_description(load_gstreamer(), sensor, mode, *size, parameters['framerate'], {})
+        check_description(pipeline)
 
     def _offered_caps(self, formats: Sequence[Format]) -> str:
         return offered_nvmm_caps(formats)

@@ -1,25 +1,26 @@
-"""What every camera promises, and the base of those that are made of software."""
+"""The base of every camera, and of those whose frames the CPU writes. Read :class:`Camera` first."""
 
 from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.camera.clock import CaptureClock, StampClock
 from zc_perception.camera.constraints import drawn_constraints
-from zc_perception.camera.controls import ControlInfo, ControlValue, WithoutControls
+from zc_perception.camera.controls import NO_CONTROLS, ControlInfo, ControlValue, no_such_control
 from zc_perception.camera.heap_pool import heap_pool
-from zc_perception.errors import CameraError
+from zc_perception.errors import CameraError, ConfigError
 from zc_perception.frame import Frame, Header
 from zc_perception.mapping import map_buffers
 from zc_perception.memory.dmabuf import CpuAccess
-from zc_perception.memory.heaps import Heap, OfferedHeaps
+from zc_perception.memory.heaps import Heap, OfferedHeaps, working_heaps
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot
 from zc_perception.negotiation.constraints import BufferConstraints
@@ -29,6 +30,8 @@ from zc_perception.pixel.fourcc import NV12
 
 SLOT_WAIT_S = 0.25
 """How long one :meth:`Camera.capture` of a source that isn't live waits for a slot, so that stopping stays quick."""
+# Of pipelines, which may take long to start.
+_SILENT_S, _SILENT_FRAMES = 5.0, 10
 
 
 @dataclass(frozen=True)
@@ -50,41 +53,108 @@ class CameraStatistics:
     no_slot: int = 0
 
 
-class Camera(Protocol):
-    """A source of frames. One thread calls :meth:`capture`; :meth:`stop` may come from any other."""
+@dataclass(frozen=True)
+class CameraOptions:
+    """What a camera is opened with.
 
+    :param parameters: the capture node's parameters by name. ``width``, ``height`` and ``framerate`` are 0 where the camera chooses;
+        ``frame_id`` is for its frames' headers; docs/parameters.md has all of them.
+    :param now_ns: the ROS clock.
+    :param ledger: books what the CPU does to pixels.
+    :param clock: made the stamps of the openings before, so that stamps increase over a loss; ``None``: each camera makes a clock.
+    :param stopping: whether nobody waits for the camera any more. An opening that takes long asks it.
+    :param consumers: what is known of the frames' consumers now.
+    :param identity: :attr:`Camera.identity` of the camera that was lost, to look for where it is now; empty: no camera was.
+    :param before: the camera that was opened before this one, and is closed.
+    """
+
+    parameters: Mapping[str, Any]
+    now_ns: Callable[[], int]
+    ledger: CopyLedger
+    clock: StampClock | None = None
+    stopping: Callable[[], bool] = lambda: False
+    consumers: Sequence[BufferConstraints] = ()
+    identity: str = ''
+    before: Camera | None = None
+
+    def open_heaps(self) -> OfferedHeaps:
+        """The heaps that parameter ``heap`` allows. Whoever opens them closes them.
+
+        :raises AllocationError: there is no such heap here.
+        """
+        return working_heaps(self.parameters['heap'])
+
+    def pipeline_silence_s(self) -> float:
+        """After how long without a frame a pipeline counts as lost: parameter ``silent``, or 10 frames and at least 5 s."""
+        silent, framerate = float(self.parameters['silent']), float(self.parameters['framerate'])
+        return silent or max(_SILENT_S, _SILENT_FRAMES / framerate if framerate else 0.0)
+
+
+class Camera(ABC):
+    """A source of frames. Derive from it, or from :class:`DrawnCamera` if the CPU writes the frames.
+
+    The capture node calls in this order: :meth:`open`, :meth:`constraints`, :meth:`allocate`, then :meth:`capture` again and again on the
+    supervisor's thread, and :meth:`close` at last. :meth:`stop` may come from any thread. A camera that raises
+    :class:`~zc_perception.errors.CameraError` is closed, and opened again after a pause. It owns its device, and the pool of its buffers in
+    ``_pool``; frames that are leased stay readable after :meth:`close`.
+    """
+
+    SLOW: ClassVar[bool] = False
+    """Whether opening may take seconds. The camera's own thread opens it then, and :meth:`check` says before what can't be at all."""
     width: int
     height: int
     framerate: float
+    clock: StampClock
+    """What makes its stamps."""
+    _pool: BufferPool | None = None
+
+    @classmethod
+    def open(cls, options: CameraOptions) -> Camera:
+        """Open the camera that the parameters name.
+
+        :raises ConfigError: the parameters can't be used, however long one waits.
+        :raises CameraError: it can't be opened now.
+        """
+        raise NotImplementedError(f'{cls.__name__} does not override the class method open')
+
+    @classmethod  # noqa: B027
+    def check(cls, options: CameraOptions) -> None:
+        """Of a :attr:`SLOW` camera: look at what can be known without opening anything.
+
+        :raises ConfigError: the parameters can't be used.
+        """
 
     @property
-    def ended(self) -> bool:
-        """Whether the source has no more frames, ever."""
-
-    @property
+    @abstractmethod
     def heap_name(self) -> str:
         """Where its buffers come from; before :meth:`configure` perhaps only the first of several heaps that its constraints name."""
 
     @property
+    @abstractmethod
     def device(self) -> str:
         """What is the camera, for diagnostics: a path, a file, a seed."""
 
     @property
     def identity(self) -> str:
         """What makes it the same camera after it was unplugged: a serial number or a place on a bus; a file's path; a seed."""
+        return self.device
 
     @property
-    def clock(self) -> StampClock:
-        """What makes its stamps."""
+    def ended(self) -> bool:
+        """Whether the source has no more frames, ever."""
+        return False
 
     def notices(self) -> Sequence[str]:
         """Sentences worth saying once: what was asked for and is otherwise, what is missing."""
+        return ()
 
     def facts(self) -> Mapping[str, object]:
         """More for diagnostics, by name."""
+        return {}
 
     def controls(self) -> Mapping[str, ControlInfo]:
         """What can be turned on it, by name, with ranges and the values in force."""
+        return NO_CONTROLS
 
     def set_control(self, name: str, value: ControlValue) -> int | None:
         """Set a control; the value in force afterwards, ``None`` for one that can't be read.
@@ -92,45 +162,61 @@ class Camera(Protocol):
         :raises ConfigError: no such control, or the value is outside of its range.
         :raises CameraError: the device refuses it now.
         """
+        raise no_such_control(self.device, name, NO_CONTROLS)
 
+    @abstractmethod
     def constraints(self) -> BufferConstraints:
         """What it can produce, and in ``heaps`` where its buffers may come from, the best first."""
 
+    @abstractmethod
     def configure(self, settings: BufferSettings) -> None:
         """Allocate everything, from the heap that the settings name; no frame yet."""
 
     def allocate(self, request: AllocationRequest) -> None:
         """As :meth:`configure`, for what a negotiation asks for: the camera chooses among the modifiers that everybody accepts."""
-
-    @property
-    def slots(self) -> tuple[Slot, ...]:
-        """Its slots, for trial imports before the first frame; none before :meth:`configure`."""
+        self.configure(request.settings())
 
     @property
     def pool(self) -> BufferPool | None:
         """Where its frames are leased; ``None`` before :meth:`configure`."""
+        return self._pool
 
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """Its slots, for trial imports before the first frame; none before :meth:`configure`."""
+        return () if self.pool is None else self.pool.slots
+
+    def pool_statistics(self) -> PoolStatistics | None:
+        """Slots and holders, once configured."""
+        return None if self.pool is None else self.pool.statistics()
+
+    @abstractmethod
     def capture(self) -> Frame | None:
         """The next frame. ``None``: none this time (dropped, nothing arrived within a bounded wait, stopped).
 
         :raises CameraError: the source failed.
         """
 
+    @abstractmethod
     def statistics(self) -> CameraStatistics:
         """Counters."""
 
-    def pool_statistics(self) -> PoolStatistics | None:
-        """Slots and holders, once configured."""
-
+    @abstractmethod
     def stop(self) -> None:
         """Make a waiting :meth:`capture` return. Idempotent."""
 
+    @abstractmethod
     def close(self) -> None:
         """Free everything; leased frames stay readable until released."""
 
+    def close_rest(self) -> None:  # noqa: B027
+        """End what :meth:`close` has left running for the camera that is opened next. No camera is opened now."""
 
-class DrawnCamera(WithoutControls):
-    """A camera whose frames the CPU writes, straight into the pool's slots, at a steady pace.
+
+class DrawnCamera(Camera):
+    """A camera whose frames the CPU writes, straight into the pool's slots, at a steady pace. Override :meth:`render`, or :meth:`draw`.
+
+    It owns its heap and its pool. All of it runs on the thread that captures, but for :meth:`stop`.
 
     :param heap: where the slots come from, or all heaps that they may come from; owned from here on.
     :param now_ns: the ROS clock.
@@ -139,6 +225,10 @@ class DrawnCamera(WithoutControls):
     :param live: a live camera drops a frame when no slot is free; another one waits.
     """
 
+    SIZE: ClassVar[tuple[int, int]] = (640, 360)
+    """Width and height where the parameters say 0."""
+    FRAMERATE: ClassVar[float] = 30.0
+    """Frames per second, likewise."""
     reason = 'draw'
     fourcc = NV12
     colorimetry = BT601_LIMITED
@@ -165,7 +255,6 @@ class DrawnCamera(WithoutControls):
         self.clock = StampClock(now_ns) if clock is None else clock.reopened()
         self._ledger = ledger
         self._live = live
-        self._pool: BufferPool | None = None
         self._stop = threading.Event()
         self._next_time = 0.0
         self._first_stamp_ns: int | None = None
@@ -175,6 +264,36 @@ class DrawnCamera(WithoutControls):
         self._late = 0
         self._bad = 0
         self._bytes = 0
+
+    @classmethod
+    def open(cls, options: CameraOptions) -> Camera:
+        """See :class:`Camera`."""
+        heaps = options.open_heaps()
+        try:
+            return cls.from_parameters(
+                options.parameters,
+                frame_id=options.parameters['frame_id'],
+                heap=heaps,
+                now_ns=options.now_ns,
+                clock=options.clock,
+                ledger=options.ledger,
+            )
+        except ValueError as error:
+            heaps.close()
+            raise ConfigError(str(error)) from error
+        except BaseException:
+            heaps.close()
+            raise
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, Any], **base: Any) -> DrawnCamera:
+        """Make the camera. Override it for a camera that takes more parameters than these.
+
+        :param base: what :class:`DrawnCamera` itself takes besides width, height and framerate.
+        :raises ValueError: it can't have such a picture.
+        """
+        width, height = parameters['width'] or cls.SIZE[0], parameters['height'] or cls.SIZE[1]
+        return cls(width, height, parameters['framerate'] or cls.FRAMERATE, **base)
 
     @property
     def heap_name(self) -> str:
@@ -186,24 +305,6 @@ class DrawnCamera(WithoutControls):
         """See :class:`Camera`."""
         return type(self).__name__
 
-    @property
-    def identity(self) -> str:
-        """See :class:`Camera`."""
-        return self.device
-
-    def notices(self) -> Sequence[str]:
-        """See :class:`Camera`."""
-        return ()
-
-    def facts(self) -> Mapping[str, object]:
-        """See :class:`Camera`."""
-        return {}
-
-    @property
-    def ended(self) -> bool:
-        """See :class:`Camera`."""
-        return False
-
     def constraints(self) -> BufferConstraints:
         """See :class:`Camera`."""
         return drawn_constraints(self.fourcc, (self.width, self.height), self._heaps)
@@ -213,20 +314,6 @@ class DrawnCamera(WithoutControls):
         layout = settings.layout
         self._bytes = sum(p.rows(layout.height) * p.row_bytes(layout.width) for p in layout.format.planes)
         self._pool = heap_pool(settings, self._heaps, name='camera', reserve=self.constraints().slots)
-
-    def allocate(self, request: AllocationRequest) -> None:
-        """See :class:`Camera`."""
-        self.configure(request.settings())
-
-    @property
-    def slots(self) -> tuple[Slot, ...]:
-        """See :class:`Camera`."""
-        return () if self._pool is None else self._pool.slots
-
-    @property
-    def pool(self) -> BufferPool | None:
-        """See :class:`Camera`."""
-        return self._pool
 
     def draw(self, sequence: int, planes: Sequence[NDArray[Any]]) -> bool:
         """Write frame *sequence* into *planes*, which are :attr:`fourcc`'s. ``False``: there is no such frame."""
@@ -310,10 +397,6 @@ class DrawnCamera(WithoutControls):
     def statistics(self) -> CameraStatistics:
         """See :class:`Camera`."""
         return CameraStatistics(self._captured, self._dropped + self._bad, self._late, bad=self._bad, no_slot=self._dropped)
-
-    def pool_statistics(self) -> PoolStatistics | None:
-        """See :class:`Camera`."""
-        return None if self._pool is None else self._pool.statistics()
 
     def stop(self) -> None:
         """See :class:`Camera`."""

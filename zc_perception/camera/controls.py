@@ -66,23 +66,6 @@ def no_such_control(camera: str, name: str, known: Mapping[str, ControlInfo]) ->
     return ConfigError(f"{camera} has no control '{name}'{nearest(name, known)}; it has {names}")
 
 
-class WithoutControls:
-    """For cameras that have no controls."""
-
-    @property
-    def device(self) -> str:
-        """See :class:`~zc_perception.camera.camera.Camera`."""
-        raise NotImplementedError
-
-    def controls(self) -> Mapping[str, ControlInfo]:
-        """See :class:`~zc_perception.camera.camera.Camera`. None."""
-        return NO_CONTROLS
-
-    def set_control(self, name: str, value: ControlValue) -> int | None:
-        """See :class:`~zc_perception.camera.camera.Camera`."""
-        raise no_such_control(self.device, name, NO_CONTROLS)
-
-
 def checked_value(camera: str, info: ControlInfo, value: ControlValue) -> int:
     """*value* as the number that the driver takes. Its steps are the driver's own affair: it rounds.
 

@@ -14,17 +14,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from zc_perception.camera.camera import CameraStatistics
+from zc_perception.camera.camera import Camera, CameraOptions, CameraStatistics
 from zc_perception.camera.clock import CaptureClock, StampClock
 from zc_perception.camera.constraints import LIBCAMERA_RESERVE
-from zc_perception.camera.controls import WithoutControls
 from zc_perception.camera.libcamera_bindings import PlaneFd, Requests, checked, error_of, import_libcamera, named, planes_of
 from zc_perception.errors import AllocationError, CameraError, CameraLostError, ConfigError, LayoutError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
-from zc_perception.memory.pool import BufferPool, Buffers, PoolStatistics, Slot, close_buffers
+from zc_perception.memory.pool import BufferPool, Buffers, Slot, close_buffers
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
+from zc_perception.negotiation.settings import BufferSettings
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import NV12, pixel_format
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout
@@ -34,7 +33,7 @@ _WAIT_S, _FENCE_POLL_S = 0.25, 0.005
 _MATRICES = {'Rec601': Matrix.BT601, 'Rec709': Matrix.BT709, 'Rec2020': Matrix.BT2020}
 
 
-class LibcameraCamera(WithoutControls):
+class LibcameraCamera(Camera):
     """NV12 frames of one camera of libcamera.
 
     :param camera: its id or a part of it, or its number; empty: the first.
@@ -69,7 +68,6 @@ class LibcameraCamera(WithoutControls):
         self._frame_id = frame_id
         self.clock = StampClock(now_ns) if clock is None else clock.reopened()
         self._watchdog_s = watchdog_s
-        self._pool: BufferPool | None = None
         self._by_slot: list[Any] = []
         self._queue_lock = threading.Lock()
         self._queue_error: CameraError | None = None
@@ -92,6 +90,22 @@ class LibcameraCamera(WithoutControls):
         except BaseException:
             self.close()
             raise
+
+    @classmethod
+    def open(cls, options: CameraOptions) -> LibcameraCamera:
+        """See :class:`Camera`."""
+        parameters = options.parameters
+        return cls(
+            parameters['libcamera_id'],
+            width=parameters['width'],
+            height=parameters['height'],
+            framerate=parameters['framerate'],
+            frame_id=parameters['frame_id'],
+            now_ns=options.now_ns,
+            clock=options.clock,
+            buffers=parameters['pipeline_buffers'],
+            watchdog_s=options.pipeline_silence_s(),
+        )
 
     def _call(self, what: str, call: Callable[[], Any]) -> Any:
         try:
@@ -179,11 +193,6 @@ class LibcameraCamera(WithoutControls):
         """See :class:`Camera`."""
         return 'libcamera'
 
-    @property
-    def ended(self) -> bool:
-        """See :class:`Camera`."""
-        return False
-
     def constraints(self) -> BufferConstraints:
         """See :class:`Camera`. Its pipeline handler decides stride and offsets."""
         size = (self.width, self.height)
@@ -218,10 +227,6 @@ class LibcameraCamera(WithoutControls):
             raise CameraError(f"camera '{self._camera.id}': {error}") from error
         self._by_slot = [self._request(index, buffer) for index, buffer in enumerate(self._buffers)]
 
-    def allocate(self, request: AllocationRequest) -> None:
-        """See :class:`Camera`."""
-        self.configure(request.settings())
-
     def _adopt(self, planes: list[PlaneFd]) -> Buffers:
         made: dict[BufferIdentity, DmaBuf] = {}
         try:
@@ -242,16 +247,6 @@ class LibcameraCamera(WithoutControls):
             raise CameraError(f"camera '{self._camera.id}': libcamera made no request; release the camera elsewhere and try again")
         self._call('add a buffer to a request', lambda: request.add_buffer(self._stream, buffer))
         return request
-
-    @property
-    def slots(self) -> tuple[Slot, ...]:
-        """See :class:`Camera`."""
-        return () if self._pool is None else self._pool.slots
-
-    @property
-    def pool(self) -> BufferPool | None:
-        """See :class:`Camera`."""
-        return self._pool
 
     def _queue_again(self, slot: Slot) -> None:
         """Called by whoever drops the last lease: a failure is the camera's, not the consumer's."""
@@ -347,10 +342,6 @@ class LibcameraCamera(WithoutControls):
     def statistics(self) -> CameraStatistics:
         """See :class:`Camera`."""
         return CameraStatistics(self._captured, self._lost + self._bad, 0, self._lost, self._bad, 0)
-
-    def pool_statistics(self) -> PoolStatistics | None:
-        """See :class:`Camera`."""
-        return None if self._pool is None else self._pool.statistics()
 
     def stop(self) -> None:
         """See :class:`Camera`."""

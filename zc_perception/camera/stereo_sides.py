@@ -13,12 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from zc_perception.camera.camera import Camera, CameraStatistics
-from zc_perception.camera.clock import StampClock
 from zc_perception.camera.controls import ControlInfo, ControlValue
 from zc_perception.camera.stereo import PairMatcher, Side, StereoStatistics, give_same_stamp
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
-from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot
+from zc_perception.memory.pool import BufferPool
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 
@@ -187,7 +186,7 @@ def _release(frames: Sequence[Frame]) -> None:
         frame.release()
 
 
-class SideCamera:
+class SideCamera(Camera):
     """One side of :class:`StereoSides`: its camera, but only frames that have a counterpart. Made by :meth:`StereoSides.join`.
 
     As any camera it is captured from by one thread, and stopped from any; neither waits for the other side's thread.
@@ -199,6 +198,7 @@ class SideCamera:
         self.width = camera.width
         self.height = camera.height
         self.framerate = camera.framerate
+        self.clock = camera.clock
         self._sides = sides
         self._stopped = threading.Event()
         self._patience_s = _PATIENCE / camera.framerate if camera.framerate > 0.0 else _PATIENCE_S
@@ -227,11 +227,6 @@ class SideCamera:
     def identity(self) -> str:
         """See :class:`Camera`."""
         return self.inner.identity
-
-    @property
-    def clock(self) -> StampClock:
-        """See :class:`Camera`."""
-        return self.inner.clock
 
     def notices(self) -> Sequence[str]:
         """See :class:`Camera`. Two sizes are allowed, but few who use both pictures can work with them."""
@@ -278,11 +273,6 @@ class SideCamera:
             pool.set_quota('stereo', self._sides.depth, overcommit=True)
 
     @property
-    def slots(self) -> tuple[Slot, ...]:
-        """See :class:`Camera`."""
-        return self.inner.slots
-
-    @property
     def pool(self) -> BufferPool | None:
         """See :class:`Camera`."""
         return self.inner.pool
@@ -303,10 +293,6 @@ class SideCamera:
     def statistics(self) -> CameraStatistics:
         """See :class:`Camera`. Of everything that it captures; what had no counterpart is in :meth:`StereoSides.statistics`."""
         return self.inner.statistics()
-
-    def pool_statistics(self) -> PoolStatistics | None:
-        """See :class:`Camera`."""
-        return self.inner.pool_statistics()
 
     def stop(self) -> None:
         """See :class:`Camera`. The other side goes on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,6 @@ from zc_perception.camera.scene import RoadScene, SceneObject
 from zc_perception.errors import ConfigError, nearest
 from zc_perception.frame import Header
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry
-
-DEFAULT_SIZE = (640, 360)
-DEFAULT_FRAMERATE = 30.0
 
 
 class SyntheticCamera(DrawnCamera):
@@ -59,6 +57,12 @@ class SyntheticCamera(DrawnCamera):
             self.colorimetry = colorimetry
         else:
             check_pattern_size(width, height)
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, Any], **base: Any) -> DrawnCamera:
+        """See :class:`DrawnCamera`."""
+        drawn = {name: parameters[name] for name in ('seed', 'palette', 'pattern')}
+        return super().from_parameters(parameters, **drawn, **base)
 
     @property
     def device(self) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from zc_perception.camera.calibration_file import CameraInfoStore, calibration_path, camera_name_of
 from zc_perception.camera.jpeg import INSTALL, missing_library
+from zc_perception.camera.kinds import CAMERAS, other_cameras
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2.device import V4l2Device
 from zc_perception.camera.v4l2.file import DeviceFile, V4l2Error, call
@@ -282,8 +283,10 @@ def configured_cameras(system: System, needs: Needs) -> Iterator[Finding]:
             yield skip(f'camera {camera.camera}: see {_ELSEWHERE[camera.camera]}', camera.node)
         elif camera.camera == 'synthetic':
             yield ok('camera synthetic needs no device', camera.node)
+        elif camera.camera in (others := other_cameras()):
+            yield skip(f'camera {camera.camera} is of another package; start the node to see what it says', camera.node)
         else:
-            kinds = ', '.join(('synthetic', 'replay', 'v4l2', *_ELSEWHERE))
+            kinds = ', '.join((*CAMERAS, *others))
             yield Finding(Status.FAIL, f"there is no camera '{camera.camera}'", f'set camera to one of {kinds}', camera.node)
 
 

@@ -1,38 +1,27 @@
-"""From parameters to a camera.
+"""The capture node's parameters of cameras, and the camera that they describe.
 
-Each kind is imported when it is wanted: together they are a tenth of what a start spends on importing.
+Which kinds there are is in :mod:`zc_perception.camera.kinds`; each reads its own parameters in its class method ``open``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
-from zc_perception.camera.camera import Camera
+from zc_perception.camera.camera import Camera, CameraOptions
 from zc_perception.camera.clock import StampClock
+from zc_perception.camera.kinds import CAMERAS, camera_class, other_cameras
 from zc_perception.camera.pattern import PATTERNS
 from zc_perception.camera.replay.source import STAMPS
-from zc_perception.camera.synthetic import DEFAULT_FRAMERATE, DEFAULT_SIZE, SyntheticCamera
 from zc_perception.errors import ConfigError
-from zc_perception.memory.heaps import OfferedHeaps, working_heaps
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.nodes.params.spec import ParameterSpec
 
-if TYPE_CHECKING:
-    from zc_perception.camera.gstreamer.camera import GStreamerCamera
-    from zc_perception.camera.gstreamer.continuation import Continuation
-
-# Of pipelines, which may take long to start.
-_SILENT_S = 5.0
-_SILENT_FRAMES = 10
-CAMERAS = ('synthetic', 'replay', 'v4l2', 'gstreamer', 'argus', 'libcamera')
-# Their first frame may take seconds, or never come.
-_SLOW = ('gstreamer', 'argus')
 _ARGUS_HEAP = 'nvbufsurface'
 CAMERA_SPECS = (
-    ParameterSpec('camera', 'synthetic', 'Kind of camera.', choices=CAMERAS),
+    ParameterSpec('camera', 'synthetic', 'Kind of camera.', choices=CAMERAS, other_choices=other_cameras),
     ParameterSpec('width', 0, "Picture width. 0: the camera's own (synthetic: 640).", 'px', 0, 8192, even=True),
     ParameterSpec('height', 0, "Picture height. 0: the camera's own (synthetic: 360).", 'px', 0, 8192, even=True),
     ParameterSpec('framerate', 0.0, "Frames per second. 0: the camera's own (synthetic: 30).", 'Hz', 0.0, 1000.0),
@@ -98,7 +87,6 @@ def check_recording(values: Mapping[str, Any]) -> None:
         check_file(values['video'])
 
 
-@dataclass
 class CameraFactory:
     """Opens the camera that the parameters describe, as often as it takes.
 
@@ -110,38 +98,32 @@ class CameraFactory:
     :param consumers: what is known of the frames' consumers now; a pipeline is asked for a format that they accept.
     """
 
-    parameters: Mapping[str, Any]
-    now_ns: Callable[[], int]
-    ledger: CopyLedger
-    clock: StampClock | None = None
-    stopping: Callable[[], bool] = lambda: False
-    consumers: Callable[[], Sequence[BufferConstraints]] = tuple
-    _before: GStreamerCamera | None = None
+    def __init__(
+        self,
+        parameters: Mapping[str, Any],
+        now_ns: Callable[[], int],
+        ledger: CopyLedger,
+        clock: StampClock | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+        consumers: Callable[[], Sequence[BufferConstraints]] = tuple,
+    ) -> None:
+        self._parameters = parameters
+        self._options = CameraOptions(parameters, now_ns, ledger, clock, stopping)
+        self._consumers = consumers
+        self._before: Camera | None = None
 
     @property
     def slow(self) -> bool:
         """Whether opening takes so long that nobody should wait for it; :meth:`check` says meanwhile what can't be at all."""
-        return self.parameters['camera'] in _SLOW
+        return camera_class(self._parameters['camera']).SLOW
 
     def check(self) -> None:
         """Look at what can be known without opening anything.
 
         :raises ConfigError: the parameters don't go together, or name a pipeline that can't be made.
         """
-        check_camera(self.parameters)
-        parameters = self.parameters
-        pipeline = parameters['pipeline'].strip()
-        if parameters['camera'] == 'argus' and not pipeline:
-            from zc_perception.camera.argus import source_description
-            from zc_perception.camera.gstreamer.abi import load_gstreamer
-
-            sensor, mode = parameters['sensor_id'], parameters['sensor_mode']
-            size = (parameters['width'], parameters['height'])
-            pipeline = source_description(load_gstreamer(), sensor, mode, *size, parameters['framerate'], {})
-        if self.slow:
-            from zc_perception.camera.gstreamer.pipeline import check_description
-
-            check_description(pipeline)
+        check_camera(self._parameters)
+        camera_class(self._parameters['camera']).check(self._options)
 
     def open(self, identity: str) -> Camera:
         """Open it.
@@ -150,158 +132,14 @@ class CameraFactory:
         :raises ConfigError: the parameters don't go together.
         :raises CameraError: it can't be opened now.
         """
-        parameters = self.parameters
-        kind = parameters['camera']
-        check_camera(parameters)
-        if kind == 'v4l2':
-            return self._v4l2(identity)
-        if kind in ('gstreamer', 'argus', 'libcamera'):
-            return {'gstreamer': self._gstreamer, 'argus': self._argus, 'libcamera': self._libcamera}[kind]()
-        heaps = self._heaps()
-        try:
-            return self._replay(heaps) if kind == 'replay' else self._synthetic(heaps)
-        except ValueError as error:
-            heaps.close()
-            raise ConfigError(str(error)) from error
-        except BaseException:
-            heaps.close()
-            raise
-
-    def _heaps(self) -> OfferedHeaps:
-        return working_heaps(self.parameters['heap'])
-
-    def _silent_s(self) -> float:
-        """Of pipelines: long enough for so many frames of the rate that is asked for."""
-        silent, framerate = float(self.parameters['silent']), float(self.parameters['framerate'])
-        return silent or max(_SILENT_S, _SILENT_FRAMES / framerate if framerate else 0.0)
-
-    def _drawn(self, heaps: OfferedHeaps) -> dict[str, Any]:
-        return {'frame_id': self.parameters['frame_id'], 'heap': heaps, 'now_ns': self.now_ns, 'clock': self.clock, 'ledger': self.ledger}
-
-    def _v4l2(self, identity: str) -> Camera:
-        from zc_perception.camera.v4l2.camera import V4l2Camera
-        from zc_perception.camera.v4l2.identity import find_device
-
-        parameters = self.parameters
-        # A camera that was plugged in again may have another node.
-        path = (find_device(identity) if identity else None) or parameters['device']
-        return V4l2Camera(
-            path,
-            parameters['width'],
-            parameters['height'],
-            parameters['framerate'],
-            parameters['frame_id'],
-            now_ns=self.now_ns,
-            clock=self.clock,
-            memory=parameters['memory'],
-            heap=parameters['heap'],
-            ledger=self.ledger,
-            pixel_format=parameters['pixel_format'],
-            input=None if parameters['input'] < 0 else parameters['input'],
-            silent_s=parameters['silent'],
-        )
-
-    def _resumed(self) -> Continuation | None:
-        """The pipeline that the camera before has left running, because its frames changed."""
+        check_camera(self._parameters)
         before, self._before = self._before, None
-        return None if before is None else before.continuation()
+        options = replace(self._options, consumers=tuple(self._consumers()), identity=identity, before=before)
+        self._before = camera_class(self._parameters['camera']).open(options)
+        return self._before
 
     def close(self) -> None:
         """No camera is opened any more, or not soon: end what waits for the next one."""
-        resumed = self._resumed()
-        if resumed is not None:
-            resumed.close()
-
-    def _gstreamer(self) -> Camera:
-        from zc_perception.camera.gstreamer.camera import GStreamerCamera
-
-        parameters = self.parameters
-        self._before = GStreamerCamera(
-            parameters['pipeline'],
-            frame_id=parameters['frame_id'],
-            now_ns=self.now_ns,
-            clock=self.clock,
-            ledger=self.ledger,
-            open_heap=self._heaps,
-            width=parameters['width'],
-            height=parameters['height'],
-            buffers=parameters['pipeline_buffers'],
-            require_dmabuf=parameters['require_dmabuf'],
-            stopping=self.stopping,
-            assume_linear=parameters['assume_linear'],
-            consumers=self.consumers(),
-            resumable=True,
-            resumed=self._resumed(),
-            watchdog_s=self._silent_s(),
-        )
-        return self._before
-
-    def _argus(self) -> Camera:
-        from zc_perception.camera.argus import ArgusCamera
-
-        parameters = self.parameters
-        self._before = ArgusCamera(
-            parameters['sensor_id'],
-            sensor_mode=parameters['sensor_mode'],
-            width=parameters['width'],
-            height=parameters['height'],
-            framerate=parameters['framerate'],
-            pipeline=parameters['pipeline'],
-            frame_id=parameters['frame_id'],
-            now_ns=self.now_ns,
-            clock=self.clock,
-            ledger=self.ledger,
-            stopping=self.stopping,
-            consumers=self.consumers(),
-            resumable=True,
-            resumed=self._resumed(),
-            buffers=parameters['pipeline_buffers'],
-            watchdog_s=self._silent_s(),
-        )
-        return self._before
-
-    def _libcamera(self) -> Camera:
-        from zc_perception.camera.libcamera import LibcameraCamera
-
-        parameters = self.parameters
-        return LibcameraCamera(
-            parameters['libcamera_id'],
-            width=parameters['width'],
-            height=parameters['height'],
-            framerate=parameters['framerate'],
-            frame_id=parameters['frame_id'],
-            now_ns=self.now_ns,
-            clock=self.clock,
-            buffers=max(3, min(32, parameters['pipeline_buffers'])),
-            watchdog_s=self._silent_s(),
-        )
-
-    def _replay(self, heaps: OfferedHeaps) -> Camera:
-        from zc_perception.camera.replay.camera import ReplayCamera
-
-        parameters = self.parameters
-        return ReplayCamera(
-            parameters['video'],
-            width=parameters['width'],
-            height=parameters['height'],
-            framerate=parameters['framerate'],
-            loop=parameters['loop'],
-            keep_all=parameters['keep_all'],
-            topic=parameters['replay_topic'],
-            rate=parameters['replay_rate'],
-            start_s=parameters['replay_start'],
-            stamps=parameters['stamps'],
-            **self._drawn(heaps),
-        )
-
-    def _synthetic(self, heaps: OfferedHeaps) -> Camera:
-        parameters = self.parameters
-        return SyntheticCamera(
-            parameters['width'] or DEFAULT_SIZE[0],
-            parameters['height'] or DEFAULT_SIZE[1],
-            parameters['framerate'] or DEFAULT_FRAMERATE,
-            seed=parameters['seed'],
-            palette=parameters['palette'],
-            pattern=parameters['pattern'],
-            **self._drawn(heaps),
-        )
+        before, self._before = self._before, None
+        if before is not None:
+            before.close_rest()

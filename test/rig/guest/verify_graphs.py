@@ -15,13 +15,14 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 from sensor_msgs.msg import Image
 
+from zc_perception.camera import camera as camera_module
 from zc_perception.camera import heap_pool as heap_pool_module
+from zc_perception.camera import synthetic
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.memory.heaps import OfferedHeaps, working_heaps
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.nodes import camera_factory
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.process import NodeGroup
 
@@ -118,7 +119,8 @@ class _ShadowHeap:
 def _of_heap(out: Path, heaps: Callable[[str], OfferedHeaps]) -> Outcome:
     capture = {'camera': 'synthetic', 'pattern': 'counter', 'width': WIDTH, 'height': HEIGHT, 'framerate': float(SLOW_FPS), 'slots': 8}
     with (
-        mock.patch.multiple(camera_factory, SyntheticCamera=_UntouchedCamera, working_heaps=heaps),
+        mock.patch.object(synthetic, 'SyntheticCamera', _UntouchedCamera),
+        mock.patch.object(camera_module, 'working_heaps', heaps),
         # The CPU never looks at these frames, so nothing is mapped for it.
         mock.patch.object(heap_pool_module, 'mapped', lambda allocate: allocate),
     ):

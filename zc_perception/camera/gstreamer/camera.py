@@ -13,17 +13,17 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from zc_perception.camera.camera import SLOT_WAIT_S, CameraStatistics
+from zc_perception.camera.camera import SLOT_WAIT_S, Camera, CameraOptions, CameraStatistics
 from zc_perception.camera.clock import CaptureClock, StampClock
-from zc_perception.camera.controls import WithoutControls
 from zc_perception.camera.gstreamer.abi import load_gstreamer
 from zc_perception.camera.gstreamer.buffers import RESERVE, FrameReader, SharedFrames, own_descriptors
 from zc_perception.camera.gstreamer.continuation import Continuation
 from zc_perception.camera.gstreamer.copy import copy_frame, frame_layout
 from zc_perception.camera.gstreamer.image import FdFrames, read_format
 from zc_perception.camera.gstreamer.offer import accepted_formats, offered_caps
-from zc_perception.camera.gstreamer.pipeline import NotNegotiatedError, Pipeline, Reference, Sample
+from zc_perception.camera.gstreamer.pipeline import NotNegotiatedError, Pipeline, Reference, Sample, check_description
 from zc_perception.camera.heap_pool import heap_pool
 from zc_perception.errors import AllocationError, CameraChangedError, CameraError, CameraLostError, ConfigError, FormatError, LayoutError
 from zc_perception.frame import Frame, Header
@@ -31,7 +31,7 @@ from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.foreign_pool import ForeignBufferPool
 from zc_perception.memory.heaps import Heap, OfferedHeaps
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot, close_buffers
+from zc_perception.memory.pool import BufferPool, Slot, close_buffers
 from zc_perception.negotiation.constraints import NO_CPU, BufferConstraints, Format, Placement, format_text
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.modifier import LINEAR, modifier_name
@@ -42,7 +42,7 @@ _WAIT_S, _FENCE_POLL_S = 0.25, 0.005
 _ADVICE = 'use a source that gives dma-bufs, such as v4l2src io-mode=dmabuf, and no element behind it that makes new frames'
 
 
-class GStreamerCamera(WithoutControls):
+class GStreamerCamera(Camera):
     """Frames of a GStreamer pipeline. It is started at once, because its first frame says what all of them are.
 
     :param pipeline: as for gst-launch-1.0, without a sink, or with an appsink of its own.
@@ -66,6 +66,8 @@ class GStreamerCamera(WithoutControls):
     :raises ConfigError: GStreamer isn't there, or the pipeline can't be made, or isn't what was asked for.
     :raises CameraError: it doesn't run.
     """
+
+    SLOW = True
 
     def __init__(
         self,
@@ -103,7 +105,6 @@ class GStreamerCamera(WithoutControls):
         self.clock = StampClock(now_ns) if clock is None else clock.reopened()
         self._heaps: OfferedHeaps | None = None
         self._shared: SharedFrames | None = None
-        self._pool: BufferPool | None = None
         self._early: deque[Sample] = deque()
         self._caps = Reference(self._gst, 0)
         self._stopped = self._playing = self._ended = False
@@ -146,6 +147,42 @@ class GStreamerCamera(WithoutControls):
         except BaseException:
             self.close()
             raise
+
+    @classmethod
+    def open(cls, options: CameraOptions) -> GStreamerCamera:
+        """See :class:`Camera`."""
+        parameters = options.parameters
+        return cls(
+            parameters['pipeline'],
+            open_heap=options.open_heaps,
+            require_dmabuf=parameters['require_dmabuf'],
+            assume_linear=parameters['assume_linear'],
+            **cls._common(options),
+        )
+
+    @classmethod
+    def check(cls, options: CameraOptions) -> None:
+        """See :class:`Camera`. The pipeline can be made."""
+        check_description(options.parameters['pipeline'].strip())
+
+    @staticmethod
+    def _common(options: CameraOptions) -> dict[str, Any]:
+        """What every camera of a pipeline is made with."""
+        parameters, before = options.parameters, options.before
+        return {
+            'frame_id': parameters['frame_id'],
+            'now_ns': options.now_ns,
+            'clock': options.clock,
+            'ledger': options.ledger,
+            'width': parameters['width'],
+            'height': parameters['height'],
+            'buffers': parameters['pipeline_buffers'],
+            'stopping': options.stopping,
+            'consumers': options.consumers,
+            'resumable': True,
+            'resumed': before.continuation() if isinstance(before, GStreamerCamera) else None,
+            'watchdog_s': options.pipeline_silence_s(),
+        }
 
     def _offered_caps(self, formats: Sequence[Format]) -> str:
         """Caps of the formats that consumers accept."""
@@ -288,16 +325,6 @@ class GStreamerCamera(WithoutControls):
         assert heaps is not None
         return heap_pool(settings, heaps, name='camera', reserve=RESERVE)
 
-    @property
-    def slots(self) -> tuple[Slot, ...]:
-        """See :class:`Camera`."""
-        return () if self._pool is None else self._pool.slots
-
-    @property
-    def pool(self) -> BufferPool | None:
-        """See :class:`Camera`."""
-        return self._pool
-
     def _play(self) -> None:
         if not self._playing:
             self._playing = True
@@ -429,14 +456,16 @@ class GStreamerCamera(WithoutControls):
         samples, self._early = deque([changed, *self._early]), deque()
         return Continuation(self._pipeline, samples, self._offer)
 
+    def close_rest(self) -> None:
+        """See :class:`Camera`. A pipeline runs on after its caps have changed."""
+        rest = self.continuation()
+        if rest is not None:
+            rest.close()
+
     def statistics(self) -> CameraStatistics:
         """See :class:`Camera`. Lost are gaps in the source's numbers: its own losses, and frames that came faster than they were taken."""
         lost, bad, no_slot = self._lost, self._bad, self._no_slot
         return CameraStatistics(self._captured, lost + bad + no_slot, 0, lost, bad, no_slot)
-
-    def pool_statistics(self) -> PoolStatistics | None:
-        """See :class:`Camera`."""
-        return None if self._pool is None else self._pool.statistics()
 
     def stop(self) -> None:
         """See :class:`Camera`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,23 @@ class ReplayCamera(DrawnCamera):
         except BaseException:
             source.close()
             raise
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, Any], **base: Any) -> ReplayCamera:
+        """See :class:`DrawnCamera`."""
+        return cls(
+            parameters['video'],
+            width=parameters['width'],
+            height=parameters['height'],
+            framerate=parameters['framerate'],
+            loop=parameters['loop'],
+            keep_all=parameters['keep_all'],
+            topic=parameters['replay_topic'],
+            rate=parameters['replay_rate'],
+            start_s=parameters['replay_start'],
+            stamps=parameters['stamps'],
+            **base,
+        )
 
     def _seek(self) -> Moment | None:
         try:

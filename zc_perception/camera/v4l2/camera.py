@@ -10,14 +10,14 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
-from zc_perception.camera.camera import CameraStatistics
+from zc_perception.camera.camera import Camera, CameraOptions, CameraStatistics
 from zc_perception.camera.clock import CaptureClock, StampClock
 from zc_perception.camera.controls import ControlInfo, ControlValue
 from zc_perception.camera.v4l2.choice import QUEUED, aligned_format, choose_formats, reserve_of
 from zc_perception.camera.v4l2.controls import V4l2Controls
 from zc_perception.camera.v4l2.device import Dequeued, V4l2Device
 from zc_perception.camera.v4l2.formats import JPEGS, driver_layout, least_bytes
-from zc_perception.camera.v4l2.identity import identity_of
+from zc_perception.camera.v4l2.identity import find_device, identity_of
 from zc_perception.camera.v4l2.memory import FrameMemory, frame_memory
 from zc_perception.camera.v4l2.mjpeg import JPEG_BUFFERS, SLOTS, JpegFrames, JpegPicture, bytes_layout
 from zc_perception.camera.v4l2.signal import V4l2Signal
@@ -28,7 +28,7 @@ from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import HeapUse, OfferedHeaps, heap_order, working_heaps
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot, mapped
+from zc_perception.memory.pool import BufferPool, Slot, mapped
 from zc_perception.negotiation.constraints import BufferConstraints, Format, Placement, format_text, size_text
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.fourcc import fourcc_name
@@ -40,7 +40,7 @@ _SILENT_FRAMES = 10
 _OLDEST_NS, _NEWEST_NS = 10_000_000_000, 5_000_000
 
 
-class V4l2Camera:
+class V4l2Camera(Camera):
     """Captures from a V4L2 device, of the single- or the multi-planar API.
 
     :param path: device node.
@@ -60,6 +60,8 @@ class V4l2Camera:
     :raises CameraError: the device can't do that. The message lists what it can.
     :raises ConfigError: a parameter that no device could fulfil.
     """
+
+    identity = ''
 
     def __init__(
         self,
@@ -92,7 +94,6 @@ class V4l2Camera:
         self.clock = StampClock(now_ns) if clock is None else clock.reopened()
         self._monotonic = monotonic
         self._wanted_rate = framerate
-        self._pool: BufferPool | None = None
         self._stream: V4l2Stream | None = None
         self._memory: FrameMemory | None = None
         self._ledger = CopyLedger() if ledger is None else ledger
@@ -124,6 +125,27 @@ class V4l2Camera:
             self._close_device()
             raise
         self.width, self.height = self._driver.size
+
+    @classmethod
+    def open(cls, options: CameraOptions) -> V4l2Camera:
+        """See :class:`Camera`. A camera that was plugged in again may have another node."""
+        parameters = options.parameters
+        path = (find_device(options.identity) if options.identity else None) or parameters['device']
+        return cls(
+            path,
+            parameters['width'],
+            parameters['height'],
+            parameters['framerate'],
+            parameters['frame_id'],
+            now_ns=options.now_ns,
+            clock=options.clock,
+            memory=parameters['memory'],
+            heap=parameters['heap'],
+            ledger=options.ledger,
+            pixel_format=parameters['pixel_format'],
+            input=None if parameters['input'] < 0 else parameters['input'],
+            silent_s=parameters['silent'],
+        )
 
     def _set_framerate(self) -> float:
         wanted = self._wanted_rate
@@ -180,11 +202,6 @@ class V4l2Camera:
             facts['decoding'] = f'{self._jpegs.decode_ns / 1e6:.1f} ms for the last frame; {self._jpegs.skipped} skipped for newer ones'
             facts['last bad JPEG'] = self._jpegs.last_bad or 'none'
         return facts
-
-    @property
-    def ended(self) -> bool:
-        """See :class:`Camera`."""
-        return False
 
     def controls(self) -> Mapping[str, ControlInfo]:
         """See :class:`Camera`."""
@@ -300,16 +317,6 @@ class V4l2Camera:
         except LayoutError as error:
             raise CameraError(f"'{self._device.path}' ({self._device.driver}): {error}; use another size or format") from error
 
-    @property
-    def slots(self) -> tuple[Slot, ...]:
-        """See :class:`Camera`."""
-        return () if self._pool is None else self._pool.slots
-
-    @property
-    def pool(self) -> BufferPool | None:
-        """See :class:`Camera`."""
-        return self._pool
-
     def capture(self) -> Frame | None:
         """See :class:`Camera`.
 
@@ -416,10 +423,6 @@ class V4l2Camera:
     def restarts(self) -> int:
         """How often the stream was started anew because the driver gave up on it or was silent."""
         return 0 if self._stream is None else self._stream.restarts
-
-    def pool_statistics(self) -> PoolStatistics | None:
-        """See :class:`Camera`."""
-        return None if self._pool is None else self._pool.statistics()
 
     def stop(self) -> None:
         """See :class:`Camera`."""

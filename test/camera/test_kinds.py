@@ -1,0 +1,73 @@
+"""Which kinds of cameras there are, those of other packages included."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from entry_point_kit import install
+
+from zc_perception.camera.camera import Camera, CameraOptions
+from zc_perception.camera.kinds import BUILT_IN, camera_class, other_cameras
+from zc_perception.errors import ConfigError
+from zc_perception.memory.ledger import CopyLedger
+
+OWN = """
+from zc_perception.camera.camera import Camera, DrawnCamera
+
+class Grey(DrawnCamera):
+    def render(self, sequence, luma, chroma):
+        luma[:], chroma[:] = 100, 128
+        return True
+
+class Unfinished(Camera):
+    pass
+"""
+PARAMETERS = {'width': 0, 'height': 0, 'framerate': 0.0, 'frame_id': 'lens', 'heap': 'memfd'}
+
+
+@pytest.fixture
+def own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = {'grey': 'own_grey:Grey', 'unfinished': 'own_grey:Unfinished', 'number': 'math:pi', 'gone': 'own_gone:Camera'}
+    install(tmp_path, 'own-camera', {'zc_perception.cameras': {**entries, 'v4l2': 'own_grey:Grey'}})
+    (tmp_path / 'own_grey.py').write_text(OWN, encoding='utf-8')
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.parametrize('kind', BUILT_IN)
+def test_each_kind_of_this_package_is_a_camera(kind: str) -> None:
+    assert issubclass(camera_class(kind), Camera)
+
+
+@pytest.mark.usefixtures('own_package')
+def test_a_camera_of_another_package_is_opened_by_its_kind() -> None:
+    assert other_cameras() == ('gone', 'grey', 'number', 'unfinished'), 'nobody takes the place of a kind of this package'
+    camera = camera_class('grey').open(CameraOptions(PARAMETERS, lambda: 0, CopyLedger()))
+    try:
+        assert (camera.width, camera.height, camera.framerate, camera.heap_name) == (640, 360, 30.0, 'memfd')
+        assert not camera.ended and camera.slots == () and camera.pool_statistics() is None and not camera.controls()
+        with pytest.raises(ConfigError, match=r"Grey has no control 'gain'; it has none"):
+            camera.set_control('gain', 1)
+    finally:
+        camera.close()
+    assert camera_class('v4l2').__name__ == 'V4l2Camera'
+
+
+@pytest.mark.usefixtures('own_package')
+@pytest.mark.parametrize(
+    ('kind', 'message'),
+    [
+        ('gray', r"camera 'gray' is not known; it must be one of synthetic, .*, gone, grey, number, unfinished; did you mean 'grey'\?"),
+        ('number', r"camera 'number' is 3\.14.*, which is no class derived from zc_perception\.camera\.camera\.Camera"),
+        ('gone', r"'gone' of package 'own-camera' can't be imported .* try: python3 -c \"import own_gone\""),
+    ],
+)
+def test_a_kind_that_cannot_be_used_is_named(kind: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        camera_class(kind)
+
+
+@pytest.mark.usefixtures('own_package')
+def test_a_camera_that_does_not_say_how_it_is_opened_is_named() -> None:
+    with pytest.raises(NotImplementedError, match='Unfinished does not override the class method open'):
+        camera_class('unfinished').open(CameraOptions(PARAMETERS, lambda: 0, CopyLedger()))
