@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from zc_perception.camera.kinds import CAMERAS
 from zc_perception.programs import NodeOptionParser
 
 _CAMERA = {
-    'camera': 'synthetic, replay, v4l2, gstreamer, argus or libcamera',
+    'camera': f'{", ".join(CAMERAS)}, or what another package offers',
     'device': "v4l2: the camera's device, such as /dev/video0",
     'video': 'replay: the file or folder to play',
     'width': "picture width; 0: the camera's own",

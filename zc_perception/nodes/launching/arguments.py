@@ -12,13 +12,13 @@ from launch.actions import DeclareLaunchArgument
 from launch.launch_context import LaunchContext
 from launch.substitutions import LaunchConfiguration
 
+from zc_perception.camera.kinds import CAMERAS, other_cameras
 from zc_perception.entry_points import ACCELERATOR_GROUP, offered
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.launching.parameter_file import ParameterFile
 from zc_perception.nodes.namespaces import check_namespace
 
 FROM_FILE = 'from_file'
-CAMERAS = ('synthetic', 'replay', 'v4l2', 'gstreamer', 'argus', 'libcamera')
 ACCELERATORS = ('auto', 'axl', 'axruntime', 'cpu')
 _ON = ['true', 'True', 'TRUE', '1']
 SWITCH = [*_ON, 'false', 'False', 'FALSE', '0']
@@ -100,7 +100,7 @@ def camera() -> list[DeclareLaunchArgument]:
         DeclareLaunchArgument(
             'camera',
             default_value=FROM_FILE,
-            choices=[FROM_FILE, *CAMERAS],
+            choices=[FROM_FILE, *CAMERAS, *other_cameras()],
             description='Kind of camera; from_file: as the parameter file says.',
         ),
         DeclareLaunchArgument('video', default_value='', description='File that camera:=replay plays; empty: as the parameter file says.'),
