@@ -22,14 +22,14 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 CONFIG = REPOSITORY / 'config' / 'perception.yaml'
 
 # Lower rooms know nothing of higher ones, and rooms on one floor nothing of each other.
-FLOORS = (('errors',), ('pixel',), ('memory',), ('negotiation',), ('frame',), ('detection',), ('camera', 'npu'), ('link',), ('observe',),
-          ('nodes',), ('verify', 'doctor', 'bench'))  # fmt: skip
+FLOORS = (('errors',), ('pixel',), ('memory',), ('negotiation', 'jetson'), ('frame',), ('detection',), ('camera', 'npu'), ('link',),
+          ('observe',), ('nodes',), ('verify', 'doctor', 'bench'))  # fmt: skip
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 ROOM_OF_MODULE = {
     'frame_queue': 'frame', 'lookout': 'frame', 'mapping': 'frame', 'pictures': 'frame', 'programs': 'errors', 'terminal': 'errors',
     'entry_points': 'errors',
 }  # fmt: skip
-BELOW_ROS = ('errors', 'pixel', 'memory', 'negotiation', 'frame', 'detection', 'camera', 'npu')
+BELOW_ROS = ('errors', 'pixel', 'memory', 'negotiation', 'jetson', 'frame', 'detection', 'camera', 'npu')
 THIRD_PARTY_BELOW_ROS = {'numpy', 'cv2', 'yaml', 'onnxruntime'}
 USE_RCLPY = ('link/endpoints/', 'link/rclpy_compat.py', 'observe/diagnostics.py', 'nodes/', 'bench/')
 USE_MESSAGES = (*USE_RCLPY, 'link/image_conversion.py')

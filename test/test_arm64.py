@@ -46,7 +46,7 @@ NATIVE_ALLOWED = {
 }
 CHECKED_BY_C = (
     'test/camera/test_v4l2_abi.py', 'test/memory/test_kernel_abi.py', 'test/npu/test_axl_abi.py', 'test/npu/test_axruntime_abi.py',
-    'test/memory/test_vic_abi.py',
+    'test/jetson/test_jetson_abi.py',
 )  # fmt: skip
 
 

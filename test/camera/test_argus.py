@@ -9,7 +9,7 @@ import pytest
 from camera.gstreamer_process import DOUBLES, Outcome, build_plugin, check, gstreamer, names_of, run_cases
 
 from zc_perception.errors import AllocationError
-from zc_perception.memory.nvbufsurface_reading import check_structs
+from zc_perception.jetson.nvbufsurface import check_structs
 
 CASES = 'argus_cases.py'
 GENERATIONS = {'R35': (), 'R39.2': ('-DNEWER_RELEASE',)}

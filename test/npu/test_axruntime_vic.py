@@ -14,8 +14,8 @@ from npu.axruntime_kit import Double, build_double, detect, model, paint, tensor
 from zc_perception.detection.tensor import PlanesToQuantised
 from zc_perception.errors import AcceleratorError
 from zc_perception.frame import Frame
-from zc_perception.memory.nvbufsurface import NvBufSurfaceHeap
-from zc_perception.memory.vic import Vic
+from zc_perception.jetson.nvbufsurface import NvBufSurfaceHeap
+from zc_perception.jetson.vic import Vic
 from zc_perception.memory.fence import EventFence
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry

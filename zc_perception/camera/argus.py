@@ -25,13 +25,12 @@ from zc_perception.camera.gstreamer.image import BorrowedMemory, FrameMemory
 from zc_perception.camera.gstreamer.offer import offered_nvmm_caps
 from zc_perception.camera.gstreamer.pipeline import Sample, check_description
 from zc_perception.errors import AcceleratorError, AllocationError, CameraChangedError, CameraError, ConfigError, FormatError, LayoutError
+from zc_perception.jetson.abi import SurfaceParams
+from zc_perception.jetson.nvbufsurface import NvBufSurfaceHeap, SurfaceImage, SurfaceReader, surface_image
+from zc_perception.jetson.vic import Vic
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.memory.nvbufsurface import NvBufSurfaceHeap, SurfaceParams
-from zc_perception.memory.nvbufsurface_reading import SurfaceReader, surface_image
 from zc_perception.memory.pool import BufferPool, Buffers, Slot
-from zc_perception.memory.vic import Vic
-from zc_perception.memory.vic_surfaces import SurfaceImage
 from zc_perception.negotiation.constraints import BufferConstraints, Format, Placement
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.layout import ImageLayout

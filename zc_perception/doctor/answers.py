@@ -72,8 +72,7 @@ def describe_voyager(library: str = '') -> dict[str, Any]:
 
 def describe_nvbufsurface(library: str = '') -> dict[str, Any]:
     """Load it, and try its structs on an image of our own, as the argus camera does."""
-    from zc_perception.memory.nvbufsurface import LIBRARY
-    from zc_perception.memory.nvbufsurface_reading import SurfaceReader
+    from zc_perception.jetson.nvbufsurface import LIBRARY, SurfaceReader
 
     try:
         loaded = ctypes.CDLL(library or LIBRARY)
@@ -90,7 +89,7 @@ def describe_nvbufsurface(library: str = '') -> dict[str, Any]:
 
 def describe_vic(library: str = '') -> dict[str, Any]:
     """Whether the library of the video image compositor loads."""
-    from zc_perception.memory.vic import TRANSFORM_LIBRARY
+    from zc_perception.jetson.vic import TRANSFORM_LIBRARY
 
     try:
         return {'file': _file_of(ctypes.CDLL(library or TRANSFORM_LIBRARY))}

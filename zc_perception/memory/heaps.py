@@ -1,4 +1,4 @@
-"""Allocators of buffers, and which one for which use: ``/dev/dma_heap/*``, ``/dev/udmabuf``, sealed memfd, NvBufSurface.
+"""Allocators of buffers, and which one for which use: ``/dev/dma_heap/*``, ``/dev/udmabuf``, sealed memfd.
 
 A dma-heap's buffer can be imported by devices as it is, udmabuf turns ordinary memory into a dma-buf, a memfd is only memory
 (in-process and cross-process links work, devices can't import it).
@@ -13,15 +13,12 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from zc_perception.errors import AllocationError, ConfigError
 from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
-from zc_perception.memory.nvbufsurface import NvBufSurfaceHeap
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.pixel.colorimetry import Colorimetry
-from zc_perception.pixel.layout import ImageLayout
 
 DMA_HEAP_DIRECTORY = '/dev/dma_heap'
 UDMABUF_DEVICE = '/dev/udmabuf'
@@ -37,7 +34,7 @@ class Heap(Protocol):
 
     @property
     def name(self) -> str:
-        """Short name for diagnostics: ``dma_heap/system``, ``udmabuf``, ``memfd`` or ``nvbufsurface``."""
+        """Short name for diagnostics: ``dma_heap/system``, ``udmabuf`` or ``memfd``."""
 
     def allocate(self, size: int) -> DmaBuf:
         """A zeroed buffer of at least *size* bytes, rounded up to pages.
@@ -47,14 +44,6 @@ class Heap(Protocol):
 
     def close(self) -> None:
         """Close the heap's device; buffers live on."""
-
-
-@runtime_checkable
-class ImageHeap(Protocol):
-    """A heap that decides itself where an image's planes lie."""
-
-    def allocate_image(self, layout: ImageLayout, colorimetry: Colorimetry) -> tuple[tuple[DmaBuf, ...], ImageLayout]:
-        """See :func:`allocate_image`."""
 
 
 class HeapUse(Enum):
@@ -199,32 +188,11 @@ class SealedMemfd:
         """See :class:`Heap`."""
 
 
-def allocate_image(heap: Heap, layout: ImageLayout, colorimetry: Colorimetry) -> tuple[tuple[DmaBuf, ...], ImageLayout]:
-    """The buffers of one image, and where its planes lie in them: *layout* itself, unless the heap decides that (NvBufSurface).
-
-    :raises AllocationError: no memory; nothing of the image stays allocated.
-    :raises FormatError: the heap has no name for the format.
-    """
-    if isinstance(heap, ImageHeap):
-        return heap.allocate_image(layout, colorimetry)
-    buffers: list[DmaBuf] = []
-    try:
-        for index in range(layout.num_buffers):
-            buffers.append(heap.allocate(layout.buffer_size(index)))
-    except BaseException:
-        for buffer in buffers:
-            buffer.close()
-        raise
-    return tuple(buffers), layout
-
-
 def _open_named(name: str) -> Heap:
     if name == 'udmabuf':
         return Udmabuf()
     if name == 'memfd':
         return SealedMemfd()
-    if name == 'nvbufsurface':
-        return NvBufSurfaceHeap()
     if name.startswith('dma_heap/') and '/' not in name[len('dma_heap/') :]:
         return DmaHeap(name[len('dma_heap/') :])
     raise ConfigError(f"heap '{name}' is not known; use auto, dma_heap/NAME (see ls {DMA_HEAP_DIRECTORY}), udmabuf or memfd")

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from zc_perception.detection.tensor import QuantisedTensorSpec
 from zc_perception.errors import AcceleratorError, AllocationError, ConfigError, DeviceLostError
 from zc_perception.frame import Frame
-from zc_perception.memory.vic import Vic
+from zc_perception.jetson.vic import Vic
 from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints

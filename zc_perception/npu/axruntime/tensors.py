@@ -28,8 +28,8 @@ from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.detection.tensor import PlanesToQuantised, QuantisedTensorSpec
 from zc_perception.errors import AcceleratorError, ConfigError, ZcError
 from zc_perception.frame import Frame
-from zc_perception.memory.vic_surfaces import SurfaceImage
-from zc_perception.memory.vic import Vic, VicImage
+from zc_perception.jetson.nvbufsurface import SurfaceImage
+from zc_perception.jetson.vic import Vic, VicImage
 from zc_perception.memory.dmabuf import BufferIdentity, BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.heaps import Heap
 from zc_perception.memory.ledger import CopyLedger

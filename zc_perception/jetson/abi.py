@@ -1,7 +1,7 @@
-"""Structs and enums of ``libnvbufsurftransform`` and of what ``libnvbufsurface`` has for buffers made elsewhere.
+"""Structs and enums of ``libnvbufsurface`` and ``libnvbufsurftransform``.
 
-Source: NvBufSurface and NvBufSurfTransform pages of the *Jetson Linux API Reference* (R35.3.1, R35.6); offsets as a C compiler lays out the
-documented fields (``test/memory/test_vic_abi.py``). Not run on a Jetson.
+Source: NvBufSurface and NvBufSurfTransform pages of the *Jetson Linux API Reference* (R35.3.1, R35.6, R39.2); offsets as a C compiler lays
+out the documented fields (``test/jetson/test_jetson_abi.py``). Later releases only add behind what is used here. Not run on a Jetson.
 """
 
 from __future__ import annotations
@@ -9,12 +9,97 @@ from __future__ import annotations
 import ctypes
 from enum import IntEnum, IntFlag
 
-from zc_perception.memory.nvbufsurface import ChromaSubsampling, Surface, SurfaceParams
-
 MAX_PLANES = 4
-MAP_READ = 0
-TAG_VIDEO_CONVERT = 0xF01
+LAYOUT_PITCH = 0
 LAYOUT_BLOCK_LINEAR = 1
+MEM_DEFAULT = 0
+MEM_SURFACE_ARRAY = 4
+MEM_HANDLE = 5
+TAG_CAMERA = 0x200
+TAG_VIDEO_CONVERT = 0xF01
+MAP_READ = 0
+
+
+class CreateParams(ctypes.Structure):
+    """``NvBufSurfaceCreateParams``."""
+
+    _fields_ = (
+        ('gpuId', ctypes.c_uint32),
+        ('width', ctypes.c_uint32),
+        ('height', ctypes.c_uint32),
+        ('size', ctypes.c_uint32),
+        ('isContiguous', ctypes.c_bool),
+        ('colorFormat', ctypes.c_int),
+        ('layout', ctypes.c_int),
+        ('memType', ctypes.c_int),
+    )
+
+
+class ChromaSubsampling(ctypes.Structure):
+    """``NvBufSurfaceChromaSubsamplingParams``: where chroma samples sit."""
+
+    _fields_ = (('chromaLocHoriz', ctypes.c_uint8), ('chromaLocVert', ctypes.c_uint8))
+
+
+class AllocateParams(ctypes.Structure):
+    """``NvBufSurfaceAllocateParams``."""
+
+    _fields_ = (
+        ('params', CreateParams),
+        ('displayscanformat', ctypes.c_int),
+        ('chromaSubsampling', ChromaSubsampling),
+        ('memtag', ctypes.c_int),
+        ('disablePitchPadding', ctypes.c_bool),
+        ('_reservedParam', ctypes.c_uint32),
+        ('_reserved', ctypes.c_void_p * 3),
+    )
+
+
+class PlaneParams(ctypes.Structure):
+    """``NvBufSurfacePlaneParams``."""
+
+    _fields_ = (
+        ('num_planes', ctypes.c_uint32),
+        ('width', ctypes.c_uint32 * MAX_PLANES),
+        ('height', ctypes.c_uint32 * MAX_PLANES),
+        ('pitch', ctypes.c_uint32 * MAX_PLANES),
+        ('offset', ctypes.c_uint32 * MAX_PLANES),
+        ('psize', ctypes.c_uint32 * MAX_PLANES),
+        ('bytesPerPix', ctypes.c_uint32 * MAX_PLANES),
+        ('_reserved', ctypes.c_void_p * (4 * MAX_PLANES)),
+    )
+
+
+class SurfaceParams(ctypes.Structure):
+    """``NvBufSurfaceParams`` up to the plane table: its size differs between releases, so that only element 0 of a list may be read."""
+
+    _fields_ = (
+        ('width', ctypes.c_uint32),
+        ('height', ctypes.c_uint32),
+        ('pitch', ctypes.c_uint32),
+        ('colorFormat', ctypes.c_int),
+        ('layout', ctypes.c_int),
+        ('bufferDesc', ctypes.c_uint64),
+        ('dataSize', ctypes.c_uint32),
+        ('dataPtr', ctypes.c_void_p),
+        ('planeParams', PlaneParams),
+    )
+
+
+class Surface(ctypes.Structure):
+    """``NvBufSurface`` up to the list of its surfaces."""
+
+    _fields_ = (
+        ('gpuId', ctypes.c_uint32),
+        ('batchSize', ctypes.c_uint32),
+        ('numFilled', ctypes.c_uint32),
+        ('isContiguous', ctypes.c_bool),
+        ('memType', ctypes.c_int),
+        ('surfaceList', ctypes.POINTER(SurfaceParams)),
+    )
+
+
+SurfacePointer = ctypes.POINTER(Surface)
 
 
 class TransformCompute(IntEnum):
@@ -132,6 +217,3 @@ class MapParams(ctypes.Structure):
         ('planes', MapPlaneParams * MAX_PLANES),
         ('reserved', ctypes.c_uint8 * 64),
     )
-
-
-SurfacePointer = ctypes.POINTER(Surface)

@@ -16,12 +16,11 @@ import pytest
 from numpy.typing import NDArray
 
 from zc_perception.errors import AcceleratorError, AllocationError, FormatError
-from zc_perception.memory import vic_surfaces
+from zc_perception.jetson import nvbufsurface
+from zc_perception.jetson.nvbufsurface import NvBufSurfaceHeap, SurfaceImage
+from zc_perception.jetson.vic import Rect, Vic
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
-from zc_perception.memory.nvbufsurface import NvBufSurfaceHeap
-from zc_perception.memory.vic import Rect, Vic
-from zc_perception.memory.vic_surfaces import SurfaceImage
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.layout import ImageLayout, compute_layout
@@ -232,7 +231,7 @@ def test_the_library_gets_descriptors_of_high_numbers(vic: Vic, libraries: Libra
     monkeypatch.setattr(cache, '_from_fd', lambda fd, pointer: numbers.append(fd.value) or original(fd, pointer))
     source, target = surface(libraries, 64, 64), vic.allocate(32, 32, RGBA)
     vic.transform(source, target)
-    assert numbers and min(numbers) >= vic_surfaces._HIGH_NUMBERS
+    assert numbers and min(numbers) >= nvbufsurface._HIGH_NUMBERS
     assert os.fstat(numbers[0]).st_ino == source.buffers[0].identity.inode
     target.close()
     source.buffers[0].close()

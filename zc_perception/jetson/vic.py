@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.errors import AcceleratorError, AllocationError
-from zc_perception.memory.nvbufsurface import NvBufSurfaceHeap, OwnedSurface, Surface
-from zc_perception.memory.vic_abi import (
+from zc_perception.jetson.abi import (
     MAP_READ,
     TAG_VIDEO_CONVERT,
     MappedSurfaceParams,
+    Surface,
     SurfacePointer,
     TransformCompute,
     TransformConfigParams,
@@ -33,7 +33,7 @@ from zc_perception.memory.vic_abi import (
     TransformParams,
     TransformRect,
 )
-from zc_perception.memory.vic_surfaces import SurfaceCache, SurfaceImage
+from zc_perception.jetson.nvbufsurface import NvBufSurfaceHeap, OwnedSurface, SurfaceCache, SurfaceImage
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry
 from zc_perception.pixel.fourcc import fourcc_name
 from zc_perception.pixel.layout import ImageLayout, compute_layout
@@ -195,7 +195,7 @@ class Vic:
             return
         status = self._configure(ctypes.byref(TransformConfigParams(compute_mode=TransformCompute.VIC)))
         if status != TransformError.SUCCESS:
-            raise AcceleratorError(f"libnvbufsurftransform has no VIC here (status {status}): {_ADVICE.get(status, 'see dmesg')}")
+            raise AcceleratorError(f'libnvbufsurftransform has no VIC here (status {status}): {_ADVICE.get(status, "see dmesg")}')
         self._sessions.set = True
 
     @property

@@ -11,24 +11,24 @@ from pathlib import Path
 import pytest
 from doubles.c_layout import Rest, c_layout, differences, python_layout
 
-from zc_perception.memory import nvbufsurface, vic_abi
+from zc_perception.jetson import abi
 from zc_perception.pixel.format_names import NvBufSurfaceFormat
 
 HEADER = Path(__file__).resolve().parents[1] / 'doubles' / 'nvbufsurface.h'
 RELEASES = {'R35': (), 'R39.2': ('-DNEWER_RELEASE',)}
 STRUCTS: dict[str, type[ctypes.Structure]] = {
-    'NvBufSurfaceChromaSubsamplingParams': nvbufsurface.ChromaSubsampling,
-    'NvBufSurfaceCreateParams': nvbufsurface.CreateParams,
-    'NvBufSurfaceAllocateParams': nvbufsurface.AllocateParams,
-    'NvBufSurfacePlaneParams': nvbufsurface.PlaneParams,
-    'NvBufSurfaceMappedAddr': vic_abi.MappedAddr,
-    'NvBufSurfaceParams': vic_abi.MappedSurfaceParams,
-    'NvBufSurface': nvbufsurface.Surface,
-    'NvBufSurfaceMapPlaneParams': vic_abi.MapPlaneParams,
-    'NvBufSurfaceMapParams': vic_abi.MapParams,
-    'NvBufSurfTransformRect': vic_abi.TransformRect,
-    'NvBufSurfTransformConfigParams': vic_abi.TransformConfigParams,
-    'NvBufSurfTransformParams': vic_abi.TransformParams,
+    'NvBufSurfaceChromaSubsamplingParams': abi.ChromaSubsampling,
+    'NvBufSurfaceCreateParams': abi.CreateParams,
+    'NvBufSurfaceAllocateParams': abi.AllocateParams,
+    'NvBufSurfacePlaneParams': abi.PlaneParams,
+    'NvBufSurfaceMappedAddr': abi.MappedAddr,
+    'NvBufSurfaceParams': abi.MappedSurfaceParams,
+    'NvBufSurface': abi.Surface,
+    'NvBufSurfaceMapPlaneParams': abi.MapPlaneParams,
+    'NvBufSurfaceMapParams': abi.MapParams,
+    'NvBufSurfTransformRect': abi.TransformRect,
+    'NvBufSurfTransformConfigParams': abi.TransformConfigParams,
+    'NvBufSurfTransformParams': abi.TransformParams,
 }
 #: The library makes these, and the package reads only their beginning. What follows there, computed by hand for LP64.
 RESTS = {
@@ -45,10 +45,10 @@ RESTS = {
 }
 ENUMS: dict[str, tuple[type[IntEnum] | type[IntFlag], Callable[[str], str]]] = {
     'NvBufSurfaceColorFormat': (NvBufSurfaceFormat, lambda name: name.removeprefix('NVBUF_COLOR_FORMAT_')),
-    'NvBufSurfTransform_Compute': (vic_abi.TransformCompute, lambda name: name.removeprefix('NvBufSurfTransformCompute_').upper()),
-    'NvBufSurfTransform_Inter': (vic_abi.TransformFilter, lambda name: name.removeprefix('NvBufSurfTransformInter_').upper()),
-    'NvBufSurfTransform_Error': (vic_abi.TransformError, lambda name: name.removeprefix('NvBufSurfTransformError_').upper()),
-    'NvBufSurfTransform_Transform_Flag': (vic_abi.TransformFlag, lambda name: name.removeprefix('NVBUFSURF_TRANSFORM_')),
+    'NvBufSurfTransform_Compute': (abi.TransformCompute, lambda name: name.removeprefix('NvBufSurfTransformCompute_').upper()),
+    'NvBufSurfTransform_Inter': (abi.TransformFilter, lambda name: name.removeprefix('NvBufSurfTransformInter_').upper()),
+    'NvBufSurfTransform_Error': (abi.TransformError, lambda name: name.removeprefix('NvBufSurfTransformError_').upper()),
+    'NvBufSurfTransform_Transform_Flag': (abi.TransformFlag, lambda name: name.removeprefix('NVBUFSURF_TRANSFORM_')),
 }
 #: Enums of which the package uses a value or two: what the double has of the documented tables.
 TABLES = {
@@ -64,12 +64,12 @@ TABLES = {
 #: The colour formats that the double takes; the package knows more of them.
 DOUBLE_S_FORMATS = {'GRAY8', 'NV12', 'NV12_ER', 'RGBA', 'NV12_709', 'NV12_709_ER'}
 CONSTANTS = {
-    'NVBUF_MEM_SURFACE_ARRAY': nvbufsurface.MEM_SURFACE_ARRAY,
-    'NVBUF_LAYOUT_PITCH': nvbufsurface.LAYOUT_PITCH,
-    'NVBUF_LAYOUT_BLOCK_LINEAR': vic_abi.LAYOUT_BLOCK_LINEAR,
-    'NVBUF_TAG_CAMERA': nvbufsurface.TAG_CAMERA,
-    'NVBUF_TAG_VIDEO_CONVERT': vic_abi.TAG_VIDEO_CONVERT,
-    'NVBUF_MAP_READ': vic_abi.MAP_READ,
+    'NVBUF_MEM_SURFACE_ARRAY': abi.MEM_SURFACE_ARRAY,
+    'NVBUF_LAYOUT_PITCH': abi.LAYOUT_PITCH,
+    'NVBUF_LAYOUT_BLOCK_LINEAR': abi.LAYOUT_BLOCK_LINEAR,
+    'NVBUF_TAG_CAMERA': abi.TAG_CAMERA,
+    'NVBUF_TAG_VIDEO_CONVERT': abi.TAG_VIDEO_CONVERT,
+    'NVBUF_MAP_READ': abi.MAP_READ,
 }
 
 
@@ -93,12 +93,12 @@ def test_python_and_c_agree(release: str, tmp_path: Path) -> None:
 
 def test_the_offsets_are_those_of_the_facts() -> None:
     """Computed once from the documented fields by someone else."""
-    assert [ctypes.sizeof(s) for s in (nvbufsurface.PlaneParams, nvbufsurface.CreateParams, nvbufsurface.AllocateParams)] == [232, 32, 80]
-    assert (ctypes.sizeof(vic_abi.MapPlaneParams), ctypes.sizeof(vic_abi.MapParams)) == (104, 520)
-    mapped = vic_abi.MappedSurfaceParams
+    assert [ctypes.sizeof(s) for s in (abi.PlaneParams, abi.CreateParams, abi.AllocateParams)] == [232, 32, 80]
+    assert (ctypes.sizeof(abi.MapPlaneParams), ctypes.sizeof(abi.MapParams)) == (104, 520)
+    mapped = abi.MappedSurfaceParams
     assert (mapped.bufferDesc.offset, mapped.planeParams.offset, mapped.mappedAddr.offset) == (24, 48, 280)
-    assert (nvbufsurface.Surface.surfaceList.offset, vic_abi.MapParams.planes.offset, vic_abi.MapParams.reserved.offset) == (24, 40, 456)
-    assert (ctypes.sizeof(vic_abi.TransformParams), ctypes.sizeof(vic_abi.TransformConfigParams)) == (32, 16)
+    assert (abi.Surface.surfaceList.offset, abi.MapParams.planes.offset, abi.MapParams.reserved.offset) == (24, 40, 456)
+    assert (ctypes.sizeof(abi.TransformParams), ctypes.sizeof(abi.TransformConfigParams)) == (32, 16)
 
 
 MUTATIONS = {
@@ -162,10 +162,7 @@ def test_a_changed_module_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert len(compare(HEADER, tmp_path)) == 1
 
 
-def test_all_structs_of_both_modules_are_compared() -> None:
-    defined = {
-        value for module in (nvbufsurface, vic_abi) for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, ctypes.Structure)
-    }  # fmt: skip
-    # The shorter beginning of NvBufSurfaceParams has a test of its own.
-    assert defined - {nvbufsurface.SurfaceParams} == set(STRUCTS.values())
+def test_all_structs_of_the_module_are_compared() -> None:
+    defined = {value for value in vars(abi).values() if isinstance(value, type) and issubclass(value, ctypes.Structure)}
+    # SurfaceParams is the beginning of MappedSurfaceParams.
+    assert defined - {abi.SurfaceParams} == set(STRUCTS.values())

@@ -1,0 +1,472 @@
+"""Images of NVIDIA's ``libnvbufsurface``: one image in one nvmap dma-buf, as Jetson cameras and the VIC use them.
+
+* :class:`NvBufSurfaceHeap` allocates one.
+* :class:`SurfaceReader` reads one that somebody else made, such as a camera's: where its planes lie.
+* :class:`SurfaceCache` makes the library's object for one that came as a descriptor.
+
+Source: NvBufSurface pages of the *Jetson Linux API Reference* (R35.3.1 to R39.2). The head of ``NvBufSurface`` and of its parameters is
+the same in all of them. Their tails have grown, so that only element 0 of a list may be read. R36's own page wasn't found. So no struct is
+believed: what comes back is compared with what was asked for, and the structs are tried out on an image of our own before a camera's are
+read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import queue
+from dataclasses import dataclass
+
+from zc_perception.errors import AcceleratorError, AllocationError, LayoutError
+from zc_perception.jetson.abi import (
+    LAYOUT_BLOCK_LINEAR,
+    LAYOUT_PITCH,
+    MEM_DEFAULT,
+    MEM_HANDLE,
+    MEM_SURFACE_ARRAY,
+    TAG_CAMERA,
+    AllocateParams,
+    CreateParams,
+    MapParams,
+    PlaneParams,
+    Surface,
+    SurfaceParams,
+    SurfacePointer,
+)
+from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.pixel.colorimetry import Colorimetry
+from zc_perception.pixel.format_names import NvBufSurfaceFormat, from_nvbufsurface, nvbufsurface_format
+from zc_perception.pixel.fourcc import fourcc_name, pixel_format
+from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout
+from zc_perception.pixel.modifier import INVALID, LINEAR, modifier_name
+
+LIBRARY = 'libnvbufsurface.so'
+SURFACE_LIST_OFFSET = 24
+PLANE_PARAMS_OFFSET = 48
+# Numbers that no other field is likely to have.
+_TRIAL_SIZE = (646, 358)
+# The descriptors that the library is given begin here.
+_HIGH_NUMBERS = 512
+assert Surface.surfaceList.offset == SURFACE_LIST_OFFSET and SurfaceParams.planeParams.offset == PLANE_PARAMS_OFFSET
+
+
+class OwnedSurface:
+    """Destroys a surface once: when its buffer is closed, or is only forgotten."""
+
+    def __init__(self, library: ctypes.CDLL, surface: ctypes._Pointer[Surface]) -> None:
+        self._library = library
+        self._surface: ctypes._Pointer[Surface] | None = surface
+
+    @property
+    def pointer(self) -> ctypes._Pointer[Surface]:
+        """For a call of the library made right now.
+
+        :raises ValueError: after close.
+        """
+        if self._surface is None:
+            raise ValueError('the surface was destroyed')
+        return self._surface
+
+    def close(self) -> None:
+        """Destroy it. A second call does nothing."""
+        surface, self._surface = self._surface, None
+        if surface is not None:
+            self._library.NvBufSurfaceDestroy(surface)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError, TypeError):  # the interpreter is going away
+            self.close()
+
+
+class NvBufSurfaceHeap:
+    """Allocates images, one in one buffer: the library decides strides and offsets.
+
+    :param library: the shared library's name or path.
+    :raises AllocationError: it can't be loaded, or lacks the functions.
+    """
+
+    name = 'nvbufsurface'
+
+    def __init__(self, library: str | None = None) -> None:
+        try:
+            self._library = ctypes.CDLL(library or LIBRARY)
+            self._library.NvBufSurfaceDestroy.argtypes = [ctypes.POINTER(Surface)]
+            self._create = self._library.NvBufSurfaceCreate
+        except (OSError, AttributeError) as error:
+            raise AllocationError(f"heap 'nvbufsurface' needs {library or LIBRARY} of JetPack: {error}; use heap: auto") from error
+        # Releases before R35 lack it. It tells the library that this is a camera's memory.
+        self._allocate = getattr(self._library, 'NvBufSurfaceAllocate', None)
+
+    def allocate_image(self, layout: ImageLayout, colorimetry: Colorimetry) -> tuple[tuple[DmaBuf, ...], ImageLayout]:
+        """One image in one buffer, and where its planes really lie. The surface is destroyed when the buffer is closed.
+
+        See :meth:`allocate_surface`.
+        """
+        owner, real = self.allocate_surface(layout, colorimetry)
+        try:
+            # The surface owns the descriptor in it; the memory lives as long as either of the two.
+            fd = OwnedFd.duplicate(owner.pointer[0].surfaceList[0].bufferDesc)
+            buffer = DmaBuf.from_fd(fd, expected_size=real.buffer_size(0), writable=True, heap=self.name, keeper=owner)
+        except OSError as error:
+            owner.close()
+            raise AllocationError(f"libnvbufsurface's buffer can't be duplicated: {error.strerror}") from error
+        except BaseException:
+            owner.close()
+            raise
+        return (buffer,), real
+
+    def allocate_surface(self, layout: ImageLayout, colorimetry: Colorimetry, tag: int = TAG_CAMERA) -> tuple[OwnedSurface, ImageLayout]:
+        """A surface of one image, and where its planes lie.
+
+        :param layout: of it count width, height and format; strides and offsets are the library's choice, in the layout returned.
+        :param tag: what the memory is for, in the library's own statistics.
+        :raises AllocationError: the library refuses, the layout isn't LINEAR, or what came back isn't what was asked for.
+        :raises FormatError: the library has no name for the format.
+        """
+        if layout.modifier != LINEAR:
+            raise AllocationError(f"heap 'nvbufsurface' gives LINEAR images here, not {modifier_name(layout.modifier)}; negotiate LINEAR")
+        color_format = int(nvbufsurface_format(layout.fourcc, colorimetry))
+        wanted = CreateParams(
+            width=layout.width, height=layout.height, colorFormat=color_format, layout=LAYOUT_PITCH, memType=MEM_SURFACE_ARRAY
+        )
+        surface = ctypes.POINTER(Surface)()
+        if self._allocate is not None:
+            status = self._allocate(ctypes.byref(surface), ctypes.c_uint32(1), ctypes.byref(AllocateParams(params=wanted, memtag=tag)))
+        else:
+            status = self._create(ctypes.byref(surface), ctypes.c_uint32(1), ctypes.byref(wanted))
+        if status != 0 or not surface:
+            raise AllocationError(
+                f'libnvbufsurface could not allocate {fourcc_name(layout.fourcc)} {layout.width}x{layout.height} (status {status}); '
+                'use fewer slots, a smaller image, or heap: auto, and see the kernel log for nvmap'
+            )
+        owner = OwnedSurface(self._library, surface)
+        try:
+            surface[0].numFilled = 1
+            return owner, _image_layout(layout, color_format, surface[0])
+        except BaseException:
+            owner.close()
+            raise
+
+
+def _image_layout(asked: ImageLayout, color_format: int, surface: Surface) -> ImageLayout:
+    """Where the planes lie, from a surface that must be the one asked for."""
+    if surface.batchSize != 1 or not surface.surfaceList:
+        raise AllocationError(
+            f'libnvbufsurface returned a batch of {surface.batchSize}; this release has another struct layout: use heap: auto'
+        )
+    params, planes = surface.surfaceList[0], surface.surfaceList[0].planeParams
+    came = {
+        'width': params.width,
+        'height': params.height,
+        'format': params.colorFormat,
+        'layout': params.layout,
+        'planes': planes.num_planes,
+    }
+    want = {
+        'width': asked.width,
+        'height': asked.height,
+        'format': color_format,
+        'layout': LAYOUT_PITCH,
+        'planes': len(asked.format.planes),
+    }
+    if came != want:
+        raise AllocationError(
+            f'libnvbufsurface was asked for {want} and returned {came}; this release may have another struct layout: use heap: auto'
+        )
+    layout = ImageLayout(
+        asked.width,
+        asked.height,
+        asked.fourcc,
+        LINEAR,
+        tuple(PlaneLayout(0, planes.offset[i], planes.pitch[i], planes.psize[i]) for i in range(planes.num_planes)),
+    )
+    try:
+        validate_layout(layout, [params.dataSize])
+    except LayoutError as error:
+        raise AllocationError(f'libnvbufsurface returned an impossible layout: {error}') from error
+    return layout
+
+
+class SurfaceReader:
+    """Reads surfaces of one library, whose structs it has tried out.
+
+    :param library: name or path of ``libnvbufsurface``; ``None``: the system's.
+    :raises AllocationError: it can't be loaded, or its structs are others than those we know.
+    """
+
+    def __init__(self, library: str | None = None) -> None:
+        check_structs(library)
+
+    def parameters(self, address: int, size: int) -> SurfaceParams:
+        """The first image's parameters, of the ``NvBufSurface`` of *size* bytes at *address*. Good while its owner keeps the surface.
+
+        :raises LayoutError: there is no image in device memory with a descriptor.
+        """
+        if size < ctypes.sizeof(Surface):
+            raise LayoutError(
+                f'an NvBufSurface has at least {ctypes.sizeof(Surface)} bytes, this buffer has {size}: it holds something else'
+            )
+        surface = Surface.from_address(address)
+        if not surface.batchSize or not surface.surfaceList:
+            raise LayoutError(f'the NvBufSurface has a batch of {surface.batchSize} images; one is needed')
+        if surface.memType not in (MEM_DEFAULT, MEM_SURFACE_ARRAY, MEM_HANDLE):
+            raise LayoutError(
+                f'the NvBufSurface has memory of type {surface.memType}, which has no descriptor; let its element use surface arrays '
+                '(nvbuf-memory-type=4)'
+            )
+        parameters = surface.surfaceList[0]
+        assert isinstance(parameters, SurfaceParams)
+        return parameters
+
+    @staticmethod
+    def signature(parameters: SurfaceParams) -> bytes:
+        """Equal for two images that differ in nothing but where they are."""
+        address = ctypes.addressof(parameters)
+        head = ctypes.string_at(address, SurfaceParams.bufferDesc.offset)
+        return head + ctypes.string_at(address + SurfaceParams.planeParams.offset, PlaneParams._reserved.offset)
+
+
+def surface_image(parameters: SurfaceParams) -> tuple[ImageLayout, Colorimetry]:
+    """An image's layout, in one buffer, and its colours.
+
+    A pitch-linear one is LINEAR. Of a block-linear one the struct doesn't say enough for NVIDIA's modifier (page kind, generation, sector
+    layout, height of the blocks), so that it is INVALID: nobody told us.
+
+    :raises LayoutError: a number that can't be, or a layout that isn't documented.
+    :raises FormatError: a colour format without a DRM fourcc.
+    """
+    fourcc, colorimetry = from_nvbufsurface(parameters.colorFormat)
+    if parameters.layout not in (LAYOUT_PITCH, LAYOUT_BLOCK_LINEAR):
+        raise LayoutError(f'NvBufSurface layout {parameters.layout} is neither pitch (0) nor block-linear (1)')
+    planes = parameters.planeParams
+    modifier = LINEAR if parameters.layout == LAYOUT_PITCH else INVALID
+    layout = ImageLayout(parameters.width, parameters.height, fourcc, modifier, ())
+    count = len(layout.format.planes)
+    if planes.num_planes != count:
+        raise LayoutError(f'the NvBufSurface has {planes.num_planes} planes, {layout.format.name} has {count}')
+    places = tuple(PlaneLayout(0, planes.offset[i], planes.pitch[i], planes.psize[i]) for i in range(count))
+    return ImageLayout(layout.width, layout.height, fourcc, modifier, places), colorimetry
+
+
+def check_structs(library: str | None = None) -> None:
+    """Allocate an image, and see that the library's structs have the fields where we read them. Nothing is read that isn't mapped.
+
+    :raises AllocationError: the library isn't there or doesn't allocate, or its structs are others; the message says what stood there.
+    """
+    name = library or LIBRARY
+    try:
+        loaded = ctypes.CDLL(name)
+        create, destroy = loaded.NvBufSurfaceCreate, loaded.NvBufSurfaceDestroy
+    except (OSError, AttributeError) as error:
+        raise AllocationError(f'frames in NVMM memory need {name} of JetPack: {error}') from error
+    width, height = _TRIAL_SIZE
+    wanted = CreateParams(
+        width=width, height=height, colorFormat=NvBufSurfaceFormat.NV12_ER, layout=LAYOUT_PITCH, memType=MEM_SURFACE_ARRAY
+    )
+    pointer = ctypes.c_void_p()
+    status = create(ctypes.byref(pointer), ctypes.c_uint32(1), ctypes.byref(wanted))
+    if status != 0 or not pointer.value:
+        raise AllocationError(
+            f'{name} could not allocate a trial image of {width}x{height} (status {status}); see the kernel log for nvmap'
+        )
+    try:
+        problem = _find_problem(pointer.value)
+    finally:
+        destroy(pointer)
+    if problem:
+        raise AllocationError(
+            f'{name} has other structs than R35 to R39 ({problem}): frames of this release would be misread; report its version, '
+            'and use camera: v4l2 meanwhile'
+        )
+
+
+def _find_problem(address: int) -> str:
+    """What isn't as it should be of the trial image; empty when everything is."""
+    width, height = _TRIAL_SIZE
+    try:
+        surface = Surface.from_buffer_copy(_peek(address, ctypes.sizeof(Surface)))
+        listed = ctypes.cast(surface.surfaceList, ctypes.c_void_p).value or 0
+        parameters = SurfaceParams.from_buffer_copy(_peek(listed, ctypes.sizeof(SurfaceParams)))
+    except OSError:
+        return f'no list of images {SURFACE_LIST_OFFSET} bytes inside of NvBufSurface'
+    if surface.batchSize != 1:
+        return f'a batch of {surface.batchSize} where there must be 1'
+    found = (parameters.width, parameters.height, parameters.colorFormat, parameters.layout)
+    if found != (width, height, NvBufSurfaceFormat.NV12_ER, LAYOUT_PITCH):
+        return f'width, height, format and layout read {found}'
+    planes = parameters.planeParams
+    if planes.num_planes != 2 or tuple(planes.width)[:2] != (width, width // 2) or tuple(planes.height)[:2] != (height, height // 2):
+        return (
+            f'{planes.num_planes} planes of {tuple(planes.width)} x {tuple(planes.height)} {PLANE_PARAMS_OFFSET} bytes inside of its list'
+        )
+    pitches, ends = tuple(planes.pitch)[:2], [planes.offset[i] + planes.psize[i] for i in range(2)]
+    if min(pitches) < width or parameters.pitch != pitches[0] or ends[0] > planes.offset[1] or ends[1] > parameters.dataSize:
+        return f'pitches {pitches} and planes that end at {ends} of {parameters.dataSize} bytes'
+    is_open = os.path.lexists(f'/proc/self/fd/{parameters.bufferDesc}')
+    return '' if is_open else f'descriptor {parameters.bufferDesc}, which is not open'
+
+
+def _peek(address: int, size: int) -> bytes:
+    """Bytes of our own memory.
+
+    :raises OSError: they aren't mapped.
+    """
+    with open('/proc/self/mem', 'rb', buffering=0) as memory:
+        found = os.pread(memory.fileno(), size, address) if 0 < address < 1 << 62 else b''
+    if len(found) != size:
+        raise OSError('not mapped')
+    return found
+
+
+@dataclass(frozen=True)
+class SurfaceImage:
+    """An image in one buffer of NvBufSurface memory, as a frame has it."""
+
+    buffers: tuple[DmaBuf, ...]
+    layout: ImageLayout
+    colorimetry: Colorimetry
+
+
+class _Entry:
+    """A surface, with the descriptor that the library knows it by; *owner* where it has to be destroyed."""
+
+    def __init__(self, fd: OwnedFd, pointer: ctypes._Pointer[Surface], owner: OwnedSurface | None) -> None:
+        self.pointer = pointer
+        self._fd = fd
+        self._owner = owner
+
+    def close(self) -> None:
+        if self._owner is not None:
+            self._owner.close()
+        self._fd.close()
+
+
+class SurfaceCache:
+    """The library's objects of buffers that came as descriptors, by buffer and layout. One thread.
+
+    An object is made once per buffer and kept until the buffer's owner gives it up. ``NvBufSurfaceFromFd`` finds what this process's
+    library made itself. ``NvBufSurfaceImport`` takes what came from elsewhere, with a description that the frame's layout yields.
+
+    The library caches by the descriptor's *number*, and answers a reused number with the buffer that had it before. So it is given
+    duplicates of high numbers, which live as long as the entry, and what it answers is compared with the layout.
+
+    :param library: name or path of ``libnvbufsurface``.
+    :raises AllocationError: it can't be loaded.
+    """
+
+    def __init__(self, library: str | None = None) -> None:
+        try:
+            self.library = ctypes.CDLL(library or LIBRARY)
+            self.library.NvBufSurfaceDestroy.argtypes = [SurfacePointer]
+        except (OSError, AttributeError) as error:
+            raise AllocationError(f'the VIC needs {library or LIBRARY} of JetPack: {error}') from error
+        self._from_fd = getattr(self.library, 'NvBufSurfaceFromFd', None)
+        self._import = getattr(self.library, 'NvBufSurfaceImport', None)
+        self._entries: dict[tuple[BufferIdentity, ImageLayout], _Entry] = {}
+        self._ended: queue.SimpleQueue[BufferIdentity] = queue.SimpleQueue()
+
+    def surface(self, image: SurfaceImage) -> ctypes._Pointer[Surface]:
+        """The surface of *image*, valid until its buffer's owner gives it up or :meth:`close`.
+
+        :raises AcceleratorError: the buffer isn't NvBufSurface memory, or this release of the library can't take it.
+        :raises FormatError: NvBufSurface has no name for the format.
+        """
+        self.tidy()
+        buffer = image.buffers[0]
+        key = (buffer.identity, image.layout)
+        entry = self._entries.get(key)
+        if entry is None:
+            if len(image.buffers) != 1:
+                raise AcceleratorError(
+                    f'the VIC takes an image in one buffer, this one has {len(image.buffers)}; negotiate one buffer for all planes'
+                )
+            entry = self._entries[key] = self._open(image)
+            buffer.tell_end(self._ended.put)
+        return entry.pointer
+
+    def _open(self, image: SurfaceImage) -> _Entry:
+        color_format = int(nvbufsurface_format(image.layout.fourcc, image.colorimetry))
+        fd = OwnedFd(fcntl.fcntl(image.buffers[0].fileno(), fcntl.F_DUPFD_CLOEXEC, _HIGH_NUMBERS))
+        try:
+            pointer = SurfacePointer()
+            if self._from_fd is not None and self._from_fd(ctypes.c_int(fd.fileno()), ctypes.byref(pointer)) == 0 and pointer:
+                _check(pointer, image.layout, color_format)
+                return _Entry(fd, pointer, None)
+            parameters = map_params(image, fd.fileno(), color_format)
+            pointer = SurfacePointer()
+            if self._import is not None and self._import(ctypes.byref(pointer), ctypes.byref(parameters)) == 0 and pointer:
+                owner = OwnedSurface(self.library, pointer)
+                try:
+                    _check(pointer, image.layout, color_format)
+                except BaseException:
+                    owner.close()
+                    raise
+                return _Entry(fd, pointer, owner)
+        except BaseException:
+            fd.close()
+            raise
+        fd.close()
+        buffer = image.buffers[0]
+        raise AcceleratorError(
+            f'libnvbufsurface does not know buffer {buffer.identity.inode} ({buffer.heap}) and '
+            + ('refuses to import it' if self._import is not None else 'this release has no NvBufSurfaceImport')
+            + '; use heap: nvbufsurface or a camera that delivers such buffers'
+        )
+
+    def tidy(self) -> None:
+        """Let go of buffers whose owners have given them up."""
+        while not self._ended.empty():
+            identity = self._ended.get()
+            for key in [key for key in self._entries if key[0] == identity]:
+                self._entries.pop(key).close()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        entries, self._entries = self._entries, {}
+        for entry in entries.values():
+            entry.close()
+
+
+def map_params(image: SurfaceImage, fd: int, color_format: int) -> MapParams:
+    """The library's description of *image*, whose buffer is *fd* there."""
+    layout = image.layout
+    parameters = MapParams(
+        num_planes=len(layout.planes),
+        fd=fd,
+        totalSize=image.buffers[0].size,
+        memType=MEM_SURFACE_ARRAY,
+        layout=LAYOUT_PITCH if layout.modifier == LINEAR else LAYOUT_BLOCK_LINEAR,
+        colorFormat=color_format,
+    )
+    for index, (plane, shape) in enumerate(zip(layout.planes, pixel_format(layout.fourcc).planes, strict=True)):
+        target = parameters.planes[index]
+        target.width, target.height = -(-layout.width // shape.horizontal), -(-layout.height // shape.vertical)
+        target.pitch, target.offset, target.psize = plane.stride, plane.offset, plane.size
+    return parameters
+
+
+def _check(pointer: ctypes._Pointer[Surface], layout: ImageLayout, color_format: int) -> None:
+    """Whether the library means the buffer that was meant.
+
+    :raises AcceleratorError: it doesn't.
+    """
+    if not pointer[0].surfaceList:
+        raise AcceleratorError('libnvbufsurface returned a surface without an image; this release may have another struct layout')
+    params = pointer[0].surfaceList[0]
+    came: list[object] = [params.width, params.height, params.colorFormat, params.planeParams.num_planes]
+    want: list[object] = [layout.width, layout.height, color_format, len(layout.planes)]
+    if layout.modifier == LINEAR:
+        count = min(len(layout.planes), params.planeParams.num_planes)
+        came += [params.layout, *((params.planeParams.offset[i], params.planeParams.pitch[i]) for i in range(count))]
+        want += [LAYOUT_PITCH, *((plane.offset, plane.stride) for plane in layout.planes[:count])]
+    if came != want:
+        raise AcceleratorError(
+            f'libnvbufsurface says of this buffer {came}, the frame {want} (width, height, format, planes, layout, offsets and pitches): '
+            'a reused descriptor, or another struct layout'
+        )
