@@ -26,11 +26,12 @@ from zc_perception.bench import realtime as realtime_command
 from zc_perception.bench import stand_ins as prefilled_camera
 from zc_perception.bench import zc_bench as program
 from zc_perception.bench.bare_worker import NAME
-from zc_perception.bench.pipeline import WORKER, PipelineResult
+from zc_perception.bench.pipeline import WORKER
 from zc_perception.bench.realtime import ALL, NONE, STATES, VARIANTS, RealtimePlan, beside_none, busy_machine, knobs
 from zc_perception.bench.rows import Row, Series
 from zc_perception.bench.schema import check_document
 from zc_perception.bench.stand_ins import PrefilledCamera
+from zc_perception.bench.subcommand import Measured
 from zc_perception.bench.worker import BenchError, Worker
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.agreement import agree
@@ -244,10 +245,10 @@ def test_the_knobs_reach_the_threads_or_the_worker_says_why_not(free_domain: int
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[RealtimePlan]:
     plans: list[RealtimePlan] = []
 
-    def measure(plan: RealtimePlan, say: object) -> PipelineResult:
+    def measure(plan: RealtimePlan, say: object) -> Measured:
         plans.append(plan)
         figures: Mapping[str, Any] = {'p99_times_none': 0.8}
-        return PipelineResult([Row('realtime_loaded', ALL, 1920, 1080, 30.0, 1.0, 1.0, 1.0, 1, figures=dict(figures))])
+        return Measured([Row('realtime_loaded', ALL, 1920, 1080, 30.0, 1.0, 1.0, 1.0, 1, figures=dict(figures))])
 
     monkeypatch.setattr(realtime_command, 'measure_realtime', measure)
     return plans

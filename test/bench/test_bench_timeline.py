@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,8 @@ from zc_perception.bench import timeline
 from zc_perception.bench import zc_bench as program
 from zc_perception.bench.rows import Condition
 from zc_perception.bench.schema import check_document
-from zc_perception.bench.timeline import STAGES, WHOLE, TimelinePlan, TimelineResult, measure_timeline, rows_of, stages_us
+from zc_perception.bench.subcommand import Measured
+from zc_perception.bench.timeline import STAGES, WHOLE, TimelinePlan, measure_timeline, rows_of, stages_us
 from zc_perception.bench.worker import BenchError
 from zc_perception.observe.frame_log_layout import FrameRecord, RecordKind
 
@@ -68,9 +70,9 @@ def test_running_nodes_have_to_be_there(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[TimelinePlan]:
     plans: list[TimelinePlan] = []
 
-    def measure(plan: TimelinePlan, say: Callable[[str], None]) -> TimelineResult:
+    def measure(plan: TimelinePlan, say: Callable[[str], None]) -> tuple[Measured, dict[str, Any]]:
         plans.append(plan)
-        return TimelineResult(rows_of([record(), record()], CONDITION), {'traceEvents': []})
+        return Measured(rows_of([record(), record()], CONDITION)), {'traceEvents': []}
 
     monkeypatch.setattr(timeline, 'measure_timeline', measure)
     return plans

@@ -159,9 +159,7 @@ def test_others_segments_are_left_alone(open_double: Open) -> None:
 def test_when_the_benchmark_is_killed_its_peers_end_and_remove_their_folder(free_domain: int, place: Path) -> None:
     environment = {**os.environ, 'PYTHONPATH': str(DOUBLES), 'TMPDIR': str(place), 'ZC_ZENOH_DOUBLE': '', 'ZC_RUNTIME_DIR': str(place)}
     arguments = ['link', '--variants', 'zenoh', '--sizes', 'vga', '--rates', '0', '--repetitions', '1000']
-    process = subprocess.Popen(
-        [sys.executable, str(PROGRAM), *arguments], stderr=subprocess.PIPE, text=True, env=environment
-    )
+    process = subprocess.Popen([sys.executable, str(PROGRAM), *arguments], stderr=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stderr is not None
         for line in process.stderr:

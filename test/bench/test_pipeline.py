@@ -18,10 +18,11 @@ import pytest
 from zc_perception.bench import pipeline
 from zc_perception.bench import pipeline as pipeline_command
 from zc_perception.bench import zc_bench as program
-from zc_perception.bench.pipeline import SETUPS, PipelinePlan, PipelineResult, series_of
+from zc_perception.bench.pipeline import SETUPS, PipelinePlan, series_of
 from zc_perception.bench.rows import Row
 from zc_perception.bench.schema import check_document
 from zc_perception.bench.stand_ins import OBJECTS, DelayedAccelerator, PrefilledCamera, TimerFence, fixed_result
+from zc_perception.bench.subcommand import Measured
 from zc_perception.bench.worker import BenchError
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits
@@ -225,9 +226,9 @@ def test_a_process_that_can_t_start_is_named(monkeypatch: pytest.MonkeyPatch) ->
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[PipelinePlan]:
     plans: list[PipelinePlan] = []
 
-    def measure(plan: PipelinePlan, say: object) -> PipelineResult:
+    def measure(plan: PipelinePlan, say: object) -> Measured:
         plans.append(plan)
-        return PipelineResult([Row('pipeline', '1_camera', 1920, 1080, 30.0, 1.0, 1.0, 1.0, 1)])
+        return Measured([Row('pipeline', '1_camera', 1920, 1080, 30.0, 1.0, 1.0, 1.0, 1)])
 
     monkeypatch.setattr(pipeline_command, 'measure_pipelines', measure)
     return plans

@@ -19,10 +19,10 @@ from zc_perception.bench import scale
 from zc_perception.bench import scale as scale_command
 from zc_perception.bench import zc_bench as program
 from zc_perception.bench.rows import Condition, Row, Series
-from zc_perception.bench.scale import DROPS, SCALE_BARS, ScalePlan, ScaleResult, Search, Window, between, explain, measure_scale, window_of
+from zc_perception.bench.scale import DROPS, SCALE_BARS, ScalePlan, Search, Window, between, explain, measure_scale, window_of
 from zc_perception.bench.scale_worker import MachineUse, busy_s
 from zc_perception.bench.schema import check_document
-from zc_perception.bench.subcommand import FULL_HD, VGA, check_bars
+from zc_perception.bench.subcommand import FULL_HD, VGA, Measured, check_bars
 from zc_perception.bench.worker import BenchError
 
 USE = {'process_percent': 50.0, 'machine_percent': 40.0, 'gil_wait_p50_us': 90.0, 'gil_wait_p99_us': 2500.0}
@@ -192,9 +192,9 @@ def test_a_thread_that_keeps_the_lock_is_seen_in_what_others_wait() -> None:
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[ScalePlan]:
     plans: list[ScalePlan] = []
 
-    def measure(plan: ScalePlan, say: Callable[[str], None]) -> ScaleResult:
+    def measure(plan: ScalePlan, say: Callable[[str], None]) -> Measured:
         plans.append(plan)
-        return ScaleResult([Row('scale', '1_camera', *FULL_HD, 30.0, 1.0, 1.0, 1.0, 1)])
+        return Measured([Row('scale', '1_camera', *FULL_HD, 30.0, 1.0, 1.0, 1.0, 1)])
 
     monkeypatch.setattr(scale_command, 'measure_scale', measure)
     return plans

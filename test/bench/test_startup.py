@@ -28,7 +28,6 @@ from zc_perception.bench.startup import (
     Start,
     Starter,
     StartupPlan,
-    StartupResult,
     cached_bytes,
     environment_files,
     evict,
@@ -36,7 +35,7 @@ from zc_perception.bench.startup import (
     mapped_libraries,
     series_of,
 )
-from zc_perception.bench.subcommand import check_bars
+from zc_perception.bench.subcommand import Measured, check_bars
 from zc_perception.bench.worker import BenchError
 from zc_perception.nodes.startup import Startup
 from zc_perception.observe.frame_log_layout import FrameRecord, RecordKind
@@ -175,9 +174,9 @@ def test_a_cold_start_has_neither_the_package_nor_its_libraries() -> None:
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[StartupPlan]:
     plans: list[StartupPlan] = []
 
-    def measure(plan: StartupPlan, say: Callable[[str], None]) -> StartupResult:
+    def measure(plan: StartupPlan, say: Callable[[str], None]) -> Measured:
         plans.append(plan)
-        return StartupResult([Row(PUBLISHED, WARM, 640, 360, 30.0, 1e6, 1e6, 1e6, 1)])
+        return Measured([Row(PUBLISHED, WARM, 640, 360, 30.0, 1e6, 1e6, 1e6, 1)])
 
     monkeypatch.setattr(startup_command, 'measure_startup', measure)
     return plans

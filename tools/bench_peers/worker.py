@@ -18,9 +18,8 @@ from importlib import metadata
 from pathlib import Path
 
 from bench_peers.processes import VARIANTS, Variant
-from zc_perception.bench.interruption import hold_back_termination
 from zc_perception.bench.link_roles import Role, serve
-from zc_perception.bench.obeying import answer
+from zc_perception.bench.obeying import answer, hold_back_termination
 from zc_perception.errors import ZcError
 
 _PARENT_ENDS_S = 1.0

@@ -24,8 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from zc_perception.bench.interruption import terminable
-from zc_perception.bench.obeying import answer, commands
+from zc_perception.bench.obeying import answer, commands, terminable
 
 FILL = 90
 _WORD = struct.Struct('<Q')

@@ -38,9 +38,8 @@ from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.utilities import get_default_context, get_rmw_implementation_identifier
 from sensor_msgs.msg import Image
 
-from zc_perception.bench.interruption import hold_back_termination
 from zc_perception.bench.link_roles import ANSWER_S, FILL, Arrivals, Role, Times, answered, give_answer, paced, serve, stamp
-from zc_perception.bench.obeying import answer
+from zc_perception.bench.obeying import answer, hold_back_termination
 from zc_perception.errors import ZcError
 from zc_perception.frame import Frame, Header
 from zc_perception.link.endpoints import IN_PROCESS, SHARED_MEMORY, AdaptedPublisher, AdaptedSubscription, SharedMemoryLinks

@@ -1,21 +1,25 @@
-"""How a process that measures gets its commands and answers them; :mod:`~zc_perception.bench.worker` is the other end.
+"""How a process that measures gets its commands, answers them, and ends; :mod:`~zc_perception.bench.worker` is the other end.
 
 The module imports next to nothing: the processes of the floors must have nothing else loaded.
 
-A process of nodes is :func:`run_worker` around :func:`obey`: it ends in order when it is told to, and says why when it fails.
+SIGTERM ends such a process where nothing is half-done (see :class:`~zc_perception.terminal.Interruption`): :func:`hold_back_termination`
+comes first, :func:`terminable` is around the commands. A process of nodes is :func:`run_worker` around :func:`obey`: it does both, and says
+why when it fails.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from zc_perception.bench.interruption import hold_back_termination, terminable
 from zc_perception.errors import ZcError
+from zc_perception.terminal import INTERRUPTION
 
 if TYPE_CHECKING:
     import rclpy
@@ -40,6 +44,33 @@ def answer(reply: Mapping[str, Any]) -> None:
         # The interpreter flushes once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
+
+
+def hold_back_termination() -> None:
+    """In a worker, in the main thread, before it opens anything: SIGTERM waits until there is something to end in order.
+
+    The mask is for the threads that libraries start from here on: a call of theirs isn't interrupted.
+    """
+    INTERRUPTION.begin(lambda number: SystemExit(128 + number))
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    signal.signal(signal.SIGTERM, INTERRUPTION.handle)
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """While it lasts SIGTERM ends the worker; what is built up before, and taken down after it, isn't left half-way."""
+    with INTERRUPTION.allowed():
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        yield
+
+
+def end_if_told() -> None:
+    """Between two things that are built up: whoever waits for a worker's end needn't wait for the rest.
+
+    :raises SystemExit: SIGTERM has come.
+    """
+    with terminable():
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 
 
 def run_worker(serve: Callable[[rclpy.Context], None]) -> None:

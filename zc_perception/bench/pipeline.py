@@ -21,25 +21,42 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from zc_perception.bench.link import plain_environment
-from zc_perception.bench.rows import Condition, Row, Series, SeriesBook, make_rows
-from zc_perception.bench.subcommand import FULL_HD, UHD_4K, Bar, Command, Key, Measured, Rows, Say, check_counts
+from zc_perception.bench.environment import plain_environment
+from zc_perception.bench.rows import Condition, Series, SeriesBook, make_rows
+from zc_perception.bench.subcommand import (
+    FULL_HD,
+    UHD_4K,
+    Bar,
+    Command,
+    Figure,
+    Key,
+    Measured,
+    Rows,
+    Say,
+    add_delay,
+    check_counts,
+    check_delay,
+    figure_of,
+)  # fmt: skip
 from zc_perception.bench.worker import BenchError, Worker
-from zc_perception.errors import ConfigError
 
 WORKER = 'zc_perception.bench.pipeline_worker'
 READER = 'zc_perception.bench.reader'
 RATE_HZ = 30.0
 UNTHROTTLED = 0.0
-_MATCH_S = 60.0
-_PATIENCE_S = 60.0
+_MATCH_S = 120.0
+PATIENCE_S = 120.0
 _READ_S = 5.0
-_CPUS = 2
 # Wall times; what is between them is waking up.
 _STAGES = ('capture', 'link', 'decode', 'publish')
+
+
+def two_cpus() -> list[int]:
+    """The first two that this process may use: nodes are confined to them."""
+    return sorted(os.sched_getaffinity(0))[:2]
 
 
 @dataclass(frozen=True)
@@ -90,14 +107,6 @@ class PipelinePlan:
     confined: bool = True
 
 
-@dataclass(frozen=True)
-class PipelineResult:
-    """Rows, and what they depend on besides the machine."""
-
-    rows: Sequence[Row]
-    facts: dict[str, Any] = field(default_factory=dict)
-
-
 def series_of(run: dict[str, Any], idle: dict[str, Any], idle_s: float, received: int) -> Series:
     """One repetition, of what the process answered.
 
@@ -124,69 +133,92 @@ def series_of(run: dict[str, Any], idle: dict[str, Any], idle_s: float, received
     return Series(latencies, cpu_us, run['due'] - min(len(latencies), received), figures)
 
 
-class Processes:
-    """Owns two processes for each setup: one with the nodes, and one that reads their detections. Use it as a context manager."""
+class NodesAndReader:
+    """Owns two processes: one with nodes, and one that reads their detections, as somebody's own node does.
 
-    def __init__(self, plan: PipelinePlan) -> None:
-        self._workers: list[Worker] = []
-        self._pairs: dict[Setup, tuple[Worker, Worker]] = {}
+    :param module: of the process with the nodes; *arguments* are its own.
+    :param how: the reader takes messages, ``decoded`` or ``raw``.
+    :param topics: that the reader subscribes to from the start.
+    """
+
+    def __init__(self, module: str, arguments: Sequence[str], how: str, topics: Sequence[str] = ()) -> None:
         environment = plain_environment()
-        cpus = set(sorted(os.sched_getaffinity(0))[:_CPUS])
+        self.reader = Worker(READER, ['reader', how, *topics], environment)
         try:
-            for number, setup in enumerate(plan.setups):
-                topic = f'/zc_bench/run_{os.getpid()}/setup_{number}'
-                numbers = [
-                    str(setup.cameras),
-                    *map(str, setup.size),
-                    f'{setup.rate_hz:g}',
-                    f'{plan.delay_ms:g}',
-                    *([setup.parameters] if setup.parameters else []),
-                ]
-                detections = [f'{topic}/camera_{camera}/detections' for camera in range(setup.cameras)]
-                reader = self._start(READER, ['reader', 'decoded', *detections], environment)
-                pipeline = self._start(WORKER, ['pipeline', topic, *numbers], environment)
-                if plan.confined:
-                    pipeline.set_cpus(cpus)
-                self._pairs[setup] = pipeline, reader
-            for pipeline, _ in self._pairs.values():
-                self._wait_until_matched(pipeline)
-            self.facts: dict[str, Any] = next(iter(self._pairs.values()))[0].ask(op='describe')
+            self.nodes = Worker(module, arguments, environment)
         except BaseException:
-            self.close()
+            self.reader.close()
             raise
 
-    def _start(self, module: str, arguments: list[str], environment: dict[str, str]) -> Worker:
-        worker = Worker(module, arguments, environment)
-        self._workers.append(worker)
-        return worker
-
-    @staticmethod
-    def _wait_until_matched(pipeline: Worker) -> None:
+    def wait_until_matched(self) -> None:
+        """
+        :raises BenchError: the nodes have not found each other, or the reader has not found them.
+        """
         deadline = time.monotonic() + _MATCH_S
-        while not (state := pipeline.ask(op='matched'))['matched']:
+        while not (state := self.nodes.ask(op='matched'))['matched']:
             if time.monotonic() > deadline:
                 raise BenchError(f'the nodes have not found each other within {_MATCH_S:g} s: {state["reason"]}')
             time.sleep(0.05)
 
+    def run(self, awaited: str, seconds: float, **more: Any) -> tuple[dict[str, Any], int]:
+        """What the nodes answer to ``run``, and how many messages the reader got.
+
+        :param awaited: the answer's number of messages that the reader should get.
+        """
+        self.reader.ask(op='received')
+        run = self.nodes.ask(PATIENCE_S + seconds, op='run', seconds=seconds, **more)
+        received, deadline = 0, time.monotonic() + _READ_S
+        while received < run[awaited] and time.monotonic() < deadline:
+            received += self.reader.ask(op='received')['received']
+            time.sleep(0.01)
+        return run, received
+
+    def end(self) -> None:
+        """Tell both to end, without waiting for that."""
+        for worker in (self.nodes, self.reader):
+            worker.end()
+
+    def close(self) -> None:
+        """Have both ended."""
+        self.end()
+        for worker in (self.nodes, self.reader):
+            worker.close()
+
+
+class Processes:
+    """Owns the processes of all setups, a :class:`NodesAndReader` for each. Use it as a context manager."""
+
+    def __init__(self, plan: PipelinePlan) -> None:
+        self._pairs: dict[Setup, NodesAndReader] = {}
+        try:
+            for number, setup in enumerate(plan.setups):
+                topic = f'/zc_bench/run_{os.getpid()}/setup_{number}'
+                sizes = [str(setup.cameras), *map(str, setup.size), f'{setup.rate_hz:g}', f'{plan.delay_ms:g}']
+                arguments = ['pipeline', topic, *sizes, *([setup.parameters] if setup.parameters else [])]
+                detections = [f'{topic}/camera_{camera}/detections' for camera in range(setup.cameras)]
+                pair = self._pairs[setup] = NodesAndReader(WORKER, arguments, 'decoded', detections)
+                if plan.confined:
+                    pair.nodes.set_cpus(two_cpus())
+            for pair in self._pairs.values():
+                pair.wait_until_matched()
+            self.facts: dict[str, Any] = next(iter(self._pairs.values())).nodes.ask(op='describe')
+        except BaseException:
+            self.close()
+            raise
+
     def refused(self, setup: Setup) -> str:
         """Which of its real-time knobs the system doesn't grant, and why; empty: none."""
-        return str(self._pairs[setup][0].ask(op='refused')['refused'])
+        return str(self._pairs[setup].nodes.ask(op='refused')['refused'])
 
     def measure(self, setup: Setup, seconds: float, rest_s: float | None = None) -> Series:
         """One repetition.
 
         :param rest_s: how long to look at what the process does at rest; as long as the series, unless given; 0: not at all.
         """
-        pipeline, reader = self._pairs[setup]
+        pair = self._pairs[setup]
         rest_s = seconds if rest_s is None else rest_s
-        idle = pipeline.ask(_PATIENCE_S + rest_s, op='idle', seconds=rest_s) if rest_s else {'cpu_us': 0.0}
-        reader.ask(op='received')
-        run = pipeline.ask(_PATIENCE_S + seconds, op='run', seconds=seconds)
-        received = 0
-        deadline = time.monotonic() + _READ_S
-        while received < run['due'] and time.monotonic() < deadline:
-            received += reader.ask(op='received')['received']
-            time.sleep(0.01)
+        idle = pair.nodes.ask(PATIENCE_S + rest_s, op='idle', seconds=rest_s) if rest_s else {'cpu_us': 0.0}
+        run, received = pair.run('due', seconds)
         return series_of(run, idle, rest_s or 1.0, received)
 
     def __enter__(self) -> Processes:
@@ -197,13 +229,13 @@ class Processes:
 
     def close(self) -> None:
         """End them, all at once."""
-        for worker in self._workers:
-            worker.end()
-        for worker in self._workers:
-            worker.close()
+        for pair in self._pairs.values():
+            pair.end()
+        for pair in self._pairs.values():
+            pair.close()
 
 
-def measure_pipelines(plan: PipelinePlan, say: Callable[[str], None]) -> PipelineResult:
+def measure_pipelines(plan: PipelinePlan, say: Say) -> Measured:
     """Run the plan.
 
     :param say: gets a line at the start and for each repetition.
@@ -222,7 +254,7 @@ def measure_pipelines(plan: PipelinePlan, say: Callable[[str], None]) -> Pipelin
             for setup in order:
                 book.add('pipeline', setup.variant, setup.condition, processes.measure(setup, plan.seconds))
             say(f'repetition {repetition + 1} of {plan.repetitions}: {time.monotonic() - began:.0f} s')
-        return PipelineResult(make_rows(book.rounds(), [('pipeline', '1_camera')]), processes.facts)
+        return Measured(make_rows(book.rounds(), [('pipeline', '1_camera')]), processes.facts)
 
 
 _ONE: Key = ('pipeline', '1_camera', *FULL_HD, UNTHROTTLED)
@@ -233,24 +265,18 @@ _EIGHT: Key = ('pipeline', '8_cameras', *FULL_HD, RATE_HZ)
 _CPU_US = 300
 
 
-def _cpu(rows: Rows, key: Key) -> float | None:
+def _cpu(key: Key) -> Figure:
     """Half of the frames cost less."""
-    row = rows.get(key)
-    return None if row is None else row.figures.get('cpu_p50_us')
+    return figure_of(key, lambda row: row.figures.get('cpu_p50_us'))
 
 
 def _cpu_growth(rows: Rows) -> float | None:
-    small, large = _cpu(rows, _ONE), _cpu(rows, _ONE_4K)
+    small, large = _cpu(_ONE)(rows), _cpu(_ONE_4K)(rows)
     return None if not small or large is None else large / small
 
 
-def _lost(rows: Rows) -> float | None:
-    row = rows.get(_EIGHT)
-    return None if row is None else row.lost_per_cent
-
-
 def _cpu_bar(text: str, key: Key) -> Bar:
-    return Bar(f'{text}: CPU per frame, capture to published detections', lambda rows: _cpu(rows, key), _CPU_US, ' µs', involved=(key,))
+    return Bar(f'{text}: CPU per frame, capture to published detections', _cpu(key), _CPU_US, ' µs', involved=(key,))
 
 
 PIPELINE_BARS = (
@@ -259,26 +285,20 @@ PIPELINE_BARS = (
     _cpu_bar('1080p at 30 Hz', _ONE_30),
     _cpu_bar('4K at 30 Hz', _ONE_4K_30),
     Bar('4K to 1080p, unthrottled: CPU per frame', _cpu_growth, 1.1, '×', involved=(_ONE, _ONE_4K)),
-    Bar('8 cameras of 1080p at 30 Hz in one process on 2 CPUs: lost frames', _lost, 0, ' %'),
+    Bar('8 cameras of 1080p at 30 Hz in one process on 2 CPUs: lost frames', figure_of(_EIGHT, lambda row: row.lost_per_cent), 0, ' %'),
 )
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--seconds', type=float, default=3.0, help='of each series, and the same again at rest (default: 3)')
-    parser.add_argument('--delay-ms', type=float, default=2.0, help='how long the accelerator takes for a frame (default: 2)')
+    add_delay(parser)
 
 
 def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
     check_counts(options, seconds=3600)
-    if not 0 <= options.delay_ms <= 60:
-        raise ConfigError(f'--delay-ms {options.delay_ms:g}: give 0 to 60; two frames are in flight at 30 Hz')
+    check_delay(options.delay_ms, RATE_HZ)
     plan = PipelinePlan(options.repetitions, options.seconds, options.delay_ms)
-
-    def measure(say: Say) -> Measured:
-        result = measure_pipelines(plan, say)
-        return Measured(result.rows, result.facts)
-
-    return measure
+    return lambda say: measure_pipelines(plan, say)
 
 
 PIPELINE = Command(

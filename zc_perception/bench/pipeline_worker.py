@@ -26,15 +26,14 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import rclpy
 from rclpy.parameter import Parameter
 from rclpy.utilities import get_rmw_implementation_identifier
 
-from zc_perception.bench.interruption import end_if_told
-from zc_perception.bench.obeying import obey, run_worker
+from zc_perception.bench.obeying import end_if_told, obey, run_worker
 from zc_perception.bench.stand_ins import DelayedAccelerator, PrefilledCamera
 from zc_perception.detection.detections import Detections
 from zc_perception.link.endpoints import IN_PROCESS
@@ -114,6 +113,14 @@ class Graph:
         return statistics.captured + statistics.dropped
 
 
+def wait_until_idle(graphs: Sequence[Graph]) -> None:
+    """Each frame that was captured is published, refused or lost: only then a series is over. Not for ever."""
+    deadline, quiet = time.monotonic() + _DRAIN_S, 0
+    while quiet < 3 and time.monotonic() < deadline:
+        time.sleep(0.02)
+        quiet = quiet + 1 if all(graph.inference.idle for graph in graphs) else 0
+
+
 class Pipelines:
     """All cameras of this process."""
 
@@ -153,12 +160,7 @@ class Pipelines:
         time.sleep(seconds)
         for graph in self._graphs:
             graph.camera.running.clear()
-        deadline = time.monotonic() + _DRAIN_S
-        # A frame that was captured is published, refused or lost; only then the series is over.
-        quiet = 0
-        while quiet < 3 and time.monotonic() < deadline:
-            time.sleep(0.02)
-            quiet = quiet + 1 if all(graph.inference.idle for graph in self._graphs) else 0
+        wait_until_idle(self._graphs)
         return {
             'cpu_us': (time.process_time_ns() - began_ns) / 1e3,
             'wall_s': time.monotonic() - began_s,

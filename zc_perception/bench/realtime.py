@@ -23,11 +23,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zc_perception.bench.pipeline import RATE_HZ, PipelinePlan, PipelineResult, Processes, Setup
+from zc_perception.bench.pipeline import RATE_HZ, PipelinePlan, Processes, Setup
 from zc_perception.bench.rows import Series, SeriesBook, make_rows
-from zc_perception.bench.subcommand import FULL_HD, Bar, Command, Key, Measured, Rows, Say, check_counts
+from zc_perception.bench.subcommand import FULL_HD, Bar, Command, Key, Measured, Say, add_delay, check_counts, check_delay, figure_of
 from zc_perception.bench.worker import BenchError, Worker
-from zc_perception.errors import ConfigError
 
 BUSY_WORKER = 'zc_perception.bench.bare_worker'
 NONE, ALL = 'none', 'all'
@@ -97,7 +96,7 @@ def beside_none(series: Mapping[str, Series]) -> dict[str, Series]:
     return {variant: one if variant == NONE else replace(one, figures={**one.figures, **figures(one)}) for variant, one in series.items()}
 
 
-def measure_realtime(plan: RealtimePlan, say: Callable[[str], None]) -> PipelineResult:
+def measure_realtime(plan: RealtimePlan, say: Say) -> Measured:
     """Run the plan.
 
     :param say: gets a line for each variant that is absent, at the start and for each repetition.
@@ -134,37 +133,34 @@ def measure_realtime(plan: RealtimePlan, say: Callable[[str], None]) -> Pipeline
     for state in STATES:
         case = f'realtime_{state}'
         rows += make_rows({key: series for key, series in rounds.items() if key[0] == case}, [(case, NONE)])
-    return PipelineResult(rows, facts)
+    return Measured(rows, facts)
 
 
 _LOADED: Key = ('realtime_loaded', ALL, *FULL_HD, RATE_HZ)
 
 
-def _p99_ratio(rows: Rows) -> float | None:
-    row = rows.get(_LOADED)
-    return None if row is None else row.figures.get(P99_RATIO)
-
-
-REALTIME_BARS = (Bar('overloaded machine: p99 with all real-time knobs to p99 without', _p99_ratio, 0.7, '×', involved=(_LOADED,)),)
+REALTIME_BARS = (
+    Bar(
+        'overloaded machine: p99 with all real-time knobs to p99 without',
+        figure_of(_LOADED, lambda row: row.figures.get(P99_RATIO)),
+        0.7,
+        '×',
+        involved=(_LOADED,),
+    ),
+)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--variants', nargs='+', choices=VARIANTS, default=list(VARIANTS), help='none is always one (default: all)')
     parser.add_argument('--seconds', type=float, default=10.0, help='of each series (default: 10)')
-    parser.add_argument('--delay-ms', type=float, default=2.0, help='how long the accelerator takes for a frame (default: 2)')
+    add_delay(parser)
 
 
 def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
     check_counts(options, seconds=3600)
-    if not 0 <= options.delay_ms <= 60:
-        raise ConfigError(f'--delay-ms {options.delay_ms:g}: give 0 to 60; two frames are in flight at 30 Hz')
+    check_delay(options.delay_ms, RATE_HZ)
     plan = RealtimePlan(options.repetitions, options.seconds, options.delay_ms, tuple(dict.fromkeys(options.variants)))
-
-    def measure(say: Say) -> Measured:
-        result = measure_realtime(plan, say)
-        return Measured(result.rows, result.facts)
-
-    return measure
+    return lambda say: measure_realtime(plan, say)
 
 
 REALTIME = Command(

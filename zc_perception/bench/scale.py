@@ -23,27 +23,21 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zc_perception.bench.environment import plain_environment
+from zc_perception.bench.pipeline import PATIENCE_S, NodesAndReader, two_cpus
 from zc_perception.bench.rows import Condition, Row, Series, make_rows
-from zc_perception.bench.subcommand import FULL_HD, UHD_4K, UHD_8K, VGA, Bar, Command, Key, Measured, Rows, Say, check_counts
-from zc_perception.bench.worker import BenchError, Worker
+from zc_perception.bench.subcommand import FULL_HD, SIZES, Bar, Command, Key, Measured, Say, add_delay, check_counts, check_delay, figure_of
+from zc_perception.bench.worker import BenchError
 from zc_perception.errors import ConfigError
 
 WORKER = 'zc_perception.bench.scale_worker'
-READER = 'zc_perception.bench.reader'
 CASE = 'scale'
 DROPS = ('late', 'no_slot', 'newest_wins', 'device', 'unread')
-_CPUS = 2
 _WARM_UP_S = 1.0
-_MATCH_S = 120.0
-_PATIENCE_S = 120.0
-_READ_S = 5.0
 # The camera's buffers are this many; with none to spare the machine would swap, or end somebody.
 _SLOTS, _SPARE = 8, 1 << 30
 # Above that, a resource has given out.
@@ -85,14 +79,6 @@ class Window:
         return not any(self.drops.values())
 
 
-@dataclass(frozen=True)
-class ScaleResult:
-    """A row for each number that was tried, and the limits in words."""
-
-    rows: Sequence[Row]
-    facts: dict[str, Any] = field(default_factory=dict)
-
-
 def window_of(run: dict[str, Any], received: int) -> Window:
     """Of what the process answered.
 
@@ -127,61 +113,42 @@ def explain(window: Window, cpus: int) -> str:
     return f'{why}; lost: {losses or "nothing"}'
 
 
-class Cameras:
-    """Owns two processes for one size and rate: one with all nodes, and one that reads their detections. Use it as a context manager."""
+class Cameras(NodesAndReader):
+    """The processes of one size and rate: one with the nodes of all cameras, on two CPUs, and one that reads their detections. Use it as
+    a context manager."""
 
     def __init__(self, plan: ScalePlan, condition: Condition) -> None:
         self._plan, self._condition = plan, condition
-        environment = plain_environment()
-        topic = f'/zc_bench/run_{os.getpid()}/scale_{condition.width}x{condition.height}_{condition.rate_hz:g}'.replace('.', '_')
+        self._topic = f'/zc_bench/run_{os.getpid()}/scale_{condition.width}x{condition.height}_{condition.rate_hz:g}'.replace('.', '_')
         numbers = [str(condition.width), str(condition.height), f'{condition.rate_hz:g}', f'{plan.delay_ms:g}', str(plan.depth)]
-        self.cpus = sorted(os.sched_getaffinity(0))[:_CPUS]
-        self._topic = topic
-        self._reader = Worker(READER, ['reader', 'raw'], environment)
-        try:
-            self._process = Worker(WORKER, ['cameras', topic, *numbers], environment)
-            self._process.set_cpus(self.cpus)
-        except BaseException:
-            self._reader.close()
-            raise
+        super().__init__(WORKER, ['cameras', self._topic, *numbers], 'raw')
+        self.cpus = two_cpus()
+        self.nodes.set_cpus(self.cpus)
 
     def grow(self, cameras: int) -> str:
         """To so many; why not, or nothing."""
         need, there = cameras * _SLOTS * self._condition.width * self._condition.height * 3 // 2, available_memory()
         if need + _SPARE > there:
             return f'memory: {cameras} cameras have {need >> 20} MiB of buffers, {there >> 20} MiB are there'
-        self._reader.ask(op='watch', topics=[f'{self._topic}/camera_{number}/detections' for number in range(cameras)])
-        grown = self._process.ask(_PATIENCE_S, op='grow', cameras=cameras)
+        self.reader.ask(op='watch', topics=[f'{self._topic}/camera_{number}/detections' for number in range(cameras)])
+        grown = self.nodes.ask(PATIENCE_S, op='grow', cameras=cameras)
         if 'refused' in grown:
             return str(grown['refused'])
-        deadline = time.monotonic() + _MATCH_S
-        while not (state := self._process.ask(op='matched'))['matched']:
-            if time.monotonic() > deadline:
-                raise BenchError(f'the nodes have not found each other within {_MATCH_S:g} s: {state["reason"]}')
-            time.sleep(0.05)
+        self.wait_until_matched()
         # What is done once: threads, caches, the import of each buffer.
-        self._process.ask(_PATIENCE_S, op='run', cameras=cameras, seconds=min(_WARM_UP_S, self._plan.seconds), in_step=self._plan.in_step)
+        seconds = min(_WARM_UP_S, self._plan.seconds)
+        self.nodes.ask(PATIENCE_S, op='run', cameras=cameras, seconds=seconds, in_step=self._plan.in_step)
         return ''
 
     def window(self, cameras: int) -> Window:
         """The first so many run for the plan's seconds."""
-        self._reader.ask(op='received')
-        plan = self._plan
-        run = self._process.ask(_PATIENCE_S + plan.seconds, op='run', cameras=cameras, seconds=plan.seconds, in_step=plan.in_step)
-        received, deadline = 0, time.monotonic() + _READ_S
-        while received < run['published'] and time.monotonic() < deadline:
-            received += self._reader.ask(op='received')['received']
-            time.sleep(0.01)
-        return window_of(run, received)
+        return window_of(*self.run('published', self._plan.seconds, cameras=cameras, in_step=self._plan.in_step))
 
     def __enter__(self) -> Cameras:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for worker in (self._process, self._reader):
-            worker.end()
-        for worker in (self._process, self._reader):
-            worker.close()
+        self.close()
 
 
 def available_memory() -> int:
@@ -205,7 +172,7 @@ class Search:
     :param most: windows of each number.
     """
 
-    def __init__(self, window: Callable[[int], Window], grow: Callable[[int], str], say: Callable[[str], None], most: int = 2) -> None:
+    def __init__(self, window: Callable[[int], Window], grow: Callable[[int], str], say: Say, most: int = 2) -> None:
         self._window, self._grow, self._say, self._most = window, grow, say, most
         self.windows: dict[int, list[Window]] = {}
         self.held = self.failed = 0
@@ -246,7 +213,7 @@ class Search:
         return self.refused or 'not reached: more cameras were not tried'
 
 
-def measure_scale(plan: ScalePlan, say: Callable[[str], None]) -> ScaleResult:
+def measure_scale(plan: ScalePlan, say: Say) -> Measured:
     """Run the plan.
 
     :param say: gets a line for each window.
@@ -269,7 +236,7 @@ def measure_scale(plan: ScalePlan, say: Callable[[str], None]) -> ScaleResult:
             say(f'{name}: {search.held} cameras without a loss; limit: {limits[name]["limit"]}')
     if not rows:
         raise BenchError(f'not one camera could be started: {"; ".join(limit["limit"] for limit in limits.values())}')
-    return ScaleResult(rows, {'limits': limits})
+    return Measured(rows, {'limits': limits})
 
 
 def _series(windows: Sequence[Window], seconds: float) -> Series:
@@ -283,19 +250,25 @@ def variant(cameras: int, *, in_step: bool = False) -> str:
     return f'{cameras}_camera{"s" if cameras > 1 else ""}{"_in_step" if in_step else ""}'
 
 
-SIZES = {'vga': VGA, '1080p': FULL_HD, '4k': UHD_4K, '8k': UHD_8K}
 _MOST_CAMERAS = 256
 _MOST_DEPTH = 4
 _SIXTEEN: Key = (CASE, variant(16), *FULL_HD, 30.0)
 _SECONDS = 10.0
 
 
-def _lost(rows: Rows) -> float | None:
-    row = rows.get(_SIXTEEN)
-    return None if row is None or row.figures.get('window_s', 0.0) < _SECONDS else row.lost_per_cent
+def _lost(row: Row) -> float | None:
+    return None if row.figures.get('window_s', 0.0) < _SECONDS else row.lost_per_cent
 
 
-SCALE_BARS = (Bar('16 cameras of 1080p at 30 Hz in one process on 2 CPUs for 10 s: lost frames', _lost, 0, ' %', involved=(_SIXTEEN,)),)
+SCALE_BARS = (
+    Bar(
+        '16 cameras of 1080p at 30 Hz in one process on 2 CPUs for 10 s: lost frames',
+        figure_of(_SIXTEEN, _lost),
+        0,
+        ' %',
+        involved=(_SIXTEEN,),
+    ),
+)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -306,7 +279,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--sizes', nargs='+', choices=SIZES, default=['1080p'], help='picture sizes (default: 1080p)')
     parser.add_argument('--rates', nargs='+', type=float, default=list(defaults.rates), metavar='HZ', help='of each camera (default: 30)')
     parser.add_argument('--seconds', type=float, default=defaults.seconds, help='in which nothing may be lost (default: 10)')
-    parser.add_argument('--delay-ms', type=float, default=defaults.delay_ms, help='how long the accelerator takes for a frame (default: 2)')
+    add_delay(parser)
     parser.add_argument('--in-step', action='store_true', help='all cameras have their frames at the same moment, as triggered ones do')
     parser.add_argument('--depth', type=int, default=defaults.depth, help='frames of a camera that may wait (default: 2; perception: 1)')
     # Windows of a number in which something was lost.
@@ -318,8 +291,7 @@ def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
     for rate in options.rates:
         if not 1 <= rate <= 1000:
             raise ConfigError(f'--rates {rate:g}: each is 1 to 1000 Hz')
-        if not 0 <= options.delay_ms <= 1800 / rate:
-            raise ConfigError(f'--delay-ms {options.delay_ms:g}: give 0 to {1800 / rate:g}; two frames are in flight at {rate:g} Hz')
+        check_delay(options.delay_ms, rate)
     for cameras in options.cameras:
         if not 1 <= cameras <= _MOST_CAMERAS:
             raise ConfigError(f'--cameras {cameras}: each is 1 to {_MOST_CAMERAS}')
@@ -335,12 +307,7 @@ def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
         options.in_step,
         options.depth,
     )
-
-    def measure(say: Say) -> Measured:
-        result = measure_scale(plan, say)
-        return Measured(result.rows, result.facts)
-
-    return measure
+    return lambda say: measure_scale(plan, say)
 
 
 SCALE = Command(

@@ -33,7 +33,7 @@ from typing import Any
 import rclpy
 
 from zc_perception.bench.obeying import obey, run_worker
-from zc_perception.bench.pipeline_worker import Graph, Pipelines
+from zc_perception.bench.pipeline_worker import Graph, Pipelines, wait_until_idle
 from zc_perception.errors import ZcError
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.process import ExecutorThread
@@ -118,7 +118,6 @@ def _stat() -> str:
     return Path('/proc/stat').read_text(encoding='ascii')
 
 
-_DRAIN_S = 5.0
 # Of the nodes. A full collection of all objects of 32 nodes takes longer than a frame's period.
 KNOBS = {'gc_freeze': True}
 
@@ -197,7 +196,7 @@ class Cameras:
             for graph in graphs:
                 graph.camera.running.clear()
             wall_s = time.monotonic() - began
-        self._drain(graphs)
+        wait_until_idle(graphs)
         after = [counts(graph) for graph in graphs]
         total = {name: sum(new[name] - old[name] for new, old in zip(after, before, strict=True)) for name in after[0]}
         # A camera that is a period late leaves out what was due meanwhile; its last frame may or may not have been due.
@@ -213,14 +212,6 @@ class Cameras:
             'conversions': sum(graph.capture.publisher.statistics().conversions for graph in graphs),
             'use': use.figures(),
         }
-
-    @staticmethod
-    def _drain(graphs: list[Graph]) -> None:
-        deadline, quiet = time.monotonic() + _DRAIN_S, 0
-        # A frame that was captured is published, refused or lost; only then the series is over.
-        while quiet < 3 and time.monotonic() < deadline:
-            time.sleep(0.02)
-            quiet = quiet + 1 if all(graph.inference.idle for graph in graphs) else 0
 
     def close(self) -> None:
         """End all of them, producers first."""

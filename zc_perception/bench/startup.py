@@ -29,14 +29,13 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import zc_perception
 from zc_perception.bench.environment import plain_environment
-from zc_perception.bench.rows import Condition, Row, Series, SeriesBook, make_rows
-from zc_perception.bench.subcommand import Bar, Command, Key, Measured, Rows, Say
+from zc_perception.bench.rows import Condition, Series, SeriesBook, make_rows
+from zc_perception.bench.subcommand import Bar, Command, Key, Measured, Say, figure_of
 from zc_perception.bench.worker import BenchError, Worker
 from zc_perception.errors import ConfigError
 from zc_perception.observe.frame_log_reading import FrameRecord, find_frame_logs
@@ -139,14 +138,6 @@ class Start:
             'first_received': self.received_ns,
         }
         return {f'{name}_ms': (at - self.executed_ns) / 1e6 for name, at in times.items()}
-
-
-@dataclass(frozen=True)
-class StartupResult:
-    """Rows, and what they depend on besides the machine."""
-
-    rows: Sequence[Row]
-    facts: dict[str, Any] = field(default_factory=dict)
 
 
 def find_program(name: str = PROGRAM, environment: Mapping[str, str] = os.environ) -> Path:
@@ -281,7 +272,7 @@ def _cached_percent(libraries: Sequence[Path]) -> float:
     return 100.0 * min(1.0, sum(cached_bytes(path) for path in sizes) / max(1, sum(sizes.values())))
 
 
-def measure_startup(plan: StartupPlan, say: Callable[[str], None]) -> StartupResult:
+def measure_startup(plan: StartupPlan, say: Say) -> Measured:
     """Run the plan.
 
     :param say: gets a line for each start.
@@ -309,24 +300,22 @@ def measure_startup(plan: StartupPlan, say: Callable[[str], None]) -> StartupRes
                 if variant == COLD:
                     starter.start()  # warms up again
     rows = make_rows(book.rounds(), [(case, WARM) for case in (PUBLISHED, RECEIVED)])
-    return StartupResult(rows, {'program': PROGRAM, 'parameters': list(plan.parameters)})
+    return Measured(rows, {'program': PROGRAM, 'parameters': list(plan.parameters)})
 
 
 _CAMERA = (CAMERA.width, CAMERA.height, CAMERA.rate_hz)
 _PUBLISHED_WARM: Key = (PUBLISHED, WARM, *_CAMERA)
-_MOST_S = 1.5
-
-
-def _seconds(key: Key) -> Callable[[Rows], float | None]:
-    def figure(rows: Rows) -> float | None:
-        row = rows.get(key)
-        return None if row is None or row.median_us is None else row.median_us / 1e6
-
-    return figure
 
 
 # When it is received depends on how the middleware finds its peers, on a busy machine for seconds: that row stands beside.
-STARTUP_BARS = (Bar('warm start: from executing perception to the first detections published', _seconds(_PUBLISHED_WARM), _MOST_S, ' s'),)
+STARTUP_BARS = (
+    Bar(
+        'warm start: from executing perception to the first detections published',
+        figure_of(_PUBLISHED_WARM, lambda row: None if row.median_us is None else row.median_us / 1e6),
+        1.5,
+        ' s',
+    ),
+)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -342,12 +331,7 @@ def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
         if ':=' not in parameter:
             raise ConfigError(f"--parameters '{parameter}': each is NAME:=VALUE, such as accelerator:=cpu")
     plan = StartupPlan(options.repetitions, tuple(dict.fromkeys(options.variants)), tuple(options.parameters))
-
-    def measure(say: Say) -> Measured:
-        result = measure_startup(plan, say)
-        return Measured(result.rows, result.facts)
-
-    return measure
+    return lambda say: measure_startup(plan, say)
 
 
 STARTUP = Command('startup', 'from executing perception to the first detections', _add_options, _prepare, STARTUP_BARS, ('rclpy', 'cv2'))

@@ -121,6 +121,20 @@ class Command:
                 raise ModuleNotFoundError(f"No module named '{module}'", name=module)
 
 
+def add_delay(parser: argparse.ArgumentParser) -> None:
+    """The option of commands whose accelerator is the benchmark's own."""
+    parser.add_argument('--delay-ms', type=float, default=2.0, help='how long the accelerator takes for a frame (default: 2)')
+
+
+def check_delay(delay_ms: float, rate_hz: float) -> None:
+    """Two frames are in flight, and the accelerator has to keep up.
+
+    :raises ConfigError: it takes too long.
+    """
+    if not 0 <= delay_ms <= 1800 / rate_hz:
+        raise ConfigError(f'--delay-ms {delay_ms:g}: give 0 to {1800 / rate_hz:g}; two frames are in flight at {rate_hz:g} Hz')
+
+
 def check_counts(options: argparse.Namespace, **most: int) -> None:
     """Each of the named options is above 0 and at most its limit.
 

@@ -16,14 +16,14 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zc_perception.bench.output import check_apart, target, write
 from zc_perception.bench.pipeline import RATE_HZ, PipelinePlan, Processes, Setup
 from zc_perception.bench.rows import Condition, Row, Series, make_rows
-from zc_perception.bench.subcommand import FULL_HD, Command, Measured, Say, check_counts
+from zc_perception.bench.subcommand import FULL_HD, Command, Measured, Say, add_delay, check_counts, check_delay
 from zc_perception.bench.worker import BenchError
 from zc_perception.errors import ConfigError
 from zc_perception.observe.frame_log_layout import CAPACITY
@@ -59,15 +59,6 @@ class TimelinePlan:
     delay_ms: float = 2.0
     running: Sequence[int] | None = None
     trace: Path = Path('build/bench/timeline.json')
-
-
-@dataclass(frozen=True)
-class TimelineResult:
-    """Rows of the stages, the trace, and what they depend on besides the machine."""
-
-    rows: Sequence[Row]
-    trace: dict[str, Any]
-    facts: dict[str, Any] = field(default_factory=dict)
 
 
 def stages_us(record: FrameRecord) -> dict[str, float]:
@@ -108,8 +99,8 @@ def _tracks(logs: Sequence[FrameLogReader], run: Callable[[], object]) -> list[N
     return [NodeTrack(log.node, log.role, log.pid, log.read()) for log in logs]
 
 
-def measure_timeline(plan: TimelinePlan, say: Callable[[str], None]) -> TimelineResult:
-    """Run the plan; nothing is written.
+def measure_timeline(plan: TimelinePlan, say: Say) -> tuple[Measured, dict[str, Any]]:
+    """Run the plan: what was measured, and the trace. Nothing is written.
 
     :param say: gets a line.
     :raises BenchError: there is nothing to see, or a process failed.
@@ -140,15 +131,15 @@ def _condition(facts: Sequence[dict[str, Any]]) -> Condition:
     return Condition(*max(sizes, default=(1, 1)), 0.0)
 
 
-def _result(tracks: Sequence[NodeTrack], condition: Condition, facts: dict[str, Any]) -> TimelineResult:
+def _result(tracks: Sequence[NodeTrack], condition: Condition, facts: dict[str, Any]) -> tuple[Measured, dict[str, Any]]:
     records = [record for track in tracks if track.role == 'inference' for record in track.records]
-    return TimelineResult(rows_of(records, condition), build_timeline(tracks), {**facts, 'frames': len(records)})
+    return Measured(rows_of(records, condition), {**facts, 'frames': len(records)}), build_timeline(tracks)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     plan = TimelinePlan()
     parser.add_argument('--seconds', type=float, default=plan.seconds, help='(default: 5)')
-    parser.add_argument('--delay-ms', type=float, default=plan.delay_ms, help="how long the benchmark's accelerator takes (default: 2)")
+    add_delay(parser)
     parser.add_argument('--running', nargs='*', type=int, metavar='PID', help='nodes that run already; no PID: all that may be seen')
     parser.add_argument('--trace', metavar='FILE', default=str(plan.trace), help='for ui.perfetto.dev (default: build/bench/timeline.json)')
     parser.set_defaults(repetitions=1)
@@ -159,17 +150,16 @@ def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
         raise ConfigError('--check: timeline has no bars of its own; zc_bench pipeline --check compares what a frame costs')
     # A frame log has so many frames; a second of them is for what looks at it.
     check_counts(options, seconds=CAPACITY / RATE_HZ - 1)
-    if not 0 <= options.delay_ms <= 60:
-        raise ConfigError(f'--delay-ms {options.delay_ms:g}: give 0 to 60; two frames are in flight at 30 Hz')
+    check_delay(options.delay_ms, RATE_HZ)
     running = None if options.running is None else tuple(options.running)
     check_apart({'--trace': options.trace, '--json': options.json})
     plan = TimelinePlan(options.seconds, options.delay_ms, running, target(options.trace, '--trace'))
 
     def measure(say: Say) -> Measured:
-        result = measure_timeline(plan, say)
-        write(plan.trace, json.dumps(result.trace), '--trace')
+        measured, trace = measure_timeline(plan, say)
+        write(plan.trace, json.dumps(trace), '--trace')
         say(f'{plan.trace} (open it in ui.perfetto.dev)')
-        return Measured(result.rows, result.facts)
+        return measured
 
     return measure
 
