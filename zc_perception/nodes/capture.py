@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from sensor_msgs.msg import CompressedImage, Image
@@ -18,6 +19,7 @@ from zc_perception.link.endpoints.frame_offer import FrameOffer
 from zc_perception.link.endpoints.qos import bus_key
 from zc_perception.link.image_conversion import OUTPUT_ENCODINGS, FrameToJpeg, frame_adapter
 from zc_perception.link.meeting_point import MEETING
+from zc_perception.link.rungs import IN_PROCESS
 from zc_perception.link.shared_memory.protocol import MAX_FRAME_ID
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
@@ -32,12 +34,12 @@ from zc_perception.nodes.capture_status import (
     camera_status,
     clock_status,
     copies_status,
+    copy_facts,
     latency_status,
     negotiation_status,
     pool_status,
 )
 from zc_perception.nodes.frame_links import PUBLISHER_SPECS, FrameServer, group_ids
-from zc_perception.nodes.frame_log_facts import capture_facts
 from zc_perception.nodes.liveness import camera_given_up, camera_progress
 from zc_perception.nodes.params.qos_overrides import Endpoint, check_image_room, compressed_qos, image_qos
 from zc_perception.nodes.params.spec import ParameterSpec
@@ -49,6 +51,7 @@ from zc_perception.nodes.stereo_side import STEREO_SPECS, StereoSide
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Status
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import StageLatencies
+from zc_perception.pixel.fourcc import fourcc_name
 
 _KEEP_ALL_DELAY_S = 1.0
 _FRAMES = Endpoint('image_raw', 'publisher', adapted=True)
@@ -306,7 +309,40 @@ class CaptureNode(PerceptionNode):
     def _describe(self) -> None:
         server = self._server
         if server is not None:
-            self.frame_log.describe(lambda: capture_facts(self, server.peers()))
+            self.frame_log.describe(lambda: self._facts(server.peers()))
+
+    def _facts(self, peers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """For the frame log: camera, pool and consumers. Without a camera, what is known without one.
+
+        :param peers: consumers in other processes.
+        """
+        camera = self.supervisor.camera
+        link = self.publisher.statistics()
+        here = [{'name': IN_PROCESS, 'pid': os.getpid(), 'rung': IN_PROCESS}] * link.in_process_subscriptions
+        facts: dict[str, Any] = {
+            'camera': self.parameters['camera'],
+            'conversions': link.conversions,
+            'published': link.published,
+            'peers': [*here, *peers],
+            'copies': copy_facts(self.ledger),
+            'startup': STARTUP.facts(),
+        }
+        if camera is None:
+            return facts
+        statistics = camera.statistics()
+        facts |= {'device': camera.device, 'heap': camera.heap_name, 'captured': statistics.captured, 'dropped': statistics.dropped}
+        slots = camera.slots
+        if slots:
+            layout = slots[0].layout
+            facts |= {
+                'slots': len(slots),
+                'pool': [[buffer.identity.device, buffer.identity.inode] for slot in slots for buffer in slot.buffers],
+                'layout': layout.describe(),
+                'fourcc': fourcc_name(layout.fourcc),
+                'width': layout.width,
+                'height': layout.height,
+            }
+        return facts
 
     def _say_notices(self, camera: Camera) -> None:
         """Each once, though the camera be opened again and again."""

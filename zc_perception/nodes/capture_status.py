@@ -325,6 +325,11 @@ def copies_status(ledger: CopyLedger) -> Status:
     }))  # fmt: skip
 
 
+def copy_facts(ledger: CopyLedger) -> dict[str, dict[str, int]]:
+    """For a frame log: how often and how much the CPU copied, by reason."""
+    return {reason: {'count': entry.count, 'bytes': entry.bytes} for reason, entry in ledger.entries().items()}
+
+
 def latency_status(latencies: StageLatencies) -> Status:
     """Per stage."""
     values = Figures(lambda: {f'{stage}_ms': f'p50 {p.p50:.3f}, p99 {p.p99:.3f}' for stage, p in latencies.summary().items()})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,11 +9,9 @@ from zc_perception.nodes.early_end import end_quietly
 
 if TYPE_CHECKING:
     import argparse
-    from pathlib import Path
 
     from zc_perception.programs import OptionParser
 
-SUMMARY, PICTURE = 'summary.json', 'detections.png'
 DEFAULT_DURATION_S = 10.0
 _REPLAY_ONLY = ('video', 'keep_all')
 _SYNTHETIC_ONLY = ('seed',)
@@ -27,6 +24,8 @@ def main(args: Sequence[str] | None = None) -> int:
 
     def run(options: argparse.Namespace) -> int:
         check(options)
+        from zc_perception.nodes.demo_results import check_folder
+
         check_folder(options.out)
         from zc_perception.nodes import demo_run
 
@@ -38,6 +37,7 @@ def main(args: Sequence[str] | None = None) -> int:
 def _parser() -> OptionParser:
     from pathlib import Path
 
+    from zc_perception.nodes.demo_results import PICTURE, SUMMARY
     from zc_perception.programs import OptionParser
 
     parser = OptionParser(
@@ -90,21 +90,3 @@ def check(options: argparse.Namespace) -> None:
     if replay and not options.video:
         raise ConfigError('--camera replay needs a recording; add --video FILE')
     options.seed = options.seed or 0
-
-
-def check_folder(folder: Path) -> None:
-    """Make the folder for the results, and make sure that they can be written there.
-
-    :raises ConfigError: they can't.
-    """
-    from zc_perception.errors import ConfigError
-    from zc_perception.observe.whole_file import check_writable
-
-    try:
-        if os.path.lexists(folder) and not folder.is_dir():
-            raise ConfigError(f"--out '{folder}' is not a folder; name another folder")
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in (SUMMARY, PICTURE):
-            check_writable(folder / name)
-    except OSError as error:
-        raise ConfigError(f"--out '{folder}' can't be written: {error.strerror}; name another folder") from error

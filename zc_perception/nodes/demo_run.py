@@ -4,7 +4,6 @@ would, and writes what it saw."""
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import threading
@@ -13,7 +12,6 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import rclpy
 from numpy.typing import NDArray
@@ -26,12 +24,11 @@ from zc_perception.camera.scene import RoadScene
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.detection.detections import Detections, box_iou
 from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError, error_line
-from zc_perception.nodes.demo import PICTURE, SUMMARY
+from zc_perception.nodes.demo_results import write_results
 from zc_perception.nodes.perception import Overrides, PerceptionGraph
 from zc_perception.nodes.process import EXIT_FAILURE, NodeGroup, StopRequest, ros_context
 from zc_perception.npu.scheduler import InFlight
 from zc_perception.observe.metrics import StageLatencies
-from zc_perception.observe.whole_file import write_whole
 
 _PROGRESS_S = 0.5
 _DRAIN_S = 5.0
@@ -226,24 +223,6 @@ def _run(options: argparse.Namespace, graph: PerceptionGraph, watcher: Watcher, 
     return last - first
 
 
-def _write(folder: Path, summary: dict[str, Any], watcher: Watcher) -> str:
-    """Write the results; what to tell of it.
-
-    :raises OSError: they can't be written.
-    """
-    write_whole(folder / SUMMARY, json.dumps(summary, indent=2) + '\n')
-    if watcher.picture is not None:
-        encoded = cv2.imencode('.png', watcher.picture)[1]
-        write_whole(folder / PICTURE, encoded.tobytes())
-        return f'wrote {folder / SUMMARY} and {folder / PICTURE}'
-    if watcher.picture_wanted:
-        reason = 'no annotated picture came in time'
-    else:
-        reason = 'it is taken in the second half of the run, and the run ended before that'
-    older = f'; the {PICTURE} that is there is of an earlier run' if (folder / PICTURE).exists() else ''
-    return f'wrote {folder / SUMMARY}, no {PICTURE}: {reason}{older}'
-
-
 def _print_summary(summary: dict[str, Any]) -> None:
     print(
         f'{summary["frames"]} frames of {summary["camera"]} in {summary["seconds"]} s ({summary["fps"]} per second), '
@@ -290,7 +269,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _report(folder: Path, summary: dict[str, Any], watcher: Watcher) -> int:
     try:
-        written = _write(folder, summary, watcher)
+        late = 'it is taken in the second half of the run, and the run ended before that'
+        reason = 'no annotated picture came in time' if watcher.picture_wanted else late
+        written = write_results(folder, summary, watcher.picture, reason)
     except OSError as error:
         written = ''
         problem = ConfigError(f"the results can't be written to '{folder}': {error.strerror}")
