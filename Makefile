@@ -10,15 +10,16 @@ TYPED = $(addprefix zc_perception/,pixel memory jetson negotiation camera npu de
 	verify/evidence doctor terminal.py) $(wildcard zc_perception/link/announcement*.py zc_perception/verify/*.py zc_perception/observe/frame_*.py zc_perception/observe/t*.py) tools/api_page.py
 # What talks to ROS and can differ on a second distribution: endpoints, executors, parameters, lifecycle, containers, messages. What is
 # left out of link and nodes talks to ROS in the same way as these, and takes most of the time; the long form runs it, too.
-ROS_ALIKE = link/test_announcement% nodes/test_capture% nodes/test_rivals.py nodes/test_programs.py nodes/test_parameter_yaml.py \
-	nodes/test_topic_stamps.py nodes/test_inference% nodes/test_detections_cdr.py nodes/test_liveness.py nodes/test_service.py \
+ROS_ALIKE = link/test_announcement% link/test_camera_kills.py link/test_image_formats.py link/test_wire_page.py \
+	nodes/test_capture% nodes/test_rivals.py nodes/test_programs.py nodes/test_parameter_yaml.py \
+	nodes/test_topic_stamps.py nodes/test_inference% nodes/test_detections_cdr.py nodes/test_liveness.py nodes/test_service.py nodes/test_implicit% \
 	$(addprefix nodes/test_,$(addsuffix .py,every_parameter lifecycle_at_random graph config_files demo stereo_side recorder \
-	diagnostics_faults component_container_lives snapshot_service overlay overlay_odd_detections camera_controls camera_factory realtime \
-	parameter_table parameter_schema))
+	diagnostics_faults component_container_lives component_container_frames snapshot_service overlay overlay_odd_detections camera_controls \
+	camera_factory realtime parameter_table parameter_schema format_journeys changing_pipeline trial_import_processes))
 ROS_ALL = $(wildcard test/link/test_*.py test/nodes/test_*.py)
 ROS_TESTS = test/environment/test_environment.py test/examples $(if $(ZC_LONG),$(ROS_ALL),$(filter-out $(ROS_ALIKE:%=test/%),$(ROS_ALL)))
-# Two workers wait for the rig's guests first; later all of them wait for programs more than they compute.
-WORKERS ?= 4
+# Two workers wait for the rig's guests first, which keep half of a processor busy each; most tests of ROS wait for programs, too.
+WORKERS ?= 5
 PYTEST = -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 # A ROS installation that the shell has sourced must not mix its libraries with those of the environment.
@@ -30,7 +31,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo 'make demo         run the demo: camera, NPU (on the CPU here) and detections in one process (DEMO_ARGS=...)'
-	@echo 'make test         run the tests (TEST_ARGS=...; WORKERS=4 processes)'
+	@echo 'make test         run the tests (TEST_ARGS=...; WORKERS=5 processes)'
 	@echo 'make test-long    the same with long fuzzing, many kills and every fault'
 	@echo 'make test-kilted  run the ROS tests on ROS 2 Kilted (TEST_ARGS=...)'
 	@echo 'make rig          run the verification in the kernel rig (RIG_ARGS=...)'

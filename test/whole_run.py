@@ -34,7 +34,7 @@ _QUICK_S = 0.5
 _RIG_LIMIT_S = 3600
 _TOLD_EVERY_S = 20.0
 #: Of the run that times.json is from.
-_USUAL_WORKERS = 4
+_USUAL_WORKERS = 5
 #: By file. Two guests at a time, with about as much to do each.
 _RIG_GROUPS = {'test_rig_camera.py': 'rig 1', 'test_rig_verify.py': 'rig 1', None: 'rig 2'}
 
