@@ -1,1 +1,11 @@
-"""What the nodes say of themselves: latencies, diagnostics."""
+"""What the nodes say of themselves, and what tools of other processes see of them.
+
+Read in this order:
+
+1. :mod:`~zc_perception.observe.frame_log`: a node writes what it did with each frame into memory that others may read.
+   ``frame_log_layout`` says what lies where in it, ``frame_log_reading`` reads it from another process, and
+   :mod:`~zc_perception.observe.timeline` makes a trace of several logs and of the kernel's events.
+2. :mod:`~zc_perception.observe.diagnostics`: ``/diagnostics``. Its figures are the latencies of ``metrics``, and what ``recent`` says of
+   counters: how much of them is new.
+3. ``privileges`` and ``whole_file`` serve the programs: the next step for whoever may not look, and files that are whole or not there.
+"""

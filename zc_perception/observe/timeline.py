@@ -1,22 +1,27 @@
 """Where a frame's time goes: the nodes' own stages and the kernel's events of the same frames, as one Chrome/Perfetto trace.
 
+:func:`build_timeline` makes it, from the bottom of this file: :func:`join_frames` finds which records of several nodes are of one frame,
+:class:`FrameFinder` which frame a kernel's event belongs to, and :class:`Trace` writes both as Chrome's trace-event JSON.
+
 Tracks of a capture node: ``capture`` (the camera's work, until the frame is published) and its thread (``deliver``: everybody gets it).
 Of an inference node: ``link`` (published → taken), ``infer`` (submitted → its fence seen; ``queue``: until its turn came) and its thread
 (``import``, ``decode``, ``publish``). Of the kernel: device jobs (submit → complete), imports, fences, waits, attachments.
 Every time is CLOCK_MONOTONIC, which all processes of a machine share.
+
+Source of the format: *Trace Event Format* (the Chromium project), which ``chrome://tracing`` and ui.perfetto.dev open: complete events
+(``X``), instants (``i``), flows (``s``, ``t``, ``f``), metadata (``M``); times in µs. Slices of one track must not overlap there, so a
+track here has as many lanes as it needs.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from zc_perception.observe.frame_joining import FrameFinder, JoinedFrame, KernelEvent, NodeTrack, join_frames
 from zc_perception.observe.frame_log_layout import FrameRecord, RecordKind
-from zc_perception.observe.trace_events import Trace
-
-__all__ = ['KernelEvent', 'NodeTrack', 'build_timeline']
 
 #: Tracks of the kernel.
 JOBS = 'device jobs'
@@ -27,42 +32,298 @@ BUFFERS = 'buffers'
 OTHER = 'other events'
 _KERNEL = 'kernel'
 
+# What the kernel does for a frame may come a little after its last node was done with it: a release, a detach.
+_AFTER_NS = 20_000_000
+# Clocks are the same, but a record's time is taken before or after the system call, the event's within.
+_SLACK_NS = 1_000_000
+# Above what Linux gives to processes and threads (PID_MAX_LIMIT).
+FIRST_OWN_ID = 1 << 22
 
-def build_timeline(
-    nodes: Sequence[NodeTrack], events: Iterable[KernelEvent] = (), *, other: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """A trace that ``json.dump`` writes. A flow leads each frame from the camera through all nodes and the device.
 
-    :param nodes: records of all nodes.
-    :param events: the kernel's, if they could be recorded; those that belong to no known frame are shown, too.
-    :param other: goes into ``otherData``, besides what is said of the frames: how many, how many of them whole, and of each kind of
-        event how many there were and how many found their frame.
+class KernelEvent(Protocol):
+    """One line of a kernel trace, with CLOCK_MONOTONIC times (``trace_clock`` mono)."""
+
+    @property
+    def time_ns(self) -> int:
+        """When."""
+
+    @property
+    def cpu(self) -> int:
+        """Where."""
+
+    @property
+    def comm(self) -> str:
+        """The thread's name."""
+
+    @property
+    def tid(self) -> int:
+        """The thread."""
+
+    @property
+    def name(self) -> str:
+        """What."""
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """With which values."""
+
+
+@dataclass
+class NodeTrack:
+    """The records of one node's log.
+
+    :param role: ``capture`` or ``inference``.
     """
-    trace = Trace()
-    frames = join_frames(nodes)
-    for node in nodes:
-        trace.process(node.pid, f'{node.role} {node.node}')
-    for frame in frames:
-        for node, record in frame.records:
-            stages = _capture_stages if record.kind == RecordKind.PUBLISHED else _inference_stages
-            stages(trace, node, record, frame)
-    kernel = _Kernel(trace, FrameFinder(frames))
-    in_order = sorted(events, key=lambda event: event.time_ns)
-    for event in in_order:  # a fence is made before its job is submitted
-        kernel.look_for_jobs(event)
-    for event in in_order:
-        kernel.add(event)
-    kernel.finish()
-    return trace.to_json(
-        {
-            'clock': 'CLOCK_MONOTONIC',
-            'frames': len(frames),
-            'whole_frames': sum(frame.whole for frame in frames),
-            'events': dict(kernel.seen),
-            'events_of_frames': dict(kernel.joined),
-            **(other or {}),
-        }
-    )
+
+    node: str
+    role: str
+    pid: int
+    records: Sequence[FrameRecord]
+
+
+@dataclass
+class JoinedFrame:
+    """One frame and all that is known of it.
+
+    :param number: from 1, in the order of time.
+    """
+
+    first: FrameRecord
+    number: int = 0
+    records: list[tuple[NodeTrack, FrameRecord]] = field(default_factory=list)
+    inodes: set[int] = field(default_factory=set)
+    begin_ns: int = 0
+    end_ns: int = 0
+
+    def add(self, node: NodeTrack, record: FrameRecord) -> None:
+        """Another node's record of it."""
+        self.records.append((node, record))
+        self.inodes.update(record.inodes)
+        begin_ns = began_ns(record)
+        self.begin_ns = min(self.begin_ns or begin_ns, begin_ns)
+        self.end_ns = max(self.end_ns, ended_ns(record))
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is known from the camera to its detections."""
+        kinds = {record.kind for _, record in self.records}
+        return RecordKind.PUBLISHED in kinds and RecordKind.PROCESSED in kinds
+
+
+def began_ns(record: FrameRecord) -> int:
+    """The first thing that is known of it in this node."""
+    if record.kind == RecordKind.PUBLISHED:
+        return record.captured_ns - record.capture_cost_ns if record.captured_ns else record.published_ns
+    return record.published_ns or record.received_ns or record.done_ns
+
+
+def ended_ns(record: FrameRecord) -> int:
+    """The last thing."""
+    return max(record.published_ns, record.received_ns, record.submitted_ns, record.signalled_ns, record.done_ns, record.sent_ns)
+
+
+def join_frames(nodes: Sequence[NodeTrack]) -> list[JoinedFrame]:
+    """The frames that these nodes saw, in the order of their beginning.
+
+    A frame is known by its buffers, their generation and its sequence number in every process that has the buffers themselves. Where a
+    node got a copy (a plain ``sensor_msgs/Image``) only the stamp is left: it counts where exactly one frame has it.
+    """
+    frames: dict[tuple[int, int, int], JoinedFrame] = {}
+    of_stamp: dict[int, list[JoinedFrame]] = {}
+    rest: list[tuple[NodeTrack, FrameRecord]] = []
+    for node in sorted(nodes, key=lambda node: node.role != 'capture'):
+        for record in node.records:
+            key = record.buffer_uid, record.generation, record.sequence
+            if key in frames:
+                frames[key].add(node, record)
+            elif node.role == 'capture':
+                frames[key] = JoinedFrame(record)
+                frames[key].add(node, record)
+                of_stamp.setdefault(record.stamp_ns, []).append(frames[key])
+            else:
+                rest.append((node, record))
+    for node, record in rest:
+        key = record.buffer_uid, record.generation, record.sequence
+        same = of_stamp.get(record.stamp_ns, [])
+        frame = same[0] if len(same) == 1 else frames.setdefault(key, JoinedFrame(record))
+        frame.add(node, record)
+    joined = sorted(frames.values(), key=lambda frame: frame.begin_ns)
+    for number, frame in enumerate(joined, 1):
+        frame.number = number
+    return joined
+
+
+class FrameFinder:
+    """Finds the frame of a kernel event: by the device's import and job number, by a job's fence, else by inode and time."""
+
+    def __init__(self, frames: Sequence[JoinedFrame]) -> None:
+        self._jobs: dict[tuple[int, int], list[tuple[FrameRecord, JoinedFrame]]] = {}
+        self._of_inode: dict[int, list[JoinedFrame]] = {}
+        self._of_fence: dict[tuple[int, int], JoinedFrame] = {}
+        for frame in frames:
+            for inode in frame.inodes:
+                self._of_inode.setdefault(inode, []).append(frame)
+            for _, record in frame.records:
+                if record.submitted_ns and record.device_handle:
+                    self._jobs.setdefault((record.device_handle, record.device_seqno), []).append((record, frame))
+
+    def of_job(self, handle: int, seqno: int, fence: tuple[int, int], time_ns: int) -> JoinedFrame | None:
+        """Of a submit; its fence belongs to the frame from then on. Handles and numbers are an open file's own: of two nodes that have
+        the same ones, it is that which submitted then. A driver that tells no numbers gives 0, and only the time is left."""
+        for key in ((handle, seqno), (handle, 0)):
+            best: tuple[int, JoinedFrame] | None = None
+            for record, frame in self._jobs.get(key, ()):
+                away = abs(time_ns - record.submitted_ns)
+                inside = record.submitted_ns - _SLACK_NS <= time_ns <= ended_ns(record) + _SLACK_NS
+                if inside and (best is None or away < best[0]):
+                    best = away, frame
+            if best is not None:
+                self._of_fence[fence] = best[1]
+                return best[1]
+        return None
+
+    def of_fence(self, fence: tuple[int, int]) -> JoinedFrame | None:
+        """Of the fence of a job, by its context and number."""
+        return self._of_fence.get(fence)
+
+    def of_inode(self, inode: int, time_ns: int) -> JoinedFrame | None:
+        """The frame that was in this buffer then."""
+        frames = self._of_inode.get(inode, [])
+        index = bisect_right(frames, time_ns + _SLACK_NS // 10, key=lambda frame: frame.begin_ns) - 1
+        return frames[index] if index >= 0 and time_ns <= frames[index].end_ns + _AFTER_NS else None
+
+
+@dataclass
+class Span:
+    """What lasted, on one track. ``frame`` is the number of the flow that it belongs to; 0: none."""
+
+    name: str
+    category: str
+    start_ns: int
+    end_ns: int
+    frame: int
+    arguments: Mapping[str, Any]
+    tid: int = 0
+
+
+@dataclass
+class Track:
+    """A row of a process.
+
+    :param tid: the kernel's number of the thread, or one of our own.
+    """
+
+    pid: int
+    name: str
+    tid: int
+    order: int
+    spans: list[Span] = field(default_factory=list)
+    instants: list[Span] = field(default_factory=list)
+
+    def span(self, name: str, category: str, start_ns: int, end_ns: int, frame: int, arguments: Mapping[str, Any]) -> None:
+        """Something that lasted. Nothing lasts less than 1 ns."""
+        self.spans.append(Span(name, category, start_ns, max(end_ns, start_ns + 1), frame, arguments))
+
+    def instant(self, name: str, category: str, time_ns: int, frame: int, arguments: Mapping[str, Any]) -> None:
+        """Something that happened."""
+        self.instants.append(Span(name, category, time_ns, time_ns, frame, arguments))
+
+
+class Trace:
+    """Collects processes and tracks; :meth:`to_json` gives what ``json.dump`` writes."""
+
+    def __init__(self) -> None:
+        self._processes: dict[int, list[str]] = {}
+        self._tracks: list[Track] = []
+        self._next_id = FIRST_OWN_ID
+
+    def own_id(self) -> int:
+        """A number that no process and no thread has."""
+        self._next_id += 1
+        return self._next_id
+
+    def process(self, pid: int, name: str) -> None:
+        """Name a process; names of several nodes in one are joined."""
+        names = self._processes.setdefault(pid, [])
+        if name not in names:
+            names.append(name)
+
+    def track(self, pid: int, name: str, tid: int = 0) -> Track:
+        """The row *name* of a process, in the order of the first calls.
+
+        :param tid: of the thread that it shows; 0: it shows none.
+        """
+        for track in self._tracks:
+            if (track.pid, track.name) == (pid, name):
+                return track
+        taken = any(track.tid == tid and track.pid == pid for track in self._tracks)
+        self._tracks.append(Track(pid, name, self.own_id() if taken or not tid else tid, len(self._tracks)))
+        return self._tracks[-1]
+
+    def to_json(self, other: Mapping[str, Any]) -> dict[str, Any]:
+        """The trace.
+
+        :param other: ``otherData``.
+        """
+        events: list[dict[str, Any]] = []
+        named: list[dict[str, Any]] = []
+        for index, (pid, names) in enumerate(self._processes.items()):
+            named += [_metadata('process_name', pid, 0, name=', '.join(names)), _metadata('process_sort_index', pid, 0, sort_index=index)]
+        for track in self._tracks:
+            for lane, tid in enumerate(self._lanes(track)):
+                name = track.name if lane == 0 else f'{track.name} ({lane + 1})'
+                named += [_metadata('thread_name', track.pid, tid, name=name)]
+                named += [_metadata('thread_sort_index', track.pid, tid, sort_index=100 * track.order + lane)]
+            events += [
+                {
+                    'ph': 'X', 'name': span.name, 'cat': span.category, 'pid': track.pid, 'tid': span.tid, 'ts': span.start_ns / 1000,
+                    'dur': (span.end_ns - span.start_ns) / 1000, 'args': dict(span.arguments),
+                } for span in track.spans
+            ]  # fmt: skip
+            events += [
+                {
+                    'ph': 'i', 's': 't', 'name': instant.name, 'cat': instant.category, 'pid': track.pid, 'tid': track.tid,
+                    'ts': instant.start_ns / 1000, 'args': dict(instant.arguments),
+                } for instant in track.instants
+            ]  # fmt: skip
+        events += self._flows()
+        events.sort(key=lambda event: event['ts'])
+        return {'traceEvents': named + events, 'displayTimeUnit': 'ms', 'otherData': dict(other)}
+
+    def _lanes(self, track: Track) -> list[int]:
+        """Give each span the first lane that is free then; the lanes' numbers."""
+        lanes = [track.tid]
+        free_at = [0]
+        for span in sorted(track.spans, key=lambda span: (span.start_ns, -span.end_ns)):
+            lane = next((lane for lane, free_ns in enumerate(free_at) if free_ns <= span.start_ns), len(lanes))
+            if lane == len(lanes):
+                lanes.append(self.own_id())
+                free_at.append(0)
+            span.tid = lanes[lane]
+            free_at[lane] = span.end_ns
+        return lanes
+
+    def _flows(self) -> list[dict[str, Any]]:
+        """One per frame, through all of its spans in the order in which they began."""
+        steps: dict[int, list[tuple[Span, Track]]] = {}
+        for track in self._tracks:
+            for span in track.spans:
+                if span.frame:
+                    steps.setdefault(span.frame, []).append((span, track))
+        flows = []
+        for frame, way in steps.items():
+            if len(way) < 2:
+                continue  # it leads nowhere
+            way.sort(key=lambda step: (step[0].start_ns, step[0].end_ns))
+            for (span, track), phase in zip(way, ['s', *['t'] * (len(way) - 2), 'f'], strict=True):
+                flow: dict[str, Any] = {'ph': phase, 'name': 'frame', 'cat': 'frame', 'id': frame, 'pid': track.pid, 'tid': span.tid}
+                flow['ts'] = span.start_ns / 1000
+                flows.append(flow if phase == 's' else {**flow, 'bp': 'e'})
+        return flows
+
+
+def _metadata(what: str, pid: int, tid: int, **arguments: Any) -> dict[str, Any]:
+    return {'ph': 'M', 'name': what, 'cat': '__metadata', 'pid': pid, 'tid': tid, 'ts': 0, 'args': arguments}
 
 
 def _arguments(node: NodeTrack, record: FrameRecord, frame: JoinedFrame, **more: Any) -> dict[str, Any]:
@@ -204,3 +465,40 @@ class _Kernel:
     def _instant(self, track: str, event: KernelEvent, frame: JoinedFrame | None) -> None:
         self.joined[event.name] += frame is not None
         self._track(track).instant(event.name, track, event.time_ns, 0 if frame is None else frame.number, self._arguments(event, frame))
+
+
+def build_timeline(
+    nodes: Sequence[NodeTrack], events: Iterable[KernelEvent] = (), *, other: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """A trace that ``json.dump`` writes. A flow leads each frame from the camera through all nodes and the device.
+
+    :param nodes: records of all nodes.
+    :param events: the kernel's, if they could be recorded; those that belong to no known frame are shown, too.
+    :param other: goes into ``otherData``, besides what is said of the frames: how many, how many of them whole, and of each kind of
+        event how many there were and how many found their frame.
+    """
+    trace = Trace()
+    frames = join_frames(nodes)
+    for node in nodes:
+        trace.process(node.pid, f'{node.role} {node.node}')
+    for frame in frames:
+        for node, record in frame.records:
+            stages = _capture_stages if record.kind == RecordKind.PUBLISHED else _inference_stages
+            stages(trace, node, record, frame)
+    kernel = _Kernel(trace, FrameFinder(frames))
+    in_order = sorted(events, key=lambda event: event.time_ns)
+    for event in in_order:  # a fence is made before its job is submitted
+        kernel.look_for_jobs(event)
+    for event in in_order:
+        kernel.add(event)
+    kernel.finish()
+    return trace.to_json(
+        {
+            'clock': 'CLOCK_MONOTONIC',
+            'frames': len(frames),
+            'whole_frames': sum(frame.whole for frame in frames),
+            'events': dict(kernel.seen),
+            'events_of_frames': dict(kernel.joined),
+            **(other or {}),
+        }
+    )
