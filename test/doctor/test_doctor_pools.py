@@ -125,6 +125,8 @@ SYNTHETIC = {'camera': 'synthetic', 'slots': 3}
         ({'accelerator': 'cpu', 'in_flight': 9}, 2 + 3),
         ({'accelerator': 'axruntime', 'in_flight': 9}, 2 + 3),
         ({'accelerator': 'axruntime', 'in_flight': 9, 'double_buffer': True}, 2 + 4),
+        ({'accelerator': 'axruntime', 'in_flight': 9, 'aipu_cores': 4}, 2 + 9),
+        ({'accelerator': 'axruntime', 'in_flight': 3, 'aipu_cores': 4}, 2 + 4),
         ({'accelerator': 'axl', 'in_flight': 9}, 2 + 5),  # its driver takes four
         ({'accelerator': 'axl', 'in_flight': 9, 'accelerator_device': 'metis-0:9:0'}, 2 + 10),  # who knows
         ({'accelerator': 'auto', 'in_flight': 9}, 2 + 5),

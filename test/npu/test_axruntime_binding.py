@@ -192,7 +192,7 @@ def test_without_both_the_message_names_both(open_accelerator: Open, monkeypatch
 def test_a_binding_that_stops_other_threads_gives_way_to_the_library(
     binding: Any, installed: Double, open_accelerator: Open, make_frame: MakeFrame, tmp_path: Path
 ) -> None:
-    binding.double.stop_threads_s = 0.02
+    binding.double.stop_threads_s = 0.3
     accelerator = open_accelerator()
     assert accelerator.facts()['interface'] == 'python'
     accelerator.load(model(tmp_path))
@@ -209,7 +209,7 @@ def test_a_binding_that_stops_other_threads_is_better_than_nothing(
     binding: Any, open_accelerator: Open, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(axruntime_library, 'candidates', lambda library: ['libmissing.so'])
-    binding.double.stop_threads_s = 0.02
+    binding.double.stop_threads_s = 0.3
     accelerator = open_accelerator()
     accelerator.load(model(tmp_path))
     assert accelerator.facts()['interface'] == 'python'

@@ -31,10 +31,9 @@ from zc_perception.negotiation.settings import BufferSettings, violations
 from zc_perception.negotiation.stand_in import parse_stand_ins
 from zc_perception.npu.axl.device import AxlCapabilities
 from zc_perception.npu.constraints import (
-    AXRUNTIME_JOBS,
-    AXRUNTIME_JOBS_DOUBLE_BUFFERED,
     CPU_JOBS,
     axruntime_constraints,
+    axruntime_jobs,
     cpu_constraints,
     with_frames,
 )
@@ -77,7 +76,7 @@ def _of_accelerator(system: System, needs: Needs, inference: InferenceNeed) -> B
         return with_frames(cpu_constraints(), inference.in_flight, CPU_JOBS)
     if inference.accelerator not in ('auto', 'axruntime'):  # axl without a card, or another package's: it holds its frames all the same
         return BufferConstraints(inference.accelerator, slots=inference.in_flight + 1)
-    jobs = AXRUNTIME_JOBS_DOUBLE_BUFFERED if inference.double_buffer else AXRUNTIME_JOBS
+    jobs = axruntime_jobs(inference.aipu_cores, double_buffer=inference.double_buffer)
     return with_frames(axruntime_constraints(), inference.in_flight, jobs)
 
 

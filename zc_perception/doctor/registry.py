@@ -27,8 +27,8 @@ metis.ioctls                whether the driver has the import and submit ioctls
 metis.attach                whether a shipped driver can attach a buffer of ours
 metis.link                  speed and width of each card's PCIe link
 metis.iommu                 each card's IOMMU group and what it does
-voyager.runtime             libaxruntime: where, which version
-voyager.toolchain           the compiler that the runtime calls when it loads a model
+voyager.runtime             which interface, where, which release; driver and programs that it needs
+voyager.toolchain           before release 1.8: the compiler that the runtime calls when it loads a model
 jetson.release              which Jetson Linux
 jetson.nvbufsurface         libnvbufsurface: which generation, and whether its structs are those we know
 jetson.vic                  the video image compositor's library

@@ -20,6 +20,14 @@ AXRUNTIME_JOBS_DOUBLE_BUFFERED = LATE_CALLS + 1
 """Two inside the runtime and one that is converted or running: with fewer, no result would ever push another one out."""
 
 
+def axruntime_jobs(cores: int, *, double_buffer: bool) -> int:
+    """How many jobs accelerator axruntime takes before the first has completed.
+
+    :param cores: parameter ``aipu_cores``: 0 stands for one.
+    """
+    return max(1, cores) * (AXRUNTIME_JOBS_DOUBLE_BUFFERED if double_buffer else AXRUNTIME_JOBS)
+
+
 def cpu_constraints() -> BufferConstraints:
     """Of accelerator cpu."""
     return _reader('cpu accelerator')

@@ -42,7 +42,7 @@ from zc_perception.npu.axruntime.worker import (
     load_best,
     why_no_heap,
 )
-from zc_perception.npu.constraints import AXRUNTIME_JOBS, AXRUNTIME_JOBS_DOUBLE_BUFFERED, axruntime_constraints
+from zc_perception.npu.constraints import axruntime_constraints, axruntime_jobs
 from zc_perception.npu.manifest import ModelManifest, check_head
 from zc_perception.npu.metis_card import driver_version
 
@@ -198,11 +198,7 @@ class AxRuntimeAccelerator(Accelerator):
 
     @property
     def _max_jobs(self) -> int:
-        return self._num_cores * self._jobs_of_a_core
-
-    @property
-    def _jobs_of_a_core(self) -> int:
-        return AXRUNTIME_JOBS_DOUBLE_BUFFERED if self._double_buffer else AXRUNTIME_JOBS
+        return axruntime_jobs(self._num_cores, double_buffer=self._double_buffer)
 
     def constraints(self) -> BufferConstraints:
         """See :class:`Accelerator`. Where a VIC reads the frames it makes no difference how the CPU sees them."""
@@ -269,7 +265,7 @@ class AxRuntimeAccelerator(Accelerator):
             plans = [
                 LoadPlan(
                     connection, session.pack, tensor, model.outputs, manifest.tensors, options, self._heap, self._no_heap,
-                    self._output_dmabuf, self._jobs_of_a_core,
+                    self._output_dmabuf, axruntime_jobs(1, double_buffer=self._double_buffer),
                     measure=index == 0 and self._measure_binding and isinstance(session, BindingSession),
                 )
                 for index, connection in enumerate(model.connections)

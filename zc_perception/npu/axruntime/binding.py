@@ -45,6 +45,7 @@ _CODES = {
 _NOTICEABLE_S = 0.002
 _MEASURED_FOR_S = 0.2
 _TICK_S = 0.0002
+_NEARLY_ALL = 0.8
 
 
 def import_binding() -> Any:
@@ -73,7 +74,7 @@ def binding_release(module: Any) -> str:
 def stops_other_threads(run: Callable[[], None]) -> bool:
     """Whether the other Python threads of this process stand still while *run* lasts.
 
-    A thread notes the time again and again. If in each run there is a gap of more than half of it between two notes, the run stopped
+    A thread notes the time again and again. If in each run there is a gap of nearly its whole length between two notes, the run stopped
     that thread. A machine that is busy makes gaps too, but not in each run. Runs that are too short for anybody to notice tell nothing:
     they stop nobody for long.
     """
@@ -98,7 +99,7 @@ def stops_other_threads(run: Callable[[], None]) -> bool:
         done.set()
         thread.join()
     long = [(first, last) for first, last in spans if last - first >= _NOTICEABLE_S * 1e9]
-    return bool(long) and all(2 * _longest_gap(notes, first, last) > last - first for first, last in long)
+    return bool(long) and all(_longest_gap(notes, first, last) > _NEARLY_ALL * (last - first) for first, last in long)
 
 
 def _longest_gap(notes: Sequence[int], first: int, last: int) -> int:
