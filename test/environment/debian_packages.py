@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import tarfile
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TypeVar
 
@@ -58,13 +59,13 @@ def unpack(deb: Path, into: Path) -> None:
     _run([_tool("dpkg-deb"), "--extract", str(deb), str(into)])
 
 
-def unpack_member(deb: Path, suffix: str, target: Path) -> None:
-    """Write the one file of ``deb`` whose path ends with ``suffix`` to ``target``, without unpacking the others."""
+def unpack_member(deb: Path, pattern: str, target: Path) -> None:
+    """Write the first file of ``deb`` whose path matches ``pattern``, as in a shell, to ``target``, without unpacking the others."""
     with subprocess.Popen([_tool("dpkg-deb"), "--fsys-tarfile", str(deb)], stdout=subprocess.PIPE) as process:
         try:
             with tarfile.open(fileobj=process.stdout, mode="r|") as archive:
                 for member in archive:
-                    content = archive.extractfile(member) if member.name.endswith(suffix) else None
+                    content = archive.extractfile(member) if member.isreg() and fnmatch(member.name, pattern) else None
                     if content is not None:
                         with open(target, "wb") as file:
                             shutil.copyfileobj(content, file)
@@ -73,7 +74,7 @@ def unpack_member(deb: Path, suffix: str, target: Path) -> None:
             raise AptError(f"{deb} cannot be read: {error}. Delete it and try again") from error
         finally:
             process.kill()
-    raise AptError(f"{deb.name} has no file whose path ends with {suffix!r}; the package has been rearranged")
+    raise AptError(f"{deb.name} has no file whose path matches {pattern!r}; the package has been rearranged")
 
 
 def parse_dependency(listing: str, meta: str, prefix: str) -> str:

@@ -48,7 +48,7 @@ def fetch_video(target: Path) -> None:
     """Download the package and keep the video."""
     with step(f"fetching {VIDEO} from Debian's {VIDEO_PACKAGE} (95 MB)"), scratch_folder(target.parent) as scratch:
         (deb,) = fetch([VIDEO_PACKAGE], scratch)
-        unpack_member(deb, f"/{VIDEO}", scratch / VIDEO)
+        unpack_member(deb, f"*/{VIDEO}", scratch / VIDEO)
         os.replace(scratch / VIDEO, target)
 
 

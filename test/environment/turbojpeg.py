@@ -63,5 +63,5 @@ def fetch_library(target: Path) -> None:
         except AptError:
             (deb,) = fetch([PACKAGES[1]], scratch)
         # Its name is a link to the file with the full version.
-        unpack_member(deb, ".so.0.2.0", scratch / LIBRARY)
+        unpack_member(deb, "*/libturbojpeg.so.0.*", scratch / LIBRARY)
         os.replace(scratch / LIBRARY, target)

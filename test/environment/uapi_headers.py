@@ -45,8 +45,8 @@ def fetch_headers(into: Path) -> None:
     packages = sorted({package for package, _ in SOURCES.values()})
     with step(f"fetching headers from Debian's {', '.join(packages)} (4 MB)"), scratch_folder(into) as scratch:
         debs = dict(zip(packages, fetch(packages, scratch), strict=True))
-        for name, (package, suffix) in SOURCES.items():
-            unpack_member(debs[package], suffix, scratch / name)
+        for name, (package, path) in SOURCES.items():
+            unpack_member(debs[package], f"*{path}", scratch / name)
         for name in SOURCES:
             os.replace(scratch / name, into / name)
 
