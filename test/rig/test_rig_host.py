@@ -16,7 +16,7 @@ from environment.errors import SetupError
 
 from . import RigError, RigUnavailable, cache, cpio, initramfs, kernel_log, machine, module_build, packages
 from . import rig as rig_module
-from .guest import camera_checks
+from .guest import camera_checks, memory_checks
 from .guest.long_checks import LONG_CHECKS
 from .test_rig_graph import guest_checks
 from .virtual_result import BRIGHT, DARK, PlanePixels, VirtualResult, expected_boxes, expected_crcs
@@ -389,4 +389,4 @@ def test_only_what_emulation_breaks_is_booted_again_and_only_once(
 
 
 def test_each_check_that_is_left_to_the_long_form_exists() -> None:
-    assert set(LONG_CHECKS) <= {*camera_checks.CHECKS, *guest_checks()}
+    assert set(LONG_CHECKS) <= {*camera_checks.CHECKS, *memory_checks.CHECKS, *guest_checks()}

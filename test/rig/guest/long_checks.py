@@ -9,6 +9,7 @@ from long_form import LONG
 from .harness import Check
 
 _CAMERA_FAULT = 'the camera alone has this fault in camera_faults.py, the graph has others of its camera'
+_OTHER_HEAP = 'nothing in it depends on the heap, and the short form has it with dma_heap/system'
 #: By name, why the short form does without.
 LONG_CHECKS = {
     'sigkill of the whole graph leaves nothing behind': 'package_link_deaths.py kills processes with jobs in flight',
@@ -24,6 +25,18 @@ LONG_CHECKS = {
         for fault in (
             'single: a bad frame', 'single: a buffer that is not queued', 'single: a stream that breaks off and does not start at once',
             'multi: a stream that breaks off', 'multi: unplugging',
+        )
+    },
+    **{
+        f'{check} [udmabuf]': _OTHER_HEAP
+        for check in (
+            'a frame is not read before the device has written it', 'a killed consumers frame is not written before its device is done',
+            'a release fence that fails frees the slot and is counted',
+            'a slot is not filled again before the consumers device has read it',
+            'a slot with a hung job is replaced and never used again', 'another process reads the very memory that the device wrote',
+            'frames of a killed producer stay readable and its successors are found', 'the import cache forgets what the pool has given up',
+            'thousands of forgotten things are taken back', 'without any quarantine the device would read another frame',
+            'without a quarantine the device would read the next frame', 'without reservation fences the longest job is waited for',
         )
     },
 }  # fmt: skip

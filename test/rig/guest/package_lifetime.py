@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from long_form import LONG
+
 from zc_perception.errors import FrameReleasedError, StaleFrameError
 from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import DmaBuf
@@ -41,7 +43,7 @@ from .package_memory_kit import (
     wait_for,
 )
 
-THREADS, TURNS = 4, 150
+THREADS, TURNS, FORKS = (4, 150, 5) if LONG else (4, 60, 2)
 #: What a forked child still has when it ends.
 _inherited: list[Any] = []
 
@@ -246,7 +248,7 @@ def a_fork_in_the_middle_takes_nothing_and_does_not_hang(end: str) -> None:
 
         def fork() -> None:
             try:
-                for _ in range(5):
+                for _ in range(FORKS):
                     before = sum(turns)
                     pid = os.fork()
                     if pid == 0:
