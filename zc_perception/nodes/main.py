@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zc_perception.nodes.early_end import end_quietly
-from zc_perception.nodes.startup import STARTUP
+from zc_perception.nodes.startup import STARTUP, end_quietly
 
 if TYPE_CHECKING:
     import argparse

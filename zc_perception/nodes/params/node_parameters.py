@@ -66,7 +66,7 @@ class NodeParameters(Mapping[str, Any]):
     :param prefixes: of parameters that the node declares later, when it knows them.
     :param check: called with name and new value before a run-time change is accepted; raises ConfigError to refuse it.
     :param changeable: why parameters that aren't dynamic can't be set now; empty: they can. Without it they never can.
-    :raises ConfigError: a start-up value isn't allowed; one sentence.
+    :raises ConfigError: start-up values aren't allowed; a sentence for each.
     """
 
     def __init__(
@@ -90,15 +90,19 @@ class NodeParameters(Mapping[str, Any]):
         self._node_name = node.get_name()
         self.endpoints_declared = False
         """Set by the owner when all endpoints are there: then a key for another one is a typing error."""
+        wrong = []
         for spec in specs:
             override = self._overrides.get(spec.name)
             try:
                 value = spec.default if override is None else spec.convert(override.value)
             except ConfigError as error:
-                raise ConfigError(f"node '{self._node_name}': {error}") from None
+                wrong.append(str(error))
+                continue
             descriptor = spec.descriptor(changeable=changeable is not None)
             node.declare_parameter(spec.name, _declared(spec.name, value).value, descriptor, ignore_override=True)
             self._values[spec.name] = value
+        if wrong:
+            raise ConfigError(f"node '{self._node_name}': {'; '.join(wrong)}")
         node.add_on_set_parameters_callback(self._on_set)
 
     def reasons_against(self, parameters: Sequence[Parameter]) -> list[str]:
