@@ -23,9 +23,10 @@ def identities_of(buffers: Buffers) -> Identities:
 
 
 class HeldBuffers:
-    """What keeps each slot's buffers from their owner: called once, to give them back, by whoever uses the slot last. From any thread.
+    """For each slot in use: the calls that give its buffers back to their owner. Whoever uses the slot last makes them, on its own thread.
 
-    Pass :meth:`free` to the pool as ``on_free``, and :meth:`ended` to its ``add_retire_listener``.
+    The lock guards the table of calls. The calls are made without it. Pass :meth:`free` to the pool as ``on_free``, and :meth:`ended` to
+    its ``add_retire_listener``.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class HeldBuffers:
             self._held[slot.buffer_uid] = [give_back]
 
     def hold_too(self, slot: Slot, give_back: Callable[[], object]) -> bool:
-        """Call *give_back* as well when a slot is used no more that is in use already; ``False``: it isn't, and nobody calls."""
+        """For a slot that is in use already: call *give_back* as well when it isn't any more. ``False``: it isn't in use."""
         with self._lock:
             held = self._held.get(slot.buffer_uid)
             if held is None:

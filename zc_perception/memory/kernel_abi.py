@@ -1,6 +1,6 @@
-"""Numbers and structs of the kernel's dma-buf, dma-heap, udmabuf, sync_file and memfd interfaces.
+"""Numbers and structs of the kernel's dma-buf, dma-heap, udmabuf, sync_file and memfd interfaces, and what it says of a descriptor.
 
-They are the same on every 64-bit little-endian Linux; ``test/memory/test_kernel_abi.py`` asks a C compiler.
+The numbers are the same on every 64-bit little-endian Linux; ``test/memory/test_kernel_abi.py`` asks a C compiler.
 Sources: ``include/uapi/linux/{dma-buf,dma-heap,udmabuf,sync_file,fcntl}.h``.
 """
 

@@ -59,7 +59,7 @@ _FREE, _FILLING, _LEASED, _WAITING, _RETIRED = SlotState.FREE, SlotState.FILLING
 class PendingFence(NamedTuple):
     """A release fence, and the CLOCK_MONOTONIC second at which its slot is given up.
 
-    Fences are other people's objects: one that raises costs its slot, not the pool.
+    A fence may be anybody's object. If it raises, its slot is given up, and the pool goes on.
     """
 
     fence: Fence
@@ -126,8 +126,9 @@ class Lease:
     :param number: unique in its pool.
     :param since: CLOCK_MONOTONIC second at which it began.
 
-    ``ended``: empty while it is good, then what ended it. ``handed``: its holder has got it; before, it waits. ``twin``: whether it is
-    counted, of a holder that has several leases of one frame, of which one is; ``None``: it has no twin, and is counted.
+    ``ended``: empty while it is good, then what ended it. ``handed``: whether its holder has got the frame; before that, the frame waits
+    for it. ``twin``: a holder may have several leases of one frame (:meth:`BufferPool.again`), of which one counts. ``True``: this one
+    counts. ``False``: another one does. ``None``: it is the holder's only one, and counts.
     """
 
     __slots__ = ('account', 'ended', 'generation', 'handed', 'number', 'pool', 'since', 'slot', 'twin')
@@ -308,7 +309,7 @@ class SlotSource:
 class SlotTable:
     """Slots of the present configuration by index, and those of earlier ones that are still in use. It leads each from state to state.
 
-    Its pool holds its lock around every call. Nothing here calls anybody or closes a buffer: the pool does that afterwards.
+    Its pool holds its lock around every call. Nothing here calls a listener or closes a buffer: the pool does that afterwards.
 
     :param slots: the first configuration's, all free.
     """
@@ -475,9 +476,9 @@ class SlotTable:
 
 
 class Replacement:
-    """One thread at a time replaces slots, and leaves an allocator that failed alone for a while.
+    """When retired slots are replaced: by one thread at a time, and after an allocator has failed, not again for a while.
 
-    Its pool holds a lock around every call.
+    Its pool holds its lock around every call.
     """
 
     def __init__(self) -> None:
