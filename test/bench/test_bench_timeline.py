@@ -19,7 +19,7 @@ from zc_perception.bench.schema import check_document
 from zc_perception.bench.subcommand import Measured
 from zc_perception.bench.timeline import STAGES, WHOLE, TimelinePlan, measure_timeline, rows_of, stages_us
 from zc_perception.bench.worker import BenchError
-from zc_perception.observe.frame_log_layout import FrameRecord, RecordKind
+from zc_perception.observe.frame_log import FrameRecord, RecordKind
 
 BLANK = FrameRecord(1, RecordKind.PROCESSED, 0, 1, 1, *(0,) * 10, (1,), 0, 0, 3, 0, 1)
 NAMES = [name for name, _ in STAGES]
@@ -59,7 +59,7 @@ def test_frames_that_were_not_processed_here_are_no_result(records: list[FrameRe
 
 
 def test_running_nodes_have_to_be_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from zc_perception.observe.frame_log_reading import FoundFrameLogs
+    from zc_perception.observe.frame_log import FoundFrameLogs
 
     monkeypatch.setattr(timeline, 'find_frame_logs', lambda pids: FoundFrameLogs())
     with pytest.raises(BenchError, match='none of these programs runs a capture and an inference node'):

@@ -38,7 +38,7 @@ from zc_perception.bench.startup import (
 from zc_perception.bench.subcommand import Measured, check_bars
 from zc_perception.bench.worker import BenchError
 from zc_perception.nodes.startup import Startup
-from zc_perception.observe.frame_log_layout import FrameRecord, RecordKind
+from zc_perception.observe.frame_log import FrameRecord, RecordKind
 
 MS = 1_000_000
 REPOSITORY = Path(__file__).resolve().parents[2]

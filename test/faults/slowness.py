@@ -13,7 +13,7 @@ from faults.harness import EVERYBODY, Trial, fault
 from faults.witness import until
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.protocol import MAX_PACKET, MessageType
-from zc_perception.observe.frame_log_reading import RecordKind, find_frame_logs
+from zc_perception.observe.frame_log import RecordKind, find_frame_logs
 
 _SO_PEEK_OFF = 42
 

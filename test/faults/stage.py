@@ -25,7 +25,7 @@ from faults.accounts import noticed, tally
 from faults.holdings import frame_buffers, holding, settled_excess, with_slots
 from faults.program import Running
 from faults.witness import NAME, Witness, until
-from zc_perception.observe.frame_log_reading import FrameLogReader, RecordKind, find_frame_logs
+from zc_perception.observe.frame_log import FrameLogReader, RecordKind, find_frame_logs
 
 if TYPE_CHECKING:
     from faults.harness import Trial

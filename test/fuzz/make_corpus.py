@@ -34,8 +34,7 @@ from zc_perception.link.shared_memory.protocol import RefusalCode
 from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.memory.dmabuf import BufferKind
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.observe.frame_log import FrameLog
-from zc_perception.observe.frame_log_layout import RECORD_SIZE, RING_OFFSET
+from zc_perception.observe.frame_log import RECORD_SIZE, RING_OFFSET, FrameLog
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
 

@@ -27,8 +27,7 @@ from zc_perception.link.shared_memory.protocol import MAX_PACKET
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.nodes.params.yaml_file import read_parameter_yaml
 from zc_perception.npu.manifest import load_manifest
-from zc_perception.observe.frame_log_layout import SIZE
-from zc_perception.observe.frame_log_reading import FrameLogReader
+from zc_perception.observe.frame_log import SIZE, FrameLogReader
 from zc_perception.pixel.drm_format import parse_drm_format
 
 CORPUS = Path(__file__).with_name('corpus')

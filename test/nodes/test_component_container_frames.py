@@ -11,8 +11,7 @@ import pytest
 from nodes.container_kit import Client, Container, client, install, until
 
 from zc_perception.link.rungs import IN_PROCESS, ROS_MESSAGE
-from zc_perception.observe.frame_log_layout import RecordKind
-from zc_perception.observe.frame_log_reading import FoundFrameLogs, find_frame_logs
+from zc_perception.observe.frame_log import FoundFrameLogs, RecordKind, find_frame_logs
 
 SMALL = {'width': 160, 'height': 120, 'framerate': 60.0}
 CPU = {'accelerator': 'cpu'}

@@ -16,9 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from observe.frame_log_kit import FIELDS, SIZE, log_memory, made_entry, made_frame, overwrite, own_log_links, record_at
 
-from zc_perception.observe.frame_log import FrameLog
-from zc_perception.observe.frame_log_layout import CAPACITY, MARGIN, RECORD_SIZE, RING_OFFSET
-from zc_perception.observe.frame_log_reading import FrameLogReader, RecordKind, find_frame_logs
+from zc_perception.observe.frame_log import (
+    CAPACITY,
+    MARGIN,
+    RECORD_SIZE,
+    RING_OFFSET,
+    FrameLog,
+    FrameLogReader,
+    RecordKind,
+    find_frame_logs,
+)
 
 U32, U64, I64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.integers(-(2**63), 2**63 - 1)
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from observe.frame_log_kit import FIELDS, SIZE
 
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.observe import frame_log_reading
-from zc_perception.observe.frame_log_reading import FrameLogReader, RecordKind
+from zc_perception.observe import frame_log
+from zc_perception.observe.frame_log import FrameLogReader, RecordKind
 
 CAPACITY, RECORD, FACTS, RING, ROOM = 4096, 192, 4096, 32 * 1024, 28 * 1024 - 16
 ADD_SEALS, SHRINK_AND_GROW = 1033, 2 | 4
@@ -31,8 +31,8 @@ DIGITS = b'{"n": ' + b'7' * 20_000 + b'}'
 def no_waiting() -> Iterator[None]:
     """What isn't whole won't be after a moment either."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frame_log_reading, '_A_MOMENT_S', 0.0)
-        patch.setattr(frame_log_reading, '_FACTS_ATTEMPTS', 3)
+        patch.setattr(frame_log, '_A_MOMENT_S', 0.0)
+        patch.setattr(frame_log, '_FACTS_ATTEMPTS', 3)
         yield
 
 

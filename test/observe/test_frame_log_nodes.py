@@ -17,7 +17,7 @@ from observe.timeline_kit import check_rules, slices
 
 from zc_perception.nodes.perception import PerceptionGraph
 from zc_perception.nodes.process import NodeGroup
-from zc_perception.observe.frame_log_reading import FoundFrameLogs, FrameLogReader, FrameRecord, RecordKind, find_frame_logs
+from zc_perception.observe.frame_log import FoundFrameLogs, FrameLogReader, FrameRecord, RecordKind, find_frame_logs
 from zc_perception.observe.timeline import NodeTrack, build_timeline
 
 CAMERA = {'capture': {'framerate': 60.0, 'width': 320, 'height': 240}}

@@ -17,8 +17,7 @@ import pytest
 from observe.frame_log_kit import SIZE, made_frame, own_log_links
 
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.observe.frame_log import FrameLog
-from zc_perception.observe.frame_log_reading import FrameLogReader, FrameRecord, UnreadableProcess, find_frame_logs
+from zc_perception.observe.frame_log import FrameLog, FrameLogReader, FrameRecord, UnreadableProcess, find_frame_logs
 
 TESTS = Path(__file__).parents[1]
 SEALS = 1 | 2 | 4
@@ -265,7 +264,7 @@ def test_a_pid_that_is_asked_for_and_not_there_is_named() -> None:
 
 def test_reading_needs_neither_numpy_nor_ros() -> None:
     code = (
-        'import sys; import zc_perception.observe.frame_log_reading, zc_perception.observe.frame_log, zc_perception.observe.timeline; '
+        'import sys; import zc_perception.observe.frame_log, zc_perception.observe.timeline; '
         "print(sorted({'numpy', 'rclpy', 'cv2', 'yaml'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True, cwd=TESTS.parent)

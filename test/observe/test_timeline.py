@@ -25,7 +25,7 @@ from observe.timeline_kit import (
     track_names,
 )
 
-from zc_perception.observe.frame_log_layout import FrameRecord, RecordKind
+from zc_perception.observe.frame_log import FrameRecord, RecordKind
 from zc_perception.observe.timeline import BUFFERS, IMPORTS, JOBS, OTHER, WAITS, NodeTrack, build_timeline
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from zc_perception.bench.schema import violations
-from zc_perception.observe.frame_log_reading import find_frame_logs
+from zc_perception.observe.frame_log import find_frame_logs
 from zc_perception.verify.result import SCHEMA
 
 #: Those that end a command; a SIGHUP that is ignored, as when the tests run under nohup, ends none.

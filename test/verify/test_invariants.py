@@ -29,7 +29,7 @@ from verify.verify_kit import (
     with_records,
 )
 
-from zc_perception.observe.frame_log_layout import RecordKind
+from zc_perception.observe.frame_log import RecordKind
 from zc_perception.verify.check import FAILURE_MODES, advice
 from zc_perception.verify.evidence.kernel_event import Trace
 from zc_perception.verify.evidence.mappings import MemoryMapping

@@ -17,9 +17,19 @@ from typing import Any
 import pytest
 from verify.command_kit import ENDING, environment, nodes, nodes_command, result_in, verify, verify_command, wait_until
 
-from zc_perception.observe.frame_log import FrameLog
-from zc_perception.observe.frame_log_layout import CAPACITY, HEADER, MAGIC, NAME, RECORD_SIZE, SIZE, VERSION
-from zc_perception.observe.frame_log_reading import FoundFrameLogs, UnreadableProcess, find_frame_logs
+from zc_perception.observe.frame_log import (
+    CAPACITY,
+    HEADER,
+    MAGIC,
+    NAME,
+    RECORD_SIZE,
+    SIZE,
+    VERSION,
+    FoundFrameLogs,
+    FrameLog,
+    UnreadableProcess,
+    find_frame_logs,
+)
 from zc_perception.verify import verification
 from zc_perception.verify.verification import Stop
 from zc_perception.verify.workload import Newcomers, hidden_logs

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from observe.frame_log_kit import made_entry, made_frame
 
-from zc_perception.observe.frame_log import FrameLog
-from zc_perception.observe.frame_log_reading import find_frame_logs
+from zc_perception.observe.frame_log import FrameLog, find_frame_logs
 from zc_perception.verify import measurement
 from zc_perception.verify.evidence.sampling import Samples
 from zc_perception.verify.measurement import Ending, Measurement, Roots

@@ -16,8 +16,7 @@ from observe.frame_log_kit import made_entry, made_frame
 from verify.command_kit import ENDING, environment, nodes, nodes_command, result_in, verify, verify_command
 from verify.fake_tracefs import FakeTracefs
 
-from zc_perception.observe.frame_log import FrameLog
-from zc_perception.observe.frame_log_reading import FoundFrameLogs, UnreadableProcess, find_frame_logs
+from zc_perception.observe.frame_log import FoundFrameLogs, FrameLog, UnreadableProcess, find_frame_logs
 from zc_perception.verify.evidence.tracefs import own_name
 from zc_perception.verify.invariants import all_checks
 from zc_perception.verify.measurement import Measurement, Roots

@@ -38,7 +38,7 @@ from zc_perception.bench.rows import Condition, Series, SeriesBook, make_rows
 from zc_perception.bench.subcommand import Bar, Command, Key, Measured, Say, figure_of
 from zc_perception.bench.worker import BenchError, Worker
 from zc_perception.errors import ConfigError
-from zc_perception.observe.frame_log_reading import FrameRecord, find_frame_logs
+from zc_perception.observe.frame_log import FrameRecord, find_frame_logs
 from zc_perception.terminal import INTERRUPTION
 
 _PAGE = mmap.PAGESIZE

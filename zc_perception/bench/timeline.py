@@ -26,8 +26,7 @@ from zc_perception.bench.rows import Condition, Row, Series, make_rows
 from zc_perception.bench.subcommand import FULL_HD, Command, Measured, Say, add_delay, check_counts, check_delay
 from zc_perception.bench.worker import BenchError
 from zc_perception.errors import ConfigError
-from zc_perception.observe.frame_log_layout import CAPACITY
-from zc_perception.observe.frame_log_reading import FrameLogReader, FrameRecord, find_frame_logs
+from zc_perception.observe.frame_log import CAPACITY, FrameLogReader, FrameRecord, find_frame_logs
 from zc_perception.observe.timeline import NodeTrack, build_timeline
 
 CASE = 'timeline'

@@ -2,8 +2,7 @@
 
 Read in this order:
 
-1. :mod:`~zc_perception.observe.frame_log`: a node writes what it did with each frame into memory that others may read.
-   ``frame_log_layout`` says what lies where in it, ``frame_log_reading`` reads it from another process, and
+1. :mod:`~zc_perception.observe.frame_log`: a node writes what it did with each frame into memory, and other processes read that.
    :mod:`~zc_perception.observe.timeline` makes a trace of several logs and of the kernel's events.
 2. :mod:`~zc_perception.observe.diagnostics`: ``/diagnostics``. Its figures are the latencies of ``metrics``, and what ``recent`` says of
    counters: how much of them is new.

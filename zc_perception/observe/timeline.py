@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from zc_perception.observe.frame_log_layout import FrameRecord, RecordKind
+from zc_perception.observe.frame_log import FrameRecord, RecordKind
 
 #: Tracks of the kernel.
 JOBS = 'device jobs'

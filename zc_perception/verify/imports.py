@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zc_perception.npu.import_cache import ENTRIES
-from zc_perception.observe.frame_log_layout import FrameRecord, RecordKind
+from zc_perception.observe.frame_log import FrameRecord, RecordKind
 from zc_perception.observe.timeline import ended_ns
 from zc_perception.verify.check import advice
 from zc_perception.verify.evidence.attachments import History

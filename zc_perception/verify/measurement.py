@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from zc_perception.observe.frame_log_layout import RecordKind
-from zc_perception.observe.frame_log_reading import FrameLogReader
+from zc_perception.observe.frame_log import FrameLogReader, RecordKind
 from zc_perception.verify.evidence.attachments import Snapshot
 from zc_perception.verify.evidence.buffers import DEBUGFS, DMABUF, MEMFD, SYSFS, read_bufinfo, read_exporters, read_holders
 from zc_perception.verify.evidence.copy_functions import (

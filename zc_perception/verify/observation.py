@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from zc_perception.observe.frame_log_layout import FrameRecord, RecordKind
+from zc_perception.observe.frame_log import FrameRecord, RecordKind
 from zc_perception.verify.evidence.attachments import Snapshot
 from zc_perception.verify.evidence.kernel_event import Trace
 from zc_perception.verify.evidence.mappings import MemoryMapping

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from zc_perception.errors import ConfigError, ZcError, printable
-from zc_perception.observe.frame_log_reading import FoundFrameLogs
+from zc_perception.observe.frame_log import FoundFrameLogs
 from zc_perception.programs import OptionParser
 from zc_perception.terminal import Interrupted, ending_signals, put
 from zc_perception.verify.document_keys import document_keys, notes

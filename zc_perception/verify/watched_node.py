@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from zc_perception.observe.frame_log_layout import FrameRecord
-from zc_perception.observe.frame_log_reading import FrameLogReader
+from zc_perception.observe.frame_log import FrameLogReader, FrameRecord
 from zc_perception.verify.evidence.unreadable import Unreadable
 from zc_perception.verify.observation import INFERENCE, NodeView
 

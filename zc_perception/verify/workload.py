@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zc_perception.errors import ConfigError
-from zc_perception.observe.frame_log_reading import FoundFrameLogs, FrameLogReader, UnreadableProcess, find_frame_logs
+from zc_perception.observe.frame_log import FoundFrameLogs, FrameLogReader, UnreadableProcess, find_frame_logs
 from zc_perception.verify.evidence.processes import PROC, all_pids, command_name
 from zc_perception.verify.evidence.unreadable import Unreadable
 from zc_perception.verify.observation import INFERENCE

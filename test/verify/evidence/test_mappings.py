@@ -15,8 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zc_perception.observe.frame_log import FrameLog
-from zc_perception.observe.frame_log_layout import SIZE
+from zc_perception.observe.frame_log import SIZE, FrameLog
 from zc_perception.verify.evidence.mappings import FrameMemory, find_memfds, parse_maps, scan_maps
 from zc_perception.verify.evidence.unreadable import Unreadable
 

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from zc_perception.observe.frame_log_layout import NAME
+from zc_perception.observe.frame_log import NAME
 from zc_perception.observe.privileges import as_root
 from zc_perception.verify.evidence.buffers import MEMFD, buffers_of
 from zc_perception.verify.evidence.processes import PROC, all_pids, command_name, folders_of
