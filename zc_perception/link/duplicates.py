@@ -1,9 +1,30 @@
 """Keeps a subscription that can be reached two ways from getting an object twice, or an old one after a new one.
 
-A publisher that serves this subscription without a copy may also write messages for others. Whose a message is decides what it is compared
-with: rclpy names the publisher from 9.1.1 on, and a publisher of this process knows what it wrote. Where nobody can tell, (frame_id, stamp)
-has to do. Then each object that came copy-free stands for one message, so that another publisher's message with the same stamp passes. A
-stamp of 0 says nothing, so such messages pass, too.
+A publisher that serves this subscription without a copy may also write messages for others. So an object may come *directly*, as a message,
+or both ways. The promise is: the objects of each publisher come in their order, and each comes once. An object's *key* is its (frame_id,
+stamp). rclpy says whose a message is from 9.1.1 on, and a publisher of this process knows what it wrote: that is the message's
+:class:`Origin`. A later rule is asked only if no earlier one has an answer.
+
+======================  ===================================================================================================
+what comes              what becomes of it
+======================  ===================================================================================================
+message, stamp 0        it is taken, because a stamp of 0 is no key
+message, PLAIN          it is taken, because its publisher has no other way
+message, HERE           *twice*: dropped if an object of this process with its key came
+message, ELSEWHERE      1. *late*: dropped if its stamp is below that of the first object that came directly with this frame_id,
+                        for 2 s after a publisher was connected. It was on its way before the connection was there.
+                        2. *twice*: dropped if an object of another process with its key came.
+                        3. *another's*: taken if its number says that its publisher's objects don't come directly.
+                        4. *left out*: dropped if its publisher has left out objects there, because this end was too slow. As many
+                        are dropped as were left out.
+message, UNKNOWN        the rules of HERE, then those of ELSEWHERE
+object, this process    it is taken: it comes sooner than its message
+object, elsewhere       *twice*: dropped if a message with its key was taken
+======================  ===================================================================================================
+
+Each object stands for one message, and each message for one object: of two publishers with the same key, the second one's passes. A message
+of another process may also come before its own object, which still waits at its publisher. Then the message has to wait as well, see
+:meth:`DuplicateFilter.may_come_directly`.
 """
 
 from __future__ import annotations
@@ -11,6 +32,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict, deque
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -77,16 +99,14 @@ class _Came:
         return sum(came for (name, stamp), (came, _) in self._keys.items() if name == frame_id and after_ns < stamp < before_ns)
 
 
+@dataclass
 class _Gap:
-    """Objects of one publisher that were left out between two others."""
+    """So many objects of one publisher were left out between two others."""
 
-    __slots__ = ('after_ns', 'before_ns', 'frame_id', 'left')
-
-    def __init__(self, frame_id: str, after_ns: int, before_ns: int, left: int) -> None:
-        self.frame_id = frame_id
-        self.after_ns = after_ns
-        self.before_ns = before_ns
-        self.left = left
+    frame_id: str
+    after_ns: int
+    before_ns: int
+    left: int
 
 
 class _Writers:

@@ -1,4 +1,9 @@
-"""Adapted publisher and subscription: the only part of the link that knows rclpy."""
+"""Publishers and subscriptions for ROS nodes.
+
+Read ``publisher`` and ``subscription`` first: they take objects of any type. ``frame_publisher``, ``frame_subscription``,
+``camera_subscription`` and ``frame_reader`` are these for camera frames, with everything chosen that can be. ``discovery`` finds out who
+publishes, ``remote_links`` connects to other processes, and ``executor_turns`` runs the link's work on a node's executor.
+"""
 
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints.message_writer import ExtraMessage

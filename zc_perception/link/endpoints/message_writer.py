@@ -51,6 +51,10 @@ class _Written:
 class MessageWriter(Generic[T]):
     """Publishes the messages of one adapted publisher. One conversion per object and message type, whatever the number of readers.
 
+    It owns the publishers of messages, a queue of objects that wait, and the thread that converts, which begins with the first object that
+    somebody wants. :meth:`write` runs on the thread that publishes, and only puts a lease into the queue. ``_lock`` guards the list of
+    messages that are made, ``_write_lock`` the numbers of those that were published. They are never held together.
+
     With transient_local every object is converted, whether or not anybody reads now: a late reader gets it from the middleware's history.
     That is what rclcpp does; the count is in the statistics.
     """

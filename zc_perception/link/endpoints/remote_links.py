@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from zc_perception.frame import Frame, Header
 from zc_perception.frame_queue import KeepLastQueue
@@ -41,8 +41,18 @@ _UNWANTED_AT_ONCE = 64
 _numbers = itertools.count(1)
 
 
-class RemoteLinks(Protocol[T]):
-    """The connections of one subscription to publishers of other processes on this host."""
+class RemoteLinks(Generic[T]):
+    """The links of one subscription, its owner, to publishers of other processes on this host. This class has none: it is for types that
+    have no memory to share, and for owners that don't want it.
+
+    :param reason: why there are no links, for people.
+
+    ``held`` says how many frames the owner holds at the same time.
+    """
+
+    def __init__(self, reason: str = 'this subscription takes no shared memory') -> None:
+        self._reason = reason
+        self.held = 1
 
     def open(
         self,
@@ -59,19 +69,16 @@ class RemoteLinks(Protocol[T]):
         :param accept: asked for each object that a source has; one that it doesn't take is released.
         :param deliver: takes over each object, from any thread; ``None``: there are sources instead.
         :param changed: a connection came or went.
-        :param missed: between the objects with these two headers a publisher has left out so many, because this end was too slow. Called
-            before the second one is accepted or delivered.
+        :param missed: a publisher has left out so many objects between those with these two headers, because this end was too slow.
+            Called before the second of them is accepted or delivered.
         """
 
     def update(self, reachable: Sequence[Announcement], announced: Sequence[Announcement]) -> Sequence[RemotePublisher]:
         """Connect to *reachable*, leave others, and say how far it is with each of *announced*."""
+        return [RemotePublisher(a.publisher_id, RemoteState.IMPOSSIBLE, self._reason) for a in announced]
 
     def take_part(self, consumer: Consumer) -> None:
         """What the owner needs of buffers, for connections from here on."""
-
-    @property
-    def held(self) -> int:
-        """Frames that the owner holds at the same time."""
 
     def hold(self, held: int) -> None:
         """The owner holds so many frames at a time from now on. If that is more than before, all publishers are left, and met again by
@@ -80,65 +87,29 @@ class RemoteLinks(Protocol[T]):
 
     def connected(self) -> Collection[str]:
         """Ids of the publishers that are connected."""
+        return ()
 
     def dropped(self) -> int:
         """Objects that were dropped on the other side, because this one was too slow, as far as it has told."""
+        return 0
 
     def windows(self) -> Sequence[Window]:
         """What each publisher that is connected lets the owner hold."""
+        return ()
 
     def close(self) -> None:
         """End all connections. Idempotent."""
 
 
-class NoLinks:
-    """For types that have no memory to share, and for owners that don't want it.
-
-    :param reason: why there are none, for people.
-    """
-
-    def __init__(self, reason: str = 'this subscription takes no shared memory') -> None:
-        self._reason = reason
-        self.held = 1
-
-    def open(self, *_: Any) -> None:
-        """See :class:`RemoteLinks`."""
-
-    def update(self, reachable: Sequence[Announcement], announced: Sequence[Announcement]) -> Sequence[RemotePublisher]:
-        """See :class:`RemoteLinks`."""
-        return [RemotePublisher(a.publisher_id, RemoteState.IMPOSSIBLE, self._reason) for a in announced]
-
-    def take_part(self, consumer: Consumer) -> None:
-        """See :class:`RemoteLinks`."""
-
-    def hold(self, held: int) -> None:
-        """See :class:`RemoteLinks`."""
-
-    def connected(self) -> Collection[str]:
-        """See :class:`RemoteLinks`."""
-        return ()
-
-    def dropped(self) -> int:
-        """See :class:`RemoteLinks`."""
-        return 0
-
-    def windows(self) -> Sequence[Window]:
-        """See :class:`RemoteLinks`."""
-        return ()
-
-    def close(self) -> None:
-        """See :class:`RemoteLinks`."""
-
-
-NO_LINKS: Any = NoLinks()
-DDS_ONLY: Any = NoLinks('use_intra_process_comms is false for this node')
+NO_LINKS: RemoteLinks[Any] = RemoteLinks()
+DDS_ONLY: RemoteLinks[Any] = RemoteLinks('use_intra_process_comms is false for this node')
 
 
 class _Arrivals:
     """What comes from one publisher, in its order. Called for every frame, by one thread at a time.
 
     :param again: it sends its history again after a connection has broken.
-    :param missed: see :class:`~zc_perception.link.endpoints.remote_links.RemoteLinks`.
+    :param missed: see :meth:`RemoteLinks.open`.
     """
 
     def __init__(self, client: SharedMemoryClient, again: bool, missed: Callable[[Header, Header, int], None]) -> None:
@@ -256,11 +227,15 @@ class _Link:
         return self.was_there or shared
 
 
-class SharedMemoryLinks:
-    """See :class:`~zc_perception.link.endpoints.remote_links.RemoteLinks`.
+class SharedMemoryLinks(RemoteLinks[Frame]):
+    """Rung 2 for a subscription of frames: one client for each announced publisher of another process on this host.
 
-    With a callback, each publisher has a thread that receives. Without one, the queue's owner receives in its own thread, and one thread
-    here only connects.
+    **Who owns what.** The subscription owns this object. This object owns the clients, and with them all frames that have not been handed
+    over yet.
+
+    **Threads.** With a callback, each publisher has a thread that receives. Without one, the queue's owner receives in its own thread, and
+    one thread here only connects. ``update``, ``hold`` and ``close`` come from the executor or from the thread of whoever owns the
+    subscription. The lock guards the table of links. No callback of the owner is called under it.
 
     :param name: this consumer's, for diagnostics at both ends.
     :param held: frames that the owner holds at the same time: those in work and those that it shared. It gets no more until one of them is
@@ -269,8 +244,9 @@ class SharedMemoryLinks:
     """
 
     def __init__(self, name: str, *, held: int = 1, allowed_uids: Collection[int] = ()) -> None:
+        super().__init__()
+        self.held = held
         self._name = name
-        self._held = held
         self._requirements = ANYTHING
         self._trial_import: TrialImport | None = None
         self._allowed_uids = allowed_uids
@@ -334,7 +310,7 @@ class SharedMemoryLinks:
             Path(announcement.socket),
             name=self._name,
             publisher_id=announcement.publisher_id,
-            window=self._held,
+            window=self.held,
             depth=self._depth,
             history=self._history,
             requirements=self._requirements,
@@ -392,18 +368,13 @@ class SharedMemoryLinks:
     def hold(self, held: int) -> None:
         """See :class:`RemoteLinks`."""
         with self._lock:
-            if held <= self._held:
+            if held <= self.held:
                 return
-            self._held = held
+            self.held = held
             links = list(self._links.values())
             self._links.clear()
         for link in links:
             self._end(link)
-
-    @property
-    def held(self) -> int:
-        """See :class:`RemoteLinks`."""
-        return self._held
 
     def connected(self) -> Collection[str]:
         """See :class:`RemoteLinks`."""

@@ -1,4 +1,19 @@
-"""The adapted subscription."""
+"""The adapted subscription: one queue of objects, whichever way they come.
+
+**Who owns what.** The node owns the subscription. The subscription owns its queue, its links to other processes, its reader of messages
+while it has one, and its reader of announcements. Objects that wait in the queue are the queue's, one that was taken is the callback's.
+
+**Threads.** A publisher of this process puts its objects into the queue on its own thread, through the bus. Objects of other processes are
+put there by a receiver of the links (``_deliver``); without a callback they are fetched by the thread that takes objects from the queue
+(``_accept_direct``). Messages come on the executor (``_on_message``). Whoever puts something into the queue wakes the executor, if there
+is a callback, and the executor runs that (``_drain``). Twice a second the lookout's thread asks who publishes now (``_look``). It changes
+nothing itself: it has the executor do that (``update_rung``), where readers of messages are made. Any thread may call ``statistics``,
+``pause``, ``resume``, ``hold`` and ``destroy``.
+
+**Locks**, in the order in which they are taken: ``_drain_lock``, under which the callback runs, and which may therefore destroy its own
+subscription; ``_rung_lock``, under which the way to each publisher changes; ``_order_lock``, from the decision that an object is new to
+its place in the queue; then the queue's own. Of these, an object of this process takes the queue's alone.
+"""
 
 from __future__ import annotations
 
@@ -180,10 +195,8 @@ class AdaptedSubscription(Generic[T]):
         self._is_coroutine = inspect.iscoroutinefunction(callback)
         drain: Callable[[], Any] = coroutine_turn(node, self._drain_coroutine) if self._is_coroutine else self._drain
         self._wake = None if callback is None else ExecutorWake(node, self._group, drain)
-        # A callback may destroy its own subscription.
         self._drain_lock = threading.RLock()
         self._rung_lock = threading.Lock()
-        # From the decision that an object is new to its place in the queue: a newer one must not come in between.
         self._order_lock = threading.Lock()
         self._duplicates = DuplicateFilter(max(REMEMBERED, 2 * (self._wanted.depth or 0)))
         self._stamped = hasattr(adapter.custom_type, 'header')

@@ -211,7 +211,11 @@ class ClientStatistics:
 
 
 class SharedMemoryClient:
-    """Receives one publisher's frames from another process of this host. Any thread may call anything; nothing but connecting waits.
+    """Receives one publisher's frames from another process of this host.
+
+    It owns the epoll, the attempt to connect, and the :class:`RemoteSlots` of the connection. Frames that were received own their leases,
+    so they stay readable after the end. Any thread may call anything, and nothing but connecting waits. Locks are taken in this order:
+    ``_connecting``, held while an attempt goes on, ``_lock``, then that of the slots.
 
     :param path: the announcement's ``socket``.
     :param name: of this consumer, for diagnostics at both ends.

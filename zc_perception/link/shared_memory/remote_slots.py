@@ -100,6 +100,9 @@ class RemoteLease:
 class RemoteSlots:
     """The slots of one connection, and the pool of their frames. Thread-safe, but one thread at a time may receive.
 
+    The lock guards leases, fences and RELEASEs. :meth:`admit`, which runs for every frame, takes no lock: it writes to a slot that has no
+    lease, and nobody else uses such a slot.
+
     :param sock: connected and welcome, not blocking; owned.
     :param epoll: of the consumer; also gets fences that a release waits for. Borrowed.
     :param holder: this consumer's name in messages.
