@@ -84,7 +84,7 @@ def crowd(random: np.random.Generator, *, objects: int, each: int, classes: int,
     return boxes[shuffled], scores[shuffled], random.integers(0, classes, objects)[own][shuffled].astype(np.intp)
 
 
-@pytest.mark.parametrize('threshold', [0.0, 0.1, 0.45, 0.7, 0.95, 1.0])
+@pytest.mark.parametrize('threshold', [0.0, 0.45, 1.0, *(pytest.param(each, marks=pytest.mark.long) for each in (0.1, 0.7, 0.95))])
 @pytest.mark.parametrize('classes', [1, 3, 80])
 def test_crowds_keep_the_same(classes: int, threshold: float) -> None:
     random = np.random.default_rng(classes)

@@ -67,7 +67,7 @@ def test_finds_them_at_other_frame_sizes(model: RoadModel, width: int, height: i
 def test_colour_alone_finds_little(held_out: list[RoadFrame], palette: str) -> None:
     """Learnt on the palette that it is tested on, which is more than the model gets."""
     baseline = ColourBaseline(list(road_frames(640, 360, palette, BASELINE_SEED, scenes=8, frames_per_scene=5)))
-    frames = held_out
+    frames = held_out[::3]
     if palette == 'all':
         frames = list(road_frames(640, 360, 'all', FIRST_HELD_OUT_SEED, scenes=20, frames_per_scene=5))
     assert mean_precision(baseline, frames) <= 0.5

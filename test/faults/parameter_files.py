@@ -41,7 +41,7 @@ def verdict(program: str, code: int, output: str) -> str:
 def files(trial: Trial) -> None:
     with sockets_of(trial):
         paths = []
-        for number, content in enumerate(garbage(trial.times(24, 300), trial.random)):
+        for number, content in enumerate(garbage(trial.times(12, 300), trial.random)):
             paths.append(trial.folder / f'{number}.yaml')
             paths[-1].write_bytes(content)
         ends: Counter[str] = Counter()
