@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError, error_line
-from zc_perception.observe.whole_file import check_writable, write_whole
 from zc_perception.terminal import Interrupted, interruptions, put
+from zc_perception.whole_file import check_writable, write_whole
 
 
 def target(name: str, option: str) -> Path:

@@ -5,21 +5,19 @@ Source: camera_info_manager's documentation: ``file://`` and ``package://`` URLs
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from zc_perception.camera.calibration import MAX_BYTES, Calibration, check_calibration, format_calibration, parse_calibration, uncalibrated
 from zc_perception.errors import ConfigError
+from zc_perception.whole_file import write_whole
 
 DEFAULT_URL = 'file://${ROS_HOME}/camera_info/${NAME}.yaml'
 PackageFolder = Callable[[str], 'str | os.PathLike[str]']
 """The share folder of a ROS package by its name; raises LookupError for one that isn't installed."""
 _VARIABLES = ('NAME', 'ROS_HOME')
-_MODE = 0o644
 
 
 def camera_name_of(text: str) -> str:
@@ -107,22 +105,10 @@ def save_calibration(path: Path, calibration: Calibration) -> None:
     :raises ConfigError: it isn't a calibration, or can't be written; the file that was there is as it was.
     """
     check_calibration(calibration, str(path))
-    path = Path(os.path.realpath(path))
-    temporary = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        mode = path.stat().st_mode & 0o777 if path.exists() else _MODE
-        with tempfile.NamedTemporaryFile('w', dir=path.parent, prefix=f'.{path.name}.', encoding='utf-8', delete=False) as file:
-            temporary = file.name
-            file.write(format_calibration(calibration))
-            file.flush()
-            os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        Path(os.path.realpath(path)).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, format_calibration(calibration))
     except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
         raise ConfigError(f"calibration '{path}' can't be written: {error.strerror}; set 'camera_info_url' to another place") from error
 
 

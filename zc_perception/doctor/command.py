@@ -29,8 +29,8 @@ from zc_perception.doctor.registry import CHECKS, checks_of
 from zc_perception.doctor.running import Result, run_checks
 from zc_perception.doctor.system import System
 from zc_perception.errors import EXIT_USAGE, ConfigError, error_line, printable
-from zc_perception.observe.whole_file import write_whole
 from zc_perception.terminal import Interrupted, interruptions, put
+from zc_perception.whole_file import write_whole
 
 VERSION = 1
 # Of figures as text: a camera's formats are many.

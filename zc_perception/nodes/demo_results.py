@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zc_perception.errors import ConfigError
-from zc_perception.observe.whole_file import check_writable, write_whole
+from zc_perception.whole_file import check_writable, write_whole
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import zc_perception
-from zc_perception.observe.whole_file import write_whole
 from zc_perception.verify.check import Check
 from zc_perception.verify.document_keys import DocumentKeys
 from zc_perception.verify.observation import NodeView, Observation, time_of
+from zc_perception.whole_file import write_whole
 
 VERSION = 1
 SCHEMA = Path(__file__).with_name('result.schema.json')

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from zc_perception.observe.whole_file import check_writable, write_whole
+from zc_perception.whole_file import check_writable, write_whole
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_device_stays_one_and_its_error_is_told(tmp_path: Path) -> None:
 def test_our_own_output_in_a_file_is_not_replaced(tmp_path: Path) -> None:
     """``--json /dev/stdout > x``: what is printed afterwards would be in a file that nobody sees any more."""
     path = tmp_path / 'x'
-    lines = 'from pathlib import Path; from zc_perception.observe.whole_file import *; p = Path("/dev/stdout"); check_writable(p); '
+    lines = 'from pathlib import Path; from zc_perception.whole_file import *; p = Path("/dev/stdout"); check_writable(p); '
     with path.open('w') as out:
         subprocess.run([sys.executable, '-c', lines + 'write_whole(p, "first\\n"); print("then")'], stdout=out, check=True)
     assert path.read_text() == 'first\nthen\n' and list(tmp_path.iterdir()) == [path] and Path('/dev/stdout').is_symlink()
@@ -101,7 +101,7 @@ def test_what_was_there_stays_when_writing_fails(tmp_path: Path) -> None:
     path = tmp_path / 'x'
     path.write_text('before')
     limited = (
-        'import resource, signal, sys; from pathlib import Path; from zc_perception.observe.whole_file import write_whole; '
+        'import resource, signal, sys; from pathlib import Path; from zc_perception.whole_file import write_whole; '
         'signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n'
         'try: write_whole(Path(sys.argv[1]), "x" * 2000)\n'
         'except OSError as error: print(error.strerror)'

@@ -1,4 +1,7 @@
-"""Writes what a user asked for to where he asked for it: a file whole or not at all, anything else in place."""
+"""Writes what a user asked for to where he asked for it: a file whole or not at all, anything else in place.
+
+Results of the programs, the demo's files and a camera's calibration are written by it.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +40,16 @@ def _unfinished(path: Path) -> Path:
     return path.with_name(f'.zc-{os.getpid()}-{os.urandom(4).hex()}')
 
 
-def _write_new(path: Path, content: bytes) -> None:
+def _write_new(path: Path, content: bytes, mode: int | None = None) -> None:
+    """
+    :param mode: its permissions; ``None``: what the umask leaves.
+    """
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), 'wb') as file:
         file.write(content)
+        file.flush()
+        if mode is not None:
+            os.fchmod(file.fileno(), mode)
+        os.fsync(file.fileno())
 
 
 def check_writable(path: Path) -> None:
@@ -63,7 +73,8 @@ def check_writable(path: Path) -> None:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all; a link stays one, and what it leads to is written.
+    """Write a file whole or not at all, also when the power fails; a link stays one, and what it leads to is written. A file that is there
+    keeps its permissions.
 
     What is there and is no regular file (``/dev/stdout``, a FIFO, a device) is written in place, as is our own standard output.
 
@@ -82,7 +93,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
     real = Path(os.path.realpath(path))
     unfinished = _unfinished(real)
     try:
-        _write_new(unfinished, data)
+        _write_new(unfinished, data, None if status is None else stat.S_IMODE(status.st_mode))
         unfinished.replace(real)
     except BaseException:
         unfinished.unlink(missing_ok=True)
