@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from npu.host_tree import Host
 
 from zc_perception.errors import AcceleratorError
-from zc_perception.npu.metis_card import HostTree, MetisCard, card_at, card_is_gone, choose_card, find_cards
+from zc_perception.npu.metis_card import HostTree, MetisCard, card_at, card_is_gone, choose_card, driver_version, find_cards
 
 
 @pytest.fixture
@@ -118,6 +118,21 @@ def test_a_node_without_sysfs_is_known_by_its_name(host: Host) -> None:
     (card,) = find_cards(host.tree)
     assert card.pci_address == '' and 'address unknown' in str(card)
     assert choose_card('01:00.0', host.tree) == card, 'the name says it'
+
+
+def test_a_card_of_the_next_chip_is_found_by_its_node(host: Host) -> None:
+    host.add_card('0000:02:00.0', 'metis-0-2-0')
+    node = host.add_card('0000:01:00.0', 'europa-0-1-0')
+    assert [card.name for card in find_cards(host.tree)] == ['europa-0-1-0', 'metis-0-2-0']
+    for wanted in ('europa-0-1-0', '0000:01:00.0', '0:1:0'):
+        assert choose_card(wanted, host.tree).path == node
+
+
+def test_the_driver_s_version_is_read_where_there_is_one(host: Host) -> None:
+    assert driver_version(host.tree) == ''
+    (host.tree.sysfs / 'class' / 'metis').mkdir(parents=True)
+    host.write(host.tree.sysfs / 'class' / 'metis', version='1.6.2')
+    assert driver_version(host.tree) == '1.6.2'
 
 
 def test_what_is_no_character_device_has_no_address(host: Host) -> None:
