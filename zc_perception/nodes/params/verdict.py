@@ -32,7 +32,7 @@ _WILDCARDS = ('*', '**')
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a node would not start with a file, or was not meant to be left without a section.
+    """Why a node would not start with a file.
 
     :param text: one sentence: the value, what is allowed, what to do.
     :param node: kind of the node; empty: it is about a section.

@@ -129,6 +129,12 @@ def _kind(value: Any) -> tuple[type, ...]:
     return (list, *(type(item) for item in value[:1])) if isinstance(value, list) else (type(value),)
 
 
+def _line_of(event: yaml.Event) -> int:
+    """In the file, counted from 1."""
+    assert event.start_mark is not None  # PyYAML's own parser marks every event
+    return event.start_mark.line + 1
+
+
 class _Reader:
     """Makes sections of a file's events.
 
@@ -153,8 +159,7 @@ class _Reader:
                 self._refuse(event, f"has no sections such as '/**/capture:' with '{KEY}:' below", said=True)
 
     def _refuse(self, event: yaml.Event, problem: str, *, said: bool = False) -> NoReturn:
-        line = '' if event.start_mark is None else f', line {event.start_mark.line + 1}'
-        raise ConfigError(f'{self._where} {problem}' if said else f'{self._where}{line}: {problem}')
+        raise ConfigError(f'{self._where} {problem}' if said else f'{self._where}, line {_line_of(event)}: {problem}')
 
     def _next(self) -> yaml.Event:
         event = next(self._events)
@@ -203,7 +208,7 @@ class _Reader:
             self._refuse(event, f"'{name}' can't be a node's full name; it must be {allowed}")
         section = '/' + '/'.join(tokens)
         self.sections.setdefault(section, {})
-        self.lines.setdefault((section, ''), named.start_mark.line + 1)
+        self.lines.setdefault((section, ''), _line_of(named))
         return section
 
     def _parameters(self, begins: yaml.Event, section: str, prefix: str, deeper: int) -> None:
@@ -227,7 +232,7 @@ class _Reader:
                 both = f'{values[name]!r} and as {new!r}'
                 self._refuse(key, f"parameter '{name}' is given as {both}, and ROS doesn't take the last; write it once")
             values[name] = new
-            self.lines[section, name] = key.start_mark.line + 1
+            self.lines[section, name] = _line_of(key)
         if empty and prefix:
             self._refuse(begins, f"'{prefix[:-1]}' has nothing below, and ROS puts there what follows; leave it out")
 
