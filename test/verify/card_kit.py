@@ -9,7 +9,7 @@ from typing import Any
 from verify.verify_kit import DRIVER_THREAD, MS, PCI, PID, START, THREAD, cached_graph, event, look, record
 
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
-from zc_perception.verify.evidence.kernel_event import KernelEvent, Trace
+from zc_perception.verify.evidence.kernel_events import KernelEvent, Trace
 from zc_perception.verify.invariants import check_imports
 from zc_perception.verify.observation import NodeView, Observation
 

@@ -11,7 +11,7 @@ from verify.verify_kit import DRIVER_THREAD, MS, PERIOD, POOL, START, cached_gra
 
 from zc_perception.npu.import_cache import ENTRIES
 from zc_perception.verify.check import advice
-from zc_perception.verify.evidence.kernel_event import Trace
+from zc_perception.verify.evidence.kernel_events import Trace
 from zc_perception.verify.invariants import all_checks, check_imports
 from zc_perception.verify.observation import Observation
 

@@ -31,7 +31,7 @@ from verify.verify_kit import (
 
 from zc_perception.observe.frame_log import RecordKind
 from zc_perception.verify.check import FAILURE_MODES, advice
-from zc_perception.verify.evidence.kernel_event import Trace
+from zc_perception.verify.evidence.kernel_events import Trace
 from zc_perception.verify.evidence.mappings import MemoryMapping
 from zc_perception.verify.evidence.unreadable import Unreadable
 from zc_perception.verify.invariants import KNOWN_EXPORTERS, all_checks, check_attached, check_imports

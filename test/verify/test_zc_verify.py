@@ -253,8 +253,15 @@ def test_a_kernel_that_knows_no_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_memory_below_udmabuf_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In all processes; a memfd as large as the frames."""
-    program = 'import os, sys; fd = os.memfd_create("made"); os.ftruncate(fd, int(sys.argv[1])); print(flush=True); sys.stdin.read()'
+    """In all processes; a sealed memfd that has room for a frame."""
+    program = """
+import fcntl, os, sys
+fd = os.memfd_create('made', os.MFD_ALLOW_SEALING)
+os.ftruncate(fd, 3 * int(sys.argv[1]))
+fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+print(flush=True)
+sys.stdin.read()
+"""
     kernel = FakeKernel(tmp_path, monkeypatch)
     with subprocess.Popen([sys.executable, '-c', program, str(FRAME_BYTES)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None and other.stdout.readline()

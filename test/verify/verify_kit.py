@@ -9,7 +9,7 @@ from typing import Any
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
 from zc_perception.verify.evidence.attachments import Snapshot
 from zc_perception.verify.evidence.buffers import BufferObject
-from zc_perception.verify.evidence.kernel_event import KernelEvent, Trace
+from zc_perception.verify.evidence.kernel_events import KernelEvent, Trace
 from zc_perception.verify.observation import CopyShare, NodeView, Observation
 
 MS = 1_000_000

@@ -30,7 +30,6 @@ _PR_SET_PDEATHSIG = 1
 MESSAGES = ('sensor_msgs.msg', 'vision_msgs.msg', 'diagnostic_msgs.msg', 'std_srvs.srv', 'lifecycle_msgs.srv')
 
 
-
 def _file_of(library: ctypes.CDLL | str) -> str:
     """The file that the loader took: its name often ends in the version."""
     wanted = library if isinstance(library, str) else library._name

@@ -55,7 +55,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from zc_perception.doctor import accelerator_checks, camera_checks, gstreamer_checks, machine_checks, memory_checks, ros_checks
+from zc_perception.doctor import accelerator_checks, camera_checks, machine_checks, memory_checks, ros_checks
 from zc_perception.doctor.finding import Finding
 from zc_perception.doctor.needs import Needs
 from zc_perception.doctor.system import System
@@ -90,9 +90,9 @@ CHECKS: tuple[Check, ...] = (
     Check('cameras.devices', camera_checks.camera_devices),
     Check('cameras.configured', camera_checks.configured_cameras),
     Check('cameras.calibration', camera_checks.calibrations),
-    Check('gstreamer.library', gstreamer_checks.gstreamer_library),
-    Check('gstreamer.elements', gstreamer_checks.gstreamer_elements),
-    Check('gstreamer.pipeline', gstreamer_checks.gstreamer_pipelines),
+    Check('gstreamer.library', camera_checks.gstreamer_library),
+    Check('gstreamer.elements', camera_checks.gstreamer_elements),
+    Check('gstreamer.pipeline', camera_checks.gstreamer_pipelines),
     Check('libcamera.bindings', camera_checks.libcamera_bindings),
     Check('metis.cards', accelerator_checks.metis_cards),
     Check('metis.access', accelerator_checks.metis_access),

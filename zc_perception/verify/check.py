@@ -141,7 +141,7 @@ FAILURE_MODES = {
         'log says why in its own',
     ),
     'backing_memory': FailureMode(
-        "udmabuf makes frames of a memfd's pages, and a memfd of that size is in use: whoever maps it can read the frames unseen",
+        "udmabuf makes frames of a memfd's pages, and a sealed memfd as large or larger is in use: whoever maps it can read them unseen",
         'end that program, or let the camera use another heap (dma_heap/system)',
     ),
     'copied': FailureMode(

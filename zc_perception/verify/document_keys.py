@@ -6,14 +6,14 @@ well, the third only without an import cache. What the package promises is in :m
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from zc_perception.verify.check import SLOW_FENCE_MS, advice
-from zc_perception.verify.evidence.kernel_recording import FENCES, IMPORT, RELEASE
+from zc_perception.verify.evidence.kernel_events import FENCES, IMPORT, RELEASE
 from zc_perception.verify.imports import ImportFollowing, follow_imports
 from zc_perception.verify.invariants import attachments_are_recorded, histories
-from zc_perception.verify.observation import IMPORTING, CopyShare, Observation
+from zc_perception.verify.observation import CopyShare, Observation
 
 DOCUMENT_EXPORTERS = frozenset(('nvmap', 'system', 'tegra-buf'))
 HOT_PERCENT = 1.0
@@ -61,14 +61,14 @@ def document_keys(seen: Observation) -> DocumentKeys:
     if not following.unreadable and following.submitted and seen.trace is not None and not seen.trace.gap:
         imports = following.own_imports >= following.submitted
     hot = _hot(seen)
-    counted = seen.trace.counts() if seen.trace is not None else {}
+    counted = Counter(event.name for event in seen.trace.events if seen.within(event.time_ns)) if seen.trace is not None else Counter()
     detail = {
-        'imports': counted.get(IMPORT, 0),
-        'releases': counted.get(RELEASE, 0),
-        'fence_wait_lines': sum(counted.get(name, 0) for name in ('dma_fence_wait_start', 'dma_fence_wait_end')),
+        'imports': counted[IMPORT],
+        'releases': counted[RELEASE],
+        'fence_wait_lines': sum(counted[name] for name in ('dma_fence_wait_start', 'dma_fence_wait_end')),
         # A sync_file is waited for by poll(2), of which the kernel's events know nothing.
         'fence_waits_by_poll': sum(record.signalled_ns > 0 for _, record in seen.all_submitted()),
-        'fence_lines': {name: counted.get(name, 0) for name in FENCES},
+        'fence_lines': {name: counted[name] for name in FENCES},
         'multi_attach_inodes': [str(inode) for inode in several],
         'attach_counts': {str(inode): count for inode, count in sorted(counts.items())},
         'exporters': exporters,
@@ -91,28 +91,3 @@ def _hot(seen: Observation) -> bool | None:
     pids = {node.pid for node in seen.nodes}
     enough = all(pid in shares and shares[pid].samples >= MIN_SAMPLES for pid in pids)
     return True if pids and enough and seen.all_submitted() else None
-
-
-def notes(seen: Observation) -> list[str]:
-    """What breaks no invariant but is worth knowing: nodes that ended, waits for fences that took long."""
-    started: dict[tuple[int, str, str], int] = {}
-    slow = []
-    for event in seen.trace.events if seen.trace is not None else ():
-        key = (event.tid, event.fields.get('context', ''), event.fields.get('seqno', ''))
-        if event.name == 'dma_fence_wait_start':
-            started[key] = event.time_ns
-        elif event.name == 'dma_fence_wait_end' and key in started:
-            slow.append((event.time_ns - started.pop(key)) / 1e6)
-    jobs = [(record.signalled_ns - record.submitted_ns) / 1e6 for node, record in seen.all_submitted()
-            if record.signalled_ns and node.accelerator == IMPORTING]  # fmt: skip
-    found = [
-        f'{node} ended {max(0, node.ended_ns - seen.start_ns) / 1e9:.1f} s after the window began; what it did last is not known'
-        for node in seen.nodes
-        if node.ended_ns
-    ]
-    for what, waits in (('waits for fences', slow), ('jobs of the device', jobs)):
-        long = [wait for wait in waits if wait > SLOW_FENCE_MS]
-        if long:
-            worst = f'{len(long)} {what} took more than {SLOW_FENCE_MS:g} ms, the longest {max(long):.0f} ms'
-            found.append(f'{worst}: {advice("slow_fences")}')
-    return found

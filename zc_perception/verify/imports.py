@@ -23,8 +23,7 @@ from zc_perception.observe.frame_log import FrameRecord, RecordKind
 from zc_perception.observe.timeline import ended_ns
 from zc_perception.verify.check import advice
 from zc_perception.verify.evidence.attachments import History
-from zc_perception.verify.evidence.kernel_event import KernelEvent
-from zc_perception.verify.evidence.kernel_recording import COMPLETE, IMPORT, RELEASE, SUBMIT
+from zc_perception.verify.evidence.kernel_events import COMPLETE, IMPORT, RELEASE, SUBMIT, KernelEvent
 from zc_perception.verify.observation import IMPORTING, NodeView, Observation
 
 # A record's time is taken before or after the system call, the event's within.

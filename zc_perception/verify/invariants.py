@@ -12,8 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from zc_perception.observe.privileges import as_root
 from zc_perception.verify.check import Check, Findings, advice
 from zc_perception.verify.evidence.attachments import History, event_history, polled_history
-from zc_perception.verify.evidence.kernel_event import KernelEvent
-from zc_perception.verify.evidence.kernel_recording import ATTACH, DETACH, FUNCTION, MMAP, VIDEO_MMAP
+from zc_perception.verify.evidence.kernel_events import ATTACH, DETACH, FUNCTION, MMAP, VIDEO_MMAP, KernelEvent
 from zc_perception.verify.evidence.mappings import UDMABUF
 from zc_perception.verify.evidence.memmove_probe import LARGE
 from zc_perception.verify.imports import follow_imports
@@ -224,7 +223,7 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
         findings.unknown.append((f'{told} come from a node that is not seen', advice('unseen_producer')))
     made = any(seen.exporters.get(inode) == UDMABUF for _, record in seen.all_submitted() for inode in record.inodes)
     if made and seen.backing:
-        told = f"udmabuf's frames may be read through memory of their size: {'; '.join(seen.backing[:_SHOWN])}"
+        told = f"udmabuf's frames may be read through memory that they may be made of: {'; '.join(seen.backing[:_SHOWN])}"
         findings.unknown.append((told, advice('backing_memory')))
 
 

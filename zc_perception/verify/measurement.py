@@ -27,16 +27,15 @@ from zc_perception.verify.evidence.copy_functions import (
     name_at,
     read_kernel_copies,
 )
-from zc_perception.verify.evidence.kernel_event import Trace
-from zc_perception.verify.evidence.kernel_recording import FUNCTION, MMAP, KernelRecording, open_recording
+from zc_perception.verify.evidence.kernel_events import FUNCTION, MMAP, KernelRecording, Trace, open_recording
 from zc_perception.verify.evidence.mappings import UDMABUF, FrameMemory, MemoryMapping, find_memfds, scan_maps
 from zc_perception.verify.evidence.memmove_probe import COPY, LARGE, MemmoveProbe
-from zc_perception.verify.evidence.processes import PROC, NodeThreads
+from zc_perception.verify.evidence.processes import PROC
 from zc_perception.verify.evidence.sampling import Sampler, Samples, open_sampler
 from zc_perception.verify.evidence.tracefs import TRACING, remove_leftovers
 from zc_perception.verify.evidence.unreadable import Unreadable
 from zc_perception.verify.observation import CAPTURE, CopyShare, LargeCopy, Observation
-from zc_perception.verify.watched_node import WatchedNode
+from zc_perception.verify.watched_node import NodeThreads, WatchedNode
 
 
 def identities_of(nodes: Iterable[WatchedNode]) -> set[tuple[int, int]]:
@@ -470,7 +469,7 @@ class Measurement:
             self._probe.watch_sources(own)
         made = {self._sizes[inode] for inode in memory.dmabufs if self._exporters.get(inode) == UDMABUF and inode in self._sizes}
         if made:
-            self._backing |= dict.fromkeys(find_memfds(made, pids, self.roots.proc, (os.getpid(),), memory.memfds))
+            self._backing |= dict.fromkeys(find_memfds(min(made), pids, self.roots.proc, (os.getpid(),), memory.memfds))
 
     def _mappings_are_recorded(self) -> bool:
         return self._recording is not None and self._recording.sources.get(MMAP, FUNCTION) != FUNCTION

@@ -8,7 +8,7 @@ from typing import Any
 
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
 from zc_perception.verify.evidence.attachments import Snapshot
-from zc_perception.verify.evidence.kernel_event import Trace
+from zc_perception.verify.evidence.kernel_events import Trace
 from zc_perception.verify.evidence.mappings import MemoryMapping
 from zc_perception.verify.evidence.unreadable import Unreadable
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import zc_perception
-from zc_perception.verify.check import Check
+from zc_perception.verify.check import SLOW_FENCE_MS, Check, advice
 from zc_perception.verify.document_keys import DocumentKeys
-from zc_perception.verify.observation import NodeView, Observation, time_of
+from zc_perception.verify.observation import IMPORTING, NodeView, Observation, time_of
 from zc_perception.whole_file import write_whole
 
 VERSION = 1
@@ -124,3 +124,28 @@ def verdict(result: Result) -> list[str]:
     lines += [f'note: {note}' for note in result.notes]
     lines.append({EXIT_PASS: 'PASS', EXIT_BROKEN: 'FAIL', EXIT_NOT_MEASURED: 'NOT MEASURED'}[result.exit_code])
     return lines
+
+
+def notes(seen: Observation) -> list[str]:
+    """What breaks no invariant but is worth knowing: nodes that ended, waits for fences that took long."""
+    started: dict[tuple[int, str, str], int] = {}
+    slow = []
+    for event in seen.trace.events if seen.trace is not None else ():
+        key = (event.tid, event.fields.get('context', ''), event.fields.get('seqno', ''))
+        if event.name == 'dma_fence_wait_start':
+            started[key] = event.time_ns
+        elif event.name == 'dma_fence_wait_end' and key in started:
+            slow.append((event.time_ns - started.pop(key)) / 1e6)
+    jobs = [(record.signalled_ns - record.submitted_ns) / 1e6 for node, record in seen.all_submitted()
+            if record.signalled_ns and node.accelerator == IMPORTING]  # fmt: skip
+    found = [
+        f'{node} ended {max(0, node.ended_ns - seen.start_ns) / 1e9:.1f} s after the window began; what it did last is not known'
+        for node in seen.nodes
+        if node.ended_ns
+    ]
+    for what, waits in (('waits for fences', slow), ('jobs of the device', jobs)):
+        long = [wait for wait in waits if wait > SLOW_FENCE_MS]
+        if long:
+            worst = f'{len(long)} {what} took more than {SLOW_FENCE_MS:g} ms, the longest {max(long):.0f} ms'
+            found.append(f'{worst}: {advice("slow_fences")}')
+    return found

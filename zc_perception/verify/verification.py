@@ -23,12 +23,12 @@ from zc_perception.errors import ConfigError, ZcError, printable
 from zc_perception.observe.frame_log import FoundFrameLogs
 from zc_perception.programs import OptionParser
 from zc_perception.terminal import Interrupted, ending_signals, put
-from zc_perception.verify.document_keys import document_keys, notes
+from zc_perception.verify.document_keys import document_keys
 from zc_perception.verify.evidence.unreadable import Unreadable
 from zc_perception.verify.invariants import KNOWN_EXPORTERS, all_checks
 from zc_perception.verify.measurement import Ending, Measurement, Roots
 from zc_perception.verify.observation import Observation
-from zc_perception.verify.result import EXIT_NOT_MEASURED, EXIT_USAGE, RESULT, Result, verdict, write_result
+from zc_perception.verify.result import EXIT_NOT_MEASURED, EXIT_USAGE, RESULT, Result, notes, verdict, write_result
 from zc_perception.verify.workload import Command, Newcomers, absent, describe, hidden_logs, running_nodes, wait_for_frames
 
 

@@ -1,4 +1,4 @@
-"""One node while it is measured: its frames, what it says of itself at the window's ends, and whether it lasted.
+"""One node while it is measured: its frames, what it says of itself at the window's ends, whether it lasted, and its threads.
 
 What a node says of itself must have a certain form (:func:`check_facts`): any user can leave a frame log with anything in it.
 """
@@ -6,10 +6,13 @@ What a node says of itself must have a certain form (:func:`check_facts`): any u
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from zc_perception.observe.frame_log import FrameLogReader, FrameRecord
+from zc_perception.verify.evidence.kernel_events import FORK, KernelEvent
+from zc_perception.verify.evidence.processes import PROC, threads_of
 from zc_perception.verify.evidence.unreadable import Unreadable
 from zc_perception.verify.observation import INFERENCE, NodeView
 
@@ -154,3 +157,43 @@ class WatchedNode:
         return NodeView(
             log.pid, log.node, log.role, self.before, self.facts(), tuple(self.records), log.lost, self._ended_ns, self._described
         )  # fmt: skip
+
+
+class NodeThreads:
+    """Which threads belong to the nodes: those that they have, and whoever those start, children included.
+
+    :param pids: the nodes' processes.
+    """
+
+    def __init__(self, pids: Iterable[int], proc: Path = PROC) -> None:
+        self._proc = proc
+        self._process_of: dict[int, int] = {}
+        for pid in pids:
+            self.add(pid)
+
+    def add(self, pid: int) -> None:
+        """A process, with the threads that it has now."""
+        self._process_of[pid] = pid
+        for tid in threads_of(pid, self._proc):
+            self._process_of[tid] = pid
+
+    def look(self) -> None:
+        """Again at all of them, for threads started since."""
+        for pid in set(self._process_of.values()):
+            for tid in threads_of(pid, self._proc):
+                self._process_of[tid] = pid
+
+    def follow(self, events: Iterable[KernelEvent]) -> None:
+        """Take in what ``sched_process_fork`` events tell: threads and children that may have ended before anybody looked."""
+        for event in events:
+            if event.name == FORK and (parent := self._process_of.get(event.tid)) is not None:
+                self._process_of.setdefault(event.number('child_pid'), parent)
+
+    def processes(self) -> dict[int, int]:
+        """By thread, the node's process."""
+        return dict(self._process_of)
+
+    @property
+    def pids(self) -> Collection[int]:
+        """Of the nodes' processes."""
+        return sorted(set(self._process_of.values()))

@@ -6,9 +6,14 @@ Nothing here books a copy in the package's ledger: that would be a confession, n
 from __future__ import annotations
 
 import mmap
+import os
+import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +22,7 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
 
+from zc_perception.camera.v4l2.device import V4l2Device
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.image_conversion import frame_adapter
@@ -239,6 +245,109 @@ def _second_node(running: RunningGraph) -> Iterator[None]:
         node.destroy_node()
 
 
+# Arguments: a buffer's descriptor and its size. Maps it, and lets only another thread live on.
+_WITHOUT_MAIN_THREAD = """
+import ctypes, mmap, sys, threading
+memory = mmap.mmap(int(sys.argv[1]), int(sys.argv[2]), mmap.MAP_SHARED, mmap.PROT_READ)
+threading.Thread(target=sys.stdin.read).start()
+print('mapped', flush=True)
+ctypes.CDLL(None).syscall(60, 0)
+"""
+# Maps it for as long as standard input has told it.
+_FOR_A_MOMENT = """
+import mmap, sys, time
+print('ready', flush=True)
+seconds = float(sys.stdin.readline() or 0)
+if seconds:
+    with mmap.mmap(int(sys.argv[1]), int(sys.argv[2]), mmap.MAP_SHARED, mmap.PROT_READ):
+        print('mapped', flush=True)
+        time.sleep(seconds)
+"""
+
+
+@contextmanager
+def _other_program(running: RunningGraph, program: str) -> Iterator[subprocess.Popen[str]]:
+    """It has the descriptor of a frame's buffer, and has said that it is ready."""
+    buffer = running.graph.capture.camera.slots[0].buffers[0]
+    process = subprocess.Popen(
+        [sys.executable, '-c', program, str(buffer.fileno()), str(buffer.size)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        pass_fds=(buffer.fileno(),),
+    )  # fmt: skip
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        assert process.stdout.readline(), 'the other program does not run'
+        yield process
+    finally:
+        process.stdin.close()
+        process.wait(60)
+
+
+@contextmanager
+def _mapped_without_a_main_thread(running: RunningGraph) -> Iterator[None]:
+    """Another process has a frame mapped. Its main thread has ended, so its own /proc/PID/maps is empty."""
+    with _other_program(running, _WITHOUT_MAIN_THREAD) as process:
+        assert wait(lambda: not Path(f'/proc/{process.pid}/maps').read_bytes(), 30), 'its main thread goes on'
+        yield
+
+
+# Of x86_64: select and pselect6.
+_WAITING = ('23', '270')
+_MOMENT_S = 2.0
+
+
+def _has_looked() -> bool:
+    """Whether zc_verify reads its trace and waits: it has looked at all maps, and its window is about to begin."""
+    for process in Path('/proc').glob('[0-9]*'):
+        with suppress(OSError):
+            if b'zc_perception.verify.zc_verify' in (process / 'cmdline').read_bytes():
+                open_files = {os.readlink(link).rpartition('/')[2] for link in (process / 'fd').iterdir()}
+                return 'trace_pipe' in open_files and (process / 'syscall').read_text().split()[0] in _WAITING
+    return False
+
+
+@contextmanager
+def _mapped_before_the_window(running: RunningGraph) -> Iterator[None]:
+    """Another process maps a frame after the first look at all maps, and has it no more at the last one."""
+    ended = threading.Event()
+
+    def tell(process: subprocess.Popen[str]) -> None:
+        while not _has_looked():
+            if ended.wait(0.01):
+                return
+        assert process.stdin is not None
+        print(_MOMENT_S, file=process.stdin, flush=True)
+
+    with _other_program(running, _FOR_A_MOMENT) as process:
+        teller = threading.Thread(target=tell, args=(process,), name='teller')
+        teller.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            teller.join()
+
+
+@contextmanager
+def _camera_mapped_by_another_name(running: RunningGraph) -> Iterator[None]:
+    """The camera's device has one more node, in another folder, and the camera's buffer is mapped by that."""
+    camera = running.graph.capture.camera
+    node = Path('/tmp/no_camera')
+    os.mknod(node, stat.S_IFCHR | 0o600, os.stat(camera.device.partition(' ')[0]).st_rdev)
+    device = V4l2Device.open(str(node))
+    try:
+        (offset,) = device.query_offsets(0, 1)
+        fd = os.open(node, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            memory = mmap.mmap(fd, camera.slots[0].buffers[0].size, mmap.MAP_SHARED, mmap.PROT_READ, offset=offset)
+        finally:
+            os.close(fd)
+        with memory:
+            yield
+    finally:
+        device.close()
+        node.unlink()
+
+
 @contextmanager
 def _nothing(running: RunningGraph, spectator: Spectator) -> Iterator[None]:
     yield
@@ -257,5 +366,8 @@ SABOTAGES: dict[str, Saboteur] = {
     'imports_twice': lambda running, spectator: _import_twice(running),
     'second_node': lambda running, spectator: _second_node(running),
     'imports_decoys_alone': lambda running, spectator: _import_decoys_alone(running),
+    'maps_without_a_main_thread': lambda running, spectator: _mapped_without_a_main_thread(running),
+    'maps_before_the_window': lambda running, spectator: _mapped_before_the_window(running),
+    'maps_by_another_name': lambda running, spectator: _camera_mapped_by_another_name(running),
     'maps': lambda running, spectator: _spectator_that(_map, spectator),
 }

@@ -32,7 +32,7 @@ from zc_perception.verify.evidence.copy_functions import (
     parse_kernel_copies,
     read_kernel_copies,
 )
-from zc_perception.verify.evidence.kernel_event import Trace
+from zc_perception.verify.evidence.kernel_events import Trace
 from zc_perception.verify.evidence.mappings import MemoryMapping
 from zc_perception.verify.evidence.sampling import Samples, open_sampler, parse_cpus, parse_records
 from zc_perception.verify.evidence.unreadable import Unreadable

@@ -10,7 +10,7 @@ from verify.fake_tracefs import DMA_BUF, EVENTS, FakeTracefs
 
 from zc_perception.observe.privileges import as_root
 from zc_perception.verify.evidence.copy_functions import CopyFunction
-from zc_perception.verify.evidence.kernel_recording import FENCES, FUNCTION, PROBE, TRACEPOINT, KernelRecording, open_recording
+from zc_perception.verify.evidence.kernel_events import FENCES, FUNCTION, PROBE, TRACEPOINT, KernelRecording, open_recording
 from zc_perception.verify.evidence.mappings import MemoryMapping
 from zc_perception.verify.evidence.memmove_probe import LARGE, MemmoveProbe
 from zc_perception.verify.evidence.tracefs import TraceInstance, open_instance, own_name, remove_leftovers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import platform
@@ -106,15 +107,18 @@ LARGE = 7 * mmap.PAGESIZE
 
 
 def found(size: int = LARGE, **how: object) -> list[str]:
-    return find_memfds([size], [os.getpid()], **how)  # type: ignore[arg-type]
+    return find_memfds(size, [os.getpid()], **how)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize('closed', [False, True])
 def test_memory_that_is_mapped_or_held_is_found(closed: bool) -> None:
-    fd = os.memfd_create('zc_frame')
+    fd = os.memfd_create('zc_frame', os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, LARGE)
     status = os.fstat(fd)
+    assert found() == [], 'udmabuf takes none that could shrink'
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     (line,) = found()
+    assert found(LARGE - mmap.PAGESIZE) == [line], 'a frame may be a part of it'
     assert f'process {os.getpid()} (' in line and f'holds memfd {status.st_ino} of {LARGE} bytes' in line
     with mmap.mmap(fd, LARGE):
         if closed:
@@ -135,8 +139,8 @@ def test_a_frame_log_is_no_frame() -> None:
 def test_a_mapping_whose_file_can_not_be_looked_at_counts_by_its_length(tmp_path: Path) -> None:
     (tmp_path / '5').mkdir()
     (tmp_path / '5' / 'maps').write_bytes(b'7f0000000000-7f0000007000 rw-s 00000000 00:01 77   /memfd:x (deleted)\n')
-    assert find_memfds([0x7000], None, tmp_path) == ['process 5 () maps memfd 77 of 28672 bytes']
-    assert find_memfds([0x6000], None, tmp_path) == []
+    assert find_memfds(0x7000, None, tmp_path) == ['process 5 () maps memfd 77 of 28672 bytes']
+    assert find_memfds(0x8000, None, tmp_path) == []
 
 
 SYS_EXIT = {'x86_64': 60}.get(platform.machine(), 93)
@@ -169,7 +173,7 @@ def test_a_process_whose_main_thread_has_ended_still_has_its_memory() -> None:
         assert Path(f'/proc/{pid}/maps').read_bytes() == b'', 'the kernel shows nothing there'
         scan = scan_maps(FrameMemory(memfds=frozenset((identity,))), pids=[pid])
         assert [(one.pid, one.inode) for one in scan.mappings] == [(pid, identity[1])] and not scan.unreadable
-        (line,) = find_memfds([LARGE], [pid])
+        (line,) = find_memfds(LARGE, [pid])
         assert f'process {pid} (' in line and f'memfd {identity[1]} of {LARGE} bytes' in line
 
 

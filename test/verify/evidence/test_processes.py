@@ -8,7 +8,8 @@ from pathlib import Path
 
 from verify.verify_kit import event
 
-from zc_perception.verify.evidence.processes import NodeThreads, all_pids, command_name, threads_of
+from zc_perception.verify.evidence.processes import all_pids, command_name, threads_of
+from zc_perception.verify.watched_node import NodeThreads
 
 
 def test_own_process_and_threads_are_found() -> None:

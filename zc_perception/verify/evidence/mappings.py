@@ -1,8 +1,9 @@
 """Who can touch a frame with the CPU: ``/proc/PID/maps`` of all processes, and the memfds that frames of udmabuf may be made of.
 
 A dma-buf has no ``read()``: who has not mapped it can't copy from it in user space. A buffer of udmabuf is made of a memfd's pages, which
-any holder of that memfd can map. Nothing in the kernel tells which memfd it is, so :func:`find_memfds` only finds those that may be: of the
-same size. No event tells of a mapping of a memfd that comes and goes between two looks.
+any holder of that memfd can map. Nothing in the kernel tells which memfd it is, so :func:`find_memfds` only finds those that may be: at
+least as large as a frame, and sealed against shrinking, which udmabuf insists on. No event tells of a mapping of a memfd that comes and
+goes between two looks.
 
 A camera's device may have nodes of any name, in any folder: whoever may make nodes can make one. So what counts is the number of the
 device that is behind a mapping, which ``/proc/PID/map_files`` leads to. Only shared mappings are looked at: V4L2 has no others.
@@ -13,6 +14,7 @@ Source: proc_pid_maps(5). A dma-buf's lines are called ``/dmabuf:NAME`` and have
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import stat
@@ -145,7 +147,7 @@ def scan_maps(memory: FrameMemory, pids: Iterable[int] | None = None, proc: Path
 
 def _device_number(mapping: MemoryMapping, proc: Path) -> int | Unreadable:
     """Which device is mapped, by its number; 0: none, or the mapping is gone."""
-    file = proc / str(mapping.pid) / 'map_files' / f'{mapping.start:x}-{mapping.end:x}'
+    file = _map_file(mapping, proc)
     try:
         return _number_of(os.stat(file))
     except OSError as error:
@@ -181,14 +183,15 @@ _LOG = f'/memfd:{NAME}'
 
 
 def find_memfds(
-    sizes: Collection[int],
+    least: int,
     pids: Iterable[int] | None = None,
     proc: Path = PROC,
     skip: Collection[int] = (),
     but: Collection[tuple[int, int]] = (),
 ) -> list[str]:
-    """Memfds of one of these *sizes* in bytes that processes hold or map: a line for each process and memfd.
+    """Memfds that processes hold or map and of which udmabuf may have made a frame: a line for each process and memfd.
 
+    :param least: the smallest frame's size in bytes. A memfd may have several frames in it.
     :param pids: look at these only.
     :param skip: processes not to look at.
     :param but: (st_dev, inode) of memfds that are known for something else.
@@ -197,27 +200,50 @@ def find_memfds(
     for pid in all_pids(proc) if pids is None else pids:
         if pid in skip:
             continue
+        who = f'process {pid} ({command_name(pid, proc)})'
         held = buffers_of(pid, proc)
         for one in () if isinstance(held, Unreadable) else held:
-            if one.kind == MEMFD and one.size in sizes and not one.name.startswith(_LOG):
-                found.setdefault(
-                    (pid, one.device, one.inode), f'process {pid} ({command_name(pid, proc)}) holds memfd {one.inode} of {one.size} bytes'
-                )
+            link = proc / str(pid) / 'fd' / str(one.fd)
+            if one.kind == MEMFD and one.size >= least and not one.name.startswith(_LOG) and _may_be_sealed(link):
+                found.setdefault((pid, one.device, one.inode), f'{who} holds memfd {one.inode} of {one.size} bytes')
         try:
             text = read_maps(pid, proc)
         except OSError:
             continue  # told by the reader of mappings
         for mapping in parse_maps(pid, text):
+            if not mapping.name.startswith('/memfd:') or mapping.name.startswith(_LOG):
+                continue
             size = _size(mapping, proc)
-            if mapping.name.startswith('/memfd:') and not mapping.name.startswith(_LOG) and size in sizes:
-                line = f'process {pid} ({command_name(pid, proc)}) maps memfd {mapping.inode} of {size} bytes'
-                found[pid, mapping.device, mapping.inode] = line
+            if size >= least and _may_be_sealed(_map_file(mapping, proc)):
+                found[pid, mapping.device, mapping.inode] = f'{who} maps memfd {mapping.inode} of {size} bytes'
     return [line for (_, *identity), line in found.items() if tuple(identity) not in but]
+
+
+# <linux/fcntl.h>
+_F_GET_SEALS, _F_SEAL_SHRINK = 1034, 2
+
+
+def _may_be_sealed(link: Path) -> bool:
+    """Whether a memfd is sealed against shrinking, or that can't be seen."""
+    try:
+        fd = os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return True
+    try:
+        return bool(fcntl.fcntl(fd, _F_GET_SEALS) & _F_SEAL_SHRINK)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+
+
+def _map_file(mapping: MemoryMapping, proc: Path) -> Path:
+    return proc / str(mapping.pid) / 'map_files' / f'{mapping.start:x}-{mapping.end:x}'
 
 
 def _size(mapping: MemoryMapping, proc: Path) -> int:
     """Of the whole file, where that may be seen."""
     try:
-        return os.stat(proc / str(mapping.pid) / 'map_files' / f'{mapping.start:x}-{mapping.end:x}').st_size
+        return os.stat(_map_file(mapping, proc)).st_size
     except OSError:
         return mapping.end - mapping.start

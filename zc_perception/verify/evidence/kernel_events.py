@@ -1,0 +1,294 @@
+"""The kernel's events: which are recorded, by the best means that this kernel has, and what its trace says of them.
+
+What dma-buf does is known by its tracepoints (from about 7.0), else by probes that know the arguments' types (BTF, from about 6.5), else
+by the function tracer, which counts calls but tells no buffer. Everything has the names of the tracepoints. :class:`KernelRecording` owns
+the record; :func:`parse_trace` reads its text.
+
+Sources: include/trace/events/dma_buf.h; Documentation/trace/fprobetrace.rst; Documentation/trace/ftrace.rst (columns of the ``trace``
+file), ring buffer's notes on lost events.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zc_perception.verify.evidence.processes import PROC
+from zc_perception.verify.evidence.tracefs import TRACING, TraceInstance, open_instance
+from zc_perception.verify.evidence.unreadable import Unreadable
+
+_LINE = re.compile(
+    r'^\s*(?P<comm>.*?)-(?P<tid>\d+)\s+(?:\(\s*[-\d]+\)\s+)?\[(?P<cpu>\d+)\]\s+(?:\S+\s+)?(?P<seconds>\d+)\.(?P<fraction>\d{6,9}):\s+'
+    r'(?P<name>\w+):(?P<rest>.*)$'
+)
+_PLACE = re.compile(r'^ \([^()]*\)')
+_FIELD = re.compile(r'(\w+)[=:]("(?:[^"]*)"|\S+)')
+_LOST = re.compile(r'^CPU:(\d+) \[LOST (?:(\d+) )?EVENTS\]')
+# In the function tracer's lines nothing but a function and its caller.
+_CALL = re.compile(
+    r'^\s*(?P<comm>.*?)-(?P<tid>\d+)\s+(?:\(\s*[-\d]+\)\s+)?\[(?P<cpu>\d+)\]\s+(?:\S+\s+)?(?P<seconds>\d+)\.(?P<fraction>\d{6,9}):\s+'
+    r'(?P<name>\w+) <-\w+\s*$'
+)
+_FAILED = 0xFFFFFFFFFFFFF001  # the first of the kernel's error pointers
+
+
+@dataclass(frozen=True, slots=True)
+class KernelEvent:
+    """One line of the trace.
+
+    :ivar time_ns: CLOCK_MONOTONIC, to the microsecond.
+    :ivar tid: the thread that ran; in an interrupt, the one that was interrupted.
+    :ivar fields: by name, as text without quotes.
+    """
+
+    time_ns: int
+    cpu: int
+    comm: str
+    tid: int
+    name: str
+    fields: Mapping[str, str]
+
+    def number(self, field_name: str) -> int:
+        """A field as a number, decimal or with 0x; -1 where it isn't one."""
+        try:
+            return int(self.fields.get(field_name, ''), 0)
+        except ValueError:
+            return -1
+
+    @property
+    def inode(self) -> int:
+        """Of the buffer it speaks of; -1: of none."""
+        return self.number('ino' if 'ino' in self.fields else 'inode')
+
+    @property
+    def failed(self) -> bool:
+        """Whether the function that it was recorded at the end of returned an error pointer."""
+        return self.number('result') >= _FAILED
+
+
+@dataclass
+class Trace:
+    """What was recorded, in order of time.
+
+    :ivar lost: events that the kernel threw away, as far as it says; none of what depends on them counts as measured.
+    :ivar damaged: lines that nothing here can read: events as well, of which nothing is known.
+    """
+
+    events: list[KernelEvent] = field(default_factory=list)
+    lost: int = 0
+    damaged: int = 0
+
+    @property
+    def gap(self) -> str:
+        """What is missing in it; empty: nothing."""
+        lost = [f'lost {self.lost} events'] if self.lost else []
+        damaged = [f'has {self.damaged} lines that cannot be read'] if self.damaged else []
+        return f"the kernel's trace {' and '.join(lost + damaged)}" if lost or damaged else ''
+
+    def named(self, *names: str) -> list[KernelEvent]:
+        """Those of these names."""
+        return [event for event in self.events if event.name in names]
+
+
+def parse_event(line: str) -> KernelEvent | None:
+    """One line of the trace; ``None``: it is none."""
+    match = _LINE.match(line)
+    rest = ''
+    if match:
+        rest = _PLACE.sub('', match['rest'])
+    else:
+        match = _CALL.match(line)
+        if match is None:
+            return None
+    fields = {name: value.strip('"').rstrip(',') for name, value in _FIELD.findall(rest)}
+    time_ns = int(match['seconds']) * 10**9 + int(match['fraction'].ljust(9, '0'))
+    return KernelEvent(time_ns, int(match['cpu']), match['comm'], int(match['tid']), match['name'], fields)
+
+
+def parse_trace(lines: Iterable[str]) -> Trace:
+    """The text of ``trace`` or ``trace_pipe``, also from several CPUs."""
+    trace = Trace()
+    for line in lines:
+        if not line.strip() or line.startswith('#'):
+            continue
+        event = parse_event(line)
+        if event is not None:
+            trace.events.append(event)
+        elif lost := _LOST.match(line):
+            trace.lost += int(lost[2] or 1)
+        else:
+            trace.damaged += 1
+    trace.events.sort(key=lambda event: event.time_ns)
+    return trace
+
+
+TRACEPOINT, PROBE, FUNCTION = 'tracepoint', 'probe', 'function tracer'
+ATTACH, DETACH, MMAP, EXPORT, VIDEO_MMAP = (
+    'dma_buf_dynamic_attach', 'dma_buf_detach', 'dma_buf_mmap_internal', 'dma_buf_export', 'vb2_mmap',
+)  # fmt: skip
+FORK = 'sched_process_fork'
+FENCES = ('dma_fence_init', 'dma_fence_emit', 'dma_fence_signaled', 'dma_fence_wait_start', 'dma_fence_wait_end', 'dma_fence_destroy')
+IMPORT, RELEASE, SUBMIT, COMPLETE = 'axl_dmabuf_import', 'axl_dmabuf_release', 'axl_submit', 'axl_complete'
+DRIVER = (IMPORT, RELEASE, SUBMIT, COMPLETE)
+
+_INODE = 'ino=dmabuf->file->f_inode->i_ino'
+_DEVICE = 'dev_name=dev->kobj.name:string'
+# The best first. At its return the result is known; kernels before 6.9 give no arguments there.
+_PROBES = {
+    ATTACH: (f'{ATTACH}%return {_INODE} {_DEVICE} result=$retval:x64', f'{ATTACH} {_INODE} {_DEVICE}'),
+    DETACH: (f'{DETACH} {_INODE} dev_name=attach->dev->kobj.name:string',),
+    MMAP: (f'{MMAP} ino=file->f_inode->i_ino',),
+    EXPORT: (f'{EXPORT}%return ino=$retval->file->f_inode->i_ino exp_name=$retval->exp_name:string',),
+}
+_VIDEO_PROBE = f'{VIDEO_MMAP} rdev=vma->vm_file->f_inode->i_rdev:u32'
+_FUNCTIONS = (
+    'dma_buf_attach', ATTACH, DETACH, 'dma_buf_map_attachment', 'dma_buf_unmap_attachment', EXPORT, 'dma_buf_fd', MMAP, VIDEO_MMAP,
+)  # fmt: skip
+_NEEDED = (ATTACH, DETACH, MMAP)
+_INITIAL_PID_NAMESPACE = 'pid:[4026531836]'
+_NEWER = 'use a kernel from 6.5 on with BTF (CONFIG_DEBUG_INFO_BTF) and FPROBE_EVENTS'
+
+
+class KernelRecording:
+    """A running record of the kernel's events. It owns a :class:`TraceInstance`, and uses it in this order: :meth:`begin`, :meth:`drain`
+    again and again, :meth:`stop`, :meth:`trace`, :meth:`close`.
+
+    :ivar instance: where it is.
+    :ivar sources: by event, how it is recorded; an event that is not in it can't be.
+    :ivar unreadable: what can't be recorded.
+    """
+
+    def __init__(self, instance: TraceInstance) -> None:
+        self.instance = instance
+        self.sources: dict[str, str] = {}
+        self.unreadable: list[Unreadable] = []
+        self._chunks: list[bytes] = []
+        self._failed: Unreadable | None = None
+        self._lost = 0
+
+    def begin(self, video: bool = True) -> None:
+        """Install and enable everything, each once, then record.
+
+        :param video: whether mappings of video devices matter: there are some.
+        """
+        for system, events in (('axl', DRIVER), ('dma_fence', FENCES), ('sched', (FORK,))):
+            absent = [event for event in events if not self._tracepoint(system, event)]
+            if absent:
+                self.unreadable.append(_absent_events(system, absent))
+        self._dma_buf_events()
+        if video and VIDEO_MMAP not in self.sources and not self._video_probe():
+            step = 'load the camera before zc_verify starts, so that its module can be probed'
+            self.unreadable.append(Unreadable(VIDEO_MMAP, 'mappings of video devices are not recorded', step))
+        self.instance.start()
+
+    def _tracepoint(self, system: str, event: str) -> bool:
+        try:
+            if not self.instance.has(f'{system}/{event}'):
+                return False
+            self.instance.enable(f'{system}/{event}')
+        except OSError:
+            return False
+        self.sources[event] = TRACEPOINT
+        return True
+
+    def _dma_buf_events(self) -> None:
+        for event in _PROBES:
+            if not self._tracepoint('dma_buf', event):
+                self._probe(event, _PROBES[event])
+        missing = [event for event in _NEEDED if event not in self.sources]
+        if not missing:
+            return
+        try:
+            known = self.instance.trace_functions([name for name in _FUNCTIONS if name not in self.sources])
+        except OSError as error:
+            reason = f'no tracepoint, probe or function tracer ({error.strerror})'
+            self.unreadable.append(Unreadable(', '.join(missing), reason, _NEWER))
+            return
+        self.sources |= {event: FUNCTION for event in (*missing, VIDEO_MMAP) if event in known}
+        reason = 'the function tracer counts calls but does not tell which buffer'
+        self.unreadable.append(Unreadable(', '.join(missing), reason, _NEWER))
+
+    def _probe(self, event: str, definitions: tuple[str, ...]) -> bool:
+        for definition in definitions:
+            try:
+                self.instance.install(f'f:{self.instance.group}/{event} {definition}')
+                self.instance.enable(f'{self.instance.group}/{event}')
+            except OSError:
+                continue
+            self.sources[event] = PROBE
+            return True
+        return False
+
+    def _video_probe(self) -> bool:
+        if self._probe(VIDEO_MMAP, (_VIDEO_PROBE, VIDEO_MMAP)):
+            return True
+        try:
+            self.instance.install(f'p:{self.instance.group}/{VIDEO_MMAP} {VIDEO_MMAP}')
+            self.instance.enable(f'{self.instance.group}/{VIDEO_MMAP}')
+        except OSError:
+            return False
+        self.sources[VIDEO_MMAP] = PROBE
+        return True
+
+    def drain(self) -> None:
+        """Take what was recorded out of the kernel's buffer."""
+        if self._failed is not None:
+            return
+        try:
+            chunk = self.instance.drain()
+        except OSError as error:
+            self._failed = Unreadable('trace', f'trace_pipe: {error.strerror}', 'see the kernel log (dmesg)')
+            self.unreadable.append(self._failed)
+            return
+        if chunk:
+            self._chunks.append(chunk)
+
+    def stop(self) -> None:
+        """Record no more, and take the rest."""
+        try:
+            self.instance.stop()
+            self.drain()
+            self._lost = self.instance.lost()
+        except OSError as error:
+            self.unreadable.append(Unreadable('trace', f'{self.instance.path}: {error.strerror}', 'see the kernel log (dmesg)'))
+            self._lost += 1
+
+    def text(self) -> str:
+        """The trace, as the kernel wrote it."""
+        return b''.join(self._chunks).decode(errors='replace')
+
+    def trace(self) -> Trace:
+        """The trace, in order. What the buffer lost counts as lost, and if it could not be read, something is."""
+        # A thread's name may have any other separator of lines in it.
+        trace = parse_trace(self.text().split('\n'))
+        trace.lost = max(trace.lost, self._lost, 1 if self._failed is not None else 0)
+        return trace
+
+    def close(self) -> list[Unreadable]:
+        """Take everything down; what could not be."""
+        return self.instance.close()
+
+
+def _absent_events(system: str, events: list[str]) -> Unreadable:
+    steps = {
+        'axl': "use a metis driver with the tracepoints of axl_trace.h; without them the driver's imports and submits can't be seen",
+        'dma_fence': 'use a kernel with CONFIG_DMA_SHARED_BUFFER and CONFIG_FTRACE',
+        'sched': 'use a kernel with CONFIG_FTRACE',
+    }
+    return Unreadable(f'events {system}:{{{",".join(events)}}}', 'this kernel does not have them', steps[system])
+
+
+def open_recording(tracing: Path = TRACING, proc: Path = PROC, buffer_kb: int = 4096) -> KernelRecording | Unreadable:
+    """A record that has not begun."""
+    try:
+        # The trace has the numbers that threads have in the first namespace.
+        namespace = (proc / 'self' / 'ns' / 'pid').readlink().name
+    except OSError:
+        namespace = _INITIAL_PID_NAMESPACE
+    if namespace != _INITIAL_PID_NAMESPACE:
+        step = 'run it on the host, or start the container with --pid=host'
+        return Unreadable('tracefs', "this process has a pid namespace of its own, so the trace's threads can't be told", step)
+    instance = open_instance(tracing, buffer_kb)
+    return instance if isinstance(instance, Unreadable) else KernelRecording(instance)
