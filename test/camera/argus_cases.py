@@ -14,7 +14,6 @@ import pytest
 from camera.gstreamer_kit import configure, inodes, next_frame, until
 
 from zc_perception.camera.argus import ArgusCamera
-from zc_perception.camera.stereo import StereoCamera
 from zc_perception.errors import CameraChangedError, CameraError, ConfigError, FormatError
 from zc_perception.frame import Frame
 from zc_perception.memory.ledger import CopyLedger
@@ -257,21 +256,3 @@ def test_without_the_libraries_it_is_no_jetson() -> None:
 def test_a_pipeline_of_ones_own_must_give_nvmm() -> None:
     with pytest.raises(CameraError, match=r'gives no NVMM frames.*use camera: gstreamer'):
         opened(pipeline='videotestsrc ! video/x-raw,format=NV12,width=322,height=46')
-
-
-def test_two_sensors_give_pairs() -> None:
-    cameras = [opened(sensor_id=number) for number in (0, 1)]
-    for camera in cameras:
-        configure(camera, 5)
-    # The double's sensors are not triggered together: any two frames of a frame's time are a pair here.
-    stereo = StereoCamera(*cameras, tolerance_ns=5_000_000)
-    try:
-        for _ in range(10):
-            pair = until(stereo.capture, 'a pair')
-            with pair:
-                assert pair.left.header.stamp_ns == pair.right.header.stamp_ns
-                assert abs(pair.right.data.captured_ns - pair.left.data.captured_ns) <= 5_000_000
-                assert inodes(pair.left) != inodes(pair.right)
-        assert stereo.statistics().pairs == 10 and 'sensor' in stereo.identity
-    finally:
-        stereo.close()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from camera.replay_kit import planes_of
 
-from zc_perception.camera.recording_writer import FrameRecorder
+from zc_perception.camera.recording import FrameRecorder
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool

@@ -8,15 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from zc_perception.camera import calibration_file
-from zc_perception.camera.calibration import IDENTITY, Calibration, format_calibration, uncalibrated
-from zc_perception.camera.calibration_file import (
+from zc_perception.camera import calibration
+from zc_perception.camera.calibration import (
+    IDENTITY,
+    Calibration,
     CameraInfoStore,
     calibration_path,
     camera_name_of,
+    format_calibration,
     load_calibration,
     ros_home,
     save_calibration,
+    uncalibrated,
 )
 from zc_perception.errors import ConfigError
 
@@ -107,7 +110,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, mon
     def full(fd: int) -> None:
         raise OSError(28, 'No space left on device')
 
-    monkeypatch.setattr(calibration_file.os, 'fsync', full)
+    monkeypatch.setattr(calibration.os, 'fsync', full)
     with pytest.raises(ConfigError, match=r"calibration '.*front.yaml' can't be written: No space left on device"):
         save_calibration(path, uncalibrated(640, 360))
     assert load_calibration(path) == GOOD and os.listdir(tmp_path) == ['front.yaml']

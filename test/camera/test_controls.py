@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zc_perception.camera.controls import NO_CONTROLS, ControlInfo, checked_value, no_such_control
-from zc_perception.camera.v4l2 import control_abi as abi
+from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2.controls import V4l2Controls, control_name
-from zc_perception.camera.v4l2.device import V4l2Device
-from zc_perception.camera.v4l2.file import OpenFile, call
+from zc_perception.camera.v4l2.device import OpenFile, V4l2Device, call
 from zc_perception.errors import CameraError, CameraLostError, ConfigError
 
 INTEGER = ControlInfo('gain', 'integer', -5, 20, 5, 0, 10)

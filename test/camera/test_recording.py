@@ -11,8 +11,7 @@ import pytest
 from camera.recording_kit import BT709_FULL, PERIOD, START, MakePool, publish, record, same
 from camera.replay_kit import Gate, planes_of, played, replay
 
-from zc_perception.camera.recording import RecordingReader
-from zc_perception.camera.recording_writer import FrameRecorder
+from zc_perception.camera.recording import FrameRecorder, RecordingReader
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Header
 from zc_perception.memory.ledger import CopyLedger

@@ -10,8 +10,8 @@ from camera.replay_kit import STORE, compressed, image, serialized
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zc_perception.camera.replay.cdr import read_compressed_image, read_image
-from zc_perception.camera.replay.pixels import ENCODINGS, RawPicture, check_picture
+from zc_perception.camera.replay.bag import read_compressed_image, read_image
+from zc_perception.camera.replay.source import ENCODINGS, RawPicture, check_picture
 from zc_perception.errors import FormatError, LayoutError
 
 STAMP = st.integers(-(1 << 31) * 1_000_000_000, ((1 << 31) - 1) * 1_000_000_000)

@@ -19,7 +19,7 @@ from detection.road_evaluation import RoadModel
 from numpy.typing import NDArray
 
 import zc_perception
-from zc_perception.camera.recording_writer import FrameRecorder
+from zc_perception.camera.recording import FrameRecorder
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.detection.detections import box_iou
 from zc_perception.memory.heaps import SealedMemfd

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pixel.format_samples import ALL, YUV, noise, rgb_planes, yuv_planes
 
-from zc_perception.camera.replay.images import natural_key
 from zc_perception.camera.replay.raw import RawGeometry, format_sidecar, parse_sidecar
+from zc_perception.camera.replay.video import natural_key
 from zc_perception.errors import ConfigError, RecordingError
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import NV12, fourcc_code

@@ -1,18 +1,15 @@
-"""Pairs by time: as many as the times allow, in order, whatever the interleaving; and frames of two cameras that come out as pairs."""
+"""Pairs by time: as many as the times allow, in order, whatever the interleaving."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zc_perception.camera.stereo import PairMatcher, Side, StereoCamera
-from zc_perception.errors import CameraLostError, ConfigError
-from zc_perception.frame import Frame
+from zc_perception.camera.stereo import PairMatcher, Side
+from zc_perception.errors import ConfigError
 
 times = st.lists(st.integers(0, 60), max_size=12, unique=True).map(sorted)
 
@@ -74,7 +71,7 @@ def test_a_side_that_is_alone_keeps_only_the_newest() -> None:
     matcher: PairMatcher[int] = PairMatcher(5, depth=2, on_drop=lambda _, item: dropped.append(item))
     for moment in range(0, 100, 10):
         assert matcher.offer(Side.LEFT, moment, moment) is None
-    assert dropped == list(range(0, 80, 10)) and matcher.behind() is Side.RIGHT
+    assert dropped == list(range(0, 80, 10))
     assert matcher.offer(Side.RIGHT, 93, 93) == (90, 93)
     statistics = matcher.statistics()
     assert (statistics.pairs, statistics.difference_ns, dict(statistics.alone)) == (1, 3, {Side.LEFT: 9, Side.RIGHT: 0})
@@ -94,89 +91,3 @@ def test_time_that_goes_back_is_another_stream() -> None:
 def test_numbers_that_make_no_sense(tolerance: int, depth: int) -> None:
     with pytest.raises(ConfigError, match='stereo'):
         PairMatcher(tolerance, depth)
-
-
-class ScriptedCamera:
-    """Gives frames of certain times."""
-
-    identity = 'scripted'
-
-    def __init__(self, make: Callable[..., Frame], script: list[int | None], size: tuple[int, int] = (64, 48)) -> None:
-        self.width, self.height = size
-        self._script = script
-        self._make = make
-        self.frames: list[Frame] = []
-        self.closed = self.stopped = False
-
-    @property
-    def ended(self) -> bool:
-        return not self._script
-
-    def capture(self) -> Frame | None:
-        moment = self._script.pop(0)
-        if moment is None:
-            raise CameraLostError('gone')
-        if moment < 0:
-            return None
-        frame = self._make(stamp_ns=moment + 7)
-        frame.data = replace(frame.data, captured_ns=moment)
-        self.frames.append(frame)
-        return frame
-
-    def stop(self) -> None:
-        self.stopped = True
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def pairs_of(camera: StereoCamera, make: Callable[..., Frame]) -> list[tuple[int, int, int]]:
-    found = []
-    while not camera.ended:
-        pair = camera.capture()
-        if pair is not None:
-            with pair:
-                assert pair.left.header.stamp_ns == pair.right.header.stamp_ns == pair.left.data.captured_ns + 7
-                assert pair.right.data.captured_ns - pair.left.data.captured_ns == pair.difference_ns
-                found.append((pair.left.data.captured_ns, pair.right.data.captured_ns, pair.difference_ns))
-            assert pair.of(Side.LEFT).released and pair.of(Side.RIGHT).released
-    return found
-
-
-@pytest.mark.parametrize(
-    ('left', 'right', 'expected'),
-    [
-        ([100, 200, 300], [101, 199, 302], [(100, 101), (200, 199), (300, 302)]),
-        ([100, 200, 300, 400], [100, 300, 400, 500], [(100, 100), (300, 300), (400, 400)]),  # one side lost a frame
-        ([300, 400], [100, 200, 300, 400], [(300, 300), (400, 400)]),  # one side started later
-        ([-1, 100, -1, 200], [100, -1, 200], [(100, 100), (200, 200)]),  # nothing came in time
-        ([100, 200], [150, 250], []),
-    ],
-)
-def test_two_cameras_give_pairs(
-    left: list[int | None], right: list[int | None], expected: list[tuple[int, int]], make_frame: Callable[..., Frame]
-) -> None:
-    cameras = [ScriptedCamera(make_frame, list(script)) for script in (left, right)]
-    camera = StereoCamera(*cameras, tolerance_ns=20)
-    found = pairs_of(camera, make_frame)
-    assert [pair[:2] for pair in found] == expected
-    camera.close()
-    frames = cameras[0].frames + cameras[1].frames
-    assert all(frame.released for frame in frames) and all(c.closed and c.stopped for c in cameras)
-    statistics = camera.statistics()
-    assert statistics.pairs == len(expected) and statistics.dropped == len(frames) - 2 * len(expected)
-
-
-def test_a_lost_sensor_is_a_lost_camera(make_frame: Callable[..., Frame]) -> None:
-    camera = StereoCamera(ScriptedCamera(make_frame, [100]), ScriptedCamera(make_frame, [None]))
-    with pytest.raises(CameraLostError):
-        while True:
-            assert camera.capture() is None
-    camera.close()
-
-
-def test_sensors_of_different_sizes_are_refused_and_closed(make_frame: Callable[..., Frame]) -> None:
-    left, right = ScriptedCamera(make_frame, []), ScriptedCamera(make_frame, [], (32, 48))
-    with pytest.raises(ConfigError, match='set both to one size'):
-        StereoCamera(left, right)
-    assert left.closed and right.closed

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zc_perception.camera.stereo import Side
-from zc_perception.camera.stereo_sides import PairingRule, SideCamera, StereoSides
+from zc_perception.camera.stereo import PairingRule, Side, SideCamera, StereoSides
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.errors import CameraError, ConfigError
 from zc_perception.frame import Frame, Header

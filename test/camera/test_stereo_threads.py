@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from zc_perception.camera.stereo import Side
-from zc_perception.camera.stereo_sides import PairingRule, SideCamera, StereoSides
+from zc_perception.camera.stereo import PairingRule, Side, SideCamera, StereoSides
 from zc_perception.camera.supervisor import CameraState, CameraSupervisor
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.errors import CameraLostError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zc_perception.camera.v4l2 import abi, control_abi
+from zc_perception.camera.v4l2 import abi
 
 STRUCTS = {
     'v4l2_capability': abi.Capability,
@@ -30,14 +30,14 @@ STRUCTS = {
     'v4l2_plane': abi.Plane,
     'v4l2_buffer': abi.Buffer,
     'v4l2_exportbuffer': abi.ExportBuffer,
-    'v4l2_query_ext_ctrl': control_abi.QueryExtCtrl,
-    'v4l2_querymenu': control_abi.QueryMenu,
-    'v4l2_ext_control': control_abi.ExtControl,
-    'v4l2_ext_controls': control_abi.ExtControls,
-    'v4l2_event_subscription': control_abi.EventSubscription,
-    'v4l2_event': control_abi.Event,
-    'v4l2_input': control_abi.Input,
-    'v4l2_dv_timings': control_abi.DvTimings,
+    'v4l2_query_ext_ctrl': abi.QueryExtCtrl,
+    'v4l2_querymenu': abi.QueryMenu,
+    'v4l2_ext_control': abi.ExtControl,
+    'v4l2_ext_controls': abi.ExtControls,
+    'v4l2_event_subscription': abi.EventSubscription,
+    'v4l2_event': abi.Event,
+    'v4l2_input': abi.Input,
+    'v4l2_dv_timings': abi.DvTimings,
 }
 # Fields inside C's anonymous unions that are ours by another name.
 MEMBERS = {
@@ -49,14 +49,14 @@ MEMBERS = {
 }
 PREFIXED = {
     name: value
-    for module in (abi, control_abi)
+    for module in (abi, abi)
     for name, value in vars(module).items()
     if name.isupper() and isinstance(value, int) and not name.startswith('VIDIOC_') and name not in ('READ', 'WRITE', 'MAX_PLANES')
 }
 CONSTANTS = (
     {f'V4L2_{name}': value for name, value in PREFIXED.items()}
     | {'VIDEO_MAX_PLANES': abi.MAX_PLANES}
-    | {name: value for module in (abi, control_abi) for name, value in vars(module).items() if name.startswith('VIDIOC_')}
+    | {name: value for module in (abi, abi) for name, value in vars(module).items() if name.startswith('VIDIOC_')}
 )
 
 
@@ -99,12 +99,12 @@ def test_structs(name: str, compiled: dict[str, int]) -> None:
 
 
 def test_the_size_of_dv_timings_is_where_we_read_it(compiled: dict[str, int]) -> None:
-    words = control_abi.DvTimings.words.offset
+    words = abi.DvTimings.words.offset
     assert compiled['offsetof(struct v4l2_dv_timings, bt.width)'] == words
     assert compiled['offsetof(struct v4l2_dv_timings, bt.height)'] == words + 4
 
 
 def test_the_menu_item_and_event_unions(compiled: dict[str, int]) -> None:
-    assert compiled['offsetof(struct v4l2_event, u.src_change.changes)'] == control_abi.Event.u.offset
-    assert compiled['offsetof(struct v4l2_querymenu, value)'] == control_abi.QueryMenu.value.offset
-    assert compiled['offsetof(struct v4l2_ext_control, value)'] == control_abi.ExtControl.value.offset
+    assert compiled['offsetof(struct v4l2_event, u.src_change.changes)'] == abi.Event.u.offset
+    assert compiled['offsetof(struct v4l2_querymenu, value)'] == abi.QueryMenu.value.offset
+    assert compiled['offsetof(struct v4l2_ext_control, value)'] == abi.ExtControl.value.offset

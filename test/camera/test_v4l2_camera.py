@@ -15,7 +15,6 @@ from descriptors import open_descriptors
 
 from zc_perception.camera.clock import StampClock
 from zc_perception.camera.v4l2 import abi
-from zc_perception.camera.v4l2 import control_abi as cabi
 from zc_perception.camera.v4l2 import memory as memory_module
 from zc_perception.errors import CameraBusyError, CameraError, ConfigError
 from zc_perception.memory.dmabuf import CpuAccess
@@ -260,8 +259,8 @@ def test_frames_outlive_the_camera() -> None:
 
 def test_a_driver_that_needs_more_buffers_gets_them() -> None:
     driver = DriverDouble('NV12')
-    driver.controls[cabi.CID_MIN_BUFFERS_FOR_CAPTURE] = Control(
-        'Min Number of Capture Buffers', cabi.CTRL_TYPE_INTEGER, 0, 32, value=5, flags=cabi.CTRL_FLAG_READ_ONLY
+    driver.controls[abi.CID_MIN_BUFFERS_FOR_CAPTURE] = Control(
+        'Min Number of Capture Buffers', abi.CTRL_TYPE_INTEGER, 0, 32, value=5, flags=abi.CTRL_FLAG_READ_ONLY
     )
     camera = opened(driver)
     assert camera.constraints().slots == 6

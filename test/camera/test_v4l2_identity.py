@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from camera.v4l2_double import DriverDouble
 
-from zc_perception.camera.v4l2 import file as v4l2_file
-from zc_perception.camera.v4l2.device import V4l2Device
-from zc_perception.camera.v4l2.identity import find_device, identity_of
+from zc_perception.camera.v4l2 import device as v4l2_file
+from zc_perception.camera.v4l2.device import V4l2Device, find_device, identity_of
 from zc_perception.errors import CameraError
 
 

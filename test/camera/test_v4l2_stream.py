@@ -10,7 +10,6 @@ import pytest
 from camera.v4l2_double import DriverDouble, Frame, streaming, take
 
 from zc_perception.camera.v4l2 import abi
-from zc_perception.camera.v4l2 import control_abi as cabi
 from zc_perception.camera.v4l2.stream import MAX_RESTARTS
 from zc_perception.errors import CameraChangedError, CameraError, CameraLostError
 from zc_perception.memory.owned_fd import OwnedFd
@@ -248,7 +247,7 @@ def test_a_source_change_is_an_error_of_its_own() -> None:
         take(camera)
         driver.events = [0]
         assert len(take(camera)) == 1  # an event about something else
-        driver.events = [0, cabi.EVENT_SRC_CH_RESOLUTION]
+        driver.events = [0, abi.EVENT_SRC_CH_RESOLUTION]
         with pytest.raises(CameraChangedError, match='negotiate anew'):
             take(camera, 3)
 

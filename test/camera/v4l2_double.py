@@ -1,6 +1,6 @@
 """A V4L2 driver in Python, written from the kernel's documentation: videobuf2's queues, formats of both APIs, controls, events.
 
-It stands at :class:`~zc_perception.camera.v4l2.file.DeviceFile`, below which everything is the kernel's. What it does is checked against
+It stands at :class:`~zc_perception.camera.v4l2.device.DeviceFile`, below which everything is the kernel's. What it does is checked against
 vivid by ``test/rig/guest/camera_*.py``, which ask the same of a real driver. Time passes in :meth:`DriverDouble.poll` alone.
 """
 
@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zc_perception.camera.v4l2 import abi
-from zc_perception.camera.v4l2 import control_abi as cabi
 from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.camera.v4l2.device import V4l2Device
 from zc_perception.memory.owned_fd import OwnedFd
@@ -29,7 +28,7 @@ SIZES = ((320, 180), (640, 360))
 # Bits per pixel of each memory buffer.
 FORMATS = {'NV12': (12,), 'NM12': (8, 4), 'YUYV': (16,), 'UYVY': (16,), 'MJPG': (8,), 'H264': (8,), 'MM21': (8, 4)}
 _NAMES = {
-    value: name.removeprefix('VIDIOC_') for module in (abi, cabi) for name, value in vars(module).items() if name.startswith('VIDIOC_')
+    value: name.removeprefix('VIDIOC_') for name, value in vars(abi).items() if name.startswith('VIDIOC_')
 }
 _FULL = object()
 
@@ -311,18 +310,18 @@ class DriverDouble:
         else:
             (argument.bytesused,) = sizes
 
-    def _subscribe_event(self, argument: cabi.EventSubscription) -> None:
+    def _subscribe_event(self, argument: abi.EventSubscription) -> None:
         pass
 
-    def _dqevent(self, argument: cabi.Event) -> None:
+    def _dqevent(self, argument: abi.Event) -> None:
         if not self.events:
             self._refuse(errno.ENOENT)
-        argument.type, argument.u.src_change = cabi.EVENT_SOURCE_CHANGE, self.events.pop(0)
+        argument.type, argument.u.src_change = abi.EVENT_SOURCE_CHANGE, self.events.pop(0)
         argument.pending = len(self.events)
 
-    def _query_ext_ctrl(self, argument: cabi.QueryExtCtrl) -> None:
-        number = argument.id & ~cabi.CTRL_FLAG_NEXT_CTRL
-        if argument.id & cabi.CTRL_FLAG_NEXT_CTRL:
+    def _query_ext_ctrl(self, argument: abi.QueryExtCtrl) -> None:
+        number = argument.id & ~abi.CTRL_FLAG_NEXT_CTRL
+        if argument.id & abi.CTRL_FLAG_NEXT_CTRL:
             number = next((n for n in sorted(self.controls) if n > number), -1)
         control = self.controls.get(number)
         if control is None:
@@ -332,29 +331,29 @@ class DriverDouble:
         argument.minimum, argument.maximum, argument.step = control.low, control.high, control.step
         argument.flags, argument.nr_of_dims = control.flags, control.dims
 
-    def _querymenu(self, argument: cabi.QueryMenu) -> None:
+    def _querymenu(self, argument: abi.QueryMenu) -> None:
         control = self.controls[argument.id]
         if argument.index not in control.menu:
             self._refuse(errno.EINVAL)
-        if control.kind == cabi.CTRL_TYPE_MENU:
+        if control.kind == abi.CTRL_TYPE_MENU:
             text = control.menu[argument.index].ljust(32, b'\0')
-            ctypes.memmove(ctypes.addressof(argument) + cabi.QueryMenu.name.offset, text, 32)
+            ctypes.memmove(ctypes.addressof(argument) + abi.QueryMenu.name.offset, text, 32)
         else:
             argument.value = int(control.menu[argument.index])
 
-    def _g_ext_ctrls(self, argument: cabi.ExtControls) -> None:
+    def _g_ext_ctrls(self, argument: abi.ExtControls) -> None:
         entry = argument.controls[0]
         control = self.controls[entry.id]
-        if control.kind == cabi.CTRL_TYPE_INTEGER64:
+        if control.kind == abi.CTRL_TYPE_INTEGER64:
             entry.value64 = control.value
         else:
             entry.value = control.value
 
-    def _s_ext_ctrls(self, argument: cabi.ExtControls) -> None:
+    def _s_ext_ctrls(self, argument: abi.ExtControls) -> None:
         entry = argument.controls[0]
         control = self.controls[entry.id]
-        value = entry.value64 if control.kind == cabi.CTRL_TYPE_INTEGER64 else entry.value
-        control.value = value - (value - control.low) % control.step if control.kind == cabi.CTRL_TYPE_INTEGER else value
+        value = entry.value64 if control.kind == abi.CTRL_TYPE_INTEGER64 else entry.value
+        control.value = value - (value - control.low) % control.step if control.kind == abi.CTRL_TYPE_INTEGER else value
         self._g_ext_ctrls(argument)
 
 

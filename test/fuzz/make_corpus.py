@@ -26,7 +26,7 @@ from rosbags.rosbag2 import Writer as BagWriter
 
 from fuzz.targets import CORPUS
 from zc_perception.camera.calibration import format_calibration, uncalibrated
-from zc_perception.camera.recording_writer import FrameRecorder
+from zc_perception.camera.recording import FrameRecorder
 from zc_perception.camera.replay.raw import RawGeometry, format_sidecar
 from zc_perception.link.announcement import Announcement
 from zc_perception.link.shared_memory import wire

@@ -17,8 +17,8 @@ from camera.jpeg_kit import FUZZED_SIZE, need_decoder
 from zc_perception.camera.calibration import parse_calibration
 from zc_perception.camera.jpeg import JpegDecoder
 from zc_perception.camera.recording import RecordingReader
+from zc_perception.camera.replay.bag import read_compressed_image, read_image
 from zc_perception.camera.replay.camera import open_source
-from zc_perception.camera.replay.cdr import read_compressed_image, read_image
 from zc_perception.camera.replay.raw import parse_sidecar
 from zc_perception.errors import ZcError
 from zc_perception.link.announcement import Announcement

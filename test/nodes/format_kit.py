@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pixel.format_samples import SUBSAMPLING, YUV, rgb_planes, yuv_planes
 
-from zc_perception.camera.recording_writer import FrameRecorder
+from zc_perception.camera.recording import FrameRecorder
 from zc_perception.camera.scene import RoadScene
 from zc_perception.detection.detections import box_iou
 from zc_perception.frame import Frame, Header

@@ -15,8 +15,7 @@ from nodes.programs import BIN, Program, environment
 from rclpy.executors import SingleThreadedExecutor
 from sensor_msgs.msg import CameraInfo, Image
 
-from zc_perception.camera.stereo import PairMatcher, Side, StereoStatistics
-from zc_perception.camera.stereo_sides import StereoSides
+from zc_perception.camera.stereo import PairMatcher, Side, StereoSides, StereoStatistics
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.stereo_side import StereoRig, StereoSide
 from zc_perception.observe.diagnostics import Level

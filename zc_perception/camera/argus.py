@@ -21,8 +21,7 @@ from zc_perception.camera.camera import CameraOptions
 from zc_perception.camera.gstreamer.abi import MAP_READ, GStreamer, MapInfo, load_gstreamer
 from zc_perception.camera.gstreamer.buffers import RESERVE, FrameReader, own_descriptors
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
-from zc_perception.camera.gstreamer.image import BorrowedMemory, FrameMemory
-from zc_perception.camera.gstreamer.offer import offered_nvmm_caps
+from zc_perception.camera.gstreamer.image import BorrowedMemory, FrameMemory, offered_nvmm_caps
 from zc_perception.camera.gstreamer.pipeline import Sample, check_description
 from zc_perception.errors import AcceleratorError, AllocationError, CameraChangedError, CameraError, ConfigError, FormatError, LayoutError
 from zc_perception.jetson.abi import SurfaceParams

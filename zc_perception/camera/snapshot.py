@@ -16,8 +16,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.camera.recording import SUFFIX, RecordingFormat, frame_head, index_of, preamble, tight_layout
-from zc_perception.camera.recording_writer import RAW_SUFFIX
+from zc_perception.camera.recording import RAW_SUFFIX, SUFFIX, RecordingFormat, frame_head, index_of, preamble, tight_layout
 from zc_perception.camera.replay.raw import SIDECAR, RawGeometry, format_sidecar
 from zc_perception.camera.replay.source import DEFAULT_FRAMERATE
 from zc_perception.errors import FormatError

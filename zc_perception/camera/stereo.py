@@ -1,26 +1,38 @@
-"""Stereo pairs: frames of two sensors matched by the time at which they were taken.
+"""Stereo pairs: two cameras, each on its own thread with its own frames, of which only those come out that are pairs.
 
-Sensors that are triggered together (a ZED X) give equal times but for jitter, each on its own stream: one may lose a frame or start later,
-so that pairs are made by time, never by counting.
+Frames are matched by the time at which they were taken. Sensors that are triggered together (a ZED X) give equal times but for jitter, each
+on its own stream: one may lose a frame or start later, so that pairs are made by time, never by counting.
+
+:class:`StereoSides` joins the two cameras and owns the lock and the frames that wait. It makes a :class:`SideCamera` of each camera,
+which a capture node uses as any camera: ``left/image_raw`` and ``right/image_raw`` know nothing of each other. :class:`PairMatcher` finds
+the pairs.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from types import TracebackType
 from typing import Generic, TypeVar
 
-from zc_perception.camera.camera import Camera
+from zc_perception.camera.camera import Camera, CameraStatistics
+from zc_perception.camera.controls import ControlInfo, ControlValue
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame, Header
+from zc_perception.memory.pool import BufferPool
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 
 T = TypeVar('T')
 
-DEFAULT_TOLERANCE_NS = 5_000_000
-DEFAULT_DEPTH = 4
+DEFAULT_DEPTH = 2
+# How much of a frame's time a side waits for its counterpart before it takes the next frame, which the driver keeps meanwhile.
+_PATIENCE = 0.75
+_PATIENCE_S = 0.02
+_END_WAIT_S = 0.1
 
 
 class Side(Enum):
@@ -73,7 +85,7 @@ class PairMatcher(Generic[T]):
     :raises ConfigError: a negative tolerance, or a depth below 1.
     """
 
-    def __init__(self, tolerance_ns: int, depth: int = DEFAULT_DEPTH, on_drop: Callable[[Side, T], None] = lambda side, item: None) -> None:
+    def __init__(self, tolerance_ns: int, depth: int = 4, on_drop: Callable[[Side, T], None] = lambda side, item: None) -> None:
         if tolerance_ns < 0 or depth < 1:
             raise ConfigError(f'stereo: a tolerance of {tolerance_ns} ns and a depth of {depth}; at least 0 and 1 are needed')
         self._tolerance = tolerance_ns
@@ -132,13 +144,6 @@ class PairMatcher(Generic[T]):
         """How many items of a side wait for their counterparts."""
         return len(self._waiting[side])
 
-    def behind(self) -> Side:
-        """The side whose next item is wanted more: the one that waits for nothing, else the one whose last time is older."""
-        if bool(self._waiting[Side.LEFT]) != bool(self._waiting[Side.RIGHT]):
-            return Side.RIGHT if self._waiting[Side.LEFT] else Side.LEFT
-        left, right = self._last[Side.LEFT], self._last[Side.RIGHT]
-        return Side.LEFT if left is None or (right is not None and left <= right) else Side.RIGHT
-
     def clear(self) -> None:
         """Drop everything that waits, and forget the times."""
         for side in Side:
@@ -163,99 +168,279 @@ def give_same_stamp(left: Frame, right: Frame) -> None:
 
 
 @dataclass(frozen=True)
-class StereoPair:
-    """Two frames of one moment. Both carry the left one's stamp, so that whoever joins them by exact time can.
+class PairingRule:
+    """What makes two frames a pair.
 
-    :param difference_ns: by how much the right one was taken later.
+    :param tolerance_ns: so far apart they may have been taken; below half of a frame's time.
+    :param by_stamp: compare stamps, for recordings that were taken together, in place of the times at which the frames came.
     """
 
-    left: Frame
-    right: Frame
-    difference_ns: int
+    tolerance_ns: int
+    by_stamp: bool = False
 
-    def __enter__(self) -> StereoPair:
-        return self
+    def check_same(self, other: PairingRule) -> None:
+        """Both sides must want the same.
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            self.left.__exit__(kind, value, trace)
-        finally:
-            self.right.__exit__(kind, value, trace)
+        :raises ConfigError: they don't; says what to do.
+        """
+        if self.tolerance_ns != other.tolerance_ns:
+            raise ConfigError(
+                f"parameter 'stereo_tolerance' is {self.tolerance_ns / 1e9:g} s on one side and {other.tolerance_ns / 1e9:g} s "
+                "on the other; set it once, in the section '/**/capture'"
+            )
+        if self.by_stamp != other.by_stamp:
+            raise ConfigError('one side replays a recording by its own stamps, the other does not; set camera and stamps the same on both')
 
-    def of(self, side: Side) -> Frame:
-        """One of the two."""
-        return self.left if side is Side.LEFT else self.right
 
+class StereoSides:
+    """Pairs the frames of two cameras, each of which is opened, run and closed on its own, again and again.
 
-class StereoCamera:
-    """Two cameras as one source of pairs. Each negotiates its own buffers; frames that wait for their counterpart are leased meanwhile.
+    Of a pair both frames carry the left one's stamp. A side whose counterpart isn't there goes on, its newest *depth* frames wait, and
+    nothing comes out. One lock, held for O(depth) and never while a frame is captured, released or published.
 
-    One thread calls :meth:`capture`; :meth:`stop` may come from any other.
-
-    :param left: owned from here on, as *right* is.
-    :param tolerance_ns: how far apart the two may have been taken; below half of a frame's time.
-    :param depth: frames of one side that may wait: so many slots more that camera needs.
+    :param depth: frames of one side that may wait or be ready, leased: so many slots more its camera needs.
+    :raises ConfigError: see :class:`PairMatcher`.
     """
 
-    def __init__(self, left: Camera, right: Camera, *, tolerance_ns: int = DEFAULT_TOLERANCE_NS, depth: int = 2) -> None:
-        self.cameras = {Side.LEFT: left, Side.RIGHT: right}
-        try:
-            sizes = [(camera.width, camera.height) for camera in (left, right)]
-            if sizes[0] != sizes[1]:
-                raise ConfigError(f'stereo: the left camera gives {sizes[0]}, the right one {sizes[1]}; set both to one size')
-            self._matcher: PairMatcher[Frame] = PairMatcher(tolerance_ns, depth, lambda _, frame: frame.release())
-        except BaseException:
-            left.close()
-            right.close()
-            raise
+    def __init__(self, rule: PairingRule, depth: int = DEFAULT_DEPTH) -> None:
+        self.rule = rule
+        self.depth = depth
+        self._dropped: list[Frame] = []
+        self._matcher: PairMatcher[Frame] = PairMatcher(rule.tolerance_ns, depth, lambda _, frame: self._dropped.append(frame))
+        self._ready: dict[Side, deque[Frame]] = {Side.LEFT: deque(), Side.RIGHT: deque()}
+        self._members: dict[Side, SideCamera | None] = {Side.LEFT: None, Side.RIGHT: None}
+        self._news = threading.Condition(threading.Lock())
+
+    def join(self, side: Side, camera: Camera) -> SideCamera:
+        """Make *camera*, which is owned from here on, one of the two. It takes the place of the one before."""
+        member = SideCamera(self, side, camera)
+        with self._news:
+            dropped = self._empty(side)
+            self._members[side] = member
+            self._news.notify_all()
+        _release(dropped)
+        return member
+
+    def present(self, side: Side) -> bool:
+        """Whether a camera of that side is open."""
+        return self._members[side] is not None
+
+    def other_size(self, side: Side) -> tuple[int, int] | None:
+        """Of the pictures of the opposite side, while that is open."""
+        other = self._members[side.other]
+        return None if other is None else (other.width, other.height)
+
+    def statistics(self) -> StereoStatistics:
+        """Counters, over all openings."""
+        with self._news:
+            return self._matcher.statistics()
+
+    def held(self, side: Side) -> int:
+        """Frames of a side that wait or are ready: at most *depth* between two captures."""
+        with self._news:
+            return self._matcher.waiting(side) + len(self._ready[side])
+
+    def _offer(self, member: SideCamera, frame: Frame, patience_s: float) -> None:
+        """Take over a frame, and wait a little for its counterpart."""
+        side = member.side
+        with self._news:
+            if self._members[side] is member:
+                self._match(side, frame)
+            else:
+                self._dropped.append(frame)
+            dropped = self._take_dropped()
+            self._news.notify_all()
+        _release(dropped)
+        deadline = time.monotonic() + patience_s
+        with self._news:
+            while self._worth_waiting(member):
+                left_s = deadline - time.monotonic()
+                if left_s <= 0.0:
+                    return
+                self._news.wait(left_s)
+
+    def _match(self, side: Side, frame: Frame) -> None:
+        pair = self._matcher.offer(side, frame.header.stamp_ns if self.rule.by_stamp else frame.data.captured_ns, frame)
+        if pair is not None:
+            give_same_stamp(*pair)
+            self._ready[Side.LEFT].append(pair[0])
+            self._ready[Side.RIGHT].append(pair[1])
+
+    def _worth_waiting(self, member: SideCamera) -> bool:
+        side = member.side
+        partner = self._members[side.other]
+        return (
+            self._members[side] is member
+            and not member.stopped
+            and not self._ready[side]
+            and self._matcher.waiting(side) > 0
+            and partner is not None
+            and not partner.inner.ended
+        )
+
+    def _take(self, member: SideCamera) -> Frame | None:
+        with self._news:
+            ready = self._ready[member.side]
+            return ready.popleft() if ready and self._members[member.side] is member else None
+
+    def _await_end(self, member: SideCamera) -> None:
+        """A bounded wait of a side that has ended, for the counterparts of its last frames."""
+        with self._news:
+            if self._worth_waiting(member):
+                self._news.wait(_END_WAIT_S)
+
+    def _ended(self, member: SideCamera) -> bool:
+        """Of a side whose camera has ended: whether nothing of it can become a pair any more."""
+        with self._news:
+            return not self._ready[member.side] and not self._worth_waiting(member)
+
+    def _leave(self, member: SideCamera) -> None:
+        with self._news:
+            dropped = []
+            if self._members[member.side] is member:
+                self._members[member.side] = None
+                dropped = self._empty(member.side)
+            self._news.notify_all()
+        _release(dropped)
+
+    def _wake(self) -> None:
+        with self._news:
+            self._news.notify_all()
+
+    def _empty(self, side: Side) -> list[Frame]:
+        """Everything that a side holds."""
+        self._matcher.forget(side)
+        ready = [*self._ready[side]]
+        self._ready[side].clear()
+        return ready + self._take_dropped()
+
+    def _take_dropped(self) -> list[Frame]:
+        dropped = [*self._dropped]
+        self._dropped.clear()
+        return dropped
+
+
+def _release(frames: Sequence[Frame]) -> None:
+    for frame in frames:
+        frame.release()
+
+
+class SideCamera(Camera):
+    """One side of :class:`StereoSides`: its camera, but only frames that have a counterpart. Made by :meth:`StereoSides.join`.
+
+    As any camera it is captured from by one thread, and stopped from any; neither waits for the other side's thread.
+    """
+
+    def __init__(self, sides: StereoSides, side: Side, camera: Camera) -> None:
+        self.side = side
+        self.inner = camera
+        self.width = camera.width
+        self.height = camera.height
+        self.framerate = camera.framerate
+        self.clock = camera.clock
+        self._sides = sides
+        self._stopped = threading.Event()
+        self._patience_s = _PATIENCE / camera.framerate if camera.framerate > 0.0 else _PATIENCE_S
+
+    @property
+    def stopped(self) -> bool:
+        """Whether :meth:`stop` was called."""
+        return self._stopped.is_set()
 
     @property
     def ended(self) -> bool:
-        """Whether there will be no more pairs: a side has ended, and none of its frames waits for its counterpart."""
-        left, right = self.cameras[Side.LEFT].ended, self.cameras[Side.RIGHT].ended
-        if left and right:
-            return True
-        return any(ended and not self._matcher.waiting(side) for side, ended in ((Side.LEFT, left), (Side.RIGHT, right)))
+        """See :class:`Camera`."""
+        return self.inner.ended and self._sides._ended(self)
+
+    @property
+    def heap_name(self) -> str:
+        """See :class:`Camera`."""
+        return self.inner.heap_name
+
+    @property
+    def device(self) -> str:
+        """See :class:`Camera`."""
+        return self.inner.device
 
     @property
     def identity(self) -> str:
         """See :class:`Camera`."""
-        return ' + '.join(camera.identity for camera in self.cameras.values())
+        return self.inner.identity
 
-    def capture(self) -> StereoPair | None:
-        """The next pair; ``None``: not this time, after a bounded wait.
+    def notices(self) -> Sequence[str]:
+        """See :class:`Camera`. Two sizes are allowed, but few who use both pictures can work with them."""
+        other, own = self._sides.other_size(self.side), (self.width, self.height)
+        if other is None or other == own:
+            return self.inner.notices()
+        return (
+            *self.inner.notices(),
+            f'stereo: the {self.side.value} camera gives {own[0]}x{own[1]}, the {self.side.other.value} one {other[0]}x{other[1]}; '
+            'set width and height of both, unless who uses the pairs can do with that',
+        )
 
-        :raises CameraError: one of the two failed.
-        """
-        for _ in range(2):
-            side = self._matcher.behind()
-            side = side.other if self.cameras[side].ended else side
-            frame = self.cameras[side].capture()
-            if frame is None:
-                return None
-            pair = self._matcher.offer(side, frame.data.captured_ns, frame)
-            if pair is not None:
-                return self._joined(*pair)
-        return None
+    def facts(self) -> Mapping[str, object]:
+        """See :class:`Camera`."""
+        return self.inner.facts()
 
-    @staticmethod
-    def _joined(left: Frame, right: Frame) -> StereoPair:
-        difference = right.data.captured_ns - left.data.captured_ns
-        give_same_stamp(left, right)
-        return StereoPair(left, right, difference)
+    def controls(self) -> Mapping[str, ControlInfo]:
+        """See :class:`Camera`."""
+        return self.inner.controls()
 
-    def statistics(self) -> StereoStatistics:
-        """Counters of the pairs; each camera has its own besides."""
-        return self._matcher.statistics()
+    def set_control(self, name: str, value: ControlValue) -> int | None:
+        """See :class:`Camera`."""
+        return self.inner.set_control(name, value)
+
+    def constraints(self) -> BufferConstraints:
+        """See :class:`Camera`. Frames that wait for their counterparts are slots besides."""
+        constraints = self.inner.constraints()
+        return replace(constraints, slots=constraints.slots + self._sides.depth)
+
+    def configure(self, settings: BufferSettings) -> None:
+        """See :class:`Camera`."""
+        self.inner.configure(settings)
+        self._keep_slots()
+
+    def allocate(self, request: AllocationRequest) -> None:
+        """See :class:`Camera`."""
+        self.inner.allocate(request)
+        self._keep_slots()
+
+    def _keep_slots(self) -> None:
+        pool = self.inner.pool
+        if pool is not None:
+            # Nobody leases under this name: it keeps the slots of waiting frames from being promised to consumers.
+            pool.set_quota('stereo', self._sides.depth, overcommit=True)
+
+    @property
+    def pool(self) -> BufferPool | None:
+        """See :class:`Camera`."""
+        return self.inner.pool
+
+    def capture(self) -> Frame | None:
+        """See :class:`Camera`. The oldest of its frames that has a counterpart; ``None`` also while there is none."""
+        frame = self._sides._take(self)
+        if frame is not None:
+            return frame
+        if self.inner.ended:
+            self._sides._await_end(self)
+            return self._sides._take(self)
+        fresh = self.inner.capture()
+        if fresh is not None:
+            self._sides._offer(self, fresh, self._patience_s)
+        return self._sides._take(self)
+
+    def statistics(self) -> CameraStatistics:
+        """See :class:`Camera`. Of everything that it captures; what had no counterpart is in :meth:`StereoSides.statistics`."""
+        return self.inner.statistics()
 
     def stop(self) -> None:
-        """Make a waiting :meth:`capture` return. Idempotent."""
-        for camera in self.cameras.values():
-            camera.stop()
+        """See :class:`Camera`. The other side goes on."""
+        self._stopped.set()
+        self.inner.stop()
+        self._sides._wake()
 
     def close(self) -> None:
-        """Free both; frames of pairs that were given out stay readable until released."""
+        """See :class:`Camera`. The other side goes on, and makes pairs again when a camera takes this one's place."""
         self.stop()
-        self._matcher.clear()
-        for camera in self.cameras.values():
-            camera.close()
+        self._sides._leave(self)
+        self.inner.close()

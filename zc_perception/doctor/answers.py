@@ -98,7 +98,7 @@ def describe_vic(library: str = '') -> dict[str, Any]:
 
 def describe_libcamera() -> dict[str, Any]:
     """Its cameras' ids. Listing them acquires none."""
-    from zc_perception.camera.libcamera_bindings import import_libcamera
+    from zc_perception.camera.libcamera import import_libcamera
 
     try:
         module = import_libcamera()

@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zc_perception.camera.calibration_file import CameraInfoStore, calibration_path, camera_name_of
+from zc_perception.camera.calibration import CameraInfoStore, calibration_path, camera_name_of
 from zc_perception.camera.jpeg import INSTALL, missing_library
 from zc_perception.camera.kinds import CAMERAS, other_cameras
 from zc_perception.camera.v4l2 import abi
-from zc_perception.camera.v4l2.device import V4l2Device
-from zc_perception.camera.v4l2.file import DeviceFile, V4l2Error, call
+from zc_perception.camera.v4l2.device import DeviceFile, V4l2Device, V4l2Error, call
 from zc_perception.camera.v4l2.formats import JPEGS, RateRange, SizeRange, format_offers
 from zc_perception.doctor.asking import NoAnswerError
 from zc_perception.doctor.finding import Finding, Need, Status, ok, skip

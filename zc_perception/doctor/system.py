@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zc_perception.camera.v4l2.file import DeviceFile, OpenFile, programs_using
+from zc_perception.camera.v4l2.device import DeviceFile, OpenFile, programs_using
 from zc_perception.doctor.asking import ask
 from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.owned_fd import OwnedFd

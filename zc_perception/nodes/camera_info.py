@@ -12,8 +12,7 @@ from rclpy.qos import QoSProfile
 from sensor_msgs.msg import CameraInfo
 from sensor_msgs.srv import SetCameraInfo
 
-from zc_perception.camera.calibration import from_camera_info
-from zc_perception.camera.calibration_file import CameraInfoStore, camera_name_of
+from zc_perception.camera.calibration import CameraInfoStore, camera_name_of, from_camera_info
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Header
 from zc_perception.link.image_conversion import stamp_to_message

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 
 from rclpy.qos import QoSProfile
 
-from zc_perception.camera.recording import SUFFIX
-from zc_perception.camera.recording_writer import RAW_SUFFIX, FrameRecorder, RecorderStatistics
+from zc_perception.camera.recording import RAW_SUFFIX, SUFFIX, FrameRecorder, RecorderStatistics
 from zc_perception.errors import ConfigError, FrameReleasedError
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription

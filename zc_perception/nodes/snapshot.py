@@ -16,7 +16,7 @@ from typing import Any
 from rclpy.qos import QoSProfile
 from std_srvs.srv import Trigger
 
-from zc_perception.camera.calibration_file import camera_name_of, ros_home
+from zc_perception.camera.calibration import camera_name_of, ros_home
 from zc_perception.camera.snapshot import PICTURE_SUFFIX, Snapshot
 from zc_perception.camera.supervisor import CameraSupervisor
 from zc_perception.errors import ConfigError, ZcError

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zc_perception.camera.camera import Camera
-from zc_perception.camera.stereo import Side
-from zc_perception.camera.stereo_sides import PairingRule, SideCamera, StereoSides
+from zc_perception.camera.stereo import PairingRule, Side, SideCamera, StereoSides
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.observe.diagnostics import Level, Status

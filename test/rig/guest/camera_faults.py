@@ -10,8 +10,7 @@ import numpy as np
 
 from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.camera.v4l2.controls import V4l2Controls
-from zc_perception.camera.v4l2.device import V4l2Device
-from zc_perception.camera.v4l2.identity import find_device
+from zc_perception.camera.v4l2.device import V4l2Device, find_device
 from zc_perception.errors import CameraBusyError, CameraChangedError, CameraError, CameraLostError, ConfigError
 
 from .camera_kit import MULTI, SINGLE, capture_until, check, check_each, configured, next_frame, opened, settled, streaming

@@ -1,19 +1,28 @@
-"""Frames that lie in a pipeline's own buffers: which they are, who holds them, and when GStreamer may have them back."""
+"""How a pipeline's frames come into a pool. :class:`SharedFrames` takes those that lie in the pipeline's own buffers: it knows which they
+are, who holds them, and when GStreamer may have them back. :func:`copy_frame` copies a frame in memory that nobody can share, which is
+always booked.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Hashable, Sequence
+from ctypes import byref
 from typing import Protocol
 
+import numpy as np
+
 from zc_perception.camera.constraints import PIPELINE_RESERVE
-from zc_perception.camera.gstreamer.image import FrameMemory
+from zc_perception.camera.gstreamer.abi import MAP_READ, GStreamer, MapInfo
+from zc_perception.camera.gstreamer.image import FrameMemory, StreamFormat, place_image
 from zc_perception.camera.gstreamer.pipeline import Pipeline, Sample
 from zc_perception.errors import CameraChangedError, CameraError
-from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
+from zc_perception.mapping import map_buffers
+from zc_perception.memory.dmabuf import BufferIdentity, CpuAccess, DmaBuf
 from zc_perception.memory.foreign_pool import ForeignBufferPool, HeldBuffers
 from zc_perception.memory.pool import Buffers, Slot, close_buffers
-from zc_perception.pixel.layout import ImageLayout
+from zc_perception.pixel.layout import ImageLayout, validate_layout
 
 RESERVE = PIPELINE_RESERVE
 # Buffers that a source has queued itself, or that come by later, beyond those found at first: a V4L2 pool grows to 32 while consumers are
@@ -157,3 +166,47 @@ class SharedFrames:
         if slot is not None:
             self.held.hold(slot, sample.close)
         return slot
+
+
+def frame_layout(gst: GStreamer, sample: Sample, what: StreamFormat) -> ImageLayout:
+    """Where the frame's planes lie in its memories, which are the layout's buffers.
+
+    :raises LayoutError: not in them.
+    :raises FormatError: its crop rectangle isn't on whole samples.
+    """
+    extents = []
+    for index in range(gst.gst_buffer_n_memory(sample.buffer)):
+        size = gst.gst_memory_get_sizes(gst.gst_buffer_peek_memory(sample.buffer, index), None, None)
+        extents.append((index, 0, size))
+    layout = place_image(gst, sample.buffer, what, extents)
+    validate_layout(layout, [size for _, _, size in extents][: layout.num_buffers])
+    return layout
+
+
+def copy_frame(gst: GStreamer, sample: Sample, what: StreamFormat, slot: Slot) -> int:
+    """Write a LINEAR frame's samples to *slot*, plane by plane; the bytes that were written.
+
+    :raises CameraError: a memory can't be mapped.
+    :raises LayoutError: the frame's planes don't lie in its memories.
+    """
+    layout = frame_layout(gst, sample, what)
+    maps: list[tuple[int, MapInfo]] = []
+    written = 0
+    try:
+        for index in range(layout.num_buffers):
+            memory, info = gst.gst_buffer_peek_memory(sample.buffer, index), MapInfo()
+            if not gst.gst_memory_map(memory, byref(info), MAP_READ):
+                raise CameraError("a frame's memory can't be read by the CPU; put an element before the sink that makes video/x-raw of it")
+            maps.append((memory, info))
+        sources = [(ctypes.c_uint8 * info.size).from_address(info.data) for _, info in maps]
+        with map_buffers(slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []) as planes:
+            for array, target in zip(layout.arrays, planes, strict=True):
+                source: np.ndarray[tuple[int, ...], np.dtype[np.generic]] = np.ndarray(
+                    array.shape, array.sample, sources[array.buffer], array.offset, array.strides
+                )
+                np.copyto(target, source)
+                written += source.nbytes
+    finally:
+        for memory, info in maps:
+            gst.gst_memory_unmap(memory, byref(info))
+    return written

@@ -18,12 +18,9 @@ from typing import Any
 from zc_perception.camera.camera import SLOT_WAIT_S, Camera, CameraOptions, CameraStatistics
 from zc_perception.camera.clock import CaptureClock, StampClock
 from zc_perception.camera.gstreamer.abi import load_gstreamer
-from zc_perception.camera.gstreamer.buffers import RESERVE, FrameReader, SharedFrames, own_descriptors
-from zc_perception.camera.gstreamer.continuation import Continuation
-from zc_perception.camera.gstreamer.copy import copy_frame, frame_layout
-from zc_perception.camera.gstreamer.image import FdFrames, read_format
-from zc_perception.camera.gstreamer.offer import accepted_formats, offered_caps
-from zc_perception.camera.gstreamer.pipeline import NotNegotiatedError, Pipeline, Reference, Sample, check_description
+from zc_perception.camera.gstreamer.buffers import RESERVE, FrameReader, SharedFrames, copy_frame, frame_layout, own_descriptors
+from zc_perception.camera.gstreamer.image import FdFrames, accepted_formats, offered_caps, read_format
+from zc_perception.camera.gstreamer.pipeline import Continuation, NotNegotiatedError, Pipeline, Reference, Sample, check_description
 from zc_perception.camera.heap_pool import heap_pool
 from zc_perception.errors import AllocationError, CameraChangedError, CameraError, CameraLostError, ConfigError, FormatError, LayoutError
 from zc_perception.frame import Frame, Header

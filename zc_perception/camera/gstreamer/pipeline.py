@@ -4,6 +4,9 @@ No GLib main loop and no callbacks per frame: the camera's own thread pulls with
 a slow consumer never holds the pipeline up.
 
 Source: GStreamer's *appsink*, *GstBus*, *GstElement* states and ALLOCATION query documentation.
+
+A pipeline whose frames have changed runs on: the camera that comes next takes it as a :class:`Continuation`, so that nothing of its
+source is lost or shown again.
 """
 
 from __future__ import annotations
@@ -12,8 +15,10 @@ import contextlib
 import ctypes
 import re
 import time
+from collections import deque
 from collections.abc import Callable
 from ctypes import byref, c_int, c_void_p
+from dataclasses import dataclass
 from typing import TypeVar
 
 from zc_perception.camera.gstreamer.abi import (
@@ -403,3 +408,22 @@ class Pipeline:
             if thing:
                 self._gst.gst_object_unref(thing)
         self._sink = self._bus = 0
+
+
+@dataclass
+class Continuation:
+    """See the module. Its owner gives it to the next camera, or closes it.
+
+    :param samples: the first frame of the new kind, and those behind it that were pulled already.
+    :param offer: the caps that its sink takes; empty: any.
+    """
+
+    pipeline: Pipeline
+    samples: deque[Sample]
+    offer: str
+
+    def close(self) -> None:
+        """Nobody goes on with it."""
+        while self.samples:
+            self.samples.pop().close()
+        self.pipeline.close()

@@ -10,15 +10,13 @@ from typing import Any
 from numpy.typing import NDArray
 
 from zc_perception.camera.camera import DrawnCamera
-from zc_perception.camera.replay import images as replay_images
 from zc_perception.camera.replay import raw as replay_raw
 from zc_perception.camera.replay import recording as replay_recording
 from zc_perception.camera.replay.bag import BagSource, is_bag
-from zc_perception.camera.replay.images import ImageSource
 from zc_perception.camera.replay.raw import RawSource
 from zc_perception.camera.replay.recording import RecordingSource
 from zc_perception.camera.replay.source import FrameSource, Moment
-from zc_perception.camera.replay.video import VideoSource, check_file
+from zc_perception.camera.replay.video import PICTURES, ImageSource, VideoSource, check_file
 from zc_perception.errors import ConfigError, RecordingError
 from zc_perception.frame import Header
 from zc_perception.pixel.fourcc import pixel_format
@@ -49,7 +47,7 @@ def open_source(path: str, *, width: int = 0, height: int = 0, framerate: float 
         raise ConfigError(f"parameter 'replay_topic' is '{topic}', but '{path}' is no rosbag2 recording; leave it empty")
     if bag:
         return BagSource(path, topic, width, height)
-    if place.is_dir() or suffix in replay_images.SUFFIXES:
+    if place.is_dir() or suffix in PICTURES:
         return ImageSource(path, width, height, framerate)
     if suffix == replay_recording.SUFFIX:
         return RecordingSource(path, width, height)

@@ -19,8 +19,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from zc_perception.camera.replay.pixels import PlaneWriter
-from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment
+from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment, PlaneWriter
 from zc_perception.errors import ConfigError, FormatError, LayoutError, RecordingError, nearest
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import NV12, format_by_name, fourcc_name, pixel_format

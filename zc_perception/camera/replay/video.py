@@ -1,17 +1,18 @@
-"""Video files, by OpenCV."""
+"""Video files, and folders of pictures in the order that people number files: 2.png comes before 10.png. OpenCV decodes both."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.camera.replay.pixels import PlaneWriter
-from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment, even
+from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment, PlaneWriter, check_size, even
 from zc_perception.errors import ConfigError, RecordingError
 
 
@@ -91,3 +92,100 @@ def check_file(path: str) -> None:
         raise ConfigError(f"video '{path}' does not exist; set parameter 'video' to the path of a video file or another recording")
     if not os.path.isfile(path) and not os.path.isdir(path):
         raise ConfigError(f"video '{path}' is neither a file nor a folder; set parameter 'video' to the path of a recording")
+
+
+PICTURES = ('.png', '.jpg', '.jpeg', '.bmp', '.webp', '.tif', '.tiff', '.ppm', '.pgm', '.pnm')
+# A camera's pictures are not turned, whatever EXIF says of how the camera was held.
+_FLAGS = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+
+
+def natural_key(name: str) -> tuple[list[tuple[int, int, str]], str]:
+    """Sorts by the numbers in a name as numbers, then by the name itself."""
+    parts = re.split(r'(\d+)', name.lower())
+    return [(1, int(part), '') if part.isdecimal() else (0, 0, part) for part in parts], name
+
+
+def pictures_in(folder: Path) -> list[Path]:
+    """The picture files of *folder*, in order. Hidden files don't count."""
+    found = [path for path in folder.iterdir() if path.suffix.lower() in PICTURES and not path.name.startswith('.') and path.is_file()]
+    return sorted(found, key=lambda path: natural_key(path.name))
+
+
+def decode_picture(content: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
+    """An encoded picture (PNG, JPEG, …) as B, G, R; ``None`` if it can't be decoded."""
+    if not content.size:
+        return None
+    try:
+        picture = cv2.imdecode(content, _FLAGS)
+    except cv2.error:  # a header that promises more than OpenCV would allocate
+        return None
+    return None if picture is None else np.asarray(picture, np.uint8)
+
+
+class ImageSource(FrameSource):
+    """Pictures at a rate, which they don't have themselves.
+
+    All have to have one size: a folder with several is no recording of a camera.
+
+    :param path: a folder, or one picture.
+    :param width: of the frames; 0 for the pictures' own. Other sizes are scaled.
+    :param height: likewise.
+    :param framerate: frames per second; 0 for 30.
+    :raises ConfigError: there is no picture, or the first can't be decoded.
+    :raises LayoutError: an odd width or height.
+    """
+
+    def __init__(self, path: str, width: int = 0, height: int = 0, framerate: float = 0.0) -> None:
+        try:
+            self._files = pictures_in(Path(path)) if Path(path).is_dir() else [Path(path)]
+        except OSError as error:
+            raise ConfigError(f"folder '{path}' can't be read: {error.strerror}") from error
+        if not self._files:
+            raise ConfigError(f"folder '{path}' has no picture and no recording; pictures end in {', '.join(PICTURES)}")
+        first = _read_picture(self._files[0])
+        if first is None:
+            raise ConfigError(f"picture '{self._files[0]}' can't be decoded; remove it, or convert it to PNG")
+        self._own = first.shape[1], first.shape[0]
+        check_size(str(self._files[0]), *self._own)
+        super().__init__(path, width or even(self._own[0]), height or even(self._own[1]), framerate or DEFAULT_FRAMERATE)
+        self._writer = PlaneWriter(self.width, self.height)
+        self._number = -1
+
+    def advance(self) -> Moment | None:
+        """See :class:`FrameSource`."""
+        if self._number + 1 >= len(self._files):
+            return None
+        self._number += 1
+        return Moment(round(self._number * 1e9 / self.framerate))
+
+    def read(self, planes: Sequence[NDArray[Any]]) -> bool:
+        """See :class:`FrameSource`.
+
+        :raises RecordingError: a picture of another size; names it.
+        """
+        file = self._files[self._number]
+        picture = _read_picture(file)
+        if picture is None:
+            return False
+        if (picture.shape[1], picture.shape[0]) != self._own:
+            raise RecordingError(
+                f"picture '{file}' is {picture.shape[1]}x{picture.shape[0]}, '{self._files[0].name}' is {self._own[0]}x{self._own[1]}; "
+                'all pictures of a folder must have one size: scale them, or put them into folders of their own'
+            )
+        self._writer.write_bgr(picture, planes)
+        return True
+
+    def restart(self) -> None:
+        """See :class:`FrameSource`."""
+        self._number = -1
+
+    def close(self) -> None:
+        """See :class:`FrameSource`. A picture is open only while it is read."""
+
+
+def _read_picture(path: Path) -> NDArray[np.uint8] | None:
+    """``None``: it is gone, or no picture. Read by us, because OpenCV prints what it can't open."""
+    try:
+        return decode_picture(np.fromfile(path, np.uint8))
+    except OSError:
+        return None

@@ -15,13 +15,11 @@ from zc_perception.camera.clock import CaptureClock, StampClock
 from zc_perception.camera.controls import ControlInfo, ControlValue
 from zc_perception.camera.v4l2.choice import QUEUED, aligned_format, choose_formats, reserve_of
 from zc_perception.camera.v4l2.controls import V4l2Controls
-from zc_perception.camera.v4l2.device import Dequeued, V4l2Device
+from zc_perception.camera.v4l2.device import Dequeued, V4l2Device, find_device, identity_of
 from zc_perception.camera.v4l2.formats import JPEGS, driver_layout, least_bytes
-from zc_perception.camera.v4l2.identity import find_device, identity_of
 from zc_perception.camera.v4l2.memory import FrameMemory, frame_memory
 from zc_perception.camera.v4l2.mjpeg import JPEG_BUFFERS, SLOTS, JpegFrames, JpegPicture, bytes_layout
-from zc_perception.camera.v4l2.signal import V4l2Signal
-from zc_perception.camera.v4l2.stream import V4l2Stream
+from zc_perception.camera.v4l2.stream import V4l2Signal, V4l2Stream
 from zc_perception.errors import CameraError, CameraLostError, ConfigError, LayoutError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import DmaBuf

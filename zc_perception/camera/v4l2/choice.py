@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from zc_perception.camera.jpeg import missing_library
-from zc_perception.camera.v4l2.device import V4l2Device
-from zc_perception.camera.v4l2.file import V4l2Error
+from zc_perception.camera.v4l2.device import V4l2Device, V4l2Error
 from zc_perception.camera.v4l2.formats import JPEGS, DriverFormat, FormatOffer, driver_layout, format_offers, one_placement
 from zc_perception.camera.v4l2.mjpeg import SLOTS
 from zc_perception.errors import CameraError, ConfigError, FormatError, LayoutError

@@ -11,9 +11,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from zc_perception.camera.controls import ControlInfo, ControlKind, ControlValue, checked_value, no_such_control
-from zc_perception.camera.v4l2 import control_abi as abi
-from zc_perception.camera.v4l2.device import V4l2Device
-from zc_perception.camera.v4l2.file import V4l2Error
+from zc_perception.camera.v4l2 import abi
+from zc_perception.camera.v4l2.device import V4l2Device, V4l2Error
 from zc_perception.errors import CameraBusyError, CameraError, CameraLostError
 
 _KINDS: dict[int, ControlKind] = {

@@ -10,8 +10,7 @@ import os
 from typing import Protocol
 
 from zc_perception.camera.v4l2 import abi
-from zc_perception.camera.v4l2.device import V4l2Device
-from zc_perception.camera.v4l2.file import V4l2Error
+from zc_perception.camera.v4l2.device import V4l2Device, V4l2Error
 from zc_perception.camera.v4l2.formats import DriverFormat
 from zc_perception.errors import AllocationError, CameraBusyError, CameraError, CameraLostError, ConfigError
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
