@@ -192,7 +192,10 @@ def _deliver_lease(item: Any, holder: str) -> Any:
 
 @dataclass(eq=False)
 class BusPublisher(Generic[T]):
-    """A publisher's end.
+    """A publisher's end. It owns the objects of its history and what its pool has promised to subscriptions.
+
+    :meth:`publish` runs on the publisher's thread. It takes a lock only with transient_local, and for the first frame of another pool. The
+    bus calls the rest, on whichever thread somebody comes or goes.
 
     :param deliver: makes what one holder gets, or ``None`` when that is at its quota.
     :param release: ends an object of the history.
@@ -340,7 +343,7 @@ class BusPublisher(Generic[T]):
 
 
 class InProcessBus:
-    """Who is there under each key."""
+    """Who is there under each key. It owns nobody. Any thread may call it, and its lock is held while publishers are matched."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -174,7 +174,8 @@ class _Heard:
 
 
 class Announcements:
-    """What publishers have said of themselves, the newest last. The graph doesn't say whose announcement ended: see :meth:`present`.
+    """What publishers have said of themselves, the newest last. One subscription owns it and calls it under its ``_rung_lock``. The graph
+    doesn't say whose announcement has ended: see :meth:`present`.
 
     Anybody in the ROS domain may announce anything, in any number: whoever is connected is kept and stays where it is, and of the others
     those go first at whose sockets nobody was met.

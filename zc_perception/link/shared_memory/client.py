@@ -69,7 +69,8 @@ _FROM_HERE = ('closed', 'retargeted', 'constraints')
 
 
 class Greeting:
-    """HELLO is said at a producer's socket; the answer is awaited. Nothing but :meth:`wait` waits. The caller takes the socket, or closes.
+    """An attempt to connect: it says HELLO at a producer's socket and awaits the answer. Nothing but :meth:`wait` waits. After a WELCOME
+    the caller owns the socket. If there is none, the caller closes this object.
 
     :param timeout_s: from now until the answer has to be there.
     :raises PeerGoneError: nobody listens there.
@@ -594,7 +595,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class SharedMemoryReceiver:
-    """One thread that keeps a client connected and hands its frames on.
+    """One thread that keeps a client connected and hands its frames on. It owns both.
 
     :param client: owned from here on.
     :param deliver: takes over each frame's lease, such as ``FrameQueue.put`` followed by a notification; must not block.

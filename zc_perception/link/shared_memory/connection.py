@@ -62,7 +62,8 @@ class ConsumerStatistics:
 
 
 class Connection:
-    """A consumer from its HELLO on. :meth:`offer` comes from the camera's thread, the rest from the server's.
+    """A consumer from its HELLO on. It owns the socket, the leases that the consumer holds, and the frames that wait for it.
+    :meth:`offer` comes from the camera's thread, the rest from the server's.
 
     :param sock: connected, not blocking; owned, closed by :meth:`end`.
     :param holder: unique in the process.

@@ -21,7 +21,7 @@ _ENOUGH = 1 << 16
 
 @dataclass(frozen=True)
 class Requirements:
-    """One consumer's constraints. How many frames it holds its window says, not this.
+    """One consumer's constraints. They don't say how many frames it holds: the window in its HELLO does.
 
     :param formats: (fourcc, modifier) pairs that it can use; empty: any.
     :param memory: bits of the kinds of memory that it takes; a device's consumer takes dma-bufs only.

@@ -160,7 +160,9 @@ class Newcomer:
 
 
 class Reception:
-    """See the module.
+    """Where consumers arrive: it accepts them, checks who they are, and gives each a second to say HELLO. On the server's thread only.
+
+    A newcomer belongs to the reception until it is turned away, or until :meth:`take` hands it to the server.
 
     :param listener: owned.
     :param epoll: gets the listener and the newcomers. Borrowed.
@@ -319,6 +321,9 @@ def admit(hello: Hello, holder: str, pool: BufferPool | None, heap: HeapOffer | 
 
 class SharedMemoryServer:
     """Serves one publisher's frames to other processes of this host.
+
+    Connections come and go on the server's thread. ``publish`` reads one immutable tuple of them. The lock guards that tuple, the history
+    and the choice of the pool; a connection's own lock is taken after it.
 
     :param name: the publisher's, for threads, holders and messages.
     :param publisher_id: that of the announcement; the socket is named after it.
