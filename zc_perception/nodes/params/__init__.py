@@ -1,8 +1,8 @@
 """Parameters: what nodes declare, what a parameter file says for them, and why a value is refused.
 
-Why is a parameter refused? A message that ends in "it must be …" comes from :mod:`~zc_perception.nodes.params.spec`, and the declaration of
-that parameter stands at the top of the node's own module. Everything else that speaks against a file comes from
-:mod:`~zc_perception.nodes.params.verdict`.
+Why is a parameter refused? A message with "it must be" comes from :mod:`~zc_perception.nodes.params.spec`, and the declaration of that
+parameter stands at the top of the node's own module. Everything else is said by :mod:`~zc_perception.nodes.params.verdict` of a file before
+a start, and by :mod:`~zc_perception.nodes.params.node_parameters` of a node's keys at its start and of ``ros2 param set``.
 
 Read in this order:
 
