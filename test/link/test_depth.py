@@ -63,12 +63,14 @@ class Reader:
         return bool(self.seen)
 
     def go_on(self) -> list[int]:
-        """What has been waiting."""
+        """What has been waiting: until the last one has come, and what comes half a second later."""
         del self.seen[:]
         while self._kept:
             self._kept.pop().release()
-        deadline = time.monotonic() + 1.0
-        while time.monotonic() < deadline:
+        limit, deadline = time.monotonic() + 30.0, None
+        while time.monotonic() < (limit if deadline is None else deadline):
+            if deadline is None and PUBLISHED in self.seen:
+                deadline = time.monotonic() + 0.5
             if self._fetches:
                 with self.frames.queue.get(0.05) or contextlib.nullcontext() as frame:
                     if frame is not None:
