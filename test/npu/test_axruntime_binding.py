@@ -303,6 +303,9 @@ def test_an_old_driver_is_named_with_the_next_step(
     words = 'the Metis driver is 1.5.7, and runtime 1.8.0 needs 1.6.2 or later: install that release of metis-dkms'
     assert any(notice.startswith(words) for notice in accelerator.notices()) and accelerator.facts()['driver'] == '1.5.7'
     accelerator.close()
+    binding.double.no_executor, double.no_toolchain = True, 1
+    with pytest.raises(AcceleratorError, match=f'Failed to create executor.*; {words}'):
+        open_accelerator(library='' if interface == 'python' else double.path).load(model(tmp_path))
     binding.double.devices, double.devices = [], 0
     with pytest.raises(AcceleratorError, match=words):
         open_accelerator(library='' if interface == 'python' else double.path)

@@ -221,6 +221,11 @@ class AxRuntimeAccelerator(Accelerator):
         except StopsOtherThreadsError as error:
             self._leave_binding(str(error))
             self._load(manifest)
+        except (AcceleratorError, ConfigError) as error:
+            too_old = self._mismatches()
+            if not too_old:
+                raise
+            raise type(error)('; '.join((str(error), *too_old))) from error
 
     def _unload_before(self) -> None:
         if not self._unload(_UNLOAD_TIMEOUT_S):
@@ -278,16 +283,20 @@ class AxRuntimeAccelerator(Accelerator):
             for plan in plans:
                 self._cores.append(self._start_core(plan, spec, stretch=manifest.input.resize == 'stretch'))
         except BaseException:
+            self._cores = []
             for worker in self._workers:
                 worker.end()
             raise
-        device = session.device
         self._notices = (
-            *mismatches(session.release, driver_version(), device.firmware, device.board_controller),
+            *self._mismatches(),
             *([self._why_no_library] if self._why_no_library else ()),
             *dict.fromkeys(notice for core in self._cores for notice in core.loaded.notices),
             *([self._about_cores()] if self._num_cores > 1 else ()),
         )
+
+    def _mismatches(self) -> list[str]:
+        device = self._session.device
+        return mismatches(self._session.release, driver_version(), device.firmware, device.board_controller)
 
     def _about_cores(self) -> str:
         jobs = self._max_jobs
