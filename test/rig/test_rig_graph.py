@@ -23,8 +23,8 @@ pytestmark = pytest.mark.rig
 GUEST = Path(__file__).parent / 'guest'
 #: ``make rig`` has its 300 frames; here time counts, too.
 WANTED = {name: variant.frames if LONG else min(variant.frames, 12) for name, variant in VARIANTS.items()}
-#: What only the long form and ``make rig`` run.
-LONG_RUNS = ('uncached', 'document', 'two_padded_buffers')
+#: What only the long form and ``make rig`` run. ``padded_both_ways`` pads rows and heights at once.
+LONG_RUNS = ('uncached', 'document', 'two_padded_buffers', 'padded_rows', 'padded_height')
 
 
 def _params(names: Iterable[str]) -> list[Any]:
