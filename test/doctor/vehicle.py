@@ -50,7 +50,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     'vic': {'file': '/usr/lib/libnvbufsurftransform.so.1.0.0'},
     'ros': {'middlewares': ['rmw_fastrtps_cpp'], 'rclpy_version': '3.3.11', 'middleware': 'rmw_fastrtps_cpp',
             'messages': {'sensor_msgs.msg': '', 'vision_msgs.msg': ''}},
-    'parameters': {'problems': [], 'warnings': [], 'checked': 10, 'nodes': ['capture']},
+    'parameters': {'problems': [], 'warnings': [], 'checked': 10},
     'recording': {'width': 640, 'height': 360},
     'model': {'name': 'road', 'manifest': 'model.yaml', 'engines': {'axl': ''}, 'classes': 4, 'input': [640, 384], 'accelerator': 'axl',
               'device': '/dev/metis-0:1:0', 'copy_free': True, 'engine': 'axl', 'reasons': []},
