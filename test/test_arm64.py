@@ -53,9 +53,6 @@ CHECKED_BY_C = (
 def modules_with_ctypes() -> Iterator[Any]:
     for module in pkgutil.walk_packages(zc_perception.__path__, 'zc_perception.'):
         source = Path(zc_perception.__file__).parent.joinpath(*module.name.split('.')[1:]).with_suffix('.py')
-        # Peers of the benchmark are there or not, and lay nothing out.
-        if '.link_peers.' in module.name:
-            continue
         if source.is_file() and re.search(r'^\s*(import ctypes|from ctypes import)', source.read_text(encoding='utf-8'), re.MULTILINE):
             yield importlib.import_module(module.name)
 
