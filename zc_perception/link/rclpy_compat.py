@@ -132,8 +132,34 @@ def publisher_gid(info: dict[str, Any]) -> bytes:
 
 
 def parameter_overrides(node: Node) -> dict[str, Any]:
-    """What the command line and YAML files set for *node*: private in every version so far, hence read with care."""
-    return dict(getattr(node, '_parameter_overrides', {}) or {})
+    """What the command line and YAML files set for *node*: private in every version so far.
+
+    :raises RuntimeError: this rclpy keeps it elsewhere. Without it parameter files would be passed over in silence.
+    """
+    try:
+        return dict(node._parameter_overrides)
+    except AttributeError:
+        raise RuntimeError(_unknown_rclpy('Node._parameter_overrides')) from None
+
+
+def _unknown_rclpy(name: str) -> str:
+    return f"this rclpy has no '{name}', which zc_perception needs: use ROS 2 Humble to Kilted, or a newer release of zc_perception"
+
+
+def send_through(service: Any, sent: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """Have an executor call *sent* with each response and its header, and return what sends them really.
+
+    From Lyrical on (rclpy 10) a service has ``_send_response``, too; which of them an executor calls isn't documented.
+
+    :raises RuntimeError: it has neither.
+    """
+    names = [name for name in ('_send_response', 'send_response') if hasattr(service, name)]
+    if not names:
+        raise RuntimeError(_unknown_rclpy('Service.send_response'))
+    send: Callable[[Any, Any], None] = getattr(service, names[0])
+    for name in names:
+        setattr(service, name, sent)
+    return send
 
 
 def guard_parameter_services(node: Node) -> None:
@@ -181,7 +207,7 @@ def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], o
         if asked is not None:
             asked.callback = _while_there(machine, asked.callback)
     service = node._service_change_state
-    change_state, send = service.callback, service.send_response
+    change_state = service.callback
 
     def change(request: Any, response: Any) -> None:
         label = request.transition.label
@@ -219,7 +245,8 @@ def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], o
         with contextlib.suppress(*_GONE):  # the node may have been destroyed while it changed
             send(response, header)
 
-    service.callback, service.send_response = serve, answer
+    service.callback = serve
+    send = send_through(service, answer)
 
 
 def _while_there(machine: Any, callback: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -277,7 +304,6 @@ def answer_later(service: Any, take: Callable[[Any, ResponseSender], None]) -> N
 
     :param take: gets each response, to be filled, and what sends it; called on the executor, right after the service's callback.
     """
-    send = service.send_response
 
     def sent(response: Any, header: Any) -> None:
         def answer(filled: Any) -> None:
@@ -286,7 +312,7 @@ def answer_later(service: Any, take: Callable[[Any, ResponseSender], None]) -> N
 
         take(response, answer)
 
-    service.send_response = sent
+    send = send_through(service, sent)
 
 
 def has_logger_service() -> bool:

@@ -1,0 +1,59 @@
+"""Names of rclpy that may move: where they are looked for, and that a version without them is no silent one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from zc_perception.link.rclpy_compat import answer_later, parameter_overrides
+
+
+class Public:
+    """A service until Kilted."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Any, Any]] = []
+
+    def send_response(self, response: Any, header: Any) -> None:
+        self.sent.append((response, header))
+
+
+class Protected:
+    """One whose base has made it protected."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Any, Any]] = []
+
+    def _send_response(self, response: Any, header: Any) -> None:
+        self.sent.append((response, header))
+
+
+class Both(Protected):
+    """One that calls the protected one."""
+
+    def send_response(self, response: Any, header: Any) -> None:
+        self._send_response(response, header)
+
+
+@pytest.mark.parametrize(
+    ('kind', 'called'), [(Public, 'send_response'), (Protected, '_send_response'), (Both, 'send_response'), (Both, '_send_response')]
+)
+def test_an_answer_is_sent_once_whatever_an_executor_calls(kind: type[Any], called: str) -> None:
+    service = kind()
+    waiting: list[Any] = []
+    answer_later(service, lambda response, answer: waiting.append((response, answer)))
+    getattr(service, called)('empty', 'header')
+    assert not service.sent
+    ((response, answer),) = waiting
+    assert response == 'empty'
+    answer('filled')
+    assert service.sent == [('filled', 'header')] and len(waiting) == 1
+
+
+def test_an_rclpy_that_has_renamed_them_is_told() -> None:
+    with pytest.raises(RuntimeError, match=r"no 'Service\.send_response'.*newer release"):
+        answer_later(SimpleNamespace(), lambda response, answer: None)
+    with pytest.raises(RuntimeError, match=r"no 'Node\._parameter_overrides'"):
+        parameter_overrides(SimpleNamespace())  # type: ignore[arg-type]
