@@ -77,12 +77,13 @@ _SPECS = (
     ParameterSpec('keep_all', False, 'Run every frame instead of the newest. For recordings only.'),
     ParameterSpec('in_flight', 1, 'Most frames that are on the accelerator at the same time.', '', 1, 16, dynamic=True),
     ParameterSpec('timeout', 1.0, 'A frame that takes longer than this is given up.', 's', 0.01, 60.0, dynamic=True),
-    ParameterSpec('accelerator_device', '', 'axl, axruntime: the card, as name (metis-0:1:0), device node (/dev/metis-0:1:0), PCI address '
+    ParameterSpec('accelerator_device', '', 'axl, axruntime: the card, as name (metis-0-1-0 or metis-0:1:0), device node, PCI address '
                   '(01:00.0, in quotes) or index in PCI order. Empty: the first card.', whole_numbers=True),
     ParameterSpec('import_cache', True, 'axl: import each buffer once. false: import again for every frame.', dynamic=True),
     ParameterSpec('axl_ioctls', [], "axl: other ioctl numbers for a driver, each as 'name=number' with a number from 0 to 255."),
-    ParameterSpec('axruntime_library', '', "axruntime: path of libaxruntime.so. Empty: the system's."),
-    ParameterSpec('aipu_cores', 1, 'axruntime: number of cores that the model uses. 0: as it was compiled.', '', 0, 4),
+    ParameterSpec('axruntime_library', '', "axruntime: path of libaxruntime.so. Empty: the Python package axelera.runtime, or else the "
+                  "system's library."),
+    ParameterSpec('aipu_cores', 1, 'axruntime: number of cores that run the model, each on frames of its own. 0: one.', '', 0, 4),
     ParameterSpec('double_buffer', False, 'axruntime: transfers overlap with computing: more frames per second, results two frames '
                   'late. Set in_flight to 3.'),
     ParameterSpec('output_dmabuf', 'auto', 'axruntime: whether results are written to dma-bufs. auto: yes if a trial run works.',
