@@ -20,7 +20,6 @@ from zc_perception.camera.calibration import (
     format_calibration,
     from_camera_info,
     parse_calibration,
-    stereo_geometry,
     uncalibrated,
 )
 from zc_perception.errors import ConfigError
@@ -282,32 +281,3 @@ def test_the_size_of_pictures_that_it_is_for(changes: dict[str, object], size: t
     assert (text is None) is fits
     if text:
         assert 'f.yaml' in text and '640x360' in text and f'{size[0]}x{size[1]}' in text
-
-
-def pair(baseline: float, offset: float = 0.0) -> tuple[Calibration, Calibration]:
-    right = (P[0], 0.0, P[2] - offset, -P[0] * baseline, *P[4:])
-    return GOOD, Calibration(640, 360, 'right', 'plumb_bob', D, K, IDENTITY, right)
-
-
-def test_a_stereo_pair_gives_depth() -> None:
-    geometry = stereo_geometry(*pair(0.12, 3.0))
-    assert geometry.baseline == pytest.approx(0.12) and geometry.disparity_offset == pytest.approx(3.0)
-    # A point 2 m away: its columns in the two rectified pictures, by the projection matrices themselves.
-    left, right = (np.array(c.p).reshape(3, 4) @ np.array([0.3, 0.1, 2.0, 1.0]) for c in pair(0.12, 3.0))
-    assert geometry.depth(left[0] / left[2] - right[0] / right[2]) == pytest.approx(2.0)
-    assert geometry.depth(3.0) == math.inf
-
-
-@pytest.mark.parametrize(
-    ('left', 'right', 'message'),
-    [
-        (GOOD, uncalibrated(640, 360), "the right camera '' isn't calibrated"),
-        (pair(0.1)[1], pair(0.1)[0], 'the baseline is -0.1 m; .* exchanged'),
-        (GOOD, GOOD, 'the baseline is 0 m'),
-        (GOOD, Calibration(320, 180, '', 'plumb_bob', D, K, IDENTITY, P), '640x360, the right one for 320x180'),
-        (GOOD, Calibration(640, 360, '', 'plumb_bob', D, K, IDENTITY, (*P[:5], 300.0, *P[6:])), 'fy is 401.125 left and 300 right'),
-    ],
-)
-def test_what_is_no_stereo_pair_is_refused(left: Calibration, right: Calibration, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        stereo_geometry(left, right)

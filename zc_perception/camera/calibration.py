@@ -307,48 +307,6 @@ def _numbers(values: Sequence[float]) -> str:
     return ', '.join(texts)
 
 
-@dataclass(frozen=True)
-class StereoGeometry:
-    """What a rectified pair gives depth by: focal length in pixels, baseline in metres, disparity of an infinitely far point in pixels."""
-
-    focal_length: float
-    baseline: float
-    disparity_offset: float
-
-    def depth(self, disparity: float) -> float:
-        """Metres, for a disparity (left minus right column) in pixels; infinite where there is none."""
-        difference = disparity - self.disparity_offset
-        return math.inf if difference <= 0 else self.focal_length * self.baseline / difference
-
-
-def stereo_geometry(left: Calibration, right: Calibration) -> StereoGeometry:
-    """The pair's geometry, from its rectified projections.
-
-    :raises ConfigError: not the two halves of one rectified pair; the message says why.
-    """
-    for name, calibration in (('left', left), ('right', right)):
-        if not calibration.calibrated or calibration.p[0] <= 0:
-            raise ConfigError(f"the {name} camera '{calibration.camera_name}' isn't calibrated; calibrate both together as a stereo pair")
-    if (left.width, left.height) != (right.width, right.height):
-        raise ConfigError(
-            f'the left calibration is for {left.width}x{left.height}, the right one for {right.width}x{right.height}; they must be equal'
-        )
-    # Rectified rows are the same in both: fx, fy and cy have to be.
-    for index, what in ((0, 'fx'), (5, 'fy'), (6, 'cy')):
-        if abs(left.p[index] - right.p[index]) > 1e-3 * abs(left.p[0]):
-            raise ConfigError(
-                f'projection_matrix: {what} is {left.p[index]:g} left and {right.p[index]:g} right, so the pair is not rectified together; '
-                'calibrate both cameras as a stereo pair'
-            )
-    baseline = (left.p[3] - right.p[3]) / right.p[0]
-    if baseline <= 0:
-        raise ConfigError(
-            f'projection_matrix: the baseline is {baseline:g} m; it is positive when the right camera stands right of the left one. '
-            'Are left and right exchanged?'
-        )
-    return StereoGeometry(left.p[0], baseline, left.p[2] - right.p[2])
-
-
 DEFAULT_URL = 'file://${ROS_HOME}/camera_info/${NAME}.yaml'
 PackageFolder = Callable[[str], 'str | os.PathLike[str]']
 """The share folder of a ROS package by its name; raises LookupError for one that isn't installed."""

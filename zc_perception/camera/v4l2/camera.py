@@ -182,11 +182,6 @@ class V4l2Camera(Camera):
         """See :class:`Camera`."""
         return (*self._choice.notices, *self._notes, *(() if self._memory is None else self._memory.notes))
 
-    @property
-    def timestamp_source(self) -> str:
-        """What the driver's timestamps are: ``start of exposure``, ``end of frame``, ``arrival``; empty before the first frame."""
-        return self._source
-
     def facts(self) -> Mapping[str, object]:
         """See :class:`Camera`."""
         facts: dict[str, object] = {
