@@ -258,7 +258,8 @@ def test_an_unforeseen_error_is_a_failure_and_not_the_end_of_a_file(bench_of: Ca
     bench = bench_of(ScriptedCamera('a', [1, error]))
     bench.supervisor.open_now()
     bench.supervisor.start()
-    assert str(error) in bench.until(CameraState.FAILED).reason
+    reason = bench.until(CameraState.FAILED).reason
+    assert str(error) in reason and ('.py:' in reason) is isinstance(error, ValueError), 'of a defect it says where'
     assert bench.supervisor.finished
 
 

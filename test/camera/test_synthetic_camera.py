@@ -16,6 +16,7 @@ from camera.named_heap import NamedHeap
 from zc_perception.camera.clock import StampClock
 from zc_perception.camera.scene import RoadScene
 from zc_perception.camera.synthetic import SyntheticCamera
+from zc_perception.errors import CameraError
 from zc_perception.frame import Frame
 from zc_perception.memory.heaps import SealedMemfd, working_heaps
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
@@ -140,11 +141,12 @@ def test_a_failing_picture_costs_no_slot(open_camera: Callable[..., SyntheticCam
     def fail(*arguments: object) -> bool:
         raise RuntimeError('no such colour')
 
-    with monkeypatch.context() as patch:
-        patch.setattr(camera, 'render', fail)
-        for _ in range(3):
-            with pytest.raises(RuntimeError, match='no such colour'):
-                camera.capture()
+    for render, message in ((fail, 'no such colour'), (lambda *arguments: None, r'SyntheticCamera\.render returned None; it must')):
+        with monkeypatch.context() as patch:
+            patch.setattr(camera, 'render', render)
+            for _ in range(3):
+                with pytest.raises((RuntimeError, CameraError), match=message):
+                    camera.capture()
     statistics = camera.pool_statistics()
     assert statistics is not None and statistics.states == {SlotState.FREE: 2}
     captured(camera).release()

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zc_perception.camera.calibration import Calibration, format_calibration
+from zc_perception.camera.kinds import BUILT_IN, draws
 from zc_perception.camera.v4l2 import choice
 from zc_perception.camera.v4l2.formats import SizeRange
 from zc_perception.doctor import camera_checks
@@ -139,6 +140,16 @@ def test_two_nodes_with_two_cameras_are_fine(vehicle: Vehicle) -> None:
     vehicle.yaml |= {'/left/capture': {}, '/right/capture': {'device': '/dev/video2'}, '/rear/capture': {'camera': 'synthetic'}}
     verdicts = vehicle.verdicts('cameras')
     assert {verdicts['cameras.configured', f'/{name}/capture'] for name in ('left', 'right', 'rear')} == {'ok'}
+
+
+@pytest.mark.parametrize('kind', BUILT_IN)
+def test_every_kind_of_this_package_is_known(vehicle: Vehicle, kind: str) -> None:
+    assert vehicle.yaml is not None
+    vehicle.yaml |= {'/rear/capture': {'camera': kind}}
+    found = {finding.subject: finding for finding in configured_cameras(vehicle.system(), vehicle.needs())}['/rear/capture']
+    assert 'there is no camera' not in found.found
+    if draws(kind) and kind != 'replay':
+        assert (found.status, found.found) == (Status.OK, f'camera {kind} needs no device')
 
 
 SIZES = st.tuples(st.integers(1, 60), st.integers(1, 60))

@@ -172,7 +172,7 @@ def test_unknown_keys_are_refused_unless_a_neighbour_has_them(context: rclpy.Con
     with pytest.raises(
         ConfigError, match=r"parameter 'raet' is unknown; did you mean 'rate'\?; known are active, count, device, mode, names, rate"
     ):
-        parameters.refuse_unknown(['elsewhere'])
+        parameters.refuse_unknown(['elsewhere', 'raett'])  # another node's is nearer, but this node's is meant
     node.destroy_node()
     node = _node(context, elsewhere=2)
     NodeParameters(node, SPECS).refuse_unknown(['elsewhere'])

@@ -317,7 +317,10 @@ class DrawnCamera(Camera):
 
     def draw(self, sequence: int, planes: Sequence[NDArray[Any]]) -> bool:
         """Write frame *sequence* into *planes*, which are :attr:`fourcc`'s. ``False``: there is no such frame."""
-        return self.render(sequence, planes[0], planes[1])
+        drawn = self.render(sequence, planes[0], planes[1])
+        if drawn is None:  # a forgotten return: all frames would be passed over in silence
+            raise CameraError(f'{type(self).__name__}.render returned None; it must return True for a frame, or False if there is none')
+        return drawn
 
     def render(self, sequence: int, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> bool:
         """Write frame *sequence*: luma (height, width), chroma (height/2, width/2, 2). For cameras of NV12, instead of :meth:`draw`."""

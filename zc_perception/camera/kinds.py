@@ -33,6 +33,13 @@ def other_cameras() -> tuple[str, ...]:
     return tuple(kind for kind in offered(CAMERA_GROUP) if kind not in BUILT_IN)
 
 
+def draws(kind: str) -> bool:
+    """Whether a kind of this package writes its pictures with the CPU: then it needs no device, and its memory comes from the package."""
+    from zc_perception.camera.camera import DrawnCamera
+
+    return kind in BUILT_IN and issubclass(camera_class(kind), DrawnCamera)
+
+
 def camera_class(kind: str) -> type[Camera]:
     """The class of a kind, imported now.
 

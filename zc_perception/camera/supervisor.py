@@ -5,8 +5,10 @@ Without ROS: the owner says how the camera is opened and what becomes of it and 
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -196,7 +198,7 @@ class CameraSupervisor:
                 self._live()
         except Exception as error:
             # Whatever it was, the owner lives on and says so: a thread that only ended would look like the end of a file.
-            text = str(error) if isinstance(error, ZcError) else f'{type(error).__name__}: {error}'
+            text = str(error) if isinstance(error, ZcError) else f'{type(error).__name__}: {error} ({_place(error)})'
             self._become(CameraCondition(CameraState.FAILED, text, losses=self._losses))
         finally:
             if self._stop.is_set():
@@ -272,3 +274,9 @@ class CameraSupervisor:
         if camera is not None:
             self._before_close()
             camera.close()
+
+
+def _place(error: BaseException) -> str:
+    """Where it was raised: of a camera of somebody's own that is what its author wants to know."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f'{os.path.basename(last.filename)}:{last.lineno}'

@@ -18,7 +18,7 @@ from typing import Any
 
 from zc_perception.camera.calibration import CameraInfoStore, calibration_path, camera_name_of
 from zc_perception.camera.jpeg import INSTALL, missing_library
-from zc_perception.camera.kinds import CAMERAS, other_cameras
+from zc_perception.camera.kinds import CAMERAS, draws, other_cameras
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2.device import DeviceFile, V4l2Device, V4l2Error, call
 from zc_perception.camera.v4l2.formats import JPEGS, RateRange, SizeRange, format_offers
@@ -282,8 +282,10 @@ def configured_cameras(system: System, needs: Needs) -> Iterator[Finding]:
             yield _recording(system, camera)
         elif camera.camera in _ELSEWHERE:
             yield skip(f'camera {camera.camera}: see {_ELSEWHERE[camera.camera]}', camera.node)
-        elif camera.camera == 'synthetic':
-            yield ok('camera synthetic needs no device', camera.node)
+        elif draws(camera.camera):
+            yield ok(f'camera {camera.camera} needs no device', camera.node)
+        elif camera.camera in CAMERAS:
+            yield skip(f'camera {camera.camera}: nothing is known of what it needs; start the node to see what it says', camera.node)
         elif camera.camera in (others := other_cameras()):
             yield skip(f'camera {camera.camera} is of another package; start the node to see what it says', camera.node)
         else:

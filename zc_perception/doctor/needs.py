@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeVar
 
+from zc_perception.camera.kinds import draws
 from zc_perception.doctor.finding import Need
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.namespaces import check_cameras
@@ -151,7 +152,7 @@ class Needs:
 
 def uses_own_heap(camera: CameraNeed) -> bool:
     """Whether the package allocates the buffers of that camera: others bring their own."""
-    return camera.camera in ('synthetic', 'replay') or (camera.camera == 'v4l2' and camera.memory == 'import')
+    return draws(camera.camera) or (camera.camera == 'v4l2' and camera.memory == 'import')
 
 
 def _taken(kind: type[T], node: str, values: Mapping[str, Any], refused: list[str]) -> T:

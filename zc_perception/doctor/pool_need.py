@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from zc_perception.camera.constraints import LIBCAMERA_RESERVE, PIPELINE_RESERVE, drawn_constraints
+from zc_perception.camera.kinds import draws
 from zc_perception.camera.v4l2.choice import FormatChoice, aligned_format, choose_formats, reserve_of
 from zc_perception.camera.v4l2.controls import V4l2Controls
 from zc_perception.camera.v4l2.device import V4l2Device
@@ -232,7 +233,7 @@ def _memory(camera: CameraNeed) -> str:
 
 def pool_need(system: System, needs: Needs, camera: CameraNeed) -> PoolNeed:
     """What one camera's pool takes."""
-    own = camera.camera in ('synthetic', 'replay', 'v4l2')
+    own = camera.camera == 'v4l2' or draws(camera.camera)
     wanted = camera.slots if own else max(camera.slots, camera.pipeline_buffers)
     need = PoolNeed(camera, _memory(camera), None)
     try:
@@ -299,7 +300,7 @@ def _placed(need: PoolNeed, settings: BufferSettings) -> PoolNeed:
 def _computed(system: System, need: PoolNeed, consumers: _Consumers) -> PoolNeed:
     """The pool of a camera that draws, and about that of one whose driver or pipeline can't be asked before it streams."""
     camera, size = need.camera, picture_size(system, need.camera)
-    drawn = camera.camera in ('synthetic', 'replay')
+    drawn = draws(camera.camera)
     if camera.camera != 'synthetic':  # which formats the frames have only the camera itself knows
         consumers = replace(consumers, stand_ins=list(map(counting_only, consumers.stand_ins)))
     if not drawn:

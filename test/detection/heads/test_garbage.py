@@ -124,7 +124,7 @@ def test_frames_of_another_geometry_than_the_head_s() -> None:
 @pytest.mark.parametrize(
     ('spec', 'message'),
     [
-        (HeadSpec('yolov9', 1), r"head.kind 'yolov9' is unknown: one of boxes, ssd, yolov5, yolov8, yolox; did you mean 'yolov"),
+        (HeadSpec('yolov9', 1), rf"head.kind 'yolov9' is unknown: one of {', '.join(HEADS)}; did you mean 'yolov"),
         (HeadSpec('yolov8', 0), 'head.num_classes is 0'),
         (HeadSpec('yolov8', 1, input_size=(0, 640)), r'head.input_size is \[0, 640\]'),
         (HeadSpec('yolov8', 1, reg_max=0), 'head.reg_max is 0: must be at least 1'),

@@ -249,7 +249,8 @@ class NodeParameters(Mapping[str, Any]):
         others = list(others)
         prefix = next((prefix for prefix in (_QOS, *self._foreign_prefixes) if name.startswith(prefix)), '')
         known = sorted(other for other in others if other.startswith(prefix)) if prefix else sorted(self._specs)
-        hint = nearest(name, [*self._specs, *others])
+        # One of this node is meant rather than a nearer one of another node.
+        hint = nearest(name, self._specs) or nearest(name, others)
         rest = f'known are {", ".join(known)}' if known else f"there are no parameters '{prefix}…' now: see /diagnostics"
         return f"parameter '{name}' is unknown{hint}; {rest}"
 
