@@ -152,7 +152,7 @@ def test_consumers_that_take_the_layout_get_the_memory_itself_in_both_processes(
         bench.until(lambda: len(good) > 5)
         assert all(good) and frames.statistics().rung == 'in_process'
         assert bench.status('negotiation').values['participant npu'] == 'accepted'
-        assert [one.participant for one in bench.capture._factory.consumers()] == ['npu'], 'a pipeline would hear of it'
+        assert [one.participant for one in bench.capture._known_consumers()] == ['npu'], 'a pipeline would hear of it'
         frames.destroy()
 
 
@@ -181,7 +181,7 @@ def test_consumers_that_need_linear_images_are_refused_by_name_at_both_ends(free
 
 def test_a_stand_in_for_a_reader_makes_a_camera_that_can_give_linear_images(free_domain: int) -> None:
     with running(free_domain, TiledCamera(converts=True), participants=['viewer: NV12; cpu=read']) as bench:
-        assert [one.participant for one in bench.capture._factory.consumers()] == ['viewer']
+        assert [one.participant for one in bench.capture._known_consumers()] == ['viewer']
         messages: list[Image] = []
         bench.user.create_subscription(Image, 'image_raw', messages.append, 1)
         bench.until(lambda: messages)
