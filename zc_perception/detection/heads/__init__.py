@@ -70,5 +70,5 @@ def _other_head(spec: HeadSpec) -> Head:
         raise ConfigError(f"head.kind '{spec.kind}' is unknown: one of {', '.join(known)}{nearest(spec.kind, known)}")
     head: Head | None = found(spec) if callable(found) else None
     if not callable(getattr(head, 'decode', None)):
-        raise ConfigError(f"head.kind '{spec.kind}' is {found!r}, which makes nothing with a method decode; see docs/contributing.md")
+        raise ConfigError(f"head.kind '{spec.kind}' is {found!r}, which makes nothing with a method decode; see docs/models.md")
     return head  # type: ignore[return-value]

@@ -15,7 +15,7 @@ BOX_ORDERS = ('xyxy', 'yxyx')
 class HeadSpec:
     """A head and its options, each of them the manifest key ``head.<name>``. ``make_head`` refuses options that don't belong together.
 
-    :param kind: a key of ``HEADS``.
+    :param kind: a key of ``HEADS``, or the name of another package's head.
     :param num_classes: classes, without a background class.
     :param input_size: width, height of the network's input in pixels without padding; (0, 0): those of the frame's letterbox.
     :param strides: input pixels per cell of each level's grid, finest first (yolov5, yolov8, yolox; ssd with anchors).
