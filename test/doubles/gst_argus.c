@@ -30,6 +30,7 @@ typedef struct {
 	gint unlocked;
 	gint64 next_us;
 	NvBufSurface *surfaces[SURFACES];
+	uint8_t *bytes[SURFACES];
 	GstMemory *memories[SURFACES];
 	int (*make)(NvBufSurface **, uint32_t, NvBufSurfaceCreateParams *);
 	int (*destroy)(NvBufSurface *);
@@ -82,11 +83,12 @@ static gboolean stop(GstBaseSrc *source)
 	return TRUE;
 }
 
-typedef struct { NvBufSurface *surface; int (*destroy)(NvBufSurface *); } Owned;
+typedef struct { NvBufSurface *surface; int (*destroy)(NvBufSurface *); void *bytes; } Owned;
 
 static void end(gpointer data)
 {
 	Owned *owned = data;
+	munmap(owned->bytes, owned->surface->surfaceList[0].dataSize);
 	owned->destroy(owned->surface);
 	free(owned);
 }
@@ -99,6 +101,12 @@ static void make(Argus *self, int i, gint width)
 	if (self->make(&owned->surface, 1, &wanted))
 		g_error("no surface of %dx%d", width, self->height);
 	owned->surface->numFilled = 1;
+	/* Mapped once: a memfd that is handed to another process takes no new writers. */
+	owned->bytes = mmap(NULL, owned->surface->surfaceList[0].dataSize, PROT_READ | PROT_WRITE, MAP_SHARED,
+			    (int)owned->surface->surfaceList[0].bufferDesc, 0);
+	if (owned->bytes == MAP_FAILED)
+		g_error("no mapping of %dx%d", width, self->height);
+	self->bytes[i] = owned->bytes;
 	if (self->memory_type)
 		owned->surface->memType = self->memory_type;
 	owned->destroy = self->destroy;
@@ -107,17 +115,15 @@ static void make(Argus *self, int i, gint width)
 						   self->junk ? self->junk : sizeof(NvBufSurface), owned, end);
 }
 
-static void paint(Argus *self, const NvBufSurface *surface)
+static void paint(Argus *self, const NvBufSurface *surface, uint8_t *bytes)
 {
 	const NvBufSurfaceParams *image = &surface->surfaceList[0];
-	uint8_t *bytes = mmap(NULL, image->dataSize, PROT_READ | PROT_WRITE, MAP_SHARED, (int)image->bufferDesc, 0);
 	for (uint32_t p = 0; p < image->planeParams.num_planes; p++)
 		for (uint32_t r = 0; r < image->planeParams.height[p]; r++) {
 			uint32_t at = self->layout == NVBUF_LAYOUT_BLOCK_LINEAR ? image->planeParams.height[p] - 1 - r : r;
 			memset(bytes + image->planeParams.offset[p] + (size_t)at * image->planeParams.pitch[p], (int)(self->count + r),
 			       image->planeParams.pitch[p]);
 		}
-	munmap(bytes, image->dataSize);
 }
 
 static GstFlowReturn create(GstPushSrc *source, GstBuffer **out)
@@ -144,7 +150,7 @@ static GstFlowReturn create(GstPushSrc *source, GstBuffer **out)
 		if (found < 0)
 			g_usleep(500);
 	}
-	paint(self, self->surfaces[found]);
+	paint(self, self->surfaces[found], self->bytes[found]);
 	*out = gst_buffer_new();
 	gst_buffer_append_memory(*out, gst_memory_ref(self->memories[found]));
 	GST_BUFFER_OFFSET(*out) = self->count++;
