@@ -265,7 +265,7 @@ def test_what_a_command_started_without_its_environment_is_its_own(tmp_path: Pat
 
 def test_a_camera_that_loads_slowly_is_waited_for(tmp_path: Path) -> None:
     words = ' '.join(map(shlex.quote, nodes_command()))
-    done = verify('--seconds', 0.3, '--no-sampling', '--output', tmp_path, command=['bash', '-c', f'{words} & sleep 1; {words} & wait'])
+    done = verify('--seconds', 0.3, '--no-sampling', '--output', tmp_path, command=['bash', '-c', f'{words} & sleep 0.5; {words} & wait'])
     document = result_in(tmp_path)
     assert len({one['pid'] for one in document['processes'] if one['role'] == 'inference'}) == 2, done.stdout
     assert not [one for one in document['unreadable'] if one['topic'] == 'frame log']

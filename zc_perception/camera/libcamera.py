@@ -188,6 +188,8 @@ class Requests:
 
 
 _WAIT_S, _FENCE_POLL_S = 0.25, 0.005
+# After it refused a request, the cancelled ones of a camera that is gone come within this time.
+_CANCELLED_WITHIN_S = 2.0
 _MATRICES = {'Rec601': Matrix.BT601, 'Rec709': Matrix.BT709, 'Rec2020': Matrix.BT2020}
 
 
@@ -229,6 +231,7 @@ class LibcameraCamera(Camera):
         self._by_slot: list[Any] = []
         self._queue_lock = threading.Lock()
         self._queue_error: CameraError | None = None
+        self._queue_error_at = 0.0
         self._streaming = self._stopped = self._acquired = self._closed = False
         self._last_sequence: int | None = None
         self._last_frame = time.monotonic()
@@ -416,7 +419,7 @@ class LibcameraCamera(Camera):
                 request.reuse()
                 self._call('queue a request', lambda: self._camera.queue_request(request))
             except CameraError as error:
-                self._queue_error = error
+                self._queue_error, self._queue_error_at = error, time.monotonic()
 
     def _start(self) -> None:
         self._call('start the camera', lambda: self._camera.start(self._controls()))
@@ -449,8 +452,8 @@ class LibcameraCamera(Camera):
         if self._stopped:
             return None
         if request is None:
-            # Not before what came back was looked at: an unplugged camera takes no requests either, and cancels those that it has.
-            if self._queue_error is not None:
+            # An unplugged camera takes no requests either. Those that it has come back cancelled a little later, and say what it is.
+            if self._queue_error is not None and time.monotonic() - self._queue_error_at > _CANCELLED_WITHIN_S:
                 raise self._queue_error
             silent = time.monotonic() - self._last_frame
             if 0.0 < self._watchdog_s < silent:
