@@ -36,7 +36,7 @@ def in_one_process(domain: int, path: Path) -> tuple[Boxes, set[str], set[int]]:
     try:
         overrides = {
             'capture': {'camera': 'replay', 'video': str(path), 'keep_all': True, 'stamps': 'recorded'},
-            'inference': {'keep_all': True, 'threads': 1},
+            'inference': {'keep_all': True, 'threads': 1, 'timeout': 20.0},
         }
         graph = PerceptionGraph(context, overrides)
 
