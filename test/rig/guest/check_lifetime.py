@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .harness import check, equal, eventually, expect_nothing_left, raises
-from .kernel_api import bufinfo, heap_buffer, is_readable, libc, live, parameters, shadow_buffer, trace_events, tracing
+from .kernel_api import SYSCALLS, bufinfo, heap_buffer, is_readable, libc, live, parameters, shadow_buffer, trace_events, tracing
 from .npu_client import RESULT_SIZE, Npu, make_image
 
 
@@ -145,18 +145,17 @@ def _parent(entry: Path) -> int:
 
 
 _MODULE = b'metis_virtual'
-_SYS_DELETE_MODULE, _SYS_FINIT_MODULE = 176, 313  # x86-64
 
 
 def _remove_module() -> None:
-    if libc.syscall(_SYS_DELETE_MODULE, _MODULE, os.O_NONBLOCK):
+    if libc.syscall(SYSCALLS['delete_module'], _MODULE, os.O_NONBLOCK):
         raise OSError(ctypes.get_errno(), 'delete_module')
 
 
 def _insert_module() -> None:
     fd = os.open(os.environ['RIG_MODULE'], os.O_RDONLY)
     try:
-        if libc.syscall(_SYS_FINIT_MODULE, fd, b'', 0):
+        if libc.syscall(SYSCALLS['finit_module'], fd, b'', 0):
             raise OSError(ctypes.get_errno(), 'finit_module')
     finally:
         os.close(fd)

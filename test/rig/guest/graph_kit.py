@@ -7,19 +7,21 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import rclpy
+from rclpy.parameter import Parameter
 
 from zc_perception.errors import CameraLostError
+from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.perception import PerceptionGraph
 from zc_perception.nodes.process import NodeGroup
 
 from .graph_variants import Variant
+from .harness import wait
 
 TEST = Path(__file__).resolve().parents[2]
 MODEL = str(TEST / 'rig' / 'models' / 'virtual_metis.yaml')
@@ -40,16 +42,6 @@ class PlainSubscriber:
         """End it; the stamps of all detections that it received."""
         received = json.loads(self._process.communicate(timeout=60)[0])
         return {array['stamp'] for array in received['detections']}
-
-
-def wait(condition: Callable[[], bool], seconds: float) -> bool:
-    """Until the condition holds; whether it does."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def make_graph(context: rclpy.Context, variant: Variant) -> PerceptionGraph:
@@ -91,6 +83,30 @@ class RunningGraph:
 
     def __exit__(self, *exception: object) -> None:
         self._group.__exit__(*exception)
+
+    def keep_imports(self, wanted: bool) -> None:
+        """Turn the import cache on or off, as an operator does."""
+        node = self.graph.inference
+        node.set_parameters([Parameter('import_cache', value=wanted)])
+        assert node.parameters['import_cache'] is wanted
+
+    @contextmanager
+    def second_inference(self) -> Iterator[None]:
+        """One more inference node in this process, with an open file of the card, handles and job numbers of its own."""
+        first = self.graph.inference
+        names = ('accelerator', 'model', 'import_cache', 'in_flight', 'keep_all')
+        node = InferenceNode(
+            context=first.context, cli_args=['--ros-args', '-r', '__node:=second', '-r', 'detections:=second_detections'],
+            parameter_overrides=[Parameter(name, value=first.parameters[name]) for name in names],
+        )  # fmt: skip
+        try:
+            self.add_node(node)
+            node.start()
+            assert wait(lambda: node.processed > 3, 60), 'the second node got no frame'
+            yield
+        finally:
+            node.stop()
+            node.destroy_node()
 
     def inodes(self) -> set[int]:
         """Those of the camera's buffers; none while it is not there."""

@@ -24,8 +24,9 @@ sys.path[:0] = [str(TEST), str(TEST.parent)]
 
 from rig.guest.evidence import Watch, event_counts, inodes_of, recording, trace_text  # noqa: E402
 from rig.guest.frame_checker import FrameChecker  # noqa: E402
-from rig.guest.graph_kit import PlainSubscriber, RunningGraph, ros, thread_seconds, wait  # noqa: E402
+from rig.guest.graph_kit import PlainSubscriber, RunningGraph, ros, thread_seconds  # noqa: E402
 from rig.guest.graph_variants import VARIANTS, Variant  # noqa: E402
+from rig.guest.harness import wait  # noqa: E402
 from rig.guest.kernel_api import bufinfo, live  # noqa: E402
 from rig.guest.verifier import Verifier  # noqa: E402
 

@@ -55,6 +55,16 @@ def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 5.0)
         time.sleep(0.002)
 
 
+def wait(condition: Callable[[], bool], seconds: float) -> bool:
+    """Until the condition holds; whether it does."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
 def settles(look: Callable[[], object], expected: object, what: str) -> None:
     """Expect equality soon."""
     try:

@@ -33,6 +33,12 @@ _F_ADD_SEALS, _F_SEAL_SHRINK = 1033, 2
 
 SYNC_READ, SYNC_WRITE, SYNC_END = 1, 2, 4
 
+#: System calls that Python has no function for, or whose numbers ``/proc/PID/syscall`` shows.
+SYSCALLS = {
+    'x86_64': {'select': 23, 'exit': 60, 'delete_module': 176, 'pselect6': 270, 'finit_module': 313, 'userfaultfd': 323},
+    'aarch64': {'pselect6': 72, 'exit': 93, 'delete_module': 106, 'finit_module': 273, 'userfaultfd': 282},
+}[os.uname().machine]
+
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -93,6 +99,11 @@ class Buffer:
         argument = bytearray(struct.pack('Ii', flags, -1))
         fcntl.ioctl(self.fd, _DMA_BUF_EXPORT_SYNC_FILE, argument)
         return int(struct.unpack('Ii', argument)[1])
+
+
+def any_heap() -> str:
+    """Return the name of the heap for what works with any: Debian's arm64 kernel has no dma-heaps."""
+    return 'dma_heap/system' if os.path.exists('/dev/dma_heap/system') else 'udmabuf'
 
 
 def heap_buffer(size: int, access: int = os.O_RDWR) -> Buffer:
@@ -236,7 +247,7 @@ class LatePage:
         self._memory = mmap.mmap(-1, mmap.PAGESIZE)
         self._anchor = ctypes.c_char.from_buffer(self._memory)
         self.address = ctypes.addressof(self._anchor)
-        self._fd = libc.syscall(323, os.O_CLOEXEC)  # x86-64
+        self._fd = libc.syscall(SYSCALLS['userfaultfd'], os.O_CLOEXEC)
         if self._fd < 0:
             raise OSError(ctypes.get_errno(), 'userfaultfd')
         fcntl.ioctl(self._fd, _UFFD_API, bytearray(struct.pack('QQQ', 0xAA, 0, 0)))

@@ -12,58 +12,48 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-import rclpy
-from rclpy.node import Node
-from rclpy.parameter import Parameter
-from rclpy.qos import QoSProfile
 
 from zc_perception.camera.v4l2.device import V4l2Device
 from zc_perception.frame import Frame
-from zc_perception.link.endpoints import AdaptedSubscription
-from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import open_heap
-from zc_perception.memory.ledger import CopyLedger
-from zc_perception.nodes.inference import InferenceNode
 from zc_perception.npu.accelerator import ImportHandle
 from zc_perception.npu.axl.abi import ImportFlags
 from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.pixel.layout import ImageLayout
 
-from .graph_kit import RunningGraph, wait
+from .harness import wait
+from .kernel_api import SYSCALLS, any_heap
 
 
-class Spectator:
+class Consumer(Protocol):
     """One more consumer of the frames, in the same process: what it does with them is to be found out."""
 
-    def __init__(self, context: rclpy.Context) -> None:
-        self.node = Node('spectator', context=context)
-        self.act: Callable[[Frame], None] = _look_at_the_header
-        self.seen = 0
-        adapter = frame_adapter('mono8', CopyLedger(), holder='spectator')
-        self._subscription = AdaptedSubscription(self.node, adapter, 'image_raw', QoSProfile(depth=1), callback=self._on_frame)
-
-    def _on_frame(self, frame: Frame) -> None:
-        self.act(frame)
-        self.seen += 1
+    act: Callable[[Frame], None]
 
     def settled(self) -> None:
         """Wait until the frame is done that may be at hand."""
-        seen = self.seen
-        wait(lambda: self.seen > seen, 10)
-
-    def close(self) -> None:
-        """Leave."""
-        self._subscription.destroy()
-        self.node.destroy_node()
 
 
-def _look_at_the_header(frame: Frame) -> None:
+class Running(Protocol):
+    """A graph that runs: with ROS ``graph_kit.RunningGraph``, without it ``plain_graph.PlainGraph``."""
+
+    graph: Any
+
+    def keep_imports(self, wanted: bool) -> None:
+        """Turn the import cache on or off, as an operator does."""
+
+    def second_inference(self) -> AbstractContextManager[None]:
+        """One more inference node in this process."""
+
+
+def look_at_the_header(frame: Frame) -> None:
+    """What a consumer does that touches no pixel."""
     assert frame.header.stamp_ns
 
 
@@ -107,16 +97,16 @@ def _map(frame: Frame) -> None:
 
 
 @contextmanager
-def _spectator_that(act: Callable[[Frame], None], spectator: Spectator) -> Iterator[None]:
+def _spectator_that(act: Callable[[Frame], None], spectator: Consumer) -> Iterator[None]:
     spectator.act = act
     try:
         yield
     finally:
-        spectator.act = _look_at_the_header
+        spectator.act = look_at_the_header
 
 
 @contextmanager
-def _copying_rows(spectator: Spectator) -> Iterator[None]:
+def _copying_rows(spectator: Consumer) -> Iterator[None]:
     copier = _RowCopier()
     try:
         with _spectator_that(copier, spectator):
@@ -127,7 +117,7 @@ def _copying_rows(spectator: Spectator) -> Iterator[None]:
 
 
 @contextmanager
-def _importing(running: RunningGraph, choose: Callable[[AxlAccelerator, Frame], ImportHandle]) -> Iterator[None]:
+def _importing(running: Running, choose: Callable[[AxlAccelerator, Frame], ImportHandle]) -> Iterator[None]:
     """Let the accelerator import by another rule, on its own thread."""
     npu = running.graph.inference.accelerator
     assert isinstance(npu, AxlAccelerator)
@@ -144,9 +134,9 @@ def _import(npu: AxlAccelerator, layout: ImageLayout, buffer: DmaBuf) -> int:
 
 
 @contextmanager
-def _decoy(running: RunningGraph) -> Iterator[tuple[ImageLayout, DmaBuf]]:
+def _decoy(running: Running) -> Iterator[tuple[ImageLayout, DmaBuf]]:
     """A buffer that is no frame's."""
-    heap, _ = open_heap('dma_heap/system')
+    heap, _ = open_heap(any_heap())
     layout = running.graph.capture.camera.slots[0].layout
     buffer = heap.allocate(layout.buffer_size(0))
     try:
@@ -157,7 +147,7 @@ def _decoy(running: RunningGraph) -> Iterator[tuple[ImageLayout, DmaBuf]]:
 
 
 @contextmanager
-def _import_decoys_alone(running: RunningGraph) -> Iterator[None]:
+def _import_decoys_alone(running: Running) -> Iterator[None]:
     """No frame is imported at all: each imports a decoy in its place."""
     forgotten: list[bool] = []
     with _decoy(running) as (layout, buffer):
@@ -174,7 +164,7 @@ def _import_decoys_alone(running: RunningGraph) -> Iterator[None]:
 
 
 @contextmanager
-def _submit_an_old_decoy(running: RunningGraph) -> Iterator[None]:
+def _submit_an_old_decoy(running: Running) -> Iterator[None]:
     """The frames' own imports stay, as they should, and nobody uses them, but a decoy's, from before anybody looked: no event tells what
     its handle stands for."""
     handles: list[int] = []
@@ -202,19 +192,17 @@ def _submit_an_old_decoy(running: RunningGraph) -> Iterator[None]:
 
 
 @contextmanager
-def _without_a_cache(running: RunningGraph) -> Iterator[None]:
+def _without_a_cache(running: Running) -> Iterator[None]:
     """As it should be, too: the parameter was turned off."""
-    node = running.graph.inference
-    node.set_parameters([Parameter('import_cache', value=False)])
-    assert not node.parameters['import_cache']
+    running.keep_imports(False)
     try:
         yield
     finally:
-        node.set_parameters([Parameter('import_cache', value=True)])
+        running.keep_imports(True)
 
 
 @contextmanager
-def _import_twice(running: RunningGraph) -> Iterator[None]:
+def _import_twice(running: Running) -> Iterator[None]:
     """Without a cache each frame is imported, run and given back, and once more for nothing."""
 
     def choose(npu: AxlAccelerator, frame: Frame) -> ImportHandle:
@@ -226,32 +214,13 @@ def _import_twice(running: RunningGraph) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _second_node(running: RunningGraph) -> Iterator[None]:
-    """As it should be: one more inference node in this process, with an open file of the card, handles and job numbers of its own."""
-    first = running.graph.inference
-    names = ('accelerator', 'model', 'import_cache', 'in_flight', 'keep_all')
-    node = InferenceNode(
-        context=first.context, cli_args=['--ros-args', '-r', '__node:=second', '-r', 'detections:=second_detections'],
-        parameter_overrides=[Parameter(name, value=first.parameters[name]) for name in names],
-    )  # fmt: skip
-    try:
-        running.add_node(node)
-        node.start()
-        assert wait(lambda: node.processed > 3, 60), 'the second node got no frame'
-        yield
-    finally:
-        node.stop()
-        node.destroy_node()
-
-
 # Arguments: a buffer's descriptor and its size. Maps it, and lets only another thread live on.
-_WITHOUT_MAIN_THREAD = """
+_WITHOUT_MAIN_THREAD = f"""
 import ctypes, mmap, sys, threading
 memory = mmap.mmap(int(sys.argv[1]), int(sys.argv[2]), mmap.MAP_SHARED, mmap.PROT_READ)
 threading.Thread(target=sys.stdin.read).start()
 print('mapped', flush=True)
-ctypes.CDLL(None).syscall(60, 0)
+ctypes.CDLL(None).syscall({SYSCALLS['exit']}, 0)
 """
 # Maps it for as long as standard input has told it.
 _FOR_A_MOMENT = """
@@ -266,7 +235,7 @@ if seconds:
 
 
 @contextmanager
-def _other_program(running: RunningGraph, program: str) -> Iterator[subprocess.Popen[str]]:
+def _other_program(running: Running, program: str) -> Iterator[subprocess.Popen[str]]:
     """It has the descriptor of a frame's buffer, and has said that it is ready."""
     buffer = running.graph.capture.camera.slots[0].buffers[0]
     process = subprocess.Popen(
@@ -283,15 +252,14 @@ def _other_program(running: RunningGraph, program: str) -> Iterator[subprocess.P
 
 
 @contextmanager
-def _mapped_without_a_main_thread(running: RunningGraph) -> Iterator[None]:
+def _mapped_without_a_main_thread(running: Running) -> Iterator[None]:
     """Another process has a frame mapped. Its main thread has ended, so its own /proc/PID/maps is empty."""
     with _other_program(running, _WITHOUT_MAIN_THREAD) as process:
         assert wait(lambda: not Path(f'/proc/{process.pid}/maps').read_bytes(), 30), 'its main thread goes on'
         yield
 
 
-# Of x86_64: select and pselect6.
-_WAITING = ('23', '270')
+_WAITING = [str(number) for name, number in SYSCALLS.items() if name in ('select', 'pselect6')]
 _MOMENT_S = 2.0
 
 
@@ -306,7 +274,7 @@ def _has_looked() -> bool:
 
 
 @contextmanager
-def _mapped_before_the_window(running: RunningGraph) -> Iterator[None]:
+def _mapped_before_the_window(running: Running) -> Iterator[None]:
     """Another process maps a frame after the first look at all maps, and has it no more at the last one."""
     ended = threading.Event()
 
@@ -328,7 +296,7 @@ def _mapped_before_the_window(running: RunningGraph) -> Iterator[None]:
 
 
 @contextmanager
-def _camera_mapped_by_another_name(running: RunningGraph) -> Iterator[None]:
+def _camera_mapped_by_another_name(running: Running) -> Iterator[None]:
     """The camera's device has one more node, in another folder, and the camera's buffer is mapped by that."""
     camera = running.graph.capture.camera
     node = Path('/tmp/no_camera')
@@ -349,11 +317,11 @@ def _camera_mapped_by_another_name(running: RunningGraph) -> Iterator[None]:
 
 
 @contextmanager
-def _nothing(running: RunningGraph, spectator: Spectator) -> Iterator[None]:
+def _nothing(running: Running, spectator: Consumer) -> Iterator[None]:
     yield
 
 
-Saboteur = Callable[[RunningGraph, Spectator], Any]
+Saboteur = Callable[[Running, Consumer], Any]
 
 #: What is done to a graph that runs. The last leaves a mapping behind.
 SABOTAGES: dict[str, Saboteur] = {
@@ -364,7 +332,7 @@ SABOTAGES: dict[str, Saboteur] = {
     'submits_an_old_decoy': lambda running, spectator: _submit_an_old_decoy(running),
     'without_a_cache': lambda running, spectator: _without_a_cache(running),
     'imports_twice': lambda running, spectator: _import_twice(running),
-    'second_node': lambda running, spectator: _second_node(running),
+    'second_node': lambda running, spectator: running.second_inference(),
     'imports_decoys_alone': lambda running, spectator: _import_decoys_alone(running),
     'maps_without_a_main_thread': lambda running, spectator: _mapped_without_a_main_thread(running),
     'maps_before_the_window': lambda running, spectator: _mapped_before_the_window(running),

@@ -26,10 +26,12 @@ from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.process import NodeGroup
 
-from .graph_kit import MODEL, RunningGraph, ros, wait
+from .graph_kit import MODEL, RunningGraph, ros
 from .graph_variants import HEIGHT, PLAIN, SLOW, SLOW_FPS, WIDTH, Variant
+from .harness import wait
 from .kernel_api import shadow_buffer
-from .sabotage import SABOTAGES, Spectator
+from .sabotage import SABOTAGES
+from .spectator import Spectator
 from .verifier import FRAMES, NOBODY, Outcome, judged
 
 PAGE = os.sysconf('SC_PAGE_SIZE')
