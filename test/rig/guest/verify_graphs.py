@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,25 +15,19 @@ from rclpy.parameter import Parameter
 from sensor_msgs.msg import Image
 
 from zc_perception.camera import camera as camera_module
-from zc_perception.camera import heap_pool as heap_pool_module
 from zc_perception.camera import synthetic
-from zc_perception.camera.synthetic import SyntheticCamera
-from zc_perception.frame import Frame
-from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.memory.heaps import OfferedHeaps, working_heaps
-from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.process import NodeGroup
 
 from .graph_kit import MODEL, RunningGraph, ros
 from .graph_variants import HEIGHT, PLAIN, SLOW, SLOW_FPS, WIDTH, Variant
 from .harness import wait
-from .kernel_api import shadow_buffer
 from .sabotage import SABOTAGES
 from .spectator import Spectator
+from .untouched_camera import ShadowHeap, UntouchedCamera, unmapped
 from .verifier import FRAMES, NOBODY, Outcome, judged
 
-PAGE = os.sysconf('SC_PAGE_SIZE')
 _NV12 = f'video/x-raw,format=NV12,width={WIDTH},height={HEIGHT},framerate={SLOW_FPS}/1'
 
 
@@ -88,43 +81,12 @@ def plain_link(out: Path) -> Outcome:
     return outcome
 
 
-class _UntouchedCamera(SyntheticCamera):
-    """Publishes its buffers as some device left them: the CPU has no part in it."""
-
-    def capture(self) -> Frame | None:
-        """See :class:`Camera`."""
-        assert self._pool is not None
-        slot = self._pool.acquire() if self._wait_for_turn() else None
-        if slot is None:
-            return None
-        self._sequence += 1
-        self._captured += 1
-        return Frame.publish_slot(
-            self._pool, slot, header=self._header(), colorimetry=self.colorimetry, sequence=self._sequence,
-            captured_ns=time.monotonic_ns(),
-        )  # fmt: skip
-
-
-class _ShadowHeap:
-    """The rig's own exporter, which nobody knows, under the name of a heap that the accelerator takes."""
-
-    name = 'udmabuf'
-
-    def allocate(self, size: int) -> DmaBuf:
-        """See :class:`Heap`."""
-        return DmaBuf(OwnedFd(shadow_buffer(-(-size // PAGE) * PAGE).fd), BufferKind.DMABUF, self.name)
-
-    def close(self) -> None:
-        """See :class:`Heap`."""
-
-
 def _of_heap(out: Path, heaps: Callable[[str], OfferedHeaps]) -> Outcome:
     capture = {'camera': 'synthetic', 'pattern': 'counter', 'width': WIDTH, 'height': HEIGHT, 'framerate': float(SLOW_FPS), 'slots': 8}
     with (
-        mock.patch.object(synthetic, 'SyntheticCamera', _UntouchedCamera),
+        mock.patch.object(synthetic, 'SyntheticCamera', UntouchedCamera),
         mock.patch.object(camera_module, 'working_heaps', heaps),
-        # The CPU never looks at these frames, so nothing is mapped for it.
-        mock.patch.object(heap_pool_module, 'mapped', lambda allocate: allocate),
+        unmapped(),
     ):
         return _streaming(out, capture)
 
@@ -136,7 +98,7 @@ def known_exporter(out: Path) -> Outcome:
 
 def unknown_exporter(out: Path) -> Outcome:
     """The same with buffers of an exporter that nobody knows."""
-    return _of_heap(out, lambda name: OfferedHeaps.only(_ShadowHeap()))
+    return _of_heap(out, lambda name: OfferedHeaps.only(ShadowHeap()))
 
 
 def _streaming(out: Path, capture: dict[str, Any]) -> Outcome:
