@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zc_perception.errors import ConfigError, error_line
+from zc_perception.errors import ConfigError, error_line, shown
 
 
 def test_words_stay_as_they_are() -> None:
@@ -21,3 +22,26 @@ def test_it_is_one_line_that_can_be_written(text: str) -> None:
     line = error_line('p', ConfigError(text))
     assert line.splitlines() == [line] and line.isprintable()
     line.encode()
+
+
+class Wordless:
+    def __str__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    ('value', 'text'),
+    [
+        ('größe', "'größe'"),
+        ('a\n\x1b[2J', r"'a\n\x1b[2J'"),
+        ([True, 1.5, None], '[True, 1.5, None]'),
+        (2**128 - 1, str(2**128 - 1)),
+        (-(1 << 99999), 'a number of 100000 bits'),
+        (Wordless(), 'Wordless'),
+        ('x' * 1000, f"'{'x' * 119}…"),
+        ('\n' * 1000, "'" + r'\n' * 119 + '…'),
+    ],
+    ids=['text', 'text for a terminal', 'list', 'number', 'huge number', 'object without words', 'long text', 'long text for a terminal'],
+)
+def test_a_value_is_shown_in_one_line_that_ends(value: object, text: str) -> None:
+    assert shown(value) == text

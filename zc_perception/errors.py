@@ -6,9 +6,16 @@ Console scripts print it as one line and exit with :data:`EXIT_USAGE`; nothing o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import errno
+from collections.abc import Iterable, Mapping
 
 EXIT_USAGE = 2
+NO_DESCRIPTOR: Mapping[int, str] = {
+    errno.EMFILE: "this process has no file descriptor left; raise the limit ('ulimit -n')",
+    errno.ENFILE: 'the machine has no file descriptor left; look for leaks (zc_doctor), or raise fs.file-max',
+}
+"""What to do about these errnos, whatever was opened. What others mean depends on who answers them: each driver's room knows its own."""
+_MOST_SHOWN, _MOST_BITS = 120, 128
 
 
 class ZcError(Exception):
@@ -89,6 +96,17 @@ def printable(text: str) -> str:
     For everything that comes from outside: names of processes, nodes, files, values of a file.
     """
     return ''.join(c if c.isprintable() else c.encode('unicode_escape').decode() for c in text)
+
+
+def shown(value: object) -> str:
+    """A value in a message: text in quotes, as :func:`printable` has it, and of a long one the first 120 characters."""
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        return f'a number of {value.bit_length()} bits'
+    try:
+        text = f"'{value}'" if isinstance(value, str) else str(value)
+    except Exception:  # somebody else's object may have no text; Python writes no numbers of thousands of digits
+        text = type(value).__name__
+    return printable(text) if len(text) <= _MOST_SHOWN else f'{printable(text[:_MOST_SHOWN])}…'
 
 
 def one_line(error: BaseException) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from zc_perception.backoff import BackOff
 from zc_perception.camera.camera import CameraStatistics
 from zc_perception.camera.supervisor import CameraCondition, CameraState, CameraSupervisor
 from zc_perception.errors import CameraBusyError, CameraChangedError, CameraError, CameraLostError, ConfigError, NegotiationError
@@ -277,7 +278,7 @@ def test_a_consumer_s_error_costs_no_lease(bench_of: Callable[..., Bench], monke
 
 def test_stopping_while_the_camera_is_away_does_not_wait_for_it(bench_of: Callable[..., Bench]) -> None:
     bench = bench_of(CameraLostError('away'))
-    bench.supervisor._first_retry_s = 1000.0
+    bench.supervisor._retry = BackOff(1000.0, 1000.0)
     bench.supervisor.open_now()
     bench.supervisor.start()
     bench.supervisor.stop(timeout_s=WAIT_S)

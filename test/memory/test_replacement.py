@@ -6,15 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from zc_perception import backoff
 from zc_perception.errors import AllocationError
-from zc_perception.memory import pool
 from zc_perception.memory.pool import FIRST_RETRY_S, LAST_RETRY_S, Replacement
 
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(pool, 'time', SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(backoff, 'time', SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 
@@ -32,7 +32,7 @@ def test_failures_make_the_pauses_longer_and_a_success_makes_them_short_again(no
     for _ in range(10):
         assert policy.begin({0}) == [0]
         policy.end(AllocationError('no memory'))
-        pauses.append(policy.retry_at - now[0])
+        pauses.append(policy.retry.due - now[0])
         now[0] += 0.9 * pauses[-1]
         assert policy.begin({0}) == [], 'too early'
         now[0] += 0.2 * pauses[-1]
@@ -43,4 +43,4 @@ def test_failures_make_the_pauses_longer_and_a_success_makes_them_short_again(no
     policy.end(None)
     assert policy.begin({0}) == [0]
     policy.end(AllocationError('no memory'))
-    assert policy.retry_at - now[0] == pytest.approx(FIRST_RETRY_S)
+    assert policy.retry.due - now[0] == pytest.approx(FIRST_RETRY_S)

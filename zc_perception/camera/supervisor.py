@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from zc_perception.backoff import BackOff
 from zc_perception.camera.camera import Camera
 from zc_perception.errors import (
     AllocationError,
@@ -96,13 +97,13 @@ class CameraSupervisor:
         self._before_close = before_close
         self._wait_s = wait_s
         self._first_retry_s = first_retry_s
+        self._retry = BackOff(first_retry_s, LAST_RETRY_S)
         self._camera: Camera | None = None
         self._prepared = False
         self._identity = identity
         self._losses = 0
         self._attempts = 0
         self._condition = CameraCondition(CameraState.CLOSED)
-        self._retry_at = 0.0
         self._streaming_since = 0.0
         self._stop = threading.Event()
         # Guards which camera is the current one, not what it does: stop() comes from another thread while the camera is replaced.
@@ -130,8 +131,7 @@ class CameraSupervisor:
         condition = self._condition
         if condition.state is not CameraState.LOST:
             return condition
-        remaining = max(0.0, self._retry_at - time.monotonic())
-        return CameraCondition(condition.state, condition.reason, self._attempts, self._losses, remaining)
+        return CameraCondition(condition.state, condition.reason, self._attempts, self._losses, self._retry.remaining_s)
 
     @property
     def finished(self) -> bool:
@@ -208,7 +208,7 @@ class CameraSupervisor:
         """From opening to loss or end."""
         try:
             if self._camera is None:
-                self._stop.wait(max(0.0, self._retry_at - time.monotonic()))
+                self._stop.wait(self._retry.remaining_s)
                 if self._stop.is_set():
                     return
                 self._attempts += 1
@@ -219,7 +219,7 @@ class CameraSupervisor:
         except CameraChangedError as error:
             self._close()
             # At once, but a source that changes all the time must not take all the time.
-            self._retry_at = self._streaming_since + self._first_retry_s
+            self._retry.due = self._streaming_since + self._first_retry_s
             self._become(CameraCondition(CameraState.LOST, str(error), losses=self._losses))
         except RecordingError:  # retries are for devices: a recording would begin at its first frame again
             raise
@@ -260,9 +260,9 @@ class CameraSupervisor:
             self._losses += 1
             if time.monotonic() - self._streaming_since > _HEALTHY_S:
                 self._attempts = 0
-        pause = min(LAST_RETRY_S, self._first_retry_s * 2.0 ** min(self._attempts, 16))
-        self._retry_at = time.monotonic() + pause
-        self._become(CameraCondition(CameraState.LOST, str(error), self._attempts, self._losses, pause))
+                self._retry.start_over()
+        self._retry.failed()
+        self._become(CameraCondition(CameraState.LOST, str(error), self._attempts, self._losses, self._retry.pause_s))
 
     def _become(self, condition: CameraCondition) -> None:
         self._condition = condition

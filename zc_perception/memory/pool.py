@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from zc_perception.backoff import BackOff
 from zc_perception.errors import ConfigError, LayoutError, StaleFrameError
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.fence import DeadlineFence, Fence, SyncFile, Waker, check_timeout
@@ -484,13 +485,12 @@ class Replacement:
     def __init__(self) -> None:
         self.failures = 0
         self.last_failure = ''
-        self.retry_at = 0.0
-        self._retry_s = FIRST_RETRY_S
+        self.retry = BackOff(FIRST_RETRY_S, LAST_RETRY_S)
         self._busy = False
 
     def begin(self, missing: Iterable[int]) -> list[int]:
         """The indices to replace now; :meth:`end` has to follow when there are any."""
-        if self._busy or time.monotonic() < self.retry_at:
+        if self._busy or self.retry.remaining_s:
             return []
         indices = sorted(missing)
         self._busy = bool(indices)
@@ -500,12 +500,11 @@ class Replacement:
         """All of them were replaced, or *error* was in the way."""
         self._busy = False
         if error is None:
-            self.retry_at, self._retry_s = 0.0, FIRST_RETRY_S
+            self.retry.start_over()
             return
         self.failures += 1
         self.last_failure = f'{type(error).__name__}: {error}'
-        self.retry_at = time.monotonic() + self._retry_s
-        self._retry_s = min(2.0 * self._retry_s, LAST_RETRY_S)
+        self.retry.failed()
 
 
 class BufferPool:
@@ -664,7 +663,7 @@ class BufferPool:
                     if slot is not None or self._table.closed:
                         return slot
                     pending = self._table.pending_fences()
-                    retry_at = [self._replacement.retry_at] if self._table.missing else []
+                    retry_at = [self._replacement.retry.due] if self._table.missing else []
                 now = time.monotonic()
                 if now >= deadline:
                     return None

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from zc_perception.backoff import BackOff
 from zc_perception.errors import DeviceLostError
 from zc_perception.npu.accelerator import Accelerator
 
@@ -43,11 +44,6 @@ class DeviceState:
         return f'recovering since {seconds:.1f} s, attempt {self.attempt}, last error: {self.last_error}'
 
 
-def back_off_s(attempt: int) -> float:
-    """How long to wait after attempt number *attempt*; 0: after the loss."""
-    return float(min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** min(attempt, 16)))
-
-
 class RecoveringDevice:
     """An accelerator and its successors. The scheduler's thread uses it; any thread may read :attr:`state` and the counters.
 
@@ -65,13 +61,18 @@ class RecoveringDevice:
         self.recovered = 0
         self._reopen = reopen
         self._attempt = 0
+        self._retry = BackOff(FIRST_DELAY_S, LONGEST_DELAY_S)
         self._past_imports = self._past_trial_imports = 0
-        self.due_ns = 0
 
     @property
     def replaceable(self) -> bool:
         """Whether it can be opened anew."""
         return self._reopen is not None
+
+    @property
+    def due_ns(self) -> int:
+        """When a lost one may be opened anew, CLOCK_MONOTONIC."""
+        return round(self._retry.due * 1e9)
 
     @property
     def imports(self) -> int:
@@ -105,7 +106,7 @@ class RecoveringDevice:
         self.losses += 1
         self.state = DeviceState(time.monotonic_ns(), self._attempt, reason)
         self.close()
-        self.due_ns = time.monotonic_ns() + round(back_off_s(self._attempt) * 1e9)
+        self._retry.failed()
 
     def try_again(self) -> None:
         """Open it anew; if that fails, it is due later."""
@@ -118,7 +119,7 @@ class RecoveringDevice:
             capabilities = accelerator.capabilities()
         except Exception as error:
             self.state = DeviceState(since_ns, self._attempt, str(error))
-            self.due_ns = time.monotonic_ns() + round(back_off_s(self._attempt) * 1e9)
+            self._retry.failed()
             return
         self._past_imports += self.accelerator.imports
         self._past_trial_imports += self.accelerator.trial_imports
@@ -130,6 +131,7 @@ class RecoveringDevice:
         """It has yielded a result: after the next loss the waiting times begin anew."""
         if self._attempt:
             self._attempt = 0
+            self._retry.start_over()
             self.state = DeviceState()
 
     def close(self) -> None:
@@ -141,9 +143,9 @@ class RecoveringDevice:
 class HangWatch:
     """Tells a device that hangs from one that is only late. The scheduler's thread uses it.
 
-    It counts timeouts without a result between them: with :data:`HANG_TIMEOUTS` of them the device hangs. Jobs that were in flight
-    together are late together, and count as one timeout. When jobs that were given up have all places, no further job can be late; the
-    device hangs when that lasts as long as the missing timeouts would have taken.
+    A device hangs after :data:`HANG_TIMEOUTS` timeouts without a result between them. Jobs that were in flight together are late
+    together, and count as one timeout. While jobs that were given up take all places on the device, no other job can be late: then the
+    device hangs if that lasts as long as the missing timeouts would have taken.
 
     :param timeout_s: of a job.
     """

@@ -281,7 +281,7 @@ def test_buffers_that_find_no_descriptor_left_are_not_called_the_producer_s_faul
             wait_for(lambda: client.receive() is None and not client.connected, 'the end')
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert 'no descriptor left' in client.last_end and "'ulimit -n'" in client.last_end
+        assert 'no file descriptor left' in client.last_end and "'ulimit -n'" in client.last_end
         assert client.statistics().ended == {'gone': 1}
         peer.close()
 
@@ -290,12 +290,12 @@ def test_maintain_connects_when_there_is_somebody_and_backs_off_while_not(folder
     with SharedMemoryClient(folder / f'{PUBLISHER}.sock', name='npu') as client:
         delays = []
         for _ in range(7):
-            client._retry_at = 0.0  # time has passed
+            client._retry.due = 0.0  # time has passed
             delays.append(client.maintain())
         assert all(delay is not None for delay in delays)
         assert [round(delay or 0, 2) for delay in delays] == [0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5]
         assert client.statistics().ended == {'gone': 7}, 'calls before it is due do nothing'
-        client._retry_at = time.monotonic() + PATIENCE_S  # not due
+        client._retry.due = time.monotonic() + PATIENCE_S  # not due
         with SharedMemoryServer('camera', PUBLISHER, pool, folder=folder):
             assert client.maintain() is not None and not client.connected
             client.retarget(folder / f'{PUBLISHER}.sock', PUBLISHER)
@@ -303,7 +303,7 @@ def test_maintain_connects_when_there_is_somebody_and_backs_off_while_not(folder
             client.retarget(folder / f'{PUBLISHER}.sock', PUBLISHER)
             assert client.connected, 'the same announcement again changes nothing'
         wait_for(lambda: client.receive() is None and not client.connected, 'EOF')
-        assert client._retry_s == 0.02, 'it served nothing: no hurry'
+        assert client._retry.pause_s == 0.02, 'it served nothing: no hurry'
         number = client.fileno()
         with SharedMemoryServer('camera', 'e' * 32, pool, folder=folder) as successor:
             client.retarget(successor.path, 'e' * 32)
@@ -313,14 +313,14 @@ def test_maintain_connects_when_there_is_somebody_and_backs_off_while_not(folder
             wait_for(lambda: held(successor) == 0, 'the release')
             client._welcomed_at -= 1.0  # time has passed
         wait_for(lambda: client.receive() is None and not client.connected, 'EOF')
-        assert client._retry_at == 0.0, 'it served us for a second: the first retry comes at once'
+        assert client._retry.due == 0.0, 'it served us for a second: the first retry comes at once'
         with SharedMemoryServer('camera', 'e' * 32, pool, folder=folder) as successor:
             assert client.maintain(PATIENCE_S) is None and client.connected
             client.retarget(folder / 'nobody.sock', 'd' * 32)
             assert not client.connected and client.maintain() is not None
             client.retarget(successor.path, 'c' * 32)
             for _ in range(12):
-                client._retry_at = 0.0
+                client._retry.due = 0.0
                 delay = client.maintain()
             assert delay is not None and 4.9 < delay <= 5.0, 'refused for good: another publisher'
 
@@ -329,22 +329,22 @@ def test_a_producer_that_closes_after_each_frame_is_met_less_and_less_often(fold
     with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
         delays = []
         for _ in range(7):
-            client._retry_at = 0.0  # time has passed
+            client._retry.due = 0.0  # time has passed
             peer = producer.serve(client)
             producer.introduce(peer)
             producer.frame(peer)
             receive(client).release()
             peer.close()
             wait_for(lambda: client.receive() is None and not client.connected, 'EOF')
-            delays.append(client._retry_s)
-            assert 0.0 < client._retry_at - time.monotonic() <= client._retry_s
+            delays.append(client._retry.pause_s)
+            assert 0.0 < client._retry.due - time.monotonic() <= client._retry.pause_s
         assert [round(delay, 2) for delay in delays] == [0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5]
         assert client.statistics().received == 7, 'no frame was lost for it'
         peer = producer.serve(client)
         client._welcomed_at -= 1.0  # time has passed
         peer.close()
         wait_for(lambda: client.receive() is None and not client.connected, 'EOF')
-        assert client._retry_s == 0.02, 'what was long ago is forgotten'
+        assert client._retry.pause_s == 0.02, 'what was long ago is forgotten'
 
 
 def test_a_receiver_reconnects_by_itself_and_hands_frames_on(folder: Path, pool: BufferPool) -> None:

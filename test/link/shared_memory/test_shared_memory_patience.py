@@ -40,7 +40,7 @@ def readable(fd: int) -> bool:
 def test_one_call_takes_only_so_much_that_brings_no_frame_and_the_rest_is_still_readable(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr('zc_perception.link.shared_memory.client._PACKETS_AT_ONCE', 8)  # a socket holds fewer than the real number
+    monkeypatch.setattr('zc_perception.link.shared_memory.client._PACKETS_AT_ONCE', range(8))  # a socket holds fewer than the real number
     with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
         peer, buffer = producer.serve(client), producer.buffer()
         for uid in range(100, 108):
@@ -132,7 +132,7 @@ def test_who_says_nothing_is_asked_less_and_less_often(folder: Path) -> None:
     with FakeProducer(folder / 's'), SharedMemoryClient(folder / 's', name='npu') as client:
         delays = []
         for _ in range(10):
-            client._retry_at = 0.0  # time has passed
+            client._retry.due = 0.0  # time has passed
             delays.append(client.maintain(0.001) or 0.0)
         assert [round(delay, 2) for delay in delays] == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.0, 5.0]
         assert client.listens and client.statistics().ended == {'gone': 10}

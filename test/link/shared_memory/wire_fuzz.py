@@ -223,7 +223,7 @@ class ClientFuzz:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        self.client._retry_at = 0.0
+        self.client._retry.due = 0.0
         self.client.maintain(20.0)
         kept = []
         while self.client.connected:

@@ -21,7 +21,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from zc_perception.errors import ZcError
+from zc_perception.backoff import BackOff
+from zc_perception.errors import NO_DESCRIPTOR, ZcError
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.protocol import (
@@ -41,7 +42,6 @@ from zc_perception.link.shared_memory.remote_slots import RemoteSlots
 from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
 from zc_perception.link.shared_memory.unix_socket import (
     CONTROL_ROOM,
-    NO_DESCRIPTOR,
     RECEIVE_FLAGS,
     TRUNCATED,
     TRUNCATED_TEXT,
@@ -270,8 +270,7 @@ class SharedMemoryClient:
         self._packet = memoryview(self._buffer)
         self._buffers = [self._buffer]
         self._closed = False
-        self._retry_at = 0.0
-        self._retry_s = 0.0
+        self._retry = BackOff(_FIRST_RETRY_S, _LAST_RETRY_S)
         self._received = self.dropped = self._connections = self._abandoned = self._depth = 0
         self._ended: Counter[str] = Counter()
         self.last_end = ''
@@ -370,19 +369,15 @@ class SharedMemoryClient:
     def _try(self, timeout_s: float, *, wait: bool) -> float | None:
         with self._connecting:
             idle = self._slots is None and not self._closed and not self._unusable
-            if idle and (self._greeting is not None or time.monotonic() >= self._retry_at):
+            if idle and (self._greeting is not None or not self._retry.remaining_s):
                 try:
                     self._attempt(timeout_s, wait=wait)
                 except ZcError as error:
-                    self._back_off(_PATIENT_RETRY_S if worth_patience(error) else _LAST_RETRY_S)
+                    self._retry.failed(_PATIENT_RETRY_S if worth_patience(error) else None)
         if self._slots is not None or self._closed or self._unusable:
             return None
         greeting = self._greeting
-        return max(0.0, (self._retry_at if greeting is None else greeting.deadline) - time.monotonic())
-
-    def _back_off(self, most_s: float) -> None:
-        self._retry_s = min(most_s, 2 * self._retry_s or _FIRST_RETRY_S)
-        self._retry_at = time.monotonic() + self._retry_s
+        return self._retry.remaining_s if greeting is None else max(0.0, greeting.deadline - time.monotonic())
 
     def retarget(self, path: Path, publisher_id: str = '') -> None:
         """A new announcement has come: the next :meth:`maintain` connects there, at once. Ends a connection to somebody else."""
@@ -396,7 +391,7 @@ class SharedMemoryClient:
                 if self._slots is not None:
                     self._end('retargeted', f"there is a new announcement: '{path}'")
                 self._give_up()
-            self._retry_at = self._retry_s = 0.0
+            self._retry.start_over()
 
     def _give_up(self) -> None:
         """Lock held: leave the attempt that is under way."""
@@ -466,7 +461,7 @@ class SharedMemoryClient:
         try:
             if flags & TRUNCATED:
                 if not descriptor_left():  # what the kernel has left out is not the producer's fault
-                    self._end('gone', NO_DESCRIPTOR)
+                    self._end('gone', f"no place for the producer's buffers: {NO_DESCRIPTOR[errno.EMFILE]}")
                     return None
                 raise ProtocolError('truncated', TRUNCATED_TEXT)
             if not size:
@@ -512,20 +507,18 @@ class SharedMemoryClient:
                 slots.leave()
             else:
                 slots.end()
-            settled = time.monotonic() - self._welcomed_at >= _SETTLED_S
-            if settled:
-                self._retry_s = 0.0
-            if slots.admitted and reason == 'eof' and settled:
-                self._retry_at = 0.0
-            elif reason == 'constraints' and self._announced == self._announced_before:
+            if time.monotonic() - self._welcomed_at >= _SETTLED_S:
+                self._retry.start_over()
+                if slots.admitted and reason == 'eof':
+                    return  # the next attempt begins at once
+            if reason == 'constraints' and self._announced == self._announced_before:
                 self._unusable = True
             elif reason == 'flood':
-                self._retry_s = _PATIENT_RETRY_S
-                self._back_off(_PATIENT_RETRY_S)
+                self._retry.pause(_PATIENT_RETRY_S)
             elif reason != 'retargeted':
                 # It may go on like this: a producer that welcomes us and then ends it, one way or another. Or the buffers that can't be
                 # used are of before the announcement that has come since.
-                self._back_off(_LAST_RETRY_S)
+                self._retry.failed()
 
     def statistics(self) -> ClientStatistics:
         """A snapshot."""

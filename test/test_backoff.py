@@ -1,0 +1,44 @@
+"""When something that has failed is tried again."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from zc_perception import backoff
+from zc_perception.backoff import BackOff
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(backoff, 'time', SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def test_the_first_attempt_may_begin_at_once(now: list[float]) -> None:
+    assert BackOff(0.1, 5.0).remaining_s == 0.0
+
+
+def test_the_pauses_double_up_to_the_last_and_begin_anew_once_it_works(now: list[float]) -> None:
+    retry, pauses = BackOff(0.1, 5.0), []
+    for _ in range(8):
+        retry.failed()
+        pauses.append(retry.remaining_s)
+        now[0] = retry.due
+        assert retry.remaining_s == 0.0
+    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
+    retry.start_over()
+    assert retry.remaining_s == retry.pause_s == 0.0
+    retry.failed()
+    assert retry.pause_s == 0.1
+
+
+def test_a_failure_may_have_another_longest_pause(now: list[float]) -> None:
+    retry = BackOff(0.1, 0.2)
+    for pause_s, last_s in [(0.1, None), (0.2, None), (0.4, 5.0), (0.8, 5.0), (0.2, None)]:
+        retry.failed(last_s)
+        assert retry.pause_s == pytest.approx(pause_s)
+    retry.pause(3.0)
+    assert retry.remaining_s == pytest.approx(3.0)

@@ -1,0 +1,41 @@
+"""How long to leave something alone that has failed, before it is tried again."""
+
+from __future__ import annotations
+
+import time
+
+
+class BackOff:
+    """The pauses between attempts: *first_s* after the first failure, then twice as long each time, up to *last_s*.
+
+    Whoever makes the attempts owns it, and uses its own lock if it has several threads. Nothing here waits.
+
+    ``due``: when the next attempt may begin, a CLOCK_MONOTONIC second; 0 means at once. ``pause_s``: the latest pause; 0 without a failure.
+    """
+
+    __slots__ = ('_first_s', '_last_s', 'due', 'pause_s')
+
+    def __init__(self, first_s: float, last_s: float) -> None:
+        self._first_s, self._last_s = first_s, last_s
+        self.due = self.pause_s = 0.0
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds until the next attempt; 0 if it may begin now."""
+        return max(0.0, self.due - time.monotonic())
+
+    def failed(self, last_s: float | None = None) -> None:
+        """An attempt has failed.
+
+        :param last_s: the longest pause after this failure, in place of the usual one.
+        """
+        self.pause(min(self._last_s if last_s is None else last_s, 2.0 * self.pause_s or self._first_s))
+
+    def pause(self, pause_s: float) -> None:
+        """The next attempt may begin after *pause_s*."""
+        self.pause_s = pause_s
+        self.due = time.monotonic() + pause_s
+
+    def start_over(self) -> None:
+        """It works: the next attempt may begin at once, and the next failure is a first one."""
+        self.due = self.pause_s = 0.0
