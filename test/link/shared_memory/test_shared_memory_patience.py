@@ -40,7 +40,7 @@ def readable(fd: int) -> bool:
 def test_one_call_takes_only_so_much_that_brings_no_frame_and_the_rest_is_still_readable(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr('zc_perception.link.shared_memory.client._PACKETS_AT_ONCE', range(8))  # a socket holds fewer than the real number
+    monkeypatch.setattr('zc_perception.link.shared_memory.client._PACKETS_AT_ONCE', 8)  # a socket holds fewer than the real number
     with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
         peer, buffer = producer.serve(client), producer.buffer()
         for uid in range(100, 108):
