@@ -24,7 +24,17 @@ import numpy as np
 from zc_perception.errors import AcceleratorError, ConfigError, ZcError
 from zc_perception.npu.axruntime.library import Result, explain
 from zc_perception.npu.axruntime.releases import PACKAGE, wheel_release
-from zc_perception.npu.axruntime.runtime import Device, InstanceOptions, choose_device, in_use, no_device
+from zc_perception.npu.axruntime.runtime import (
+    Connection,
+    Device,
+    InstanceOptions,
+    OpenedModel,
+    Runner,
+    Session,
+    choose_device,
+    in_use,
+    no_device,
+)
 from zc_perception.npu.axruntime.tensors import Pack, Tensor, places
 
 MODULE = 'axelera.runtime'
@@ -119,8 +129,8 @@ def _tensor(info: Any) -> Tensor:
         raise ConfigError(f'{MODULE} describes a tensor in a way that is not known here: {error}; set axruntime_library') from error
 
 
-class _Instance:
-    """See :class:`~zc_perception.npu.axruntime.runtime.Runner`."""
+class _Instance(Runner):
+    """The package's instance of a model."""
 
     def __init__(self, session: BindingSession, instance: Any) -> None:
         self._session = session
@@ -141,47 +151,32 @@ class _Instance:
         self._instance = None
 
 
-class BindingConnection:
-    """See :class:`~zc_perception.npu.axruntime.runtime.Connection`."""
+class BindingConnection(Connection):
+    """The package's connection to some of the card's cores."""
 
     def __init__(self, session: BindingSession, model: Any, connection: Any) -> None:
+        super().__init__(session.lock)
         self._session, self._model = session, model
         self._connection: Any = connection
-        self._instance: _Instance | None = None
 
-    def load_instance(self, options: InstanceOptions) -> _Instance:
-        """See :class:`Connection`."""
-        with self._session.lock:
-            self.close_instance()
-            numbers = options.numbers()
-            try:
-                made = self._connection.load_model_instance(self._model, **numbers)
-            except Exception as error:
-                wanted = ', '.join(f'{key}={value}' for key, value in numbers.items())
-                raise self._session.failure(error, f'the model can not be put on the device with {wanted}') from None
-            self._instance = _Instance(self._session, made)
-            return self._instance
+    def _load(self, options: InstanceOptions) -> _Instance:
+        try:
+            made = self._connection.load_model_instance(self._model, **options.numbers())
+        except Exception as error:
+            raise self._session.failure(error, f'the model can not be put on the device with {options}') from None
+        return _Instance(self._session, made)
 
-    def close_instance(self) -> None:
-        """See :class:`Connection`."""
-        with self._session.lock:
-            if self._instance is not None:
-                self._instance.close()
-                self._instance = None
-
-    def close(self) -> None:
-        """Instance, then connection. A second call does nothing."""
-        self.close_instance()
+    def _disconnect(self) -> None:
         connection, self._connection, self._model = self._connection, None, None
         if connection is not None:
             connection.release()
 
 
-class BindingModel:
-    """See :class:`~zc_perception.npu.axruntime.runtime.OpenedModel`."""
+class BindingModel(OpenedModel):
+    """A model that the package has loaded."""
 
     def __init__(self, session: BindingSession, file: Path, cores: int) -> None:
-        self.connections: list[BindingConnection] = []
+        super().__init__()
         try:
             try:
                 model = session.context.load_model(str(file))
@@ -204,16 +199,6 @@ class BindingModel:
             self.close()
             raise
 
-    @property
-    def batch(self) -> int:
-        """How many frames the model takes at once; as many sub-devices each connection has."""
-        return self.inputs[0].shape[0]
-
-    def close(self) -> None:
-        """The connections; the device is free for others then. A second call does nothing."""
-        for connection in self.connections:
-            connection.close()
-
 
 def _properties(model: Any) -> dict[str, str]:
     properties = getattr(model, 'properties', None)
@@ -224,25 +209,27 @@ def _properties(model: Any) -> dict[str, str]:
     return {key: str(value) for key, value in values.items() if value}
 
 
-class BindingSession:
-    """The package's context, and the device that was chosen. See :class:`~zc_perception.npu.axruntime.runtime.Session`.
+class BindingSession(Session):
+    """The package's context, and the device that was chosen.
 
     :param device: see :func:`~zc_perception.npu.axruntime.runtime.choose_device`.
     :raises AcceleratorError: no package, no device, or not that one.
     """
 
+    interface = 'python'
     pack: Pack = staticmethod(places)
+    runtime = MODULE
 
     def __init__(self, device: str = '') -> None:
-        self.lock = threading.RLock()
+        super().__init__()
         module = import_binding()
         self.release = binding_release(module)
+        self.api_version = self.release or 'unknown'
         try:
             self.context = module.Context()
         except Exception as error:
             raise self.failure(error, f'{MODULE} could not create a context') from None
         self._closed = False
-        self._model: BindingModel | None = None
         try:
             self.devices = self._list()
             self.device = choose_device(self.devices, device)
@@ -269,36 +256,10 @@ class BindingSession:
         refusal = self.failure(error, f"device '{self.device.name}' can't be connected ({sub_devices} sub-devices)")
         return in_use(refusal, self.device, self.devices) if type(error).__name__ == 'DeviceInUse' else refusal
 
-    def open_model(self, file: Path, cores: int) -> BindingModel:
-        """See :class:`Session`."""
-        with self.lock:
-            self.close_model()
-            self._model = BindingModel(self, file, cores)
-            return self._model
+    def _open(self, file: Path, cores: int) -> BindingModel:
+        return BindingModel(self, file, cores)
 
-    def close_model(self) -> None:
-        """See :class:`Session`."""
-        with self.lock:
-            if self._model is not None:
-                self._model.close()
-                self._model = None
-
-    def facts(self) -> Mapping[str, Any]:
-        """See :class:`Session`."""
-        device = self.device
-        return {
-            'interface': 'python',
-            'runtime': MODULE,
-            'runtime_api': self.release or 'unknown',
-            'device': device.name,
-            'board': device.board,
-            'firmware': device.firmware,
-            'sub_devices': device.sub_devices,
-        }
-
-    def close(self) -> None:
-        """See :class:`Session`."""
-        self.close_model()
+    def _close_context(self) -> None:
         if not self._closed:
             self._closed = True
             self.context.release()

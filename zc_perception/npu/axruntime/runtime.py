@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from zc_perception.errors import AcceleratorError
 from zc_perception.npu.axruntime.releases import mismatches
@@ -56,6 +58,9 @@ class InstanceOptions:
         """As both interfaces want them: 0 and 1 for booleans."""
         return {name: int(value) for name, value in vars(self).items()}
 
+    def __str__(self) -> str:
+        return ', '.join(f'{name}={number}' for name, number in self.numbers().items())
+
 
 class Runner(Protocol):
     """A model on a device."""
@@ -67,9 +72,19 @@ class Runner(Protocol):
         :raises AcceleratorError: the run failed.
         """
 
+    def close(self) -> None:
+        """Take the model off the device. A second call does nothing."""
 
-class Connection(Protocol):
-    """Some of the card's cores, reserved for this process."""
+
+class Connection(ABC):
+    """Some of the card's cores, reserved for this process.
+
+    :param lock: the session's.
+    """
+
+    def __init__(self, lock: threading.RLock) -> None:
+        self._lock = lock
+        self._instance: Runner | None = None
 
     def load_instance(self, options: InstanceOptions) -> Runner:
         """Put the model on the device; an earlier instance is given back first.
@@ -77,49 +92,80 @@ class Connection(Protocol):
         :raises ConfigError: the runtime refuses the options.
         :raises AcceleratorError: the device can't take it.
         """
+        with self._lock:
+            self.close_instance()
+            self._instance = self._load(options)
+            return self._instance
+
+    @abstractmethod
+    def _load(self, options: InstanceOptions) -> Runner: ...
 
     def close_instance(self) -> None:
         """Take the model off the device."""
+        with self._lock:
+            if self._instance is not None:
+                self._instance.close()
+                self._instance = None
+
+    def close(self) -> None:
+        """Close the instance, then the connection: its cores are free for others. A second call does nothing."""
+        self.close_instance()
+        self._disconnect()
+
+    @abstractmethod
+    def _disconnect(self) -> None: ...
 
 
-class OpenedModel(Protocol):
-    """A compiled model, and the connections that it will run on."""
+class OpenedModel:
+    """A compiled model, and the connections that it will run on.
 
-    @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        """As they lie in memory."""
+    :ivar inputs: as they lie in memory.
+    :ivar outputs: the same.
+    :ivar properties: what the compiler says of the model, for diagnostics. Which keys there are is subject to change.
+    :ivar connections: one for each core.
+    """
 
-    @property
-    def outputs(self) -> tuple[Tensor, ...]:
-        """As they lie in memory."""
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    properties: Mapping[str, str]
 
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """What the compiler says of the model, for diagnostics. Which keys there are is subject to change."""
-
-    @property
-    def connections(self) -> Sequence[Connection]:
-        """One for each core."""
+    def __init__(self) -> None:
+        self.connections: list[Connection] = []
 
     @property
     def batch(self) -> int:
-        """How many frames it takes at once."""
+        """How many frames the model takes at once; as many sub-devices each connection has."""
+        return self.inputs[0].shape[0]
+
+    def close(self) -> None:
+        """Close the connections; the device is free for others then. A second call does nothing."""
+        for connection in self.connections:
+            connection.close()
 
 
-class Session(Protocol):
-    """One interface of the runtime, with a device."""
+class Session(ABC):
+    """One interface of the runtime, with a device. It owns the runtime's context and the model that is open.
 
-    @property
-    def device(self) -> Device:
-        """The one that was chosen."""
+    :ivar runtime: the package or library that is used.
+    :ivar api_version: what that says of itself, for diagnostics.
+    :ivar release: the runtime's release, such as ``1.8.0``; empty where nobody says.
+    :ivar devices: what the runtime lists.
+    :ivar device: the one that was chosen.
+    :ivar lock: taken by whoever sets something up or gives it back.
+    """
 
-    @property
-    def pack(self) -> Pack:
-        """Makes the arguments of :meth:`Runner.run`."""
+    interface: ClassVar[str]
+    pack: Pack
+    """Makes the arguments of :meth:`Runner.run`."""
+    runtime: str
+    api_version: str
+    release: str
+    devices: Sequence[Device]
+    device: Device
 
-    @property
-    def release(self) -> str:
-        """The runtime's release, such as ``1.8.0``; empty where nobody says."""
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._model: OpenedModel | None = None
 
     def open_model(self, file: Path, cores: int) -> OpenedModel:
         """Load a compiled model and connect to *cores* cores; the one before is closed.
@@ -127,15 +173,40 @@ class Session(Protocol):
         :raises ConfigError: the file isn't a compiled model, or its tensors can't be used.
         :raises AcceleratorError: the device is in use or doesn't answer.
         """
+        with self.lock:
+            self.close_model()
+            self._model = self._open(file, cores)
+            return self._model
+
+    @abstractmethod
+    def _open(self, file: Path, cores: int) -> OpenedModel: ...
 
     def close_model(self) -> None:
         """Close the open model, if there is one."""
+        with self.lock:
+            if self._model is not None:
+                self._model.close()
+                self._model = None
 
     def facts(self) -> Mapping[str, Any]:
         """For diagnostics."""
+        return {
+            'interface': self.interface,
+            'runtime': self.runtime,
+            'runtime_api': self.api_version,
+            'device': self.device.name,
+            'board': self.device.board,
+            'firmware': self.device.firmware,
+            'sub_devices': self.device.sub_devices,
+        }
 
     def close(self) -> None:
-        """Everything, the context last. A second call does nothing."""
+        """Close everything, the context last. A second call does nothing."""
+        self.close_model()
+        self._close_context()
+
+    @abstractmethod
+    def _close_context(self) -> None: ...
 
 
 def choose_device(devices: Sequence[Device], wanted: str) -> Device:

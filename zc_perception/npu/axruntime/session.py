@@ -15,14 +15,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import re
-import threading
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.npu.axruntime.library import Argument, BoardType, DeviceInfo, Result, RuntimeLibrary
-from zc_perception.npu.axruntime.runtime import Device, InstanceOptions, choose_device, in_use, no_device
+from zc_perception.npu.axruntime.runtime import Connection, Device, InstanceOptions, OpenedModel, Session, choose_device, in_use, no_device
 from zc_perception.npu.axruntime.tensors import Pack, Tensor, c_arguments
 
 _DEVICE_NAME = re.compile(rb'[A-Za-z][\w.]*(?:[:-][0-9A-Fa-f]+){2,}\0')
@@ -92,50 +89,36 @@ class RuntimeInstance(_Owned):
             raise self._library.failure(self._context.handle, 'the runtime could not run the model', running=True, code=known)
 
 
-class CConnection:
-    """See :class:`~zc_perception.npu.axruntime.runtime.Connection`."""
+class CConnection(Connection):
+    """The library's connection to some of the card's cores."""
 
     def __init__(self, session: RuntimeSession, model: _Owned, handle: int) -> None:
-        self._library, self._context, self._lock = session.library, session.context, session.lock
+        super().__init__(session.lock)
+        self._library, self._context = session.library, session.context
         self._model = model
         self._connection = _Owned(self._library, handle)
-        self._instance: RuntimeInstance | None = None
 
-    def load_instance(self, options: InstanceOptions) -> RuntimeInstance:
-        """See :class:`Connection`."""
-        with self._lock:
-            self.close_instance()
-            call = self._library.call
-            handle = call.axr_create_properties(self._context.handle, b'')
+    def _load(self, options: InstanceOptions) -> RuntimeInstance:
+        call = self._library.call
+        handle = call.axr_create_properties(self._context.handle, b'')
+        if not handle:
+            raise self._library.failure(self._context.handle, 'the runtime could not make a set of properties')
+        properties = _Owned(self._library, handle)
+        try:
+            for key, value in options.numbers().items():
+                call.axr_set_property(properties.handle, key.encode(), str(value).encode())
+            handle = call.axr_load_model_instance(self._connection.handle, self._model.handle, properties.handle)
             if not handle:
-                raise self._library.failure(self._context.handle, 'the runtime could not make a set of properties')
-            properties = _Owned(self._library, handle)
-            try:
-                for key, value in options.numbers().items():
-                    call.axr_set_property(properties.handle, key.encode(), str(value).encode())
-                handle = call.axr_load_model_instance(self._connection.handle, self._model.handle, properties.handle)
-                if not handle:
-                    wanted = ', '.join(f'{key}={value}' for key, value in options.numbers().items())
-                    raise self._library.failure(self._context.handle, f'the model can not be put on the device with {wanted}')
-            finally:
-                properties.close()
-            self._instance = RuntimeInstance(self._library, handle, self._context)
-            return self._instance
+                raise self._library.failure(self._context.handle, f'the model can not be put on the device with {options}')
+        finally:
+            properties.close()
+        return RuntimeInstance(self._library, handle, self._context)
 
-    def close_instance(self) -> None:
-        """See :class:`Connection`."""
-        with self._lock:
-            if self._instance is not None:
-                self._instance.close()
-                self._instance = None
-
-    def close(self) -> None:
-        """Instance, then connection: its cores are free for others. A second call does nothing."""
-        self.close_instance()
+    def _disconnect(self) -> None:
         self._connection.close()
 
 
-class OpenModel:
+class OpenModel(OpenedModel):
     """A model, and one connection to each core that it will run on.
 
     :param cores: how many connections.
@@ -144,8 +127,8 @@ class OpenModel:
     """
 
     def __init__(self, session: RuntimeSession, file: Path, cores: int) -> None:
+        super().__init__()
         self._library, self._context = session.library, session.context
-        self.connections: list[CConnection] = []
         with contextlib.ExitStack() as undo:
             handle = self._library.call.axr_load_model(self._context.handle, str(file).encode())
             if not handle:
@@ -161,11 +144,6 @@ class OpenModel:
                     raise session.connect_failure(self.batch)
                 self.connections.append(CConnection(session, self._model, handle))
             undo.pop_all()
-
-    @property
-    def batch(self) -> int:
-        """How many frames the model takes at once; as many sub-devices each connection has."""
-        return self.inputs[0].shape[0]
 
     def _tensors(self, direction: str) -> tuple[Tensor, ...]:
         call = self._library.call
@@ -190,7 +168,6 @@ class OpenModel:
         return tuple(tensors)
 
     def _model_properties(self) -> dict[str, str]:
-        """What the compiler says of the model, for diagnostics. Which keys there are is subject to change."""
         call = self._library.call
         handle = call.axr_get_model_properties(self._model.handle) if self._library.has('axr_get_model_properties') else None
         if not handle:
@@ -203,13 +180,12 @@ class OpenModel:
             properties.close()
 
     def close(self) -> None:
-        """Connections, then the model; the device is free for others then. A second call does nothing."""
-        for connection in self.connections:
-            connection.close()
+        """See :class:`OpenedModel`; the model is closed last."""
+        super().close()
         self._model.close()
 
 
-class RuntimeSession:
+class RuntimeSession(Session):
     """The library's context, and the device that was chosen.
 
     :param library: the library's path; empty: the system's.
@@ -217,21 +193,22 @@ class RuntimeSession:
     :raises AcceleratorError: no library, no device, or not that one.
     """
 
+    interface = 'c'
     pack: Pack = staticmethod(c_arguments)
 
     def __init__(self, library: str = '', device: str = '') -> None:
-        self.lock = threading.RLock()
+        super().__init__()
         self.library = RuntimeLibrary(library)
+        self.runtime, self.api_version, self.release = self.library.path, self.library.api_version, self.library.release
         handle = self.library.call.axr_create_context()
         if not handle:
             raise AcceleratorError('libaxruntime could not create a context; see what axdevice says')
         self.context = _Owned(self.library, handle)
-        self._model: OpenModel | None = None
         try:
             self.devices = self._list()
             self.device = choose_device(self.devices, device)
         except BaseException:
-            self.context.close()
+            self.close()
             raise
 
     def _list(self) -> tuple[Device, ...]:
@@ -250,41 +227,10 @@ class RuntimeSession:
             return failure
         return in_use(failure, self.device, self.devices)
 
-    @property
-    def release(self) -> str:
-        """See :class:`~zc_perception.npu.axruntime.runtime.Session`."""
-        return self.library.release
+    def _open(self, file: Path, cores: int) -> OpenModel:
+        return OpenModel(self, file, cores)
 
-    def open_model(self, file: Path, cores: int) -> OpenModel:
-        """See :class:`~zc_perception.npu.axruntime.runtime.Session`."""
-        with self.lock:
-            self.close_model()
-            self._model = OpenModel(self, file, cores)
-            return self._model
-
-    def close_model(self) -> None:
-        """See :class:`~zc_perception.npu.axruntime.runtime.Session`."""
-        with self.lock:
-            if self._model is not None:
-                self._model.close()
-                self._model = None
-
-    def facts(self) -> Mapping[str, Any]:
-        """For diagnostics."""
-        device = self.device
-        return {
-            'interface': 'c',
-            'runtime': self.library.path,
-            'runtime_api': self.library.api_version,
-            'device': device.name,
-            'board': device.board,
-            'firmware': device.firmware,
-            'sub_devices': device.sub_devices,
-        }
-
-    def close(self) -> None:
-        """Everything, the context last. A second call does nothing."""
-        self.close_model()
+    def _close_context(self) -> None:
         self.context.close()
 
 

@@ -53,10 +53,10 @@ class JobFence(EventFence):
 
 
 class AxRuntimeJob:
-    """See :class:`zc_perception.npu.accelerator.Job`.
+    """One frame on its way through a worker. Its owner's side is :class:`zc_perception.npu.accelerator.Job`.
 
-    The frame is needed until its tensor is written, the output slot from the result's arrival until the owner ends the job. A job counts
-    as open until both the worker and the owner are done with it.
+    It keeps the frame until the tensor is written, and an output slot from the result's arrival until the owner ends the job. It is open
+    until the worker and the owner are both done with it.
 
     :param give_back: takes the output slot, or ``None`` if there was none, when the job is over; called once, on any thread.
     """
@@ -166,10 +166,10 @@ class Call:
 
 
 class RuntimeCalls:
-    """The calls of one instance, in order.
+    """The calls of one instance, in order. The result of a call comes *late* calls after it.
 
-    A slot counts its calls in ``users``: it may be filled again when there are none, because a device may read an input as late as it
-    computes on it.
+    A device may read a call's input until its result comes. So each input slot counts its calls in ``users``, and is filled again only
+    when there are none.
 
     :param late: how many calls later a result comes; 0 or :data:`~zc_perception.npu.constraints.LATE_CALLS`.
     """
@@ -362,10 +362,11 @@ def load_best(plan: LoadPlan) -> LoadedModel:
 
 
 class AxRuntimeWorker:
-    """Owns a model on one core and runs jobs on it until :meth:`stop`. A card's cores have a worker each.
+    """Owns a model on one core and runs jobs on it until :meth:`stop`. A card has a worker for each core that it uses.
 
-    The run thread makes every call of the runtime, from loading the model to destroying it; should one never return, that thread is left
-    behind with everything that the runtime might still write to, and gives it back if the call ever does.
+    The convert thread writes each frame into a tensor. The run thread makes every call of the runtime, from loading the model to
+    destroying it. If a call never returns, the run thread is left behind with all memory that the runtime might still write to. If the
+    call returns after all, the thread gives everything back.
 
     :param load: puts the model on the device; called on the run thread.
     :param flush_after_s: when no frame comes for so long and results are still inside the runtime, the last input is run again until
