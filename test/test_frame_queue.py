@@ -168,7 +168,6 @@ class _Nothing:
 
     def __init__(self) -> None:
         self.pipe = os.pipe()
-        self.attention = False
 
     def fileno(self) -> int:
         return self.pipe[0]
@@ -229,8 +228,6 @@ def test_a_queue_that_ends_at_any_moment_of_a_get_is_no_error_in_it() -> None:
 class _Endless:
     """A source that always has something, and says whose it is."""
 
-    attention = False
-
     def __init__(self, name: str) -> None:
         self._name = name
         self._fd = os.eventfd(1)
@@ -263,8 +260,6 @@ def test_a_source_that_always_has_something_keeps_no_other_from_its_turn(timeout
 
 class _Socket:
     """A source in which another thread puts what it sends."""
-
-    attention = False
 
     def __init__(self) -> None:
         self.sent: deque[int] = deque()

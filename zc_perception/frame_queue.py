@@ -30,10 +30,6 @@ class Source(Protocol[T_co]):
     def receive(self) -> T_co | None:
         """The next object, or ``None``. Never blocks, never raises: a source that has failed says so to its owner."""
 
-    @property
-    def attention(self) -> bool:
-        """Whether :meth:`receive` has to be called although the descriptor isn't readable."""
-
 
 class KeepLastQueue(Generic[T]):
     """Keep-last: when full, the oldest object is released and counted, so that the newest wins. Any number of threads.
@@ -209,7 +205,7 @@ class KeepLastQueue(Generic[T]):
                 entry = self._pop(owing=owing)
             else:
                 # Nearly always there is nothing yet, and a source takes longer to say so than poll to find out that there is.
-                entry = self._take() if self._entries or self._signalled or self._wanted() else None
+                entry = self._take() if self._entries or self._signalled else None
                 if entry is None and not self._closed:
                     epoll.poll(timeout_s)
                     entry = self._take()
@@ -219,19 +215,16 @@ class KeepLastQueue(Generic[T]):
             if timeout_s <= 0.0:
                 return None
 
-    def _wanted(self) -> bool:
-        for source in self._sources:  # noqa: SIM110 - for every frame, and any() takes three times as long
-            if source.attention:
-                return True
-        return False
-
     def _take(self) -> T | None:
         while True:
-            if self._entries and self._sources:
-                self.fetch()
-            entry = self._pop(owing=True) if self._entries or self._signalled else None
-            if entry is not None or self._shut or not self._sources:
-                return entry
+            if self._entries or self._signalled:
+                if self._entries and self._sources:
+                    self.fetch()
+                entry = self._pop(owing=True)
+                if entry is not None:
+                    return entry
+            if self._shut or not self._sources:
+                return None
             with self._fetching:
                 if not self._entries:
                     return self._receive()

@@ -40,7 +40,7 @@ def readable(fd: int) -> bool:
 def test_one_call_takes_only_so_much_that_brings_no_frame_and_the_rest_is_still_readable(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr('zc_perception.link.shared_memory.client._PACKETS_AT_ONCE', 8)  # a socket holds fewer than the real number
+    monkeypatch.setattr('zc_perception.link.shared_memory.client._PACKETS_AT_ONCE', range(8))  # a socket holds fewer than the real number
     with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
         peer, buffer = producer.serve(client), producer.buffer()
         for uid in range(100, 108):
@@ -51,6 +51,28 @@ def test_one_call_takes_only_so_much_that_brings_no_frame_and_the_rest_is_still_
             assert client.receive() is None and client.connected and readable(client.fileno())
         with receive(client) as frame:
             assert frame.data.sequence == 1
+        peer.close()
+
+
+def test_releases_that_found_the_socket_full_go_out_when_there_is_room(folder: Path) -> None:
+    """The producer reads nothing meanwhile. Nobody else would call: no frame comes, and the window is full for the producer."""
+    frames = 1000
+    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+        peer = producer.serve(client)
+        producer.introduce(peer)
+        for generation in range(1, frames + 1):
+            producer.frame(peer, generation=generation)
+            receive(client).release()
+        assert not readable(client.fileno())
+        released = 0
+        while released < frames:
+            if peer.nothing_there():
+                assert select.select([client.fileno()], [], [], PATIENCE_S)[0], f'{released} came'
+                assert client.receive() is None
+                continue
+            assert peer.receive_type() == wire.MessageType.RELEASE
+            released += 1
+        assert client.receive() is None and not readable(client.fileno()) and client.connected
         peer.close()
 
 

@@ -37,7 +37,7 @@ _LOOK_S = 0.5
 # While answers are awaited: so long a new link waits for its turn.
 _STEP_S = 0.02
 # Frames that nobody wants, in one call: whoever sends them for ever must not keep the queue's owner.
-_UNWANTED_AT_ONCE = 64
+_UNWANTED_AT_ONCE = range(64)
 _numbers = itertools.count(1)
 
 
@@ -148,29 +148,33 @@ def _deliver(arrivals: _Arrivals, deliver: Callable[[Frame], None], frame: Frame
         frame.release()
 
 
-class _Source:
+class _Source(_Arrivals):
     """One client as a source of a queue: asks the subscription whether each frame is new."""
 
-    def __init__(self, client: SharedMemoryClient, arrivals: _Arrivals, accept: Callable[[Frame], bool]) -> None:
-        self._client = client
+    def __init__(
+        self, client: SharedMemoryClient, again: bool, missed: Callable[[Header, Header, int], None], accept: Callable[[Frame], bool]
+    ) -> None:
+        super().__init__(client, again, missed)
         self._take = client.receive
-        self._new = arrivals.new
         self._accept = accept
         self.fileno = client.fileno
 
     def receive(self) -> Frame | None:
         """See :class:`~zc_perception.frame_queue.Source`."""
-        for _ in range(_UNWANTED_AT_ONCE):
+        for _ in _UNWANTED_AT_ONCE:
             frame = self._take()
-            if frame is None or (self._new(frame) and self._accept(frame)):
+            if frame is None:
+                return None
+            # What new() does for nearly each frame, without a call.
+            if self._seen is None and self._client.dropped == self._dropped:
+                self._header = frame.data.header
+            elif not self.new(frame):
+                frame.release()
+                continue
+            if self._accept(frame.data.header):
                 return frame
             frame.release()
         return None
-
-    @property
-    def attention(self) -> bool:
-        """See :class:`~zc_perception.frame_queue.Source`."""
-        return self._client.attention
 
 
 OTHER_HOST = 'it is on another host'
@@ -318,12 +322,11 @@ class SharedMemoryLinks(RemoteLinks[Frame]):
             allowed_uids=self._allowed_uids,
         )
         link = _Link(announcement, client)
-        arrivals = _Arrivals(client, self._history, self._missed)
         if self._deliver is not None:
-            deliver = partial(_deliver, arrivals, self._deliver)
+            deliver = partial(_deliver, _Arrivals(client, self._history, self._missed), self._deliver)
             link.receiver = SharedMemoryReceiver(client, deliver, lambda connected, reason: self._changed())
             return link
-        link.source = _Source(client, arrivals, self._accept)
+        link.source = _Source(client, self._history, self._missed, self._accept)
         self._queue.attach(link.source)
         if self._connector is None:
             self._connector = threading.Thread(target=self._connect, name=f'shared-memory connector {self._name}', daemon=True)

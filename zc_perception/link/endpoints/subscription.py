@@ -471,20 +471,19 @@ class AdaptedSubscription(Generic[T]):
         endpoints = self._node.get_publishers_info_by_topic(self.topic) if self._match_reliability else ()
         return all(endpoint.qos_profile.reliability != ReliabilityPolicy.BEST_EFFORT for endpoint in endpoints)
 
-    def _accept_direct(self, item: Any) -> bool:
-        """For objects of another process: whether it is new here."""
-        if self._stamped:
-            if self._reader is None and not self._conversions:
-                self._duplicates.direct.append(item.header)
-            elif not self._duplicates.accept_direct(item.header):
-                return False
+    def _accept_direct(self, header: Any) -> bool:
+        """For the object with *header* of another process: whether it is new here."""
+        if self._reader is None and not self._conversions:
+            self._duplicates.direct.append(header)
+        elif not self._duplicates.accept_direct(header):
+            return False
         self._direct += 1
         return True
 
     def _deliver(self, item: T) -> None:
         """Of another process, on a thread of the links."""
         with self._order_lock:
-            if not self._accept_direct(item):
+            if not self._accept_direct(item.header):
                 self._adapter.release(item)
                 return
             self.queue.put(item)

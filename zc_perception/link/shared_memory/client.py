@@ -62,7 +62,7 @@ _LAST_RETRY_S = 0.5
 _SETTLED_S = 1.0
 _PATIENT_RETRY_S = 5.0
 # Of those that bring no frame, in one call: whoever sends them for ever must not keep the caller.
-_PACKETS_AT_ONCE = 64
+_PACKETS_AT_ONCE = range(64)
 _FRAME_TYPE = int(MessageType.FRAME)
 # Why this end leaves a producer that serves it still.
 _FROM_HERE = ('closed', 'retargeted', 'constraints')
@@ -278,19 +278,15 @@ class SharedMemoryClient:
         _CLIENTS.add(self)
 
     def fileno(self) -> int:
-        """Readable when :meth:`receive` may have something; also after a release fence of this process has signalled."""
+        """Readable when :meth:`receive` may have something, or something to give back: a frame was forgotten, a release fence of this
+        process has signalled, or the socket has room again.
+        """
         return self._epoll.fileno()
 
     @property
     def connected(self) -> bool:
         """Whether the producer has welcomed us and hasn't gone."""
         return self._slots is not None
-
-    @property
-    def attention(self) -> bool:
-        """Whether :meth:`receive` has something to give back, although :meth:`fileno` isn't readable."""
-        slots = self._slots
-        return slots is not None and slots.attention
 
     def connect(self, timeout_s: float = HANDSHAKE_S) -> None:
         """Connect and say HELLO. Does nothing while connected.
@@ -412,7 +408,7 @@ class SharedMemoryClient:
                 self._answer_bell()
                 slots.attend()
             receive_into, buffers, packet = slots.receive_into, self._buffers, self._packet
-            for _ in range(_PACKETS_AT_ONCE):
+            for _ in _PACKETS_AT_ONCE:
                 try:
                     size, ancillary, flags, _ = receive_into(buffers, CONTROL_ROOM, RECEIVE_FLAGS)
                 except BlockingIOError:
@@ -444,7 +440,8 @@ class SharedMemoryClient:
                     self._end('internal', f'{type(error).__name__}: {error}')
                     return None
                 self._received += 1
-                self.dropped += dropped
+                if dropped:
+                    self.dropped += dropped
                 return frame
             return None
 

@@ -149,6 +149,7 @@ class RemoteSlots:
         # What hangs on a fence of this process, and RELEASEs for which the socket was full.
         self._held_back: list[RemoteSlot] = []
         self._unsent: deque[tuple[bytes, SyncFile | None]] = deque()
+        self._awaits_room = False
         self._raw_frame_id = b''
         self._frame_id = ''
 
@@ -377,7 +378,8 @@ class RemoteSlots:
                 if not self._try_send(packet, fd):
                     self._unsent.appendleft((packet, fd))
                     self.attention = True
-                    break
+                    return
+            self._await_room(False)
 
     def _give_back(self, slot: RemoteSlot) -> None:
         """Lock held: nobody here uses the slot any more, but for its fences."""
@@ -398,11 +400,19 @@ class RemoteSlots:
             if self._unsent or not self._try_send(packet, fence):
                 self._unsent.append((packet, fence))
                 self.attention = True
+                self._await_room(True)
         if slot.retired or self._ended or self._leaving:
             self._slots.pop(slot.uid, None)
             slot.close()
         if self._leaving and not self._slots:
             self._part()
+
+    def _await_room(self, wanted: bool) -> None:
+        """Lock held: whether the consumer's descriptor is readable, too, when the socket has room."""
+        if wanted is not self._awaits_room:
+            self._awaits_room = wanted
+            with contextlib.suppress(OSError, ValueError):  # it was closed
+                self._epoll.modify(self._socket.fileno(), select.EPOLLIN | (select.EPOLLOUT if wanted else 0))
 
     def _give_back_last(self, slot: RemoteSlot) -> None:
         """Lock held: as :meth:`_give_back`, when nobody would send what has to wait.
