@@ -17,7 +17,7 @@ from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.process import NodeGroup
 from zc_perception.nodes.recorder import RecorderNode
 
-OK, WARN = 0, 1
+OK, WARN, ERROR = 0, 1, 2
 PERIOD_S = 0.05
 WIDTH, HEIGHT = 64, 128
 
@@ -56,7 +56,7 @@ def test_each_node_says_that_messages_cannot_be_converted_and_nobody_blames_the_
     foreigner = Foreigner(other)
     try:
         nodes = [
-            InferenceNode(context=context, parameter_overrides=[Parameter('model', value='hog')]),
+            InferenceNode(context=context, parameter_overrides=[Parameter('model', value='hog'), Parameter('timeout', value=20.0)]),
             OverlayNode(context=context),
             RecorderNode(context=context, parameter_overrides=[Parameter('path', value=str(tmp_path / 'a.zcr'))]),
         ]
@@ -66,13 +66,13 @@ def test_each_node_says_that_messages_cannot_be_converted_and_nobody_blames_the_
             for name in ('inference', 'overlay', 'recorder'):
                 foreigner.until_shown(f'{name}: link', WARN, 'message(s) could not be converted lately')
             foreigner.until_shown('overlay: overlay', WARN, 'no picture: ', 'message(s) could not be converted lately')
-            foreigner.until_shown('inference: detections', WARN, 'no frame could be converted lately', 'see part link')
+            foreigner.until_shown('inference: detections', ERROR, 'no frame could be converted lately', 'see part link')
             foreigner.encoding, foreigner.pixel_bytes = 'rgb8', 3
             foreigner.until_shown('inference: detections', OK, 'frames per second')
             foreigner.until_shown('overlay: overlay', OK)
             # What came before is usual by now: its end is not the camera's.
             foreigner.encoding, foreigner.pixel_bytes = 'mono16', 2
-            foreigner.until_shown('inference: detections', WARN, 'no frame could be converted lately', 'see part link')
+            foreigner.until_shown('inference: detections', ERROR, 'no frame could be converted lately', 'see part link')
             assert group.failure is None, group.failure
     finally:
         foreigner.executor_of_its_own.shutdown()

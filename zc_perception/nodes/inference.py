@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from rclpy.parameter import Parameter
@@ -53,6 +54,9 @@ _LEAST = 0.8
 # A rate of detections is judged over so many frames, and over the time of so many results where `max_rate` lets fewer through: one more
 # or less must not matter.
 _JUDGED_FRAMES = 10
+# So many frames without a result, one after the other, are all frames.
+_ALL_LOST = 10
+_SAID = 'the error says what the device refused; see dmesg'
 # So many frames at least before imports are compared with them.
 _IMPORTS_FROM = 10
 _OWN = -1.0
@@ -420,6 +424,7 @@ class InferenceStatus:
         self._logged = SchedulerStatistics()
         self._shown = SchedulerStatistics()
         self._lost = 0
+        self._at_result = SchedulerStatistics()
         self._recently_lost = RecentCount()
         self._recent = {name: RecentCount() for name in ('timed_out', 'submitted', 'imports')}
         self._conversion_errors = RecentCount()
@@ -463,38 +468,58 @@ class InferenceStatus:
         self.say_notices()
         statistics, state = stream.scheduler.statistics(), stream.scheduler.state
         self._log_losses(statistics, state)
-        link = subscription_status(stream.subscription, self._conversion_errors)
-        return [link, self._accelerator_status(stream, statistics, state), self._rate_status(stream, statistics, state, link), *found]
-
-    def _accelerator_status(self, stream: InferenceStream, statistics: SchedulerStatistics, state: DeviceState) -> Status:
-        recent = {name: counter.see(getattr(statistics, name)) for name, counter in self._recent.items()}
         lost = self._recently_lost.see(self._lost)
+        if statistics.completed != self._at_result.completed:
+            self._at_result = statistics
+        link = subscription_status(stream.subscription, self._conversion_errors)
+        if lost and self._since_result(statistics, 'refused_device') >= _ALL_LOST and link.level is not Level.ERROR:
+            text = f'{link.values["rung"]}: the accelerator takes none of the frames: {self._last_error}'
+            link = replace(link, level=Level.ERROR, message=text, advice=_SAID)
+        return [link, self._accelerator_status(stream, statistics, state, lost), self._rate_status(stream, statistics, state, link), *found]
+
+    def _since_result(self, statistics: SchedulerStatistics, *counters: str) -> int:
+        """How much these counters have grown since the last result was seen, or since the start."""
+        return sum(getattr(statistics, name) - getattr(self._at_result, name) for name in counters)
+
+    def _accelerator_status(self, stream: InferenceStream, statistics: SchedulerStatistics, state: DeviceState, lost: int) -> Status:
+        recent = {name: counter.see(getattr(statistics, name)) for name, counter in self._recent.items()}
         capabilities = stream.scheduler.accelerator.capabilities()
         heat = self._temperature.latest(_pci_address(stream.scheduler.accelerator))
-        level, message, advice = self._accelerator_verdict(state, lost, recent, heat)
+        in_a_row = self._since_result(statistics, 'refused_device', 'timed_out', 'failed')
+        level, message, advice = self._accelerator_verdict(state, lost, in_a_row, recent, heat)
         values = Figures(lambda: self._accelerator_values(stream, statistics, state, heat))
         return Status('accelerator', level, message, values, advice, capabilities.device)
 
-    def _accelerator_verdict(self, state: DeviceState, lost: int, recent: dict[str, int], heat: Temperatures) -> tuple[Level, str, str]:
-        """Level, message and advice."""
+    def _accelerator_verdict(
+        self, state: DeviceState, lost: int, in_a_row: int, recent: dict[str, int], heat: Temperatures
+    ) -> tuple[Level, str, str]:
+        """Level, message and advice.
+
+        :param lost: frames without a result lately.
+        :param in_a_row: those since the last result.
+        """
         if state.recovering:
             return (
                 Level.ERROR,
                 f'{state.describe()}; frames are dropped until the device is back',
                 'look at the card: lspci -d 1f9d:, dmesg | grep -i metis',
             )
+        too_late = lost and recent['timed_out'] * 2 >= lost
+        timeout = self._node.parameters['timeout']
+        if lost and in_a_row >= _ALL_LOST:
+            advice = f"raise parameter 'timeout' ({timeout:g} s), or give the device less to do" if too_late else _SAID
+            return Level.ERROR, f'every frame is lost, {in_a_row} since the last result: {self._last_error}', advice
         if heat.too_hot:
             text = f'the card is too hot: {", ".join(map(str, heat.too_hot))} degrees'
             return Level.WARN, text, 'look at its fan and air, or run fewer frames'
-        if lost and recent['timed_out'] * 2 >= lost:
-            timeout = self._node.parameters['timeout']
+        if too_late:
             return (
                 Level.WARN,
                 f'{lost} frame(s) lost lately, most of them too late: {self._last_error}',
                 f"raise parameter 'timeout' ({timeout:g} s), or give the device less to do",
             )
         if lost:
-            return Level.WARN, f'{lost} frame(s) lost lately, last: {self._last_error}', 'the error says what the device refused; see dmesg'
+            return Level.WARN, f'{lost} frame(s) lost lately, last: {self._last_error}', _SAID
         imports, submitted = recent['imports'], recent['submitted']
         if self._node.parameters['import_cache'] and submitted >= _IMPORTS_FROM and imports * 2 >= submitted:
             return (
@@ -541,6 +566,7 @@ class InferenceStatus:
         }
 
     def _begin_anew(self) -> None:
+        self._at_result = SchedulerStatistics()
         self._judge_anew()
         self._came_before = None
         self._silence.forget()
@@ -590,7 +616,7 @@ class InferenceStatus:
         elif link.level is not Level.OK and link.values['rung'] in (UNMATCHED, REFUSED):
             message = 'waits for a publisher'
         elif unconverted and (silent_s or came == self._came_before):
-            level, message = Level.WARN, f'no frame could be converted lately, of {unconverted} message(s)'
+            level, message = Level.ERROR, f'no frame could be converted lately, of {unconverted} message(s)'
             advice = f'see part link: {CONVERTIBLE}'
         elif silent_s:
             level, message = Level.WARN, f'no frame comes any more, for {silent_s:.0f} s now'
@@ -598,7 +624,8 @@ class InferenceStatus:
         elif rates is None:
             message = 'waits for frames' if came == self._came_before else 'frames come, not for long enough yet to judge their rate'
         elif done < _LEAST * target and not state.recovering and failing and (failing >= done or done + failing >= _LEAST * target):
-            level, message = Level.WARN, f'only {done:.1f} of {target:.1f} frames per second give results, {failing:.1f} fail'
+            level = Level.WARN if done else Level.ERROR
+            message = f'only {done:.1f} of {target:.1f} frames per second give results, {failing:.1f} fail'
             advice = 'see part accelerator, which has the last error'
         elif done < _LEAST * target and not state.recovering:
             level, message = Level.WARN, f'the model is too slow: only {done:.1f} of {target:.1f} frames per second are run'
