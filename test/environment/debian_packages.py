@@ -2,9 +2,11 @@
 
     fetch(["busybox-static"], Path("build/packages"))
     resolve_dependency("linux-image-6.12-amd64", "linux-image-")
+    fetch_with_dependencies(["python3.11"], Path("build/packages"), "arm64")
 
 apt checks signatures and hashes. First the system's own package lists are used; where they are empty or older than the
-archive, private lists are fetched into the user's cache, and the system's stay as they are.
+archive, private lists are fetched into the user's cache, and the system's stay as they are. Packages of another architecture always
+come by private lists, of that architecture alone.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ class AptError(SetupError):
     """apt is not there, or did what was asked neither with the system's lists nor with its own."""
 
 
-def fetch(names: Sequence[str], into: Path) -> list[Path]:
-    """Download the newest ``names`` for this architecture; returns the ``.deb`` files, in the order of ``names``."""
+def fetch(names: Sequence[str], into: Path, architecture: str = "") -> list[Path]:
+    """Download the newest ``names`` for this architecture, or another one; returns the ``.deb`` files, in the order of ``names``."""
     into.mkdir(parents=True, exist_ok=True)
 
     def download(options: Sequence[str]) -> list[Path]:
@@ -41,16 +43,29 @@ def fetch(names: Sequence[str], into: Path) -> list[Path]:
             debs = [_deb_of(name, scratch) for name in names]
             return [deb.replace(into / deb.name) for deb in debs]
 
-    return _with_lists(download, f"downloading {' '.join(names)}")
+    return _with_lists(download, f"downloading {' '.join(names)}", architecture)
 
 
-def resolve_dependency(meta: str, prefix: str) -> str:
+def fetch_with_dependencies(names: Sequence[str], into: Path, architecture: str = "") -> list[Path]:
+    """Download ``names`` and what they depend on: for this architecture what is not installed, for another one everything."""
+    (into / "archives/partial").mkdir(parents=True, exist_ok=True)
+    private = ("-o", f"Dir::Cache={into}", "-o", "Debug::NoLocking=1", "-o", "APT::Sandbox::User=root")
+
+    def download(options: Sequence[str]) -> list[Path]:
+        command = ["apt-get", "--quiet", *options, *private, *_NETWORK_OPTIONS]
+        _apt([*command, "--yes", "--no-install-recommends", "--download-only", "install", *names])
+        return sorted((into / "archives").glob("*.deb"))
+
+    return _with_lists(download, f"downloading {' '.join(names)} with dependencies", architecture)
+
+
+def resolve_dependency(meta: str, prefix: str, architecture: str = "") -> str:
     """Return the package beginning with ``prefix`` on which the package ``meta`` depends now."""
 
     def look_up(options: Sequence[str]) -> str:
         return parse_dependency(_apt(["apt-cache", *options, "depends", meta]), meta, prefix)
 
-    return _with_lists(look_up, f"looking up what {meta} depends on")
+    return _with_lists(look_up, f"looking up what {meta} depends on", architecture)
 
 
 def unpack(deb: Path, into: Path) -> None:
@@ -95,34 +110,43 @@ def _deb_of(name: str, folder: Path) -> Path:
     return found[0]
 
 
-def _with_lists(action: Callable[[Sequence[str]], _T], purpose: str) -> _T:
-    """Call ``action`` with apt options: the system's lists first, then lists of our own, fetched now."""
+def _with_lists(action: Callable[[Sequence[str]], _T], purpose: str, architecture: str = "") -> _T:
+    """Call ``action`` with apt options: the lists that are there first (the system's, or ours of another architecture), then lists of our
+    own, fetched now."""
     _tool("apt-get")
+    name = f"apt-{architecture}" if architecture else "apt"
+    options = _private_options(cache_folder() / name, architecture)
     try:
-        return action(())
+        return action(options if architecture else ())
     except AptError as error:
         first = error
-    options = _private_options(cache_folder() / "apt")
-    lock = cache_folder() / "apt.lock"
+    lock = cache_folder() / f"{name}.lock"
     try:
         with locked(lock, f"waiting for another fetch of the package lists (it holds {lock})"):
             _apt(["apt-get", "--quiet", *options, *_NETWORK_OPTIONS, "update"])
         return action(options)
     except AptError as error:
         raise AptError(
-            f"{purpose} failed.\nWith the system's package lists: {first}\nWith lists fetched now: {error}\n"
+            f"{purpose} failed.\nWith the package lists that were there: {first}\nWith lists fetched now: {error}\n"
             "Check the network and the sources in /etc/apt, and try again."
         ) from error
 
 
-def _private_options(folder: Path) -> list[str]:
-    """Return options that keep apt's state in ``folder``, which the user can write to."""
+def _private_options(folder: Path, architecture: str = "") -> list[str]:
+    """Return options that keep apt's state in ``folder``, which the user can write to; for another architecture, as of a machine on which
+    nothing is installed."""
     for part in ("state/lists/partial", "cache/archives/partial"):
         (folder / part).mkdir(parents=True, exist_ok=True)
-    settings = {
+    installed = Path("/var/lib/dpkg/status")
+    settings: dict[str, object] = {}
+    if architecture:
+        installed = folder / "nothing_installed"
+        installed.touch()
+        settings = {"APT::Architecture": architecture, "APT::Architectures": architecture}
+    settings |= {
         "Dir::State": folder / "state",
         "Dir::State::Lists": folder / "state/lists",
-        "Dir::State::status": "/var/lib/dpkg/status",
+        "Dir::State::status": installed,
         "Dir::Cache": folder / "cache",
         # apt's own sandbox user can write neither to a home nor to a working tree.
         "APT::Sandbox::User": "root",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,8 +34,46 @@ _CPU = 'max,avx=off,avx2=off,f16c=off,fma=off,vaes=off,vpclmulqdq=off'
 
 
 @dataclass(frozen=True)
+class Machine:
+    """What QEMU emulates: its program, the arguments that make the machine, and what the kernel is told of it.
+
+    The NPU's function lies behind a port of its own and behind the IOMMU, so it is 0000:01:00.0 and its node /dev/metis-0:1:0.
+    """
+
+    qemu: str
+    arguments: Sequence[str]
+    append: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+_NPU = ('-device', 'pcie-root-port,id=npu,chassis=1', '-device', 'pci-testdev,bus=npu')
+X86_64 = Machine(
+    QEMU,
+    ('-machine', 'q35', '-accel', 'tcg', '-cpu', _CPU, '-device', 'intel-iommu,intremap=off', *_NPU),
+    (
+        'console=ttyS0',
+        'intel_iommu=on',
+        'no_timer_check',  # on a loaded host its timer comes too late, and the kernel panics
+    ),
+)
+
+
+def arm64(qemu: Path, environment: Mapping[str, str]) -> Machine:
+    """Return QEMU's board for arm64, with an SMMU. A QEMU that is not installed needs its libraries in `environment`.
+
+    Authenticated pointers by QEMU's own cipher: the architected one takes a large part of the time.
+    """
+    board = ('-machine', 'virt,iommu=smmuv3,gic-version=3', '-accel', 'tcg', '-cpu', 'max,pauth-impdef=on')
+    return Machine(str(qemu), (*board, *_NPU), ('console=ttyAMA0',), environment)
+
+
+@dataclass(frozen=True)
 class Boot:
-    """What to boot and what to run in it."""
+    """What to boot and what to run in it.
+
+    :param root: the folder that the guest has for its files, read-only.
+    :param shares: further folders, which the guest sees under the same path, read-only.
+    """
 
     image: Path
     initramfs: Path
@@ -45,6 +85,9 @@ class Boot:
     qemu_args: Sequence[str] = ()
     memory_mib: int = 4096
     cpus: int = 1
+    machine: Machine = X86_64
+    root: Path = Path('/')
+    shares: Sequence[Path] = ()
 
 
 @dataclass(frozen=True)
@@ -90,11 +133,11 @@ class RigResult:
         return self
 
 
-def require_qemu() -> str:
+def require_qemu(program: str = QEMU) -> str:
     """Return the path of QEMU; without it say how to get it."""
-    path = shutil.which(QEMU)
+    path = shutil.which(program)
     if not path:
-        raise RigUnavailable(f'{QEMU} is not installed: {" ".join(INSTALL_QEMU)}')
+        raise RigUnavailable(f'{program} is not installed: {" ".join(INSTALL_QEMU)}')
     return path
 
 
@@ -103,13 +146,14 @@ def run(boot: Boot) -> RigResult:
     out = boot.out_dir
     for name in _EXCHANGED:
         (out / name).unlink(missing_ok=True)
-    (out / 'setup.sh').write_text(boot.setup, encoding='utf-8')
+    (out / 'setup.sh').write_text(_mounts(boot) + boot.setup, encoding='utf-8')
     (out / 'command.sh').write_text(boot.command, encoding='utf-8')
     started = time.monotonic()
     problem = ''
     try:
         qemu = subprocess.run(
-            command_line(require_qemu(), boot),
+            command_line(require_qemu(boot.machine.qemu), boot),
+            env={**os.environ, **boot.machine.environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -127,31 +171,41 @@ def run(boot: Boot) -> RigResult:
 def command_line(qemu: str, boot: Boot) -> list[str]:
     """Return the arguments that start the guest: TCG, no network, an IOMMU, the NPU's PCI function."""
     append = [
-        'console=ttyS0',
+        *boot.machine.append,
         'loglevel=6',  # enough on the serial log to see where a hang is
         'log_buf_len=4M',
         'panic=-1',
         'oops=panic',
         'mitigations=off',
-        'intel_iommu=on',
-        'no_timer_check',  # on a loaded host its timer comes too late, and the kernel panics
         'rcupdate.rcu_cpu_stall_timeout=120 watchdog_thresh=60',  # there the guest may stand still for longer than by default
         'kfence.sample_interval=20',  # Debian builds it in but leaves it off
         boot.append,
     ]
     return [
         qemu,
-        *('-machine', 'q35', '-accel', 'tcg,thread=multi', '-cpu', _CPU),
+        *boot.machine.arguments,
         *('-smp', str(boot.cpus), '-m', str(boot.memory_mib)),
         *('-display', 'none', '-no-reboot', '-nodefaults', '-nic', 'none'),
         *('-chardev', f'file,id=console,path={_escaped(boot.out_dir / "console")}', '-serial', 'chardev:console'),
         *('-kernel', str(boot.image), '-initrd', str(boot.initramfs), '-append', ' '.join(append).strip()),
-        # Behind a port of its own the NPU's function is 0000:01:00.0, so /dev/metis-0:1:0.
-        *('-device', 'intel-iommu,intremap=off', '-device', 'pcie-root-port,id=npu,chassis=1', '-device', 'pci-testdev,bus=npu'),
-        *('-virtfs', 'local,path=/,mount_tag=host,readonly=on,security_model=none,multidevs=remap'),
-        *('-virtfs', f'local,path={_escaped(boot.out_dir)},mount_tag=out,security_model=none,multidevs=remap'),
+        *_share('host', boot.root, 'readonly=on,'),
+        *_share('out', boot.out_dir),
+        *(word for number, folder in enumerate(boot.shares) for word in _share(f'share{number}', folder, 'readonly=on,')),
         *boot.qemu_args,
     ]
+
+
+def _share(tag: str, folder: Path, options: str = '') -> tuple[str, str]:
+    return '-virtfs', f'local,path={_escaped(folder)},mount_tag={tag},{options}security_model=none,multidevs=remap'
+
+
+def _mounts(boot: Boot) -> str:
+    """Return the lines of the set-up that mount the shares; see initramfs.py for the variables."""
+    lines = []
+    for number, folder in enumerate(boot.shares):
+        point = f'"$root"{shlex.quote(str(folder))}'
+        lines.append(f'mkdir -p {point} && mount $p9,cache=loose,ro share{number} {point} || fail "{folder} cannot be mounted"\n')
+    return ''.join(lines)
 
 
 def _escaped(path: Path) -> str:

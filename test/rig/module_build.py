@@ -6,6 +6,8 @@ import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from .cache import appearing, keep_newest
@@ -21,6 +23,24 @@ def sources(folder: Path = MODULE_SOURCES) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix in ('.c', '.h') or path.name == 'Kbuild')
 
 
+@dataclass(frozen=True)
+class CrossCompiler:
+    """A compiler for another architecture.
+
+    :param prefix: what its programs' names begin with, such as ``aarch64-linux-gnu-``.
+    :param architecture: the kernel's name for it.
+    :param environment: what its programs need; ``PATH`` leads to them.
+    """
+
+    prefix: str
+    architecture: str
+    environment: Mapping[str, str]
+
+    def options(self, compiler: str) -> list[str]:
+        """Return what ``make`` is told of it."""
+        return [f'ARCH={self.architecture}', f'CROSS_COMPILE={self.prefix}', f'CC={self.prefix}{compiler}']
+
+
 def cache_key(kernel: Kernel, files: list[Path]) -> str:
     """Return a key that changes with the kernel, with the name and with the content of any source."""
     digest = hashlib.sha256(kernel.version.encode())
@@ -31,7 +51,7 @@ def cache_key(kernel: Kernel, files: list[Path]) -> str:
     return digest.hexdigest()[:32]
 
 
-def build(kernel: Kernel, cache: Path, folder: Path = MODULE_SOURCES) -> Path:
+def build(kernel: Kernel, cache: Path, folder: Path = MODULE_SOURCES, cross: CrossCompiler | None = None) -> Path:
     """Return the built module; it is made again only when its sources or the kernel changed."""
     files = sources(folder)
     home = cache / 'modules' / cache_key(kernel, files)
@@ -39,16 +59,18 @@ def build(kernel: Kernel, cache: Path, folder: Path = MODULE_SOURCES) -> Path:
     if module.is_file():
         home.touch()
         return module
-    missing = [tool for tool in (kernel.compiler, 'make') if not shutil.which(tool)]
+    compiler = f'{cross.prefix if cross else ""}{kernel.compiler}'
+    environment = {**os.environ, **(cross.environment if cross else {})}
+    missing = [tool for tool in (compiler, 'make') if not shutil.which(tool, path=environment.get('PATH'))]
     if missing:
         raise RigUnavailable(f"building the rig's kernel module needs {' and '.join(missing)}: apt-get install {' '.join(missing)}")
     with appearing(home) as scratch:
         for path in files:
             shutil.copyfile(path, scratch / path.name)
         # CONFIG_DEBUG_INFO_BTF_MODULES= : otherwise the build wants pahole.
-        options = ['CONFIG_DEBUG_INFO_BTF_MODULES=', 'W=1', 'KCFLAGS=-Werror']
+        options = ['CONFIG_DEBUG_INFO_BTF_MODULES=', 'W=1', 'KCFLAGS=-Werror', *(cross.options(kernel.compiler) if cross else ())]
         command = ['make', '-C', str(kernel.headers), f'-j{os.cpu_count() or 1}', f'M={scratch}', *options, 'modules']
-        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if result.returncode:
             raise RigError(f"the rig's kernel module did not build for {kernel.version}:\n{result.stdout}")
         (scratch / 'build.log').write_text(result.stdout, encoding='utf-8')

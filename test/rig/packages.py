@@ -22,7 +22,12 @@ from .cache import appearing, keep_newest
 from .errors import RigError, RigUnavailable
 
 #: The series whose compiler is bookworm's own gcc and whose configuration has all that the rig needs.
-META_PACKAGE = 'linux-image-6.12-amd64'
+SERIES = '6.12'
+#: Debian's names for how a kernel is configured: the ordinary one, and PREEMPT_RT.
+ORDINARY, REAL_TIME = 'amd64', 'rt-amd64'
+FLAVOURS = (ORDINARY, REAL_TIME)
+#: Debian's name for its ordinary kernel of another architecture; see arm64.py.
+ARM64 = 'arm64'
 
 #: Loaded before the host's root can be mounted.
 BOOT_MODULES = ('9pnet_virtio', '9p', 'overlay')
@@ -38,16 +43,27 @@ class Kernel:
 
     version: str
     root: Path
+    flavour: str = ORDINARY
+
+    @property
+    def release(self) -> str:
+        """Return what ``uname -r`` says in the guest."""
+        return f'{self.version}-{self.flavour}'
+
+    @property
+    def foreign(self) -> str:
+        """Return the architecture of its packages where it is not this machine's."""
+        return ARM64 if self.flavour == ARM64 else ''
 
     @property
     def image(self) -> Path:
         """Return what QEMU boots."""
-        return self.root / 'boot' / f'vmlinuz-{self.version}-amd64'
+        return self.root / 'boot' / f'vmlinuz-{self.release}'
 
     @property
     def headers(self) -> Path:
         """Return the folder for ``make -C``."""
-        return self.root / 'usr/src' / f'linux-headers-{self.version}-amd64'
+        return self.root / 'usr/src' / f'linux-headers-{self.release}'
 
     @property
     def busybox(self) -> Path:
@@ -60,7 +76,7 @@ class Kernel:
     @property
     def compiler(self) -> str:
         """Return the compiler that built the kernel, e.g. ``gcc-12``; modules must use the same."""
-        config = (self.root / 'boot' / f'config-{self.version}-amd64').read_text(encoding='utf-8')
+        config = (self.root / 'boot' / f'config-{self.release}').read_text(encoding='utf-8')
         match = re.search(r'^CONFIG_CC_VERSION_TEXT="([^"\s]+)', config, re.MULTILINE)
         if not match:
             raise RigError(f'the configuration of kernel {self.version} does not name its compiler')
@@ -95,7 +111,7 @@ def dependencies(module: Path) -> list[str]:
     return match[1].decode().replace('-', '_').split(',') if match else []
 
 
-def current(cache: Path, *, now: float | None = None) -> Kernel:
+def current(cache: Path, flavour: str = ORDINARY, *, now: float | None = None) -> Kernel:
     """Return the kernel to use: the newest that the archive has, asked for at most once a day.
 
     Without a network the cached one is used; with neither, `RigUnavailable` says what is missing.
@@ -104,12 +120,12 @@ def current(cache: Path, *, now: float | None = None) -> Kernel:
     now = time.time() if now is None else now
     state_file = cache / 'kernel.json'
     state = _read_state(state_file)
-    cached = Kernel(state['version'], cache / 'kernels' / state['version']) if state else None
+    cached = Kernel(state['version'], cache / 'kernels' / state['version'], flavour) if state else None
     if cached and cached.image.is_file() and 0 <= now - float(state['checked']) < _CHECK_EVERY_S:
         return cached
     try:
-        version = _newest_version()
-        kernel = Kernel(version, cache / 'kernels' / version)
+        version = _newest_version(flavour)
+        kernel = Kernel(version, cache / 'kernels' / version, flavour)
         if not kernel.image.is_file():
             _fetch(kernel)
     except SetupError as error:
@@ -129,27 +145,24 @@ def _read_state(file: Path) -> dict[str, str]:
         return {}
 
 
-def _newest_version() -> str:
-    return resolve_dependency(META_PACKAGE, 'linux-image-').removeprefix('linux-image-').removesuffix('-amd64')
+def _newest_version(flavour: str) -> str:
+    image = resolve_dependency(f'linux-image-{SERIES}-{flavour}', 'linux-image-', ARM64 if flavour == ARM64 else '')
+    return image.removeprefix('linux-image-').removesuffix(f'-{flavour}')
 
 
 def _fetch(kernel: Kernel) -> None:
     version = kernel.version
-    names = [
-        f'linux-image-{version}-amd64',
-        f'linux-headers-{version}-amd64',
-        f'linux-headers-{version}-common',
-        f'linux-kbuild-{version}',
-        'busybox-static',
-    ]
+    # Its own; and what runs here, or is the same everywhere.
+    of_kernel = [f'linux-image-{kernel.release}', f'linux-headers-{kernel.release}', 'busybox-static']
+    of_build = [f'linux-headers-{version}-common{"-rt" if kernel.flavour == REAL_TIME else ""}', f'linux-kbuild-{version}']
     with appearing(kernel.root) as scratch:
         downloads = scratch / 'downloads'
-        for package in fetch(names, downloads):
+        for package in (*fetch(of_kernel, downloads, kernel.foreign), *fetch(of_build, downloads)):
             unpack(package, scratch)
         shutil.rmtree(downloads)
         _keep_modules(scratch, version)
         # The packaged Makefile includes its common part by an absolute path below /usr/src.
-        makefile = scratch / 'usr/src' / f'linux-headers-{version}-amd64' / 'Makefile'
+        makefile = scratch / 'usr/src' / f'linux-headers-{kernel.release}' / 'Makefile'
         makefile.write_text(makefile.read_text(encoding='utf-8').replace('/usr/src/', f'{kernel.root}/usr/src/'), encoding='utf-8')
 
 

@@ -8,12 +8,13 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from environment.paths import locked
 from long_form import LONG
 
 from . import cache, initramfs, kernel_log, machine, module_build, packages
-from .errors import RigUnavailable
+from .errors import RigError, RigUnavailable
 from .initramfs import GUEST_SHARE
 
 #: One camera, /dev/video0, with the single-planar API.
@@ -26,12 +27,16 @@ class Rig:
     """A kernel, a module and an initramfs in a cache, and a way to run commands on them.
 
     ``install`` allows `prepare` to install QEMU with apt; by default it does so where a missing rig
-    would be an error (``ZC_RIG=required``).
+    would be an error (``ZC_RIG=required``). ``flavour`` is one of `packages.FLAVOURS`, by default what ``ZC_RIG_KERNEL`` names.
     """
 
-    def __init__(self, *, cache_folder: Path | None = None, install: bool | None = None) -> None:
-        """Choose the cache; nothing is looked at or fetched before `prepare`."""
-        self._cache_folder = cache_folder or cache.rig_folder()
+    def __init__(self, *, cache_folder: Path | None = None, install: bool | None = None, flavour: str = '') -> None:
+        """Choose the kernel and the cache, where each kernel has a folder of its own; nothing is fetched before `prepare`."""
+        self._flavour = flavour or os.environ.get('ZC_RIG_KERNEL') or packages.ORDINARY
+        if self._flavour not in packages.FLAVOURS:
+            raise RigError(f"the rig has no kernel '{self._flavour}'; set ZC_RIG_KERNEL to one of {', '.join(packages.FLAVOURS)}")
+        home = cache_folder or cache.rig_folder()
+        self._cache_folder = home if self._flavour == packages.ORDINARY else home / self._flavour
         self._install = os.environ.get('ZC_RIG') == 'required' if install is None else install
         self._ready: tuple[packages.Kernel, Path, Path] | None = None
 
@@ -47,9 +52,13 @@ class Rig:
             folder = cache.checked_folder(self._cache_folder)
             lock = folder / 'lock'
             with locked(lock, f'rig: waiting for another process that prepares the rig (it holds {lock})'):
-                kernel = packages.current(folder)
+                kernel = packages.current(folder, self._flavour)
                 self._ready = (kernel, module_build.build(kernel, folder), initramfs.build(kernel, folder))
         return self._ready
+
+    def _place(self) -> dict[str, Any]:
+        """Return the fields of `machine.Boot` that say which machine has which files: here this machine's own."""
+        return {}
 
     def run(
         self,
@@ -101,6 +110,7 @@ class Rig:
             qemu_args=qemu_args,
             memory_mib=memory_mib,
             cpus=cpus,
+            **self._place(),
         )
         result = machine.run(boot)
         if result.rc == machine.RC_NOT_FINISHED and kernel_log.died_of_emulation(result.console):

@@ -153,19 +153,20 @@ class Archive:
         monkeypatch.setattr(packages, 'resolve_dependency', self._resolve)
         monkeypatch.setattr(packages, '_fetch', self._fetch)
 
-    def _resolve(self, meta: str, prefix: str) -> str:
+    def _resolve(self, meta: str, prefix: str, architecture: str = '') -> str:
         self.asked += 1
         if self.version is None:
             raise SetupError(f'no network for {meta}')
-        return f'{prefix}{self.version}-amd64'
+        flavour = meta.removeprefix(f'linux-image-{packages.SERIES}-')
+        return f'{prefix}{self.version}-{flavour}'
 
     def _fetch(self, kernel: packages.Kernel) -> None:
         kernel.image.parent.mkdir(parents=True)
         kernel.image.touch()
 
-    def current(self, now: float) -> str:
+    def current(self, now: float, flavour: str = packages.ORDINARY) -> str:
         """Return the version that is used at the time `now`."""
-        return packages.current(self.folder, now=now).version
+        return packages.current(self.folder, flavour, now=now).version
 
 
 def test_a_newer_kernel_is_looked_for_once_a_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,8 +197,22 @@ def test_a_damaged_cache_is_filled_again(content: str, tmp_path: Path, monkeypat
 def test_no_network_and_no_cache_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = Archive(monkeypatch, tmp_path)
     archive.version = None
-    with pytest.raises(RigUnavailable, match=f'no network for {packages.META_PACKAGE}'):
+    with pytest.raises(RigUnavailable, match=r'no network for linux-image-6\.12-amd64'):
         archive.current(0.0)
+    with pytest.raises(RigUnavailable, match=r'no network for linux-image-6\.12-rt-amd64'):
+        archive.current(0.0, packages.REAL_TIME)
+
+
+def test_the_real_time_kernel_is_a_kernel_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = Archive(monkeypatch, tmp_path)
+    assert archive.current(0.0, packages.REAL_TIME) == '6.12.1+deb12'
+    assert (tmp_path / 'kernels/6.12.1+deb12/boot/vmlinuz-6.12.1+deb12-rt-amd64').is_file()
+
+
+def test_a_kernel_that_there_is_not_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('ZC_RIG_KERNEL', 'rt')
+    with pytest.raises(RigError, match=r"no kernel 'rt'; set ZC_RIG_KERNEL to one of amd64, rt-amd64"):
+        rig_module.Rig()
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -264,7 +279,7 @@ def test_qemu_is_installed_where_the_rig_is_required(tmp_path: Path, monkeypatch
     log = _machine_with_apt(tmp_path, monkeypatch, FAKE_APT)
     monkeypatch.setenv('ZC_RIG', 'required')
     # What comes after QEMU is missing as well.
-    monkeypatch.setattr(packages, 'current', lambda folder: pytest.fail('far enough', pytrace=False))
+    monkeypatch.setattr(packages, 'current', lambda folder, flavour: pytest.fail('far enough', pytrace=False))
     with pytest.raises(pytest.fail.Exception, match='far enough'):
         rig_module.Rig(cache_folder=tmp_path / 'cache').prepare()
     install = ' '.join(machine.INSTALL_QEMU[1:])
@@ -289,7 +304,7 @@ def test_a_missing_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / 'boot').mkdir()
     config = tmp_path / 'boot/config-6.12.1+deb12-amd64'
     config.write_text('CONFIG_CC_VERSION_TEXT="x86_64-linux-gnu-gcc-12 (Debian 12.2.0)"\n', encoding='utf-8')
-    monkeypatch.setattr(shutil, 'which', lambda name: None)
+    monkeypatch.setattr(shutil, 'which', lambda name, path=None: None)
     with pytest.raises(RigUnavailable, match='gcc-12 and make: apt-get install gcc-12 make'):
         module_build.build(_kernel(tmp_path), tmp_path)
 

@@ -1,0 +1,174 @@
+"""The rig on arm64: Debian's arm64 kernel and an arm64 Python on QEMU's board with an SMMU, on a machine of another architecture.
+
+The guest can't run this machine's programs, so it has a root of its own in the cache: packages of Debian, and the wheels that checks need.
+The repository lies beside it, under its own path. QEMU and the cross compiler are taken from Debian's packages as well where they are
+not installed.
+"""
+
+from __future__ import annotations
+
+import compileall
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from environment.debian_packages import fetch_with_dependencies, unpack
+from environment.errors import SetupError
+from environment.paths import ROOT, locked
+
+from . import cache, initramfs, machine, module_build, packages
+from .errors import RigError, RigUnavailable
+from .rig import Rig
+
+ARCHITECTURE = 'arm64'
+PYTHON = '/usr/bin/python3.11'
+_TRIPLET = 'aarch64-linux-gnu'
+#: Programs of this machine: the emulator, and the compiler for module and C programs.
+_TOOLS = ('qemu-system-arm', f'gcc-12-{_TRIPLET}', 'libc6-dev-arm64-cross')
+#: The guest's own programs and libraries.
+_USERLAND = ('python3.11', 'dash', 'coreutils', 'libstdc++6')
+#: In the versions of this environment.
+_WHEELS = (
+    'numpy', 'opencv-python-headless', 'PyYAML', 'pytest', 'pytest-timeout', 'pluggy', 'iniconfig', 'packaging', 'hypothesis',
+    'sortedcontainers',
+)  # fmt: skip
+_PLATFORMS = ('manylinux2014_aarch64', 'manylinux_2_17_aarch64', 'manylinux_2_27_aarch64', 'manylinux_2_28_aarch64')
+#: Part of the root's key: what is made of the packages.
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Programs of this machine, installed or unpacked below `root`."""
+
+    root: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return what the programs need: installed ones come first."""
+        found = dict(os.environ)
+        libraries = [str(self.root / part / 'x86_64-linux-gnu') for part in ('usr/lib', 'lib')]
+        return {
+            'PATH': f'{found.get("PATH", "")}:{self.root / "usr/bin"}',
+            'LD_LIBRARY_PATH': ':'.join(filter(None, [found.get('LD_LIBRARY_PATH', ''), *libraries])),
+        }
+
+    @property
+    def qemu(self) -> Path:
+        """Return the emulator."""
+        path = shutil.which('qemu-system-aarch64', path=self.environment['PATH'])
+        if path is None:
+            raise RigError(f'no qemu-system-aarch64 below {self.root}; delete that folder to fetch it again')
+        return Path(path)
+
+    @property
+    def compiler(self) -> str:
+        """Return the compiler of C programs for the guest."""
+        return shutil.which(f'{_TRIPLET}-gcc-12', path=self.environment['PATH']) or f'{_TRIPLET}-gcc-12'
+
+    @property
+    def cross(self) -> module_build.CrossCompiler:
+        """Return the compiler of the kernel's module."""
+        return module_build.CrossCompiler(f'{_TRIPLET}-', ARCHITECTURE, self.environment)
+
+
+class Arm64Rig(Rig):
+    """See :class:`Rig`; commands of the guest are those of its own root. It never installs anything."""
+
+    def __init__(self, cache_folder: Path | None = None) -> None:
+        """Choose the cache; nothing is looked at or fetched before `prepare`."""
+        super().__init__(cache_folder=(cache_folder or cache.rig_folder()) / ARCHITECTURE, install=False)
+        self.tools: Tools | None = None
+        self._root: Path | None = None
+
+    def _prepared(self) -> tuple[packages.Kernel, Path, Path]:
+        if self._ready is None:
+            folder = cache.checked_folder(self._cache_folder)
+            lock = folder / 'lock'
+            with locked(lock, f'rig: waiting for another process that prepares the rig (it holds {lock})'):
+                try:
+                    self.tools = Tools(_unpacked(folder / 'tools', _TOOLS))
+                    self._root = _guest_root(folder)
+                except SetupError as error:
+                    raise RigUnavailable(f'the packages for arm64 are not cached and cannot be fetched: {error}') from error
+                kernel = packages.current(folder, packages.ARM64)
+                module = module_build.build(kernel, folder, cross=self.tools.cross)
+                self._ready = (kernel, module, initramfs.build(kernel, folder))
+        return self._ready
+
+    @property
+    def folder(self) -> Path:
+        """Return the cache, which the guest sees as well."""
+        return self._cache_folder.resolve()
+
+    def _place(self) -> dict[str, Any]:
+        """See :class:`Rig`."""
+        assert self.tools is not None and self._root is not None
+        board = machine.arm64(self.tools.qemu, self.tools.environment)
+        return {'machine': board, 'root': self._root, 'shares': (ROOT, self.folder)}
+
+
+def _unpacked(folder: Path, names: Sequence[str], architecture: str = '') -> Path:
+    """Return `folder` with these packages and what they need unpacked; of this architecture, without what is installed."""
+    if not folder.is_dir():
+        with cache.appearing(folder) as scratch:
+            _unpack_into(scratch, names, architecture)
+    return folder
+
+
+def _unpack_into(scratch: Path, names: Sequence[str], architecture: str) -> None:
+    downloads = scratch / 'downloads'
+    for package in fetch_with_dependencies(names, downloads, architecture):
+        unpack(package, scratch)
+    shutil.rmtree(downloads)
+
+
+def _guest_root(folder: Path) -> Path:
+    """Return the guest's files: Debian's Python, and wheels. Another list or another version of a wheel makes another root."""
+    wheels = [f'{name}=={importlib.metadata.version(name)}' for name in _WHEELS]
+    key = hashlib.sha256(repr((_FORMAT, _USERLAND, wheels)).encode()).hexdigest()[:16]
+    root = folder / 'roots' / key
+    if not root.is_dir():
+        with cache.appearing(root) as scratch:
+            _unpack_into(scratch, _USERLAND, ARCHITECTURE)
+            for name in ('tmp', 'proc', 'sys', 'dev', 'run'):
+                (scratch / name).mkdir(exist_ok=True)
+            (scratch / 'tmp').chmod(0o1777)
+            if not (scratch / 'bin/sh').exists():
+                (scratch / 'bin/sh').symlink_to('dash')
+            _install_wheels(wheels, scratch / 'usr/local/lib/python3.11/dist-packages')
+            compile_for_guest(scratch / 'usr')
+        cache.keep_newest((folder / 'roots').iterdir(), 2)
+    return root
+
+
+def _install_wheels(wheels: Sequence[str], target: Path) -> None:
+    """Wheels need no installation: they are archives of what lies in ``dist-packages``."""
+    target.mkdir(parents=True)
+    platforms = [word for platform in _PLATFORMS for word in ('--platform', platform)]
+    options = ['--quiet', '--no-deps', '--only-binary=:all:', '--python-version=3.11', '--implementation=cp', *platforms]
+    with cache.scratch_folder(target.parent) as scratch:
+        command = [sys.executable, '-m', 'pip', 'download', *options, '--dest', str(scratch), *wheels]
+        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        if result.returncode:
+            raise RigUnavailable(f'the wheels for aarch64 cannot be fetched:\n{result.stdout[-2000:]}')
+        for wheel in scratch.glob('*.whl'):
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(target)
+
+
+def compile_for_guest(*folders: Path) -> bool:
+    """Leave byte code, which the guest can't keep and compiles a dozen times slower; false: this Python is not the guest's."""
+    if sys.version_info[:2] != (3, 11):
+        return False
+    for folder in folders:
+        compileall.compile_dir(folder, quiet=2)
+    return True
