@@ -33,9 +33,11 @@ def opened(fake: FakeTracefs) -> KernelRecording:
         ({}, PROBE, PROBE, 0),
         ({'refused': ('%return',)}, PROBE, PROBE, 0),
         ({'refused': ('rdev=',)}, PROBE, PROBE, 0),
-        ({'refused': ('f:',)}, FUNCTION, PROBE, 1),
+        # arm64 has kprobes alone; kernels before 6.5 take no arguments by BTF.
+        ({'refused': ('f:',)}, PROBE, PROBE, 0),
+        ({'refused': ('->',)}, FUNCTION, PROBE, 1),
         ({'refused': ('f:', 'p:')}, FUNCTION, None, 2),
-        ({'refused': ('f:',), 'tracers': False}, None, PROBE, 1),
+        ({'refused': ('->',), 'tracers': False}, None, PROBE, 1),
     ],
 )
 def test_the_best_means_of_each_kernel(

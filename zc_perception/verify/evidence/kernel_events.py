@@ -4,8 +4,8 @@ What dma-buf does is known by its tracepoints (from about 7.0), else by probes t
 by the function tracer, which counts calls but tells no buffer. Everything has the names of the tracepoints. :class:`KernelRecording` owns
 the record; :func:`parse_trace` reads its text.
 
-Sources: include/trace/events/dma_buf.h; Documentation/trace/fprobetrace.rst; Documentation/trace/ftrace.rst (columns of the ``trace``
-file), ring buffer's notes on lost events.
+Sources: include/trace/events/dma_buf.h; Documentation/trace/fprobetrace.rst and kprobetrace.rst; Documentation/trace/ftrace.rst (columns
+of the ``trace`` file), ring buffer's notes on lost events.
 """
 
 from __future__ import annotations
@@ -135,6 +135,8 @@ DRIVER = (IMPORT, RELEASE, SUBMIT, COMPLETE)
 
 _INODE = 'ino=dmabuf->file->f_inode->i_ino'
 _DEVICE = 'dev_name=dev->kobj.name:string'
+# Probes of functions by fprobe; by kprobe where a kernel has no fprobe, as on arm64, or can't use it on this function.
+_KINDS = ('f', 'p')
 # The best first. At its return the result is known; kernels before 6.9 give no arguments there.
 _PROBES = {
     ATTACH: (f'{ATTACH}%return {_INODE} {_DEVICE} result=$retval:x64', f'{ATTACH} {_INODE} {_DEVICE}'),
@@ -148,7 +150,7 @@ _FUNCTIONS = (
 )  # fmt: skip
 _NEEDED = (ATTACH, DETACH, MMAP)
 _INITIAL_PID_NAMESPACE = 'pid:[4026531836]'
-_NEWER = 'use a kernel from 6.5 on with BTF (CONFIG_DEBUG_INFO_BTF) and FPROBE_EVENTS'
+_NEWER = 'use a kernel from 6.5 on with BTF (CONFIG_DEBUG_INFO_BTF) and FPROBE_EVENTS or KPROBE_EVENTS'
 
 
 class KernelRecording:
@@ -178,7 +180,7 @@ class KernelRecording:
             if absent:
                 self.unreadable.append(_absent_events(system, absent))
         self._dma_buf_events()
-        if video and VIDEO_MMAP not in self.sources and not self._video_probe():
+        if video and VIDEO_MMAP not in self.sources and not self._probe(VIDEO_MMAP, (_VIDEO_PROBE, VIDEO_MMAP)):
             step = 'load the camera before zc_verify starts, so that its module can be probed'
             self.unreadable.append(Unreadable(VIDEO_MMAP, 'mappings of video devices are not recorded', step))
         self.instance.start()
@@ -211,26 +213,17 @@ class KernelRecording:
         self.unreadable.append(Unreadable(', '.join(missing), reason, _NEWER))
 
     def _probe(self, event: str, definitions: tuple[str, ...]) -> bool:
+        name = f'{self.instance.group}/{event}'
         for definition in definitions:
-            try:
-                self.instance.install(f'f:{self.instance.group}/{event} {definition}')
-                self.instance.enable(f'{self.instance.group}/{event}')
-            except OSError:
-                continue
-            self.sources[event] = PROBE
-            return True
+            for kind in _KINDS:
+                try:
+                    self.instance.install(f'{kind}:{name} {definition}')
+                    self.instance.enable(name)
+                except OSError:
+                    continue
+                self.sources[event] = PROBE
+                return True
         return False
-
-    def _video_probe(self) -> bool:
-        if self._probe(VIDEO_MMAP, (_VIDEO_PROBE, VIDEO_MMAP)):
-            return True
-        try:
-            self.instance.install(f'p:{self.instance.group}/{VIDEO_MMAP} {VIDEO_MMAP}')
-            self.instance.enable(f'{self.instance.group}/{VIDEO_MMAP}')
-        except OSError:
-            return False
-        self.sources[VIDEO_MMAP] = PROBE
-        return True
 
     def drain(self) -> None:
         """Take what was recorded out of the kernel's buffer."""
