@@ -16,7 +16,7 @@ from report_kit import bench, row, write
 
 from zc_perception.bench.link import LINKS, PLAIN, READERS
 
-needs_matplotlib = pytest.mark.skipif(importlib.util.find_spec('matplotlib') is None, reason='an optional extra')
+needs_matplotlib = pytest.mark.skipif(importlib.util.find_spec('matplotlib') is None, reason='the package matplotlib is not installed')
 SIZES = [(640, 480), (1920, 1080), (3840, 2160)]
 STAGES = {'capture_us': 20.0, 'link_us': 40.0, 'decode_us': 130.0, 'publish_us': 80.0}
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from zc_perception.camera.calibration import (
     DISTORTION_COEFFICIENTS,
-    IDENTITY,
     Calibration,
     RegionOfInterest,
     format_calibration,
@@ -27,6 +26,7 @@ from zc_perception.errors import ConfigError
 K = (415.12614, 0.0, 325.52373, 0.0, 410.49986, 180.14929, 0.0, 0.0, 1.0)
 P = (380.5, 0.0, 322.25, 0.0, 0.0, 401.125, 179.5, 0.0, 0.0, 0.0, 1.0, 0.0)
 D = (-0.017697, 1e-05, 0.005751, -0.000139, 0.0)
+IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
 GOOD = Calibration(640, 360, 'front', 'plumb_bob', D, K, IDENTITY, P)
 
 

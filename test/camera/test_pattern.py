@@ -8,12 +8,13 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from camera.counter_picture import read_counter
 from camera.replay_kit import configure
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from zc_perception.camera.pattern import BAR_COLOURS, ColourBars, TimeCode, draw_counter, read_counter, sample_levels
+from zc_perception.camera.pattern import BAR_COLOURS, ColourBars, TimeCode, draw_counter, sample_levels
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.errors import ConfigError
 from zc_perception.memory.heaps import SealedMemfd

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import rclpy
+from camera.counter_picture import read_counter
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from nodes.fault_kit import Stalls
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
@@ -22,7 +23,6 @@ from rclpy.qos import QoSProfile
 from vision_msgs.msg import Detection2DArray
 
 from faults.accounts import Stretch
-from zc_perception.camera.pattern import read_counter
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
 

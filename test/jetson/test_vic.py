@@ -201,14 +201,14 @@ def test_a_buffer_of_another_process_is_imported_with_its_layout(vic: Vic, libra
     imports = libraries.count('imports')
     for _ in range(5):
         vic.transform(source, target)
-    assert (libraries.count('imports') - imports, vic.known_buffers) == (1, 1), 'once per buffer'
+    assert (libraries.count('imports') - imports, len(vic._surfaces)) == (1, 1), 'once per buffer'
     with target.reading() as planes:
         assert np.abs(planes[0][..., :3] - expected_rgb(luma, chroma, (64, 32), BT601_LIMITED)).max() <= 2.0
         del planes
     target.close()
     source.buffers[0].close()
     vic.tidy()
-    assert vic.known_buffers == 0, 'and given back with it'
+    assert len(vic._surfaces) == 0, 'and given back with it'
 
 
 def test_a_buffer_that_ended_is_let_go(vic: Vic, libraries: Libraries) -> None:
@@ -216,10 +216,10 @@ def test_a_buffer_that_ended_is_let_go(vic: Vic, libraries: Libraries) -> None:
     for _ in range(6):
         source = surface(libraries, 64, 64)
         vic.transform(source, target)
-        assert vic.known_buffers == 1
+        assert len(vic._surfaces) == 1
         source.buffers[0].close()
     vic.tidy()
-    assert vic.known_buffers == 0
+    assert len(vic._surfaces) == 0
     target.close()
 
 
@@ -242,7 +242,7 @@ def test_a_stale_answer_of_the_library_is_noticed(vic: Vic, libraries: Libraries
     monkeypatch.setenv('NVBUF_DOUBLE', 'stale')
     with pytest.raises(AcceleratorError, match=r'says of this buffer \[64, 64, .*the frame \[96, 64, .*a reused descriptor'):
         vic.transform(second, target)
-    assert vic.known_buffers == 0
+    assert len(vic._surfaces) == 0
     target.close()
     for image in (first, second):
         image.buffers[0].close()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from zc_perception.errors import AcceleratorError
-from zc_perception.memory.fence import DeadlineFence, EventFence, Fence, SyncFile, await_all, check_timeout, poll_fd
+from zc_perception.memory.fence import DeadlineFence, EventFence, Fence, SyncFile, check_timeout, poll_fd
 from zc_perception.memory.owned_fd import OwnedFd
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -165,53 +165,6 @@ def test_bounded_timeouts(timeout_s: float) -> None:
     assert check_timeout(timeout_s) == timeout_s
 
 
-# await_all
-
-
-class Recorded:
-    """A fence that keeps the timeouts of its waits, and takes *takes_s* of them."""
-
-    def __init__(self, clock: list[float], takes_s: float = 0.0) -> None:
-        self.timeouts: list[float] = []
-        self._clock, self._takes_s = clock, takes_s
-
-    def wait(self, timeout_s: float) -> bool:
-        self.timeouts.append(timeout_s)
-        self._clock[0] += min(self._takes_s, timeout_s)
-        return self._takes_s <= timeout_s
-
-    def fileno(self) -> int:
-        raise NotImplementedError
-
-    def check(self) -> None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-
-def test_all_of_several_share_one_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [100.0]
-    monkeypatch.setattr(time, 'monotonic', lambda: clock[0])
-    fences = [Recorded(clock, 0.5), Recorded(clock, 0.25), Recorded(clock)]
-    assert await_all(fences, 1.0)
-    assert [fence.timeouts for fence in fences] == [[1.0], [0.5], [0.25]]
-    slow = [Recorded(clock, 0.75), Recorded(clock, 0.75), Recorded(clock)]
-    assert not await_all(slow, 1.0)
-    assert [fence.timeouts for fence in slow] == [[1.0], [0.25], []]
-
-
-def test_all_signalled_means_errors_too() -> None:
-    fences = [signalled_event(), signalled_event(OSError('late')), DeadlineFence(0.0)]
-    assert await_all(fences, 0.0) and await_all([], 0.0)
-    pending = EventFence()
-    assert not await_all([*fences, pending], 0.0)
-    with pytest.raises(ValueError, match='bounded'):
-        await_all([], -1.0)
-    for fence in (*fences, pending):
-        fence.close()
-
-
 # EventFence
 
 
@@ -334,11 +287,11 @@ def test_a_forked_child_s_wait_takes_nothing_from_its_parent() -> None:
         fence.fileno()
     child = os.fork()
     if child == 0:
-        good = await_all(fences, 10.0)
+        good = all(fence.wait(10.0) for fence in fences)
         for fence in fences:
             fence.close()
         os._exit(0 if good else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert await_all(fences, 0.0) and len(select.select([f.fileno() for f in fences], [], [], 0.0)[0]) == 2
+    assert all(fence.wait(0.0) for fence in fences) and len(select.select([f.fileno() for f in fences], [], [], 0.0)[0]) == 2
     for fence in fences:
         fence.close()

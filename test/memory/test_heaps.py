@@ -374,7 +374,7 @@ class Refusing:
     [
         ('dma_heap/linux,cma', errno.ENOMEM, 'use fewer slots or a smaller image, see CmaFree in /proc/meminfo, or use dma_heap/system'),
         ('dma_heap/system', errno.ENOMEM, 'use fewer slots or a smaller image$'),
-        ('dma_heap/system', errno.EMFILE, 'no file descriptor left: raise its limit'),
+        ('dma_heap/system', errno.EMFILE, 'no file descriptor left; raise the limit'),
         ('dma_heap/system', errno.ENFILE, 'the machine has no file descriptor left'),
         ('dma_heap/system', errno.ENOSPC, 'use fewer slots or a smaller image'),
         ('udmabuf', errno.EINVAL, 'see /sys/module/udmabuf/parameters/size_limit_mb'),

@@ -26,6 +26,7 @@ from zc_perception.frame import Frame, Header
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool
 from zc_perception.nodes.inference import InferenceNode
+from zc_perception.nodes.inference_stream import accelerator_options
 from zc_perception.nodes.process import NodeGroup
 from zc_perception.npu import recovering_device
 from zc_perception.npu.accelerator import Capabilities, ImportHandle
@@ -35,7 +36,7 @@ from zc_perception.npu.manifest import ModelManifest
 from zc_perception.npu.metis_card import HostTree, choose_card
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class Devices:
@@ -288,7 +289,7 @@ def test_what_yaml_takes_for_booleans_and_numbers_reaches_the_accelerator(free_d
     rclpy.init(args=['--ros-args', *(['--params-file', str(file)] if from_file else single)], context=context, domain_id=free_domain)
     try:
         node = InferenceNode(context=context, accelerator_factory=Devices())
-        options = node._accelerator_options()
+        options = accelerator_options(node.parameters)
         assert (options.output_dmabuf, options.device, node.score_threshold) == ('false', '0', 0.0)
         node.stop()
         node.destroy_node()

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from npu.json_schema import conforms
 
 from zc_perception.errors import ConfigError
-from zc_perception.npu.manifest import MANIFEST, MODELS, SCHEMA_NAME, load_manifest, manifest_schema, shipped_models
+from zc_perception.npu.manifest import MANIFEST, MODELS, load_manifest, manifest_schema, shipped_models
 from zc_perception.npu.manifest_rules import Place
 
-PATH = MODELS / SCHEMA_NAME
+PATH = MODELS / 'model.schema.json'
 SCHEMA = json.loads(PATH.read_text(encoding='utf-8'))
 WRITE = (
     f'.venv/bin/python -c "from zc_perception.npu import manifest; print(manifest.schema_text(), end=\'\')" '
-    f'> zc_perception/models/{SCHEMA_NAME}'
+    f'> zc_perception/models/{PATH.name}'
 )
 TENSOR = {'name': 'o', 'layout': 'nhwc', 'dtype': 'int8', 'shape': [1, 2], 'offset': 4, 'scale': [1, 0.5], 'zero_point': 3,
           'padding': [[0, 0], [0, 1]]}  # fmt: skip

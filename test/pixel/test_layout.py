@@ -152,8 +152,8 @@ def test_samples_divide_the_elements_of_every_format(fourcc: int) -> None:
         (64, None, 'height None is not an integer; it must be one in 1 .. 65535'),
         (64, True, 'height True is not an integer; it must be one in 1 .. 65535'),
         ('64', 48, "width '64' is not an integer; it must be one in 1 .. 65535"),
-        ([64], 48, 'width list is not an integer; it must be one in 1 .. 65535'),
-        ('x' * 1000, 48, "width 'xxxxxxxxxxxx...xxxxxxxxxxxxx' is not an integer; it must be one in 1 .. 65535"),
+        ([64], 48, 'width [64] is not an integer; it must be one in 1 .. 65535'),
+        ('x' * 1000, 48, f"width '{'x' * 119}… is not an integer; it must be one in 1 .. 65535"),
     ],
 )
 def test_impossible_sizes_are_refused(width: Any, height: Any, message: str) -> None:

@@ -85,7 +85,7 @@ def test_padding_and_a_modifier_of_the_list_pass(answer: ImageLayout, acceptable
         (changed(TIGHT, planes=TIGHT.planes[:1]), [LINEAR], 'NV12 LINEAR has 2 planes, the layout has 1'),
         (changed(TIGHT, planes=(TIGHT.planes[0], changed(TIGHT.planes[1], buffer=2))), [LINEAR], 'plane 1: buffer 2 is outside 0 .. 1'),
         (changed(TIGHT, width='1000'), [LINEAR], "width '1000' is not an integer; it must be one in 1 .. 65535"),
-        (changed(TIGHT, modifier=[LINEAR]), [LINEAR], 'modifier list is not an integer; LINEAR is 0'),
+        (changed(TIGHT, modifier=[LINEAR]), [LINEAR], 'modifier [0] is not an integer; LINEAR is 0'),
     ],
 )  # fmt: skip
 def test_anything_else_is_refused(answer: ImageLayout, acceptable: Collection[int], message: str) -> None:

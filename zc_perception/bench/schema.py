@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from zc_perception.errors import ZcError
+from zc_perception.errors import ZcError, shown
 
 SCHEMA = Path(__file__).with_name('bench.schema.json')
-_LONGEST_SHOWN = 80
 _ANNOTATIONS = {'$schema', 'title', 'description'}
 _CHECKED = {
     'type', 'required', 'properties', 'additionalProperties', 'items', 'minItems', 'minLength', 'minimum', 'maximum',
@@ -27,12 +26,6 @@ def _is_finite(value: float) -> bool:
         return math.isfinite(value)
     except OverflowError:  # hundreds of digits; nothing can be divided by it
         return False
-
-
-def _shown(value: object) -> str:
-    """Damaged files have long ones."""
-    text = repr(value)
-    return text if len(text) <= _LONGEST_SHOWN else f'{text[: _LONGEST_SHOWN - 1]}…'
 
 
 def _is(value: object, kind: str) -> bool:
@@ -57,7 +50,7 @@ def violations(value: Any, schema: Mapping[str, Any], where: str = '$') -> Itera
     kinds = schema.get('type', ())
     kinds = [kinds] if isinstance(kinds, str) else list(kinds)
     if kinds and not any(_is(value, kind) for kind in kinds):
-        yield f'{where} is {_shown(value)}, not {" or ".join(kinds)}'
+        yield f'{where} is {shown(value)}, not {" or ".join(kinds)}'
         return
     if isinstance(value, dict):
         yield from _in_object(value, schema, where)
@@ -68,9 +61,9 @@ def violations(value: Any, schema: Mapping[str, Any], where: str = '$') -> Itera
             yield from violations(item, schema.get('items', {}), f'{where}[{index}]')
     elif isinstance(value, str):
         if len(value) < schema.get('minLength', 0):
-            yield f'{where} is {_shown(value)}, shorter than {schema["minLength"]}'
+            yield f'{where} is {shown(value)}, shorter than {schema["minLength"]}'
     elif value is not None and not schema.get('minimum', -math.inf) <= value <= schema.get('maximum', math.inf):
-        yield f'{where} is {_shown(value)}, outside of {schema.get("minimum", "")}..{schema.get("maximum", "")}'
+        yield f'{where} is {shown(value)}, outside of {schema.get("minimum", "")}..{schema.get("maximum", "")}'
 
 
 def _in_object(value: Mapping[str, Any], schema: Mapping[str, Any], where: str) -> Iterator[str]:

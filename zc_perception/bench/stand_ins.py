@@ -8,9 +8,7 @@ signals, a result that lies ready in memory.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import itertools
-import os
 import queue
 import select
 import threading
@@ -29,7 +27,7 @@ from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import Fence, poll_fd
 from zc_perception.memory.heaps import SealedMemfd
-from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.memory.timer import Timer, timer_spec
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.settings import BufferSettings
 from zc_perception.npu.accelerator import Accelerator, Capabilities, ImportHandle, Outputs
@@ -146,41 +144,28 @@ def fixed_result(manifest: ModelManifest, objects: int = OBJECTS) -> NDArray[np.
     return rows[None]
 
 
-class _TimerSpec(ctypes.Structure):
-    """``struct itimerspec`` of 64-bit Linux."""
-
-    _fields_ = tuple((name, ctypes.c_int64) for name in ('interval_s', 'interval_ns', 'value_s', 'value_ns'))
-
-
 class TimerFence:
     """A fence that signals by itself some time after it was armed. It is used again for the next job: a driver's fence costs the host next
     to nothing, so this one must not cost a new timer for each frame.
-
-    Source: timerfd_create(2).
     """
 
     def __init__(self, delay_s: float) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        self._fd = OwnedFd(libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_CLOEXEC | os.O_NONBLOCK))
-        self._set = libc.timerfd_settime
+        self._timer = Timer()
         self._poller = select.poll()
-        self._poller.register(self._fd.fileno(), select.POLLIN)
-        # All zero would disarm it.
-        seconds, nanoseconds = divmod(max(1, round(delay_s * 1e9)), 1_000_000_000)
-        self._spec = ctypes.byref(_TimerSpec(0, 0, seconds, nanoseconds))
+        self._poller.register(self._timer.fileno(), select.POLLIN)
+        self._delay = timer_spec(round(delay_s * 1e9))
 
     def arm(self) -> None:
         """Signal after the delay from now on."""
-        if self._set(self._fd.fileno(), 0, self._spec, None) < 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        self._timer.set(self._delay)
 
     def fileno(self) -> int:
         """See :class:`~zc_perception.memory.fence.Fence`."""
-        return self._fd.fileno()
+        return self._timer.fileno()
 
     def wait(self, timeout_s: float) -> bool:
         """See :class:`~zc_perception.memory.fence.Fence`."""
-        return poll_fd(self._fd.fileno(), select.POLLIN, timeout_s)
+        return poll_fd(self._timer.fileno(), select.POLLIN, timeout_s)
 
     def check(self) -> None:
         """See :class:`~zc_perception.memory.fence.Fence`. One system call, as the status of a sync_file is."""
@@ -189,7 +174,7 @@ class TimerFence:
 
     def close(self) -> None:
         """See :class:`~zc_perception.memory.fence.Fence`."""
-        self._fd.close()
+        self._timer.close()
 
 
 class DelayedJob:

@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from zc_perception.errors import ConfigError, nearest
+from zc_perception.errors import ConfigError, nearest, shown
 from zc_perception.whole_file import write_whole
 
 MAX_BYTES = 1 << 20
@@ -31,7 +31,6 @@ DISTORTION_COEFFICIENTS: Mapping[str, tuple[int, ...]] = {
     'equidistant': (4,),
 }
 """How many coefficients a model has. plumb_bob without k3 has 4; rational_polynomial's 12 and 14 are OpenCV's thin prism and tilt."""
-IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
 
 _MATRICES = {
     'camera_matrix': ('k', 3, 3),
@@ -45,7 +44,6 @@ _ROI = ('x_offset', 'y_offset', 'width', 'height')
 # As C++'s stream and YAML 1.2 read them; Python's float() also takes '1_0' and other digits than these.
 _NUMBER = re.compile(r'[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?', re.ASCII)
 _INTEGER = re.compile(r'[-+]?\d+', re.ASCII)
-_OTHER_THAN_TEXT = ('y', 'n', 'yes', 'no', 'on', 'off', 'true', 'false', 'null')
 _OPENCV_HEADER = re.compile(r'\A%YAML:1\.0\s*\n')
 
 
@@ -213,26 +211,21 @@ def _looks_like(key: str, document: Mapping[Any, Any]) -> str:
     return hint.replace('did you mean', 'is it what is called') if hint else ''
 
 
-def _shown(value: object) -> str:
-    text = ' '.join(str(value).split())
-    return f"'{text if len(text) <= 40 else text[:37] + '...'}'"
-
-
 def _text(value: object, key: str, source: str) -> str:
     if not isinstance(value, str):
-        raise ConfigError(f"'{source}': {key} is {_shown(value)}; it must be text")
+        raise ConfigError(f"'{source}': {key} is {shown(value)}; it must be text")
     return value
 
 
 def _integer(value: object, key: str, source: str, low: int = 0) -> int:
     if not isinstance(value, str) or not _INTEGER.fullmatch(value) or len(value) > 9 or not low <= int(value) <= MAX_SIDE:
-        raise ConfigError(f"'{source}': {key} is {_shown(value)}; it must be an integer from {low} to {MAX_SIDE}")
+        raise ConfigError(f"'{source}': {key} is {shown(value)}; it must be an integer from {low} to {MAX_SIDE}")
     return int(value)
 
 
 def _matrix(value: object, key: str, rows: int, columns: int, source: str) -> tuple[float, ...]:
     if not isinstance(value, dict) or not isinstance(value.get('data'), list):
-        raise ConfigError(f"'{source}': {key} is {_shown(value)}; it must have the keys rows, cols and data, a list of numbers")
+        raise ConfigError(f"'{source}': {key} is {shown(value)}; it must have the keys rows, cols and data, a list of numbers")
     shape = [_integer(value.get(part), f'{key}.{part}', source) for part in ('rows', 'cols')]
     if columns and shape != [rows, columns]:
         raise ConfigError(f"'{source}': {key} is {shape[0]}x{shape[1]}; it must be {rows}x{columns}")
@@ -244,7 +237,7 @@ def _matrix(value: object, key: str, rows: int, columns: int, source: str) -> tu
 
 def _number(value: object, key: str, source: str) -> float:
     if not isinstance(value, str) or not _NUMBER.fullmatch(value) or not math.isfinite(float(value)):
-        raise ConfigError(f"'{source}': {key}.data has the value {_shown(value)}; all must be finite numbers")
+        raise ConfigError(f"'{source}': {key}.data has the value {shown(value)}; all must be finite numbers")
     return float(value)
 
 
@@ -252,10 +245,10 @@ def _region(value: object, source: str) -> RegionOfInterest:
     if value is None:
         return RegionOfInterest()
     if not isinstance(value, dict):
-        raise ConfigError(f"'{source}': roi is {_shown(value)}; it must have the keys {', '.join(_ROI)} and do_rectify")
+        raise ConfigError(f"'{source}': roi is {shown(value)}; it must have the keys {', '.join(_ROI)} and do_rectify")
     rectify = str(value.get('do_rectify', 'false')).lower()
     if rectify not in ('true', 'false', '0', '1'):
-        raise ConfigError(f"'{source}': roi.do_rectify is '{rectify}'; it must be true or false")
+        raise ConfigError(f"'{source}': roi.do_rectify is {shown(rectify)}; it must be true or false")
     x, y, width, height = (_integer(value.get(name, '0'), f'roi.{name}', source) for name in _ROI)
     return RegionOfInterest(x, y, width, height, rectify in ('true', '1'))
 

@@ -28,10 +28,6 @@ _MARKER = 0xA5
 _FIELDS = struct.Struct('>BBIq')
 _BLACK, _WHITE, _NEUTRAL = 16, 235, 128
 _CHESS = (np.add.outer(np.arange(_ROWS), np.arange(_COLUMNS)) % 2).astype(np.uint8)
-# Each cell is measured in its middle, away from what scaling and JPEG do to its edges.
-_SAMPLES = 8
-_MARGIN = 2
-_MIN_CONTRAST = 32
 
 # ITU-R BT.601-7 and BT.709-6: the weights of red and blue in luma.
 _WEIGHTS = {Matrix.BT601: (0.299, 0.114), Matrix.BT709: (0.2126, 0.0722), Matrix.BT2020: (0.2627, 0.0593)}
@@ -70,25 +66,6 @@ def draw_counter(code: TimeCode, luma: NDArray[np.uint8], chroma: NDArray[np.uin
     cells = np.where(bits, _WHITE, _BLACK).astype(np.uint8)
     cv2.resize(cells, (luma.shape[1], luma.shape[0]), dst=luma, interpolation=cv2.INTER_NEAREST)
     chroma[:] = _NEUTRAL
-
-
-def read_counter(luma: NDArray[np.uint8]) -> TimeCode | None:
-    """What the picture says, from its luma or any grey version of the whole picture, of any size; ``None``: it can't be read.
-
-    :param luma: (height, width).
-    """
-    if luma.ndim != 2 or luma.shape[0] < _ROWS or luma.shape[1] < _COLUMNS:
-        return None
-    small = cv2.resize(luma, (_COLUMNS * _SAMPLES, _ROWS * _SAMPLES), interpolation=cv2.INTER_AREA)
-    cells = small.reshape(_ROWS, _SAMPLES, _COLUMNS, _SAMPLES)[:, _MARGIN:-_MARGIN, :, _MARGIN:-_MARGIN].mean(axis=(1, 3))
-    low, high = float(cells.min()), float(cells.max())
-    if high - low < _MIN_CONTRAST:
-        return None
-    content = np.packbits((cells > (low + high) / 2).astype(np.uint8) ^ _CHESS).tobytes()
-    marker, seed, counter, stamp_ns = _FIELDS.unpack_from(content)
-    if marker != _MARKER or struct.unpack_from('>H', content, _FIELDS.size)[0] != binascii.crc_hqx(content[: _FIELDS.size], 0xFFFF):
-        return None
-    return TimeCode(seed, counter, stamp_ns)
 
 
 def sample_levels(red: float, green: float, blue: float, colorimetry: Colorimetry) -> tuple[int, int, int]:

@@ -198,11 +198,6 @@ class Vic:
             raise AcceleratorError(f'libnvbufsurftransform has no VIC here (status {status}): {_ADVICE.get(status, "see dmesg")}')
         self._sessions.set = True
 
-    @property
-    def known_buffers(self) -> int:
-        """Buffers that the library keeps objects for."""
-        return len(self._surfaces)
-
     def tidy(self) -> None:
         """Let go of buffers whose owners have given them up."""
         self._surfaces.tidy()

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum, IntFlag
 from typing import Protocol
 
-from zc_perception.errors import AcceleratorError, AllocationError
+from zc_perception.errors import NO_DESCRIPTOR, AcceleratorError, AllocationError
 from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.fence import SyncFile, poll_fd
 from zc_perception.memory.owned_fd import OwnedFd
@@ -31,7 +31,7 @@ _UNMAPPABLE = 'use a consumer that imports it, or a heap with CPU access such as
 # What has nothing to do with the exporter. A mapping of Python's takes a descriptor, too.
 _EXHAUSTED = {
     errno.ENOMEM: "use fewer slots or a smaller image, or raise this process's limit ('ulimit -v', vm.max_map_count)",
-    errno.EMFILE: "this process has no file descriptor left, raise its limit ('ulimit -n')",
+    errno.EMFILE: NO_DESCRIPTOR[errno.EMFILE],
 }
 
 _FIXED_SIZE_SEALS = {'SHRINK': abi.F_SEAL_SHRINK, 'GROW': abi.F_SEAL_GROW}

@@ -4,7 +4,7 @@ A sync_file comes from a driver and is safe across processes. An eventfd is for 
 a dead peer would never signal. A deadline stands in where no driver tells. Waits are bounded, never spin, and go on with the
 remaining time after a signal handler ran. Whoever is handed a fence owns it and closes it.
 
-Source: ``include/uapi/linux/sync_file.h``, ``drivers/dma-buf/sync_file.c``, eventfd(2), timerfd_create(2).
+Source: ``include/uapi/linux/sync_file.h``, ``drivers/dma-buf/sync_file.c``, eventfd(2).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Protocol
 from zc_perception.errors import AcceleratorError
 from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.memory.timer import Timer, timer_spec
 
 _LONGEST_POLL_MS = 2**31 - 1
 _SYNC_FILE_LINK = 'anon_inode:sync_file'
@@ -86,15 +87,6 @@ def poll_fd(fd: int, events: int, timeout_s: float) -> bool:
             return False
 
 
-def await_all(fences: Iterable[Fence], timeout_s: float) -> bool:
-    """Whether all of *fences* signalled, with success or error, within *timeout_s* altogether. Borrows them.
-
-    :raises ValueError: the timeout is negative, infinite or NaN.
-    """
-    deadline = time.monotonic() + check_timeout(timeout_s)
-    return all(fence.wait(max(0.0, deadline - time.monotonic())) for fence in fences)
-
-
 class EventFence:
     """A fence that this process signals itself, over an eventfd."""
 
@@ -132,31 +124,6 @@ class EventFence:
             self._fd.close()
 
 
-class _TimerSpec(ctypes.Structure):
-    """``struct itimerspec`` of 64-bit Linux."""
-
-    _fields_ = tuple((name, ctypes.c_int64) for name in ('interval_s', 'interval_ns', 'value_s', 'value_ns'))
-
-
-_TFD_TIMER_ABSTIME = 1
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _timer(deadline_ns: int) -> OwnedFd:
-    """A timerfd (os.timerfd_create is Python 3.13's) that turns readable at *deadline_ns* of CLOCK_MONOTONIC, and stays so."""
-    number = _libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_CLOEXEC | os.O_NONBLOCK)
-    if number < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    timer = OwnedFd(number)
-    # All zero would disarm it.
-    seconds, nanoseconds = divmod(max(1, deadline_ns), 1_000_000_000)
-    if _libc.timerfd_settime(timer.fileno(), _TFD_TIMER_ABSTIME, ctypes.byref(_TimerSpec(0, 0, seconds, nanoseconds)), None) < 0:
-        error = OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        timer.close()
-        raise error
-    return timer
-
-
 class DeadlineFence:
     """Signals success by itself, *deadline_s* seconds from now: for when nobody tells that a device is done.
 
@@ -165,7 +132,7 @@ class DeadlineFence:
 
     def __init__(self, deadline_s: float) -> None:
         self._deadline_ns = time.monotonic_ns() + math.ceil(check_timeout(deadline_s) * 1e9)
-        self._timer: OwnedFd | None = None
+        self._timer: Timer | None = None
         self._closed = False
         self._lock = threading.Lock()
 
@@ -183,7 +150,9 @@ class DeadlineFence:
             if self._closed:
                 raise ValueError('the fence is closed')
             if self._timer is None:
-                self._timer = _timer(self._deadline_ns)
+                timer = Timer()
+                timer.set(timer_spec(self._deadline_ns), absolute=True)
+                self._timer = timer
             return self._timer.fileno()
 
     def wait(self, timeout_s: float) -> bool:
@@ -334,13 +303,13 @@ def fence_from_fd(fd: OwnedFd) -> SyncFile:
 
 
 class Waker:
-    """Ends waits from other threads, and from finalizers: :meth:`wake` takes no lock.
+    """Ends waits of other threads. Finalizers may call :meth:`wake`, because it takes no lock.
 
-    A semaphore of tokens (EFD_SEMAPHORE, eventfd(2)): each wake-up is one token, and each wait that ends takes one, so that two wake-ups
-    reach two waiters and none is lost between looking and waiting. It is closed only by being collected, together with whatever could
-    still call :meth:`wake`: its number must not become another file's while a finalizer writes to it.
+    It is an eventfd that counts (EFD_SEMAPHORE): a wake-up adds one, and a wait that ends takes one away. So two wake-ups end two waits,
+    and a wake-up that comes between looking and waiting is not lost. Nothing closes it but the collector, when nobody can call
+    :meth:`wake` any more: else its number could become another file's, and a finalizer would write into that.
 
-    A process may have no descriptor left for it: nothing ends a wait early then, and each wait ends soon by itself.
+    A process may have no descriptor left for it. Then nothing ends a wait early, and each wait ends by itself after a short time.
     """
 
     def __init__(self) -> None:

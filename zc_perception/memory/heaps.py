@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Protocol
 
-from zc_perception.errors import AllocationError, ConfigError
+from zc_perception.errors import NO_DESCRIPTOR, AllocationError, ConfigError
 from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
@@ -99,18 +99,22 @@ def _page_align(size: int) -> int:
 
 
 _NEXT_STEP = {
-    errno.EMFILE: "; this process has no file descriptor left: raise its limit ('ulimit -n'), or use fewer slots",
-    errno.ENFILE: '; the machine has no file descriptor left: look for leaks (zc_doctor), or raise fs.file-max',
-    errno.ENOMEM: '; use fewer slots or a smaller image',
-    errno.ENOSPC: '; use fewer slots or a smaller image',
-    errno.EACCES: '; add the user to the group of the device file, or give that group access in a udev rule',
-    errno.EPERM: '; add the user to the group of the device file, or give that group access in a udev rule',
+    **NO_DESCRIPTOR,
+    errno.ENOMEM: 'use fewer slots or a smaller image',
+    errno.ENOSPC: 'use fewer slots or a smaller image',
+    errno.EACCES: 'add the user to the group of the device file, or give that group access in a udev rule',
+    errno.EPERM: 'add the user to the group of the device file, or give that group access in a udev rule',
 }
 
 
+def _said(error: OSError) -> str:
+    """The error's words, and what to do if that is known."""
+    step = _NEXT_STEP.get(error.errno or 0)
+    return f'{error.strerror}; {step}' if step else str(error.strerror)
+
+
 def _refusal(heap: str, size: int, error: OSError, hint: str = '') -> AllocationError:
-    step = _NEXT_STEP.get(error.errno or 0, '')
-    return AllocationError(f'{heap} could not allocate {size} bytes: {error.strerror}{step}{hint}')
+    return AllocationError(f'{heap} could not allocate {size} bytes: {_said(error)}{hint}')
 
 
 def _sealed_memfd(size: int, seals: int) -> OwnedFd:
@@ -233,7 +237,7 @@ class _Search:
                 self._missing.add(name)
                 continue
             except OSError as error:
-                self._reasons.append(f'{name}: {error.strerror}{_NEXT_STEP.get(error.errno or 0, "")}')
+                self._reasons.append(f'{name}: {_said(error)}')
                 continue
             except AllocationError as error:
                 self._reasons.append(str(error))
@@ -276,8 +280,7 @@ def _open_or_refuse(name: str) -> Heap:
     try:
         return _open_named(name)
     except OSError as error:
-        step = _NEXT_STEP.get(error.errno or 0, '')
-        raise AllocationError(f"heap '{name}' can't be opened: {error.strerror}{step}; use heap: auto") from error
+        raise AllocationError(f"heap '{name}' can't be opened: {_said(error)}; use heap: auto") from error
 
 
 class OfferedHeaps:

@@ -47,7 +47,6 @@ from zc_perception.npu.manifest_rules import (
 from zc_perception.npu.voyager_model import read_voyager_model
 
 MODELS = Path(__file__).resolve().parent.parent / 'models'
-SCHEMA_NAME = 'model.schema.json'
 ENGINES = ('onnx', 'opencv_hog', 'axl', 'axruntime')
 DTYPES = ('int8', 'uint8', 'int16', 'int32', 'float32')
 Values = Mapping[str, Any]

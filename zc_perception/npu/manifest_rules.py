@@ -9,10 +9,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from zc_perception.errors import ConfigError, nearest
+from zc_perception.errors import ConfigError, nearest, shown
 
 Schema = dict[str, Any]
-_SHOWN_CHARACTERS = 120
 
 
 @dataclass(frozen=True)
@@ -32,10 +31,7 @@ class Place:
 
     def refuse(self, value: object, allowed: str) -> ConfigError:
         """The error for a value that isn't allowed; ``None``: the key has none."""
-        shown = 'empty (null)' if value is None else repr(value)
-        if len(shown) > _SHOWN_CHARACTERS:
-            shown = f'{shown[:_SHOWN_CHARACTERS]}…'
-        return ConfigError(f"{self.path}: key '{self.key}' is {shown}; it must be {allowed}")
+        return ConfigError(f"{self.path}: key '{self.key}' is {'empty (null)' if value is None else shown(value)}; it must be {allowed}")
 
     def missing(self, allowed: str) -> ConfigError:
         """The error for a key that isn't there."""

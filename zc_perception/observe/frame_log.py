@@ -40,6 +40,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.observe.privileges import as_root
 
@@ -139,8 +140,6 @@ class FrameRecord(NamedTuple):
 
 
 _PUBLISHED, _PROCESSED, _FAILED = (int(kind) for kind in (RecordKind.PUBLISHED, RecordKind.PROCESSED, RecordKind.FAILED))
-# <linux/fcntl.h>; Python names them, but not in every build.
-_F_ADD_SEALS, _F_GET_SEALS, _SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW = 1033, 1034, 1, 2, 4
 _pack_record = RECORD.pack_into
 _logs: weakref.WeakSet[FrameLog] = weakref.WeakSet()
 
@@ -192,7 +191,7 @@ class FrameLog:
         with OwnedFd(os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)) as fd:
             os.ftruncate(fd.fileno(), SIZE)
             # Its size never changes: who has it mapped can't be killed by that. No seal against writing, that is what it is for.
-            fcntl.fcntl(fd.fileno(), _F_ADD_SEALS, _SEAL_SHRINK | _SEAL_GROW | _SEAL_SEAL)
+            fcntl.fcntl(fd.fileno(), abi.F_ADD_SEALS, abi.F_SEAL_SHRINK | abi.F_SEAL_GROW | abi.F_SEAL_SEAL)
             memory = mmap.mmap(fd.fileno(), SIZE)  # keeps a descriptor of its own
         names = self.role.encode()[:16], self.node.encode()[:256]
         WRITER.pack_into(memory, WRITER_OFFSET, time.monotonic_ns(), os.getpid(), *names)
@@ -593,9 +592,9 @@ def _check(fd: OwnedFd) -> None:
     status = os.fstat(fd.fileno())
     if not stat.S_ISREG(status.st_mode) or status.st_size != SIZE:
         raise ValueError(f'a frame log is a memfd of {SIZE} bytes, this is one of {status.st_size}')
-    fixed = _SEAL_SHRINK | _SEAL_GROW
+    fixed = abi.F_SEAL_SHRINK | abi.F_SEAL_GROW
     try:
-        seals = fcntl.fcntl(fd.fileno(), _F_GET_SEALS)
+        seals = fcntl.fcntl(fd.fileno(), abi.F_GET_SEALS)
     except OSError as error:
         raise ValueError('a frame log is a memfd, this is another file') from error
     if seals & fixed != fixed:

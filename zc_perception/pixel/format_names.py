@@ -13,7 +13,7 @@ from typing import NamedTuple
 from zc_perception.errors import FormatError, nearest
 from zc_perception.pixel.colorimetry import RGB_FULL, Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import FORMATS, PixelFormat, fourcc_code, fourcc_name, pixel_format
-from zc_perception.pixel.modifier import LINEAR, KnownModifier, modifier_name
+from zc_perception.pixel.modifier import LINEAR, KnownModifier
 
 DMA_DRM = 'DMA_DRM'
 _NV12, _NV15 = fourcc_code('NV12'), fourcc_code('NV15')
@@ -62,20 +62,6 @@ _V4L2_REFUSED = {
     **dict.fromkeys(('BA81', 'GBRG', 'GRBG', 'RGGB', 'BG10', 'GB10', 'BA10', 'RG10', 'BG12', 'GB12', 'BA12', 'RG12', 'BYR2', 'GB16',
                      'GR16', 'RG16'), _BAYER),
 }  # fmt: skip
-
-
-def v4l2_format_name(wanted: V4l2Format) -> str:
-    """V4L2's fourcc of a format, tiled ones too: the inverse of :func:`from_v4l2`.
-
-    :raises FormatError: V4L2 has none.
-    """
-    for name, known in _V4L2_BY_NAME.items():
-        if known == wanted:
-            return name
-    what = fourcc_name(wanted.fourcc) if wanted.modifier == LINEAR else f'{fourcc_name(wanted.fourcc)} {modifier_name(wanted.modifier)}'
-    pixel_format(wanted.fourcc)
-    kind = 'a buffer for each plane' if wanted.multiplanar else 'all planes in one buffer'
-    raise FormatError(f'{what.strip()} with {kind} has no V4L2 fourcc')
 
 
 def from_v4l2(name: str | int) -> V4l2Format:

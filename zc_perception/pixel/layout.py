@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import reprlib
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.errors import LayoutError
+from zc_perception.errors import LayoutError, shown
 from zc_perception.pixel.fourcc import PixelFormat, fourcc_name, pixel_format
 from zc_perception.pixel.modifier import INVALID, LINEAR, check_modifier, modifier_name, plane_count
 
@@ -110,18 +109,11 @@ def _align(value: int, alignment: int) -> int:
     return -(-value // alignment) * alignment
 
 
-def _shown(value: object) -> str:
-    """*value* for a message, short whatever a peer has sent."""
-    if isinstance(value, int):
-        return str(value) if value.bit_length() <= 128 else f'a number of {value.bit_length()} bits'
-    return reprlib.repr(value) if value is None or isinstance(value, (str, bytes, float)) else type(value).__name__
-
-
 def _check_integer(name: str, value: object, low: int, high: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise LayoutError(f'{name} {_shown(value)} is not an integer; it must be one in {low} .. {high}')
+        raise LayoutError(f'{name} {shown(value)} is not an integer; it must be one in {low} .. {high}')
     if not low <= value <= high:
-        raise LayoutError(f'{name} {_shown(value)} is outside {low} .. {high}')
+        raise LayoutError(f'{name} {shown(value)} is outside {low} .. {high}')
 
 
 def check_dimensions(fmt: PixelFormat, width: int, height: int) -> None:
@@ -256,7 +248,7 @@ def validate_layout(layout: ImageLayout, buffer_sizes: Sequence[int], identities
         size, end = buffer_sizes[plane.buffer], plane.offset + plane.size
         if not isinstance(size, int) or size < 1:
             raise LayoutError(
-                f"plane {index}: its buffer {plane.buffer} has {_shown(size)} bytes; ask the kernel for the buffer's real size"
+                f"plane {index}: its buffer {plane.buffer} has {shown(size)} bytes; ask the kernel for the buffer's real size"
             )
         if end > size:
             raise LayoutError(f'plane {index}: ends at byte {end}, its buffer {plane.buffer} has {size}')
@@ -294,7 +286,7 @@ def _check_image(layout: ImageLayout) -> PixelFormat:
     fmt = layout.format
     check_dimensions(fmt, layout.width, layout.height)
     if not isinstance(layout.modifier, int) or isinstance(layout.modifier, bool):
-        raise LayoutError(f'modifier {_shown(layout.modifier)} is not an integer; LINEAR is 0')
+        raise LayoutError(f'modifier {shown(layout.modifier)} is not an integer; LINEAR is 0')
     check_modifier(layout.modifier)
     if not isinstance(layout.planes, tuple):
         raise LayoutError(f'planes are a {type(layout.planes).__name__}; they must be a tuple of at most {MAX_PLANES} PlaneLayouts')
@@ -306,7 +298,7 @@ def _check_image(layout: ImageLayout) -> PixelFormat:
         raise LayoutError(f'{fmt.name.strip()} {modifier_name(layout.modifier)} has {number}, the layout has {count}')
     for index, plane in enumerate(layout.planes):
         if not isinstance(plane, PlaneLayout):
-            raise LayoutError(f'plane {index}: {_shown(plane)} is not a PlaneLayout of buffer, offset, stride and size')
+            raise LayoutError(f'plane {index}: {shown(plane)} is not a PlaneLayout of buffer, offset, stride and size')
     return fmt
 
 

@@ -80,9 +80,6 @@ class KnownModifier(IntEnum):
     APPLE_GPU_TILED_COMPRESSED = 0x0C << 56 | 2
 
 
-KNOWN: dict[int, KnownModifier] = {int(m): m for m in KnownModifier}
-
-
 _VENDORS = {int(vendor): vendor for vendor in Vendor}
 _KNOWN = {int(modifier): modifier for modifier in KnownModifier}
 # Their parameters can add planes with the state of a compression.

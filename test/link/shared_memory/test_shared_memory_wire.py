@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zc_perception.errors import ConfigError
+from zc_perception.errors import ConfigError, printable
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.protocol import MAX_OPTIONS, MAX_PACKET, MessageType, ProtocolError, RefusalCode
 from zc_perception.link.shared_memory.requirements import Requirements
@@ -84,7 +84,7 @@ PARSERS: dict[str, Callable[[bytes], Any]] = {
 
 @given(HELLO)
 def test_hello_comes_back(hello: wire.Hello) -> None:
-    assert wire.parse_hello(wire.pack_hello(hello)) == hello._replace(name=wire.printable(hello.name))
+    assert wire.parse_hello(wire.pack_hello(hello)) == hello._replace(name=printable(hello.name))
 
 
 @given(CONSTRAINTS)

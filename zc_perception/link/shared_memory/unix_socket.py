@@ -23,7 +23,6 @@ _UCRED = struct.Struct('=iII')
 RECEIVE_FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 TRUNCATED = socket.MSG_TRUNC | socket.MSG_CTRUNC
 TRUNCATED_TEXT = f'a packet too long, or with more than {MAX_FDS} descriptors or more than this process may still open (RLIMIT_NOFILE)'
-NO_DESCRIPTOR = "this process has no descriptor left for the producer's buffers; raise the limit ('ulimit -n')"
 CONTROL_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array('i').itemsize)
 Ancillary = Iterable[tuple[int, int, bytes]]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from zc_perception.errors import ConfigError
+from zc_perception.errors import ConfigError, printable
 from zc_perception.link.shared_memory.protocol import (
     FLAG_FENCE,
     FLAG_HISTORY,
@@ -185,11 +185,6 @@ def _parse_id(raw: bytes, what: str) -> str:
     text = raw.rstrip(b'\0')
     _require(_is_identifier(text), 'publisher_id', f'{what}: publisher_id {text!r} is not 1 to {MAX_ID} printable ASCII characters')
     return text.decode('ascii')
-
-
-def printable(text: str) -> str:
-    """*text* for a line of a log: spaces for what would break it."""
-    return ''.join(c if c.isprintable() else ' ' for c in text)
 
 
 def cut_text(text: str, size: int) -> bytes:

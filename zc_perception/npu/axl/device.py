@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from zc_perception.errors import AcceleratorError, DeviceLostError
+from zc_perception.errors import NO_DESCRIPTOR, AcceleratorError, DeviceLostError
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.owned_fd import OwnedFd
@@ -53,7 +53,6 @@ _ADVICE_BY_ERRNOS: Mapping[tuple[int, ...], str] = {
     (errno.E2BIG,): 'the driver is older than this package; update it',
     _OF_A_CARD_THAT_IS_GONE: 'the card was removed, reset or lost its link; check lspci -d 1f9d: and dmesg, then open it anew',
     (errno.ENOMEM, errno.ENOSPC): "free memory (see CmaFree in /proc/meminfo), or use fewer or smaller buffers (parameter 'slots')",
-    (errno.EMFILE, errno.ENFILE): "no file descriptor is left: raise the limit ('ulimit -n'), or look for leaks (zc_doctor)",
     (errno.EFAULT,): "an argument or the card's DMA hit memory that isn't mapped; see dmesg | grep -i -e axl -e iommu -e smmu",
     (errno.ETIMEDOUT, errno.ETIME): (
         "the card is back-pressured or its PCIe link is degraded; lower parameter 'in_flight' or the frame rate, or raise 'timeout'"
@@ -61,7 +60,7 @@ _ADVICE_BY_ERRNOS: Mapping[tuple[int, ...], str] = {
     (errno.EIO,): "the card could not run the job; see dmesg | grep -i -e axl -e metis, and that 'model_id' names a model that it has",
     (errno.ECANCELED,): 'the device was closed while the job was in flight; that is the normal end of a job at shutdown',
 }
-ADVICE: Mapping[int, str] = {number: text for numbers, text in _ADVICE_BY_ERRNOS.items() for number in numbers}
+ADVICE: Mapping[int, str] = {**NO_DESCRIPTOR, **{number: text for numbers, text in _ADVICE_BY_ERRNOS.items() for number in numbers}}
 """What the driver's errnos mean and what to do about them. Source: the UAPI header ``axl_ioctl.h`` for the errnos, the failure modes of the
 ZED X → Metis document for the advice."""
 
@@ -116,7 +115,7 @@ def open_error(path: str, error: OSError, found: str) -> AcceleratorError:
         errno.EACCES: 'add the user to the group of the device node, or give that group access in a udev rule',
         errno.EPERM: 'give the container access to the node (--device), or the user in a udev rule',
         errno.EBUSY: f'another process has the card for itself, see lsof {path}',
-        errno.EMFILE: "this process has no file descriptor left, raise its limit ('ulimit -n')",
+        errno.EMFILE: NO_DESCRIPTOR[errno.EMFILE],
     }
     return AcceleratorError(message + hints.get(number, found))
 
