@@ -18,10 +18,11 @@ from composition_interfaces.srv import ListNodes, LoadNode, UnloadNode
 from nodes import container_components
 from nodes.programs import BIN, environment
 from nodes.service_clients import answer_of
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
 from warm_start import Started
+
+from zc_perception.nodes.process import ExecutorThread
 
 TEST_FOLDER = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 60.0
@@ -115,7 +116,7 @@ class Container:
             self._changed.wait_for(lambda: self._ended or ''.join(self._lines).count(text) >= count, TIMEOUT_S)
         assert self.output.count(text) >= count, f'{text!r} was not printed:\n{self.output}'
 
-    def end(self, number: int = signal.SIGINT, timeout_s: float = 20.0) -> int:
+    def end(self, number: int = signal.SIGINT, timeout_s: float = TIMEOUT_S) -> int:
         """Send a signal; the exit code.
 
         :raises subprocess.TimeoutExpired: it is still there.
@@ -147,7 +148,7 @@ class Container:
     def __exit__(self, *exception: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
-            self.process.wait(10)
+            self.process.wait(TIMEOUT_S)
         self._reader.join(5)
         if self.process.stdout is not None:
             self.process.stdout.close()
@@ -187,19 +188,17 @@ class Client:
         self.context = rclpy.Context()
         rclpy.init(context=self.context, domain_id=domain)
         self.node = rclpy.create_node('container_client', context=self.context)
-        self._executor = SingleThreadedExecutor(context=self.context)
-        self._executor.add_node(self.node)
+        # rclpy's own executor ends when this thread destroys a subscription at the wrong moment; this one goes on.
+        self._spinner = ExecutorThread(self.context, lambda: None)
+        self._spinner.executor.add_node(self.node)
         self._services = {
             # As many answers as the container takes requests: of more than fit, the oldest would be lost while this process stands still.
             kind: self.node.create_client(kind, f'{container}/_container/{name}', qos_profile=QoSProfile(depth=200))
             for kind, name in ((LoadNode, 'load_node'), (UnloadNode, 'unload_node'), (ListNodes, 'list_nodes'))
         }
-        self._thread = threading.Thread(target=self._spin, daemon=True)
-        self._thread.start()
-
-    def _spin(self) -> None:
-        with suppress(ExternalShutdownException):
-            self._executor.spin()
+        self._spinner.start()
+        # An answer is lost whose reader the container doesn't know yet; this question is asked again, and its reader is the last one.
+        self.list()
 
     def send(self, kind: Any, request: Any) -> Call:
         """Call one of the container's services."""
@@ -258,10 +257,10 @@ class Client:
 
     def close(self) -> None:
         """Leave the graph."""
-        self._executor.shutdown(timeout_sec=1.0)
-        self._thread.join(5)
+        self._spinner.stop()
         self.node.destroy_node()
         self.context.try_shutdown()
+        assert self._spinner.failure is None, self._spinner.failure
 
 
 @contextmanager

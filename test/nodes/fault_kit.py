@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import rclpy
@@ -28,7 +29,7 @@ from zc_perception.npu.accelerator import Capabilities, ImportHandle
 from zc_perception.npu.cpu import CpuAccelerator, CpuJob
 from zc_perception.npu.manifest import ModelManifest
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 SHOWN_S = 2.0
 """A fault must be shown within so long on a machine that keeps up."""
 SIZE = (64, 128)
@@ -145,6 +146,15 @@ class FaultyAccelerator(CpuAccelerator):
         return super().submit(handle, frame)
 
 
+def _waited_s() -> float:
+    """What the threads of this process have waited for a processor, in all; 0 where the kernel doesn't count it."""
+    waited_ns = 0
+    for task in Path('/proc/self/task').iterdir():
+        with suppress(OSError):  # it has ended
+            waited_ns += int((task / 'schedstat').read_text(encoding='ascii').split()[1])
+    return waited_ns / 1e9
+
+
 class Stalls:
     """How long threads of this process were kept from running: on a machine that is too busy, nothing can be shown in time."""
 
@@ -207,8 +217,9 @@ class Fleet:
             return [Parameter(name, value=value) for name, value in values.items()]
 
         self.capture = CaptureNode(camera_factory=self.camera, context=self.context, parameter_overrides=overrides(capture))
+        values = {'model': 'hog', 'timeout': 20.0, **inference}
         self.inference = InferenceNode(
-            accelerator_factory=self.accelerator, context=self.context, parameter_overrides=overrides({'model': 'hog', **inference})
+            accelerator_factory=self.accelerator, context=self.context, parameter_overrides=overrides(values)
         )
 
     def spin(self, seconds: float = 0.02) -> None:
@@ -225,14 +236,18 @@ class Fleet:
         self.until(lambda: self.reader.level(name) == 0, f'{name} is well')
 
     def shows(self, name: str, level: int, *words: str) -> float:
-        """Until that part has the level, with all the words; within :data:`SHOWN_S` of now, but for the time that nothing ran."""
-        began, stalled = time.monotonic(), self.stalls.total_s
+        """Until that part has the level, with all the words; within :data:`SHOWN_S` of now.
+
+        The time that threads of this process were kept from running does not count.
+        """
+        began, stalled, waited = time.monotonic(), self.stalls.total_s, _waited_s()
         self.until(
             lambda: self.reader.level(name) == level and all(word in self.reader.text(name) for word in words),
             f'{name} at {level} with {words}',
         )
         took = time.monotonic() - began
-        assert took <= SHOWN_S + 3 * (self.stalls.total_s - stalled), f'{name}: shown after {took:.2f} s'
+        kept_s = 3 * (self.stalls.total_s - stalled) + max(0.0, _waited_s() - waited)
+        assert took <= SHOWN_S + kept_s, f'{name}: shown after {took:.2f} s, {kept_s:.2f} s of it for a busy machine'
         return took
 
     def close(self) -> None:

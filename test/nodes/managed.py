@@ -22,7 +22,7 @@ from rclpy.parameter import Parameter
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.nodes.process import ExecutorThread
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 CONFIGURE, ACTIVATE, DEACTIVATE, CLEANUP = (
     Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_ACTIVATE, Transition.TRANSITION_DEACTIVATE, Transition.TRANSITION_CLEANUP
 )  # fmt: skip

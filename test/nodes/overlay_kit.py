@@ -41,7 +41,7 @@ class Viewer:
             return self.node.create_subscription(Image, 'detections/image', self.pictures.append, 10)
         return self.node.create_subscription(CompressedImage, 'detections/image/compressed', self.jpegs.append, 10)
 
-    def until(self, condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+    def until(self, condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, what

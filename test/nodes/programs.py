@@ -17,7 +17,7 @@ from warm_start import Started
 
 BIN = Path(sys.executable).parent
 HERE = Path(__file__).parent
-START_TIMEOUT_S = 60.0
+TIMEOUT_S = 60.0
 
 
 def environment(domain: int) -> dict[str, str]:
@@ -49,7 +49,7 @@ class Program:
         """Begin reading and wait until every mark was printed."""
         self._ready_marks = ready_marks
         self._reader.start()
-        if ready_marks and not self._ready.wait(START_TIMEOUT_S):
+        if ready_marks and not self._ready.wait(TIMEOUT_S):
             self.process.kill()
             raise AssertionError(f'{self.process.args} did not get ready:\n{self.output}')
         return self
@@ -67,7 +67,7 @@ class Program:
         """Everything printed so far."""
         return ''.join(self.lines)
 
-    def interrupt(self, timeout_s: float) -> int:
+    def interrupt(self, timeout_s: float = TIMEOUT_S) -> int:
         """SIGINT; the exit code.
 
         :raises subprocess.TimeoutExpired: it is still there after *timeout_s*.
@@ -83,7 +83,7 @@ class Program:
     def __exit__(self, *exception: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
-            self.process.wait(10)
+            self.process.wait(TIMEOUT_S)
         self._reader.join(5)
         if self.process.stdout is not None:
             self.process.stdout.close()
@@ -114,7 +114,7 @@ class PlainSubscriber:
         assert self.process.stdout is not None
         assert self.process.stdout.readline().strip() == 'listening'
 
-    def result(self, timeout_s: float = 120.0) -> dict[str, Any]:
+    def result(self, timeout_s: float = 150.0) -> dict[str, Any]:
         """What it received."""
         out, _ = self.process.communicate(timeout=timeout_s)
         assert self.process.returncode == 0

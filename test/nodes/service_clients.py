@@ -15,7 +15,7 @@ from rclpy.node import Node
 _PATIENCE_S = 10.0
 
 
-def wait_until_known(client: Any, caller: Node, server: Node, timeout_s: float = 30.0) -> None:
+def wait_until_known(client: Any, caller: Node, server: Node, timeout_s: float = 60.0) -> None:
     """Until each knows the other; the server is in this process."""
     assert client.wait_for_service(timeout_s), client.srv_name
     deadline = time.monotonic() + timeout_s

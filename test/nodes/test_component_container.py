@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from composition_interfaces.srv import LoadNode
-from nodes.container_kit import Client, Container, client, install, until
+from nodes.container_kit import TIMEOUT_S, Client, Container, client, install, until
 from rcl_interfaces.msg import Parameter as ParameterMessage
 from rcl_interfaces.msg import ParameterValue
 from rcl_interfaces.srv import GetParameters, ListParameters
@@ -97,7 +97,7 @@ def hears(zoo: Client, topic: str) -> None:
     """Somebody publishes there, hence is spun."""
     heard = threading.Event()
     subscription = zoo.node.create_subscription(String, topic, lambda message: heard.set(), 1)
-    assert heard.wait(30), f'nothing on {topic}'
+    assert heard.wait(TIMEOUT_S), f'nothing on {topic}'
     zoo.node.destroy_subscription(subscription)
 
 

@@ -40,8 +40,8 @@ def test_the_end_of_the_context_is_told(context: rclpy.Context) -> None:
     executor = ContainerExecutor(context, 'test', 2, lambda name, error: None, ended.set)
     executor.start()
     context.shutdown()
-    assert ended.wait(30)
-    assert executor.stop(5.0)
+    assert ended.wait(60)
+    assert executor.stop(60.0)
     assert executor.failure is None
 
 
@@ -54,8 +54,8 @@ def test_what_can_t_go_on_ends_with_the_reason(context: rclpy.Context, monkeypat
 
     monkeypatch.setattr(executor, 'wait_for_ready_callbacks', fail)
     executor.start()
-    assert ended.wait(30)
-    assert executor.stop(5.0)
+    assert ended.wait(60)
+    assert executor.stop(60.0)
     assert 'RuntimeError: no wait set' in (executor.failure or '')
 
 

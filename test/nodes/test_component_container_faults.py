@@ -16,7 +16,7 @@ from zc_perception.nodes.container import manager
 from zc_perception.nodes.container.executor import ContainerExecutor
 from zc_perception.nodes.container.manager import ComponentManager, LoadError, construct, node_options
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class Plain(Node):

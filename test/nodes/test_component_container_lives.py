@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodes.container_kit import Client, Container, client, install, until
+from nodes.container_kit import TIMEOUT_S, Client, Container, client, install, until
 from std_msgs.msg import String
 
 CYCLES = 50
-ENDS_S = 2.0
+ENDS_S = 30.0
 Start = Callable[..., tuple[Container, Client]]
 
 
@@ -39,15 +39,15 @@ def ticks(zoo: Client, topic: str = '/ticking/ticks') -> None:
     """Wait for a tick."""
     heard = threading.Event()
     subscription = zoo.node.create_subscription(String, topic, lambda message: heard.set(), 1)
-    assert heard.wait(30), f'nothing on {topic}'
+    assert heard.wait(TIMEOUT_S), f'nothing on {topic}'
     zoo.node.destroy_subscription(subscription)
 
 
 def ended_in_time(container: Container, number: int = signal.SIGINT) -> None:
-    """It ends by a signal as it should: 0, at once. The interpreter's own end is included, on a busy machine, hence the margin."""
+    """It ends by a signal as it should: 0, and without waiting for what never ends. The interpreter's own end is included."""
     begun = time.monotonic()
     assert container.end(number) == 0, container.output
-    assert time.monotonic() - begun < 5 * ENDS_S
+    assert time.monotonic() - begun < ENDS_S
 
 
 def test_a_slow_constructor_keeps_neither_list_nor_unload_waiting_and_loads_wait_for_it(start: Start, tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_a_signal_ends_it_with_components_and_a_load_under_way(number: int, star
 )
 def test_a_wrong_argument_ends_it_with_one_line(arguments: list[str], text: str, free_domain: int, tmp_path: Path) -> None:
     with Container(tmp_path, free_domain, *arguments, wait=False) as container:
-        assert container.process.wait(30) == 2
+        assert container.process.wait(TIMEOUT_S) == 2
     lines = container.output.splitlines()
     assert len(lines) == 1, lines
     assert lines[0].startswith('component_container: error: ')

@@ -25,6 +25,6 @@ def test_it_starts_the_nodes(name: str, tmp_path: Path, free_domain: int) -> Non
     files = ['--ros-args', '--params-file', str(CONFIG / name), '--params-file', str(stand_ins)]
     marks = [f'[{namespace}{node}]: ready' for namespace in NAMESPACES.get(name, ('',)) for node in ('capture', 'inference', 'overlay')]
     with Program('perception', *OPTIONS.get(name, []), *files, domain=free_domain).start(*marks) as program:
-        assert program.interrupt(10) == 0, program.output
+        assert program.interrupt() == 0, program.output
         assert 'NV12 LINEAR 320x240' in program.output
         assert 'Traceback' not in program.output and 'is unknown' not in program.output

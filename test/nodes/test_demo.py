@@ -23,7 +23,7 @@ KEYS = {
 
 
 def _demo(args: list[str], domain: int) -> subprocess.CompletedProcess[str]:
-    return warm_start.run([str(BIN / 'zc_demo'), *args], env=environment(domain), timeout=90)
+    return warm_start.run([str(BIN / 'zc_demo'), *args], env=environment(domain), timeout=200)
 
 
 def test_a_bounded_run_writes_summary_and_picture(tmp_path: Path, free_domain: int) -> None:
@@ -100,11 +100,11 @@ def test_an_early_end_says_that_there_is_no_picture(older: bool, tmp_path: Path,
     if older:
         (tmp_path / 'detections.png').write_bytes(b'of another run')
     with Program('zc_demo', '--duration', '600', '--framerate', '15', '--out', str(tmp_path), domain=free_domain).start() as running:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not any(re.match(r' *[0-9.]+ s +[1-9][0-9]* frames', line) for line in list(running.lines)):
             assert time.monotonic() < deadline and running.process.poll() is None, running.output
             time.sleep(0.05)
-        assert running.interrupt(20) == 0, running.output
+        assert running.interrupt() == 0, running.output
     assert json.loads((tmp_path / 'summary.json').read_text())['frames'] > 0
     (told,) = (line for line in running.lines if line.startswith('wrote'))
     assert told.startswith(f'wrote {tmp_path}/summary.json, no detections.png: it is taken in the second half of the run')

@@ -15,7 +15,7 @@ from zc_perception.link.endpoints import IN_PROCESS
 from zc_perception.nodes.perception import PerceptionGraph
 from zc_perception.nodes.process import NodeGroup, ros_context
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 SMALL = {'capture': {'width': 64, 'height': 64, 'framerate': 30.0}, 'inference': {'accelerator': 'cpu', 'model': 'hog'}}
 
 

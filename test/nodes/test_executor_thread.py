@@ -17,7 +17,7 @@ from std_msgs.msg import String
 from zc_perception.link.rclpy_compat import InvalidHandle
 from zc_perception.nodes.process import ExecutorThread, ros_context
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 ROUNDS = 150
 
 

@@ -136,9 +136,9 @@ def test_the_publisher_s_log_warns_of_a_consumer_that_was_granted_fewer_frames_t
     served.links.server.set_pool(make_pool(slots=5))
     path = served.links.server.path
     with SharedMemoryClient(path, name='modest', window=1) as modest, SharedMemoryClient(path, name='greedy', window=4) as greedy:
-        modest.connect()
-        greedy.connect()
-        deadline = time.monotonic() + 20.0
+        modest.connect(60.0)
+        greedy.connect(60.0)
+        deadline = time.monotonic() + 60.0
         while 'or end other consumers\n' not in logged() and time.monotonic() < deadline:
             time.sleep(0.01)
         values = dict(served.links.status().values)

@@ -33,7 +33,7 @@ from zc_perception.observe.diagnostics import Level, Status
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import INVALID, LINEAR
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 HERE = Path(__file__).parent
 
 

@@ -148,13 +148,12 @@ def test_a_result_that_comes_after_deactivate_is_dropped(run: Managed, monkeypat
 def test_events_tell_of_each_transition(run: Managed) -> None:
     node = run.make(CaptureNode, WAITING)
     events = run.events(node)
-    run.eventually(lambda: run.manager.count_publishers('/capture/transition_event') == 1)
-    run.eventually(lambda: node.count_subscribers('/capture/transition_event') == 1, 'who tells has found who listens')
-    time.sleep(0.2)
+    # Who tells has found who listens once something is heard.
+    run.eventually(lambda: run.change(node, CONFIGURE) and run.change(node, CLEANUP) and events)
     for transition in (CONFIGURE, ACTIVATE, DEACTIVATE, CLEANUP):
         assert run.change(node, transition)
     expected = ['configuring', 'inactive', 'activating', 'active', 'deactivating', 'inactive', 'cleaningup', 'unconfigured']
-    run.eventually(lambda: [goal for _, goal in events] == expected, f'{events}')
+    run.eventually(lambda: [goal for _, goal in events][-len(expected) :] == expected, f'{events}')
 
 
 def test_a_transition_that_is_none_is_refused_and_costs_nothing(run: Managed) -> None:
@@ -190,13 +189,13 @@ def test_the_executor_serves_others_during_a_transition(run: Managed, monkeypatc
 
     def slow(identity: str) -> Any:
         entered.set()
-        assert go_on.wait(30)
+        assert go_on.wait(60)
         return opened(identity)
 
     node._camera_factory = slow
     done: list[bool] = []
     with Asking(run, node, done):
-        assert entered.wait(30)
+        assert entered.wait(60)
         assert run.state(node) == 'configuring', 'its own state can be asked for'
         assert run.change(other, CONFIGURE) and not done
         go_on.set()
@@ -316,7 +315,7 @@ def test_another_process_s_consumer_loses_the_camera_and_finds_it_again(free_dom
                 run.eventually(lambda count=count: len(seen) >= count + 3, f'detections after {steps}\n{program.output}')
             assert run.change(capture, DEACTIVATE)
             run.eventually(lambda: not [h for h, n in capture._server.server._pool.statistics().holders.items() if n], 'leases came back')
-            assert 'ros_message' not in program.output and program.interrupt(10) == 0
+            assert 'ros_message' not in program.output and program.interrupt() == 0
 
 
 def test_another_process_s_consumer_is_granted_more_frames_when_it_asks_for_more(free_domain: int) -> None:
@@ -339,7 +338,7 @@ def test_another_process_s_consumer_is_granted_more_frames_when_it_asks_for_more
             run.eventually(lambda: windows() == [before[0] + 2], f'{before} {windows()}')
             count = len(seen)
             run.eventually(lambda: len(seen) >= count + 5)
-            assert capture.camera.pool_statistics().abandoned == 0 and program.interrupt(10) == 0
+            assert capture.camera.pool_statistics().abandoned == 0 and program.interrupt() == 0
 
 
 def test_a_program_without_autostart_waits_for_a_manager(free_domain: int) -> None:
@@ -352,7 +351,7 @@ def test_a_program_without_autostart_waits_for_a_manager(free_domain: int) -> No
             request = ChangeState.Request(transition=Transition(id=step))
             assert run.call(ChangeState, '/capture/change_state', request).success
             assert run.call(GetState, '/capture/get_state', GetState.Request()).current_state.label == state
-        assert program.interrupt(10) == 0, program.output
+        assert program.interrupt() == 0, program.output
 
 
 def test_a_lost_accelerator_does_not_keep_a_node_from_being_cleaned_up(run: Managed) -> None:

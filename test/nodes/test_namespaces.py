@@ -58,7 +58,7 @@ def test_cameras_have_different_names() -> None:
 @pytest.mark.parametrize('program', ['capture_node', 'inference_node'])
 def test_a_namespace_that_is_too_long_for_ros_is_said_in_a_line(free_domain: int, program: str) -> None:
     with Program(program, '--ros-args', '-r', f'__ns:=/{"n" * 230}', domain=free_domain).start('error:') as node:
-        assert node.process.wait(30.0) == 2
+        assert node.process.wait(60.0) == 2
         node._reader.join(30.0)
     (line,) = [line for line in node.lines if 'rmw_fastrtps' not in line]
     assert 'topic length should not exceed' in line and 'choose another name or a shorter namespace' in line

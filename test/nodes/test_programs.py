@@ -59,7 +59,7 @@ WRONG = {
 
 
 def _refused(program: str, args: list[str], domain: int) -> subprocess.CompletedProcess[str]:
-    return warm_start.run([str(BIN / program), *args], env=environment(domain), timeout=60)
+    return warm_start.run([str(BIN / program), *args], env=environment(domain), timeout=120)
 
 
 def _assert_one_clear_line(done: subprocess.CompletedProcess[str], message: str) -> None:
@@ -83,17 +83,17 @@ def test_several_cameras_run_in_one_process_each_with_its_own_parameters(tmp_pat
     args = ['--cameras', 'front', 'truck/rear', '--ros-args', '--params-file', str(yaml)]
     with Program('perception', *args, domain=free_domain).start('[front.capture]: ready', '[truck.rear.inference]: ready') as program:
         for namespace in ('front', 'truck/rear'):
-            seen = PlainSubscriber(['30', '--until-detections', '3', '--namespace', namespace], domain=free_domain).result()
+            seen = PlainSubscriber(['120', '--until-detections', '3', '--namespace', namespace], domain=free_domain).result()
             assert len(seen['detections']) >= 3
             assert {each['frame_id'] for each in seen['detections']} == {'nose' if namespace == 'front' else 'camera_optical_frame'}
-        assert program.interrupt(10) == 0, program.output
+        assert program.interrupt() == 0, program.output
 
 
 def test_a_camera_that_is_not_there_is_waited_for(free_domain: int) -> None:
     args = parameters(capture__camera='v4l2', capture__device='/dev/video77')
     with Program('perception', *args, domain=free_domain).start('the camera is not there: ', *PERCEPTION_READY[:1]) as program:
         assert "'/dev/video77'" in program.output and 'next attempt in' in program.output
-        assert program.interrupt(10) == 0, program.output
+        assert program.interrupt() == 0, program.output
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_key_for_nodes_of_any_name_is_a_warning_and_one_for_ours_the_end(tmp_p
         assert "parameter 'widht' is unknown; did you mean 'width'?" in program.output
         assert "parameter 'of_another_package' is unknown" in program.output and '[WARN]' in program.output
         assert 'score_threshold' not in program.output.replace('widht', ''), 'another of our nodes has it'
-        assert program.interrupt(10) == 0, program.output
+        assert program.interrupt() == 0, program.output
     yaml.write_text('/**/capture:\n  ros__parameters: {widht: 640}\n')
     _assert_one_clear_line(_refused('capture_node', ['--ros-args', '--params-file', str(yaml)], free_domain), "did you mean 'width'?")
     yaml.write_text('/**/capture:\n  ros__parameters: {score_threshold: 0.5}\n')
@@ -160,7 +160,7 @@ def test_an_argument_for_all_nodes_is_no_mistake_where_another_of_ours_has_it(fr
     """``SetParameter`` of a launch file becomes such an argument of every program; what none of ours has is a warning on demand."""
     args = ['--ros-args', '-p', 'framerate:=12.0', '-p', 'use_sim_time:=false']
     with Program('overlay_node', *args, domain=free_domain).start('[overlay]: ready') as program:
-        assert program.interrupt(10) == 0 and 'framerate' not in program.output, program.output
+        assert program.interrupt() == 0 and 'framerate' not in program.output, program.output
     args = ['--ros-args', '-p', 'robot_radius:=0.3', '-p', 'scala:=0.5', '-p', 'framerate:=12.0']
     for name, nodes in (('overlay_node', ['overlay']), ('perception', ['capture', 'inference', 'overlay'])):
         _assert_one_clear_line(_refused(name, args, free_domain), "parameter 'robot_radius' is unknown")
@@ -169,7 +169,7 @@ def test_an_argument_for_all_nodes_is_no_mistake_where_another_of_ours_has_it(fr
             for node in nodes:
                 assert f"[{node}]: parameter 'robot_radius' is unknown" in program.output, program.output
             assert "[overlay]: parameter 'scala' is unknown; did you mean 'scale'?" in program.output
-            assert "parameter 'framerate'" not in program.output and program.interrupt(10) == 0
+            assert "parameter 'framerate'" not in program.output and program.interrupt() == 0
     meant = ['--unknown-parameters', 'warn', '--ros-args', '-p', 'overlay:robot_radius:=0.3']
     _assert_one_clear_line(_refused('overlay_node', meant, free_domain), "node 'overlay': parameter 'robot_radius' is unknown")
     _assert_one_clear_line(_refused('overlay_node', ['--unknown-parameters', 'maybe'], free_domain), '--unknown-parameters')
@@ -179,7 +179,7 @@ def test_quality_of_service_for_all_nodes_is_no_mistake_in_a_program_of_one_of_t
     yaml = tmp_path / 'shared.yaml'
     yaml.write_text('/**: {ros__parameters: {qos_overrides: {/image_raw: {publisher: {depth: 2}}}}}\n')
     with Program('overlay_node', '--ros-args', '--params-file', str(yaml), domain=free_domain).start('[overlay]: ready') as program:
-        assert program.interrupt(10) == 0 and 'is unknown' not in program.output, program.output
+        assert program.interrupt() == 0 and 'is unknown' not in program.output, program.output
     yaml.write_text('/overlay: {ros__parameters: {qos_overrides: {/image_raw: {publisher: {depth: 2}}}}}\n')
     refusal = _refused('overlay_node', ['--ros-args', '--params-file', str(yaml)], free_domain)
     _assert_one_clear_line(refusal, "did you mean 'qos_overrides./image_raw.subscription.depth'?")
@@ -212,7 +212,7 @@ def test_sigint_at_any_moment_after_ready_ends_with_zero(program: str, free_doma
     for delay in delays if LONG else chance.sample(delays, 1):
         with Program(program, domain=free_domain, cold=True).start(*marks) as running:
             time.sleep(delay)
-            assert running.interrupt(timeout_s=20) == 0, running.output
+            assert running.interrupt() == 0, running.output
             assert 'Traceback' not in running.output
 
 
@@ -220,11 +220,11 @@ def test_an_impatient_user_may_press_ctrl_c_twice(free_domain: int) -> None:
     with Program('perception', domain=free_domain).start(*PERCEPTION_READY) as running:
         running.process.send_signal(2)
         time.sleep(0.02)
-        assert running.interrupt(timeout_s=20) == 0
+        assert running.interrupt() == 0
         assert 'Traceback' not in running.output
 
 
 def test_sigint_before_ready_ends_cleanly_too(free_domain: int) -> None:
     with Program('perception', domain=free_domain).start('link is in_process') as running:
-        assert running.interrupt(timeout_s=20) == 0
+        assert running.interrupt() == 0
         assert 'Traceback' not in running.output

@@ -67,7 +67,7 @@ def test_a_signal_ends_it_with_what_there_is(tmp_path: Path, free_domain: int) -
             if '[recorder]: ready' in line:
                 break
         recorder.send_signal(signal.SIGINT)
-        output, _ = recorder.communicate(timeout=20)
+        output, _ = recorder.communicate(timeout=60)
     assert recorder.returncode == 0 and '0 frames in no file' in output
 
 
@@ -78,7 +78,7 @@ def test_a_signal_ends_one_that_nobody_has_configured(tmp_path: Path, free_domai
             if '[recorder]: ready' in line:
                 break
         recorder.send_signal(signal.SIGINT)
-        output, _ = recorder.communicate(timeout=20)
+        output, _ = recorder.communicate(timeout=60)
     assert recorder.returncode == 0 and 'Traceback' not in output, output
 
 
@@ -96,7 +96,7 @@ def test_a_signal_ends_it_although_the_disk_is_stuck(tmp_path: Path, free_domain
             if 'the disk is too slow' in line:  # it has frames by now
                 break
         recorder.send_signal(signal.SIGINT)
-        output, _ = recorder.communicate(timeout=20)
+        output, _ = recorder.communicate(timeout=60)
     assert recorder.returncode == 1 and 'Traceback' not in output, output
     assert f"'{path}': its disk has taken nothing for 1 s; " in output and 'frames could not be written' in output
 

@@ -17,7 +17,7 @@ from zc_perception.nodes.process import NodeGroup
 from zc_perception.observe.diagnostics import Level, Status
 
 # Fast DDS keeps a killed publisher in the graph for 20 s.
-SOON_S = 8.0
+SOON_S = 18.0
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_another_camera_on_the_topic_is_warned_of_at_both_ends_until_it_is_gone(
         assert other.output.count('has another publisher (/capture)') == 1, 'once, not at each look'
         assert not [name for name in status.values if name.startswith('protocol_error')], 'to be asked whether it listens is no fault'
         other.process.send_signal(signal.SIGKILL)
-        other.process.wait(10)
+        other.process.wait(60)
         until(lambda: link(capture).level is Level.OK, 'the end of the warning', SOON_S)
     assert capture.get_publishers_info_by_topic('/image_raw/_zc'), 'the graph was asked'
 
@@ -67,7 +67,7 @@ def test_a_camera_in_another_namespace_is_none(capture: CaptureNode, free_domain
     with start(free_domain, *parameters(framerate='5.0'), '-r', '__ns:=/rear') as other:
         until(lambda: bool(capture.get_publishers_info_by_topic('/rear/image_raw/_zc')), 'the other camera in the graph')
         assert link(capture).level is Level.OK
-        assert other.interrupt(10) == 0 and 'another publisher' not in other.output
+        assert other.interrupt() == 0 and 'another publisher' not in other.output
 
 
 def test_one_that_can_not_be_asked_counts_once_it_has_stayed(capture: CaptureNode, free_domain: int) -> None:
@@ -80,5 +80,5 @@ def test_one_that_can_not_be_asked_counts_once_it_has_stayed(capture: CaptureNod
         assert rivals.look() == []
         clock[0] += 2
         until(lambda: rivals.look() == ['/second'], 'its name')
-        assert other.interrupt(10) == 0
+        assert other.interrupt() == 0
         until(lambda: rivals.look() == [], 'its end')

@@ -73,7 +73,7 @@ def test_programs_say_it(program: str, free_domain: int, tmp_path: Path) -> None
     path = tmp_path / 'bad.yaml'
     path.write_text('capture:\n  ros__parameters:\n    width: 640\n   height: 480\n', encoding='utf-8')
     command = [str(BIN / program), '--ros-args', '--params-file', str(path)]
-    done = subprocess.run(command, env=environment(free_domain), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment(free_domain), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2 and done.stdout == ''
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"{program}: error: parameter file '{path}' can't be read: line 4: ")

@@ -45,7 +45,7 @@ def test_a_program_is_ready_lives_and_stops(systemd: Systemd, free_domain: int) 
     with Program('perception', domain=free_domain).start(*PERCEPTION_READY) as program:
         heard = systemd.hears('WATCHDOG=1', 4)
         assert heard[0] == 'READY=1' and any(line.startswith('STATUS=') and '/diagnostics' in line for line in heard)
-        assert program.interrupt(10) == 0, program.output
+        assert program.interrupt() == 0, program.output
         assert systemd.hears('STOPPING=1')[-1] == 'STOPPING=1'
 
 
@@ -54,13 +54,13 @@ def test_a_camera_that_is_waited_for_is_no_reason_to_be_restarted(systemd: Syste
     with Program('capture_node', *args, domain=free_domain).start('the camera is not there: ') as program:
         systemd.hears('READY=1')
         systemd.hears('WATCHDOG=1', 6)
-        assert program.interrupt(10) == 0, program.output
+        assert program.interrupt() == 0, program.output
 
 
 def test_a_container_is_ready_lives_and_stops(systemd: Systemd, free_domain: int) -> None:
     with Program('component_container', domain=free_domain).start('ready: ') as program:
         assert systemd.hears('WATCHDOG=1', 4)[0] == 'READY=1'
-        assert program.interrupt(10) == 0, program.output
+        assert program.interrupt() == 0, program.output
         assert systemd.hears('STOPPING=1')[-1] == 'STOPPING=1'
 
 
@@ -80,4 +80,4 @@ def test_a_program_that_is_stopped_says_nothing_more(systemd: Systemd, free_doma
         with pytest.raises(TimeoutError):
             systemd.hears('WATCHDOG=1')
         program.process.send_signal(signal.SIGCONT)
-        assert program.interrupt(10) == 0, program.output
+        assert program.interrupt() == 0, program.output

@@ -93,7 +93,7 @@ def test_image_info_and_detections_of_a_frame_have_one_header_in_each_camera(fre
                 'stereo_tolerance': 0.05,
             }
             side = rig.side(Side(camera)) if stereo else None
-            graphs[camera] = PerceptionGraph(context, {'capture': values}, camera, stereo=side)
+            graphs[camera] = PerceptionGraph(context, {'capture': values, 'inference': {'timeout': 20.0}}, camera, stereo=side)
             graphs[camera].capture._snapshots.offer = lambda frame, camera=camera: captured[camera].append(frame.header.stamp_ns)
             graphs[camera].inference.observers.append(
                 lambda entry, found, camera=camera: published[camera].add((entry.frame.header.stamp_ns, entry.frame.header.frame_id))

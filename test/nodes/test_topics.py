@@ -23,7 +23,7 @@ SEED = 11
 @pytest.fixture
 def graph(free_domain: int):
     """``perception`` at a moderate rate, so that two noisy cores keep up."""
-    args = parameters(capture__seed=SEED, capture__framerate=15, capture__frame_id='front_camera')
+    args = parameters(capture__seed=SEED, capture__framerate=15, capture__frame_id='front_camera', inference__timeout=20.0)
     with Program('perception', *args, domain=free_domain).start(*PERCEPTION_READY) as running:
         yield running
         assert running.process.poll() is None, running.output
@@ -75,7 +75,7 @@ def _heard(domain: int, part: str, seconds: float) -> tuple[dict[str, str], str]
 
 
 def test_a_plain_process_gets_detections_info_and_labels_and_nothing_is_converted(graph: Program, free_domain: int) -> None:
-    seen = PlainSubscriber(['60', '--until-detections', '25', '--with-others'], domain=free_domain).result()
+    seen = PlainSubscriber(['120', '--until-detections', '25', '--with-others'], domain=free_domain).result()
 
     assert seen['labels'] == {'0': 'car', '1': 'pedestrian', '2': 'sign', '3': 'cone'}
     assert len(seen['detections']) >= 25
@@ -93,7 +93,7 @@ def test_a_plain_process_gets_detections_info_and_labels_and_nothing_is_converte
 
 
 def test_image_raw_shows_the_scene_and_is_converted_only_while_subscribed(graph: Program, free_domain: int) -> None:
-    seen = PlainSubscriber(['30', '--image', '--until-images', '10'], domain=free_domain).result()
+    seen = PlainSubscriber(['120', '--image', '--until-images', '10'], domain=free_domain).result()
 
     image = seen['image']
     assert (image['encoding'], image['size'], image['step']) == ('rgb8', [640, 360], 640 * 3)
@@ -101,7 +101,7 @@ def test_image_raw_shows_the_scene_and_is_converted_only_while_subscribed(graph:
     link = _diagnostics(free_domain, 'capture: link')
     assert _best_luma_difference(pixels, near=int(link['published'])) < 3.0
     assert int(link['conversions']) >= seen['images'] >= 10
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while _diagnostics(free_domain, 'capture: link')['image_readers'] != '0':
         assert time.monotonic() < deadline, 'the reader has ended'
     after = int(_diagnostics(free_domain, 'capture: link')['conversions'])
@@ -139,28 +139,28 @@ def test_diagnostics_name_heap_rung_and_copies(graph: Program, free_domain: int)
 
 def test_separate_processes_share_the_memory(free_domain: int) -> None:
     capture = Program('capture_node', *parameters(framerate=10, seed=SEED), domain=free_domain).start('[capture]: ready')
-    with capture, Program('inference_node', domain=free_domain).start('link is shared_memory') as inference:
-        seen = PlainSubscriber(['30', '--until-detections', '25'], domain=free_domain).result()
+    with capture, Program('inference_node', *parameters(timeout=20.0), domain=free_domain).start('link is shared_memory') as inference:
+        seen = PlainSubscriber(['120', '--until-detections', '25'], domain=free_domain).result()
         assert len(seen['detections']) == 25 and any(d['boxes'] for d in seen['detections'])
         link = _diagnostics(free_domain, 'inference: link', capture, inference)
         assert (link['rung'], link['conversions']) == ('shared_memory', '0')
         served = _diagnostics(free_domain, 'capture: link')
         assert (served['shared_memory_consumers'], served['conversions'], served['image_readers']) == ('1', '0', '0')
-        assert inference.interrupt(20) == 0
-        assert capture.interrupt(20) == 0
+        assert inference.interrupt() == 0
+        assert capture.interrupt() == 0
 
 
 def test_without_shared_memory_separate_processes_fall_back_to_messages_and_say_so(free_domain: int) -> None:
     capture = Program('capture_node', *parameters(framerate=10, seed=SEED, shared_memory='false'), domain=free_domain).start(
         '[capture]: ready'
     )
-    with capture, Program('inference_node', domain=free_domain).start('link is ros_message') as inference:
-        seen = PlainSubscriber(['30', '--until-detections', '25'], domain=free_domain).result()
+    with capture, Program('inference_node', *parameters(timeout=20.0), domain=free_domain).start('link is ros_message') as inference:
+        seen = PlainSubscriber(['120', '--until-detections', '25'], domain=free_domain).result()
         assert len(seen['detections']) == 25 and any(d['boxes'] for d in seen['detections'])
         assert 'it offers no shared memory' in inference.output
         assert int(_diagnostics(free_domain, 'inference: link')['conversions']) > 8
-        assert inference.interrupt(20) == 0
-        assert capture.interrupt(20) == 0
+        assert inference.interrupt() == 0
+        assert capture.interrupt() == 0
 
 
 def test_a_copy_is_an_error_where_copy_free_is_required(free_domain: int) -> None:
@@ -171,10 +171,10 @@ def test_a_copy_is_an_error_where_copy_free_is_required(free_domain: int) -> Non
         link = _diagnostics(free_domain, 'inference: link')
         assert (link['rung'], link['received'], link['conversions']) == ('refused', '0', '0')
         assert _diagnostics(free_domain, 'capture: link')['image_readers'] == '0'
-        assert inference.interrupt(20) == 0
-        assert capture.interrupt(20) == 0
-        assert inference.interrupt(20) == 0
-        assert capture.interrupt(20) == 0
+        assert inference.interrupt() == 0
+        assert capture.interrupt() == 0
+        assert inference.interrupt() == 0
+        assert capture.interrupt() == 0
 
 
 def test_enable_service_and_threshold_change_at_run_time(graph: Program, free_domain: int) -> None:
@@ -194,7 +194,7 @@ def test_enable_service_and_threshold_change_at_run_time(graph: Program, free_do
     node.create_subscription(Detection2DArray, 'detections', arrays.append, 10)
     enable = node.create_client(SetBool, '/inference/enable')
     change = node.create_client(SetParameters, '/inference/set_parameters')
-    assert enable.wait_for_service(10) and change.wait_for_service(10)
+    assert enable.wait_for_service(60) and change.wait_for_service(60)
 
     def done_within(future: Any, seconds: float) -> bool:
         executor.spin_until_future_complete(future, timeout_sec=seconds)
@@ -203,16 +203,24 @@ def test_enable_service_and_threshold_change_at_run_time(graph: Program, free_do
     def call(client: Any, request: Any) -> Any:
         return answer_of(client, request, done_within)
 
-    def a_second(condition: Callable[[list[Detection2DArray]], bool], what: str) -> None:
-        """There comes one of whose arrays that is true."""
-        deadline = time.monotonic() + 30
+    def a_silent_second() -> None:
+        """There comes one without arrays."""
+        deadline = time.monotonic() + 60
         while True:
             arrays.clear()
             end = time.monotonic() + 1.0
             while time.monotonic() < end:
                 executor.spin_once(timeout_sec=0.1)
-            if condition(arrays):
+            if not arrays:
                 return
+            assert time.monotonic() < deadline, 'detections go on'
+
+    def eventually(condition: Callable[[], bool], what: str) -> None:
+        """It becomes true of the arrays from now on."""
+        arrays.clear()
+        deadline = time.monotonic() + 60
+        while not condition():
+            executor.spin_once(timeout_sec=0.1)
             assert time.monotonic() < deadline, what
 
     def set_threshold(value: float):
@@ -221,12 +229,12 @@ def test_enable_service_and_threshold_change_at_run_time(graph: Program, free_do
 
     try:
         assert call(enable, SetBool.Request(data=False)).success
-        a_second(lambda arrays: not arrays, 'silence')
+        a_silent_second()
         assert call(enable, SetBool.Request(data=True)).success
-        a_second(lambda arrays: len(arrays) > 3 and any(a.detections for a in arrays), 'detections again')
+        eventually(lambda: len(arrays) > 3 and any(a.detections for a in arrays), 'detections again')
         assert set_threshold(1.0).successful
-        a_second(
-            lambda arrays: len(arrays) > 3 and all(not a.detections for a in arrays),
+        eventually(
+            lambda: len(arrays) > 3 and all(not a.detections for a in arrays[-4:]),
             'an empty array for a frame in which nothing was found',
         )
         refused = set_threshold(7.0)

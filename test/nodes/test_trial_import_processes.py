@@ -45,4 +45,4 @@ def test_it_falls_to_messages_by_name_at_both_ends_and_works(free_domain: int) -
         # Messages become tight images in memory that suits.
         _until_line(reader, 'job 3')
         for program in (reader, camera):
-            assert program.interrupt(20.0) == 0 and 'Traceback' not in program.output, program.output
+            assert program.interrupt() == 0 and 'Traceback' not in program.output, program.output

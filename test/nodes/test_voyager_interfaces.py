@@ -90,14 +90,14 @@ def test_the_node_publishes_the_same_with_both(vehicle: Path, tmp_path: Path, fr
         imported = tmp_path / f'{interface}.imported'
         for name, value in variables(vehicle, interface, imported).items():
             monkeypatch.setenv(name, value)
-        values = {'model': vehicle / 'model.yaml', 'accelerator': 'axruntime', 'aipu_cores': cores, 'in_flight': 2 * cores}
+        values = {'model': vehicle / 'model.yaml', 'timeout': 20.0, 'accelerator': 'axruntime', 'aipu_cores': cores, 'in_flight': 2 * cores}
         arguments = parameters(**{f'inference__{name}': value for name, value in values.items()})
         with (
             Program('inference_node', *arguments, domain=free_domain, cold=True).start('[inference]: ready') as inference,
             Program('capture_node', *camera, domain=free_domain).start('[capture]: ready') as capture,
         ):
-            seen = PlainSubscriber(['30', '--until-detections', '3'], domain=free_domain).result()['detections']
-            assert (capture.interrupt(10), inference.interrupt(10)) == (0, 0)
+            seen = PlainSubscriber(['120', '--until-detections', '3'], domain=free_domain).result()['detections']
+            assert (capture.interrupt(), inference.interrupt()) == (0, 0)
         assert imported.exists() == (interface == 'python') and "accelerator 'axruntime'" in inference.output
         found[f'{interface} {cores}'] = [each['boxes'] for each in seen]
     first = found['python 1'][0]

@@ -58,7 +58,7 @@ class Desk:
         )  # fmt: skip
         self.inference = InferenceNode(
             ledger=self.ledger, context=self.context,
-            parameter_overrides=[Parameter('model', value='road'), Parameter('accelerator', value='cpu')],
+            parameter_overrides=[Parameter('model', value='road'), Parameter('accelerator', value='cpu'), Parameter('timeout', value=20.0)],
         )  # fmt: skip
         self.reader = rclpy.create_node('reader', context=self.reader_context)
         self.images: list[Image] = []
@@ -69,7 +69,7 @@ class Desk:
         self.executor.add_node(self.reader)
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        end = time.monotonic() + 60.0
+        end = time.monotonic() + 120.0
         while not condition():
             assert time.monotonic() < end, (what, self.capture.camera.statistics(), self.capture.camera.facts())
             self.executor.spin_once(timeout_sec=0.05)

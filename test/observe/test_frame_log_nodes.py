@@ -20,7 +20,7 @@ from zc_perception.nodes.process import NodeGroup
 from zc_perception.observe.frame_log import FoundFrameLogs, FrameLogReader, FrameRecord, RecordKind, find_frame_logs
 from zc_perception.observe.timeline import NodeTrack, build_timeline
 
-CAMERA = {'capture': {'framerate': 60.0, 'width': 320, 'height': 240}}
+CAMERA = {'capture': {'framerate': 60.0, 'width': 320, 'height': 240}, 'inference': {'timeout': 20.0}}
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def logs_of_this_process() -> FoundFrameLogs:
 def collect(logs: FoundFrameLogs, enough: Callable[[dict[str, list[FrameRecord]]], bool]) -> dict[str, list[FrameRecord]]:
     """By role, until it is enough."""
     records: dict[str, list[FrameRecord]] = {log.role: [] for log in logs}
-    deadline = time.monotonic() + 30.0
+    deadline = time.monotonic() + 60.0
     while not enough(records):
         assert time.monotonic() < deadline, {role: len(found) for role, found in records.items()}
         for log in logs:
@@ -60,7 +60,7 @@ def of_role(logs: FoundFrameLogs, role: str) -> FrameLogReader:
 
 def facts_with(log: FrameLogReader, enough: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """They are written once a second."""
-    deadline = time.monotonic() + 30.0
+    deadline = time.monotonic() + 60.0
     while not enough(facts := log.facts()):
         assert time.monotonic() < deadline, facts
         time.sleep(0.05)
@@ -140,7 +140,7 @@ def test_a_node_works_without_a_log(free_domain: int, monkeypatch: pytest.Monkey
     made = os.memfd_create
     monkeypatch.setattr(os, 'memfd_create', lambda name, *flags: refuse() if name == 'zc_frame_log' else made(name, *flags))
     with running(free_domain) as graph:
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + 60.0
         while graph.inference.processed < 3:
             assert time.monotonic() < deadline
             time.sleep(0.02)
