@@ -10,6 +10,7 @@ from verify.card_kit import Card, judged, node, observed
 from verify.verify_kit import DRIVER_THREAD, MS, PERIOD, POOL, START, cached_graph, event, uncached_graph
 
 from zc_perception.npu.import_cache import ENTRIES
+from zc_perception.observe.frame_log import RecordKind
 from zc_perception.verify.check import advice
 from zc_perception.verify.evidence.kernel_events import Trace
 from zc_perception.verify.invariants import all_checks, check_imports
@@ -83,6 +84,7 @@ def test_what_lies_across_the_window_s_ends_is_no_matter() -> None:
     # Imported before the window, run in it; imported in it, run behind it; and behind it, when the recording ends before the job.
     early = card.take(START - MS, POOL[0])
     card.run(START + MS, early, POOL[0])
+    card.give_back(START + 6 * MS, early, POOL[0])
     late = card.take(START + 20 * PERIOD - MS, POOL[1])
     card.run(START + 20 * PERIOD + MS, late, POOL[1])
     card.take(START + 21 * PERIOD, POOL[2])
@@ -347,3 +349,43 @@ def test_another_process_s_release_of_the_same_buffer_by_the_same_number_is_its_
         second.give_back(TIMES[4] + 20 * MS + handle, handle, inode)
     nodes = [node(first, cached=True), node(second, cached=True, pid=200, name='/rear')]
     assert judged(observed(nodes, [first, second])) == (True, '')
+
+
+def never_given_back(card: Card, times: list[int], wanted: int) -> None:
+    """Each frame is imported and run; the first *wanted* ones are not given back."""
+    for index, time_ns in enumerate(times):
+        inode = image(index)
+        handle = card.take(time_ns - MS // 2, inode)
+        card.run(time_ns, handle, inode)
+        if index >= wanted:
+            card.give_back(time_ns + 5 * MS, handle, inode)
+
+
+def test_without_a_cache_an_import_has_to_be_given_back() -> None:
+    card = Card()
+    never_given_back(card, TIMES, 2)
+    seen = observed([node(card, cached=False)], [card])
+    assert judged(seen) == (False, '2 imports were not given back after their frames, though the cache is off')
+    assert check_imports(seen).next_step == advice('imports_kept')
+
+
+@pytest.mark.parametrize(('later', 'holds'), [(3, True), (4, False)])
+def test_the_driver_may_give_an_import_back_some_frames_later(later: int, holds: bool) -> None:
+    card = Card()
+    uncached(card, TIMES[: -1 - later])
+    never_given_back(card, TIMES[-1 - later :], 1)
+    assert judged(observed([node(card, cached=False)], [card]))[0] is holds
+
+
+def test_the_import_of_a_job_that_was_given_up_may_last() -> None:
+    card = Card()
+    uncached(card, TIMES)
+    handle = card.take(TIMES[3] + 20 * MS, POOL[0])
+    card.run(TIMES[3] + 21 * MS, handle, POOL[0], kind=RecordKind.FAILED)
+    assert judged(observed([node(card, cached=False)], [card])) == (True, '')
+
+
+def test_a_cache_keeps_its_imports() -> None:
+    card = Card()
+    cached(card, TIMES, taken(card, START - 20 * MS))
+    assert judged(observed([node(card, cached=True)], [card])) == (True, '')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace as Made
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 from verify.verify_kit import MS, PERIOD, PID, POOL, START, cached_graph, event, record, with_events, with_facts, with_node
 
+from zc_perception.verify import measurement
 from zc_perception.verify.check import advice
 from zc_perception.verify.invariants import all_checks
-from zc_perception.verify.measurement import Cameras
+from zc_perception.verify.measurement import Cameras, memory_of
 from zc_perception.verify.observation import Observation
 
 MIDDLE = START + 10 * PERIOD
@@ -95,6 +97,24 @@ def test_memory_below_udmabuf_is_not_measured_where_somebody_has_it() -> None:
     assert verdicts(replace(seen, backing=())) == only_i4(True)
 
 
+def test_pages_that_may_be_held_without_a_mapping_are_not_measured() -> None:
+    line = 'process 7 (x) has a pipe with 65536 bytes in it'
+    seen = cached_graph(pins=(line,))
+    assert verdicts(seen) == only_i4(None) and line in reason(seen)
+    assert all_checks(seen)[3].next_step == advice('pinned_pages')
+
+
+@pytest.mark.parametrize(('second', 'wanted'), [(['a pipe'], ('a pipe',)), ([], ())])
+def test_a_pipe_that_becomes_empty_in_a_moment_holds_nothing(
+    second: list[str], wanted: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter([['a pipe'], second])
+    monkeypatch.setattr(measurement, 'find_pins', lambda proc: next(looks))
+    measured = measurement.Measurement()
+    measured._look_at_pins()
+    assert measured.observation().pins == wanted
+
+
 BEFORE = [('dma_buf_mmap_internal', {'ino': POOL[1]}), ('vb2_mmap', {'rdev': 81 << 20})]
 
 
@@ -118,8 +138,26 @@ def test_a_camera_of_unknown_number_may_be_any_device_that_a_node_maps(cameras: 
     assert verdicts(with_events(cached_graph(), mapped)) == only_i4(True)
 
 
-def capture_node(pid: int, device: str) -> Any:
-    return Made(log=Made(role='capture', pid=pid), facts=lambda: {'device': device})
+def test_a_camera_that_nobody_names_may_be_any_device_that_anybody_maps() -> None:
+    mapped = event(MIDDLE, 'vb2_mmap', 4242, rdev=(81 << 20) + 2)
+    assert verdicts(with_events(cached_graph(any_camera=True), mapped)) == only_i4(None)
+    assert verdicts(with_events(cached_graph(), mapped)) == only_i4(True)
+    assert verdicts(cached_graph(any_camera=True)) == only_i4(True)
+
+
+@pytest.mark.parametrize(
+    ('device', 'exporter', 'wanted'),
+    [('/dev/video0 (vivid)', 'videobuf2_vmalloc', False), ('v4l2src ! appsink', 'videobuf2_vmalloc', True), ('pattern', 'system', False)],
+)
+def test_a_camera_is_unnamed_if_its_frames_are_of_a_device_that_it_does_not_name(device: str, exporter: str, wanted: bool) -> None:
+    node = capture_node(5, device, [[12, 41]])
+    memory = memory_of([node], {}, Cameras(), {41: exporter})
+    assert memory.any_camera is wanted and memory.dmabufs == {41}
+
+
+def capture_node(pid: int, device: str, pool: Sequence[Sequence[int]] = ()) -> Any:
+    facts = {'device': device, 'pool': pool}
+    return Made(log=Made(role='capture', pid=pid), facts=lambda: facts, before=facts, records=())
 
 
 def test_a_camera_is_what_its_node_sees_under_that_name(tmp_path: Path) -> None:

@@ -119,6 +119,10 @@ FAILURE_MODES = {
         'buffers are imported again though the cache is on, or one import serves several frames, or none, though it is off',
         'does the camera open new buffers while it runs (other inodes in every frame)? Otherwise look at parameter import_cache',
     ),
+    'imports_kept': FailureMode(
+        'imports are not given back, so the card runs out of addresses, and the memory of old buffers is never free',
+        'look at release_errors in /diagnostics of the inference node, and at dmesg; otherwise set import_cache to true and report it',
+    ),
     'submits_differ': FailureMode(
         "the driver's jobs and the node's frames are not the same",
         'look for other programs that use the card, and for lost frames in /diagnostics of the inference node',
@@ -143,6 +147,10 @@ FAILURE_MODES = {
     'backing_memory': FailureMode(
         "udmabuf makes frames of a memfd's pages, and a sealed memfd as large or larger is in use: whoever maps it can read them unseen",
         'end that program, or let the camera use another heap (dma_heap/system)',
+    ),
+    'pinned_pages': FailureMode(
+        'a program that once mapped frames may have kept their pages, in a pipe or for io_uring: nobody can tell which pages these are',
+        "end that program, or whatever reads the pipe too slowly, and measure once more",
     ),
     'copied': FailureMode(
         'pixels are copied: often a converter that sits in the pipeline because format, colour range, rate or size differ on its two sides',

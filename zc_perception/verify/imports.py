@@ -8,12 +8,12 @@ Read :func:`follow_imports` first, at the end. It goes through the trace once, e
 2. :class:`ImportTable`, one for each node, knows what the node has imported at that moment. A handle belongs to the open file of the card
    that it was made by.
 3. At the end :func:`weigh` compares how often a node had to import with how often it did: each new image once while it has a cache, each
-   frame while it has none.
+   frame while it has none. And :func:`~zc_perception.verify.job_fences.find_fences` says which buffers the jobs read.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +23,8 @@ from zc_perception.observe.frame_log import FrameRecord, RecordKind
 from zc_perception.observe.timeline import ended_ns
 from zc_perception.verify.check import advice
 from zc_perception.verify.evidence.attachments import History
-from zc_perception.verify.evidence.kernel_events import COMPLETE, IMPORT, RELEASE, SUBMIT, KernelEvent
+from zc_perception.verify.evidence.kernel_events import COMPLETE, FENCES, IMPORT, RELEASE, SUBMIT, KernelEvent
+from zc_perception.verify.job_fences import FrameJob, drivers_of, find_fences
 from zc_perception.verify.observation import IMPORTING, NodeView, Observation
 
 # A record's time is taken before or after the system call, the event's within.
@@ -206,6 +207,7 @@ class Import:
     :ivar left: buffers that were not given back.
     :ivar released_ns: when the last one was; 0: never.
     :ivar submits: jobs that read it.
+    :ivar done_ns: when the node was done with the last frame that was submitted by it; 0: not yet, or it gave the frame up.
     :ivar frames: by image, frames of the window that were submitted by it.
     """
 
@@ -215,6 +217,7 @@ class Import:
     left: set[int] = field(default_factory=set)
     released_ns: int = 0
     submits: int = 0
+    done_ns: int = 0
     frames: Counter[frozenset[int]] = field(default_factory=Counter)
 
     def alive_at(self, time_ns: int) -> bool:
@@ -322,6 +325,20 @@ class ImportTable:
 _NEED_SLACK_NS = 1_000_000
 _NEVER = (1, 0)
 _TRIED = 64
+
+
+# A driver may give an import back a little later than the node does.
+_GRACE_FRAMES = 4
+
+
+def kept(node: NodeView, table: ImportTable) -> int:
+    """How many imports a node without a cache did not give back, though it was done with some frames more since."""
+    if node.cached or node.before.get('import_cache', False):
+        return 0
+    done = sorted(record.done_ns for record in node.records if record.submitted_ns)
+    if len(done) <= _GRACE_FRAMES:
+        return 0
+    return sum(0 < one.done_ns <= done[-_GRACE_FRAMES - 1] and not one.released_ns for one in table.imports)
 
 
 @dataclass(frozen=True)
@@ -437,7 +454,10 @@ class ImportFollowing:
     :ivar shared_imports: frames of nodes without a cache that had no import of their own.
     :ivar imports: in the window, of frame buffers; an image in several buffers is one.
     :ivar new_buffers: of nodes with a cache: buffers that these imported for the first time.
-    :ivar surplus: imports of nodes with a cache that were not needed; *unused*: of nodes without one, that no job read.
+    :ivar surplus: imports of nodes with a cache that were not needed.
+    :ivar unused: imports of nodes without one, that no job read; *kept*: that they did not give back.
+    :ivar confirmed: frames whose job's fence was seen in their own buffers; *elsewhere*: in another buffer instead.
+    :ivar unsure_handles: handles from before the recording of which no frame was confirmed.
     :ivar uncounted: nodes that imported too often for all that is known, but don't tell what explains it.
     """
 
@@ -455,6 +475,10 @@ class ImportFollowing:
     new_buffers: int = 0
     surplus: int = 0
     unused: int = 0
+    kept: int = 0
+    confirmed: int = 0
+    elsewhere: int = 0
+    unsure_handles: int = 0
     uncounted: list[str] = field(default_factory=list)
     caches: dict[str, bool] = field(default_factory=dict)
 
@@ -463,6 +487,11 @@ class ImportFollowing:
         found = []
         if self.foreign:
             found.append((f'{self.foreign} frames were submitted whose buffer was not imported', advice('not_imported')))
+        if self.elsewhere:
+            told = f'{self.elsewhere} frames were submitted, but the fence of their job lies in another buffer: the device read that one'
+            found.append((told, advice('not_imported')))
+        if self.kept:
+            found.append((f'{self.kept} imports were not given back after their frames, though the cache is off', advice('imports_kept')))
         if self.surplus:
             found.append((f'buffers were imported {self.surplus} times more often than the cache needs', advice('imports_differ')))
         if self.unused:
@@ -492,8 +521,19 @@ class ImportFollowing:
             'frames_with_own_import': self.own_imports,
             'frames_by_earlier_import': self.earlier_imports,
             'frames_not_imported': self.foreign,
+            'frames_confirmed_by_fence': self.confirmed,
+            'frames_read_elsewhere': self.elsewhere,
+            'imports_kept': self.kept,
             'import_cache': self.caches,
+            'not_seen': self.not_seen(),
         }
+
+    def not_seen(self) -> list[str]:
+        """What no source tells, so that it cannot be judged."""
+        told = ["where the planes begin in an import, and their strides: the driver's events do not say it"]
+        if self.unsure_handles:
+            told.append(f'whether the images of {self.unsure_handles} handles from before the recording were exchanged: no fence was seen')
+        return told
 
 
 def follow_imports(seen: Observation, found: Mapping[int, History]) -> ImportFollowing:
@@ -525,6 +565,8 @@ class _Following:
         self._frame_inodes = {inode for image in self._images for inode in image}
         # A node that ends in the middle leaves jobs behind that it has noted nowhere.
         self._cut = {node.pid for node in seen.nodes if node.ended_ns}
+        self._jobs: list[tuple[FrameJob, Import, bool]] = []  # the last one: in the window
+        self._strangers: set[int] = set()
         self._owner_of_fence: dict[tuple[int, int], int] = {}
         self._completed: dict[int, int] = {}  # by thread of the driver, whose job it completed last
 
@@ -558,9 +600,13 @@ class _Following:
             self._owner_of_fence[event.number('ctx'), event.number('seqno')] = owner
             used = self._tables[owner].submit(event, record.inodes if record is not None else ())
             if record is not None:
-                if self._seen.within(record.submitted_ns):
+                of_window = self._seen.within(record.submitted_ns)
+                self._jobs.append((FrameJob(event.time_ns, event.number('seqno'), frozenset(record.inodes)), used, of_window))
+                used.done_ns = record.done_ns if record.kind == RecordKind.PROCESSED else 0
+                if of_window:
                     self._judge(owner, record, used)
                 return
+        self._strangers.add(event.number('seqno'))
         result.unknown_jobs += inside and pid not in self._cut
 
     def _judge(self, owner: int, record: FrameRecord, used: Import) -> None:
@@ -595,8 +641,26 @@ class _Following:
             owner = last if last in holding else min(holding, key=lambda owner: self._nodes[owner].cached)
             self._tables[owner].release(event)
 
+    def _look_at_fences(self) -> None:
+        """Which buffers the jobs read."""
+        users: defaultdict[int, set[int]] = defaultdict(set)
+        for node in self._nodes:
+            for record in node.records:
+                users[record.device_seqno].update(record.inodes)
+        for job, _, _ in self._jobs:
+            users[job.seqno] |= job.inodes
+        trace = self._seen.trace
+        drivers = drivers_of(self._owner_of_fence.keys(), trace.named(*FENCES)) if trace is not None else set()
+        places = find_fences([job for job, _, _ in self._jobs], users, self._strangers, self._seen.snapshots, drivers)
+        of_window = {index for index, (_, _, inside) in enumerate(self._jobs) if inside}
+        self._result.confirmed = len(places.own & of_window - places.elsewhere)
+        self._result.elsewhere = len(places.elsewhere & of_window)
+        sure = {id(self._jobs[index][1]) for index in places.own}
+        self._result.unsure_handles = sum(id(one) not in sure for table in self._tables for one in table.earlier)
+
     def _conclude(self) -> None:
         result, seen = self._result, self._seen
+        self._look_at_fences()
         for table, frames, shared, node in zip(self._tables, self._owners.unmatched, self._shared, self._nodes, strict=True):
             in_window = sum(seen.within(record.submitted_ns) for record in node.records if record.submitted_ns)
             result.submitted += in_window
@@ -614,6 +678,7 @@ class _Following:
             result.new_buffers += need.new_buffers
             if not node.counted:
                 continue
+            result.kept += kept(node, table)
             if need.surplus + need.unused and not {'trial_imports', 'import_cache'} <= node.before.keys() & node.after.keys():
                 result.uncounted.append(str(node))
                 continue

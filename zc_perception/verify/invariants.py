@@ -216,7 +216,7 @@ def check_copies(seen: Observation) -> Check:
 
 
 def _unwatched(seen: Observation, findings: Findings) -> None:
-    """What may touch frames and was not looked at: nodes that make them, and the memory below udmabuf."""
+    """What may touch frames and was not looked at: nodes that make them, the memory below udmabuf, pages without a mapping."""
     unseen = seen.unseen_frames()
     if unseen and any(node.role == CAPTURE for node in seen.nodes):
         told = ', '.join(f'{count} frames of {node}' for node, count in unseen.items())
@@ -225,6 +225,9 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
     if made and seen.backing:
         told = f"udmabuf's frames may be read through memory that they may be made of: {'; '.join(seen.backing[:_SHOWN])}"
         findings.unknown.append((told, advice('backing_memory')))
+    if seen.pins:
+        told = f'pages of frames may be held without a mapping: {"; ".join(seen.pins[:_SHOWN])}'
+        findings.unknown.append((told, advice('pinned_pages')))
 
 
 def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
@@ -243,6 +246,9 @@ def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
         findings.unknown.append((told, advice('mapped_before')))
     if found:
         findings.broken.append((f'frames were mapped {len(found)} times', advice('was_mapped')))
+    if seen.any_camera and (others := [event for event in events if event.name == VIDEO_MMAP and event.tid not in seen.process_of]):
+        told = f'a video device was mapped {len(others)} times, and perhaps it is the camera, whose node does not say which device it uses'
+        findings.unknown.append((told, advice('was_mapped')))
     if MMAP not in seen.event_sources or (VIDEO_MMAP not in seen.event_sources and (seen.camera_rdevs or seen.lost_cameras)):
         _unread(seen, findings, 'trace')
         findings.unknown.append(('mappings that come and go were not recorded', _newer(seen)))

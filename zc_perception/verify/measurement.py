@@ -30,11 +30,12 @@ from zc_perception.verify.evidence.copy_functions import (
 from zc_perception.verify.evidence.kernel_events import FUNCTION, MMAP, KernelRecording, Trace, open_recording
 from zc_perception.verify.evidence.mappings import UDMABUF, FrameMemory, MemoryMapping, find_memfds, scan_maps
 from zc_perception.verify.evidence.memmove_probe import COPY, LARGE, MemmoveProbe
+from zc_perception.verify.evidence.pins import find_pins
 from zc_perception.verify.evidence.processes import PROC
 from zc_perception.verify.evidence.sampling import Sampler, Samples, open_sampler
 from zc_perception.verify.evidence.tracefs import TRACING, remove_leftovers
 from zc_perception.verify.evidence.unreadable import Unreadable
-from zc_perception.verify.observation import CAPTURE, CopyShare, LargeCopy, Observation
+from zc_perception.verify.observation import CAPTURE, VIDEO_EXPORTER, CopyShare, LargeCopy, Observation, names_device
 from zc_perception.verify.watched_node import NodeThreads, WatchedNode
 
 
@@ -85,21 +86,27 @@ class Cameras:
 def _places(nodes: Iterable[WatchedNode]) -> Iterator[tuple[int, str]]:
     for node in nodes:
         if node.log.role == CAPTURE:
-            path = node.facts().get('device', '').partition(' ')[0]
-            if path.startswith('/dev/'):
-                yield node.log.pid, path
+            facts = node.facts()
+            if names_device(facts):
+                yield node.log.pid, facts['device'].partition(' ')[0]
 
 
-def memory_of(nodes: Iterable[WatchedNode], kinds: Mapping[tuple[int, int], str], cameras: Cameras) -> FrameMemory:
+def memory_of(
+    nodes: Iterable[WatchedNode], kinds: Mapping[tuple[int, int], str], cameras: Cameras, exporters: Mapping[int, str]
+) -> FrameMemory:  # fmt: skip
     """What to look for in maps.
 
     :param kinds: of buffers, as far as known. A buffer that nobody holds any more may have been of either kind: it is looked for as both.
+    :param exporters: by inode.
     """
+    nodes = list(nodes)
+    unnamed = [node for node in nodes if node.log.role == CAPTURE and not names_device(node.facts())]
+    any_camera = any(exporters.get(inode, '').startswith(VIDEO_EXPORTER) for _, inode in identities_of(unnamed))
     frames = identities_of(nodes)
     dmabufs = frozenset(inode for device, inode in frames if kinds.get((device, inode)) != MEMFD)
     memfds = frozenset(identity for identity in frames if kinds.get(identity) != DMABUF)
     numbers = frozenset(os.makedev(number >> 20, number & 0xFFFFF) for number in cameras.numbers)
-    return FrameMemory(dmabufs, memfds, frozenset(cameras.paths), numbers)
+    return FrameMemory(dmabufs, memfds, frozenset(cameras.paths), numbers, any_camera)
 
 
 _USER_END = 1 << 63
@@ -223,6 +230,7 @@ class Measurement:
         self._sizes: dict[int, int] = {}
         self._cameras = Cameras(self.roots.proc)
         self._backing: dict[str, None] = {}
+        self._pins: dict[str, None] = {}
         self._meanwhile: Callable[[], object] = lambda: None
         self._mappings: dict[tuple[int, int, int], MemoryMapping] = {}
         self._scans = 0
@@ -320,6 +328,8 @@ class Measurement:
                 self._say('memmove', one)
         self._looked_ns = time.monotonic_ns()
         self._look(everything=True)
+        # What was mapped before the record began and is not mapped any more may be held by now.
+        self._look_at_pins()
         self._wait_for_facts(wait, all, self._expect_facts())
         for node in self._nodes:
             node.begin()
@@ -334,6 +344,7 @@ class Measurement:
         self._cpu_s = time.process_time() - self._cpu_s
         if self._probe is not None:
             self._probe.end()
+        self._look_at_pins()
         # Frames that were submitted in the window are still in flight. Their records come when they are done.
         self._wait_for_facts(wait, all, self._end_ns, past_ns=self._end_ns)
         for node in self._nodes:
@@ -448,7 +459,7 @@ class Measurement:
 
     def _memory(self) -> FrameMemory:
         self._cameras.look(self._nodes)
-        return memory_of(self._nodes, self._identities, self._cameras)
+        return memory_of(self._nodes, self._identities, self._cameras, self._exporters)
 
     def _look_at_maps(self, everybody: bool) -> None:
         """Look for mappings of frames.
@@ -471,6 +482,12 @@ class Measurement:
         if made:
             self._backing |= dict.fromkeys(find_memfds(min(made), pids, self.roots.proc, (os.getpid(),), memory.memfds))
 
+    def _look_at_pins(self) -> None:
+        """Look for pages that are held without a mapping. A pipe whose reader is only slow gets a moment to become empty."""
+        if find_pins(proc=self.roots.proc):
+            time.sleep(_TICK_S)
+            self._pins |= dict.fromkeys(find_pins(proc=self.roots.proc))
+
     def _mappings_are_recorded(self) -> bool:
         return self._recording is not None and self._recording.sources.get(MMAP, FUNCTION) != FUNCTION
 
@@ -485,7 +502,7 @@ class Measurement:
 
     def observation(self) -> Observation:
         """What was seen."""
-        memory = memory_of(self._nodes, self._identities, self._cameras)
+        memory = memory_of(self._nodes, self._identities, self._cameras, self._exporters)
         process_of = self._threads.processes()
         copies = None
         if self._probe is not None and self._trace is not None and self._probe.functions:
@@ -509,5 +526,5 @@ class Measurement:
             memory.memfds, frozenset(self._cameras.numbers), tuple(self._mappings.values()), self._scans, copies, shares,
             {topic: tuple(told) for topic, told in self._unreadable.items()},
             self._probe.calls if self._probe is not None else 0, self._cpu_s, self._cameras.lost, tuple(self._backing),
-            self._looked_ns,
+            self._looked_ns, tuple(self._pins), memory.any_camera,
         )  # fmt: skip

@@ -16,6 +16,14 @@ CAPTURE, INFERENCE = 'capture', 'inference'
 #: The accelerator that imports camera buffers itself.
 IMPORTING = 'axl'
 
+#: What the names of exporters of video devices' buffers begin with.
+VIDEO_EXPORTER = 'videobuf2'
+
+
+def names_device(facts: Mapping[str, Any]) -> bool:
+    """Whether a capture node says which device its camera is: a pipeline or libcamera does not."""
+    return str(facts.get('device', '')).startswith('/dev/')
+
 
 def time_of(record: FrameRecord) -> int:
     """The moment that decides whether a frame belongs to a window."""
@@ -128,6 +136,8 @@ class Observation:
     :ivar lost_cameras: paths of cameras whose number could not be found.
     :ivar backing: memfds that may be those that udmabuf's frames are made of, and who has them: lines.
     :ivar looked_ns: when the first look at the maps of all processes began; 0: there was none before the window.
+    :ivar pins: pipes and rings that may hold pages of frames without a mapping, at either end of the window: lines.
+    :ivar any_camera: whether frames lie in a video device's buffers, and nobody says which device that is.
     """
 
     start_ns: int
@@ -151,6 +161,8 @@ class Observation:
     lost_cameras: frozenset[str] = frozenset()
     backing: Sequence[str] = ()
     looked_ns: int = 0
+    pins: Sequence[str] = ()
+    any_camera: bool = False
 
     def within(self, time_ns: int) -> bool:
         """Whether a moment lies in the window."""

@@ -121,6 +121,7 @@ def verdict(result: Result) -> list[str]:
     keys = result.document.as_json()
     said = ', '.join(f'{name} {"?" if value is None else str(value).lower()}' for name, value in keys.items())
     lines.append(f'the document, literally: {said}')
+    lines += [f'{check.name} does not see {one}' for check in result.checks for one in check.figures.get('not_seen', ())]
     lines += [f'note: {note}' for note in result.notes]
     lines.append({EXIT_PASS: 'PASS', EXIT_BROKEN: 'FAIL', EXIT_NOT_MEASURED: 'NOT MEASURED'}[result.exit_code])
     return lines

@@ -48,10 +48,17 @@ RECORDED = (
 
 def test_bufinfo_of_a_kernel() -> None:
     assert parse_bufinfo(RECORDED) == {
-        7: BufferObject(7, 462848, 'videobuf2_vmalloc', ['0000:01:00.0']),
+        7: BufferObject(7, 462848, 'videobuf2_vmalloc', ['0000:01:00.0'], [('axl', 1)]),
         10: BufferObject(10, 462848, 'system', ['vivid.0', '0000:01:00.0', '0000:01:00.0']),
         123456789: BufferObject(123456789, 4096, 'linux,cma', []),
     }
+
+
+def test_only_fences_of_readers_with_their_numbers_count() -> None:
+    fences = ['Write fence:axl metis-0 seq 4 unsignalled', 'read fence:gpu ring 0 seq 5 unsignalled', 'Shared fence: axl metis-0 signalled']
+    text = RECORDED.replace('\tRead fence:axl metis-0 seq 1 signalled\n', ''.join(f'\t{fence}\n' for fence in fences))
+    found = parse_bufinfo(text)
+    assert found is not None and found[7] == BufferObject(7, 462848, 'videobuf2_vmalloc', ['0000:01:00.0'], [('gpu', 5)])
 
 
 def test_a_system_without_buffers_is_readable() -> None:

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zc_perception.observe.frame_log import SIZE, FrameLog
+from zc_perception.observe.frame_log import NAME, SIZE, FrameLog
+from zc_perception.verify.evidence import mappings
 from zc_perception.verify.evidence.mappings import FrameMemory, find_memfds, parse_maps, scan_maps
 from zc_perception.verify.evidence.unreadable import Unreadable
 
@@ -131,9 +132,16 @@ def test_memory_that_is_mapped_or_held_is_found(closed: bool) -> None:
     assert found() == []
 
 
-def test_a_frame_log_is_no_frame() -> None:
+def test_a_frame_log_is_no_frame_and_its_name_alone_makes_none() -> None:
     with FrameLog('capture', '/made/node'):
         assert found(SIZE) == []
+    fd = os.memfd_create(NAME, os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, SIZE + mmap.PAGESIZE)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        assert len(found(SIZE)) == 1
+    finally:
+        os.close(fd)
 
 
 def test_a_mapping_whose_file_can_not_be_looked_at_counts_by_its_length(tmp_path: Path) -> None:
@@ -236,3 +244,16 @@ def test_a_camera_under_its_own_name_is_one_mapping(tmp_path: Path) -> None:
     files.mkdir()
     (files / '7f0000000000-7f0000007000').symlink_to('/dev/null')
     assert seen_as_camera(tmp_path) == (1, 0)
+
+
+def test_a_camera_whose_device_nobody_names_may_be_any_video_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = device_at('/dev/video7', tmp_path) / 'map_files'
+    files.mkdir()
+    (files / '7f0000000000-7f0000007000').symlink_to('/dev/null')
+    any_camera = FrameMemory(any_camera=True)
+    assert scan_maps(any_camera, proc=tmp_path).unreadable == (), 'this is no video device'
+    monkeypatch.setattr(mappings, 'VIDEO_MAJOR', os.major(CAMERA.st_rdev))
+    scan = scan_maps(any_camera, proc=tmp_path)
+    (told,) = scan.unreadable
+    assert not scan.mappings and '/dev/video7 is a video device, and perhaps the camera' in told.reason
+    assert scan_maps(FrameMemory(camera_numbers=frozenset((1,))), proc=tmp_path).unreadable == ()

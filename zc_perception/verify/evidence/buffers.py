@@ -1,7 +1,8 @@
 """The dma-bufs and memfds of the system: which there are, what is attached to them, and who holds them. Three sources tell it.
 
-- debugfs ``dma_buf/bufinfo``: every dma-buf, and the only file that names the devices attached to it. Sizes and inodes are decimal, padded
-  with zeros. Source: drivers/dma-buf/dma-buf.c, ``dma_buf_debug_show``.
+- debugfs ``dma_buf/bufinfo``: every dma-buf, and the only file that names the devices attached to it, and the fences in its reservation
+  object: also those of jobs that have ended, until the next job replaces them. Sizes and inodes are decimal, padded with zeros. Sources:
+  drivers/dma-buf/dma-buf.c, ``dma_buf_debug_show``; dma-resv.c, ``dma_resv_describe``.
 - sysfs ``/sys/kernel/dmabuf/buffers``: exporter and size of each dma-buf, where a kernel has them (5.13 to 6.18, if configured).
   Attachments were never in a released kernel's directory, whatever older documents say. Source:
   Documentation/ABI/testing/sysfs-kernel-dmabuf-buffers.
@@ -23,6 +24,8 @@ from zc_perception.verify.evidence.unreadable import Unreadable, unreadable_file
 DEBUGFS = Path('/sys/kernel/debug')
 _NO_BUFINFO = 'mount debugfs (mount -t debugfs none /sys/kernel/debug) of a kernel with CONFIG_DEBUG_FS'
 _OBJECT = re.compile(r'^(\d{8,})\t[0-9a-f]{8}\t[0-9a-f]{8}\t\d+\t(.*?)\t(\d{8,})(?:\t.*)?$')
+# Linux 5.15 tells neither what a fence is for nor its number.
+_READ_FENCE = re.compile(r'^\t[Rr]ead fence:(\S+) .*\bseq (\d+) ')
 
 
 @dataclass
@@ -30,12 +33,14 @@ class BufferObject:
     """One dma-buf.
 
     :ivar attached: names of the devices attached to it, one for each attachment.
+    :ivar reads: fences of jobs that read it: the driver's name, and the fence's number.
     """
 
     inode: int
     size: int
     exporter: str
     attached: list[str] = field(default_factory=list)
+    reads: list[tuple[str, int]] = field(default_factory=list)
 
 
 def parse_bufinfo(text: str) -> dict[int, BufferObject] | None:
@@ -51,6 +56,8 @@ def parse_bufinfo(text: str) -> dict[int, BufferObject] | None:
             listing = False
         elif line.strip() == 'Attached Devices:':
             listing = True
+        elif current is not None and not listing and (fence := _READ_FENCE.match(line)):
+            current.reads.append((fence[1], int(fence[2])))
         elif listing and current is not None and line.startswith('\t') and line.strip():
             current.attached.append(line.strip())
         else:

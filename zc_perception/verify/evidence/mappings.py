@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from zc_perception.observe.frame_log import NAME
+from zc_perception.observe.frame_log import NAME, SIZE
 from zc_perception.observe.privileges import as_root
 from zc_perception.verify.evidence.buffers import MEMFD, buffers_of
 from zc_perception.verify.evidence.processes import PROC, all_pids, command_name, folders_of
@@ -66,12 +66,14 @@ class FrameMemory:
     :param memfds: (st_dev, inode).
     :param cameras: paths of video devices, such as ``/dev/video0``.
     :param camera_numbers: device numbers of these, as ``st_rdev``.
+    :param any_camera: whether frames lie in a video device's buffers, and nobody says which device that is.
     """
 
     dmabufs: frozenset[int] = frozenset()
     memfds: frozenset[tuple[int, int]] = frozenset()
     cameras: frozenset[str] = frozenset()
     camera_numbers: frozenset[int] = frozenset()
+    any_camera: bool = False
 
     def matches(self, mapping: MemoryMapping) -> bool:
         """Whether a mapping shows frames."""
@@ -133,7 +135,7 @@ def scan_maps(memory: FrameMemory, pids: Iterable[int] | None = None, proc: Path
             unreadable.append(unreadable_file(path, error, as_root(), f'mappings of process {pid} ({command_name(pid, proc)})'))
             continue
         own = [mapping for mapping in parse_maps(pid, text) if memory.matches(mapping)]
-        for mapping in _parsed(pid, _SHARED, text) if memory.camera_numbers else ():
+        for mapping in _parsed(pid, _SHARED, text) if memory.camera_numbers or memory.any_camera else ():
             if mapping in own:
                 continue
             number = _device_number(mapping, proc)
@@ -141,6 +143,8 @@ def scan_maps(memory: FrameMemory, pids: Iterable[int] | None = None, proc: Path
                 unreadable.append(number)
             elif number in memory.camera_numbers:
                 own.append(mapping)
+            elif memory.any_camera and os.major(number) == VIDEO_MAJOR:
+                unreadable.append(_perhaps_the_camera(mapping, proc))
         found += own
     return MapsScan(tuple(found), tuple(unreadable))
 
@@ -165,6 +169,16 @@ def _device_number(mapping: MemoryMapping, proc: Path) -> int | Unreadable:
     source = f'mappings of process {mapping.pid} ({command_name(mapping.pid, proc)})'
     step = 'run zc_verify as root of the machine itself, or end that program'
     return Unreadable(source, f'what it has mapped as {mapping.name} is not known, and may be a camera', step)
+
+
+#: Of all video devices.
+VIDEO_MAJOR = 81
+
+
+def _perhaps_the_camera(mapping: MemoryMapping, proc: Path) -> Unreadable:
+    source = f'mappings of process {mapping.pid} ({command_name(mapping.pid, proc)})'
+    reason = f'{mapping.name} is a video device, and perhaps the camera: its node does not say which device it uses'
+    return Unreadable(source, reason, 'end that program and measure once more')
 
 
 def _number_of(status: os.stat_result) -> int:
@@ -204,19 +218,23 @@ def find_memfds(
         held = buffers_of(pid, proc)
         for one in () if isinstance(held, Unreadable) else held:
             link = proc / str(pid) / 'fd' / str(one.fd)
-            if one.kind == MEMFD and one.size >= least and not one.name.startswith(_LOG) and _may_be_sealed(link):
+            if one.kind == MEMFD and one.size >= least and not _is_log(one.name, one.size) and _may_be_sealed(link):
                 found.setdefault((pid, one.device, one.inode), f'{who} holds memfd {one.inode} of {one.size} bytes')
         try:
             text = read_maps(pid, proc)
         except OSError:
             continue  # told by the reader of mappings
         for mapping in parse_maps(pid, text):
-            if not mapping.name.startswith('/memfd:') or mapping.name.startswith(_LOG):
+            if not mapping.name.startswith('/memfd:'):
                 continue
             size = _size(mapping, proc)
-            if size >= least and _may_be_sealed(_map_file(mapping, proc)):
+            if size >= least and not _is_log(mapping.name, size) and _may_be_sealed(_map_file(mapping, proc)):
                 found[pid, mapping.device, mapping.inode] = f'{who} maps memfd {mapping.inode} of {size} bytes'
     return [line for (_, *identity), line in found.items() if tuple(identity) not in but]
+
+
+def _is_log(name: str, size: int) -> bool:
+    return name.startswith(_LOG) and size == SIZE
 
 
 # <linux/fcntl.h>
