@@ -74,13 +74,13 @@ _SMOOTHING = 16
 
 
 class StampClock:
-    """Stamps of one camera, however often it is opened. One thread at a time; no locks, no allocation that grows, a few clock reads per
-    stamp.
+    """Makes the stamps of one camera's frames, however often it is opened. One thread uses it. It takes no lock, and reads a few clocks for
+    each stamp.
 
-    Stamps are strictly increasing. When the ROS clock is set back, they go on at half the camera's pace at least until the clock has
-    caught up, so that neither their order nor the intervals that trackers divide by break. When the ROS clock is a simulation's, they
-    are its time on arrival: it stands still (stamps then differ by 1 ns) and jumps back (stamps follow) as it likes. When a simulation
-    begins or ends, stamps begin anew with the other time.
+    Each stamp is later than the one before. When the ROS clock is set back, stamps go on at half the camera's pace or more until the
+    clock has caught up: trackers divide by the intervals. When a simulation drives the ROS clock, a stamp is the simulation's time on
+    arrival. If that stands still, stamps differ by 1 ns. If it jumps back, so do the stamps. When a simulation begins or ends, they
+    begin anew with the other time.
 
     :param ros_now_ns: the node's clock. Unless a simulation drives it, that is CLOCK_REALTIME, as rcutils' system time is.
     :param clocks: the machine's; for tests.

@@ -110,10 +110,10 @@ class _Gap:
 
 
 class _Writers:
-    """Guesses by its number whether a message is of a publisher whose objects come copy-free, or another one's.
+    """Guesses from a message's number whether its publisher's objects come copy-free.
 
-    The middleware numbers the messages of each publisher from 1 on. Whose a message was is known of many; the next one's number is a little
-    greater than that of the latest one of the same publisher.
+    The middleware numbers the messages of each publisher from 1 on, and the publisher of many messages is known. A message is taken for
+    the next one of that publisher whose latest known number is nearest below its own.
     """
 
     def __init__(self) -> None:
@@ -141,10 +141,11 @@ class _Writers:
 
 
 class DuplicateFilter:
-    """Two sides: copy-free (``local`` for publishers of this process, ``direct`` for those of others) and ``message``. Thread-safe.
+    """Decides which objects and messages are new, by the rules at the top of this file. Any thread may call it.
 
-    Append to :attr:`local` and :attr:`direct` the ``header`` (``frame_id``, ``stamp_ns``) of what comes copy-free, to ``local`` whether or
-    not it will be taken: deques, so that it costs next to nothing for each object.
+    Whoever delivers a copy-free object appends its ``header`` (``frame_id``, ``stamp_ns``) to :attr:`local` if its publisher is in this
+    process, whether or not the object is taken, and to :attr:`direct` if it is in another one. These are deques, so that an object costs
+    next to nothing. The next question about a message empties them.
 
     :param remembered: objects of each side; more than messages can be waiting in a reader.
     """

@@ -24,9 +24,10 @@ class CameraEnd(Protocol):
 
 
 class MeetingPoint:
-    """Of one process. :attr:`lock` is held while anybody comes, goes or agrees, so that nobody is missed and nobody leaves half-way.
+    """The cameras and the consumers of this process, by topic. :attr:`lock` is held while anybody comes, goes or agrees on buffers: nobody
+    is missed, and nobody leaves half-way.
 
-    Threads that frames run through never take it. Whoever changes what a consumer may get calls :meth:`InProcessBus.rematch`.
+    Threads that carry frames never take that lock. Whoever changes what a consumer may get calls :meth:`InProcessBus.rematch`.
     """
 
     def __init__(self) -> None:

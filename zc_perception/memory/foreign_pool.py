@@ -81,11 +81,14 @@ class HeldBuffers:
 
 
 class ForeignBufferPool(BufferPool):
-    """Slots over *known* buffers. One that was not known gets a slot of its own, and once there are *most*, the place of another's.
+    """A pool over buffers that a source has allocated, such as a GStreamer pipeline, and that the source may replace.
 
-    That is the free slot that was unused for the longest time: a source that makes new buffers for ever doesn't pin them all. One thread,
-    the producer's, calls :meth:`slot_of` and :meth:`adopt`; everything else is as in :class:`BufferPool`. A slot that is retired stays
-    empty until a new buffer takes its place: there is nobody to ask for one.
+    Which buffers there are shows as frames come. :meth:`slot_of` finds the slot of buffers that came before, :meth:`adopt` makes a slot
+    for new ones. Once there are *most* slots, new buffers take the place of the free slot that was unused for the longest time: a source
+    that makes new buffers for ever doesn't keep all of them in memory. A retired slot stays empty until new buffers come, because the
+    pool can't ask the source for any.
+
+    The producer's thread calls these two. Everything else is as in :class:`BufferPool`.
 
     :param layout: that of every frame.
     :param known: the buffers of the frames that are known already, one slot for each; owned from here on.

@@ -18,10 +18,10 @@ class Account:
 
     :param holder: its name.
 
-    ``frames``: leases that it has, those that wait for it and those that were handed to it. ``window``: how many may be handed to it at
-    the same time; ``None``: no limit. ``depth``: how many of the newest frames may wait for it besides. ``waits``: something waits for
-    it, which it can't be handed because its window is full. ``lossless``: a producer that can wait has to, rather than that this one
-    loses a frame. ``limit``: window and depth together.
+    ``frames``: its leases, those that wait for it and those that were handed to it. ``window``: how many may be handed to it at the same
+    time; ``None``: no limit. ``depth``: how many of the newest frames may wait for it besides. ``limit``: window and depth together.
+    ``waits``: a frame waits that can't be handed out, because the window is full. ``lossless``: a producer that can wait does so, before
+    this holder loses a frame.
     """
 
     __slots__ = ('depth', 'frames', 'holder', 'limit', 'lossless', 'on_room', 'refused', 'waits', 'window')
@@ -44,10 +44,10 @@ class Account:
 
 
 class HolderAccounts:
-    """Quotas and leases by holder's name. Its pool holds a lock around every call.
+    """What a pool has promised to each holder, and how many leases each has. The pool holds its lock around every call.
 
-    What waits for a holder are the newest frames, and so they are for every other one: the same frames wait for all of them. So the
-    promises are the sum of all windows, and the greatest depth once.
+    A promise is a *window*, the frames in a holder's hands, and a *depth*, the newest frames that wait for it. Windows add up, because
+    each holder may hold other frames. Depths don't: the same newest frames wait for all holders, so only the greatest depth counts.
 
     A holder without leases and without a quota leaves nothing behind: consumers come and go for as long as a vehicle drives.
 

@@ -199,8 +199,8 @@ class HogEngine:
 class CpuJob:
     """One frame on its way through an engine.
 
-    A job that was given up has two fences: the frame's lease owns the one that :meth:`abandon` returns, and closes it when its patience
-    ends. The worker owns :attr:`fence`, so that the job's place becomes free however late the engine is.
+    The worker owns :attr:`fence`, and signals it when the engine is done. For a job that is given up, :meth:`abandon` makes a second
+    fence: the frame's lease owns that one, and may close it before the engine is done.
     """
 
     def __init__(self, frame: Frame, letterbox: Letterbox) -> None:

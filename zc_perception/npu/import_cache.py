@@ -43,9 +43,10 @@ def import_key(epoch: int, direction: int, layout: ImageLayout, buffers: Sequenc
 
 
 class ImportsInUse:
-    """Gives handles back to the device, but none that a job still reads. One thread.
+    """Knows which jobs read which handle, and gives a handle back to the device after its last job. One thread uses it.
 
-    ``release_errors`` counts handles that the device refused to take back, ``last_release_error`` says why: no frame has a part in it.
+    ``release_errors`` counts handles that the device refused to take back, and ``last_release_error`` says why. Nothing is raised,
+    because no frame has a part in it.
     """
 
     def __init__(self, release: Callable[[int], None]) -> None:
@@ -104,10 +105,12 @@ class CachedImport:
 
 
 class ImportCache:
-    """Least recently used goes first, but nothing that a job reads. One thread; buffers may end on any other.
+    """Keeps a device's imports of buffers, so that each buffer is imported once and not with every frame.
 
-    If more buffers are in use than the cache holds, it would import one of them again with every frame. So each time that it imports a
-    buffer which it threw out to make room, it raises ``limit`` by one, up to *most*, and counts ``thrashed``.
+    With more than ``limit`` entries, the one that was unused for the longest time goes, unless a job reads it. A buffer that comes back
+    after it went for lack of room says that the cache is too small: ``limit`` grows by one, up to *most*, and ``thrashed`` counts it.
+
+    One thread uses it. A buffer may end on any thread: its identity is queued, and the next :meth:`get` gives its import back.
 
     :param release: gives a handle back to the device, and doesn't raise.
     :param held: whether a job reads a handle.

@@ -501,10 +501,10 @@ class Scheduler:
 
 
 class _LatePlaces:
-    """The places on the device that jobs still have although they were given up. The scheduler's thread uses it.
+    """Counts the places on the device that late jobs take: jobs that were given up, but that the device hasn't ended yet.
 
-    A place is free again when the job's own fence has signalled. That fence belongs to the frame's lease by then, which may close it at
-    any time, so this class polls a duplicate of its descriptor.
+    A place is free again when the job's fence has signalled. By then the frame's lease owns that fence, and may close it at any time: so
+    this class polls a duplicate of its descriptor. The scheduler's thread uses it.
 
     :param poller: where the duplicates are registered; whoever polls it hands what comes to :meth:`ended`.
     """

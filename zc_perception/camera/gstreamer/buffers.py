@@ -61,8 +61,10 @@ def own_descriptors(memory: FrameMemory, order: Sequence[int], heap: str | None 
 
 
 class SharedFrames:
-    """Turns samples into slots of a pool over the pipeline's buffers, and holds each sample while its slot is in use: GStreamer may fill
-    its buffers again after that. Of a retired slot a device may still read: its sample stays until the pipeline is gone.
+    """Turns a pipeline's samples into slots of a pool over the pipeline's own buffers.
+
+    GStreamer may fill a buffer again once its sample is closed. So each sample is held while its slot is in use. A device may still read
+    a slot that was retired: its sample is held until the pipeline is gone.
 
     :param layout: that of every frame; others are refused.
     :param where: the pipeline, for messages.

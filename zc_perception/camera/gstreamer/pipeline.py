@@ -412,7 +412,7 @@ class Pipeline:
 
 @dataclass
 class Continuation:
-    """See the module. Its owner gives it to the next camera, or closes it.
+    """A pipeline whose frames have changed, and that runs on for the next camera. Its owner gives it to that camera, or closes it.
 
     :param samples: the first frame of the new kind, and those behind it that were pulled already.
     :param offer: the caps that its sink takes; empty: any.

@@ -98,9 +98,10 @@ class RemoteLease:
 
 
 class RemoteSlots:
-    """The slots of one connection, and the pool of their frames. Thread-safe, but one thread at a time may receive.
+    """The producer's slots as one connection knows them, and the pool of the frames in them. It owns the socket. Any thread may call it,
+    but only one at a time receives.
 
-    The lock guards leases, fences and RELEASEs. :meth:`admit`, which runs for every frame, takes no lock: it writes to a slot that has no
+    The lock guards leases, fences and RELEASEs. :meth:`admit`, which runs for every frame, takes no lock: it writes to a slot without a
     lease, and nobody else uses such a slot.
 
     :param sock: connected and welcome, not blocking; owned.
