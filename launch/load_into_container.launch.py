@@ -33,21 +33,19 @@ def start(context: LaunchContext) -> list[Action]:
 
 def generate_launch_description() -> LaunchDescription:
     """Arguments and the loads."""
-    return LaunchDescription(
-        [
-            DeclareLaunchArgument(
-                'container', description='Name of the container; with a slash in front in full, otherwise within the namespace.'
-            ),
-            DeclareLaunchArgument(
-                'nodes',
-                default_value='inference,overlay,capture',
-                description='Which of capture, inference and overlay, with commas between. Consumers are loaded first: then they take part '
-                'in the negotiation of buffers.',
-            ),
-            DeclareLaunchArgument('timeout', default_value='10.0', description='Seconds that the container may take to answer.'),
-            arguments.params_file(),
-            *arguments.camera(),
-            *arguments.common(),
-            OpaqueFunction(function=start),
-        ]
+    return arguments.description(
+        DeclareLaunchArgument(
+            'container', description='Name of the container; with a slash in front in full, otherwise within the namespace.'
+        ),
+        DeclareLaunchArgument(
+            'nodes',
+            default_value='inference,overlay,capture',
+            description='Which of capture, inference and overlay, with commas between. Consumers are loaded first: then they take part '
+            'in the negotiation of buffers.',
+        ),
+        DeclareLaunchArgument('timeout', default_value='10.0', description='Seconds that the container may take to answer.'),
+        arguments.params_file(),
+        *arguments.camera(),
+        *arguments.common(),
+        OpaqueFunction(function=start),
     )

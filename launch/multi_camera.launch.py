@@ -26,26 +26,24 @@ def start(context: LaunchContext) -> list[Action]:
 
 def generate_launch_description() -> LaunchDescription:
     """Arguments and the containers."""
-    return LaunchDescription(
-        [
-            DeclareLaunchArgument(
-                'cameras',
-                default_value='front,rear',
-                description='Names of the cameras, with commas between: each has its nodes in the namespace of its name, and its section '
-                'in the parameter file, such as /front/capture.',
-            ),
-            arguments.params_file('multi_camera.yaml'),
-            *arguments.camera(),
-            DeclareLaunchArgument(
-                'containers',
-                default_value='one',
-                choices=['one', 'each'],
-                description="one: all cameras in one process, which shares the model's libraries; each: a process for each camera, so "
-                'that one that ends takes no other with it (with on_exit:=respawn or nothing).',
-            ),
-            *arguments.common(),
-            *arguments.container(),
-            *arguments.processes(),
-            OpaqueFunction(function=start),
-        ]
+    return arguments.description(
+        DeclareLaunchArgument(
+            'cameras',
+            default_value='front,rear',
+            description='Names of the cameras, with commas between: each has its nodes in the namespace of its name, and its section '
+            'in the parameter file, such as /front/capture.',
+        ),
+        arguments.params_file('multi_camera.yaml'),
+        *arguments.camera(),
+        DeclareLaunchArgument(
+            'containers',
+            default_value='one',
+            choices=['one', 'each'],
+            description="one: all cameras in one process, which shares the model's libraries; each: a process for each camera, so "
+            'that one that ends takes no other with it (with on_exit:=respawn or nothing).',
+        ),
+        *arguments.common(),
+        *arguments.container(),
+        *arguments.processes(),
+        OpaqueFunction(function=start),
     )

@@ -31,32 +31,30 @@ def start(context: LaunchContext) -> list[Action]:
 
 def generate_launch_description() -> LaunchDescription:
     """Arguments and the process."""
-    return LaunchDescription(
-        [
-            arguments.params_file(),
-            *arguments.camera(),
-            DeclareLaunchArgument(
-                'cameras',
-                default_value='',
-                description='Several cameras in this process, such as front,rear: each has its nodes in the namespace of its name.',
-            ),
-            DeclareLaunchArgument(
-                'stereo',
-                default_value='false',
-                choices=arguments.SWITCH,
-                description='Two cameras whose frames are pairs, with their nodes in the namespaces left and right, in a program of their '
-                'own; not with cameras.',
-            ),
-            *arguments.common(),
-            DeclareLaunchArgument(
-                'composition',
-                default_value='container',
-                choices=['container', 'program'],
-                description='container: components, so that "ros2 component" can load more of them into the process; program: the nodes '
-                'alone, in the program perception. Frames pass without a copy in both.',
-            ),
-            *arguments.container(),
-            *arguments.processes(),
-            OpaqueFunction(function=start),
-        ]
+    return arguments.description(
+        arguments.params_file(),
+        *arguments.camera(),
+        DeclareLaunchArgument(
+            'cameras',
+            default_value='',
+            description='Several cameras in this process, such as front,rear: each has its nodes in the namespace of its name.',
+        ),
+        DeclareLaunchArgument(
+            'stereo',
+            default_value='false',
+            choices=arguments.SWITCH,
+            description='Two cameras whose frames are pairs, with their nodes in the namespaces left and right, in a program of their '
+            'own; not with cameras.',
+        ),
+        *arguments.common(),
+        DeclareLaunchArgument(
+            'composition',
+            default_value='container',
+            choices=['container', 'program'],
+            description='container: components, so that "ros2 component" can load more of them into the process; program: the nodes '
+            'alone, in the program perception. Frames pass without a copy in both.',
+        ),
+        *arguments.container(),
+        *arguments.processes(),
+        OpaqueFunction(function=start),
     )

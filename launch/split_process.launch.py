@@ -25,19 +25,17 @@ def start(context: LaunchContext) -> list[Action]:
 
 def generate_launch_description() -> LaunchDescription:
     """Arguments and the processes."""
-    return LaunchDescription(
-        [
-            arguments.params_file(),
-            *arguments.camera(),
-            DeclareLaunchArgument(
-                'copy_free',
-                default_value='required',
-                choices=[arguments.FROM_FILE, 'preferred', 'required'],
-                description='Of inference and overlay. required: frames that can only come as messages, which is a copy, are an error in '
-                'log and diagnostics; from_file: as the parameter file says.',
-            ),
-            *arguments.common(),
-            *arguments.processes(),
-            OpaqueFunction(function=start),
-        ]
+    return arguments.description(
+        arguments.params_file(),
+        *arguments.camera(),
+        DeclareLaunchArgument(
+            'copy_free',
+            default_value='required',
+            choices=[arguments.FROM_FILE, 'preferred', 'required'],
+            description='Of inference and overlay. required: frames that can only come as messages, which is a copy, are an error in '
+            'log and diagnostics; from_file: as the parameter file says.',
+        ),
+        *arguments.common(),
+        *arguments.processes(),
+        OpaqueFunction(function=start),
     )

@@ -16,12 +16,10 @@ def start(context: LaunchContext) -> list[Action]:
 
 def generate_launch_description() -> LaunchDescription:
     """Arguments and the process."""
-    return LaunchDescription(
-        [
-            arguments.params_file('stereo.yaml'),
-            *arguments.camera(),
-            *arguments.common(overlay=False),
-            *arguments.processes(),
-            OpaqueFunction(function=start),
-        ]
+    return arguments.description(
+        arguments.params_file('stereo.yaml'),
+        *arguments.camera(),
+        *arguments.common(overlay=False),
+        *arguments.processes(),
+        OpaqueFunction(function=start),
     )

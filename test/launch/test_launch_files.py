@@ -246,7 +246,8 @@ def test_perception_within_another_launch_file_takes_its_namespace_and_parameter
         """,
         encoding='utf-8',
     )
-    with ros2.launch(str(path)) as launch:
+    # An argument that the outer file alone may know is none of ours.
+    with ros2.launch(str(path), 'rate:=3') as launch:
         launch.wait_for(LOADED.format('/truck/capture', '/truck/mine'))
         launch.wait_for(r'\[truck\.capture\]: synthetic scene, seed 0: NV12 LINEAR 320x240')
         assert 'camera_optical_frame' in detections(ros2, '/truck/objects')
@@ -258,6 +259,11 @@ WRONG: dict[str, tuple[list[str], str]] = {
     'no such file, in XML': (['perception.launch.xml', 'params_file:=/no/such.yaml'], "params_file '/no/such.yaml' does not exist"),
     'a namespace that is none': (['perception.launch.py', 'namespace:=a//b'], "launch argument 'namespace': 'a//b' can't be a namespace"),
     'no such file by name': (['perception.launch.py', 'params_file:=simm.yaml'], 'installed are jetson_metis.yaml, multi_camera.yaml,'),
+    'no such argument': (
+        ['perception.launch.py', 'acelerator:=cpu'],
+        "launch argument 'acelerator' is unknown; did you mean 'accelerator'?; known are params_file",
+    ),
+    'no such argument, in XML': (['perception.launch.xml', 'rate:=3'], "launch argument 'rate' is unknown"),
     'no such kind': (['perception.launch.py', 'camera:=v4l3'], 'Argument "camera" provided value "v4l3" is not valid'),
     'no such container program': (['perception.launch.py', 'executor:=many'], 'Argument "executor" provided value "many" is not valid'),
     'cameras and stereo': (['perception.launch.py', 'stereo:=true', 'cameras:=a'], 'cameras and stereo can not go together'),

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ament_index_python.packages import get_package_share_directory
-from launch.actions import DeclareLaunchArgument
+from launch.action import Action
+from launch.actions import DeclareLaunchArgument, OpaqueFunction
 from launch.launch_context import LaunchContext
+from launch.launch_description import LaunchDescription
 from launch.substitutions import LaunchConfiguration
 
 from zc_perception.camera.kinds import CAMERAS, other_cameras
 from zc_perception.entry_points import ACCELERATOR_GROUP, offered
-from zc_perception.errors import ConfigError
+from zc_perception.errors import ConfigError, nearest
 from zc_perception.nodes.launching.parameter_file import ParameterFile
 from zc_perception.nodes.namespaces import check_namespace
 
@@ -23,6 +26,44 @@ ACCELERATORS = ('auto', 'axl', 'axruntime', 'cpu')
 _ON = ['true', 'True', 'TRUE', '1']
 SWITCH = [*_ON, 'false', 'False', 'FALSE', '0']
 """Choices of an argument that is true or false: launch's own conditions take these, and front ends in Python and YAML write them."""
+# What launch and launch_ros read without declaring it.
+_OF_LAUNCH = ('launch-prefix', 'launch-prefix-filter', 'emulate_tty', 'sigterm_timeout', 'sigkill_timeout', 'ros_namespace')
+
+
+def description(*entities: Action) -> LaunchDescription:
+    """A launch file's content, which begins with a look at the command line: launch itself passes over arguments that nobody declares."""
+    known = [entity.name for entity in entities if isinstance(entity, DeclareLaunchArgument)]
+
+    def check(context: LaunchContext) -> list[Action]:
+        refuse_unknown(context.argv, known)
+        return []
+
+    return LaunchDescription([OpaqueFunction(function=check), *entities])
+
+
+def refuse_unknown(given: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse arguments of the command line that a launch file of ours doesn't have. Those of a file that includes ours are its own.
+
+    :param given: ``name:=value``.
+    :raises ConfigError: each one that is unknown.
+    """
+    names = dict.fromkeys(argument.partition(':=')[0] for argument in given)
+    unknown = [name for name in names if name not in known and name not in _OF_LAUNCH]
+    if unknown and _launched_by_itself():
+        said = ', '.join(f"launch argument '{name}' is unknown{nearest(name, known)}" for name in unknown)
+        raise ConfigError(f'{said}; known are {", ".join(known)}; parameters of nodes are set in the file that params_file names')
+
+
+def _launched_by_itself() -> bool:
+    """Whether the command line names a launch file of ours, as package and name or as a path."""
+    folder = Path(get_package_share_directory('zc_perception'), 'launch')
+    ours = [path for path in folder.iterdir() if path.is_file()]
+    for before, word in zip(sys.argv, sys.argv[1:], strict=False):
+        if before == 'zc_perception' and any(path.name == word for path in ours):
+            return True
+        if os.path.isfile(word) and any(os.path.samefile(word, path) for path in ours):
+            return True
+    return False
 
 
 def config_file(name: str) -> str:
