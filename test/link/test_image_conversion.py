@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -158,6 +159,34 @@ def test_a_colour_image_becomes_a_frame_as_opencv_converts(to_frame: ImageToFram
             assert np.array_equal(planes[1].reshape(-1, 2), np.stack([u, v], axis=1))
         assert (frame.header.stamp_ns, frame.header.frame_id) == (12_000_000_034, 'foreign')
     assert ledger.entries() == {'from_ros': LedgerEntry(1, WIDTH * HEIGHT * 3)}
+
+
+class VendorBuffer:
+    """What Lyrical's ``rosidl_buffer.Buffer`` declares in its stub, and no buffer protocol."""
+
+    backend_type = 'cuda'
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def to_bytes(self) -> bytes:
+        return self._data
+
+    def to_array(self) -> array.array[int]:
+        return array.array('B', self._data)
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+
+def test_an_image_in_a_vendor_s_buffer_is_converted_and_the_copy_is_booked(to_frame: ImageToFrame, ledger: CopyLedger) -> None:
+    foreign = image('mono8', np.random.default_rng(5).integers(0, 256, (HEIGHT, WIDTH), np.uint8))
+    plain = foreign.data.tobytes()
+    # An older message's setter would not take it.
+    foreign._data = VendorBuffer(plain)
+    with to_frame(foreign) as frame, frame.map() as planes:
+        assert planes[0].tobytes() == plain
+    assert ledger.entries() == {'from_ros': LedgerEntry(2, 2 * len(plain))}
 
 
 @pytest.mark.parametrize('padding', [0, 10])

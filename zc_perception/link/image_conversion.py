@@ -17,6 +17,7 @@ from std_msgs.msg import Header as HeaderMessage
 
 from zc_perception.errors import AllocationError, ConfigError, FormatError, NegotiationError
 from zc_perception.frame import Frame, Header
+from zc_perception.link.rclpy_compat import bytes_of
 from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.mapping import map_buffers, why_unmapped
 from zc_perception.memory.dmabuf import CpuAccess
@@ -299,10 +300,13 @@ class ImageToFrame:
             # Grey levels are luma of full range: no level is lost, there and back.
             given = Colorimetry(Matrix.RGB, Range.LIMITED if grey else Range.FULL) if not image.format.is_yuv else BT601_LIMITED
             converter = self._converters[image.fourcc] = ToNv12(image.fourcc, image.width, image.height, given)
+        data = bytes_of(message.data)
+        if data is not message.data:
+            self._ledger.book('from_ros', len(data))
+        sources = views(image, data)
         slot = pool.acquire()
         if slot is None:
             raise FormatError(f'all {self._slots} converted frames are in use ({pool.statistics().holders}); release frames sooner')
-        sources = views(image, message.data)
         try:
             with map_buffers(slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []) as planes:
                 converter.convert(sources, planes[0], planes[1])

@@ -125,6 +125,15 @@ def tells_message_info(executor: Executor) -> bool:
     return hasattr(Subscription, 'CallbackType') and not refuses_guard_conditions(executor)
 
 
+def bytes_of(field: Any) -> Any:
+    """A message's ``uint8[]`` in the CPU's memory, which NumPy can read: an ``array.array`` as it is.
+
+    From Lyrical on it may be a ``rosidl_buffer.Buffer`` instead, if whoever reads the topic asks for memory of a vendor's backend. That
+    has no buffer protocol, and its bytes may lie in a device: they are copied.
+    """
+    return field.to_array() if hasattr(field, 'backend_type') else field
+
+
 def publisher_gid(info: dict[str, Any]) -> bytes:
     """Whose a message is, as the number of the publisher in the graph: from rclpy 9.1.1 on; before that nothing."""
     found = info.get('publisher_gid')
