@@ -15,7 +15,9 @@ NO_DESCRIPTOR: Mapping[int, str] = {
     errno.ENFILE: 'the machine has no file descriptor left; look for leaks (zc_doctor), or raise fs.file-max',
 }
 """What to do about these errnos, whatever was opened. What others mean depends on who answers them: each driver's room knows its own."""
-_MOST_SHOWN, _MOST_BITS = 120, 128
+_MOST_SHOWN = 120
+# Python writes no number of more than 4,300 digits (sys.set_int_max_str_digits).
+_MOST_BITS = 10_000
 
 
 class ZcError(Exception):
@@ -104,7 +106,7 @@ def shown(value: object) -> str:
         return f'a number of {value.bit_length()} bits'
     try:
         text = f"'{value}'" if isinstance(value, str) else str(value)
-    except Exception:  # somebody else's object may have no text; Python writes no numbers of thousands of digits
+    except Exception:  # somebody else's object may have no text, and a list may have numbers as long
         text = type(value).__name__
     return printable(text) if len(text) <= _MOST_SHOWN else f'{printable(text[:_MOST_SHOWN])}…'
 

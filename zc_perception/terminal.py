@@ -1,13 +1,16 @@
-"""What a command has to do with whoever started it: signals that end it, and lines that it prints.
+"""What a program has to do with whoever started it: signals that end it, and lines that it prints.
 
-``zc_verify``, ``zc_doctor`` and ``zc_bench`` share it. They use it in this order:
+``zc_verify``, ``zc_doctor`` and ``zc_bench`` use it in this order:
 
 1. :func:`ending_quietly` while Python imports what the command needs: nothing is open yet, so a signal ends the process at once.
 2. :func:`interruptions` while the command works: a signal becomes the exception :exc:`Interrupted` in the main thread, so that everything
    is closed in order. ``zc_verify`` asks for signals itself instead, because one ends its measurement, not the program.
 3. :func:`put` for what the command prints: a terminal that is gone or a disk that is full must not cost the result.
 
-In all of them the signals are those of :func:`ending_signals`, and the exit code is 128 + n. This module imports next to nothing.
+In all of them the signals are those of :func:`ending_signals`, and the exit code is 128 + n.
+
+Programs that run nodes are ended by SIGINT as a rule, so that this is no failure: their exit code is 0. :func:`end_quietly` serves them
+while Python imports, and :class:`zc_perception.nodes.process.StopRequest` after that. This module imports next to nothing.
 """
 
 from __future__ import annotations
@@ -56,6 +59,12 @@ def ending_quietly(command: str) -> Iterator[None]:
     finally:
         for number, handler in taken.items():
             signal.signal(number, handler)
+
+
+def end_quietly() -> None:
+    """From now on SIGINT and SIGTERM end the process at once, with exit code 0: nothing is open yet that would have to be given back."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: os._exit(0))
 
 
 class Interrupted(BaseException):

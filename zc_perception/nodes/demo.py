@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from zc_perception.nodes.startup import end_quietly
+from zc_perception.terminal import end_quietly
 
 if TYPE_CHECKING:
     import argparse

@@ -11,7 +11,7 @@ from typing import Any
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 
-from zc_perception.errors import ConfigError
+from zc_perception.errors import ConfigError, shown
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import (
     IN_PROCESS,
@@ -37,7 +37,7 @@ from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.session import Consumer
 from zc_perception.nodes.params.node_parameters import NodeParameters
 from zc_perception.nodes.params.qos_overrides import subscription_qos
-from zc_perception.nodes.params.spec import ParameterSpec, shown, whole_number
+from zc_perception.nodes.params.spec import ParameterSpec, whole_number
 from zc_perception.observe.diagnostics import Figures, Level, Status
 from zc_perception.observe.recent import RecentCount
 from zc_perception.pixel.modifier import LINEAR

@@ -25,7 +25,6 @@ from zc_perception.nodes.inference_stream import (
     ClassFilter,
     InferenceStream,
     Pace,
-    accelerator_options,
     check_classes,
     select_accelerator,
 )
@@ -36,7 +35,7 @@ from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode, process_ledger
 from zc_perception.nodes.realtime import REALTIME_SPECS, Realtime, parse_cpus
 from zc_perception.nodes.startup import STARTUP
-from zc_perception.npu.accelerator import OUTPUT_DMABUF, Accelerator, AcceleratorOptions
+from zc_perception.npu.accelerator import OUTPUT_DMABUF, Accelerator
 from zc_perception.npu.axl.abi import parse_ioctl_numbers
 from zc_perception.npu.constraints import with_frames
 from zc_perception.npu.manifest import ModelManifest
@@ -242,9 +241,6 @@ class InferenceNode(PerceptionNode):
     def selected(self) -> Selection:
         """Which accelerator was taken and why no better one, while the node is configured."""
         return self._configured().selected
-
-    def _accelerator_options(self) -> AcceleratorOptions:
-        return accelerator_options(self.parameters)
 
     @property
     def accelerator(self) -> Accelerator:

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads import make_head
-from zc_perception.errors import ConfigError, nearest
+from zc_perception.errors import ConfigError, nearest, shown
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.messages import detections_writer
-from zc_perception.nodes.params.spec import shown, whole_number
+from zc_perception.nodes.params.spec import whole_number
 from zc_perception.npu.accelerator import Accelerator, AcceleratorOptions
 from zc_perception.npu.axl.abi import parse_ioctl_numbers
 from zc_perception.npu.manifest import ModelManifest, load_manifest

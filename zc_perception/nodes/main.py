@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zc_perception.nodes.startup import STARTUP, end_quietly
+from zc_perception.nodes.startup import STARTUP
+from zc_perception.terminal import end_quietly
 
 if TYPE_CHECKING:
     import argparse

@@ -27,8 +27,8 @@ from typing import Any
 
 from rclpy.node import Node
 
-from zc_perception.errors import ConfigError
-from zc_perception.nodes.params.spec import ParameterSpec, shown, whole_number
+from zc_perception.errors import ConfigError, shown
+from zc_perception.nodes.params.spec import ParameterSpec, whole_number
 from zc_perception.observe.diagnostics import Level, Status
 
 REALTIME_SPECS = (

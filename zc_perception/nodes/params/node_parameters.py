@@ -15,11 +15,11 @@ from rclpy.exceptions import NameValidationException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from zc_perception.errors import ConfigError, nearest
+from zc_perception.errors import ConfigError, nearest, shown
 from zc_perception.link.rclpy_compat import parameter_overrides
 from zc_perception.nodes.params.kinds import belongs_elsewhere
 from zc_perception.nodes.params.qos_overrides import PREFIX as _QOS
-from zc_perception.nodes.params.spec import EVERY_NODE, EVERY_NODE_SPECS, TYPE_NAMES, ParameterSpec, shown
+from zc_perception.nodes.params.spec import EVERY_NODE, EVERY_NODE_SPECS, TYPE_NAMES, ParameterSpec
 
 _ROS_TYPES = {
     bool: Parameter.Type.BOOL,

@@ -12,10 +12,9 @@ from rclpy.publisher import Publisher
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.subscription import Subscription
 
-from zc_perception.errors import ConfigError
+from zc_perception.errors import ConfigError, shown
 from zc_perception.link.endpoints.qos import link_qos
 from zc_perception.link.rclpy_compat import declare_qos_overrides, parameter_overrides
-from zc_perception.nodes.params.spec import shown
 
 PREFIX = 'qos_overrides.'
 # What the camera and a reader need, whatever is kept for late readers.

@@ -11,10 +11,9 @@ from typing import Any
 
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 
-from zc_perception.errors import ConfigError, nearest
+from zc_perception.errors import ConfigError, nearest, shown
 
 TYPE_NAMES = {bool: 'a boolean (true or false)', int: 'an integer', float: 'a number', str: 'a string', list: 'a list of strings'}
-_MOST_SHOWN = 200
 _MOST_DIGITS = 19
 
 
@@ -27,12 +26,6 @@ def whole_number(text: str, high: int) -> int | None:
         return None
     number = int(text)
     return number if number <= high else None
-
-
-def shown(value: Any) -> str:
-    """A value in a message: texts in quotes, and not without end."""
-    text = f"'{value}'" if isinstance(value, str) else str(value)
-    return text if len(text) <= _MOST_SHOWN else f'{text[:_MOST_SHOWN]}…'
 
 
 @dataclass(frozen=True)
