@@ -10,13 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from zc_perception.errors import shown
 from zc_perception.observe.frame_log import FrameLogReader, FrameRecord
 from zc_perception.verify.evidence.kernel_events import FORK, KernelEvent
 from zc_perception.verify.evidence.processes import PROC, threads_of
 from zc_perception.verify.evidence.unreadable import Unreadable
 from zc_perception.verify.observation import INFERENCE, NodeView
-
-_SHOWN = 60
 
 
 def _is_text(value: object) -> bool:
@@ -61,9 +60,7 @@ def check_facts(facts: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     wrong = []
     for name, (fits, form) in _FORMS.items():
         if name in good and not fits(good[name]):
-            text = repr(good.pop(name))
-            shown = text if len(text) <= _SHOWN else f'{text[:_SHOWN]}…'
-            wrong.append(f'its {name} is {shown}; it must be {form}')
+            wrong.append(f'its {name} is {shown(good.pop(name))}; it must be {form}')
     return good, wrong
 
 

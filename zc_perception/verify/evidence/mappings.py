@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from zc_perception.memory import kernel_abi as abi
 from zc_perception.observe.frame_log import NAME, SIZE
 from zc_perception.observe.privileges import as_root
 from zc_perception.verify.evidence.buffers import MEMFD, buffers_of
@@ -237,10 +238,6 @@ def _is_log(name: str, size: int) -> bool:
     return name.startswith(_LOG) and size == SIZE
 
 
-# <linux/fcntl.h>
-_F_GET_SEALS, _F_SEAL_SHRINK = 1034, 2
-
-
 def _may_be_sealed(link: Path) -> bool:
     """Whether a memfd is sealed against shrinking, or that can't be seen."""
     try:
@@ -248,7 +245,7 @@ def _may_be_sealed(link: Path) -> bool:
     except OSError:
         return True
     try:
-        return bool(fcntl.fcntl(fd, _F_GET_SEALS) & _F_SEAL_SHRINK)
+        return bool(fcntl.fcntl(fd, abi.F_GET_SEALS) & abi.F_SEAL_SHRINK)
     except OSError:
         return True
     finally:
