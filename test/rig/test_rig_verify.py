@@ -22,7 +22,7 @@ from . import Rig, RigResult
 from .checked_boot import TIMEOUT_S
 from .graph import ENVIRONMENT, INVARIANTS, compile_for_guest
 from .guest.graph_variants import MEMORY_MIB, VIVID
-from .guest.verifier import FRAMES
+from .guest.verifier import FRAMES, NOTHING_AGAIN
 
 pytestmark = pytest.mark.rig
 
@@ -40,9 +40,15 @@ SABOTAGES: dict[str, set[str]] = {
     'copies_row_by_row': {'I4'},
     # Every frame's buffer is imported and attached, as it should be, and the device reads something else.
     'submits_an_old_decoy': {'I3'},
+    # Every handle stands for one frame's buffer, always: for another one's.
+    'exchanges_handles': {'I3'},
     'without_a_cache': set(),
     # Every frame has an import of its own, and one more that serves nothing.
     'imports_twice': {'I3'},
+    # Every frame has an import of its own, for ever.
+    'keeps_imports': {'I3'},
+    # No event of the driver tells of offsets, and I3 says so.
+    'imports_at_a_wrong_offset': set(),
     'second_node': set(),
     'imports_decoys_alone': {'I1', 'I3'},
 }
@@ -50,6 +56,7 @@ SABOTAGES: dict[str, set[str]] = {
 GRAPHS: dict[str, set[str]] = {
     'known_exporter': set(),
     'unknown_exporter': {'I2'},
+    'udmabuf': set(),
     'plain_link': {'I4'},
     'gstreamer_dmabuf': set(),
     'gstreamer_copy': {'I4'},
@@ -57,11 +64,21 @@ GRAPHS: dict[str, set[str]] = {
     'two_processes_started': set(),
 }
 CASES = {**SABOTAGES, **GRAPHS}
-#: Of a mapping that is gone before the last look nobody knows whether it lasted into the window: I4 must not be true.
-BEFORE = 'maps_before_the_window'
+#: What nobody can know: I4 must not be true, and says these words. All other checks are measured, and true.
+UNKNOWN = {
+    # Of a mapping that is gone before the last look nobody knows whether it lasted into the window.
+    'maps_before_the_window': 'frames were mapped',
+    # Which pages are in a pipe, no file tells.
+    'holds_pages_in_a_pipe': 'has a pipe with 65536 bytes in it',
+    'without_the_cameras_log': 'the copy ledger of the capture node was not read',
+    # All frames lie in one memfd, through which the camera writes them; no event tells of that.
+    'writes_through_a_memfd': "udmabuf's frames may be read through memory that they may be made of",
+    # The pipeline's node does not name its device, and any video device may be it.
+    'maps_a_pipelines_camera': 'is a video device, and perhaps the camera',
+}
 #: What each change runs: each invariant is false once, and the same graphs are true without the sabotage. The long form runs all.
 SHORT = {'nothing', 'maps', 'imports_decoys_alone', 'known_exporter', 'unknown_exporter', 'nobody'}
-RUN = [name for name in (*CASES, BEFORE) if LONG or name in SHORT]
+RUN = [name for name in (*CASES, *UNKNOWN, *NOTHING_AGAIN) if LONG or name in SHORT]
 
 
 def _params(names: Iterable[str]) -> list[Any]:
@@ -74,6 +91,7 @@ COUNTERPARTS = {
     **{name: 'nothing' for name, wrong in SABOTAGES.items() if wrong},
     'unknown_exporter': 'known_exporter',
     'imports_twice': 'without_a_cache',
+    'keeps_imports': 'without_a_cache',
     'plain_link': 'two_processes',
     'gstreamer_copy': 'gstreamer_dmabuf',
 }
@@ -86,7 +104,9 @@ EVIDENCE: dict[str, dict[str, bool]] = {
     'copies_with_numpy': {'mmap_events': True, 'memmove_64k': True, 'ledger': False},
     'copies_row_by_row': {'mappings': True, 'memmove_64k': False, 'memmove_from_frames': True, 'ledger': False},
     'submits_an_old_decoy': {'frames_not_imported': True, 'imports': False},
+    'exchanges_handles': {'frames_read_elsewhere': True, 'frames_not_imported': False, 'imports': False},
     'imports_twice': {'imports': True, 'frames_with_own_import': True, 'frames_not_imported': False},
+    'keeps_imports': {'imports_kept': True, 'frames_with_own_import': True, 'frames_not_imported': False, 'frames_read_elsewhere': False},
     'imports_decoys_alone': {'frames_not_imported': True, 'frames_attached': False},
     'unknown_exporter': {'exporters': True},
     'plain_link': {'mappings': True, 'memmove_64k': True, 'ledger': True},
@@ -146,6 +166,13 @@ def test_exactly_these_checks_are_false(name: str, verify_boot: Boot) -> None:
     assert outcome['frames'] >= FRAMES, _told(outcome)
 
 
+@pytest.mark.long
+def test_the_honest_graph_is_true_each_time(verify_boot: Boot) -> None:
+    outcomes = {name: verify_boot.case(name) for name in ('nothing', *NOTHING_AGAIN)}
+    wrong = {name: _told(outcome) for name, outcome in outcomes.items() if not outcome['pass']}
+    assert not wrong, f'{len(wrong)} of {len(outcomes)}: {wrong}'
+
+
 @pytest.mark.parametrize('name', _params(name for name, wrong in CASES.items() if wrong))
 def test_a_check_that_fails_says_what_to_do_next(name: str, verify_boot: Boot) -> None:
     outcome = verify_boot.case(name)
@@ -161,12 +188,33 @@ def test_it_is_found_by_what_the_kernel_shows(name: str, verify_boot: Boot) -> N
     assert {key: bool(figures[key]) for key in EVIDENCE[name]} == EVIDENCE[name], _told(outcome)
 
 
-@pytest.mark.long
-def test_a_mapping_from_just_before_the_window_is_never_passed_over(verify_boot: Boot) -> None:
-    outcome = verify_boot.case(BEFORE)
+@pytest.mark.parametrize('name', _params(UNKNOWN))
+def test_what_nobody_can_know_is_never_passed_over(name: str, verify_boot: Boot) -> None:
+    outcome = verify_boot.case(name)
     holds = {check: found['holds'] for check, found in outcome['checks'].items()}
     assert holds.pop('I4') is not True and set(holds.values()) == {True}, _told(outcome)
-    assert 'frames were mapped' in outcome['checks']['I4']['reason'] and outcome['frames'] >= FRAMES, _told(outcome)
+    assert UNKNOWN[name] in outcome['checks']['I4']['reason'] and outcome['frames'] >= FRAMES, _told(outcome)
+
+
+@pytest.mark.long
+def test_i3_says_what_it_can_not_see(verify_boot: Boot) -> None:
+    outcome = verify_boot.case('imports_at_a_wrong_offset')
+    assert 'where the planes begin' in outcome['checks']['I3']['not_seen'][0], _told(outcome)
+
+
+@pytest.mark.long
+def test_fences_tell_which_buffers_the_jobs_read(verify_boot: Boot) -> None:
+    outcome = verify_boot.case('nothing')
+    found = outcome['checks']['I3']
+    assert found['frames_by_earlier_import'] and found['frames_confirmed_by_fence'] and not found['frames_read_elsewhere'], _told(outcome)
+
+
+@pytest.mark.long
+def test_numbers_of_one_kind_count_the_same_window(verify_boot: Boot) -> None:
+    outcome = verify_boot.case('without_a_cache')
+    detail, figures = outcome['detail'], outcome['checks']['I3']
+    assert detail['submitted_frames'] == figures['frames'] == outcome['frames'], _told(outcome)
+    assert [detail[name] for name in ('imports', 'releases')] == [figures[name] for name in ('imports', 'releases')], _told(outcome)
 
 
 @pytest.mark.long

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,6 +30,7 @@ from zc_perception.pixel.layout import ImageLayout
 
 from .harness import wait
 from .kernel_api import SYSCALLS, any_heap
+from .verifier import NOTHING_AGAIN
 
 
 class Consumer(Protocol):
@@ -177,18 +179,24 @@ def _submit_an_old_decoy(running: Running) -> Iterator[None]:
                 imported.set()
             return ImportHandle(handles[0], cached=True)
 
-        def give_back() -> None:
-            npu = running.graph.inference.accelerator
-            assert isinstance(npu, AxlAccelerator)
-            for handle in handles:
-                npu._in_use.release(handle)
-
         try:
             with _importing(running, choose):
                 assert imported.wait(30), 'no frame came'
                 yield
         finally:
-            running.graph.inference.scheduler._between_frames(give_back)
+            _give_back(running, handles)
+
+
+def _give_back(running: Running, handles: list[int]) -> None:
+    """Release what was imported, on the accelerator's own thread."""
+
+    def release() -> None:
+        npu = running.graph.inference.accelerator
+        assert isinstance(npu, AxlAccelerator)
+        for handle in handles:
+            npu._in_use.release(handle)
+
+    running.graph.inference.scheduler._between_frames(release)
 
 
 @contextmanager
@@ -214,6 +222,71 @@ def _import_twice(running: Running) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _keep_imports(running: Running) -> Iterator[None]:
+    """Without a cache each frame is imported, and nothing is given back."""
+    handles: list[int] = []
+
+    def choose(npu: AxlAccelerator, frame: Frame) -> ImportHandle:
+        handles.append(npu._import(frame.data.layout, frame.data.buffers))
+        return ImportHandle(handles[-1], cached=True)
+
+    with _without_a_cache(running):
+        try:
+            with _importing(running, choose):
+                yield
+        finally:
+            _give_back(running, handles)
+
+
+@contextmanager
+def _exchange_handles(running: Running) -> Iterator[None]:
+    """Each frame is submitted by the next buffer's handle. The buffers were imported before anybody looked, and each handle stands for one
+    image, always."""
+    npu = running.graph.inference.accelerator
+    entries = dict(npu._cache._entries).values()
+    handles = sorted((identity.inode, entry.handle) for entry in entries for identity in entry.identities)
+    assert len(handles) > 1, 'fewer than two buffers are imported'
+    wrong = {inode: handle for (inode, _), (_, handle) in zip(handles, [*handles[1:], handles[0]], strict=True)}
+    exchanged = threading.Event()
+
+    def choose(npu: AxlAccelerator, frame: Frame) -> ImportHandle:
+        inode = frame.data.buffers[0].identity.inode
+        if inode not in wrong:
+            return AxlAccelerator.import_frame(npu, frame)
+        exchanged.set()
+        return ImportHandle(wrong[inode], cached=True)
+
+    with _importing(running, choose):
+        assert exchanged.wait(60), 'no frame came'
+        yield
+
+
+@contextmanager
+def _import_at_a_wrong_offset(running: Running) -> Iterator[None]:
+    """Each frame is imported, and its second plane is said to begin where the first one does."""
+
+    def choose(npu: AxlAccelerator, frame: Frame) -> ImportHandle:
+        layout = frame.data.layout
+        luma, chroma = layout.planes
+        wrong = replace(layout, planes=(luma, replace(chroma, offset=luma.offset)))
+        return ImportHandle(npu._import(wrong, frame.data.buffers), cached=False)
+
+    with _without_a_cache(running), _importing(running, choose):
+        yield
+
+
+@contextmanager
+def _without_the_cameras_log(running: Running) -> Iterator[None]:
+    """There is a camera, but no log of its node: nobody says what that node maps and copies."""
+    log = running.graph.capture.frame_log
+    log.close()
+    try:
+        yield
+    finally:
+        log.open()
+
+
 # Arguments: a buffer's descriptor and its size. Maps it, and lets only another thread live on.
 _WITHOUT_MAIN_THREAD = f"""
 import ctypes, mmap, sys, threading
@@ -231,6 +304,27 @@ if seconds:
     with mmap.mmap(int(sys.argv[1]), int(sys.argv[2]), mmap.MAP_SHARED, mmap.PROT_READ):
         print('mapped', flush=True)
         time.sleep(seconds)
+"""
+# Puts its pages into a pipe, and maps it no more.
+_PINNED = 65536
+_IN_A_PIPE = f"""
+import ctypes, mmap, os, sys
+class Vector(ctypes.Structure):
+    _fields_ = [('base', ctypes.c_void_p), ('length', ctypes.c_size_t)]
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+libc.vmsplice.restype = ctypes.c_ssize_t
+libc.vmsplice.argtypes = [ctypes.c_int, ctypes.POINTER(Vector), ctypes.c_size_t, ctypes.c_uint]
+reading, writing = os.pipe()
+address = libc.mmap(None, {_PINNED}, mmap.PROT_READ, mmap.MAP_SHARED, int(sys.argv[1]), 0)
+held = libc.vmsplice(writing, ctypes.byref(Vector(address, {_PINNED})), 1, 0)
+assert held == {_PINNED}, os.strerror(ctypes.get_errno())
+libc.munmap(address, {_PINNED})
+print('held', flush=True)
+sys.stdin.read()
+assert len(os.read(reading, {_PINNED})) == {_PINNED}
 """
 
 
@@ -296,24 +390,41 @@ def _mapped_before_the_window(running: Running) -> Iterator[None]:
 
 
 @contextmanager
+def _pages_in_a_pipe(running: Running) -> Iterator[None]:
+    """Another process had a frame mapped before anybody looked. It maps nothing any more, and can still read the frame's pages."""
+    with _other_program(running, _IN_A_PIPE) as process:
+        yield
+    assert process.returncode == 0, 'the pages were not in the pipe'
+
+
+@contextmanager
 def _camera_mapped_by_another_name(running: Running) -> Iterator[None]:
     """The camera's device has one more node, in another folder, and the camera's buffer is mapped by that."""
     camera = running.graph.capture.camera
     node = Path('/tmp/no_camera')
     os.mknod(node, stat.S_IFCHR | 0o600, os.stat(camera.device.partition(' ')[0]).st_rdev)
-    device = V4l2Device.open(str(node))
+    try:
+        with mapped_by_the_device(str(node), camera.slots[0].buffers[0].size):
+            yield
+    finally:
+        node.unlink()
+
+
+@contextmanager
+def mapped_by_the_device(path: str, size: int) -> Iterator[None]:
+    """A camera's first buffer is mapped by its video device, and not by its dma-buf."""
+    device = V4l2Device.open(path)
     try:
         (offset,) = device.query_offsets(0, 1)
-        fd = os.open(node, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            memory = mmap.mmap(fd, camera.slots[0].buffers[0].size, mmap.MAP_SHARED, mmap.PROT_READ, offset=offset)
+            memory = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ, offset=offset)
         finally:
             os.close(fd)
         with memory:
             yield
     finally:
         device.close()
-        node.unlink()
 
 
 @contextmanager
@@ -325,16 +436,21 @@ Saboteur = Callable[[Running, Consumer], Any]
 
 #: What is done to a graph that runs. The last leaves a mapping behind.
 SABOTAGES: dict[str, Saboteur] = {
-    'nothing': _nothing,
+    **dict.fromkeys(('nothing', *NOTHING_AGAIN), _nothing),
     'nobody': _nothing,
     'copies_with_numpy': lambda running, spectator: _spectator_that(_copy_with_numpy, spectator),
     'copies_row_by_row': lambda running, spectator: _copying_rows(spectator),
     'submits_an_old_decoy': lambda running, spectator: _submit_an_old_decoy(running),
+    'exchanges_handles': lambda running, spectator: _exchange_handles(running),
     'without_a_cache': lambda running, spectator: _without_a_cache(running),
     'imports_twice': lambda running, spectator: _import_twice(running),
+    'keeps_imports': lambda running, spectator: _keep_imports(running),
+    'imports_at_a_wrong_offset': lambda running, spectator: _import_at_a_wrong_offset(running),
     'second_node': lambda running, spectator: running.second_inference(),
     'imports_decoys_alone': lambda running, spectator: _import_decoys_alone(running),
     'maps_without_a_main_thread': lambda running, spectator: _mapped_without_a_main_thread(running),
+    'holds_pages_in_a_pipe': lambda running, spectator: _pages_in_a_pipe(running),
+    'without_the_cameras_log': lambda running, spectator: _without_the_cameras_log(running),
     'maps_before_the_window': lambda running, spectator: _mapped_before_the_window(running),
     'maps_by_another_name': lambda running, spectator: _camera_mapped_by_another_name(running),
     'maps': lambda running, spectator: _spectator_that(_map, spectator),

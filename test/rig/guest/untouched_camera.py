@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -11,8 +12,10 @@ from unittest import mock
 from zc_perception.camera import heap_pool as heap_pool_module
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.frame import Frame
+from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.memory.pool import Slot
 
 from .kernel_api import shadow_buffer
 
@@ -28,12 +31,16 @@ class UntouchedCamera(SyntheticCamera):
         slot = self._pool.acquire() if self._wait_for_turn() else None
         if slot is None:
             return None
+        self._fill(slot)
         self._sequence += 1
         self._captured += 1
         return Frame.publish_slot(
             self._pool, slot, header=self._header(), colorimetry=self.colorimetry, sequence=self._sequence,
             captured_ns=time.monotonic_ns(),
         )  # fmt: skip
+
+    def _fill(self, slot: Slot) -> None:
+        """Nothing to do."""
 
 
 @contextmanager
@@ -54,3 +61,47 @@ class ShadowHeap:
 
     def close(self) -> None:
         """See :class:`Heap`."""
+
+
+class OneMemfd:
+    """A heap whose buffers all lie in one memfd. udmabuf makes a dma-buf of each part, and the heap keeps the memfd."""
+
+    name = 'udmabuf'
+    _BUFFERS = 32
+
+    def __init__(self) -> None:
+        self._memory = OwnedFd(os.memfd_create('frames', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+        self._offsets: dict[int, int] = {}
+
+    def allocate(self, size: int) -> DmaBuf:
+        """See :class:`Heap`."""
+        aligned = -(-size // _PAGE) * _PAGE
+        if not self._offsets:
+            os.ftruncate(self._memory.fileno(), self._BUFFERS * aligned)
+            fcntl.fcntl(self._memory.fileno(), fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        offset = len(self._offsets) * aligned
+        with OwnedFd.open('/dev/udmabuf', os.O_RDWR) as device:
+            argument = bytearray(abi.UDMABUF_CREATION.pack(self._memory.fileno(), abi.UDMABUF_FLAGS_CLOEXEC, offset, aligned))
+            buffer = DmaBuf(OwnedFd(fcntl.ioctl(device.fileno(), abi.UDMABUF_CREATE, argument)), BufferKind.DMABUF, self.name)
+        self._offsets[buffer.identity.inode] = offset
+        return buffer
+
+    def write(self, buffer: DmaBuf, pixels: bytes) -> None:
+        """Write into a buffer without a mapping of it."""
+        os.pwrite(self._memory.fileno(), pixels, self._offsets[buffer.identity.inode])
+
+    def close(self) -> None:
+        """See :class:`Heap`."""
+        self._memory.close()
+
+
+def writing_camera(heap: OneMemfd) -> type[UntouchedCamera]:
+    """The class of a camera that writes each frame through the memfd: it maps nothing, and the C library copies nothing."""
+
+    class WritingCamera(UntouchedCamera):
+        """Writes by pwrite(2)."""
+
+        def _fill(self, slot: Slot) -> None:
+            heap.write(slot.buffers[0], bytes([self._sequence % 256]) * slot.layout.buffer_size(0))
+
+    return WritingCamera

@@ -94,6 +94,8 @@ class Verifier:
 FRAMES = 6
 #: A user who may see nothing of other users' processes.
 NOBODY = 65534
+#: The honest graph, judged again and again: together with the first time 20 times.
+NOTHING_AGAIN = tuple(f'nothing_{number}' for number in range(2, 21))
 Outcome = dict[str, Any]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,9 +23,9 @@ from zc_perception.nodes.process import NodeGroup
 from .graph_kit import MODEL, RunningGraph, ros
 from .graph_variants import HEIGHT, PLAIN, SLOW, SLOW_FPS, WIDTH, Variant
 from .harness import wait
-from .sabotage import SABOTAGES
+from .sabotage import SABOTAGES, mapped_by_the_device
 from .spectator import Spectator
-from .untouched_camera import ShadowHeap, UntouchedCamera, unmapped
+from .untouched_camera import OneMemfd, ShadowHeap, UntouchedCamera, unmapped, writing_camera
 from .verifier import FRAMES, NOBODY, Outcome, judged
 
 _NV12 = f'video/x-raw,format=NV12,width={WIDTH},height={HEIGHT},framerate={SLOW_FPS}/1'
@@ -81,10 +81,10 @@ def plain_link(out: Path) -> Outcome:
     return outcome
 
 
-def _of_heap(out: Path, heaps: Callable[[str], OfferedHeaps]) -> Outcome:
+def _of_heap(out: Path, heaps: Callable[[str], OfferedHeaps], camera: type[UntouchedCamera] = UntouchedCamera) -> Outcome:
     capture = {'camera': 'synthetic', 'pattern': 'counter', 'width': WIDTH, 'height': HEIGHT, 'framerate': float(SLOW_FPS), 'slots': 8}
     with (
-        mock.patch.object(synthetic, 'SyntheticCamera', UntouchedCamera),
+        mock.patch.object(synthetic, 'SyntheticCamera', camera),
         mock.patch.object(camera_module, 'working_heaps', heaps),
         unmapped(),
     ):
@@ -96,39 +96,65 @@ def known_exporter(out: Path) -> Outcome:
     return _of_heap(out, lambda name: working_heaps('dma_heap/system'))
 
 
+def udmabuf(out: Path) -> Outcome:
+    """Buffers of memfds that nobody has any more."""
+    return _of_heap(out, lambda name: working_heaps('udmabuf'))
+
+
+def writes_through_a_memfd(out: Path) -> Outcome:
+    """The same, and the camera has kept the memfd."""
+    heap = OneMemfd()
+    return _of_heap(out, lambda name: OfferedHeaps.only(heap), writing_camera(heap))
+
+
 def unknown_exporter(out: Path) -> Outcome:
     """The same with buffers of an exporter that nobody knows."""
     return _of_heap(out, lambda name: OfferedHeaps.only(ShadowHeap()))
 
 
-def _streaming(out: Path, capture: dict[str, Any]) -> Outcome:
+def _streaming(
+    out: Path, capture: dict[str, Any], sabotage: Callable[[RunningGraph], AbstractContextManager[None]] = lambda running: nullcontext()
+) -> Outcome:  # fmt: skip
     """The newest frame is enough: a pipeline has only so many buffers."""
     with ros() as context, RunningGraph(context, Variant(FRAMES, True, capture, keep_all=False)) as running:
         running.start()
         assert wait(lambda: running.graph.inference.processed > 3, 60), running.problems
-        outcome = judged(out, _own())
+        with sabotage(running):
+            outcome = judged(out, _own())
         return outcome | running.figures()
 
 
-def _pipeline(out: Path, pipeline: str) -> Outcome:
-    return _streaming(out, {'camera': 'gstreamer', 'pipeline': pipeline, 'slots': 10, 'heap': 'dma_heap/system'})
+def _of_pipeline(pipeline: str) -> dict[str, Any]:
+    return {'camera': 'gstreamer', 'pipeline': pipeline, 'slots': 10, 'heap': 'dma_heap/system'}
+
+
+_DRIVERS_BUFFERS = _of_pipeline(f'v4l2src device={PLAIN} io-mode=dmabuf ! {_NV12}')
 
 
 def gstreamer_dmabuf(out: Path) -> Outcome:
     """A pipeline that hands the driver's own buffers on."""
-    return _pipeline(out, f'v4l2src device={PLAIN} io-mode=dmabuf ! {_NV12}')
+    return _streaming(out, _DRIVERS_BUFFERS)
+
+
+def maps_a_pipelines_camera(out: Path) -> Outcome:
+    """The same, and a buffer of the camera is mapped by its device, which the pipeline's node does not name."""
+    return _streaming(out, _DRIVERS_BUFFERS, lambda running: mapped_by_the_device(PLAIN, WIDTH * HEIGHT))
 
 
 def gstreamer_copy(out: Path) -> Outcome:
     """A pipeline whose frames are in system memory: the camera has to copy them."""
-    return _pipeline(out, f'v4l2src device={PLAIN} io-mode=dmabuf ! {_NV12} ! videoscale ! video/x-raw,width=480,height=270')
+    scaled = f'v4l2src device={PLAIN} io-mode=dmabuf ! {_NV12} ! videoscale ! video/x-raw,width=480,height=270'
+    return _streaming(out, _of_pipeline(scaled))
 
 
 #: Graphs of their own.
 GRAPHS: dict[str, Callable[[Path], Outcome]] = {
     'known_exporter': known_exporter,
     'unknown_exporter': unknown_exporter,
+    'udmabuf': udmabuf,
+    'writes_through_a_memfd': writes_through_a_memfd,
     'plain_link': plain_link,
     'gstreamer_dmabuf': gstreamer_dmabuf,
     'gstreamer_copy': gstreamer_copy,
+    'maps_a_pipelines_camera': maps_a_pipelines_camera,
 }
