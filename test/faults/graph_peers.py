@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 import rclpy
-from memory_link import PUBLISHER, FakeProducer, RawPeer
+from memory_link import PUBLISHER, FakeProducer, FrameMessage, RawPeer, pack_frame
 from nodes.programs import parameters
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
@@ -169,7 +169,7 @@ def _sends_a_frame_of_nothing(fake: FakeProducer, peer: RawPeer) -> None:
 
 def _sends_half_a_message(fake: FakeProducer, peer: RawPeer) -> None:
     _welcome(peer)
-    peer.send(wire.pack_frame(wire.FrameMessage(7, 1, 1, 1, 2, 3, 4, 0, False), b'x')[:20])
+    peer.send(pack_frame(FrameMessage(7, 1, 1, 1, 2, 3, 4, 0, False), b'x')[:20])
 
 
 _WAYS = (

@@ -20,7 +20,7 @@ import numpy as np
 from camera.jpeg_kit import FUZZED_SIZE, SAMPLINGS, jpeg, picture, without_tables
 from camera.replay_kit import IMAGE, STORE
 from mcap.writer import Writer as McapWriter
-from memory_link import PUBLISHER, make_frame, make_layout, make_pool
+from memory_link import PUBLISHER, FrameMessage, make_frame, make_layout, make_pool, pack_frame
 from rosbags.rosbag2 import StoragePlugin
 from rosbags.rosbag2 import Writer as BagWriter
 
@@ -53,7 +53,7 @@ def packets() -> dict[str, bytes]:
         'welcome': wire.pack_welcome(wire.Welcome(4, 1, PUBLISHER)),
         'refused': wire.pack_refused(wire.Refused(RefusalCode.BUSY, 'come back later')),
         'buffers': wire.pack_buffers(wire.BuffersMessage(7, layout, BT601_LIMITED, BufferKind.MEMFD, (layout.buffer_size(0),))),
-        'frame': wire.pack_frame(wire.FrameMessage(7, 1, 5, 1000, 1, 2, 3, 0, False), b'camera_optical_frame'),
+        'frame': pack_frame(FrameMessage(7, 1, 5, 1000, 1, 2, 3, 0, False), b'camera_optical_frame'),
         'release': wire.pack_release(7, 1, False),
         'retired': wire.pack_retired(7),
     }

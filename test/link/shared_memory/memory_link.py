@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from zc_perception.frame import Frame, Header
 from zc_perception.link.shared_memory import wire
@@ -26,9 +26,27 @@ from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout, compute_layout
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 PUBLISHER = 'f' * 32
 HERE = Path(__file__).resolve().parent
+
+
+class FrameMessage(NamedTuple):
+    """The fields of a FRAME; the package packs and reads them in place."""
+
+    uid: int
+    generation: int
+    sequence: int
+    stamp_ns: int
+    captured_ns: int
+    published_ns: int
+    capture_cost_ns: int
+    dropped: int
+    fence: bool
+
+
+def pack_frame(message: FrameMessage, frame_id: bytes) -> bytes:
+    return wire.FRAME.pack(wire.MessageType.FRAME, wire.FRAME.size + len(frame_id), 0, *message) + frame_id
 
 
 def wait_for(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
@@ -120,7 +138,7 @@ class RawPeer:
             os.close(fd)
         return wire.message_type(packet) if packet else 0
 
-    def receive_frame(self) -> wire.FrameMessage:
+    def receive_frame(self) -> FrameMessage:
         """The next FRAME, past any BUFFERS."""
         while True:
             packet, fds = self.receive()
@@ -129,7 +147,7 @@ class RawPeer:
             kind = wire.message_type(packet)
             if kind is wire.MessageType.FRAME:
                 fields = wire.parse_frame(packet, len(packet))
-                return wire.FrameMessage(*fields[3:11], bool(fields[11]))
+                return FrameMessage(*fields[3:11], bool(fields[11]))
             assert kind is wire.MessageType.BUFFERS, kind
 
     def receive_refused(self) -> wire.Refused:
@@ -148,7 +166,7 @@ class RawPeer:
         poller.register(self.socket, select.POLLIN)
         return not poller.poll(0)
 
-    def release(self, frame: wire.FrameMessage) -> None:
+    def release(self, frame: FrameMessage) -> None:
         self.send(wire.pack_release(frame.uid, frame.generation, False))
 
     def close(self) -> None:
@@ -202,8 +220,8 @@ class FakeProducer:
         return buffer
 
     def frame(self, peer: RawPeer, uid: int = 7, generation: int = 1, *, fds: list[int] | None = None, **changes: Any) -> None:
-        message = wire.FrameMessage(uid, generation, generation, 1000, 1, 2, 3, 0, bool(fds))._replace(**changes)
-        peer.send(wire.pack_frame(message, b'camera'), fds)
+        message = FrameMessage(uid, generation, generation, 1000, 1, 2, 3, 0, bool(fds))._replace(**changes)
+        peer.send(pack_frame(message, b'camera'), fds)
 
     def close(self) -> None:
         self.listener.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory_link import PUBLISHER, FakeProducer, RawPeer, make_layout, receive, wait_for
+from memory_link import PUBLISHER, FakeProducer, FrameMessage, RawPeer, make_layout, pack_frame, receive, wait_for
 
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
@@ -133,8 +133,8 @@ HOSTILE: dict[str, tuple[str, Callable[[FakeProducer, RawPeer], None]]] = {
     'a fence without its flag': ('descriptors', frames((7, 1), fds=[0], fence=False)),
     'two fences': ('descriptors', frames((7, 1), fds=[0, 0])),
     'many descriptors': ('truncated', frames((7, 1), fds=[0] * 200)),
-    'a frame_id that is no text': ('text', raw(wire.pack_frame(wire.FrameMessage(7, 1, 1, 1, 1, 1, 1, 1, False), b'\xff\xfe'))),
-    'a long frame_id': ('length', raw(wire.pack_frame(wire.FrameMessage(7, 1, 1, 1, 1, 1, 1, 1, False), b'x' * 256))),
+    'a frame_id that is no text': ('text', raw(pack_frame(FrameMessage(7, 1, 1, 1, 1, 1, 1, 1, False), b'\xff\xfe'))),
+    'a long frame_id': ('length', raw(pack_frame(FrameMessage(7, 1, 1, 1, 1, 1, 1, 1, False), b'x' * 256))),
     'garbage': ('type', raw(b'\x63\0\x10\0\0\0\0\0' + b'x' * 8)),
     'a long packet': ('truncated', raw(b'x' * 5000)),
     'one byte': ('length', raw(b'x')),

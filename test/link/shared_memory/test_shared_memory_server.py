@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from memory_link import PUBLISHER, RawPeer, all_free, make_frame, make_layout, make_pool, publish, settled, wait_for
+from memory_link import PUBLISHER, FrameMessage, RawPeer, all_free, make_frame, make_layout, make_pool, publish, settled, wait_for
 
 from zc_perception.frame import Frame, Header
 from zc_perception.link.shared_memory import unix_socket, wire
@@ -261,7 +261,7 @@ def test_another_pool_disconnects_and_a_reconfigured_one_does_not(pool: BufferPo
         pool.reconfigure(layout, lambda: (heap.allocate(layout.buffer_size(0)),))
         publish(server, pool, 2)
         assert peer.nothing_there()
-        peer.release(wire.FrameMessage(pool.slots[0].buffer_uid, 1, 0, 0, 0, 0, 0, 0, False))
+        peer.release(FrameMessage(pool.slots[0].buffer_uid, 1, 0, 0, 0, 0, 0, 0, False))
         refused = peer.receive_refused()
         assert refused.code == RefusalCode.PROTOCOL, 'that one was not held'
     settled(server, 'release')
@@ -401,7 +401,7 @@ def test_a_frame_id_that_is_too_long_costs_the_consumers_and_not_the_camera(pool
             server.publish(frame)
         assert peer.receive_frame().sequence == 0
         with make_frame(pool, 1, header=Header(0, 'ü' * 128)) as frame:
-            peer.release(wire.FrameMessage(pool.slots[0].buffer_uid, 1, 0, 0, 0, 0, 0, 0, False))
+            peer.release(FrameMessage(pool.slots[0].buffer_uid, 1, 0, 0, 0, 0, 0, 0, False))
             wait_for(lambda: server.statistics().consumers[0].held == 0, 'the release')
             server.publish(frame)
         assert peer.receive_type() == MessageType.BUFFERS

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from memory_link import RawPeer, all_free, make_frame, make_pool, publish, settled, wait_for
+from memory_link import FrameMessage, RawPeer, all_free, make_frame, make_pool, pack_frame, publish, settled, wait_for
 
 from zc_perception.frame import Header
 from zc_perception.link.shared_memory import connection, wire
@@ -41,7 +41,7 @@ HOSTILE: dict[str, tuple[str, Callable[[BufferPool, SharedMemoryServer, RawPeer]
     'one byte': ('length', lambda pool, server, peer: peer.send(b'x')),
     'a short release': ('length', lambda pool, server, peer: peer.send(b'\6\0\x18\0\0\0\0\0' + b'\0' * 16)),
     'a long packet': ('truncated', lambda pool, server, peer: peer.send(b'x' * 5000)),
-    'a frame': ('state', lambda pool, server, peer: peer.send(wire.pack_frame(wire.FrameMessage(1, 1, 1, 1, 1, 1, 1, 1, False), b''))),
+    'a frame': ('state', lambda pool, server, peer: peer.send(pack_frame(FrameMessage(1, 1, 1, 1, 1, 1, 1, 1, False), b''))),
     'a release of nothing': ('release', lambda pool, server, peer: peer.send(wire.pack_release(1, 1, False))),
     'another generation': ('release', lambda pool, server, peer: hostile_release(pool, server, peer, generation=77)),
     'another slot': ('release', lambda pool, server, peer: hostile_release(pool, server, peer, uid=77)),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_link import FrameMessage, pack_frame
 
 from zc_perception.errors import ConfigError, printable
 from zc_perception.link.shared_memory import wire
@@ -47,7 +48,7 @@ ID = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, 
 HELLO = st.builds(wire.Hello, st.integers(1, 64), st.integers(1, 64), TEXT, st.just('') | ID, st.booleans(),
                   REQUIREMENTS, st.integers(0, 1), st.integers(1, 9))  # fmt: skip
 WELCOME = st.builds(wire.Welcome, st.integers(1, 64), st.integers(1, 64), ID, st.integers(0, 65535))
-FRAME = st.builds(wire.FrameMessage, U64, U64, U64, S64, S64, S64, U64, U32, st.booleans())
+FRAME = st.builds(FrameMessage, U64, U64, U64, S64, S64, S64, U64, U32, st.booleans())
 
 
 @st.composite
@@ -67,7 +68,7 @@ PACKETS = {
     'HELLO': A_HELLO,
     'WELCOME': wire.pack_welcome(wire.Welcome(1, 1, 'b')),
     'BUFFERS': wire.pack_buffers(A_BUFFERS),
-    'FRAME': wire.pack_frame(wire.FrameMessage(1, 2, 3, 4, 5, 6, 7, 8, False), b'camera'),
+    'FRAME': pack_frame(FrameMessage(1, 2, 3, 4, 5, 6, 7, 8, False), b'camera'),
     'RELEASE': wire.pack_release(1, 2, False),
     'BUFFER_RETIRED': wire.pack_retired(1),
 }
@@ -187,10 +188,10 @@ def test_buffers_comes_back(message: wire.BuffersMessage) -> None:
 
 
 @given(FRAME, st.binary(max_size=255))
-def test_frame_comes_back(message: wire.FrameMessage, frame_id: bytes) -> None:
-    packet = wire.pack_frame(message, frame_id)
+def test_frame_comes_back(message: FrameMessage, frame_id: bytes) -> None:
+    packet = pack_frame(message, frame_id)
     fields = wire.parse_frame(bytearray(packet).ljust(MAX_PACKET, b'\xff'), len(packet))
-    assert wire.FrameMessage(*fields[3:11], bool(fields[11])) == message
+    assert FrameMessage(*fields[3:11], bool(fields[11])) == message
     assert packet[wire.FRAME.size :] == frame_id
 
 
@@ -327,7 +328,7 @@ def test_the_fields_lie_where_the_page_says() -> None:
         + b'NV12' + b'\0\0\0\0' + b'\5\0\0\0\0\0\0\0'
     )  # fmt: skip
     assert wire.pack_hello(hello) == by_hand
-    frame = wire.pack_frame(wire.FrameMessage(1, 2, 3, -1, 5, 6, 7, 8, True), b'cam')
+    frame = pack_frame(FrameMessage(1, 2, 3, -1, 5, 6, 7, 8, True), b'cam')
     by_hand = b'\5\0\x4b\0\0\0\0\0' + b''.join(n.to_bytes(8, 'little') for n in (1, 2, 3)) + b'\xff' * 8
     by_hand += b''.join(n.to_bytes(8, 'little') for n in (5, 6, 7)) + b'\x08\0\0\0' + b'\1\0\0\0' + b'cam'
     assert frame == by_hand

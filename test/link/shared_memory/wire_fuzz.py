@@ -22,7 +22,7 @@ from pathlib import Path
 if __name__ == '__main__':
     sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[3])]
 
-from memory_link import PATIENCE_S, PUBLISHER, make_frame, make_layout, make_pool, wait_for
+from memory_link import PATIENCE_S, PUBLISHER, FrameMessage, make_frame, make_layout, make_pool, pack_frame, wait_for
 
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
@@ -201,8 +201,8 @@ class ClientFuzz:
             message = wire.BuffersMessage(uid, layout, BT601_LIMITED, BufferKind.MEMFD, (buffer.size,))
             self.good.append((wire.pack_buffers(message), [buffer.fileno()]))
         for sequence in range(6):
-            message = wire.FrameMessage(sequence % 3 + 1, sequence // 3 + 1, sequence, 1, 2, 3, 4, 0, False)
-            self.good.append((wire.pack_frame(message, b'camera'), []))
+            message = FrameMessage(sequence % 3 + 1, sequence // 3 + 1, sequence, 1, 2, 3, 4, 0, False)
+            self.good.append((pack_frame(message, b'camera'), []))
         self.good.append((wire.pack_retired(2), []))
         self.ends: dict[str, int] = {}
 

@@ -107,20 +107,6 @@ class BuffersMessage(NamedTuple):
     sizes: tuple[int, ...]
 
 
-class FrameMessage(NamedTuple):
-    """A frame in a slot."""
-
-    uid: int
-    generation: int
-    sequence: int
-    stamp_ns: int
-    captured_ns: int
-    published_ns: int
-    capture_cost_ns: int
-    dropped: int
-    fence: bool
-
-
 class ReleaseMessage(NamedTuple):
     """The end of a consumer's lease."""
 
@@ -309,11 +295,6 @@ def parse_buffers(packet: Packet) -> BuffersMessage:
     return BuffersMessage(
         uid, layout, Colorimetry(_MATRICES[matrix], _RANGES[range_], _TRANSFERS[transfer]), _KINDS[kind], tuple(sizes[:num_buffers])
     )
-
-
-def pack_frame(message: FrameMessage, frame_id: bytes) -> bytes:
-    """A FRAME as bytes; :class:`Connection` packs its own in place."""
-    return FRAME.pack(_FRAME_TYPE, FRAME.size + len(frame_id), 0, *message[:-1], FLAG_FENCE if message.fence else 0) + frame_id
 
 
 def parse_frame(buffer: Packet, size: int) -> tuple[int, ...]:
