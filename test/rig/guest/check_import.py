@@ -60,8 +60,8 @@ def import_shows_in_bufinfo_and_in_the_trace() -> None:
         equal(bufinfo()[buffer.inode].attached, [NPU_DEVICE], 'attached devices')
         npu.release(got.handle)
         equal(bufinfo()[buffer.inode].attached, [], 'attached devices after release')
-        inode, handle = str(buffer.inode), str(got.handle)
-        expected = {'handle': handle, 'inode': inode, 'exporter': 'system', 'iova': hex(got.iova_base), 'size': str(buffer.size)}
+        inode, handle, exporter = str(buffer.inode), str(got.handle), bufinfo()[buffer.inode].exporter
+        expected = {'handle': handle, 'inode': inode, 'exporter': exporter, 'iova': hex(got.iova_base), 'size': str(buffer.size)}
         equal(trace_events('axl_dmabuf_import'), [expected], 'import event')
         equal(trace_events('axl_dmabuf_release'), [{'handle': handle, 'inode': inode}], 'release event')
 

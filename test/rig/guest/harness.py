@@ -12,11 +12,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .kernel_api import bufinfo, live
+from .kernel_api import NotHere, bufinfo, live
 
 Check = Callable[[], None]
 
 CHECKS: dict[str, Check] = {}
+#: What the outcome of a check begins with that raised :class:`NotHere`: it has neither passed nor failed.
+NOT_HERE = 'not here: '
+#: What a guest without ROS does not have.
+_OF_ROS = ('rclpy', 'sensor_msgs')
 
 
 def check(function: Check) -> Check:
@@ -96,8 +100,12 @@ def _is_open(fd: int) -> bool:
     return True
 
 
+def _said(text: str) -> str:
+    return 'not here' if text.startswith(NOT_HERE) else 'FAILED' if text else 'passed'
+
+
 def run(checks: dict[str, Check], results: Path) -> bool:
-    """Run the checks, write ``{name: traceback or ""}`` after each, and return whether all passed."""
+    """Run the checks, write ``{name: traceback, why it can't run here, or ""}`` after each, and return whether none failed."""
     outcome: dict[str, str] = {}
     for name, function in checks.items():
         started = time.monotonic()
@@ -112,6 +120,10 @@ def run(checks: dict[str, Check], results: Path) -> bool:
             settles(lambda before=fds: _open_fds() - before, set(), 'open file descriptors')
             settles(lambda before=buffers: set(bufinfo()) - before, set(), 'dma-bufs that nobody lets go of')
             outcome[name] = ''
+        except NotHere as missing:
+            outcome[name] = f'{NOT_HERE}{missing}'
+        except ModuleNotFoundError as missing:
+            outcome[name] = f'{NOT_HERE}there is no {missing.name}' if missing.name in _OF_ROS else traceback.format_exc()
         except Exception:
             outcome[name] = traceback.format_exc()
         if outcome[name]:
@@ -119,8 +131,8 @@ def run(checks: dict[str, Check], results: Path) -> bool:
             gc.collect()
             for fd in _open_fds() - fds:
                 os.close(fd)
-        print(f'{time.monotonic() - started:7.2f} s  {"FAILED" if outcome[name] else "passed"}  {name}', flush=True)
+        print(f'{time.monotonic() - started:7.2f} s  {_said(outcome[name])}  {name}', flush=True)
         if outcome[name]:
             print(outcome[name], flush=True)
         results.write_text(json.dumps(outcome, indent=1))
-    return not any(outcome.values())
+    return not any(text and not text.startswith(NOT_HERE) for text in outcome.values())

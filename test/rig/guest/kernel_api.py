@@ -101,13 +101,38 @@ class Buffer:
         return int(struct.unpack('Ii', argument)[1])
 
 
+class NotHere(Exception):
+    """This kernel lacks what a check is about. Where a kernel must have it, the check has failed."""
+
+
+#: By heap, the name that the kernel has for its exporter.
+HEAP_EXPORTERS = {'dma_heap/system': 'system', 'udmabuf': 'udmabuf'}
+
+
+def heaps_there() -> list[str]:
+    """Return the names of the heaps of this kernel, the first choice first: Debian's arm64 kernel has no dma-heaps."""
+    return [name for name in HEAP_EXPORTERS if os.path.exists(f'/dev/{name}')]
+
+
 def any_heap() -> str:
-    """Return the name of the heap for what works with any: Debian's arm64 kernel has no dma-heaps."""
-    return 'dma_heap/system' if os.path.exists('/dev/dma_heap/system') else 'udmabuf'
+    """Return the name of the heap for what works with any."""
+    return heaps_there()[0]
+
+
+def need_heap(name: str) -> None:
+    """Raise `NotHere` for a dma-heap that this kernel does not have."""
+    if name.startswith('dma_heap/') and not os.path.exists(f'/dev/{name}'):
+        raise NotHere(f'this kernel has no {name}')
 
 
 def heap_buffer(size: int, access: int = os.O_RDWR) -> Buffer:
+    """Allocate from /dev/dma_heap/system; for what works with any heap, from udmabuf where there is none."""
+    return system_buffer(size, access) if any_heap() != 'udmabuf' or access != os.O_RDWR else udmabuf_buffer(size)
+
+
+def system_buffer(size: int, access: int = os.O_RDWR) -> Buffer:
     """Allocate from /dev/dma_heap/system."""
+    need_heap('dma_heap/system')
     heap = os.open('/dev/dma_heap/system', os.O_RDWR | os.O_CLOEXEC)
     try:
         argument = bytearray(struct.pack('QIIQ', size, 0, access | os.O_CLOEXEC, 0))

@@ -9,7 +9,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
 from zc_perception.errors import AcceleratorError
@@ -20,7 +20,7 @@ from zc_perception.memory.pool import quarantine_fence
 from zc_perception.npu.axl.device import AxlDevice
 
 from .harness import equal
-from .kernel_api import SYNC_READ, SYNC_WRITE, fence_info, is_readable, parameters
+from .kernel_api import SYNC_READ, SYNC_WRITE, any_heap, fence_info, is_readable, parameters, shadow_buffer
 from .package_kit import refused
 from .package_memory import RAW, adopted
 from .package_memory_kit import (
@@ -43,7 +43,6 @@ from .package_memory_kit import (
 
 READ, WRITE = CpuAccess.READ, CpuAccess.WRITE
 BOTH = CpuAccess.READ | CpuAccess.WRITE
-OTHER = {'dma_heap/system': 'udmabuf', 'udmabuf': 'dma_heap/system'}
 
 
 @dataclass
@@ -64,7 +63,11 @@ class Bench:
 @contextmanager
 def bench(heap: str) -> Iterator[Bench]:
     """The device and its buffers in *heap*; the other buffer is of another exporter."""
-    with card() as device, buffers(heap, LAYOUT.buffer_size(0), RESULT_SIZE) as (source, result), buffers(OTHER[heap], PAGE) as (other,):
+    with (
+        card() as device,
+        buffers(heap, LAYOUT.buffer_size(0), RESULT_SIZE) as (source, result),
+        closing(adopted(shadow_buffer(PAGE))) as other,
+    ):
         yield Bench(device, source, result, other)
 
 
@@ -164,7 +167,7 @@ def another_process_waits_for_an_imported_fence() -> None:
             buffer.close()
 
     child = Child(peer)
-    with bench('dma_heap/system') as b, jobs_held() as let_go:
+    with bench(any_heap()) as b, jobs_held() as let_go:
         job = b.start()
         b.other.import_fence(job, WRITE)
         child.send(b.other)
@@ -203,7 +206,7 @@ def a_sync_file_names_its_driver_and_its_moment(heap: str) -> None:
 
 @check
 def a_merged_fence_waits_for_both() -> None:
-    with bench('dma_heap/system') as b, card() as second, buffers('udmabuf', RESULT_SIZE) as (result,), ExitStack() as gate:
+    with bench(any_heap()) as b, card() as second, buffers('udmabuf', RESULT_SIZE) as (result,), ExitStack() as gate:
         with parameters(latency_us=100000):
             fast = start(second, [b.source], result)
         let_go = gate.enter_context(jobs_held())
@@ -225,7 +228,7 @@ def a_merged_fence_waits_for_both() -> None:
 
 @check
 def an_error_stays_visible_through_merge_and_export() -> None:
-    with bench('dma_heap/system') as b, card() as second, buffers('dma_heap/system', RESULT_SIZE) as (result,):
+    with bench(any_heap()) as b, card() as second, buffers(any_heap(), RESULT_SIZE) as (result,):
         failing = b.start(latency_us=100000, fail_every=1)
         with parameters(latency_us=200000):
             good = start(second, [b.source], result)
@@ -270,7 +273,7 @@ def a_frame_is_not_mapped_before_its_acquire_fence(heap: str) -> None:
 
 @check
 def waits_for_a_hung_job_are_bounded_and_its_end_is_a_timeout() -> None:
-    with bench('dma_heap/system') as b:
+    with bench(any_heap()) as b:
         with parameters(hang_every=1):
             stuck = start(b.device, [b.source], b.result, timeout_us=3_000_000)
         for seconds in (0.0, 0.01, 0.1):
@@ -324,7 +327,7 @@ def a_quarantine_of_a_job_that_fails_ends_with_it(heap: str) -> None:
 @check_each('memfd', 'axl_shadow', *HEAPS)
 def a_quarantine_without_fences_lasts_until_the_deadline(kind: str) -> None:
     """Where nobody can tell, or the driver puts no fences into the reservation: as long as its longest job may take."""
-    with bench('dma_heap/system') as b:
+    with bench(any_heap()) as b:
         if kind == 'memfd':
             with buffers('memfd', PAGE) as (buffer,):
                 equal(buffer.export_fence(WRITE), None, 'fence of a memfd')

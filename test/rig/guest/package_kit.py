@@ -26,6 +26,7 @@ from zc_perception.pixel.layout import ImageLayout, PlaneLayout, compute_layout
 
 from ..virtual_result import VirtualResult
 from .harness import Check
+from .kernel_api import any_heap
 
 HERE = Path(__file__).resolve().parent
 MANIFEST = load_manifest(str(HERE.parent / 'models' / 'virtual_metis.yaml'))
@@ -69,7 +70,7 @@ def accelerator(**options: Any) -> Iterator[AxlAccelerator]:
 @contextmanager
 def frames(layout: ImageLayout, heap: Heap | None = None, slots: int = 3) -> Iterator[Callable[[], Frame]]:
     """Makes frames of random pixels, written through the package's own mapping."""
-    own = heap or open_heap('dma_heap/system')[0]
+    own = heap or open_heap(any_heap())[0]
     pool = BufferPool(layout, lambda: tuple(own.allocate(layout.buffer_size(i)) for i in range(layout.num_buffers)), slots, name='test')
     chance = np.random.default_rng(1)
     sequence = 0

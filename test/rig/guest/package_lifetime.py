@@ -23,7 +23,7 @@ from zc_perception.memory.pool import BufferPool, Slot, SlotState
 from zc_perception.memory.reaper import REAPER
 
 from .harness import equal, eventually
-from .kernel_api import bufinfo
+from .kernel_api import any_heap, bufinfo
 from .package_kit import refused
 from .package_memory_kit import (
     HEAPS,
@@ -167,7 +167,7 @@ def a_child_forked_beside_a_closed_pool_has_closed_pools_of_its_own() -> None:
         gc.collect()
         eventually(lambda: inode not in bufinfo(), 'the buffer goes in the child')
 
-    with pool_of('dma_heap/system', LAYOUT, slots=1) as pool:
+    with pool_of(any_heap(), LAYOUT, slots=1) as pool:
         held = publish(pool, level=5)
     assert REAPER.running
     for _ in range(3):
@@ -236,7 +236,7 @@ _ENDS: dict[str, Callable[[list[Frame]], None]] = {
 
 @check_each(*_ENDS)
 def a_fork_in_the_middle_takes_nothing_and_does_not_hang(end: str) -> None:
-    with card() as device, pool_of('dma_heap/system', LAYOUT, slots=8) as pool, buffers('udmabuf', RESULT_SIZE) as (result,):
+    with card() as device, pool_of(any_heap(), LAYOUT, slots=8) as pool, buffers('udmabuf', RESULT_SIZE) as (result,):
         fence = start(device, pool.slots[0].buffers, result)
         held = [publish(pool, sequence=1000 + i, level=40 + i) for i in range(2)]
         stop, turns = threading.Event(), [0] * 3

@@ -15,7 +15,7 @@ from zc_perception.memory.dmabuf import BufferKind
 from zc_perception.memory.pool import Slot
 
 from .harness import equal, eventually
-from .kernel_api import METIS_PARAMETERS, parameters
+from .kernel_api import METIS_PARAMETERS, any_heap, parameters
 from .package_link_kit import (
     CAMERAS,
     FRAMES_READ,
@@ -174,7 +174,7 @@ def who_takes_dma_bufs_only_is_refused_by_a_pool_of_memfds_and_the_other_way_rou
 @check_each('a dma-buf as a memfd', 'a memfd as a dma-buf')
 def memory_that_is_not_what_it_is_announced_as_is_refused(what: str) -> None:
     kind = BufferKind.MEMFD if what.endswith('memfd') else BufferKind.DMABUF
-    with ExitStack() as stack, buffers('dma_heap/system' if kind is BufferKind.MEMFD else 'memfd', LAYOUT.buffer_size(0)) as (buffer,):
+    with ExitStack() as stack, buffers(any_heap() if kind is BufferKind.MEMFD else 'memfd', LAYOUT.buffer_size(0)) as (buffer,):
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         with FakeProducer(folder / 'socket') as producer, SharedMemoryClient(producer.path, name='consumer') as client:
             peer = producer.serve(client)

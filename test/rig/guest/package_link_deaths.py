@@ -16,7 +16,7 @@ from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.pool import BufferPool
 
 from .harness import equal, eventually, settles
-from .kernel_api import bufinfo, live, parameters
+from .kernel_api import any_heap, bufinfo, live, parameters
 from .package_kit import crcs
 from .package_link_kit import CAMERAS, PUBLISHER, camera_of, captured, kernel_crcs, overwrite, served
 from .package_link_processes import PATIENCE_S, Consumer, Producer, Remote, next_frame
@@ -147,7 +147,7 @@ def without_any_quarantine_the_device_would_read_another_frame(heap: str) -> Non
 def a_killed_consumers_buffer_is_not_filled_by_the_camera_before_the_device_is_done(exporter: str) -> None:
     with (
         card() as device,
-        buffers('dma_heap/system', RESULT_SIZE) as (result,),
+        buffers(any_heap(), RESULT_SIZE) as (result,),
         Remote(lambda: Consumer(device, result)) as consumer,
         camera_of(exporter) as (camera, pool),
         served(pool, quarantine_timeout_s=NEVER_S) as server,

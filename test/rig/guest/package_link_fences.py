@@ -13,7 +13,7 @@ from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.protocol import RefusalCode
 
 from .harness import equal, eventually
-from .kernel_api import parameters
+from .kernel_api import any_heap, parameters
 from .package_kit import refused
 from .package_link_kit import CAMERAS, FakeProducer, RawPeer, camera_of, captured, free_slot, kernel_crcs, overwrite, served
 from .package_link_processes import PATIENCE_S, Consumer, Remote, RemoteError
@@ -75,8 +75,8 @@ def a_frame_whose_device_failed_is_an_error_in_the_other_process(when: str) -> N
     with (
         Remote(Consumer) as consumer,
         card() as device,
-        buffers('dma_heap/system', LAYOUT.buffer_size(0)) as (image,),
-        pool_of('dma_heap/system', LAYOUT, slots=3, reserve=1) as pool,
+        buffers(any_heap(), LAYOUT.buffer_size(0)) as (image,),
+        pool_of(any_heap(), LAYOUT, slots=3, reserve=1) as pool,
         served(pool) as server,
         ExitStack() as gate,
         recorded() as recording,
@@ -134,7 +134,7 @@ def a_slot_is_not_filled_again_before_the_consumers_device_has_read_it(heap: str
 @check_each(*CAMERAS)
 def the_camera_does_not_fill_what_the_consumers_device_reads(exporter: str) -> None:
     with (
-        buffers('dma_heap/system', RESULT_SIZE) as (result,),
+        buffers(any_heap(), RESULT_SIZE) as (result,),
         Remote(lambda: Consumer(result=result)) as consumer,
         camera_of(exporter) as (camera, pool),
         served(pool) as server,
@@ -169,13 +169,13 @@ def the_camera_does_not_fill_what_the_consumers_device_reads(exporter: str) -> N
 def _not_fences(stack: ExitStack) -> dict[str, int]:
     eventfd = os.eventfd(1, os.EFD_CLOEXEC)
     stack.callback(os.close, eventfd)
-    (buffer,) = stack.enter_context(buffers('dma_heap/system', 4096))
+    (buffer,) = stack.enter_context(buffers(any_heap(), 4096))
     return {'an eventfd': eventfd, 'a dma-buf': buffer.fileno()}
 
 
 @check
 def a_fence_that_no_driver_made_is_refused_by_both_ends() -> None:
-    with ExitStack() as stack, pool_of('dma_heap/system', LAYOUT, slots=3, reserve=1) as pool, served(pool) as server:
+    with ExitStack() as stack, pool_of(any_heap(), LAYOUT, slots=3, reserve=1) as pool, served(pool) as server:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for what, number in _not_fences(stack).items():
             with RawPeer.welcomed(server.path) as peer:

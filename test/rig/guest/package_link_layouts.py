@@ -28,7 +28,7 @@ from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
 
 from .harness import equal, eventually, settles
-from .kernel_api import bufinfo, live, parameters
+from .kernel_api import any_heap, bufinfo, live, parameters
 from .package_kit import MANIFEST, crcs, device_crcs, kernel_crcs
 from .package_kit import accelerator as opened_card
 from .package_link_kit import served
@@ -205,7 +205,7 @@ def in_another_process_a_card_whose_trial_import_fails_leaves_by_name() -> None:
     with (
         parameters(abi_level=1),
         Remote(CardReader) as reader,
-        _camera('dma_heap/system', BufferConstraints('wide', stride_align=512)) as camera,
+        _camera(any_heap(), BufferConstraints('wide', stride_align=512)) as camera,
     ):
         said: list[str] = []
         with served(None, report=said.append, warn=said.append) as server:

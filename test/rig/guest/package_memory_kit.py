@@ -35,14 +35,12 @@ from zc_perception.pixel.layout import ImageLayout
 from ..virtual_result import VirtualResult
 from .evidence import write_control
 from .harness import Check, equal
-from .kernel_api import METIS_PARAMETERS, TRACING, BufInfo, bufinfo
+from .kernel_api import HEAP_EXPORTERS, METIS_PARAMETERS, TRACING, BufInfo, bufinfo, need_heap
 from .package_kit import LAYOUTS
 
 CHECKS: dict[str, Check] = {}
 
-#: By heap, the name that the kernel has for its exporter.
-EXPORTERS = {'dma_heap/system': 'system', 'udmabuf': 'udmabuf'}
-HEAPS = tuple(EXPORTERS)
+HEAPS = tuple(HEAP_EXPORTERS)
 PAGE = os.sysconf('SC_PAGE_SIZE')
 
 
@@ -57,10 +55,17 @@ def check_each(*variants: str) -> Callable[[Callable[[str], None]], Callable[[st
 
     def register(function: Callable[[str], None]) -> Callable[[str], None]:
         for variant in variants:
-            CHECKS[f'{_title(function)} [{variant}]'] = partial(function, variant)
+            CHECKS[f'{_title(function)} [{variant}]'] = partial(_run_variant, function, variant)
         return function
 
     return register
+
+
+def _run_variant(function: Callable[[str], None], variant: str) -> None:
+    for heap in HEAPS:
+        if heap in variant:
+            need_heap(heap)
+    function(variant)
 
 
 def _title(function: Callable[..., None]) -> str:
@@ -71,8 +76,8 @@ def _title(function: Callable[..., None]) -> str:
 
 _PROBES = (
     # At its return: the result is known, and the argument still is where the kernel has just read it.
-    'f:zc/dmabuf_ioctl dma_buf_ioctl%return inode=file->f_inode->i_ino request=cmd:x32 flags=+u0(arg):u32 result=$retval:s64',
-    'f:zc/dmabuf_mmap dma_buf_mmap_internal inode=file->f_inode->i_ino',
+    'zc/dmabuf_ioctl dma_buf_ioctl%return inode=file->f_inode->i_ino request=cmd:x32 flags=+u0(arg):u32 result=$retval:s64',
+    'zc/dmabuf_mmap dma_buf_mmap_internal inode=file->f_inode->i_ino',
 )
 _SYNC = 0x40086200
 _EVENT = re.compile(r'-(\d+) +\[\d+\].*?: (dmabuf_\w+|sys_close)(?:: \(.*?\))? (.*)$')
@@ -128,7 +133,10 @@ def _install_probes() -> None:
     write_control(TRACING / 'tracing_on', '0')
     write_control(TRACING / 'options/record-cmd', '0')  # see kernel_api.tracing()
     for probe in _PROBES:
-        write_control(TRACING / 'dynamic_events', probe, append=True)
+        try:
+            write_control(TRACING / 'dynamic_events', f'f:{probe}', append=True)
+        except OSError:  # arm64 has no fprobes
+            write_control(TRACING / 'dynamic_events', f'p:{probe}', append=True)
     write_control(_BAD_CLOSE / 'filter', 'ret < 0')
     for event in (TRACING / 'events/zc', _BAD_CLOSE):
         write_control(event / 'enable', '1')

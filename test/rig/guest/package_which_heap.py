@@ -30,7 +30,7 @@ from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 
 from .harness import equal
-from .kernel_api import bufinfo, identity, parameters
+from .kernel_api import NotHere, bufinfo, identity, parameters
 from .package_kit import accelerator, crcs, device_crcs
 from .package_memory_kit import check, check_each
 
@@ -44,6 +44,8 @@ _PATIENCE_S = 20.0
 
 def _contiguous_heap() -> None:
     """Have one from here on: this kernel is built without CMA."""
+    if not _NODE.parent.exists():
+        raise NotHere('this kernel has no dma-heaps')
     if not _NODE.exists():
         module = Path(os.environ['RIG_MODULE']).with_name('contiguous_heap.ko')
         os.spawnlp(os.P_WAIT, os.environ['RIG_BUSYBOX'], 'busybox', 'insmod', str(module))

@@ -1,0 +1,118 @@
+"""Runs in the arm64 guest: all checks that need no ROS. ``python arm64_checks.py PART ...``, each PART one of :data:`PARTS`.
+
+Results go to ``$RIG_OUT/PART.json``: by check a traceback, nothing, or why it can't run on this kernel.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_TEST = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(_TEST), str(_TEST.parent)]
+
+from rig.guest import harness  # noqa: E402 - needs the path
+from rig.guest.kernel_api import HEAP_EXPORTERS, any_heap, heaps_there  # noqa: E402
+from rig.guest.long_checks import is_long  # noqa: E402
+
+#: Whose checks a part has: modules that register them, and where.
+CHECKS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    'contract': (('checks',), 'harness'),
+    'memory': (('memory_checks',), 'package_memory_kit'),
+    'accelerator': (('package_npu', 'package_npu_flow', 'package_camera'), 'package_kit'),
+    'camera': (('camera_streams', 'camera_faults', 'camera_parameters'), 'camera_kit'),
+}
+#: Tests of decoding, which run as they are; below ``test/``.
+DECODE = tuple(f'detection/heads/test_{name}.py' for name in ('boxes', 'ssd', 'yolov5', 'yolov8', 'yolox'))
+#: Of each property; the guest is a dozen times slower than the machines that the tests are made for.
+_EXAMPLES = 2
+
+
+def run_checks(part: str) -> bool:
+    """Run the checks of a part: those of the short form. Of one for each heap, those of heaps that are there run."""
+    modules, registry = CHECKS[part]
+    for module in modules:
+        importlib.import_module(f'rig.guest.{module}')
+    known: dict[str, harness.Check] = importlib.import_module(f'rig.guest.{registry}').CHECKS
+    absent = [heap for heap in HEAP_EXPORTERS if heap not in heaps_there()]
+    without = {name: f'{harness.NOT_HERE}this kernel has no {heap}' for name in known for heap in absent if heap in name}
+    found = {name: check for name, check in known.items() if name not in without and (not is_long(name) or any_heap() in name)}
+    results = Path(os.environ['RIG_OUT']) / f'{part}.json'
+    good = harness.run(found, results)
+    results.write_text(json.dumps(without | json.loads(results.read_text()), indent=1))
+    return good
+
+
+def run_decode(part: str) -> bool:
+    """Run the tests of decoding with pytest, each of which is a check."""
+    import pytest
+    from hypothesis import HealthCheck, settings
+
+    class Results:
+        """What became of each test."""
+
+        def __init__(self) -> None:
+            self.outcome: dict[str, str] = {}
+
+        def pytest_runtest_logreport(self, report: Any) -> None:
+            """From pytest, for each phase of each test."""
+            if report.skipped:
+                self.outcome[report.nodeid] = f'{harness.NOT_HERE}{report.longrepr[2]}'
+            elif report.failed or report.when == 'call':
+                self.outcome[report.nodeid] = report.longreprtext
+
+    settings.register_profile('guest', deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, max_examples=_EXAMPLES)
+    settings.load_profile('guest')
+    results = Results()
+    options = ['-q', '--noconftest', '-p', 'no:cacheprovider', '-o', 'addopts=', '-c', str(_TEST.parent / 'pyproject.toml')]
+    code = pytest.main([*options, *(str(_TEST / path) for path in DECODE)], plugins=[results])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        results.outcome['pytest'] = f'pytest ended with {code!r}'
+    (Path(os.environ['RIG_OUT']) / f'{part}.json').write_text(json.dumps(results.outcome, indent=1))
+    return code == pytest.ExitCode.OK
+
+
+def run_verify(part: str) -> bool:
+    """Let ``zc_verify`` judge graphs, sabotaged and not; the verdicts are for the host to compare."""
+    from rig.guest import plain_verify
+
+    outcomes: dict[str, dict[str, Any]] = {}
+    for name, outcome in plain_verify.cases(os.environ['RIG_CASES'].split(), Path(os.environ['RIG_OUT'])):
+        outcomes[name] = outcome
+        print(f'{outcome.get("case_s"):7.1f} s  {name}: exit {outcome.get("exit")} {outcome.get("error", "")}', flush=True)
+        (Path(os.environ['RIG_OUT']) / f'{part}.json').write_text(json.dumps(outcomes, indent=1))
+    return not any('error' in outcome for outcome in outcomes.values())
+
+
+PARTS: Mapping[str, Callable[[str], bool]] = {
+    **dict.fromkeys(CHECKS, run_checks),
+    'decode': run_decode,
+    'verify': run_verify,
+}
+
+
+def main(parts: Sequence[str]) -> int:
+    """Run the parts, whatever those before them say."""
+    good = True
+    for part in parts:
+        began = time.monotonic()
+        try:
+            good &= PARTS[part](part)
+        except Exception:
+            good = False
+            print(f'{part} failed:\n{traceback.format_exc()}', flush=True)
+        gc.collect()
+        print(f'{time.monotonic() - began:7.2f} s  all of {part}', flush=True)
+    return 0 if good else 1
+
+
+if __name__ == '__main__':
+    sys.exit(main(sys.argv[1:]))

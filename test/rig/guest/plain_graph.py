@@ -1,0 +1,263 @@
+"""Camera, in-process link and accelerator without ROS, with the frame logs that the nodes keep: what ``zc_verify`` judges where there is
+no ROS to run the nodes. The rooms below ``nodes/`` are put together as the nodes do it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from zc_perception.camera.camera import Camera
+from zc_perception.camera.v4l2.camera import V4l2Camera
+from zc_perception.detection.heads import make_head
+from zc_perception.detection.heads.spec import DecodeLimits
+from zc_perception.frame import Frame
+from zc_perception.frame_queue import FrameQueue
+from zc_perception.link.bus import BusPublisher, BusSubscription, LinkQos
+from zc_perception.memory.heaps import Heap
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.negotiation.agreement import agree
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.npu.scheduler import InFlight, Scheduler
+from zc_perception.observe.frame_log import FrameLog
+from zc_perception.pixel.fourcc import fourcc_name
+
+from .graph_variants import HEIGHT, IN_FLIGHT, PLAIN, SLOTS, VIVID_START_OF_EXPOSURE, WIDTH
+from .harness import wait
+from .package_kit import MANIFEST, accelerator
+from .sabotage import look_at_the_header
+from .untouched_camera import UntouchedCamera, unmapped
+
+FPS = 5.0
+_DESCRIBE_S = 0.5
+_QOS = LinkQos(1)
+
+
+class _Receiver:
+    """One consumer's end of the link."""
+
+    def __init__(self, publisher: BusPublisher[Frame], name: str, held: int) -> None:
+        self._publisher = publisher
+        self.queue = FrameQueue(1)
+        self.subscription = BusSubscription(name, _QOS, self.queue, held=held)
+        publisher.rematch((*publisher.matched, self.subscription))
+
+    def close(self) -> None:
+        """Leave."""
+        self._publisher.rematch(tuple(one for one in self._publisher.matched if one is not self.subscription))
+        self.queue.close()
+
+
+class Spectator:
+    """See :class:`sabotage.Consumer`."""
+
+    def __init__(self, graph: PlainGraph) -> None:
+        self.act: Callable[[Frame], None] = look_at_the_header
+        self.seen = 0
+        self._receiver = _Receiver(graph.publisher, 'spectator', 1)
+        self._stop = False
+        self._thread = threading.Thread(target=self._run, name='spectator')
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop:
+            frame = self._receiver.queue.get(0.2)
+            if frame is not None:
+                with frame:
+                    self.act(frame)
+                self.seen += 1
+
+    def settled(self) -> None:
+        """See :class:`sabotage.Consumer`."""
+        seen = self.seen
+        wait(lambda: self.seen > seen, 10)
+
+    def close(self) -> None:
+        """Leave."""
+        self._stop = True
+        self._thread.join()
+        self._receiver.close()
+
+
+class _Inference:
+    """What the inference node does with frames."""
+
+    def __init__(self, publisher: BusPublisher[Frame], name: str) -> None:
+        self.processed = self.failed = 0
+        self.boxes = 0
+        self.import_cache = True
+        self._ledger = CopyLedger()
+        self._stack = ExitStack()
+        self._head = make_head(MANIFEST.head)
+        self._receiver = _Receiver(publisher, name, IN_FLIGHT + 1)
+        self._stack.callback(self._receiver.close)
+        npu = self._stack.enter_context(accelerator())
+        self._log = self._stack.enter_context(FrameLog('inference', f'/{name}'))
+        self.scheduler = Scheduler(npu, self._receiver.queue, self._on_result, self._on_error, in_flight=IN_FLIGHT, timeout_s=60.0)
+        self._stack.callback(self.scheduler.stop)
+        self.scheduler.start()
+
+    @property
+    def accelerator(self) -> Any:
+        """The one in use."""
+        return self.scheduler.accelerator
+
+    def keep_imports(self, wanted: bool) -> None:
+        """Turn the import cache on or off."""
+        self.scheduler.tune(in_flight=IN_FLIGHT, timeout_s=60.0, import_cache=wanted)
+        self.import_cache = wanted
+        self.describe()
+
+    def _on_result(self, entry: InFlight) -> None:
+        done_ns = time.monotonic_ns()
+        limits = DecodeLimits(MANIFEST.score_threshold, MANIFEST.nms_threshold, MANIFEST.max_detections)
+        found = len(self._head.decode(entry.job.outputs(), entry.job.letterbox, limits))
+        decoded_ns = time.monotonic_ns()
+        self._log.processed(entry, done_ns, decoded_ns, time.monotonic_ns(), found)
+        self.processed += 1
+        self.boxes += found
+
+    def _on_error(self, frame: Frame, error: Exception) -> None:
+        self.failed += 1
+        self._log.failed(frame, time.monotonic_ns(), self.scheduler.failing)
+
+    def describe(self) -> None:
+        """Write the facts."""
+        self._log.describe(self._facts)
+
+    def _facts(self) -> dict[str, Any]:
+        npu, statistics = self.accelerator, self.scheduler.statistics()
+        capabilities = npu.capabilities()
+        return {
+            'accelerator': capabilities.name, 'device': capabilities.device, 'pci_address': npu.facts().get('pci_address', ''),
+            'copy_free': capabilities.copy_free, 'import_cache': self.import_cache, 'in_flight': statistics.in_flight,
+            'imports': statistics.imports, 'trial_imports': statistics.trial_imports, 'submitted': statistics.submitted,
+            'rung': 'in_process', 'reason': '', 'conversions': 0, 'processed': self.processed, 'failed': self.failed,
+            'copies': _copies(self._ledger),
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """End it."""
+        self._stack.close()
+
+
+def _copies(ledger: CopyLedger) -> dict[str, dict[str, int]]:
+    return {reason: {'count': entry.count, 'bytes': entry.bytes} for reason, entry in ledger.entries().items()}
+
+
+class PlainGraph:
+    """One camera and one consumer with an accelerator, in this process, from its construction until :meth:`close`.
+
+    :param camera: allocated already; it belongs to the graph.
+    """
+
+    def __init__(self, camera: Camera) -> None:
+        self._camera = camera
+        self._ledger = CopyLedger()
+        self._stop = threading.Event()
+        self._log = FrameLog('capture', '/capture')
+        self.publisher: BusPublisher[Frame] = BusPublisher('capture', _QOS, pool_of=lambda frame: frame.pool)
+        self.problems: list[str] = []
+        self.inference = _Inference(self.publisher, 'inference')
+        self._all_inference = [self.inference]
+        self.graph = SimpleNamespace(capture=SimpleNamespace(camera=camera), inference=self.inference)
+        self._threads = [threading.Thread(target=partial(self._guarded, run)) for run in (self._capture, self._describe)]
+        for thread in self._threads:
+            thread.start()
+
+    def _guarded(self, run: Callable[[], None]) -> None:
+        try:
+            run()
+        except Exception as error:
+            self.problems.append(repr(error))
+
+    def _capture(self) -> None:
+        while not self._stop.is_set():
+            frame = self._camera.capture()
+            if frame is None:
+                self._stop.wait(0.01)
+                continue
+            with frame:
+                began_ns = time.monotonic_ns()
+                self.publisher.publish(frame)
+                self._log.published(frame, began_ns, time.monotonic_ns())
+
+    def _describe(self) -> None:
+        while not self._stop.wait(_DESCRIBE_S):
+            self._log.describe(self._facts)
+            for inference in self._all_inference:
+                inference.describe()
+
+    def _facts(self) -> dict[str, Any]:
+        camera, statistics = self._camera, self._camera.statistics()
+        layout = camera.slots[0].layout
+        return {
+            'camera': 'v4l2', 'conversions': 0, 'copies': _copies(self._ledger), 'device': camera.device, 'heap': camera.heap_name,
+            'peers': [{'name': 'in_process', 'pid': os.getpid(), 'rung': 'in_process'}], 'captured': statistics.captured,
+            'dropped': statistics.dropped, 'slots': len(camera.slots), 'fourcc': fourcc_name(layout.fourcc),
+            'pool': [[buffer.identity.device, buffer.identity.inode] for slot in camera.slots for buffer in slot.buffers],
+            'layout': layout.describe(), 'width': layout.width, 'height': layout.height,
+        }  # fmt: skip
+
+    def keep_imports(self, wanted: bool) -> None:
+        """See :class:`sabotage.Running`."""
+        self.inference.keep_imports(wanted)
+
+    @contextmanager
+    def second_inference(self) -> Iterator[None]:
+        """See :class:`sabotage.Running`."""
+        second = _Inference(self.publisher, 'second')
+        self._all_inference.append(second)
+        try:
+            assert wait(lambda: second.processed > 3, 60), 'the second consumer got no frame'
+            yield
+        finally:
+            self._all_inference.remove(second)
+            second.close()
+
+    def flows(self) -> bool:
+        """Wait until frames have their results; whether they do."""
+        return wait(lambda: self.inference.processed > 3 or bool(self.problems), 60) and not self.problems
+
+    def close(self) -> None:
+        """Take everything down."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        self.inference.close()
+        self._log.close()
+        self._camera.close()
+
+    def __enter__(self) -> PlainGraph:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def allocated(camera: Camera) -> Camera:
+    """The camera with buffers that the accelerator takes as well."""
+    own = camera.constraints()
+    with accelerator() as npu:
+        camera.allocate(agree([own, npu.constraints(), BufferConstraints('slots', slots=SLOTS - own.slots)], (camera.width, camera.height)))
+    return camera
+
+
+def vivid_camera() -> Camera:
+    """The kernel's own camera, at :data:`FPS`; its buffers are the driver's."""
+    camera = V4l2Camera(PLAIN, WIDTH, HEIGHT, FPS, 'camera', now_ns=time.time_ns)
+    camera.set_control('timestamp_source', VIVID_START_OF_EXPOSURE)
+    return allocated(camera)
+
+
+def untouched_camera(heap: Heap) -> Camera:
+    """Buffers of a heap, which the CPU has no part in."""
+    with unmapped():
+        base = {'heap': heap, 'now_ns': time.time_ns, 'ledger': CopyLedger(), 'seed': 1, 'pattern': 'counter'}
+        return allocated(UntouchedCamera(WIDTH, HEIGHT, FPS, 'camera', **base))

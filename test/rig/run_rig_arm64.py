@@ -1,0 +1,193 @@
+"""``make rig-arm64``: everything below ROS on Debian's arm64 kernel, behind an SMMU; writes ``build/rig-arm64/result.json``.
+
+Exit 0 only if no check failed and ``zc_verify`` found in each graph what was wrong with it, and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from rig import RigError, RigResult, RigUnavailable
+from rig.arm64 import PYTHON, Arm64Rig, compile_for_guest
+from rig.checked_boot import CAMERAS
+from rig.guest import camera_kit, graph_variants
+from rig.guest.harness import NOT_HERE
+from rig.guest.package_link_kit import PROGRAM, build_consumer
+from rig.guest.plain_verify import AFTERWARDS
+from rig.guest.verifier import FRAMES
+from rig.test_rig_verify import CASES
+
+RC_UNAVAILABLE = 77
+GUEST = Path(__file__).parent / 'guest'
+_TIMEOUT_S = 1800.0
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one guest does of the work: parts of ``arm64_checks.py`` that go with the same cameras."""
+
+    parts: tuple[str, ...]
+    vivid: str
+
+
+SHARES = {
+    'memory': Share(('contract', 'memory'), CAMERAS),
+    'graphs': Share(('verify', 'accelerator'), graph_variants.VIVID),
+    'cameras': Share(('camera', 'decode'), camera_kit.VIVID),
+}
+#: What ``zc_verify`` judges there, and which checks it must find false.
+VERIFIED = (
+    'nothing', 'maps', 'copies_with_numpy', 'submits_an_old_decoy', 'imports_twice', 'imports_decoys_alone', 'known_exporter',
+    'unknown_exporter',
+)  # fmt: skip
+#: What the rig runs on amd64 and not here.
+NOT_RUN = {
+    'the node graph, its faults, parameters, doctor and launch files': 'rclpy has no wheels for aarch64',
+    'zc_verify on nodes in two processes': 'the nodes need rclpy; the part "memory" has the shared-memory link between processes',
+    'GStreamer cameras': 'GStreamer is not among the packages of the guest',
+    'the dma-heaps system and linux,cma': "Debian's arm64 kernel has no CONFIG_DMABUF_HEAPS; what works with any heap takes udmabuf",
+    'weak ordering of memory': "QEMU translates for this machine's processor, whose order is strong: a missing barrier cannot show",
+}
+
+
+def expected_of(name: str) -> dict[str, bool]:
+    """Return what ``zc_verify`` must say of a case."""
+    return {check: check not in CASES[name] for check in ('I1', 'I2', 'I3', 'I4')}
+
+
+def verdict_of(name: str, outcome: Mapping[str, Any]) -> str:
+    """Return what is wrong with the verdict on a case; nothing if it is as it must be."""
+    if 'error' in outcome:
+        return str(outcome['error'])
+    checks = outcome.get('checks', {})
+    found = {check: one.get('holds') for check, one in checks.items()}
+    if found != expected_of(name):
+        return f'zc_verify says {found}, expected {expected_of(name)}: {json.dumps(outcome.get("said"), indent=1)}'
+    unmeasured = [check for check, one in checks.items() if one.get('measured') is not True]
+    if unmeasured or outcome.get('frames', 0) < FRAMES or outcome.get('problems'):
+        return f'not measured: {unmeasured}, {outcome.get("frames")} frames, problems of the graph: {outcome.get("problems")}'
+    return ''
+
+
+def afterwards(outcome: Mapping[str, Any]) -> str:
+    """Return what the graphs left in the kernel; nothing if nothing."""
+    if 'error' in outcome:
+        return str(outcome['error'])
+    left = [outcome[what] for what in ('buffers', 'instances') if outcome[what]]
+    return f'left behind: {left} {outcome["left_on_device"]}' if left or any(outcome['left_on_device'].values()) else ''
+
+
+def checks_of(part: str, file: Path) -> dict[str, str]:
+    """Return what became of each check of a part: a traceback, why it can't run there, or nothing."""
+    if not file.is_file():
+        return {part: 'the guest did not get to it'}
+    outcome: dict[str, Any] = json.loads(file.read_text(encoding='utf-8'))
+    if part != 'verify':
+        return outcome
+    missing = outcome.get('sabotaged', {'error': 'the guest did not get to it'})
+    told = {name: outcome.get(name, missing) for name in (*VERIFIED, AFTERWARDS)}
+    return {f'zc_verify: {name}': afterwards(one) if name == AFTERWARDS else verdict_of(name, one) for name, one in told.items()}
+
+
+def _consumer(rig: Arm64Rig) -> Path:
+    """Return the C consumer of the wire protocol, compiled for the guest; it takes no libraries along."""
+    assert rig.tools is not None
+    folder = rig.folder / 'consumer'
+    folder.mkdir(exist_ok=True)
+    with mock.patch.dict(os.environ, {**rig.tools.environment, 'CC': rig.tools.compiler}):
+        return build_consumer(folder, ['-static'])
+
+
+def _boot(rig: Arm64Rig, name: str, out: Path, variables: Mapping[str, str]) -> RigResult:
+    share = SHARES[name]
+    command = [PYTHON, str(GUEST / 'arm64_checks.py'), *share.parts]
+    result = rig.run(
+        command, timeout=_TIMEOUT_S, out_dir=out / name, vivid=share.vivid, env=variables, memory_mib=graph_variants.MEMORY_MIB
+    )
+    print(f'rig: guest {name}: {", ".join(share.parts)}: {result.wall_s:.1f} s, up after {result.boot_s} s', flush=True)
+    return result
+
+
+def result_of(results: Mapping[str, RigResult], out: Path) -> dict[str, Any]:
+    """Return what ``result.json`` says."""
+    parts = {part: checks_of(part, out / name / f'{part}.json') for name, share in SHARES.items() for part in share.parts}
+    checks = {f'{part}: {check}': text for part, found in parts.items() for check, text in found.items()}
+    not_here = {check: text.removeprefix(NOT_HERE) for check, text in checks.items() if text.startswith(NOT_HERE)}
+    failed = {check: text for check, text in checks.items() if text and check not in not_here}
+    complaints = [line for result in results.values() for line in result.complaints]
+    ended = all(result.rc in (0, 1) for result in results.values())
+    return {
+        'pass': ended and not failed and not complaints,
+        'checks': len(checks) - len(not_here),
+        'failed': failed,
+        'not_here': not_here,
+        'not_run': NOT_RUN,
+        'by_part': {part: len(found) for part, found in parts.items()},
+        'verify': {name: expected_of(name) for name in VERIFIED},
+        'kernel_complaints': complaints,
+        'wall_s': {name: round(result.wall_s, 1) for name, result in results.items()},
+    }
+
+
+def main() -> int:
+    """Run it; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('--out', type=Path, default=Path('build/rig-arm64'))
+    parser.add_argument('--only', choices=SHARES, help='this guest alone')
+    options = parser.parse_args()
+    began = time.monotonic()
+    rig = Arm64Rig()
+    try:
+        kernel = rig.prepare()
+        compile_for_guest(GUEST.parents[1], GUEST.parents[2] / 'zc_perception')
+        variables = {
+            PROGRAM: str(_consumer(rig)), 'RIG_CASES': ' '.join(VERIFIED), 'PYTHONDONTWRITEBYTECODE': '1',
+        }  # fmt: skip
+        print(f'rig: Linux {kernel.release} ready after {time.monotonic() - began:.1f} s', flush=True)
+        names = [options.only] if options.only else list(SHARES)
+        with ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:
+            futures = {name: pool.submit(_boot, rig, name, options.out, variables) for name in names}
+            results = {name: future.result() for name, future in futures.items()}
+    except RigUnavailable as error:
+        print(f'rig: not run: {error}', file=sys.stderr)
+        return 1 if os.environ.get('ZC_RIG') == 'required' else RC_UNAVAILABLE
+    except RigError as error:
+        print(f'rig: error: {error}', file=sys.stderr)
+        return 1
+    found = {'kernel': kernel.release, **result_of(results, options.out)}
+    (options.out / 'result.json').write_text(json.dumps(found, indent=1) + '\n', encoding='utf-8')
+    _tell(found, results)
+    print(f'rig: {"pass" if found["pass"] else "FAIL"}, {time.monotonic() - began:.1f} s in all; wrote {options.out}/result.json')
+    return 0 if found['pass'] else 1
+
+
+def _tell(found: Mapping[str, Any], results: Mapping[str, RigResult]) -> None:
+    for result in results.values():
+        if result.rc not in (0, 1) or result.complaints:
+            print(result.report(), file=sys.stderr)
+    for check, text in found['failed'].items():
+        print(f'FAIL {check}\n{text}', file=sys.stderr)
+    print(f'{found["checks"]} checks ran, {len(found["failed"])} failed: {found["by_part"]}')
+    reasons: dict[str, list[str]] = {}
+    for check, reason in found['not_here'].items():
+        reasons.setdefault(reason, []).append(check)
+    for reason, checks in reasons.items():
+        print(f'not there: {len(checks)} checks: {reason}')
+    for what, reason in found['not_run'].items():
+        print(f'not there: {what}: {reason}')
+
+
+if __name__ == '__main__':
+    sys.exit(main())
