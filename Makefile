@@ -27,7 +27,7 @@ unexport AMENT_PREFIX_PATH LD_LIBRARY_PATH PYTHONHOME PYTHONPATH RMW_IMPLEMENTAT
 # Tests start hundreds of processes: without byte code each of them would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env env-kilted fixtures demo test test-long test-kilted rig rig-full rig-arm64 bench faults soak docs lint clean
+.PHONY: help env env-kilted fixtures demo test test-long test-kilted rig rig-full rig-rt rig-arm64 bench faults soak docs lint clean
 
 help:
 	@echo 'make demo         run the demo: camera, NPU (on the CPU here) and detections in one process (DEMO_ARGS=...)'
@@ -36,6 +36,7 @@ help:
 	@echo 'make test-kilted  run the ROS tests on ROS 2 Kilted (TEST_ARGS=...)'
 	@echo 'make rig          run the verification in the kernel rig (RIG_ARGS=...)'
 	@echo 'make rig-full     run everything in the kernel rig: that, and all tests that boot it (TEST_ARGS=...)'
+	@echo 'make rig-rt       latency on the ordinary kernel and on PREEMPT_RT, and all tests of the rig on PREEMPT_RT (RT_ARGS=..., TEST_ARGS=...)'
 	@echo 'make rig-arm64    run everything below ROS on an arm64 kernel in QEMU: build/rig-arm64/result.json'
 	@echo 'make bench        measure everything, beside its peers: build/bench/report.md (BENCH_ARGS=--quick)'
 	@echo 'make faults       damage it on purpose: build/faults/result.json (FAULTS_ARGS=--short)'
@@ -71,6 +72,10 @@ rig: env
 
 rig-full: rig fixtures
 	ZC_RIG=required $(RUN) -m pytest test -m rig $(TEST_ARGS)
+
+rig-rt: env fixtures
+	$(RUN) test/rig/latency.py $(RT_ARGS)
+	ZC_RIG=required ZC_RIG_KERNEL=rt-amd64 $(RUN) -m pytest test -m rig $(TEST_ARGS)
 
 rig-arm64: env
 	$(RUN) test/rig/run_rig_arm64.py $(RIG_ARGS)

@@ -38,8 +38,8 @@ def _parser() -> argparse.ArgumentParser:
 def main() -> int:
     """Return the guest's status, or 77 unavailable, 125 not finished, 126 the kernel complained."""
     arguments = _parser().parse_args()
-    rig = Rig(install=arguments.install)
     try:
+        rig = Rig(install=arguments.install)
         started = time.monotonic()
         kernel = rig.prepare()
         print(f'rig: linux {kernel.version}, ready after {time.monotonic() - started:.1f} s', file=sys.stderr)

@@ -37,9 +37,9 @@ def main() -> int:
     options = parser.parse_args()
     wanted = {name: getattr(options, name) for name in RUNS}
     began = time.monotonic()
-    # Who asks for the rig by name wants it: QEMU is installed where this user may.
-    rig = Rig(install=True)
     try:
+        # Who asks for the rig by name wants it: QEMU is installed where this user may.
+        rig = Rig(install=True)
         kernel = rig.prepare()
         print(f'rig: Linux {kernel.version} ready after {time.monotonic() - began:.1f} s', flush=True)
         graph = run_graph(rig, options.out, wanted)

@@ -1,0 +1,150 @@
+"""In the guest: how long frames wait for our threads beside two busy processes, at ordinary and at real-time priority.
+
+    python latency_run.py FRAMES
+
+A frame's latency is what passes outside of camera and card: from the kernel's event that the driver has finished the buffer to the
+submitted job, and from the signal of the job's fence to the published detections. Both kernels stamp both ends with CLOCK_MONOTONIC.
+Writes ``$RIG_OUT/latency.json``: nanoseconds of each frame, by priority.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+TEST = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TEST), str(TEST.parent)]
+
+from rclpy.parameter import Parameter  # noqa: E402
+
+from rig.guest.evidence import recording, trace_text, write_control  # noqa: E402
+from rig.guest.graph_kit import RunningGraph, ros, wait  # noqa: E402
+from rig.guest.graph_variants import PLAIN, VIVID_START_OF_EXPOSURE, Variant  # noqa: E402
+from rig.guest.kernel_api import TRACING  # noqa: E402
+from zc_perception.detection.detections import Detections  # noqa: E402
+from zc_perception.npu.axl.accelerator import AxlJob  # noqa: E402
+from zc_perception.npu.scheduler import InFlight  # noqa: E402
+
+#: SCHED_FIFO of the nodes' threads in each series; 0: ordinary scheduling. vivid's thread stands for a camera's interrupt and comes first.
+PRIORITIES, VIVID_PRIORITY = (0, 50), 60
+_SETTLING = 30
+#: Frames whose buffers may have been finished before the recording began.
+_MARGIN = 10
+_PATIENCE_S = 3600.0
+_CAPTURE = {
+    'camera': 'v4l2', 'device': PLAIN, 'width': 320, 'height': 180, 'framerate': 30.0, 'slots': 8,
+    'controls.timestamp_source': VIVID_START_OF_EXPOSURE,
+}  # fmt: skip
+#: One computes, one has the kernel write pages.
+_BUSY = ((sys.executable, '-c', 'while True: pass'), ('dd', 'if=/dev/zero', 'of=/dev/null', 'bs=4M', 'status=none'))
+#: The driver has finished a buffer, and who dequeues it gets this time stamp.
+_BUFFER_EVENTS = ('vb2/vb2_buf_done', 'v4l2/v4l2_dqbuf')
+_BUFFER = re.compile(r'\s(\d+)\.(\d{6}): (vb2_buf_done|v4l2_dqbuf): .*?\bindex = (\d+),.*\btimestamp = (\d+)')
+
+
+@contextmanager
+def busy() -> Iterator[None]:
+    """While it lasts, two processes of ordinary priority never sleep."""
+    processes = [subprocess.Popen(command, stdin=subprocess.DEVNULL) for command in _BUSY]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def done_us(trace: str) -> dict[int, int]:
+    """When the driver had finished each buffer, by the frame's time stamp; both in microseconds."""
+    done: dict[str, int] = {}
+    found: dict[int, int] = {}
+    for match in filter(None, map(_BUFFER.search, trace.splitlines())):
+        seconds, micros, event, index, stamp = match.groups()
+        if event == 'vb2_buf_done':
+            done[index] = int(seconds) * 1_000_000 + int(micros)
+        elif index in done:
+            found[int(stamp) // 1000] = done.pop(index)
+    return found
+
+
+class Stopwatch:
+    """An observer of the inference node."""
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[int, int, int, int]] = []
+
+    def observe(self, entry: InFlight, found: Detections) -> None:
+        """Note when it was captured, submitted, ready and published."""
+        now_ns = time.monotonic_ns()
+        assert isinstance(entry.job, AxlJob)
+        self.frames.append((entry.frame.data.captured_ns, entry.submitted_ns, entry.job.fence.info().timestamp_ns, now_ns))
+
+
+def set_priority(running: RunningGraph, priority: int) -> None:
+    """As a user would, and make sure that the threads have it."""
+    for node in (running.graph.capture, running.graph.inference):
+        (answer,) = node.set_parameters([Parameter('realtime_priority', value=priority)])
+        assert answer.successful, answer.reason
+    thread = running.graph.inference.scheduler.thread.native_id
+    policy = os.sched_getscheduler(thread)
+    assert policy == (os.SCHED_FIFO if priority else os.SCHED_OTHER), f'the scheduler thread has policy {policy}, not priority {priority}'
+
+
+def raise_the_camera() -> None:
+    """Let vivid's thread come before everything else that the CPU does."""
+    threads = [int(comm.parent.name) for comm in Path('/proc').glob('[0-9]*/comm') if comm.read_text().startswith('vivid-')]
+    assert threads, 'vivid has no thread'
+    for thread in threads:
+        os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(VIVID_PRIORITY))
+
+
+def series(running: RunningGraph, stopwatch: Stopwatch, priority: int, wanted: int) -> dict[str, list[int]]:
+    """Nanoseconds of so many frames."""
+    set_priority(running, priority)
+    with busy():
+        begin = len(stopwatch.frames) + _SETTLING
+        wait(lambda: len(stopwatch.frames) >= begin, _PATIENCE_S)
+        with recording():
+            begin = len(stopwatch.frames)
+            wait(lambda: len(stopwatch.frames) >= begin + wanted + _MARGIN or bool(running.problems), _PATIENCE_S)
+            frames, done = stopwatch.frames[begin:], done_us(trace_text())
+    assert not running.problems, running.problems
+    known = [(done[captured // 1000] * 1000, *times) for captured, *times in frames if captured // 1000 in done][:wanted]
+    assert len(known) == wanted, f'{len(known)} of {wanted} frames are in the trace'
+    return {
+        'to_device': [submitted - finished for finished, submitted, _, _ in known],
+        'from_device': [published - ready for _, _, ready, published in known],
+    }
+
+
+def main() -> int:
+    """Measure every priority in one run of the graph."""
+    wanted = int(sys.argv[1])
+    stopwatch = Stopwatch()
+    for event in _BUFFER_EVENTS:
+        write_control(TRACING / 'events' / event / 'enable', '1')
+    found = {}
+    with ros() as context, RunningGraph(context, Variant(wanted, True, _CAPTURE, keep_all=False)) as running:
+        running.graph.inference.observers.append(stopwatch.observe)
+        running.start()
+        assert wait(lambda: len(stopwatch.frames) > _SETTLING, _PATIENCE_S), running.figures()
+        raise_the_camera()
+        for priority in PRIORITIES:
+            began = time.monotonic()
+            found[priority] = series(running, stopwatch, priority, wanted)
+            print(f'{time.monotonic() - began:7.1f} s  priority {priority}: {wanted} frames', flush=True)
+        figures = running.figures()
+    print(json.dumps(figures), flush=True)
+    (Path(os.environ['RIG_OUT']) / 'latency.json').write_text(json.dumps(found))
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
