@@ -15,7 +15,7 @@ from zc_perception.memory.dmabuf import BufferKind
 from zc_perception.memory.pool import Slot
 
 from .harness import equal, eventually
-from .kernel_api import METIS_PARAMETERS, any_heap, parameters
+from .kernel_api import METIS_PARAMETERS, any_heap, heaps_there, parameters
 from .package_link_kit import (
     CAMERAS,
     FRAMES_READ,
@@ -151,7 +151,7 @@ def another_process_reads_the_cameras_own_buffers_and_cannot_write_them(exporter
 
 @check
 def who_takes_dma_bufs_only_is_refused_by_a_pool_of_memfds_and_the_other_way_round() -> None:
-    kinds = {'memfd': MEMORY_MEMFD, 'dma_heap/system': MEMORY_DMABUF, 'udmabuf': MEMORY_DMABUF}
+    kinds = {'memfd': MEMORY_MEMFD, **dict.fromkeys(heaps_there(), MEMORY_DMABUF)}
     for heap, bit in kinds.items():
         with pool_of(heap, LAYOUT, slots=4, reserve=1) as pool, served(pool) as server:
             other = MEMORY_MEMFD if bit == MEMORY_DMABUF else MEMORY_DMABUF

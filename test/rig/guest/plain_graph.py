@@ -166,7 +166,7 @@ class PlainGraph:
         self.problems: list[str] = []
         self.inference = _Inference(self.publisher, 'inference')
         self._all_inference = [self.inference]
-        self.graph = SimpleNamespace(capture=SimpleNamespace(camera=camera), inference=self.inference)
+        self.graph = SimpleNamespace(capture=SimpleNamespace(camera=camera, frame_log=self._log), inference=self.inference)
         self._threads = [threading.Thread(target=partial(self._guarded, run)) for run in (self._capture, self._describe)]
         for thread in self._threads:
             thread.start()
