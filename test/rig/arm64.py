@@ -22,7 +22,7 @@ from typing import Any
 
 from environment.debian_packages import fetch_with_dependencies, unpack
 from environment.errors import SetupError
-from environment.paths import ROOT, locked
+from environment.paths import ROOT, locked, scratch_folder
 
 from . import cache, initramfs, machine, module_build, packages
 from .errors import RigError, RigUnavailable
@@ -95,7 +95,7 @@ class Arm64Rig(Rig):
             lock = folder / 'lock'
             with locked(lock, f'rig: waiting for another process that prepares the rig (it holds {lock})'):
                 try:
-                    self.tools = Tools(_unpacked(folder / 'tools', _TOOLS))
+                    self.tools = Tools(_unpacked_tools(folder))
                     self._root = _guest_root(folder)
                 except SetupError as error:
                     raise RigUnavailable(f'the packages for arm64 are not cached and cannot be fetched: {error}') from error
@@ -116,15 +116,21 @@ class Arm64Rig(Rig):
         return {'machine': board, 'root': self._root, 'shares': (ROOT, self.folder)}
 
 
-def _unpacked(folder: Path, names: Sequence[str], architecture: str = '') -> Path:
-    """Return `folder` with these packages and what they need unpacked; of this architecture, without what is installed."""
-    if not folder.is_dir():
-        with cache.appearing(folder) as scratch:
-            _unpack_into(scratch, names, architecture)
-    return folder
+def _unpacked_tools(folder: Path) -> Path:
+    """Return the folder with the programs of this machine and what they need, without what is installed."""
+    root = folder / 'tools' / _key(_TOOLS)
+    if not root.is_dir():
+        with cache.appearing(root) as scratch:
+            _unpack_into(scratch, _TOOLS)
+        cache.keep_newest((folder / 'tools').iterdir(), 2)
+    return root
 
 
-def _unpack_into(scratch: Path, names: Sequence[str], architecture: str) -> None:
+def _key(*content: object) -> str:
+    return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
+
+
+def _unpack_into(scratch: Path, names: Sequence[str], architecture: str = '') -> None:
     downloads = scratch / 'downloads'
     for package in fetch_with_dependencies(names, downloads, architecture):
         unpack(package, scratch)
@@ -134,8 +140,7 @@ def _unpack_into(scratch: Path, names: Sequence[str], architecture: str) -> None
 def _guest_root(folder: Path) -> Path:
     """Return the guest's files: Debian's Python, and wheels. Another list or another version of a wheel makes another root."""
     wheels = [f'{name}=={importlib.metadata.version(name)}' for name in _WHEELS]
-    key = hashlib.sha256(repr((_FORMAT, _USERLAND, wheels)).encode()).hexdigest()[:16]
-    root = folder / 'roots' / key
+    root = folder / 'roots' / _key(_FORMAT, _USERLAND, wheels)
     if not root.is_dir():
         with cache.appearing(root) as scratch:
             _unpack_into(scratch, _USERLAND, ARCHITECTURE)
@@ -155,7 +160,7 @@ def _install_wheels(wheels: Sequence[str], target: Path) -> None:
     target.mkdir(parents=True)
     platforms = [word for platform in _PLATFORMS for word in ('--platform', platform)]
     options = ['--quiet', '--no-deps', '--only-binary=:all:', '--python-version=3.11', '--implementation=cp', *platforms]
-    with cache.scratch_folder(target.parent) as scratch:
+    with scratch_folder(target.parent) as scratch:
         command = [sys.executable, '-m', 'pip', 'download', *options, '--dest', str(scratch), *wheels]
         result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if result.returncode:
@@ -165,10 +170,8 @@ def _install_wheels(wheels: Sequence[str], target: Path) -> None:
                 archive.extractall(target)
 
 
-def compile_for_guest(*folders: Path) -> bool:
-    """Leave byte code, which the guest can't keep and compiles a dozen times slower; false: this Python is not the guest's."""
-    if sys.version_info[:2] != (3, 11):
-        return False
-    for folder in folders:
-        compileall.compile_dir(folder, quiet=2)
-    return True
+def compile_for_guest(*folders: Path) -> None:
+    """Leave byte code, which the guest can't keep and compiles a dozen times slower. A Python of another version can't: it takes longer."""
+    if sys.version_info[:2] == (3, 11):
+        for folder in folders:
+            compileall.compile_dir(folder, quiet=2)
