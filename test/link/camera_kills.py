@@ -67,7 +67,7 @@ def holding() -> dict[str, int]:
 
 def settled(least: dict[str, int]) -> dict[str, int]:
     """What this process holds, once that is no more than *least* or the time for it is over."""
-    deadline = time.monotonic() + GONE_S
+    deadline = time.monotonic() + 12 * GONE_S
     while time.monotonic() < deadline and any(now > least[kind] for kind, now in holding().items()):
         time.sleep(_STEP_S)
     return holding()
@@ -117,16 +117,17 @@ class KilledCamera:
             self._fetch()  # what the life before has left
             for numbers in self._numbers.values():
                 numbers.clear()
-            began, linked_before, linked, number = time.monotonic(), False, False, 0
-            while time.monotonic() < began + life_s or not linked_before:
+            began, linked_before, linked, number, enough = time.monotonic(), False, False, 0, 0
+            while time.monotonic() < began + life_s or not linked_before or number < enough:
                 number += 1
                 camera('publish', {'camera': [number % 250 + 1]})
                 linked = self._look()
                 if linked and not linked_before:
                     linked_before = True
+                    enough = number + 4  # of the slowest machine, too
                     self.found.slowest_s = max(self.found.slowest_s, time.monotonic() - began)
                 self.found.lost += linked_before and not linked
-                if not linked_before and time.monotonic() > began + life_s + 20.0:
+                if not linked_before and time.monotonic() > began + life_s + 60.0:
                     break
                 time.sleep(_STEP_S)
             self.found.unmet += not linked

@@ -864,11 +864,11 @@ class UsersProgram:
     def finish(self) -> dict[str, Any]:
         """Have the users let go of all and end, and say what was found."""
         self._stop.set()
-        self._ticker.join(30.0)
+        self._ticker.join(60.0)
         findings = [] if not self._ticker.is_alive() else ['the ticker hangs']
         for user in self._users:
             user.end()
-        idle_by = time.monotonic() + 30.0
+        idle_by = time.monotonic() + 60.0
         while any(user.busy or user.kept or user.futures for user in self._users):  # who awaited something goes on now, and may keep more
             if time.monotonic() > idle_by:
                 findings += [f'{user.name} has not ended: {user.busy} callbacks run, {len(user.kept)} kept' for user in self._users]

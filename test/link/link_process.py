@@ -66,14 +66,14 @@ class LinkProcess:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(10.0)
+        self.process.wait(60.0)
 
     def close(self) -> None:
         assert self.process.stdin is not None and self.process.stdout is not None
         if self.process.poll() is None:
             self.process.stdin.close()
             try:
-                self.process.wait(15.0)
+                self.process.wait(60.0)
             except subprocess.TimeoutExpired:
                 self.kill()
                 raise

@@ -27,6 +27,7 @@ from sensor_msgs.msg import Image
 from zc_perception.frame import Frame, Header
 from zc_perception.link.endpoints import AdaptedPublisher, AdaptedSubscription, SharedMemoryLinks
 from zc_perception.link.image_conversion import frame_adapter
+from zc_perception.link.rclpy_compat import InvalidHandle
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.memory.heaps import SealedMemfd
@@ -66,13 +67,17 @@ def make_executor(kind: str, context: rclpy.Context) -> Any:
 
 
 def spin(executor: Any, kind: str, stop: threading.Event) -> None:
-    """Until the executor is shut down; after *stop*, an EventsExecutor ends with its next task."""
-    if kind != 'events':
-        executor.spin()
-        return
-    # With the wheels of today its spin() without a timeout delivers nothing.
+    """Until the executor is shut down; after *stop*, an EventsExecutor ends with its next task.
+
+    Another thread that destroys a plain publisher or subscription at the wrong moment ends a spin of rclpy: then it begins again.
+    """
     while not stop.is_set():
-        executor.spin_once(timeout_sec=0.2)
+        with suppress(InvalidHandle):
+            if kind != 'events':
+                executor.spin()
+                return
+            # With the wheels of today its spin() without a timeout delivers nothing.
+            executor.spin_once(timeout_sec=0.2)
 
 
 def refuse(value: Any) -> Any:
@@ -109,7 +114,7 @@ class PlainPublisher:
 
     def acked(self) -> bool:
         """Whether all reliable readers have in their histories what was published; waits for it."""
-        return self._publisher.wait_for_all_acked(Duration(seconds=15))
+        return self._publisher.wait_for_all_acked(Duration(seconds=60))
 
     def state(self) -> dict[str, Any]:
         return {'readers': self._publisher.get_subscription_count()}
@@ -175,7 +180,7 @@ class Receiver:
 
     def take(self, value: int) -> None:
         self.entered += 1
-        self.gate.wait(30.0)
+        self.gate.wait(300.0)
         self.received.append(value)
 
 
@@ -300,7 +305,7 @@ class Program:
         done = self._executor.create_task(work)
         finished = threading.Event()
         done.add_done_callback(lambda future: finished.set())
-        assert finished.wait(20.0), 'the executor is busy or dead'
+        assert finished.wait(60.0), 'the executor is busy or dead'
         done.result()
 
     def publish(self, values: dict[str, list[int]]) -> None:
@@ -317,7 +322,7 @@ class Program:
     def state(self, names: list[str]) -> dict[str, dict[str, Any]]:
         return {name: self._ends[name].state() for name in names}
 
-    def wait(self, wanted: dict[str, dict[str, Any]], timeout_s: float = 15.0) -> dict[str, dict[str, Any]]:
+    def wait(self, wanted: dict[str, dict[str, Any]], timeout_s: float = 60.0) -> dict[str, dict[str, Any]]:
         """Until every endpoint's state is as wanted: a number is the least, and counts entries of a list. Returns what isn't."""
         deadline = time.monotonic() + timeout_s
         while True:

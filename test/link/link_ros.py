@@ -58,7 +58,7 @@ class Ros:
         finished = threading.Event()
         done = self.executor.create_task(work)
         done.add_done_callback(lambda future: finished.set())
-        assert finished.wait(20.0), 'the executor is busy or dead'
+        assert finished.wait(60.0), 'the executor is busy or dead'
         done.result()
 
     def node(self, name: str) -> Node:
@@ -97,7 +97,7 @@ class Ros:
         del self.executor
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 15.0) -> bool:
+def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> bool:
     """Whether *condition* came true in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

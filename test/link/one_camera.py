@@ -110,7 +110,7 @@ def number_of(frame: Frame) -> int:
     return frame.header.stamp_ns % 1_000_000_000
 
 
-def publishing(camera: Camera, condition: Callable[[], Any], seconds: float = 15.0) -> bool:
+def publishing(camera: Camera, condition: Callable[[], Any], seconds: float = 60.0) -> bool:
     """Whether *condition* came true while the camera went on at some 50 Hz."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -67,7 +67,7 @@ class Reader:
         del self.seen[:]
         while self._kept:
             self._kept.pop().release()
-        limit, deadline = time.monotonic() + 30.0, None
+        limit, deadline = time.monotonic() + 60.0, None
         while time.monotonic() < (limit if deadline is None else deadline):
             if deadline is None and PUBLISHED in self.seen:
                 deadline = time.monotonic() + 0.5

@@ -60,7 +60,7 @@ def test_what_a_callback_raises_reaches_the_executor_and_costs_no_lease_and_no_f
     publisher = ros.publisher(ros.node('camera'))
 
     def careless(frame: Frame) -> None:
-        gate.wait(20.0)
+        gate.wait(60.0)
         seen.append(frame.data.sequence)
         raise LookupError(str(frame.data.sequence))
 
@@ -126,7 +126,7 @@ def test_destroying_while_frames_flow_leaks_nothing_and_disturbs_nobody(ros: Ros
         assert len(seen) > 10
     finally:
         done.set()
-        flowing.join(20.0)
+        flowing.join(60.0)
     assert errors == [] and ros.errors == []
     assert seen == sorted(set(seen))
     assert eventually(lambda: pool.statistics().holders == {})
@@ -199,7 +199,7 @@ def test_two_threads_may_publish_at_once(ros: Ros, make_pool: Any, make_frame: A
     together = threading.Barrier(2)
 
     def publish(some: list[Frame]) -> None:
-        together.wait(20.0)
+        together.wait(60.0)
         for frame in some:
             publisher.publish(frame)
 
@@ -207,7 +207,7 @@ def test_two_threads_may_publish_at_once(ros: Ros, make_pool: Any, make_frame: A
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20.0)
+        thread.join(60.0)
     assert eventually(lambda: len(seen) == 40 and publisher.statistics().conversions == 40)
     assert sorted(seen) == list(range(40))
     assert sum(thread.name.startswith('to_ros') for thread in threading.enumerate()) == 1

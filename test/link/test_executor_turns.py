@@ -15,7 +15,7 @@ from rclpy.node import Node
 from zc_perception.link.endpoints.executor_turns import NodeWatch
 from zc_perception.lookout import Lookout
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 SOON_S = 0.001
 
 

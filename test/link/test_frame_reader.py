@@ -25,6 +25,7 @@ from rclpy.node import Node
 from zc_perception import FrameReader
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
+from zc_perception.link.endpoints import frame_reader
 
 Cameras = Callable[..., Camera]
 QOS = {'depth': 1, 'best_effort': False, 'transient_local': False}
@@ -122,9 +123,9 @@ def test_each_step_has_the_next_frame_for_its_time(
     assert eventually(lambda: source.pool.unpromised == len(source.pool.slots) - RESERVE)
 
 
-def test_a_step_takes_little_time_after_its_frame(alone: Node, camera: Cameras) -> None:
+def test_a_step_waits_for_its_frame(alone: Node, camera: Cameras, monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames are waited for, not looked for now and then."""
-    source, late = camera(), []
+    source = camera()
     with FrameReader(alone, 'image') as frames:
         def step() -> Frame:
             return next(frames)
@@ -133,13 +134,12 @@ def test_a_step_takes_little_time_after_its_frame(alone: Node, camera: Cameras) 
         first.start()
         assert eventually(lambda: source.met(frames))
         assert eventually(lambda: source.publish() and (time.sleep(0.02) or not first.is_alive()))
+        monkeypatch.setattr(frame_reader, '_LOOK_S', 600.0)
         for _ in range(20):
-            began: list[float] = []
-            threading.Timer(0.1, lambda began=began: began.append(time.monotonic()) or source.publish()).start()
+            timer = threading.Timer(0.1, source.publish)
+            timer.start()
             step()
-            if began:
-                late.append(time.monotonic() - began[0])
-    assert sorted(late)[len(late) // 2] < 0.1
+            timer.join()
 
 
 def test_frames_of_another_process_come_as_they_are(here: Ros, alone: Node, free_domain: int, tmp_path: Path) -> None:
@@ -212,14 +212,14 @@ def test_a_loop_that_waits_ends_with_the_reader_the_node_or_the_context(free_dom
     node = Node('reader', context=context)
     frames = FrameReader(node, 'image')
     end = {'destroy': frames.destroy, 'destroy_node': node.destroy_node, 'shutdown': context.shutdown}[how]
-    threading.Timer(0.5, end).start()
     began = time.monotonic()
+    threading.Timer(0.5, end).start()
 
     async def loop() -> list[Frame]:
         return [frame async for frame in frames]
 
     assert (asyncio.run(loop()) if asynchronous else list(frames)) == []
-    assert 0.4 < time.monotonic() - began < 10.0
+    assert 0.4 < time.monotonic() - began < 60.0
     if how == 'shutdown':
         frames.destroy()
     assert eventually(lambda: own_threads() == []), own_threads()

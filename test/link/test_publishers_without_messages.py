@@ -59,7 +59,7 @@ def test_it_counts_as_a_publisher(
     if late:
         assert viewer.statistics().rung == UNMATCHED
         announce()
-    assert eventually(lambda: producer.consumers == 1, 30.0)
+    assert eventually(lambda: producer.consumers == 1)
     for sequence in range(3):
         with make_frame(pool, sequence=sequence) as frame:
             producer.publish(frame)
@@ -68,7 +68,7 @@ def test_it_counts_as_a_publisher(
     assert CAMERA[:8] in viewer.statistics().reason
     # Its end is noticed, and so is what comes after it.
     producer.close()
-    assert eventually(lambda: viewer.statistics().rung == UNMATCHED, 30.0), viewer.statistics()
+    assert eventually(lambda: viewer.statistics().rung == UNMATCHED), viewer.statistics()
 
 
 def test_a_file_of_another_topic_or_domain_is_nobody_here(here: Ros, free_domain: int, producer: SharedMemoryServer) -> None:

@@ -49,7 +49,7 @@ def test_without_a_descriptor_there_is_no_link_yet_and_one_later(
 
 def window_of(links: SharedMemoryLinks, queue: KeepLastQueue[Frame], announced: list[Announcement], granted: int) -> Window:
     """The window of that size, once there is one; meanwhile the queue's owner waits for frames."""
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + 60.0
     while time.monotonic() < deadline:
         links.update(announced, announced)
         assert queue.get(0.01) is None

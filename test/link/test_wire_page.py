@@ -32,7 +32,7 @@ def test_the_consumer_reads_the_stock_camera_as_the_c_consumer_does(free_domain:
     program = build_consumer(tmp_path)
     with camera(free_domain), PageProcess('consumer', folder, free_domain) as reader:
         publisher = reader.wait_for('welcome')[0]['publisher_id']
-        with ConsumerProcess(program, folder / f'{publisher}.sock', '--frames', '20') as other:
+        with ConsumerProcess(program, folder / f'{publisher}.sock', '--frames', '60') as other:
             _, lines, _ = other.result()
         expected = {(line['sequence'], *line['crc']) for line in lines}
         reader.wait_until(lambda: max(reader.pixels())[0] >= max(expected)[0])
@@ -44,7 +44,7 @@ def test_the_consumer_finds_the_stock_camera_again(free_domain: int, folder: Pat
     with PageProcess('consumer', folder, free_domain, '--hold', '2') as reader:
         with camera(free_domain) as first:
             reader.wait_for('frame', 10)
-            assert first.interrupt(30.0) == 0
+            assert first.interrupt() == 0
         reader.wait_for('ended', why='eof')
         with camera(free_domain) as second:
             reader.wait_for('welcome', 2)
@@ -66,21 +66,21 @@ def test_frames_of_a_killed_consumer_come_back_to_the_stock_camera(free_domain: 
                 reader.kill()
         with PageProcess('consumer', folder, free_domain) as last:
             last.wait_for('frame', 5)
-        assert eventually(lambda: stock.output.count('has gone') >= 6, 30.0), stock.output
+        assert eventually(lambda: stock.output.count('has gone') >= 6), stock.output
 
 
 @pytest.mark.parametrize('pixel_format', ['NV12', 'YUYV'])
 def test_the_stock_detector_takes_frames_of_the_producer(free_domain: int, folder: Path, pixel_format: str) -> None:
     """Also of one with other buffers now and then, and after a kill of the one before."""
-    with Program('inference_node', '--ros-args', '-p', 'model:=road', domain=free_domain).start('ready') as detector:
+    with Program('inference_node', '--ros-args', '-p', 'model:=road', '-p', 'timeout:=20.0', domain=free_domain).start('ready') as detector:
         for options in ((), ('--reconfigure', '10')):
             with PageProcess('producer', folder, free_domain, '--format', pixel_format, *options) as producer:
                 publisher = producer.wait_for('announced')[0]['publisher_id']
                 producer.wait_for('released', 25, name='inference')
                 line = f'link is shared_memory: publisher {publisher[:8]}'
-                assert eventually(lambda line=line: line in detector.output, 30.0), detector.output
+                assert eventually(lambda line=line: line in detector.output), detector.output
                 assert len(producer.told('welcome', name='inference')) == 1, producer.told('gone')
                 producer.kill()
-        assert eventually(lambda: detector.output.count('link is unmatched') >= 3, 30.0), detector.output
-        assert detector.interrupt(30.0) == 0
+        assert eventually(lambda: detector.output.count('link is unmatched') >= 3), detector.output
+        assert detector.interrupt() == 0
     assert 'ERROR' not in detector.output, detector.output

@@ -19,7 +19,7 @@ from zc_perception.npu.scheduler import InFlight, Scheduler
 
 MakePool = Callable[..., BufferPool]
 MakeFrame = Callable[..., Frame]
-LONG_S, SHORT_S = 10.0, 0.05
+LONG_S, SHORT_S = 60.0, 0.05
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -184,7 +184,7 @@ class Factory:
         self.calls.append(time.monotonic())
         self.entered.set()
         if self.gate is not None:
-            assert self.gate.wait(30.0)
+            assert self.gate.wait(60.0)
         if self.errors:
             raise self.errors.pop(0)
         self.made.append(self._make())

@@ -192,7 +192,7 @@ def test_a_node_whose_runtime_hangs_ends_within_what_it_may_take(
 
     ender = threading.Thread(target=end)
     ender.start()
-    ender.join(20.0)
+    ender.join(60.0)
     assert ended == [True, True] and errors == ['no result when the node stopped'] * 2
     queue.close()
     double.end_hang()

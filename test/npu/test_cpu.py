@@ -124,7 +124,7 @@ def test_a_picture_smaller_than_hog_s_window_has_nobody_in_it(
     accelerator.load(load_manifest('hog'))
     with make_frame(make_pool(width, height)) as frame:
         job = accelerator.submit(accelerator.import_frame(frame), frame)
-        assert job.fence.wait(20.0)
+        assert job.fence.wait(WAIT_S)
         assert job.outputs()[0].values.shape == (0, 6)
         job.close()
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from npu.scheduler_kit import SHORT_S, Bench, ScriptedAccelerator, check_balance, eventually
+from npu.scheduler_kit import LONG_S, SHORT_S, Bench, ScriptedAccelerator, check_balance, eventually
 
 from zc_perception.errors import AcceleratorError
 from zc_perception.frame_queue import FrameQueue
@@ -41,7 +41,7 @@ def test_results_keep_the_frames_order_when_jobs_do_not(start: Callable[..., Ben
 def test_no_more_jobs_are_in_flight_than_both_sides_allow(start: Callable[..., Bench], asked: int, accepted: int, limit: int) -> None:
     bench = start(ScriptedAccelerator(max_in_flight=accepted), in_flight=asked)
     bench.feed(*range(6))
-    eventually(lambda: len(bench.accelerator.jobs) == limit)
+    eventually(lambda: len(bench.accelerator.jobs) == bench.scheduler.in_flight == limit)
     time.sleep(0.02)
     assert len(bench.accelerator.jobs) == bench.scheduler.in_flight == limit
 
@@ -148,7 +148,8 @@ def test_without_frames_the_accelerator_is_told_to_tidy_up_in_its_own_thread(sta
     assert set(bench.accelerator.tidied) == {bench.scheduler._thread.ident} and not bench.accelerator.jobs
 
 
-def test_stopping_waits_for_the_jobs_in_flight(start: Callable[..., Bench]) -> None:
+def test_stopping_waits_for_the_jobs_in_flight(start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, '_LONGEST_STOP_S', LONG_S)
     bench = start(in_flight=2)
     bench.feed(0, 1, 2)
     eventually(lambda: len(bench.accelerator.jobs) == 2)
@@ -198,7 +199,7 @@ def test_stop_does_not_wait_for_the_idle_poll(start: Callable[..., Bench], monke
     eventually(lambda: bool(bench.accelerator.tidied))
     stopper = threading.Thread(target=bench.scheduler.stop)
     stopper.start()
-    stopper.join(10.0)
+    stopper.join(20.0)
     assert not stopper.is_alive() and not bench.scheduler._thread.is_alive()
 
 
@@ -302,7 +303,7 @@ def test_utilisation_is_the_share_of_time_with_a_job(start: Callable[..., Bench]
     busy = bench.scheduler.statistics()
     assert busy.utilisation_since(first) > 0.9, 'one job is left'
     bench.accelerator.finish(0)
-    eventually(lambda: bench.results == [0, 1])
+    eventually(lambda: bench.results == [0, 1] and bench.scheduler.in_flight == 0)
     done = bench.scheduler.statistics()
     time.sleep(0.02)
     assert bench.scheduler.statistics().busy_ns == done.busy_ns

@@ -13,7 +13,7 @@ from npu.scheduler_kit import LONG_S, SHORT_S, Bench, Factory, ScriptedAccelerat
 
 from zc_perception.errors import AcceleratorError, DeviceLostError
 from zc_perception.memory.pool import SlotState
-from zc_perception.npu import recovering_device
+from zc_perception.npu import recovering_device, scheduler
 from zc_perception.npu.axl.device import axl_error
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -259,7 +259,8 @@ def test_stopping_while_the_device_is_opened_leaves_nothing_open(start: Callable
 
 
 @pytest.mark.parametrize('lost', [False, True])
-def test_a_loss_while_it_stops_ends_what_is_in_flight(start: Callable[..., Bench], lost: bool) -> None:
+def test_a_loss_while_it_stops_ends_what_is_in_flight(start: Callable[..., Bench], lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, '_LONGEST_STOP_S', LONG_S)
     bench = start(in_flight=2, reopen=Factory())
     bench.feed(0, 1)
     eventually(lambda: len(bench.accelerator.jobs) == 2)

@@ -19,7 +19,7 @@ from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.npu.scheduler import Scheduler
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-WAIT_S = 20.0
+WAIT_S = 60.0
 Opened = tuple[AxlAccelerator, CountingCard]
 
 

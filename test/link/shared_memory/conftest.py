@@ -24,6 +24,12 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
+@pytest.fixture(autouse=True)
+def patient_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine: who says hello a little late isn't turned away."""
+    monkeypatch.setattr('zc_perception.link.shared_memory.server.HANDSHAKE_S', PATIENCE_S)
+
+
 @pytest.fixture
 def pool() -> Iterator[BufferPool]:
     made = make_pool(8, reserve=1)

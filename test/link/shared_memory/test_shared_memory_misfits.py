@@ -70,7 +70,7 @@ def test_a_failed_trial_import_is_told_to_both_ends_and_not_tried_again(pool: Bu
         assert client.maintain() is None and not client.connected
         importer.fails = False
         client.retarget(server.path, PUBLISHER)
-        assert client.maintain() is None and client.connected and client.statistics().connections == 2
+        assert client.maintain(PATIENCE_S) is None and client.connected and client.statistics().connections == 2
         publish(server, pool, 1)
         receive(client).release()
     settled(server, 'eof')

@@ -23,7 +23,7 @@ from zc_perception.link.shared_memory.protocol import ProtocolError, RefusedErro
 from zc_perception.link.shared_memory.requirements import Requirements
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 NV12_ALIGNED = Requirements(formats=((spec.NV12, 0),), stride_align=8, offset_align=16, max_width=72, max_height=48)
 
 

@@ -362,7 +362,7 @@ class Conversation:
 class SpecServer:
     """Listens at a path. Every wait is bounded, so that a test ends."""
 
-    def __init__(self, path: Path, timeout_s: float = 30.0) -> None:
+    def __init__(self, path: Path, timeout_s: float = 60.0) -> None:
         self.path = path
         self._timeout_s = timeout_s
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
