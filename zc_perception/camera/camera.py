@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -38,7 +39,7 @@ _SILENT_S, _SILENT_FRAMES = 5.0, 10
 class CameraStatistics:
     """Counters since start.
 
-    :param dropped: frames that never came out: the sum of the three below, and late ones of a camera that decodes.
+    :param dropped: frames that never came out: *lost*, *bad* and *no_slot* together, and *late* of a camera that decodes.
     :param late: of a camera that draws: frames that came too late. Of one that decodes: frames that were skipped for newer ones.
     :param lost: gaps in the driver's sequence.
     :param bad: frames that the driver marked bad, or that a recording has damaged.
@@ -61,7 +62,8 @@ class CameraOptions:
         ``frame_id`` is for its frames' headers; docs/parameters.md has all of them.
     :param now_ns: the ROS clock.
     :param ledger: books what the CPU does to pixels.
-    :param clock: made the stamps of the openings before, so that stamps increase over a loss; ``None``: each camera makes a clock.
+    :param clock: the clock that made the stamps before the camera was lost. The camera goes on with it, so that stamps go on increasing.
+        ``None``: the camera makes a clock of its own.
     :param stopping: whether nobody waits for the camera any more. An opening that takes long asks it.
     :param consumers: what is known of the frames' consumers now.
     :param identity: :attr:`Camera.identity` of the camera that was lost, to look for where it is now; empty: no camera was.
@@ -105,7 +107,7 @@ class Camera(ABC):
     height: int
     framerate: float
     clock: StampClock
-    """What makes its stamps."""
+    """Makes the stamps of its frames."""
     _pool: BufferPool | None = None
 
     @classmethod
@@ -220,7 +222,7 @@ class DrawnCamera(Camera):
 
     :param heap: where the slots come from, or all heaps that they may come from; owned from here on.
     :param now_ns: the ROS clock.
-    :param clock: that of the camera's openings before, so that stamps go on increasing; ``None``: a new one.
+    :param clock: as in :class:`CameraOptions`.
     :param ledger: books each frame that was written.
     :param live: a live camera drops a frame when no slot is free; another one waits.
     """
@@ -317,10 +319,7 @@ class DrawnCamera(Camera):
 
     def draw(self, sequence: int, planes: Sequence[NDArray[Any]]) -> bool:
         """Write frame *sequence* into *planes*, which are :attr:`fourcc`'s. ``False``: there is no such frame."""
-        drawn = self.render(sequence, planes[0], planes[1])
-        if drawn is None:  # a forgotten return: all frames would be passed over in silence
-            raise CameraError(f'{type(self).__name__}.render returned None; it must return True for a frame, or False if there is none')
-        return drawn
+        return self.render(sequence, planes[0], planes[1])
 
     def render(self, sequence: int, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> bool:
         """Write frame *sequence*: luma (height, width), chroma (height/2, width/2, 2). For cameras of NV12, instead of :meth:`draw`."""
@@ -343,6 +342,8 @@ class DrawnCamera(Camera):
         try:
             with map_buffers(slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []) as planes:
                 drawn = self.draw(self._sequence, planes)
+            if drawn is None:  # a forgotten return: all frames would be passed over in silence
+                raise self._forgotten_return()
         finally:
             if not drawn:
                 self._pool.discard(slot)
@@ -361,6 +362,14 @@ class DrawnCamera(Camera):
         self._sequence += 1
         self._captured += 1
         return frame
+
+    def _forgotten_return(self) -> ConfigError:
+        method = 'render' if type(self).draw is DrawnCamera.draw else 'draw'
+        code = getattr(self, method).__code__
+        return ConfigError(
+            f'{type(self).__name__}.{method} returned None; it must return True for a frame, or False if there is none '
+            f'({os.path.basename(code.co_filename)}:{code.co_firstlineno})'
+        )
 
     def _skip(self) -> None:
         """No slot is free for the frame that is due."""
