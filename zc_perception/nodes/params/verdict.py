@@ -1,4 +1,4 @@
-"""Would these nodes take this parameter file? :func:`judge` answers, before anything runs, with everything that speaks against it.
+"""Would these nodes take this parameter file? :func:`judge` answers, before anything runs, with what speaks against it.
 
 It asks three things, and the nodes at their start go by the same rules:
 
@@ -9,7 +9,7 @@ It asks three things, and the nodes at their start go by the same rules:
 2. Does the node have each key? In a section that names the node, an unknown key is refused. In a section for nodes of any name (``/**``,
    ``/front/*``) it may be another package's: there it is a warning, if none of our nodes has it.
 3. Does the node take the values (:func:`value_problems`)? Each alone, by its declaration (``SPECS``) and the node's ``CHECKS``; the QoS of
-   its ``ENDPOINTS``; and all together, by
+   its ``ENDPOINTS``; and, if no value is refused so far, all together, by
    :meth:`~zc_perception.nodes.perception_node.PerceptionNode.check_together`. Whatever needs a device, a driver or a pipeline is left to
    the start.
 """
