@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 FILE = HERE / 'evidence.json'
@@ -38,10 +40,16 @@ DEPENDS_ON = (
 ELSEWHERE = ('test_evidence.py',)
 
 
+def _content(path: Path) -> bytes:
+    """A file's bytes. Of YAML what a parser reads: no test depends on its comments and blank lines."""
+    content = path.read_bytes()
+    return '\n'.join(map(repr, yaml.parse(content))).encode() if path.suffix == '.yaml' else content
+
+
 def hashes() -> dict[str, str]:
     """SHA-256 of every file that the tests depend on, by its path in the repository."""
     paths = sorted({path for pattern in DEPENDS_ON for path in REPOSITORY.glob(pattern) if path.is_file()})
-    found = {path.relative_to(REPOSITORY).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    found = {path.relative_to(REPOSITORY).as_posix(): hashlib.sha256(_content(path)).hexdigest() for path in paths}
     return {name: digest for name, digest in found.items() if '__pycache__' not in name}
 
 
