@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, precondition, rule
 from pool_kit import SMALL, CountingAllocator, closes
 
+from zc_perception import backoff
 from zc_perception.errors import AllocationError, ConfigError, StaleFrameError
 from zc_perception.memory import pool as pool_module
 from zc_perception.memory.fence import EventFence, Waker
@@ -54,7 +55,7 @@ class PoolModel(RuleBasedStateMachine):
     def build(self, slots: int) -> None:
         self.now = 1000.0
         clock = SimpleNamespace(monotonic=lambda: self.now)
-        self.patches = [mock.patch.object(pool_module, 'time', clock)]
+        self.patches = [mock.patch.object(module, 'time', clock) for module in (pool_module, backoff)]
         # What a closed pool's reaper does is done by collect() here; test_reaper.py has the thread.
         self.patches.append(mock.patch.object(pool_module, 'REAPER', SimpleNamespace(watch=lambda pool: Waker())))
         for patch in self.patches:
