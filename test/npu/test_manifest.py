@@ -59,6 +59,7 @@ def test_an_engine_without_weights_needs_no_file_and_no_size(tmp_path: Path) -> 
         ('engine', ['onnx'], 'one of onnx'),
         ('file', 5, "the weights' file name, relative to the manifest"),
         ('head', 'yolo', f'one of {", ".join(HEADS)}'),
+        ('head', 'boxs', f"one of {', '.join(HEADS)}; did you mean 'boxes'?"),
         ('head', 5, f'one of {", ".join(HEADS)}'),
         ('classes', [], 'a list of at least one class name'),
         ('classes', 'car', 'a list of at least one class name'),
@@ -115,7 +116,7 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(tmp_path: Path, key: str,
 @pytest.mark.parametrize(
     ('key', 'value', 'allowed'),
     [
-        ('outputs[0].dtype', 'int4', 'one of int8, uint8, int16, int32, float32'),
+        ('outputs[0].dtype', 'int4', "one of int8, uint8, int16, int32, float32; did you mean 'int8'?"),
         ('outputs[0].layout', 'yolov8', 'one of nchw, nhwc'),
         ('outputs[0].name', '', 'a name'),
         ('outputs[0].shape', [], 'a list of positive sizes'),
@@ -298,6 +299,13 @@ def test_a_head_s_options_reach_it_and_are_checked_by_it_at_once(tmp_path: Path,
     with pytest.raises(ConfigError, match=r'model\.yaml: variants\[0\]\.head\.strides has 3 levels'):
         variant = {'engine': 'axl', 'outputs': [TENSOR], 'head': 'yolov8'}
         load_manifest(written(tmp_path, {'input': GOOD['input'], 'classes': ['a'], 'variants': [variant]}))
+
+
+def test_an_option_of_another_kind_of_head_is_refused_with_its_key(tmp_path: Path) -> None:
+    path = written(tmp_path, {**GOOD, 'head': {'kind': 'yolov8', 'reg_max': 16, 'suppressed': True, 'coordinates': 'input'}})
+    with pytest.raises(ConfigError) as caught:
+        load_manifest(path)
+    assert str(caught.value).startswith(f"{path}: head.coordinates is not for head 'yolov8'; it is for boxes, ssd: leave it out")
 
 
 def test_anchors_and_priors_become_numbers_of_one_type(tmp_path: Path) -> None:

@@ -70,7 +70,8 @@ class Leaf(Rule):
         if value is None or not self.accepts(value):
             others = self.others()
             if not (isinstance(value, str) and value in others):
-                raise place.refuse(value, ', '.join((self.words, *others)) + _unquoted(value, self.json))
+                near = nearest(value, (*self.json.get('enum', ()), *others)) if isinstance(value, str) else ''
+                raise place.refuse(value, ', '.join((self.words, *others)) + (near or _unquoted(value, self.json)))
 
     def schema(self) -> Schema:
         """See :class:`Rule`."""

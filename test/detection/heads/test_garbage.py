@@ -35,6 +35,7 @@ CASES = {
     'yolox': ('yolox', {}, [(1, CELLS, 8)]),
     'yolox parts': ('yolox', {'sigmoid': True}, [(1, *grid, channels) for grid in GRIDS for channels in (4, 1, CLASSES)]),
     'ssd': ('ssd', {'priors': ((0.5, 0.5, 0.3, 0.3),) * 30}, [(1, 30, 4), (1, 30, 4)]),
+    'ssd anchors': ('ssd', {'anchors': ANCHORS}, [(1, 2 * CELLS, 4), (1, 2 * CELLS, 4)]),
     'ssd softmax': ('ssd', {'softmax': True, 'coordinates': 'input'}, [(1, 30, 4), (1, 30, 4)]),
     'ssd sigmoid': ('ssd', {'sigmoid': True, 'background': -1}, [(1, 30, 4), (1, 30, 3)]),
     'ssd table': ('ssd', {}, [(1, 1, 30, 7)]),
@@ -44,6 +45,32 @@ CASES = {
 
 def test_every_kind_is_here() -> None:
     assert {kind for kind, _, _ in CASES.values()} == set(HEADS)
+
+
+class Watched(HeadSpec):
+    """Notes the names of the fields that a head reads."""
+
+    def __getattribute__(self, name: str) -> object:
+        read: set[str] = object.__getattribute__(self, '__dict__').setdefault('read', set())
+        read.add(name)
+        return object.__getattribute__(self, name)
+
+
+@pytest.mark.parametrize('kind', HEADS)
+def test_the_options_of_a_kind_are_those_that_it_reads(kind: str) -> None:
+    options = {field.name for field in dataclasses.fields(HeadSpec)} - {'kind', 'num_classes', 'input_size'}
+    read = set()
+    for _, given_here, shapes in (case for case in CASES.values() if case[0] == kind):
+        spec = Watched(**{**dataclasses.asdict(SPEC), 'kind': kind, **given_here})  # type: ignore[arg-type]
+        head = HEADS[kind].make(spec)
+        head.decode([garbage(np.random.default_rng(0), 'int8', shape) for shape in shapes], BOX, DecodeLimits(0.0, 0.5, 50))
+        read |= spec.__dict__['read'] & options
+    assert read == set(HEADS[kind].options)
+
+
+def test_each_option_is_for_some_kind() -> None:
+    options = {field.name for field in dataclasses.fields(HeadSpec)} - {'kind', 'num_classes', 'input_size'}
+    assert {name for kind in HEADS.values() for name in kind.options} == options
 
 
 @pytest.mark.parametrize('case', CASES)
@@ -128,6 +155,11 @@ def test_frames_of_another_geometry_than_the_head_s() -> None:
         (HeadSpec('yolov8', 0), 'head.num_classes is 0'),
         (HeadSpec('yolov8', 1, input_size=(0, 640)), r'head.input_size is \[0, 640\]'),
         (HeadSpec('yolov8', 1, reg_max=0), 'head.reg_max is 0: must be at least 1'),
+        (HeadSpec('yolov8', 1, coordinates='input'), "head.coordinates is not for head 'yolov8'; it is for boxes, ssd: leave it out, or"),
+        (HeadSpec('boxes', 1, anchors=ANCHORS), "head.anchors is not for head 'boxes'; it is for ssd, yolov5"),
+        (HeadSpec('boxes', 1, softmax=True), "head.softmax is not for head 'boxes'; it is for ssd"),
+        (HeadSpec('boxes', 1, sigmoid=False), "head.sigmoid is not for head 'boxes'; it is for ssd, yolov5, yolov8, yolox"),
+        (HeadSpec('yolox', 1, suppressed=False), "head.suppressed is not for head 'yolox'; it is for boxes"),
     ],
 )
 def test_specs_that_are_none(spec: HeadSpec, message: str) -> None:

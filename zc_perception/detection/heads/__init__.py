@@ -7,8 +7,9 @@ other packages come by entry points of the group ``zc_perception.heads``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import NamedTuple, Protocol
 
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads.boxes import Boxes
@@ -36,26 +37,52 @@ class Head(Protocol):
         """
 
 
-HEADS: Mapping[str, Callable[[HeadSpec], Head]] = {
-    'boxes': Boxes,
-    'ssd': Ssd,
-    'yolov5': YoloV5,
-    'yolov8': YoloV8,
-    'yolox': YoloX,
+class HeadKind(NamedTuple):
+    """A kind of head that this package ships.
+
+    :param make: makes the head.
+    :param options: the fields of ``HeadSpec`` that it reads, apart from those that describe the model (:data:`_MODEL`).
+    """
+
+    make: Callable[[HeadSpec], Head]
+    options: tuple[str, ...]
+
+
+HEADS: Mapping[str, HeadKind] = {
+    'boxes': HeadKind(Boxes, ('class_agnostic', 'box_order', 'coordinates', 'suppressed')),
+    'ssd': HeadKind(
+        Ssd,
+        ('strides', 'anchors', 'sigmoid', 'softmax', 'class_agnostic', 'variances', 'background', 'priors', 'box_order', 'coordinates'),
+    ),
+    'yolov5': HeadKind(YoloV5, ('strides', 'anchors', 'sigmoid', 'class_agnostic')),
+    'yolov8': HeadKind(YoloV8, ('strides', 'reg_max', 'sigmoid', 'class_agnostic')),
+    'yolox': HeadKind(YoloX, ('strides', 'sigmoid', 'class_agnostic')),
 }
+_MODEL = ('kind', 'num_classes', 'input_size')
 
 
 def make_head(spec: HeadSpec) -> Head:
     """The head that a manifest describes.
 
-    :raises ConfigError: an unknown kind, or options that don't belong together; names the manifest's key. For a kind of another package:
-        the package is broken.
+    :raises ConfigError: an unknown kind, an option that this kind does not read, or options that don't belong together; names the
+        manifest's key. For a kind of another package: the package is broken.
     """
     if spec.num_classes < 1:
         raise ConfigError(f'head.num_classes is {spec.num_classes}: must be at least 1 (the number of entries of the key classes)')
     if spec.input_size != (0, 0) and min(spec.input_size) < 1:
         raise ConfigError(f'head.input_size is {list(spec.input_size)}: width and height must be above 0')
-    return HEADS[spec.kind](spec) if spec.kind in HEADS else _other_head(spec)
+    if spec.kind not in HEADS:
+        return _other_head(spec)
+    for name in _given(spec):
+        if name not in HEADS[spec.kind].options:
+            readers = ', '.join(kind for kind in HEADS if name in HEADS[kind].options)
+            raise ConfigError(f"head.{name} is not for head '{spec.kind}'; it is for {readers}: leave it out, or change the kind of head")
+    return HEADS[spec.kind].make(spec)
+
+
+def _given(spec: HeadSpec) -> Iterator[str]:
+    """Options that are not at their default."""
+    return (each.name for each in fields(spec) if each.name not in _MODEL and getattr(spec, each.name) != each.default)
 
 
 def other_heads() -> tuple[str, ...]:

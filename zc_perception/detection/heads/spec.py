@@ -13,7 +13,9 @@ BOX_ORDERS = ('xyxy', 'yxyx')
 
 @dataclass(frozen=True)
 class HeadSpec:
-    """A head and its options, each of them the manifest key ``head.<name>``. ``make_head`` refuses options that don't belong together.
+    """A head and its options, each of them the manifest key ``head.<name>``.
+
+    ``make_head`` refuses an option that the kind does not read, and options that don't belong together.
 
     :param kind: a key of ``HEADS``, or the name of another package's head.
     :param num_classes: classes, without a background class.
