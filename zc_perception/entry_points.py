@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from importlib.metadata import EntryPoint, entry_points
 
-from zc_perception.errors import ConfigError
+from zc_perception.errors import ConfigError, one_line
 
 CAMERA_GROUP = 'zc_perception.cameras'
 ACCELERATOR_GROUP = 'zc_perception.accelerators'
@@ -40,6 +40,5 @@ def load_entry_point(group: str, name: str) -> object | None:
         return entry.load()  # type: ignore[no-any-return]
     except Exception as error:  # the module is another package's, and may raise anything
         raise ConfigError(
-            f"'{name}' of {_package(entry)} can't be imported ({entry.value}): {type(error).__name__}: {error}; "
-            f'try: python3 -c "import {entry.module}"'
+            f"'{name}' of {_package(entry)} can't be imported ({entry.value}): {one_line(error)}; try: python3 -c \"import {entry.module}\""
         ) from error

@@ -23,6 +23,7 @@ from zc_perception.errors import (
     NegotiationError,
     RecordingError,
     ZcError,
+    one_line,
 )
 from zc_perception.frame import Frame
 
@@ -198,7 +199,7 @@ class CameraSupervisor:
                 self._live()
         except Exception as error:
             # Whatever it was, the owner lives on and says so: a thread that only ended would look like the end of a file.
-            text = str(error) if isinstance(error, ZcError) else f'{type(error).__name__}: {error} ({_place(error)})'
+            text = one_line(error) if isinstance(error, ZcError) else f'{one_line(error)} ({_place(error)})'
             self._become(CameraCondition(CameraState.FAILED, text, losses=self._losses))
         finally:
             if self._stop.is_set():

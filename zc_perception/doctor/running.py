@@ -18,7 +18,7 @@ from zc_perception.doctor.finding import Finding, Status
 from zc_perception.doctor.needs import Needs
 from zc_perception.doctor.registry import Check
 from zc_perception.doctor.system import System
-from zc_perception.errors import ZcError
+from zc_perception.errors import ZcError, one_line
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
     except ZcError as error:
         return [*found, *_not_checked(check, str(error))]
     except Exception as error:  # a defect of a check must not hide what the others found
-        return [*found, *_not_checked(check, f'{type(error).__name__}: {error}')]
+        return [*found, *_not_checked(check, one_line(error))]
     return found or _not_checked(check, 'the check gave no result')
 
 

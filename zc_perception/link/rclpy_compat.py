@@ -23,7 +23,7 @@ from rclpy.qos_overriding_options import QoSOverridingOptions, _declare_qos_para
 from rclpy.subscription import Subscription
 from rclpy.task import Future
 
-from zc_perception.errors import printable
+from zc_perception.errors import one_line, printable
 
 try:
     from rclpy.exceptions import InvalidHandle
@@ -184,7 +184,7 @@ def _refusing(callback: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         try:
             return callback(request, response)
         except Exception as error:
-            reason = f"it can't be read, nor what follows it: {type(error).__name__}: {error}"
+            reason = f"it can't be read, nor what follows it: {one_line(error)}"
             refused = SetParametersResult(successful=False, reason=reason)
             if hasattr(response, 'result'):
                 response.result = refused

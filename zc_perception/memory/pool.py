@@ -24,7 +24,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from zc_perception.backoff import BackOff
-from zc_perception.errors import ConfigError, LayoutError, StaleFrameError
+from zc_perception.errors import ConfigError, LayoutError, StaleFrameError, one_line
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.fence import DeadlineFence, Fence, SyncFile, Waker, check_timeout
 from zc_perception.memory.holders import Account, HolderAccounts
@@ -503,7 +503,7 @@ class Replacement:
             self.retry.start_over()
             return
         self.failures += 1
-        self.last_failure = f'{type(error).__name__}: {error}'
+        self.last_failure = one_line(error)
         self.retry.failed()
 
 
@@ -950,7 +950,7 @@ class BufferPool:
     def _count_failure(self, error: Exception, what: str) -> None:
         with self._lock:
             self._callback_failures += 1
-            self._last_callback_failure = f'{what}: {type(error).__name__}: {error}'
+            self._last_callback_failure = f'{what}: {one_line(error)}'
 
     def _tell_rooms(self) -> None:
         """No lock held."""

@@ -19,7 +19,7 @@ from rclpy.lifecycle import LifecycleNodeMixin, LifecycleState, TransitionCallba
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from zc_perception.errors import ConfigError, ZcError
+from zc_perception.errors import ConfigError, ZcError, one_line
 from zc_perception.link.rclpy_compat import InvalidHandle, begin_lifecycle, end_lifecycle, guard_parameter_services, lifecycle_state
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.liveness import PATIENCE_S
@@ -291,7 +291,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         try:
             self._end()
         except Exception as error:
-            self.get_logger().error(f'the node could not close everything: {type(error).__name__}: {error}')
+            self.get_logger().error(f'the node could not close everything: {one_line(error)}')
         return TransitionCallbackReturn.SUCCESS
 
     def _step(self, name: str, work: Callable[[], None]) -> TransitionCallbackReturn:
@@ -303,7 +303,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return TransitionCallbackReturn.SUCCESS
 
     def _note(self, step: str, error: Exception) -> None:
-        text = str(error) if isinstance(error, ZcError) else f'{type(error).__name__}: {error}'
+        text = one_line(error)
         self._error, self._failure = error, f'it could not {step}: {text}'
 
     def _on_refused(self, why: str) -> None:
@@ -361,6 +361,6 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
                 return SetParametersResult(successful=False, reason='; '.join(reasons))
             return super().set_parameters_atomically(parameters.converted(parameter_list))
         except Exception as error:
-            text = f'nothing was set: {type(error).__name__}: {error}; please report this line'
+            text = f'nothing was set: {one_line(error)}; please report this line'
             self.get_logger().error(text)
             return SetParametersResult(successful=False, reason=text)

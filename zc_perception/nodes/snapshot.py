@@ -19,7 +19,7 @@ from std_srvs.srv import Trigger
 from zc_perception.camera.calibration import camera_name_of, ros_home
 from zc_perception.camera.snapshot import PICTURE_SUFFIX, Snapshot
 from zc_perception.camera.supervisor import CameraSupervisor
-from zc_perception.errors import ConfigError, ZcError
+from zc_perception.errors import ConfigError, ZcError, one_line
 from zc_perception.frame import Frame
 from zc_perception.link.rclpy_compat import ResponseSender, answer_later
 from zc_perception.memory.ledger import CopyLedger
@@ -158,7 +158,7 @@ class SnapshotService:
             except _Failed as failure:
                 response.success, response.message = False, str(failure)
             except Exception as error:  # who called must not wait for ever
-                response.success, response.message = False, f'no snapshot: {type(error).__name__}: {error}'
+                response.success, response.message = False, f'no snapshot: {one_line(error)}'
             self._busy_since = None
             with contextlib.suppress(Exception):  # the service may be gone, and the caller too
                 request.send(response)

@@ -13,6 +13,7 @@ from typing import Any
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.node import Node
 
+from zc_perception.errors import one_line
 from zc_perception.link.endpoints.executor_turns import NodeWatch
 
 TOPIC = '/diagnostics'
@@ -150,6 +151,6 @@ def _broken(error: Exception, part: str = 'diagnostics') -> Status:
     return Status(
         part,
         Level.ERROR,
-        f"the node's state can't be told: {type(error).__name__}: {error}",
+        f"the node's state can't be told: {one_line(error)}",
         advice='this is a bug, its frames go on; please report it with this line',
     )

@@ -40,6 +40,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from zc_perception.errors import one_line
 from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.observe.privileges import as_root
@@ -295,7 +296,7 @@ class FrameLog:
                 words[FACTS_WORD] = generation + 1
             except Exception as error:  # whatever it is, a node doesn't end for it
                 if self._open is opened:
-                    self._complain(f'the frame log could not be updated: {type(error).__name__}: {error}')
+                    self._complain(f'the frame log could not be updated: {one_line(error)}')
 
     def close(self) -> None:
         """End the log. Who has it open may still read it. A second call does nothing."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zc_perception.backoff import BackOff
-from zc_perception.errors import NO_DESCRIPTOR, ZcError
+from zc_perception.errors import NO_DESCRIPTOR, ZcError, one_line
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.protocol import (
@@ -437,7 +437,7 @@ class SharedMemoryClient:
                     return None
                 except Exception as error:
                     # Whatever it was, it must not end the thread that polls us.
-                    self._end('internal', f'{type(error).__name__}: {error}')
+                    self._end('internal', one_line(error))
                     return None
                 self._received += 1
                 if dropped:
@@ -652,7 +652,7 @@ class SharedMemoryReceiver:
     def _failed(self, error: Exception) -> None:
         """What a callback raises must not end the thread."""
         self.failures += 1
-        self.last_failure = f'{type(error).__name__}: {error}'
+        self.last_failure = one_line(error)
 
     def close(self) -> None:
         """End the thread and the connection. Frames that were handed on stay readable. A second call does nothing."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from zc_perception.errors import StaleFrameError
+from zc_perception.errors import StaleFrameError, one_line
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.connection import Connection, ConsumerStatistics
@@ -95,7 +95,7 @@ class ServerCounters:
     def internal(self, error: Exception) -> None:
         """Count what nobody had thought of."""
         self.internal_errors += 1
-        self.last_internal_error = f'{type(error).__name__}: {error}'
+        self.last_internal_error = one_line(error)
 
     def snapshot(self, consumers: tuple[ConsumerStatistics, ...], handshaking: int) -> ServerStatistics:
         """The counters as they are."""
@@ -483,7 +483,7 @@ class SharedMemoryServer:
                 except Exception as error:
                     # Whatever it was, it costs this consumer its connection and nobody else anything.
                     self.counters.internal(error)
-                    self._drop(number, 'internal', f'{type(error).__name__}: {error}')
+                    self._drop(number, 'internal', one_line(error))
             try:
                 self._look_around()
             except Exception as error:

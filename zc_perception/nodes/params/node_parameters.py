@@ -15,7 +15,7 @@ from rclpy.exceptions import NameValidationException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from zc_perception.errors import ConfigError, nearest, shown
+from zc_perception.errors import ConfigError, nearest, one_line, shown
 from zc_perception.link.rclpy_compat import parameter_overrides
 from zc_perception.nodes.params.kinds import belongs_elsewhere
 from zc_perception.nodes.params.qos_overrides import PREFIX as _QOS
@@ -127,7 +127,7 @@ class NodeParameters(Mapping[str, Any]):
             except ConfigError as error:
                 reasons.append(str(error))
             except Exception as error:  # it would end the executor, and with that every node of the process
-                reasons.append(f"parameter '{spec.name}' can't be checked: {type(error).__name__}: {error}; please report this line")
+                reasons.append(f"parameter '{spec.name}' can't be checked: {one_line(error)}; please report this line")
         return accepted, reasons
 
     def _judged(self, spec: ParameterSpec, parameter: Parameter) -> Any:
@@ -184,7 +184,7 @@ class NodeParameters(Mapping[str, Any]):
                 self._on_change(name, value)
             except Exception as error:
                 self._take_back(changed)
-                text = f"parameter '{name}' can't be put in force: {type(error).__name__}: {error}; nothing was changed"
+                text = f"parameter '{name}' can't be put in force: {one_line(error)}; nothing was changed"
                 return SetParametersResult(successful=False, reason=text)
         return SetParametersResult(successful=True)
 

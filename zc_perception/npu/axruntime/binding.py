@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from zc_perception.errors import AcceleratorError, ConfigError, ZcError
+from zc_perception.errors import AcceleratorError, ConfigError, ZcError, one_line
 from zc_perception.npu.axruntime.library import Result, explain
 from zc_perception.npu.axruntime.releases import PACKAGE, wheel_release
 from zc_perception.npu.axruntime.runtime import (
@@ -241,7 +241,7 @@ class BindingSession(Session):
         try:
             listed = self.context.list_devices()
         except Exception as error:
-            raise no_device(f'{type(error).__name__}: {error}', self.release) from None
+            raise no_device(one_line(error), self.release) from None
         if not listed:
             raise no_device('its list is empty', self.release)
         return tuple(map(_device, listed))
