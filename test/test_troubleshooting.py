@@ -49,6 +49,12 @@ def test_a_message_is_one_that_the_code_has(message: str) -> None:
     assert occurs(message)
 
 
+def test_every_message_about_descriptors_has_the_words_of_the_heading() -> None:
+    heading = "raise the limit ('ulimit -n')"
+    assert heading in messages()
+    assert [text for text in texts() if 'ulimit -n' in text and heading not in text] == []
+
+
 def test_another_message_would_be_noticed() -> None:
     assert occurs("calibration '…' is for …x… pictures, the camera gives …x…")
     assert not occurs("calibration '…' is of …x… pictures, the camera gives …x…")
