@@ -13,7 +13,8 @@ from camera.v4l2_double import DriverDouble
 from doctor.breakages import capture, inference
 from doctor.vehicle import Vehicle
 
-from zc_perception.camera.camera import Camera
+from zc_perception.camera import kinds
+from zc_perception.camera.camera import Camera, DrawnCamera
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.camera.v4l2.device import V4l2Device
@@ -29,7 +30,7 @@ from zc_perception.npu.axl.device import AxlCapabilities
 from zc_perception.npu.constraints import with_frames
 from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.npu.metis_card import Iommu
-from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.modifier import LINEAR
 
 PAGE = os.sysconf('SC_PAGE_SIZE')
@@ -239,6 +240,21 @@ def test_participants_that_the_node_refuses_fail_in_its_words(participants: list
     capture(participants=participants)(vehicle)
     found = findings(vehicle)['memory.cma_pool']
     assert found.status.value == 'fail' and '/capture (v4l2 /dev/video0)' in found.found and all(text in found.found for text in words)
+
+
+class RgbCamera(DrawnCamera):
+    """As a new camera of this package: its size and format are class attributes."""
+
+    SIZE = (128, 96)
+    fourcc = fourcc_code('BG24')
+
+
+def test_a_new_kind_of_camera_that_draws_says_its_size_and_format_itself(vehicle: Vehicle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kinds, 'BUILT_IN', {**kinds.BUILT_IN, 'rgb': f'{__name__}:RgbCamera'})
+    for size, buffer in (((0, 0), 128 * 96 * 3), ((256, 0), 256 * 96 * 3)):
+        capture(camera='rgb', heap='memfd', memory='auto', width=size[0], height=size[1], participants=['a: any'])(vehicle)
+        need = expected(vehicle)
+        assert (need.memory, need.size, need.buffers) == ('memfd', (size[0] or 128, 96), (-(-buffer // PAGE) * PAGE,))
 
 
 @pytest.mark.parametrize('camera', ['gstreamer', 'argus', 'libcamera', 'replay'])

@@ -228,7 +228,7 @@ class DrawnCamera(Camera):
     """
 
     SIZE: ClassVar[tuple[int, int]] = (640, 360)
-    """Width and height where the parameters say 0."""
+    """Width and height where the parameters say 0. (0, 0): those of a source, whose format may be another one too."""
     FRAMERATE: ClassVar[float] = 30.0
     """Frames per second, likewise."""
     reason = 'draw'

@@ -234,7 +234,7 @@ def camera_devices(system: System, needs: Needs) -> Iterator[Finding]:
         else:
             advice = (
                 'plug a camera in, load its driver, or give the container its device node (--device /dev/video0); '
-                'cameras synthetic and replay need none'
+                'cameras that draw their frames, such as synthetic, need none'
             )
             yield Finding(Status.WARN, found, advice)
     elif not nodes:

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from zc_perception.camera.camera import DrawnCamera
 from zc_perception.camera.constraints import LIBCAMERA_RESERVE, PIPELINE_RESERVE, drawn_constraints
-from zc_perception.camera.kinds import draws
+from zc_perception.camera.kinds import camera_class, draws
 from zc_perception.camera.v4l2.choice import FormatChoice, aligned_format, choose_formats, reserve_of
 from zc_perception.camera.v4l2.controls import V4l2Controls
 from zc_perception.camera.v4l2.device import V4l2Device
@@ -93,8 +94,6 @@ def anywhere(constraints: BufferConstraints) -> BufferConstraints:
     return replace(constraints, heaps=None, contiguous=False, devices=())
 
 
-# The synthetic camera's own; other cameras say theirs when they are asked.
-_SYNTHETIC = (640, 360)
 _NOBODY_KNOWS = (0, 0)
 _PAGE = os.sysconf('SC_PAGE_SIZE')
 
@@ -180,12 +179,19 @@ def _open(system: System, camera: CameraNeed) -> V4l2Device:
     return V4l2Device(system.open_video(str(system.root / camera.device.lstrip('/'))))
 
 
+def _drawing(kind: str) -> type[DrawnCamera] | None:
+    """The class of a camera that draws its frames out of nothing, so that it knows their size and format before it is opened; ``None``:
+    another kind of camera."""
+    found = camera_class(kind) if draws(kind) else None
+    return found if found is not None and issubclass(found, DrawnCamera) and all(found.SIZE) else None
+
+
 def picture_size(system: System, camera: CameraNeed) -> Size:
     """What the parameters say, or the camera's own; (0, 0) where nobody knows before it streams."""
     if camera.width and camera.height:
         return camera.width, camera.height
-    if camera.camera == 'synthetic':
-        return camera.width or _SYNTHETIC[0], camera.height or _SYNTHETIC[1]
+    if (drawing := _drawing(camera.camera)) is not None:
+        return camera.width or drawing.SIZE[0], camera.height or drawing.SIZE[1]
     if camera.camera != 'v4l2':
         return _NOBODY_KNOWS
     with taking_turns():
@@ -300,15 +306,15 @@ def _placed(need: PoolNeed, settings: BufferSettings) -> PoolNeed:
 def _computed(system: System, need: PoolNeed, consumers: _Consumers) -> PoolNeed:
     """The pool of a camera that draws, and about that of one whose driver or pipeline can't be asked before it streams."""
     camera, size = need.camera, picture_size(system, need.camera)
-    drawn = draws(camera.camera)
-    if camera.camera != 'synthetic':  # which formats the frames have only the camera itself knows
+    drawn, drawing = draws(camera.camera), _drawing(camera.camera)
+    if drawing is None:  # which formats the frames have only the camera itself knows
         consumers = replace(consumers, stand_ins=list(map(counting_only, consumers.stand_ins)))
     if not drawn:
         consumers = replace(consumers, accelerators=list(map(counting_only, consumers.accelerators)))
     try:
         named = camera.camera == 'v4l2' and camera.pixel_format != 'auto'
         code = fourcc_code(camera.pixel_format) if named else NV12
-        fourcc = from_v4l2(code).fourcc if code not in JPEGS else NV12
+        fourcc = drawing.fourcc if drawing is not None else from_v4l2(code).fourcc if code not in JPEGS else NV12
     except (ZcError, ValueError) as error:
         return replace(need, size=size, slots=consumers.slots(reserve_of(0)), problem=str(error))
     held = reserve_of(0) if camera.camera == 'v4l2' else LIBCAMERA_RESERVE if camera.camera == 'libcamera' else PIPELINE_RESERVE

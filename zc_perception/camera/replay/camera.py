@@ -76,6 +76,7 @@ class ReplayCamera(DrawnCamera):
     :raises LayoutError: an odd width or height.
     """
 
+    SIZE = (0, 0)
     reason = 'decode'
 
     def __init__(
