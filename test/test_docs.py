@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from test_console_scripts import SCRIPTS, run
 
+from zc_perception.camera.kinds import CAMERAS
+from zc_perception.detection.heads import HEADS
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / 'docs'
 PAGES = [path for path in (*ROOT.glob('*.md'), *DOCS.glob('*.md')) if path.name != 'CHANGELOG.md']
@@ -157,6 +160,14 @@ def test_what_a_page_names_is_there(page: Path) -> None:
 def test_every_page_is_listed(listing: Path) -> None:
     listed = set(re.findall(r'\b(\w+\.md)\b', listing.read_text(encoding='utf-8')))
     assert {page.name for page in DOCS.glob('*.md')} - {'index.md'} <= listed
+
+
+@pytest.mark.parametrize(('page', 'heading', 'kinds'), [('models.md', 'head', tuple(HEADS)), ('cameras.md', 'camera', CAMERAS)])
+def test_every_kind_has_a_row(page: str, heading: str, kinds: tuple[str, ...]) -> None:
+    """In the table whose first column has that heading."""
+    table = re.search(rf'^\| `{heading}` \|.*\n((?:\|.*\n)+)', (DOCS / page).read_text(encoding='utf-8'), re.MULTILINE)
+    assert table is not None
+    assert set(re.findall(r'^\| `(\w+)` \|', table[1], re.MULTILINE)) == set(kinds)
 
 
 def test_there_are_pages_and_they_name_things() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import warnings
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError
 
+PAGE = Path(__file__).resolve().parents[3] / 'docs' / 'models.md'
 BOX = Letterbox.fit(321, 203, *INPUT)
 CLASSES = 3
 CELLS = sum(rows * columns for rows, columns in GRIDS)
@@ -40,11 +44,27 @@ CASES = {
     'ssd sigmoid': ('ssd', {'sigmoid': True, 'background': -1}, [(1, 30, 4), (1, 30, 3)]),
     'ssd table': ('ssd', {}, [(1, 1, 30, 7)]),
     'ssd tflite': ('ssd', {}, [(1, 30, 4), (1, 30), (1, 30), (1,)]),
+    'of the page': ('mine', {}, [(20, 5)]),
 }
 
 
 def test_every_kind_is_here() -> None:
-    assert {kind for kind, _, _ in CASES.values()} == set(HEADS)
+    assert {kind for kind, _, _ in CASES.values()} == {*HEADS, 'mine'}
+
+
+def head_of_the_page(spec: HeadSpec) -> Any:
+    """The head that docs/models.md shows to people who write their own."""
+    block = re.search(r'^```python\n(.*?)^```$', PAGE.read_text(encoding='utf-8'), re.DOTALL | re.MULTILINE)
+    assert block is not None
+    names: dict[str, Any] = {}
+    exec(block[1], names)
+    return names['Mine'](spec)
+
+
+@pytest.mark.parametrize('shapes', [[], [(20, 6)], [(5,)], [(20, 5), (20, 5)]])
+def test_the_head_of_the_page_refuses_other_outputs(shapes: list[tuple[int, ...]]) -> None:
+    with pytest.raises(AcceleratorError, match=r'head mine: .*: expected one output nx5'):
+        head_of_the_page(SPEC).decode([RawTensor(np.zeros(shape, np.float32)) for shape in shapes], BOX, DecodeLimits(0.5, 0.5, 10))
 
 
 class Watched(HeadSpec):
@@ -84,7 +104,8 @@ def test_each_option_is_for_some_kind() -> None:
 def test_no_box_that_is_none(case: str, seed: int, numbers: str, score: float, iou: float, agnostic: bool) -> None:
     kind, options, shapes = CASES[case]
     random = np.random.default_rng(seed)
-    head = make_head(dataclasses.replace(SPEC, kind=kind, class_agnostic=agnostic, **options))  # type: ignore[arg-type]
+    spec = dataclasses.replace(SPEC, kind=kind, class_agnostic=agnostic, **options)  # type: ignore[arg-type]
+    head = head_of_the_page(spec) if kind == 'mine' else make_head(spec)
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         found = head.decode([garbage(random, numbers, shape) for shape in shapes], BOX, DecodeLimits(score, iou, 50))
