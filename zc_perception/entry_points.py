@@ -39,6 +39,9 @@ def load_entry_point(group: str, name: str) -> object | None:
     try:
         return entry.load()  # type: ignore[no-any-return]
     except Exception as error:  # the module is another package's, and may raise anything
+        # AttributeError: the module has no such class. To import the module alone would succeed.
+        outermost = entry.attr.partition('.')[0]
+        trial = f'from {entry.module} import {outermost}' if isinstance(error, AttributeError) and outermost else f'import {entry.module}'
         raise ConfigError(
-            f"'{name}' of {_package(entry)} can't be imported ({entry.value}): {one_line(error)}; try: python3 -c \"import {entry.module}\""
+            f"'{name}' of {_package(entry)} can't be imported ({entry.value}): {one_line(error)}; try: python3 -c \"{trial}\""
         ) from error

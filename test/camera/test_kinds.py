@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from entry_point_kit import install
@@ -10,8 +13,11 @@ from entry_point_kit import install
 from zc_perception.camera.camera import Camera, CameraOptions
 from zc_perception.camera.kinds import BUILT_IN, camera_class, other_cameras
 from zc_perception.errors import ConfigError
+from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
+from zc_perception.negotiation.agreement import agree
 
+PAGE = Path(__file__).resolve().parents[2] / 'docs' / 'contributing.md'
 OWN = """
 from zc_perception.camera.camera import Camera, DrawnCamera
 
@@ -28,7 +34,8 @@ PARAMETERS = {'width': 0, 'height': 0, 'framerate': 0.0, 'frame_id': 'lens', 'he
 
 @pytest.fixture
 def own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = {'grey': 'own_grey:Grey', 'unfinished': 'own_grey:Unfinished', 'number': 'math:pi', 'gone': 'own_gone:Camera'}
+    entries = {'grey': 'own_grey:Grey', 'unfinished': 'own_grey:Unfinished', 'number': 'math:pi'}
+    entries |= {'gone': 'own_gone:Camera', 'misnamed': 'own_grey:Gray'}
     install(tmp_path, 'own-camera', {'zc_perception.cameras': {**entries, 'v4l2': 'own_grey:Grey'}})
     (tmp_path / 'own_grey.py').write_text(OWN, encoding='utf-8')
     monkeypatch.syspath_prepend(tmp_path)
@@ -41,7 +48,7 @@ def test_each_kind_of_this_package_is_a_camera(kind: str) -> None:
 
 @pytest.mark.usefixtures('own_package')
 def test_a_camera_of_another_package_is_opened_by_its_kind() -> None:
-    assert other_cameras() == ('gone', 'grey', 'number', 'unfinished'), 'nobody takes the place of a kind of this package'
+    assert other_cameras() == ('gone', 'grey', 'misnamed', 'number', 'unfinished'), 'nobody takes the place of a kind of this package'
     camera = camera_class('grey').open(CameraOptions(PARAMETERS, lambda: 0, CopyLedger()))
     try:
         assert (camera.width, camera.height, camera.framerate, camera.heap_name) == (640, 360, 30.0, 'memfd')
@@ -57,9 +64,10 @@ def test_a_camera_of_another_package_is_opened_by_its_kind() -> None:
 @pytest.mark.parametrize(
     ('kind', 'message'),
     [
-        ('gray', r"camera 'gray' is not known; it must be one of synthetic, .*, gone, grey, number, unfinished; did you mean 'grey'\?"),
+        ('gray', r"camera 'gray' is not known; it must be one of synthetic, .*, gone, grey, misnamed, .*; did you mean 'grey'\?"),
         ('number', r"camera 'number' is 3\.14.*, which is no class derived from zc_perception\.camera\.camera\.Camera"),
         ('gone', r"'gone' of package 'own-camera' can't be imported .* try: python3 -c \"import own_gone\""),
+        ('misnamed', r"'misnamed' of package .* AttributeError: .*'Gray'.*; try: python3 -c \"from own_grey import Gray\""),
     ],
 )
 def test_a_kind_that_cannot_be_used_is_named(kind: str, message: str) -> None:
@@ -71,3 +79,12 @@ def test_a_kind_that_cannot_be_used_is_named(kind: str, message: str) -> None:
 def test_a_camera_that_does_not_say_how_it_is_opened_is_named() -> None:
     with pytest.raises(NotImplementedError, match='Unfinished does not override the class method open'):
         camera_class('unfinished').open(CameraOptions(PARAMETERS, lambda: 0, CopyLedger()))
+
+
+@pytest.mark.usefixtures('no_fd_leak')
+def test_the_camera_of_the_page_passes_the_test_of_the_page() -> None:
+    """Both stand in docs/contributing.md, under "Add a camera"."""
+    camera, test = re.findall(r'^```python\n(.*?)^```$', PAGE.read_text(encoding='utf-8'), re.DOTALL | re.MULTILINE)
+    names: dict[str, Any] = {'SealedMemfd': SealedMemfd, 'CopyLedger': CopyLedger, 'agree': agree, 'time': time}
+    exec(camera + test, names)
+    names['test_the_first_frame_is_black']()
