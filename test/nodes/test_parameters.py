@@ -84,6 +84,17 @@ def test_wrong_start_values_are_one_sentence(overrides: dict[str, Any], message:
     node.destroy_node()
 
 
+def test_wrong_start_values_and_mistyped_names_are_said_together(context: rclpy.Context) -> None:
+    node = _node(context, count=9, mode='fats', raet=1.0, score_threshold=0.5, of_another_package=1)
+    with pytest.raises(ConfigError) as refused:
+        NodeParameters(node, SPECS)
+    assert str(refused.value) == (
+        "node 'tested': parameter 'count' is 9; it must be an integer from 1 to 8; "
+        "parameter 'mode' is 'fats'; it must be one of fast, slow; did you mean 'fast'?; parameter 'raet' is unknown; did you mean 'rate'?"
+    )
+    node.destroy_node()
+
+
 @pytest.mark.parametrize(('text', 'value'), [('[]', []), ("['']", []), ("['a b', 'c']", ['a b', 'c']), ("['', 'c']", ['c'])])
 def test_lists_of_strings_come_from_files_empty_ones_too(text: str, value: list[str], free_domain: int, tmp_path: Path) -> None:
     file = tmp_path / 'parameters.yaml'
@@ -169,9 +180,7 @@ def test_unknown_keys_are_refused_unless_a_neighbour_has_them(context: rclpy.Con
     node = _node(context, raet=1.0, elsewhere=2, use_sim_time=False)
     parameters = NodeParameters(node, SPECS)
     assert sorted(parameters.unclaimed()) == ['elsewhere', 'raet']
-    with pytest.raises(
-        ConfigError, match=r"parameter 'raet' is unknown; did you mean 'rate'\?; known are active, count, device, mode, names, rate"
-    ):
+    with pytest.raises(ConfigError, match=r"parameter 'raet' is unknown; did you mean 'rate'\?$"):
         parameters.refuse_unknown(['elsewhere', 'raett'])  # another node's is nearer, but this node's is meant
     node.destroy_node()
     node = _node(context, elsewhere=2)
@@ -229,8 +238,10 @@ def test_all_reasons_against_a_set_are_told_the_owner_s_too(context: rclpy.Conte
 def test_keys_for_nodes_of_any_name_are_a_warning(context: rclpy.Context) -> None:
     node = _node(context, raet=1.0, cuont=2)
     parameters = NodeParameters(node, SPECS)
-    with pytest.raises(ConfigError, match="'cuont' is unknown; did you mean 'count'"):
+    with pytest.raises(ConfigError, match=r"tested': parameter 'cuont' is unknown; did you mean 'count'\?$"):
         parameters.refuse_unknown(tolerated=['raet'])
+    with pytest.raises(ConfigError, match=r"'raet' is unknown; .*'cuont' is unknown"):
+        parameters.refuse_unknown()
     (first, second) = parameters.refuse_unknown(tolerated=['raet', 'cuont'])
     assert "'raet' is unknown; did you mean 'rate'?" in first and 'cuont' in second
     node.destroy_node()

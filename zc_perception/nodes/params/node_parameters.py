@@ -66,7 +66,7 @@ class NodeParameters(Mapping[str, Any]):
     :param prefixes: of parameters that the node declares later, when it knows them.
     :param check: called with name and new value before a run-time change is accepted; raises ConfigError to refuse it.
     :param changeable: why parameters that aren't dynamic can't be set now; empty: they can. Without it they never can.
-    :raises ConfigError: start-up values aren't allowed; a sentence for each.
+    :raises ConfigError: start-up values aren't allowed; a sentence for each, and for keys that are typing errors.
     """
 
     def __init__(
@@ -102,8 +102,14 @@ class NodeParameters(Mapping[str, Any]):
             node.declare_parameter(spec.name, _declared(spec.name, value).value, descriptor, ignore_override=True)
             self._values[spec.name] = value
         if wrong:
+            wrong += self._mistyped()
             raise ConfigError(f"node '{self._node_name}': {'; '.join(wrong)}")
         node.add_on_set_parameters_callback(self._on_set)
+
+    def _mistyped(self) -> list[str]:
+        """A sentence for each start-up key that is a typing error of one of this node's. Others may be meant for another package's node."""
+        hints = ((name, nearest(name, self._specs)) for name in self.unclaimed() if not self._belongs_elsewhere(name))
+        return [f"parameter '{name}' is unknown{hint}" for name, hint in hints if hint]
 
     def reasons_against(self, parameters: Sequence[Parameter]) -> list[str]:
         """Why they can't be set now: all reasons, not only the first. Also against those that are not among the declarations here."""
@@ -142,9 +148,7 @@ class NodeParameters(Mapping[str, Any]):
         """As rclpy judges, in a sentence that says which one it is and what to do."""
         name, kind = parameter.name, parameter.type_
         if not self._node.has_parameter(name):
-            declared = self._node.get_parameters_by_prefix('')
-            hint = self._belongs_elsewhere(name) or nearest(name, declared)
-            return f"parameter '{name}' is unknown{hint}" if hint else self._unknown_sentence(name, declared)
+            return self._unknown_sentence(name, self._node.get_parameters_by_prefix(''))
         described = self._node.describe_parameter(name)
         wanted = Parameter.Type(described.type)
         if kind is Parameter.Type.NOT_SET:
@@ -243,16 +247,15 @@ class NodeParameters(Mapping[str, Any]):
 
     def _unknown_sentence(self, name: str, others: Iterable[str]) -> str:
         """*others* are meant maybe, besides the declarations here."""
-        elsewhere = self._belongs_elsewhere(name)
-        if elsewhere:
-            return f"parameter '{name}' is unknown{elsewhere}"
         others = list(others)
+        # One of this node is meant rather than a nearer one of another node.
+        hint = self._belongs_elsewhere(name) or nearest(name, self._specs) or nearest(name, others)
+        if hint:
+            return f"parameter '{name}' is unknown{hint}"
         prefix = next((prefix for prefix in (_QOS, *self._foreign_prefixes) if name.startswith(prefix)), '')
         known = sorted(other for other in others if other.startswith(prefix)) if prefix else sorted(self._specs)
-        # One of this node is meant rather than a nearer one of another node.
-        hint = nearest(name, self._specs) or nearest(name, others)
         rest = f'known are {", ".join(known)}' if known else f"there are no parameters '{prefix}…' now: see /diagnostics"
-        return f"parameter '{name}' is unknown{hint}; {rest}"
+        return f"parameter '{name}' is unknown; {rest}"
 
     def refuse_unknown(self, known_elsewhere: Iterable[str] = (), tolerated: Collection[str] = ()) -> list[str]:
         """Refuse keys that nobody has: a typing error in a YAML must not pass in silence.
@@ -260,10 +263,10 @@ class NodeParameters(Mapping[str, Any]):
         :param known_elsewhere: as for :meth:`unknown`.
         :param tolerated: keys that were set for nodes of any name, maybe other packages'.
         :returns: a sentence for each of those.
-        :raises ConfigError: names the node, the key and the nearest known one.
+        :raises ConfigError: names the node, and each such key with the nearest known one.
         """
         unknown = self._unknown(known_elsewhere)
-        for name, sentence in unknown:
-            if name not in tolerated:
-                raise ConfigError(f"node '{self._node_name}': {sentence}")
+        refused = [sentence for name, sentence in unknown if name not in tolerated]
+        if refused:
+            raise ConfigError(f"node '{self._node_name}': {'; '.join(refused)}")
         return [sentence for _, sentence in unknown]
