@@ -21,7 +21,7 @@ from zc_perception import Frame
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / 'docs/api.md', ROOT / 'docs/api_publisher.md', ROOT / 'docs/api_types.md']
 WRITE = ('tools/api_page.py', 'docs/api.md')
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 
 
 def example(name: str) -> str:

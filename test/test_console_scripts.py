@@ -52,7 +52,7 @@ SCRIPTS = console_scripts()
 
 def run(program: str, *arguments: str, missing: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, '-c', SCRIPT, ','.join(missing), SCRIPTS[program], program, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=REPOSITORY)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=REPOSITORY)
 
 
 @pytest.mark.parametrize('program', SCRIPTS)

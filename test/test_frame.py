@@ -397,7 +397,7 @@ def test_frames_forgotten_in_cycles_by_many_threads_all_come_back(make_pool: Mak
 
 def exit_status_of_child(child: int) -> int:
     """Its exit status; a child that hangs is killed."""
-    deadline = time.monotonic() + 30.0
+    deadline = time.monotonic() + 60.0
     while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
         time.sleep(0.002)
     if ended == (0, 0):

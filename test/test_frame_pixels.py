@@ -157,8 +157,8 @@ def test_an_access_that_can_t_be_ended_is_told_and_the_frame_can_still_be_releas
 def test_the_acquire_fence_is_waited_for(make_frame: MakeFrame) -> None:
     fence = EventFence()
     frame = make_frame(acquire_fence=fence)
-    threading.Timer(0.05, fence.signal).start()
     began = time.monotonic()
+    threading.Timer(0.05, fence.signal).start()
     assert frame.y.shape == (48, 64) and time.monotonic() - began >= 0.04
     frame.release()
     fence.close()

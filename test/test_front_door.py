@@ -40,7 +40,7 @@ sys.meta_path.append(WithoutRos)
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
     """*code* in a new Python."""
-    return subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=60.0, check=False)
+    return subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=120.0, check=False)
 
 
 def loaded(statement: str) -> set[str]:
@@ -98,5 +98,5 @@ def test_another_module_that_is_missing_is_named_as_it_is() -> None:
 
 def test_the_version_is_the_same_everywhere() -> None:
     manifest = ElementTree.parse(ROOT / 'package.xml').findtext('version')
-    set_up = subprocess.run([sys.executable, 'setup.py', '--version'], cwd=ROOT, capture_output=True, text=True, timeout=60.0, check=True)
+    set_up = subprocess.run([sys.executable, 'setup.py', '--version'], cwd=ROOT, capture_output=True, text=True, timeout=120.0, check=True)
     assert zc_perception.__version__ == manifest == set_up.stdout.split()[-1]

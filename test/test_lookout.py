@@ -15,7 +15,7 @@ import pytest
 
 from zc_perception.lookout import Lookout
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 SOON_S = 0.001
 
 

@@ -38,7 +38,7 @@ def test_it_answers_with_latencies_and_cpu_time() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=120,
     )
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [len(answer['latencies_ns']) for answer in answers] == [5, 5]

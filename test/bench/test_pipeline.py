@@ -57,7 +57,7 @@ def test_a_timer_fence_signals_once_its_time_has_come_and_again() -> None:
         assert not fence.wait(0.0)
         with pytest.raises(AcceleratorError, match='not signalled'):
             fence.check()
-        assert fence.wait(30.0) and time.monotonic() - began >= SHORT_S
+        assert fence.wait(60.0) and time.monotonic() - began >= SHORT_S
         fence.check()
     fence.close()
 
@@ -108,7 +108,7 @@ def test_unthrottled_each_frame_waits_for_the_word() -> None:
         thread = threading.Thread(target=lambda: came.put(next_frame(source)), name='capture')
         source.go_on()
         thread.start()
-        frame = came.get(timeout=30.0)
+        frame = came.get(timeout=60.0)
         thread.join()
         assert frame.data.sequence == 1
         frame.release()

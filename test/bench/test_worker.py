@@ -73,7 +73,7 @@ def test_its_failure_is_said(make_worker: MakeWorker, text: str, message: str) -
 
 def test_a_command_to_one_that_has_ended_says_so(make_worker: MakeWorker) -> None:
     worker = make_worker('raise SystemExit(3)')
-    worker._process.wait(30.0)
+    worker._process.wait(60.0)
     with pytest.raises(BenchError, match='exit code 3'):
         worker.send(op='x')
 
@@ -139,7 +139,7 @@ signal.pause()
     worker.close()
     assert worker._process.returncode == -signal.SIGKILL
     # Whoever is left of the group has been killed too: it is about to die, or waits for init to notice.
-    deadline = time.monotonic() + 30.0
+    deadline = time.monotonic() + 60.0
     while left := living(group):
         assert time.monotonic() < deadline, left
         time.sleep(0.01)

@@ -293,7 +293,7 @@ def test_stamps_are_the_source_s_time_on_the_ros_clock() -> None:
             with next_frame(opened.camera) as frame:
                 offset = time.time_ns() - time.monotonic_ns()
                 errors.append(abs(frame.header.stamp_ns - offset - frame.data.captured_ns))
-                assert asked - 100_000_000 < frame.data.captured_ns <= time.monotonic_ns()
+                assert asked - 10_000_000_000 < frame.data.captured_ns <= time.monotonic_ns()
                 stamps.append(frame.header.stamp_ns)
         assert stamps == sorted(set(stamps)) and opened.camera.clock.statistics().implausible == 0
         # Two clocks are read one after the other, and what comes between the reads is an error.

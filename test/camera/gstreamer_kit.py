@@ -18,7 +18,7 @@ from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 # 64x48 NV12, tightly packed: 3072 + 1536 bytes.
 SIZE = 'width=64,height=48,framerate=200/1'
 CAPS = f'video/x-raw,format=NV12,{SIZE}'

@@ -135,4 +135,4 @@ class Gate:
 
     def wait(self) -> None:
         self.reached.set()
-        assert self.opened.wait(20.0)
+        assert self.opened.wait(60.0)

@@ -270,13 +270,13 @@ def test_a_file_that_is_no_video_is_named(open_camera: Callable[..., ReplayCamer
 
 
 def test_stopping_wakes_a_waiting_capture(open_camera: Callable[..., ReplayCamera]) -> None:
-    camera = open_camera(keep_all=False, loop=True, framerate=0.05)
+    camera = open_camera(keep_all=False, loop=True, framerate=0.01)
     captured(camera).release()
     stopper = threading.Timer(0.03, camera.stop)
     stopper.start()
     started = time.monotonic()
     assert camera.capture() is None
-    assert time.monotonic() - started < 10.0, 'the next frame would be due after 20 s'
+    assert time.monotonic() - started < 60.0, 'the next frame would be due after 100 s'
     stopper.join()
 
 
@@ -333,7 +333,7 @@ def test_a_recording_that_fails_in_the_middle_ends_there(open_camera: Callable[.
     )
     supervisor.open_now()
     supervisor.start()
-    assert done.wait(20.0)
+    assert done.wait(60.0)
     supervisor.stop()
     assert supervisor.finished and conditions[-1].state is CameraState.FAILED
     assert conditions[-1].reason.startswith('frame 3: picture ') and '3.png' in conditions[-1].reason

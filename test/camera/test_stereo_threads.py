@@ -20,7 +20,7 @@ from zc_perception.negotiation.settings import BufferSettings
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 SIZE = (64, 64)
 LEFT, RIGHT = Side.LEFT, Side.RIGHT
 

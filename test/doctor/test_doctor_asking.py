@@ -81,10 +81,10 @@ def test_a_process_that_hangs_is_killed_with_all_its_children(step: str, tmp_pat
     began = time.monotonic()
     with pytest.raises(NoAnswerError, match='no answer to model'):
         ask('model', time_limit_s=1.5)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 60
     pids = note.read_text().split() if note.exists() else []  # on a very busy machine it may not have got so far
     while any(alive(int(pid)) for pid in pids):
-        assert time.monotonic() - began < 30, 'something lives on'
+        assert time.monotonic() - began < 60, 'something lives on'
         time.sleep(0.01)
     assert not asking._running
 
@@ -107,7 +107,7 @@ def test_the_end_of_the_doctor_is_the_end_of_its_processes(tmp_path: Path, child
         assert thread.is_alive() and time.monotonic() < deadline, failures
         time.sleep(0.01)
     end_all()
-    thread.join(30)
+    thread.join(60)
     assert not thread.is_alive() and 'SIGKILL' in failures[0]
 
 

@@ -66,22 +66,22 @@ def test_a_check_that_hangs_is_left_behind_and_the_rest_of_its_group_runs() -> N
         yield ok('late')
 
     began = time.monotonic()
-    results = run(Check('a.hangs', hanging), Check('a.good', good), limit_s=2.0)
+    results = run(Check('a.hangs', hanging), Check('a.good', good), limit_s=4.0)
     try:
         assert time.monotonic() - began < 60, 'it was not waited for'
         assert [(r.check.id, r.finding.status.value) for r in results] == [('a.hangs', 'fail'), ('a.good', 'ok'), ('a.good', 'ok')]
-        assert '2 s' in results[0].finding.found
+        assert '4 s' in results[0].finding.found
         assert 'zc_doctor a.hangs' in {thread.name for thread in threading.enumerate()}
     finally:
         go_on.set()
     for thread in threading.enumerate():
         if thread.name == 'zc_doctor a.hangs':
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
 
 
 def test_groups_run_side_by_side_and_checks_of_a_group_one_after_the_other() -> None:
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=60)
     inside: list[str] = []
 
     def meeting(system: System, needs: Needs) -> Iterator[Finding]:

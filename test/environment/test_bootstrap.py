@@ -173,7 +173,7 @@ def test_a_second_set_up_waits_for_the_first(tmp_path: Path, monkeypatch: pytest
     def first() -> None:
         with paths.locked(tmp_path / "lock", "busy"):
             entered.set()
-            told.wait(20.0)
+            told.wait(60.0)
             threading.Event().wait(0.1)
             order.append("first")
 

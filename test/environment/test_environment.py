@@ -42,7 +42,7 @@ UPSTREAM_HASHES = {
     "composition_interfaces/srv/LoadNode": "2e521ef6066fba6d7fc3a3b175d486709f01b4d738d9a59188858546fc8e5acd",
     "composition_interfaces/srv/UnloadNode": "dce562f83adc735ddcfe9dfb927b89293d4dd0fe2b8fc91e772fb83e970a43b0",
 }
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture

@@ -102,7 +102,7 @@ def excess(before: Mapping[str, int], now: Mapping[str, int]) -> Counter[str]:
     return Counter(now) - Counter(before)
 
 
-def settled_excess(before: Mapping[str, int], look: Callable[[], Mapping[str, int]], patience_s: float = 20.0) -> Counter[str]:
+def settled_excess(before: Mapping[str, int], look: Callable[[], Mapping[str, int]], patience_s: float = 60.0) -> Counter[str]:
     """What is still held more than *before* after some patience: threads end, sockets close and memory is unmapped in their own time."""
     deadline = time.monotonic() + patience_s
     while (found := excess(before, look())) and time.monotonic() < deadline:

@@ -41,7 +41,7 @@ class Forker:
             assert stream is not None
             stream.close()
         self.process.terminate()
-        self.process.wait(20.0)
+        self.process.wait(60.0)
 
 
 def served(pid: int) -> bool:
@@ -119,7 +119,7 @@ def container(trial: Trial) -> None:
                     witness.expect(5, 3)
                     time.sleep(trial.random.uniform(0.0, 0.2))
                     os.killpg(running.pid, signal.SIGKILL)
-                    running.process.wait(20.0)
+                    running.process.wait(60.0)
                     until(lambda: not frame_mappings(os.getpid()), 'nothing of it is mapped here')
             trial.must_be_zero('frames with wrong pixels', witness.wrong_pixels)
             trial.must_be_zero('frames out of order', witness.disorder)

@@ -55,10 +55,10 @@ class Running(Program):
     def kill(self) -> None:
         """SIGKILL, and wait."""
         self.process.kill()
-        self.process.wait(20.0)
+        self.process.wait(60.0)
         self._reader.join(5.0)
 
-    def end(self, timeout_s: float = 20.0) -> int:
+    def end(self, timeout_s: float = 60.0) -> int:
         """SIGINT; the exit code, or that of SIGKILL where it didn't end in time."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.interrupt(timeout_s)

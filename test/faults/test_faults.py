@@ -13,7 +13,7 @@ import pytest
 from long_form import LONG
 from ros_domains import locked_domain
 
-from faults import accounts
+from faults import accounts, peers
 from faults.harness import Fault, run_fault
 from faults.outcome import ABSENT, HELD
 from faults.run_faults import all_faults
@@ -28,6 +28,8 @@ def _no_speed_is_judged() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(accounts, 'MOST_PAUSE_S', 20.0)
         patch.setattr(accounts, 'LEAST_RATE', 0.0)
+        patch.setattr(peers, '_TURNED_AWAY_S', 60.0)
+        patch.setattr(peers, '_LET_IN_S', 60.0)
         yield
 
 

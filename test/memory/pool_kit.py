@@ -18,7 +18,7 @@ from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout, compute_layout
 
 SMALL = compute_layout(NV12, 16, 16)
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 #: For pools whose slots are to time out in a test.
 TIMEOUT_S = 0.02
 

@@ -49,7 +49,7 @@ def nodes(*wishes: str) -> Iterator[subprocess.Popen[str]]:
 
 def wait_until(condition: Callable[[], object]) -> None:
     """It becomes true."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -64,7 +64,7 @@ def verify_command(*options: object, command: Sequence[str] = ()) -> list[str]:
 def verify(*options: object, command: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     """Run it to its end."""
     words = verify_command(*options, command=command)
-    return subprocess.run(words, capture_output=True, text=True, timeout=120, env=environment(), check=False)
+    return subprocess.run(words, capture_output=True, text=True, timeout=240, env=environment(), check=False)
 
 
 def result_in(folder: Path) -> Any:

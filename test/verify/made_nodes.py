@@ -1,8 +1,9 @@
 """Two nodes with frame logs and a pool of memfds, without ROS: one captures, one infers, in one process, a hundred frames a second.
 
-    python made_nodes.py [map] [copy] [silent] [stubborn]
+    python made_nodes.py [map] [copy] [silent] [stubborn] [twice]
 
-*map* keeps a frame mapped, *copy* copies 256 KiB per frame and books it, *silent* makes no frame, *stubborn* ignores SIGINT.
+*map* keeps a frame mapped, *copy* copies 256 KiB per frame and books it, *silent* makes no frame, *stubborn* ignores SIGINT,
+*twice* is a second process as well, which begins half a second later.
 Ends with SIGINT or its input.
 """
 
@@ -33,6 +34,8 @@ def _pool() -> list[int]:
 
 def main(wishes: Sequence[str]) -> None:
     """Run until somebody ends it."""
+    if 'twice' in wishes and not os.fork():
+        time.sleep(0.5)
     ended: list[int] = []
     signal.signal(signal.SIGINT, signal.SIG_IGN if 'stubborn' in wishes else lambda number, frame: ended.append(number))
     pool = _pool()

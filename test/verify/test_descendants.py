@@ -27,7 +27,7 @@ def orphan() -> int:
     with child('sh', '-c', 'sleep 600 >/dev/null & echo $!') as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
-        assert parent.wait(30) == 0
+        assert parent.wait(60) == 0
     return pid
 
 

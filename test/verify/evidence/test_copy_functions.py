@@ -201,7 +201,7 @@ def test_samples_tell_a_program_that_copies(code: str, copies: bool) -> None:
             return
         try:
             sampler.start()
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while time.monotonic() < deadline and sampler.kept(process.pid) < 60:
                 time.sleep(0.01)
                 sampler.drain()
