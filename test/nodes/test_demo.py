@@ -48,6 +48,7 @@ def test_a_bounded_run_writes_summary_and_picture(tmp_path: Path, free_domain: i
     [
         (['--frames', '0'], '--frames is 0; it must be at least 1'),
         (['--duration', '-1'], '--duration is -1; it must be a positive number'),
+        (['--camera', 'tally'], "--camera is 'tally'; it must be one of synthetic, replay; for other cameras use the program perception"),
         (['--camera', 'replay'], '--camera replay needs a recording; add --video FILE'),
         (['--video', 'drive.mp4'], '--video has no effect with --camera synthetic; add --camera replay'),
         (['--keep-all'], '--keep-all has no effect with --camera synthetic; add --camera replay'),

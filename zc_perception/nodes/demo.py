@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from zc_perception.programs import OptionParser
 
 DEFAULT_DURATION_S = 10.0
+_CAMERAS = ('synthetic', 'replay')
 _REPLAY_ONLY = ('video', 'keep_all')
 _SYNTHETIC_ONLY = ('seed',)
 
@@ -47,9 +48,7 @@ def _parser() -> OptionParser:
     )
     first, more = parser.main, parser.more
     first.add_argument('--duration', type=float, metavar='S', help='seconds to run; default 10, with --keep-all until the recording ends')
-    first.add_argument(
-        '--camera', default='synthetic', choices=('synthetic', 'replay'), help='a drawn road scene (default), or a recording'
-    )
+    first.add_argument('--camera', default='synthetic', metavar='|'.join(_CAMERAS), help='a drawn road scene (default), or a recording')
     first.add_argument('--video', metavar='FILE', help='replay: the recording')
     first.add_argument('--model', default='road', help="a shipped model (road, hog) or a model.yaml's path; default road")
     first.add_argument('--accelerator', default='auto', help='auto (default), axl, axruntime or cpu')
@@ -73,8 +72,14 @@ def check(options: argparse.Namespace) -> None:
     """
     import math
 
-    from zc_perception.errors import ConfigError
+    from zc_perception.errors import ConfigError, nearest, shown
 
+    if options.camera not in _CAMERAS:
+        near = nearest(options.camera, _CAMERAS)
+        raise ConfigError(
+            f'--camera is {shown(options.camera)}; it must be one of {", ".join(_CAMERAS)}{near}; for other cameras use '
+            'the program perception (--ros-args -p camera:=NAME)'
+        )
     if options.frames is not None and options.frames < 1:
         raise ConfigError(f'--frames is {options.frames}; it must be at least 1')
     if options.duration is None:
