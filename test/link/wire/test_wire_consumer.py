@@ -39,6 +39,11 @@ def test_wrong_usage_is_refused_before_connecting(start: Start, options: tuple[s
     assert consumer.process.wait(30) == USAGE
 
 
+def test_help_is_the_usage_and_no_error(program: Path) -> None:
+    done = subprocess.run([program, '--help'], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith('usage: wire_consumer --socket PATH ') and done.stderr == ''
+
+
 def test_a_thousand_frames_arrive_with_the_right_pixels(server: SpecServer, start: Start, make_slot: MakeSlot) -> None:
     slots = [make_slot(Image.nv12(uid=uid)) for uid in (11, 2**64 - 1, 13)]
     expected = []

@@ -41,10 +41,12 @@ static struct {
              .stride_align = 1, .offset_align = 1, .timeout_s = 10};
 
 static bool misbehaves(const char *kind) { return options.misbehave != NULL && strcmp(options.misbehave, kind) == 0; }
+static const char USAGE_TEXT[] =
+    "usage: wire_consumer --socket PATH [--publisher ID] [--window N] [--depth N] [--frames N] [--name NAME]\n"
+    "  [--reconnect SECONDS] [--hold] [--history] [--version MIN:MAX] [--format FOURCC:MODIFIER]... [--memory dmabuf,memfd]\n"
+    "  [--align STRIDE:OFFSET] [--max-size WIDTH:HEIGHT] [--user UID] [--misbehave KIND|list] [--timeout SECONDS] [--help]\n";
 static _Noreturn void usage(const char *problem) {
-    fprintf(stderr, "wire_consumer: %s\nusage: wire_consumer --socket PATH [--publisher ID] [--window N] [--depth N] [--frames N] [--name NAME]\n"
-            "  [--reconnect SECONDS] [--hold] [--history] [--version MIN:MAX] [--format FOURCC:MODIFIER]... [--memory dmabuf,memfd]\n"
-            "  [--align STRIDE:OFFSET] [--max-size WIDTH:HEIGHT] [--user UID] [--misbehave KIND|list] [--timeout SECONDS]\n", problem);
+    fprintf(stderr, "wire_consumer: %s\n%s", problem, USAGE_TEXT);
     exit(USAGE);
 }
 static uint64_t number(const char *text, const char **rest, uint64_t highest) {
@@ -65,6 +67,7 @@ static void parse(int count, char **arguments) {
                                         "--format", "--memory", "--align", "--max-size", "--user", "--misbehave", "--timeout"};
     for (int i = 1; i < count; i++) {
         size_t option = 0;
+        if (strcmp(arguments[i], "--help") == 0) { fputs(USAGE_TEXT, stdout); exit(0); }
         if (strcmp(arguments[i], "--hold") == 0) { options.hold = true; continue; }
         if (strcmp(arguments[i], "--history") == 0) { options.history = 1; continue; }
         while (option < 15 && strcmp(arguments[i], names[option]) != 0) option++;
