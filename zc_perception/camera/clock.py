@@ -1,4 +1,5 @@
-"""From a driver's time stamp to the ROS clock's: an offset measured for every frame, and stamps that never go backwards.
+"""From a driver's time stamp to the ROS clock's: an offset measured for every frame, and stamps that increase.
+Only when a simulation drives the ROS clock and its time jumps back do stamps go back with it.
 
 An offset that is taken once, at start, is wrong from the first NTP or PTP correction on. One that is taken per frame is as good as its
 reads: a read that the scheduler interrupts is off by as long as that took, so reads are bracketed and the tightest counts.
@@ -77,10 +78,11 @@ class StampClock:
     """Makes the stamps of one camera's frames, however often it is opened. One thread uses it. It takes no lock, and reads a few clocks for
     each stamp.
 
-    Each stamp is later than the one before. When the ROS clock is set back, stamps go on at half the camera's pace or more until the
-    clock has caught up: trackers divide by the intervals. When a simulation drives the ROS clock, a stamp is the simulation's time on
-    arrival. If that stands still, stamps differ by 1 ns. If it jumps back, so do the stamps. When a simulation begins or ends, they
-    begin anew with the other time.
+    Unless a simulation drives the ROS clock, each stamp is later than the one before. When the ROS clock is set back, stamps go on at
+    half the camera's pace or more until the clock has caught up: trackers divide by the intervals.
+
+    When a simulation drives the ROS clock, a stamp is the simulation's time on arrival. If that time stands still, stamps differ by 1 ns.
+    If it jumps back, the stamps jump back too. When a simulation begins or ends, the stamps begin anew with the other time.
 
     :param ros_now_ns: the node's clock. Unless a simulation drives it, that is CLOCK_REALTIME, as rcutils' system time is.
     :param clocks: the machine's; for tests.
@@ -108,7 +110,8 @@ class StampClock:
         self._implausible = 0
 
     def reopened(self) -> StampClock:
-        """This clock, for a camera that is opened (again): what was measured of the driver's clock is void, the order of stamps is not."""
+        """This clock, for a camera that is opened, or opened again. It forgets what it measured of the driver's clock. It keeps the last
+        stamp, so that stamps go on increasing."""
         self._capture_clock = self._offset = self._last_captured = None
         return self
 

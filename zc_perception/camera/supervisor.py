@@ -71,7 +71,7 @@ class CameraSupervisor:
     :param open_camera: opens it; gets the identity that is wanted, empty for the first time.
     :param prepare: makes an opened camera ready to capture: agrees on buffers, tells the links. On the supervisor's thread, or on that
         which calls :meth:`prepare_now`.
-    :param deliver: gets each frame, of which it takes no lease.
+    :param deliver: gets each frame. The supervisor releases that frame when *deliver* has returned.
     :param on_condition: gets each change of the condition; must not block.
     :param before_close: is called before a camera is closed, so that nobody else uses it from then on.
     :param wait_s: before the first frame.
@@ -118,7 +118,8 @@ class CameraSupervisor:
 
     @property
     def identity(self) -> str:
-        """Of the only camera that counts; empty before the first opening."""
+        """The identity of the camera that is wanted: of the one that was opened first, or as the owner said. Another camera is not taken.
+        Empty before the first opening, if the owner said none."""
         return self._identity
 
     @property

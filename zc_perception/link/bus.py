@@ -35,9 +35,9 @@ class Granted:
 
     :param holder: its name among the holders of the pool's leases; nobody else in that pool has it.
     :param window: frames that it may hold at the same time; ``None``: as many as it likes.
-    :param depth: of the newest ones that may wait for it.
-    :param asked: the window that it asked for.
-    :param number: another one for each promise.
+    :param depth: so many frames may wait in its queue besides; the newest ones do.
+    :param asked: the window that it asked for, which may be larger.
+    :param number: no other promise has the same one.
     """
 
     holder: str
@@ -197,12 +197,12 @@ class BusPublisher(Generic[T]):
     :meth:`publish` runs on the publisher's thread. It takes a lock only with transient_local, and for the first frame of another pool. The
     bus calls the rest, on whichever thread somebody comes or goes.
 
-    :param deliver: makes what one holder gets, or ``None`` when that is at its quota.
-    :param release: ends an object of the history.
+    :param deliver: makes a holder's own object of the one that is published; ``None``: the holder has as many as it may.
+    :param release: releases an object of the history.
     :param objection: why a consumer can't use this publisher's buffers; empty: it can.
     :param wrote: whether a message, with the middleware's information on it, was published by this publisher for readers of messages.
-    :param pool_of: whose slots an object takes; ``None``: none that are counted. Subscriptions that say how much they hold are promised as
-        much of that pool, and one that can't be gets nothing from here.
+    :param pool_of: tells the pool of an object's slot; ``None``: the objects take no slots. A subscription that says how many frames it
+        holds is promised slots of that pool. If too few are left to promise, it gets nothing from this publisher.
     """
 
     name: str

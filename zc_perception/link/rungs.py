@@ -31,8 +31,8 @@ class RemoteState(Enum):
 class LocalPublisher:
     """An adapted publisher of this process. ``mismatch`` says why its QoS doesn't match; empty: it does.
 
-    :param convertible: it adapts another custom type, which only the message leads to.
-    :param misfit: why its buffers can't be used here, so that only the message is left; empty: they can.
+    :param convertible: its objects have another custom type than the subscription. They reach it as ROS messages only.
+    :param misfit: why its buffers can't be used here, so that its frames come as ROS messages only; empty: they can.
     """
 
     name: str
@@ -46,7 +46,7 @@ class RemotePublisher:
     """An adapted publisher of another process that has announced itself.
 
     :param reason: what is in the way; empty while nothing is.
-    :param listens: somebody who may be it has been met at its socket.
+    :param listens: the latest attempt to connect to its socket reached a process, which may be this publisher.
     """
 
     publisher_id: str

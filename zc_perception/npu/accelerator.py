@@ -73,9 +73,11 @@ class Job(Protocol):
         """Geometry between the frame and the result's pixels."""
 
     def abandon(self) -> Fence:
-        """Give the job up instead of closing it. The fence that is returned, and owned by the caller, signals when the device has let
-        go of the frame. :attr:`fence`, which may be the same one, signals when the device has ended the job: its place is free then,
-        and the result's memory the accelerator's again. Whoever waits for that has to duplicate its descriptor before."""
+        """Give the job up instead of closing it: nobody wants its result any more.
+
+        The fence that is returned belongs to the caller. It signals when the device no longer uses the frame. :attr:`fence` signals when
+        the device has ended the job. Then the job's place on the device is free, and the accelerator has the result's memory again. The two
+        may be the same fence. Who wants to wait for :attr:`fence` afterwards duplicates its descriptor before this call."""
 
     def close(self) -> None:
         """Give the result's memory and the fence back."""

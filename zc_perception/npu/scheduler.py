@@ -122,7 +122,7 @@ class Scheduler:
     :param queue: frames to run; newest wins when its depth is 1.
     :param in_flight: jobs submitted before the first is done, at most what the accelerator takes.
     :param timeout_s: a job that takes longer is given up.
-    :param reopen: opens the accelerator with its model again; without it a lost device costs one frame after the other.
+    :param reopen: opens the accelerator with its model again; ``None``: a lost device stays lost, and each frame fails.
     :param keep_all: frames wait in the queue while there is no device, or while it is late.
     :param accept: asked for each frame; those that it refuses are released unseen.
     """

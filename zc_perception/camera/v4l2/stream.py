@@ -171,8 +171,9 @@ class V4l2Stream:
 
     :param memory: MEMORY_MMAP or MEMORY_DMABUF.
     :param buffers: memory buffers for each frame.
-    :param needed: how many the driver must have queued to go on; with fewer its silence is not its fault.
-    :param silent_s: without a good frame (see :meth:`good`) for so long the stream is started anew, once, and then given up.
+    :param needed: how many buffers the driver must have queued to fill one. While it has fewer, time without a frame does not count.
+    :param silent_s: after so many seconds without a good frame (see :meth:`good`) the stream is started anew, and after as many again the
+        camera counts as lost.
     """
 
     def __init__(
