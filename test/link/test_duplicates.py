@@ -134,10 +134,14 @@ def test_a_message_that_could_not_be_taken_does_not_cost_the_object_that_comes_d
     assert not both.accept_message('left', 5)
 
 
-def test_a_message_from_before_the_connection_does_not_come_after_its_frames() -> None:
+@pytest.mark.parametrize('reader', [True, False], ids=['a reader of messages', 'none yet'])
+def test_a_message_from_before_the_connection_does_not_come_after_its_frames(reader: bool) -> None:
     both = DuplicateFilter()
     both.direct_begins()
-    assert both.accept_direct(Header(10, 'left'))
+    if reader:
+        assert both.accept_direct(Header(10, 'left'))
+    else:
+        both.direct.append(Header(10, 'left'))
     assert not both.accept_message('left', 9)
     assert both.accept_message('left', 11)
     assert both.accept_message('right', 9)

@@ -170,6 +170,7 @@ class DuplicateFilter:
     def direct_begins(self) -> None:
         """A publisher of another process was connected: what comes from it by message after its first object is late."""
         with self._lock:
+            self._collect()
             self._first.clear()
             self._latest.clear()
             self._late_until = time.monotonic() + _LATE_S
@@ -184,9 +185,7 @@ class DuplicateFilter:
     def accept_direct(self, header: Any) -> bool:
         """Whether an object of another process is new; ``False``, and counted, when its message was taken before."""
         with self._lock:
-            if len(self._first) < self._remembered:
-                # Time may go back, in simulation.
-                self._first[header.frame_id] = min(header.stamp_ns, self._first.get(header.frame_id, header.stamp_ns))
+            self._note_first(header)
             if self._message.match((header.frame_id, header.stamp_ns)):
                 self.dropped += 1
                 return False
@@ -239,8 +238,15 @@ class DuplicateFilter:
         while self.direct:
             header = self.direct.popleft()
             self._direct.add((header.frame_id, header.stamp_ns))
+            self._note_first(header)
             if header.frame_id in self._latest or len(self._latest) < self._remembered:
                 self._latest[header.frame_id] = header.stamp_ns
+
+    def _note_first(self, header: Any) -> None:
+        """Lock held: an object of another process came."""
+        if header.frame_id in self._first or len(self._first) < self._remembered:
+            # Time may go back, in simulation.
+            self._first[header.frame_id] = min(header.stamp_ns, self._first.get(header.frame_id, header.stamp_ns))
 
     def _comes_again(self, key: Key, number: int | None) -> bool:
         """Lock held: whether a message's object came from another process before, or was left out there."""
