@@ -181,5 +181,7 @@ def test_each_comment_says_whether_it_can_change_at_run_time_and_what_can_be_cho
         for name, spec in specs.items():
             comment = comments[node][name]
             assert comment.endswith(f'run time: {"yes" if spec.dynamic else "no"}'), f'{node}.{name}: {comment}'
-            missing = [choice for choice in spec.choices if choice not in comment]
-            assert not missing, f'{node}.{name}: {missing} is not in its comment'
+            page = re.search(r'docs/\w+\.md', comment)
+            said = comment if page is None else (REPOSITORY / page[0]).read_text(encoding='utf-8')
+            missing = [choice for choice in spec.choices if choice not in said]
+            assert not missing, f'{node}.{name}: {missing} is not in its comment, nor in a page that this names'
