@@ -125,7 +125,7 @@ __attribute__((noinline)) int third(int x) { return second(x) * first(x + 1); }
 """
 
 
-@pytest.mark.skipif(shutil.which('gcc') is None or shutil.which('nm') is None, reason='needs a C compiler')
+@pytest.mark.skipif(shutil.which('gcc') is None or shutil.which('nm') is None, reason='no gcc or no nm: apt-get install gcc binutils')
 def test_the_unwind_table_ends_functions_where_their_symbols_do(tmp_path: Path) -> None:
     library = tmp_path / 'lib.so'
     (tmp_path / 'lib.c').write_text(C_CODE)
