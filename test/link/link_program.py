@@ -158,6 +158,7 @@ class FramePublisher:
             'readers': statistics.image_readers,
             'in_process': statistics.in_process_subscriptions,
             'conversions': statistics.conversions,
+            'converted': statistics.conversions + statistics.conversions_skipped,
             'errors': statistics.conversion_errors,
             'consumers': 0 if self._server is None else self._server.consumers,
             'leases': sum(self._pool.statistics().holders.values()),
