@@ -1,10 +1,12 @@
-"""What the process has open, for tests that nothing leaks."""
+"""What the process has open, for tests that nothing leaks; and how a test takes the rest away from it."""
 
 from __future__ import annotations
 
 import os
+import resource
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 
 def open_descriptors() -> Counter[str]:
@@ -14,3 +16,21 @@ def open_descriptors() -> Counter[str]:
         with suppress(OSError):  # the listing's own descriptor is gone
             targets[os.readlink(f'/proc/self/fd/{number}').split(' ')[0].split(':[')[0]] += 1
     return targets
+
+
+@contextmanager
+def limited(which: int, soft: int) -> Iterator[None]:
+    """One of the process's limits is *soft* for now."""
+    before = resource.getrlimit(which)
+    resource.setrlimit(which, (soft, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(which, before)
+
+
+def next_free() -> int:
+    """The number that the next descriptor gets: as RLIMIT_NOFILE, it leaves none."""
+    free = os.dup(0)
+    os.close(free)
+    return free

@@ -7,14 +7,16 @@ import gc
 import mmap
 import os
 import queue
+import resource
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from descriptors import limited, next_free
 
 from zc_perception.errors import AcceleratorError, AllocationError
 from zc_perception.memory import dmabuf
@@ -180,11 +182,6 @@ def test_who_listens_is_told_of_a_buffer_that_was_only_forgotten() -> None:
     assert (told.get_nowait(), told.empty()) == (identity, True)
 
 
-def test_closing_twice_does_nothing(buffer: DmaBuf) -> None:
-    buffer.close()
-    buffer.close()
-
-
 @pytest.mark.parametrize(
     ('access', 'begin', 'end'),
     [(CpuAccess.READ, 0b001, 0b101), (CpuAccess.WRITE, 0b010, 0b110), (CpuAccess.READ | CpuAccess.WRITE, 0b011, 0b111)],
@@ -293,6 +290,26 @@ def test_a_forked_child_s_close_takes_nothing_from_its_parent(buffer: DmaBuf) ->
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert buffer.mapping()[0] == 2 and os.fstat(buffer.fileno()).st_size == 8192
+
+
+# A process without memory or descriptors left
+
+
+def in_use() -> int:
+    """Bytes of address space."""
+    return int(Path('/proc/self/statm').read_text(encoding='ascii').split()[0]) * os.sysconf('SC_PAGESIZE')
+
+
+@pytest.mark.parametrize(('which', 'soft', 'words'), [
+    (resource.RLIMIT_NOFILE, next_free, r"Too many open files; this process has no file descriptor left.*'ulimit -n'"),
+    (resource.RLIMIT_AS, in_use, r"Cannot allocate memory; use fewer slots or a smaller image.*'ulimit -v'"),
+])  # fmt: skip
+def test_a_mapping_is_refused_with_advice_and_works_afterwards(which: int, soft: Callable[[], int], words: str) -> None:
+    large = SealedMemfd().allocate(256 << 20)
+    with limited(which, soft()), pytest.raises(AllocationError, match=words):
+        large.mapping()
+    assert len(large.mapping()) == large.size
+    large.close()
 
 
 # cpu_access

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from descriptors import limited, next_free
 
 from zc_perception.errors import AcceleratorError
 from zc_perception.memory.fence import DeadlineFence, EventFence, Fence, SyncFile, check_timeout, poll_fd
@@ -263,22 +264,13 @@ def test_a_deadline_must_come(deadline_s: float) -> None:
         DeadlineFence(deadline_s)
 
 
-@pytest.fixture
-def no_descriptors_left() -> Iterator[None]:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = os.dup(0)
-    os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
-def test_a_deadline_needs_no_descriptor_until_somebody_polls(no_descriptors_left: None) -> None:
-    fence = DeadlineFence(0.0)
-    assert fence.wait(0.0)
-    with pytest.raises(OSError, match='Too many open files'):
-        fence.fileno()
-    fence.close()
+def test_a_deadline_needs_no_descriptor_until_somebody_polls() -> None:
+    with limited(resource.RLIMIT_NOFILE, next_free()):
+        fence = DeadlineFence(0.0)
+        assert fence.wait(0.0)
+        with pytest.raises(OSError, match='Too many open files'):
+            fence.fileno()
+        fence.close()
 
 
 def test_a_forked_child_s_wait_takes_nothing_from_its_parent() -> None:

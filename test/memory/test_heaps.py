@@ -7,10 +7,10 @@ import fcntl
 import os
 import resource
 import struct
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from descriptors import limited, next_free
 
 from zc_perception.errors import AllocationError, ConfigError
 from zc_perception.memory import heaps
@@ -160,18 +160,6 @@ def test_a_machine_without_any_heap_is_one_plain_line(devices: Path) -> None:
     heap.close()
 
 
-def test_auto_falls_to_memfd_and_says_why_each_better_heap_failed(devices: Path) -> None:
-    # A device file that opens and then allocates nothing: an ioctl on a plain file is ENOTTY.
-    (devices / 'dma_heap' / 'system').touch()
-    heap, reasons = open_heap('auto')
-    assert heap.name == 'memfd'
-    assert reasons == [
-        f'this machine has no CMA heap in {devices}/dma_heap and no {devices}/udmabuf',
-        'dma_heap/system could not allocate 1 bytes: Inappropriate ioctl for device',
-    ]
-    heap.close()
-
-
 @pytest.mark.parametrize('name', ['dma_heap/system', 'udmabuf'])
 def test_a_named_heap_that_is_missing_is_refused_with_advice(devices: Path, name: str) -> None:
     with pytest.raises(AllocationError, match=f"heap '{name}' can't be opened: No such file or directory; use heap: auto"):
@@ -182,11 +170,6 @@ def test_a_named_heap_that_is_missing_is_refused_with_advice(devices: Path, name
 def test_unknown_heaps_are_refused(devices: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=f"heap '{name}' is not known; use auto"):
         open_heap(name)
-
-
-def test_a_named_memfd_needs_no_reasons() -> None:
-    heap, reasons = open_heap('memfd')
-    assert (heap.name, reasons) == ('memfd', [])
 
 
 # Which heap for which use: the table of "Buffer allocation paths" in the ZED X document
@@ -402,32 +385,14 @@ def test_a_device_file_of_somebody_else_names_the_group(devices: Path, monkeypat
     assert heap.name == 'memfd' and all('add the user to the group' in reason for reason in reasons)
 
 
-@pytest.fixture
-def descriptors_left(devices: Path) -> Iterator[Callable[[int], None]]:
-    """Leaves the process with that many more descriptors."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-
-    def limit(count: int) -> None:
-        numbers = [os.dup(0) for _ in range(count + 1)]
-        for number in numbers:
-            os.close(number)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (numbers[-1], before[1]))
-
-    yield limit
-    resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-def test_a_memfd_without_descriptors_is_an_allocation_error(descriptors_left: Callable[[int], None]) -> None:
-    descriptors_left(0)
-    with pytest.raises(AllocationError, match=r"memfd could not allocate 4096 bytes: Too many open files.*'ulimit -n'"):
-        SealedMemfd().allocate(4096)
-
-
-def test_udmabuf_without_descriptors_is_an_allocation_error(devices: Path, descriptors_left: Callable[[int], None]) -> None:
+@pytest.mark.parametrize('name', ['memfd', 'udmabuf'])
+def test_an_allocation_without_descriptors_says_so(devices: Path, name: str) -> None:
     (devices / 'udmabuf').touch()
-    heap = Udmabuf()
-    descriptors_left(0)
-    with pytest.raises(AllocationError, match='udmabuf could not allocate 4096 bytes: Too many open files'):
+    heap, _ = open_heap(name)
+    with (
+        limited(resource.RLIMIT_NOFILE, next_free()),
+        pytest.raises(AllocationError, match=rf"{name} could not allocate 4096 bytes: Too many open files.*'ulimit -n'"),
+    ):
         heap.allocate(4096)
     heap.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from pool_kit import SMALL, TIMEOUT_S, CountingAllocator, acquired, after_timeout, leased
+from pool_kit import SMALL, CountingAllocator, acquired, leased
 
 from zc_perception.errors import AllocationError, ConfigError, LayoutError, StaleFrameError
 from zc_perception.memory.dmabuf import DmaBuf
@@ -45,44 +45,6 @@ def test_a_slot_is_free_when_its_last_lease_is_dropped(make_pool: MakePool) -> N
     assert pool.acquire() is slot
 
 
-def test_every_reuse_has_a_generation_of_its_own(make_pool: MakePool) -> None:
-    pool = make_pool(slots=1)
-    generations = []
-    for _ in range(3):
-        slot = acquired(pool)
-        generations.append(slot.generation)
-        pool.release(leased(pool, slot))
-    assert len(set(generations)) == 3
-
-
-def test_a_stale_descriptor_gets_no_lease(make_pool: MakePool) -> None:
-    pool = make_pool(slots=1)
-    slot = acquired(pool)
-    old = slot.generation
-    pool.release(leased(pool, slot))
-    with pytest.raises(StaleFrameError, match=f'camera slot 0: generation {old} is gone'):
-        pool.lease(slot, old, 'npu')
-    acquired(pool)
-    with pytest.raises(StaleFrameError, match=f'generation {old} is gone'):
-        pool.lease(slot, old, 'npu')
-
-
-def test_a_lease_is_released_once(make_pool: MakePool) -> None:
-    pool = make_pool(slots=1)
-    slot = acquired(pool)
-    lease, other = leased(pool, slot), leased(pool, slot)
-    pool.release(lease)
-    with pytest.raises(StaleFrameError, match='the lease of npu was released before'):
-        pool.release(lease)
-    pool.release(other)
-    # Not even when the same slot has a new generation and new holders.
-    newer = leased(pool, acquired(pool))
-    with pytest.raises(StaleFrameError):
-        pool.release(lease)
-    assert pool.statistics().holders == {'npu': 1}
-    pool.release(newer)
-
-
 def test_without_a_free_slot_the_new_frame_is_dropped_and_the_holders_are_named(make_pool: MakePool) -> None:
     pool = make_pool(slots=2)
     leases = [leased(pool, acquired(pool), holder) for holder in ('npu', 'overlay')]
@@ -117,13 +79,6 @@ def test_above_its_quota_only_that_holder_goes_without(make_pool: MakePool) -> N
     kept.append(leased(pool, first, 'slow'))
     for lease in kept:
         pool.release(lease)
-
-
-def test_a_discarded_slot_is_free_at_once(make_pool: MakePool) -> None:
-    pool = make_pool(slots=1)
-    slot = acquired(pool)
-    pool.discard(slot)
-    assert pool.acquire() is slot
 
 
 @pytest.mark.parametrize('state', ['free', 'leased', 'waiting'])
@@ -237,26 +192,6 @@ def test_closing_keeps_leased_buffers_open_until_their_release(make_pool: MakePo
     pool.release(lease)
     with pytest.raises(ValueError, match='closed'):
         slot.buffers[0].fileno()
-
-
-def test_what_is_being_filled_when_the_pool_closes_can_be_discarded_but_not_published(make_pool: MakePool) -> None:
-    pool = make_pool(slots=1)
-    slot = acquired(pool)
-    pool.close()
-    with pytest.raises(StaleFrameError, match='retired'):
-        pool.lease(slot, slot.generation, 'npu')
-    pool.discard(slot)
-    assert pool.acquire() is None
-
-
-def test_a_closed_pool_allocates_nothing_for_a_slot_that_times_out(make_pool: MakePool) -> None:
-    pool, fence = make_pool(slots=1, release_timeout_s=TIMEOUT_S), EventFence()
-    pool.release(leased(pool, acquired(pool)), fence)
-    pool.close()
-    after_timeout()
-    pool.collect()
-    assert pool.statistics().states == {SlotState.RETIRED: 1}
-    assert pool.acquire() is None
 
 
 @pytest.mark.parametrize(

@@ -189,6 +189,7 @@ def test_a_closed_pool_hands_out_nothing_and_shares_what_is_out() -> None:
     assert pool.statistics().exhausted == 0, 'that is not a drop'
     with pytest.raises(StaleFrameError, match='retired'):
         pool.lease(filling, filling.generation, 'npu')
+    pool.discard(filling)
     shared = leased(pool, lease.slot, 'overlay')
     pool.release(lease)
     assert not closed(shared)

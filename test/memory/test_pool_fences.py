@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from pool_kit import TIMEOUT_S, acquired, after_timeout, counted_pool, leased, stop_clock
 
+from zc_perception import backoff
 from zc_perception.errors import AllocationError, StaleFrameError
 from zc_perception.memory.fence import EventFence
-from zc_perception.memory.pool import BufferPool, SlotState
+from zc_perception.memory.pool import FIRST_RETRY_S, LAST_RETRY_S, BufferPool, Replacement, SlotState
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakePool = Callable[..., BufferPool]
@@ -109,20 +110,6 @@ def test_a_replacement_that_can_not_be_allocated_is_tried_again(failure: Excepti
     pool.close()
 
 
-def test_an_allocator_without_memory_is_left_alone_for_a_while() -> None:
-    """Looking for contiguous memory is slow: not once per frame, let alone in every call."""
-    pool, memory = counted_pool(1, release_timeout_s=TIMEOUT_S)
-    pool.release(leased(pool), EventFence())
-    memory.run_out()
-    after_timeout()
-    started = time.monotonic()
-    for _ in range(1000):
-        assert pool.acquire() is None
-    doublings = 1 + (time.monotonic() - started) / 0.01
-    assert 1 <= pool.statistics().replacement_failures <= 1 + doublings
-    pool.close()
-
-
 def test_a_replacement_goes_on_with_the_generations_of_its_place() -> None:
     """Index and generation alone, without buffer_uid, never name two frames either."""
     pool, _ = counted_pool(1, release_timeout_s=TIMEOUT_S)
@@ -212,3 +199,41 @@ def test_a_fence_of_a_refused_release_is_closed_too() -> None:
     first.signal()
     assert pool.acquire() is lease.slot
     pool.close()
+
+
+# When an allocator is asked again
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(backoff, 'time', SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def test_one_thread_replaces_at_a_time(now: list[float]) -> None:
+    policy = Replacement()
+    assert policy.begin(set()) == []
+    assert policy.begin({2, 0}) == [0, 2]
+    assert policy.begin({2, 0}) == []
+    policy.end(None)
+    assert policy.begin({1}) == [1]
+
+
+def test_failures_make_the_pauses_longer_and_a_success_makes_them_short_again(now: list[float]) -> None:
+    policy, pauses = Replacement(), []
+    for _ in range(10):
+        assert policy.begin({0}) == [0]
+        policy.end(AllocationError('no memory'))
+        pauses.append(policy.retry.due - now[0])
+        now[0] += 0.9 * pauses[-1]
+        assert policy.begin({0}) == [], 'too early'
+        now[0] += 0.2 * pauses[-1]
+    assert pauses[:3] == pytest.approx([FIRST_RETRY_S, 2 * FIRST_RETRY_S, 4 * FIRST_RETRY_S])
+    assert max(pauses) == pytest.approx(LAST_RETRY_S)
+    assert (policy.failures, policy.last_failure) == (10, 'no memory')
+    policy.begin({0})
+    policy.end(None)
+    assert policy.begin({0}) == [0]
+    policy.end(AllocationError('no memory'))
+    assert policy.retry.due - now[0] == pytest.approx(FIRST_RETRY_S)

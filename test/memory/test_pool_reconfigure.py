@@ -254,14 +254,6 @@ def test_a_dead_holder_s_slots_wait_for_their_quarantine() -> None:
     pool.close()
 
 
-def test_without_a_quarantine_a_dead_holder_s_slots_are_free_at_once() -> None:
-    pool, _ = counted_pool(1)
-    lease = leased(pool)
-    assert pool.revoke('npu', None) == 1
-    assert pool.acquire() is lease.slot
-    pool.close()
-
-
 def test_the_quarantine_has_a_time_of_its_own() -> None:
     """It may last for as long as a device's job: longer than a release fence. A V4L2 buffer could not be replaced after it."""
     pool, _ = counted_pool(1, release_timeout_s=TIMEOUT_S)
