@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from typing import Any
 
@@ -11,11 +10,8 @@ from negotiation.kit import NV12, TILED, YUYV, f, who
 
 from zc_perception.errors import NegotiationError
 from zc_perception.memory.dmabuf import CpuAccess
-from zc_perception.negotiation import constraints as constraints_module
-from zc_perception.negotiation import settings
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.heap_offer import heap_offer
-from zc_perception.pixel import layout
 from zc_perception.pixel.modifier import INVALID, LINEAR
 
 
@@ -104,17 +100,3 @@ def test_heaps_are_names_or_prefixes(heaps: tuple[str, ...] | None, heap: str, a
 def test_what_a_heap_s_name_tells(name: str, contiguous: bool | None, reaches: bool) -> None:
     offer = heap_offer(name)
     assert (offer.contiguous, offer.attachable) == (contiguous, reaches)
-
-
-@pytest.mark.parametrize('module', [constraints_module, settings, layout])
-def test_nothing_has_a_default_modifier(module: Any) -> None:
-    """Zero as a default would be LINEAR, a promise that nobody made."""
-    callables = [value for value in vars(module).values() if callable(value) and getattr(value, '__module__', '') == module.__name__]
-    methods = [value for kind in callables if inspect.isclass(kind) for value in vars(kind).values() if inspect.isfunction(value)]
-    checked = 0
-    for function in (*callables, *methods):
-        for parameter in inspect.signature(function).parameters.values():
-            if parameter.name in ('modifier', 'modifiers', 'acceptable_modifiers', 'fourcc'):
-                checked += 1
-                assert parameter.default is inspect.Parameter.empty, f'{function.__qualname__}: {parameter}'
-    assert checked or module is constraints_module

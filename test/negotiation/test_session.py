@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from negotiation.kit import NV12, SIZE, TILED, Producer, f, who
+from negotiation.kit import NV12, SIZE, TILED, Producer, who
 
 from zc_perception.errors import AllocationError, NegotiationError
 from zc_perception.memory.dmabuf import CpuAccess
@@ -192,7 +192,3 @@ def test_what_was_chosen_and_why_is_one_line(producer: Producer) -> None:
     line = session.describe()
     assert '\n' not in line and "from heap 'dma_heap/linux,cma'" in line and 'metis needs contiguous memory' in line
     assert 'gpu refused: ' in line and 'metis stand-in' in line and session.why in line
-
-
-def test_formats_have_short_names() -> None:
-    assert f('NV12 tiled') == (NV12, TILED)

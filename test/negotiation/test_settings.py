@@ -35,7 +35,6 @@ BASE = BufferSettings(compute_layout(NV12, 640, 480, stride_align=64, offset_ali
         ({'heaps': ('udmabuf',)}, "can't use buffers of heap 'dma_heap/system', only of udmabuf"),
         ({'contiguous': True}, "needs contiguous memory, which heap 'dma_heap/system' is not"),
         ({'slots': 5}, 'there are 4 slots, it needs 5'),
-        ({'slots': 5}, 'there are 4 slots, it needs 5'),
         ({'max_slots': 3}, 'there are 4 slots, it allows at most 3 (max_slots)'),
     ],
 )

@@ -11,21 +11,17 @@ from zc_perception.pixel.drm_format import drm_format_string, parse_drm_format
 from zc_perception.pixel.fourcc import FORMATS, NV12, fourcc_code
 from zc_perception.pixel.modifier import INVALID, LINEAR
 
-INTEL_X_TILED = 1 << 56 | 1
 # Names of GStreamer's that are four capitals and digits, and no DRM fourcc.
 GSTREAMER_ONLY = {'I420', 'Y42B', 'Y444', 'YUY2', 'BGRA', 'RGBA', 'ABGR', 'ARGB'}
-NON_LINEAR = {'YU08', 'YU10', 'VU30'}
 names = st.from_regex(r'\A[A-Z0-9]{1,4}\Z').map(lambda name: f'{name:<4}')
-fourccs = st.one_of(
-    st.sampled_from(sorted(FORMATS)), st.sampled_from(sorted(GSTREAMER_ONLY | NON_LINEAR)).map(fourcc_code), names.map(fourcc_code)
-)
+fourccs = st.one_of(st.sampled_from(sorted(FORMATS)), st.sampled_from(sorted(GSTREAMER_ONLY)).map(fourcc_code), names.map(fourcc_code))
 modifiers = st.integers(1, (1 << 64) - 1).filter(lambda modifier: modifier != INVALID)
 
 
 @given(fourccs, st.one_of(st.just(LINEAR), modifiers))
 def test_what_is_written_is_read_again(fourcc: int, modifier: int) -> None:
     name = fourcc.to_bytes(4, 'little').decode()
-    if name in GSTREAMER_ONLY or (modifier == LINEAR and name in NON_LINEAR):
+    if name in GSTREAMER_ONLY:
         with pytest.raises(FormatError):
             drm_format_string(fourcc, modifier)
     else:
@@ -117,21 +113,11 @@ def test_the_modifier_s_digits_may_be_capitals() -> None:
         ('NV12:0x00100000000000001', 'must be'),
         ('NV12:0x0100000000000001:0x0100000000000001', 'must be'),
         ('NV12\n', 'is no DRM fourcc'),
-        ('YU08', 'has no LINEAR layout'),
     ],
 )
 def test_what_is_refused_says_what_to_write(text: str, why: str) -> None:
     with pytest.raises(FormatError, match=why):
         parse_drm_format(text)
-
-
-def test_linear_is_written_without_a_modifier() -> None:
-    assert drm_format_string(NV12, LINEAR) == 'NV12'
-    assert drm_format_string(NV12, INTEL_X_TILED) == 'NV12:0x0100000000000001'
-
-
-def test_the_pair_is_a_format_of_its_own() -> None:
-    assert parse_drm_format('NV12:0x0100000000000002') != parse_drm_format('NV12')
 
 
 @pytest.mark.parametrize(
@@ -144,7 +130,6 @@ def test_the_pair_is_a_format_of_its_own() -> None:
         (0, LINEAR, 'has no drm-format string'),
         (-1, LINEAR, 'has no drm-format string'),
         (NV12 << 32 | NV12, LINEAR, 'has no drm-format string'),
-        (fourcc_code('VU30'), LINEAR, 'has no LINEAR layout'),
         (fourcc_code('I420'), LINEAR, "the DRM fourcc is 'YU12'"),
     ],
 )

@@ -24,7 +24,7 @@ from zc_perception.negotiation.heap_offer import choose_heap
 from zc_perception.negotiation.settings import Allocation, AllocationRequest, BufferSettings, ImageLimits, joint_limits, violations
 from zc_perception.pixel.fourcc import FORMATS, fourcc_name, pixel_format
 from zc_perception.pixel.layout import check_dimensions, check_only_padded, validate_layout
-from zc_perception.pixel.modifier import INVALID, LINEAR, plane_count
+from zc_perception.pixel.modifier import INVALID, LINEAR
 
 Participants = Sequence[BufferConstraints]
 
@@ -136,8 +136,6 @@ def _layout_objection(
     if fmt[1] != LINEAR:
         try:
             check_dimensions(pixel_format(fourcc), *size)
-            if fmt[1] != INVALID:
-                plane_count(*fmt)
         except (LayoutError, FormatError) as error:
             return f'{text} {size_text(size)}: {error}'
         return None

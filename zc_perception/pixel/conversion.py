@@ -28,30 +28,16 @@ from zc_perception.pixel.samples import Apart, Checked, Filters, Pixels, Planes,
 # OpenCV converts this many columns at once (two vectors of 64 bytes, AVX-512; others have less), and those that are left over one by
 # one: at 360 columns nine tenths of the time.
 _COLUMNS = 128
-# By (bgr, channels).
-_Codes = dict[tuple[bool, int], int]
-_NV12_CODES: _Codes = {
-    (False, 3): cv2.COLOR_YUV2RGB_NV12, (True, 3): cv2.COLOR_YUV2BGR_NV12,
-    (False, 4): cv2.COLOR_YUV2RGBA_NV12, (True, 4): cv2.COLOR_YUV2BGRA_NV12,
-}  # fmt: skip
-_NV21_CODES: _Codes = {
-    (False, 3): cv2.COLOR_YUV2RGB_NV21, (True, 3): cv2.COLOR_YUV2BGR_NV21,
-    (False, 4): cv2.COLOR_YUV2RGBA_NV21, (True, 4): cv2.COLOR_YUV2BGRA_NV21,
-}  # fmt: skip
-_PACKED_CODES: dict[str, _Codes] = {
-    'YUYV': {
-        (False, 3): cv2.COLOR_YUV2RGB_YUY2, (True, 3): cv2.COLOR_YUV2BGR_YUY2,
-        (False, 4): cv2.COLOR_YUV2RGBA_YUY2, (True, 4): cv2.COLOR_YUV2BGRA_YUY2,
-    },
-    'YVYU': {
-        (False, 3): cv2.COLOR_YUV2RGB_YVYU, (True, 3): cv2.COLOR_YUV2BGR_YVYU,
-        (False, 4): cv2.COLOR_YUV2RGBA_YVYU, (True, 4): cv2.COLOR_YUV2BGRA_YVYU,
-    },
-    'UYVY': {
-        (False, 3): cv2.COLOR_YUV2RGB_UYVY, (True, 3): cv2.COLOR_YUV2BGR_UYVY,
-        (False, 4): cv2.COLOR_YUV2RGBA_UYVY, (True, 4): cv2.COLOR_YUV2BGRA_UYVY,
-    },
-}  # fmt: skip
+
+
+def _codes(layout: str) -> dict[tuple[bool, int], int]:
+    """OpenCV's conversions from *layout*, by (bgr, channels)."""
+    orders = {(False, 3): 'RGB', (True, 3): 'BGR', (False, 4): 'RGBA', (True, 4): 'BGRA'}
+    return {key: getattr(cv2, f'COLOR_YUV2{order}_{layout}') for key, order in orders.items()}
+
+
+_NV12_CODES, _NV21_CODES = _codes('NV12'), _codes('NV21')
+_PACKED_CODES = {'YUYV': _codes('YUY2'), 'YVYU': _codes('YVYU'), 'UYVY': _codes('UYVY')}
 # No conversion of OpenCV's: the same order, and one that it has none for.
 _AS_IT_IS, _ANY_ORDER = -1, -2
 # 5 and 6 bits to 8, so that all ones become 255; OpenCV leaves the low bits at 0.

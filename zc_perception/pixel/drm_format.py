@@ -14,7 +14,7 @@ import re
 
 from zc_perception.errors import FormatError, nearest
 from zc_perception.pixel.fourcc import FORMATS, fourcc_code, fourcc_name
-from zc_perception.pixel.modifier import INVALID, LINEAR, NON_LINEAR_ONLY, check_modifier
+from zc_perception.pixel.modifier import INVALID, LINEAR, check_modifier
 
 _IMPLICIT = 'INVALID'
 _FOURCC = re.compile('(?=.{4}$)[A-Z0-9]+ *', re.ASCII)
@@ -38,7 +38,6 @@ def drm_format_string(fourcc: int, modifier: int, *, implicit: bool = False) -> 
         raise FormatError(f"fourcc 0x{fourcc:08x} ('{name}') has no drm-format string: capitals, digits and trailing blanks only")
     _refuse_gstreamer_name(name, name)
     if check_modifier(modifier) == LINEAR:
-        _refuse_linear(fourcc, name)
         return name
     if modifier == INVALID:
         if implicit:
@@ -57,7 +56,6 @@ def parse_drm_format(text: str, *, implicit: bool = False) -> tuple[int, int]:
     name, colon, value = text.partition(':')
     fourcc = _parse_fourcc(name, text)
     if not colon:
-        _refuse_linear(fourcc, name)
         return fourcc, LINEAR
     if implicit and value == _IMPLICIT:
         return fourcc, INVALID
@@ -87,8 +85,3 @@ def _parse_fourcc(name: str, text: str) -> int:
 def _refuse_gstreamer_name(name: str, text: str) -> None:
     if name in _GSTREAMER_NAMES and name not in _DRM_NAMES:
         raise FormatError(f"drm-format '{text}': '{name}' is GStreamer's name; the DRM fourcc is '{_GSTREAMER_NAMES[name]}'")
-
-
-def _refuse_linear(fourcc: int, name: str) -> None:
-    if fourcc in NON_LINEAR_ONLY:
-        raise FormatError(f"drm-format '{name}': this format has no LINEAR layout; it needs a vendor's modifier")
