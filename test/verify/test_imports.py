@@ -9,7 +9,6 @@ import pytest
 from verify.card_kit import Card, judged, node, observed
 from verify.verify_kit import DRIVER_THREAD, MS, PERIOD, POOL, START, cached_graph, event, uncached_graph
 
-from zc_perception.npu.import_cache import ENTRIES
 from zc_perception.observe.frame_log import RecordKind
 from zc_perception.verify.check import advice
 from zc_perception.verify.evidence.kernel_events import Trace
@@ -248,10 +247,12 @@ def test_new_buffers_may_be_used_after_the_window() -> None:
     assert judged(observed([node(card, cached=True)], [card], ALL))[0] is False
 
 
-def test_a_cache_that_was_too_small_imports_again_what_it_threw_out() -> None:
+def test_a_cache_that_was_too_small_imports_again_what_it_threw_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = 64
+    monkeypatch.setattr('zc_perception.verify.imports.ENTRIES', entries)
     card = Card()
-    times = [START + 5 * MS + index * 6 * MS for index in range(2 * ENTRIES + 4)]
-    many = [100 + index for index in range(ENTRIES + 2)]
+    times = [START + 5 * MS + index * 6 * MS for index in range(2 * entries + 4)]
+    many = [100 + index for index in range(entries + 2)]
     handles = {}
     for index, time_ns in enumerate(times):
         inode = many[index % len(many)]

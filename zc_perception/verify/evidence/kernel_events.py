@@ -19,18 +19,14 @@ from zc_perception.verify.evidence.processes import PROC
 from zc_perception.verify.evidence.tracefs import TRACING, TraceInstance, open_instance
 from zc_perception.verify.evidence.unreadable import Unreadable
 
+# In the function tracer's lines there is nothing behind the name but the caller's.
 _LINE = re.compile(
     r'^\s*(?P<comm>.*?)-(?P<tid>\d+)\s+(?:\(\s*[-\d]+\)\s+)?\[(?P<cpu>\d+)\]\s+(?:\S+\s+)?(?P<seconds>\d+)\.(?P<fraction>\d{6,9}):\s+'
-    r'(?P<name>\w+):(?P<rest>.*)$'
+    r'(?P<name>\w+)(?::(?P<rest>.*)| <-\w+\s*)$'
 )
 _PLACE = re.compile(r'^ \([^()]*\)')
 _FIELD = re.compile(r'(\w+)[=:]("(?:[^"]*)"|\S+)')
 _LOST = re.compile(r'^CPU:(\d+) \[LOST (?:(\d+) )?EVENTS\]')
-# In the function tracer's lines nothing but a function and its caller.
-_CALL = re.compile(
-    r'^\s*(?P<comm>.*?)-(?P<tid>\d+)\s+(?:\(\s*[-\d]+\)\s+)?\[(?P<cpu>\d+)\]\s+(?:\S+\s+)?(?P<seconds>\d+)\.(?P<fraction>\d{6,9}):\s+'
-    r'(?P<name>\w+) <-\w+\s*$'
-)
 _FAILED = 0xFFFFFFFFFFFFF001  # the first of the kernel's error pointers
 
 
@@ -95,14 +91,9 @@ class Trace:
 def parse_event(line: str) -> KernelEvent | None:
     """One line of the trace; ``None``: it is none."""
     match = _LINE.match(line)
-    rest = ''
-    if match:
-        rest = _PLACE.sub('', match['rest'])
-    else:
-        match = _CALL.match(line)
-        if match is None:
-            return None
-    fields = {name: value.strip('"').rstrip(',') for name, value in _FIELD.findall(rest)}
+    if match is None:
+        return None
+    fields = {name: value.strip('"').rstrip(',') for name, value in _FIELD.findall(_PLACE.sub('', match['rest'] or ''))}
     time_ns = int(match['seconds']) * 10**9 + int(match['fraction'].ljust(9, '0'))
     return KernelEvent(time_ns, int(match['cpu']), match['comm'], int(match['tid']), match['name'], fields)
 
