@@ -9,8 +9,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.detection.detections import Detections
-
 # Candidates that are looked at in one go, best first: with a low score threshold there are thousands, few of which are ever needed.
 _CHUNK = 2048
 # With fewer boxes OpenCV alone is quicker.
@@ -255,23 +253,3 @@ def _opencv(boxes: NDArray[np.float64], scores: NDArray[np.float32], threshold: 
     opencv: Any = cv2.dnn.NMSBoxes
     found = opencv(boxes[:4].T.tolist(), scores, 0.0, float(threshold))
     return np.asarray(found, np.intp).reshape(-1)
-
-
-def suppress(
-    boxes: NDArray[np.float32],
-    scores: NDArray[np.float32],
-    classes: NDArray[np.intp],
-    *,
-    iou_threshold: float,
-    max_detections: int,
-    class_agnostic: bool = False,
-) -> Detections:
-    """Keep the best of each cluster of boxes, at most *max_detections* in all, best score first.
-
-    :param boxes: (n, 4) x0, y0, x1, y1, finite.
-    :param iou_threshold: boxes of one class that overlap more than this are the same object.
-    :param class_agnostic: of any class.
-    """
-    corners = np.ascontiguousarray(boxes.T)
-    order = keep(corners, scores, None if class_agnostic else classes, iou_threshold, max_detections)
-    return Detections(boxes[order], scores[order], classes[order])
