@@ -29,7 +29,6 @@ EXPORTED int double_refuse_output_dmabuf;	// 1: when the instance is loaded, 2: 
 EXPORTED int double_refuse_double_buffer;
 EXPORTED int double_no_toolchain;
 EXPORTED int double_old_model;
-EXPORTED int double_dashed_names;
 EXPORTED int double_api_version = 0x010600;
 EXPORTED int double_wrong_tensor_size;
 // Asked by a test.
@@ -45,7 +44,7 @@ EXPORTED void double_reset(void)
 {
 	double_devices = 2;
 	double_api_version = 0x010600;
-	double_old_model = double_dashed_names = 0;
+	double_old_model = 0;
 	double_foreign_sub_devices = double_refuse_input_dmabuf = double_refuse_output_dmabuf = double_refuse_double_buffer = 0;
 	double_fail_from = double_fail_count = double_fail_code = double_hang_at = double_no_toolchain = double_wrong_tensor_size = 0;
 	double_runs = double_misuses = double_instances = 0;
@@ -152,7 +151,7 @@ EXPORTED size_t axr_list_devices(axrContext *context, axrDeviceInfo **devices)
 	for (int i = 0; i < double_devices; i++) {
 		axrDeviceInfo *info = &context->devices[i];
 		memset(info, 0, sizeof(*info));
-		snprintf(info->name, sizeof(info->name), double_dashed_names ? "metis-%d-%d-0" : "metis-%d:%d:0", i, 2 * i + 1);
+		snprintf(info->name, sizeof(info->name), "metis-%d:%d:0", i, 2 * i + 1);
 		info->subdevice_count = 4;
 		info->board_type = i ? AXR_BOARD_METIS_OMEGA_PCIE : AXR_BOARD_METIS_OMEGA_M2;
 		snprintf(info->firmware_version, sizeof(info->firmware_version), "v1.6.0-double");

@@ -1,4 +1,4 @@
-"""What a C compiler makes of a double's header, and what ctypes makes of the package's structs: to be compared field by field."""
+"""What a C compiler makes of a header, and what ctypes makes of the package's structs: to be compared field by field."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ Layout = dict[str, Any]
 """``{'structs': {name: {'sizeof', 'fields': [[name, offset, size, kind], ...]}}, 'enums': {name: {enumerator: value}}}``."""
 
 _STRUCT = re.compile(r'typedef struct \{([^{}]*)\} (\w+);')
+_TAGGED_STRUCT = re.compile(r'(?<!typedef )struct (\w+) \{([^{}]*)\};')
 _ENUM = re.compile(r'typedef enum \{([^{}]*)\} (\w+);')
 _FIELD = re.compile(r'(?P<type>[\w ]+?)\s*(?P<pointer>\*?)\s*(?P<name>\w+)(?P<lengths>(?:\[[^\]]+\])*)')
+_MACRO = re.compile(r'^#define[ \t]+(\w+)[ \t]+\S', re.MULTILINE)
 _INTEGERS = {'int': 'signed', 'int32_t': 'signed', 'size_t': 'unsigned', 'uint8_t': 'unsigned', 'uint32_t': 'unsigned',
+             '__s32': 'signed', '__u32': 'unsigned', '__u64': 'unsigned',
              'uint64_t': 'unsigned', 'double': 'float', '_Bool': 'bool', 'char': 'text', 'cudaStream_t': 'pointer'}  # fmt: skip
 
 
@@ -28,28 +31,39 @@ def _compiled(source: str, folder: Path, header: Path, options: Sequence[str]) -
     return subprocess.run([program], check=True, capture_output=True, text=True).stdout
 
 
-def c_layout(header: Path, prefix: str, folder: Path, options: Sequence[str] = ()) -> Layout:
-    """All structs and enums of *header* whose names begin with *prefix*: names from its text, everything else from the compiler."""
+def c_layout(header: Path, prefix: str, folder: Path, options: Sequence[str] = (), *, macros: str = '') -> Layout:
+    """All structs and enums of *header* whose names begin with *prefix*: names from its text, everything else from the compiler.
+
+    :param macros: those whose names begin like this are values of an enum ``#define``; empty for none.
+    """
     command = ['gcc', '-E', '-P', *options, header]
     text = ' '.join(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
     enums = {name: body for body, name in _ENUM.findall(text) if name.startswith(prefix)}
-    structs = {name: body for body, name in _STRUCT.findall(text) if name.startswith(prefix)}
+    structs = {name: body for body, name in _STRUCT.findall(text)}
+    structs |= {f'struct {tag}': body for tag, body in _TAGGED_STRUCT.findall(text)}
     lines = []
-    for name, body in structs.items():
-        lines.append(f'printf("struct {name} %zu\\n", sizeof({name}));')
+    for c_name, body in structs.items():
+        name = c_name.removeprefix('struct ')
+        if not name.startswith(prefix):
+            continue
+        lines.append(f'printf("struct {name} %zu\\n", sizeof({c_name}));')
         for declaration in filter(None, (part.strip() for part in body.split(';'))):
             match = _FIELD.fullmatch(declaration)
             assert match, f'this test does not understand the declaration {declaration!r}'
             base, field, depth = match['type'], match['name'], match['lengths'].count('[')
-            kind = 'pointer' if match['pointer'] else 'signed' if base in enums else _INTEGERS.get(base, base)
-            member = f'(({name} *)0)->{field}'
+            kind = 'pointer' if match['pointer'] else 'signed' if base in enums else _INTEGERS.get(base, base.removeprefix('struct '))
+            member = f'(({c_name} *)0)->{field}'
             lengths = ''.join('[%zu]' for _ in range(depth))
             counts = ''.join(f', sizeof({member}{"[0]" * level}) / sizeof({member}{"[0]" * (level + 1)})' for level in range(depth))
-            lines.append(f'printf("field {field} %zu %zu {kind}{lengths}\\n", offsetof({name}, {field}), sizeof({member}){counts});')
+            lines.append(f'printf("field {field} %zu %zu {kind}{lengths}\\n", offsetof({c_name}, {field}), sizeof({member}){counts});')
     for name, body in enums.items():
         lines.append(f'printf("enum {name}\\n");')
         for enumerator in filter(None, (part.split('=')[0].strip() for part in body.split(','))):
             lines.append(f'printf("value {enumerator} %d\\n", (int){enumerator});')
+    if macros:
+        names = [name for name in _MACRO.findall(header.read_text(encoding='utf-8')) if name.startswith(macros)]
+        lines.append('printf("enum #define\\n");')
+        lines.extend(f'printf("value {name} %lld\\n", (long long)({name}));' for name in names)
     source = f'#include <stddef.h>\n#include <stdio.h>\n#include "{header}"\nint main(void) {{\n' + '\n'.join(lines) + '\nreturn 0;\n}\n'
     return _parsed(_compiled(source, folder, header, options))
 

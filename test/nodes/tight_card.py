@@ -23,7 +23,7 @@ class TightCard(CountingCard):
     """In place of :class:`AxlDevice`."""
 
     def __init__(self, path: str, numbers: Any, tree: Any) -> None:
-        super().__init__(path, numbers, level=1)
+        super().__init__(level=1)
 
     def submit(self, *arguments: Any) -> CardFence:
         fence = super().submit(*arguments)

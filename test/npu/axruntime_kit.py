@@ -15,9 +15,14 @@ from numpy.typing import NDArray
 from zc_perception.detection.heads.spec import HeadSpec
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.detection.tensor import QuantisedTensorSpec
+from zc_perception.frame import Frame
+from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
+from zc_perception.npu.axruntime.worker import AxRuntimeJob
 from zc_perception.npu.manifest import ModelInput, ModelManifest, TensorSpec
 
 DOUBLES = Path(__file__).resolve().parents[1] / 'doubles'
+Open = Callable[..., AxRuntimeAccelerator]
+WAIT_S = 60.0
 STRIDES = (8, 16, 32)
 CLASSES = ('red', 'green', 'blue')
 #: Y, U, V of saturated colours in BT.601 limited range, and of black.
@@ -78,6 +83,10 @@ def model(
         input=ModelInput(width, height, False, 0.0, 1.0, resize, 114), head=HeadSpec('yolov8', len(CLASSES)), classes=CLASSES,
         score_threshold=0.5, nms_threshold=0.5, max_detections=100, tensors=tuple(tensors),
     )  # fmt: skip
+
+
+def start(accelerator: AxRuntimeAccelerator, frame: Frame) -> AxRuntimeJob:
+    return accelerator.submit(accelerator.import_frame(frame), frame)
 
 
 def tensor_spec(width: int, height: int, scale: float = 1 / 255, zero_point: int = -128) -> QuantisedTensorSpec:

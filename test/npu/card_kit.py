@@ -11,13 +11,16 @@ from zc_perception.detection.heads.spec import HeadSpec
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import EventFence, Fence
 from zc_perception.memory.heaps import Heap, SealedMemfd
+from zc_perception.negotiation.constraints import Format
 from zc_perception.npu.axl import accelerator as axl
 from zc_perception.npu.axl.accelerator import allocate_results
 from zc_perception.npu.axl.device import AxlCapabilities
 from zc_perception.npu.manifest import ModelInput, ModelManifest, TensorSpec
 from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.modifier import LINEAR
 
+LINEAR_ONLY = ((NV12, LINEAR),)
 MANIFEST = ModelManifest(
     'counting', Path('model.yaml'), 'axl', None, ModelInput(0, 0, False, 0.0, 1.0, 'none', 0),
     HeadSpec('yolov8', 1), ('thing',), 0.5, 0.5, 10,
@@ -38,28 +41,32 @@ class CardFence(EventFence):
 
 
 class CountingCard:
-    """``held`` are the handles that it has, ``submitted`` the in-fence of each job (``None``: none, or an older driver)."""
+    """``held`` are the handles that it has, ``modifiers`` those of the images that it imported, ``submitted`` the in-fence of each job
+    (``None``: none, or an older driver)."""
 
-    def __init__(self, path: str, numbers: Any, level: int, in_flight: int = 4) -> None:
-        self.path = path
-        self.level = level
-        self.in_flight = in_flight
+    def __init__(self, level: int = 2, in_flight: int = 4, formats: tuple[Format, ...] = LINEAR_ONLY) -> None:
+        self.capabilities = AxlCapabilities(level, in_flight, 64, 64, formats)
         self.made = 0
         self.held: set[int] = set()
+        self.modifiers: list[int] = []
+        self.import_error: Exception | None = None
         self.submitted: list[Fence | None] = []
         self.jobs: list[CardFence] = []
         self.release_error: Exception | None = None
 
     def query(self) -> AxlCapabilities:
-        return AxlCapabilities(self.level, self.in_flight, 64, 64, ((NV12, LINEAR),))
+        return self.capabilities
 
-    def import_planes(self, layout: Any, buffers: Any, flags: Any) -> int:
+    def import_planes(self, layout: ImageLayout, buffers: Any, flags: Any) -> int:
+        self.modifiers.append(layout.modifier)
+        return self.import_fd()
+
+    def import_fd(self, *_: Any) -> int:
+        if self.import_error is not None:
+            raise self.import_error
         self.made += 1
         self.held.add(self.made)
         return self.made
-
-    def import_fd(self, *_: Any) -> int:
-        return self.import_planes(None, None, None)
 
     def release_import(self, handle: int) -> None:
         if self.release_error is not None:
@@ -80,6 +87,9 @@ class CountingCard:
         self.held.clear()
 
 
+Opened = tuple[axl.AxlAccelerator, CountingCard]
+
+
 def memfd_results(size: int, count: int) -> tuple[Heap, list[DmaBuf], str]:
     """Result buffers as :func:`open_result_heap` gives them, on a machine without dma-heaps."""
     heap = SealedMemfd()
@@ -92,11 +102,12 @@ def counting_accelerator(
     *,
     level: int = 2,
     in_flight: int = 4,
+    formats: tuple[Format, ...] = LINEAR_ONLY,
     manifest: ModelManifest = MANIFEST,
     **options: Any,
-) -> tuple[axl.AxlAccelerator, CountingCard]:
+) -> Opened:
     """An axl accelerator with a model on a card that counts; the caller closes it."""
-    monkeypatch.setattr(axl, 'AxlDevice', lambda path, numbers, tree: CountingCard(path, numbers, level, in_flight))
+    monkeypatch.setattr(axl, 'AxlDevice', lambda path, numbers, tree: CountingCard(level, in_flight, formats))
     monkeypatch.setattr(axl, 'open_result_heap', memfd_results)
     accelerator = axl.AxlAccelerator(device, **options)
     accelerator.load(manifest)

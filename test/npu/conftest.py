@@ -13,13 +13,18 @@ from typing import Any
 
 import pytest
 from doubles.axelera_runtime import make_module
-from npu.axruntime_kit import Double, build_double
-from npu.card_kit import CountingCard, counting_accelerator
+from npu.axruntime_kit import WAIT_S, Double, Open, build_double
+from npu.card_kit import Opened, counting_accelerator
 from npu.host_tree import Host
 from npu.scheduler_kit import Bench, MakeFrame, MakePool, ScriptedAccelerator, eventually
 
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import CopyLedger
 from zc_perception.npu import scheduler
 from zc_perception.npu.axl.accelerator import AxlAccelerator
+from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
+from zc_perception.npu.cpu import CpuAccelerator
+from zc_perception.npu.manifest import load_manifest
 
 
 @pytest.fixture
@@ -44,11 +49,11 @@ def host(tmp_path: Path) -> Host:
 
 
 @pytest.fixture
-def make_opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[AxlAccelerator, CountingCard]]]:
+def make_opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Opened]]:
     """Opens axl accelerators on cards that count."""
     made: list[AxlAccelerator] = []
 
-    def make(**options: Any) -> tuple[AxlAccelerator, CountingCard]:
+    def make(**options: Any) -> Opened:
         accelerator, card = counting_accelerator(monkeypatch, **options)
         made.append(accelerator)
         return accelerator, card
@@ -56,6 +61,35 @@ def make_opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple
     yield make
     for accelerator in made:
         accelerator.close()
+
+
+@pytest.fixture
+def opened(make_opened: Callable[..., Opened]) -> Opened:
+    """An axl accelerator with a model on a card that counts."""
+    return make_opened()
+
+
+@pytest.fixture
+def open_axruntime() -> Iterator[Open]:
+    """Opens axruntime accelerators with tensors in memfds. Ask for :func:`double` or :func:`binding` before: what they made ends first."""
+    opened: list[AxRuntimeAccelerator] = []
+
+    def make(ledger: CopyLedger | None = None, **options: Any) -> AxRuntimeAccelerator:
+        options = {'tensor_heap': SealedMemfd(), 'timeout_s': WAIT_S, **options}
+        opened.append(AxRuntimeAccelerator(ledger or CopyLedger(), **options))
+        return opened[-1]
+
+    yield make
+    while opened:
+        opened.pop().close()
+
+
+@pytest.fixture(scope='session')
+def warm_engines() -> None:
+    """ONNX Runtime has opened what it keeps open."""
+    accelerator = CpuAccelerator(CopyLedger(), 1)
+    accelerator.load(load_manifest('road'))
+    accelerator.close()
 
 
 def settle(is_gone: Callable[[], bool]) -> None:

@@ -13,7 +13,7 @@ from zc_perception.frame_queue import FrameQueue
 from zc_perception.memory.fence import EventFence
 from zc_perception.memory.pool import BufferPool, SlotState
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.npu.accelerator import Capabilities, ImportHandle
+from zc_perception.npu.accelerator import Accelerator, Capabilities, ImportHandle
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.npu.scheduler import InFlight, Scheduler
 
@@ -75,8 +75,10 @@ class ScriptedJob:
         self.fence.close()
 
 
-class ScriptedAccelerator:
+class ScriptedAccelerator(Accelerator):
     """Takes jobs; finishes at once the frames in ``instant``, else none; raises what is in the lists of errors."""
+
+    imports = 0
 
     def __init__(self, max_in_flight: int = 8, *, may_hang: bool = True) -> None:
         self.max_in_flight, self.may_hang = max_in_flight, may_hang
@@ -90,8 +92,6 @@ class ScriptedAccelerator:
         self.failing: dict[int, Exception] = {}
         self.abandon_error: Exception | None = None
         self.instant_all = False
-        self.imports = 0
-        self.trial_imports = 0
         self.most_places = 0
         self.releases = 0
         self.tidied: list[int] = []
@@ -107,12 +107,6 @@ class ScriptedAccelerator:
 
     def load(self, manifest: ModelManifest) -> None:
         pass
-
-    def notices(self) -> tuple[str, ...]:
-        return ()
-
-    def facts(self) -> dict[str, object]:
-        return {}
 
     def _alive(self) -> None:
         assert not self.closed, 'a closed accelerator is not used'
@@ -148,12 +142,6 @@ class ScriptedAccelerator:
         self.releases += 1
         if self.release_errors:
             raise self.release_errors.pop()
-
-    def tune(self, *, import_cache: bool, timeout_s: float) -> None:
-        pass
-
-    def hot_threads(self) -> tuple[()]:
-        return ()
 
     def tidy(self) -> None:
         self._alive()

@@ -7,19 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from npu.card_kit import CountingCard
+from npu.card_kit import Opened
 from npu.host_tree import Host
+from npu.scheduler_kit import MakeFrame
 
 from zc_perception.errors import AcceleratorError, DeviceLostError
-from zc_perception.frame import Frame
 from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.npu.axl.device import AxlGoneError
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import INVALID
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-MakeFrame = Callable[..., Frame]
-Opened = tuple[AxlAccelerator, CountingCard]
 GOOD_LINK = {'current_link_speed': '8.0 GT/s PCIe', 'current_link_width': '4'}
 
 
@@ -35,7 +33,7 @@ def test_a_good_card_needs_no_notice(make_opened: Callable[..., Opened], host: H
         'device': node, 'pci_address': '0000:01:00.0', 'pcie_link': '8 GT/s x4', 'driver_level': 2, 'max_in_flight': 4,
         'result_heap': 'memfd',
     }  # fmt: skip
-    assert (facts['imports'], facts['import_cache'], facts['release_errors'], facts['last_release_error']) == (0, '0 of 64', 0, '')
+    assert (facts['imports'], facts['import_cache'], facts['release_errors'], facts['last_release_error']) == (0, '0 of 512', 0, '')
 
 
 def test_a_slow_or_unreadable_link_is_a_notice_and_seen_as_it_is_now(make_opened: Callable[..., Opened], host: Host) -> None:
@@ -64,24 +62,6 @@ def test_an_older_driver_is_a_notice(make_opened: Callable[..., Opened], host: H
     accelerator, _ = make_opened(device='', tree=host.tree, level=1)
     (notice,) = accelerator.notices()
     assert 'only ioctls 64 to 66' in notice and 'tight LINEAR' in notice
-
-
-def test_a_cache_that_was_too_small_is_a_notice(
-    make_opened: Callable[..., Opened], make_pool: Any, make_frame: MakeFrame, host: Host
-) -> None:
-    host.add_card(**GOOD_LINK)
-    accelerator, _ = make_opened(device='', tree=host.tree)
-    cache: Any = accelerator._cache
-    cache.limit = 2
-    pool = make_pool(slots=3)
-    for _ in range(2):
-        held = [make_frame(pool) for _ in range(3)]
-        for frame in held:
-            accelerator.release(accelerator.import_frame(frame))
-        for frame in held:
-            frame.release()
-    (notice,) = accelerator.notices()
-    assert 'more buffers are in use than the import cache held' in notice and 'it holds 3 now' in notice and "'slots'" in notice
 
 
 def test_a_driver_without_our_ioctls_names_them_and_the_way_out(host: Host) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from npu.card_kit import CountingCard
+from npu.card_kit import CountingCard, Opened
+from npu.scheduler_kit import MakeFrame
 
 from zc_perception.errors import AcceleratorError
 from zc_perception.frame import Frame
@@ -15,8 +16,6 @@ from zc_perception.memory.fence import EventFence, SyncFile
 from zc_perception.npu.axl.accelerator import AxlAccelerator, AxlJob
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-MakeFrame = Callable[..., Frame]
-Opened = tuple[AxlAccelerator, CountingCard]
 
 
 class Scripted(SyncFile):
@@ -102,10 +101,3 @@ def test_a_frame_that_the_card_reads_is_never_mapped(make_opened: Callable[..., 
     end(card, job)
     frame.release()
     assert not any(buffer.mapped for slot in pool.slots for buffer in slot.buffers)
-
-
-def test_without_a_fence_the_job_starts_at_once(make_opened: Callable[..., Opened], make_frame: MakeFrame) -> None:
-    accelerator, card = make_opened()
-    job = submit(accelerator, make_frame())
-    assert card.submitted == [None]
-    end(card, job)

@@ -15,6 +15,7 @@ from npu.host_tree import Host
 
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.npu.axl import device as axl_device
 from zc_perception.npu.axl import probe as axl_probe
 from zc_perception.npu.axl.probe import Importable, probe_shipped_attach
 
@@ -48,7 +49,7 @@ class ShippedDriver:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> ShippedDriver:
     driver = ShippedDriver()
-    monkeypatch.setattr(axl_probe.fcntl, 'ioctl', driver)
+    monkeypatch.setattr(axl_device.fcntl, 'ioctl', driver)
     return driver
 
 
@@ -123,7 +124,7 @@ def test_an_interruption_leaves_no_file_open(node: str, buffer: DmaBuf, monkeypa
     def stopped(*_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(axl_probe.fcntl, 'ioctl', stopped)
+    monkeypatch.setattr(axl_device.fcntl, 'ioctl', stopped)
     with pytest.raises(KeyboardInterrupt):
         probe_shipped_attach(node, buffer)  # no_fd_leak looks
 

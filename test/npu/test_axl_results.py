@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from npu.card_kit import MANIFEST, CountingCard
+from npu.card_kit import MANIFEST, Opened
+from npu.scheduler_kit import MakeFrame
 
 from zc_perception.errors import AcceleratorError, AllocationError
 from zc_perception.frame import Frame
@@ -24,8 +25,6 @@ from zc_perception.npu.axl.accelerator import AxlAccelerator, AxlJob, tensor_vie
 from zc_perception.npu.manifest import TensorSpec
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-MakeFrame = Callable[..., Frame]
-Opened = tuple[AxlAccelerator, CountingCard]
 SPECS = (
     TensorSpec('boxes', 'int16', (2, 3), 8, (0.5, 1.0, 2.0), 3, 'nhwc', ((1, 0), (0, 2))),
     TensorSpec('plain', 'uint8', (4,), 64, (1.0,), 0),
@@ -36,11 +35,6 @@ SPECS = (
 def make_opened(make_opened: Callable[..., Opened]) -> Callable[..., Opened]:
     """With two tensors, one of them padded."""
     return partial(make_opened, manifest=replace(MANIFEST, tensors=SPECS))
-
-
-@pytest.fixture
-def opened(make_opened: Callable[..., Opened]) -> Opened:
-    return make_opened()
 
 
 class Access:

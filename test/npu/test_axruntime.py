@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections import deque
-from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from npu.axruntime_kit import Double, detect, model, number_in, numbered, paint, tensor_spec
+from npu.axruntime_kit import WAIT_S, Double, Open, detect, model, number_in, numbered, paint, start, tensor_spec
+from npu.scheduler_kit import MakeFrame, MakePool
 from numpy.typing import NDArray
 
 from zc_perception.detection.detections import box_iou
@@ -22,13 +25,12 @@ from zc_perception.detection.tensor import PlanesToQuantised
 from zc_perception.errors import AcceleratorError, AllocationError, ConfigError
 from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import CpuAccess
-from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.heaps import SealedMemfd, open_heap
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
-from zc_perception.memory.pool import BufferPool, SlotState
+from zc_perception.memory.pool import SlotState
 from zc_perception.npu.axruntime import accelerator as axruntime
-from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
 from zc_perception.npu.axruntime.tensors import TensorBuffer
-from zc_perception.npu.axruntime.worker import AxRuntimeJob
+from zc_perception.npu.axruntime.worker import AxRuntimeJob, why_no_heap
 from zc_perception.npu.manifest import TensorSpec
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12, fourcc_code
@@ -36,10 +38,6 @@ from zc_perception.pixel.modifier import LINEAR
 from zc_perception.pixel.readable import READABLE
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-MakePool = Callable[..., BufferPool]
-MakeFrame = Callable[..., Frame]
-Open = Callable[..., AxRuntimeAccelerator]
-WAIT_S = 60.0
 LIMITS = DecodeLimits(0.9, 0.5, 100)
 
 
@@ -49,22 +47,9 @@ def ledger() -> CopyLedger:
 
 
 @pytest.fixture
-def open_accelerator(double: Double, ledger: CopyLedger) -> Iterator[Open]:
-    opened: list[AxRuntimeAccelerator] = []
-
-    def open_it(**options: object) -> AxRuntimeAccelerator:
-        # Nobody's scheduling may flush a pipeline that a test wants full.
-        defaults = {'library': double.path, 'tensor_heap': SealedMemfd(), 'flush_after_s': WAIT_S, 'timeout_s': WAIT_S}
-        opened.append(AxRuntimeAccelerator(ledger, **{**defaults, **options}))
-        return opened[-1]
-
-    yield open_it
-    for accelerator in opened:
-        accelerator.close()
-
-
-def start(accelerator: AxRuntimeAccelerator, frame: Frame) -> AxRuntimeJob:
-    return accelerator.submit(accelerator.import_frame(frame), frame)
+def open_accelerator(double: Double, open_axruntime: Open, ledger: CopyLedger) -> Open:
+    """Nobody's scheduling may flush a pipeline that a test wants full."""
+    return partial(open_axruntime, ledger, library=double.path, flush_after_s=WAIT_S)
 
 
 def blobs(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
@@ -262,18 +247,6 @@ def test_each_core_has_a_connection_of_its_own(cores: int, double: Double, open_
 
 
 @pytest.mark.parametrize(
-    ('options', 'words'),
-    [
-        ({'aipu_cores': 5}, 'aipu_cores is 5; a Metis chip has 4'),
-        ({'output_dmabuf': 'yes'}, "output_dmabuf is 'yes'; it must be auto, true or"),
-    ],
-)
-def test_impossible_options_are_named(options: dict[str, object], words: str, open_accelerator: Open) -> None:
-    with pytest.raises(ConfigError, match=words):
-        open_accelerator(**options)
-
-
-@pytest.mark.parametrize(
     ('settings', 'words'),
     [
         ({'batch': 4}, r"compiled for 4 frames at once; deploy it again with '--aipu-cores 1'"),
@@ -360,3 +333,35 @@ def test_without_memory_for_tensors_the_next_way_is_tried(open_accelerator: Open
     accelerator = open_accelerator(tensor_heap=Empty())
     accelerator.load(model(tmp_path))
     assert (accelerator.facts()['input_dmabuf'], len(accelerator.notices())) == (False, 2)
+
+
+# What is said of a dma-heap that tensors can't be in.
+
+
+def refused(number: int) -> AllocationError:
+    error = AllocationError("heap 'dma_heap/system' can't be opened; use heap: auto")
+    error.__cause__ = OSError(number, os.strerror(number))
+    return error
+
+
+@pytest.mark.parametrize(
+    ('number', 'words'),
+    [
+        (errno.ENOENT, ['there is no /dev/dma_heap/system', 'CONFIG_DMABUF_HEAPS_SYSTEM', '--device /dev/dma_heap/system']),
+        (errno.EACCES, ["/dev/dma_heap/system can't be used: Permission denied", 'udev rule', '--device /dev/dma_heap/system']),
+        (errno.EPERM, ["/dev/dma_heap/system can't be used: Operation not permitted", 'udev rule', '--device /dev/dma_heap/system']),
+    ],
+)
+def test_the_node_and_what_it_needs_are_named_and_not_the_camera_s_parameter(number: int, words: list[str]) -> None:
+    message = why_no_heap('dma_heap/system', refused(number))
+    assert all(word in message for word in words) and 'heap: auto' not in message and '\n' not in message
+
+
+def test_another_reason_is_said_as_it_is() -> None:
+    assert why_no_heap('dma_heap/system', AllocationError('no memory')) == "/dev/dma_heap/system can't be used: no memory"
+
+
+def test_a_heap_that_is_not_there_is_told_apart() -> None:
+    with pytest.raises(AllocationError) as caught:
+        open_heap('dma_heap/nowhere')
+    assert why_no_heap('dma_heap/nowhere', caught.value).startswith('there is no /dev/dma_heap/nowhere; ')

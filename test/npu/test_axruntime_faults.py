@@ -4,58 +4,30 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 import warnings
-from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from npu.axruntime_kit import Double, model, number_in, numbered
+from npu.axruntime_kit import WAIT_S, Double, Open, model, number_in, numbered, start
+from npu.scheduler_kit import MakeFrame, MakePool, eventually
 
 from zc_perception.errors import AcceleratorError, ConfigError, DeviceLostError
 from zc_perception.frame import Frame
 from zc_perception.memory.fence import EventFence
-from zc_perception.memory.heaps import SealedMemfd
-from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool, SlotState
 from zc_perception.npu.axruntime import accelerator as axruntime
-from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
 from zc_perception.npu.axruntime.library import Result
 from zc_perception.npu.axruntime.tensors import FrameToTensor, InputSlot
-from zc_perception.npu.axruntime.worker import AxRuntimeJob, AxRuntimeWorker
+from zc_perception.npu.axruntime.worker import AxRuntimeWorker
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-MakePool = Callable[..., BufferPool]
-MakeFrame = Callable[..., Frame]
-Open = Callable[..., AxRuntimeAccelerator]
-WAIT_S = 60.0
 
 
 @pytest.fixture
-def open_accelerator(double: Double) -> Iterator[Open]:
-    opened: list[AxRuntimeAccelerator] = []
-
-    def open_it(**options: object) -> AxRuntimeAccelerator:
-        defaults = {'library': double.path, 'tensor_heap': SealedMemfd(), 'flush_after_s': 0.005, 'timeout_s': WAIT_S}
-        opened.append(AxRuntimeAccelerator(CopyLedger(), **{**defaults, **options}))
-        return opened[-1]
-
-    yield open_it
-    for accelerator in opened:
-        accelerator.close()
-
-
-def start(accelerator: AxRuntimeAccelerator, frame: Frame) -> AxRuntimeJob:
-    return accelerator.submit(accelerator.import_frame(frame), frame)
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for another thread's work; only a failure takes long."""
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+def open_accelerator(double: Double, open_axruntime: Open) -> Open:
+    return partial(open_axruntime, library=double.path, flush_after_s=0.005)
 
 
 def all_free(pool: BufferPool) -> bool:

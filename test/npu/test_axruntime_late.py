@@ -6,60 +6,31 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from npu.axruntime_kit import Double, build_double, model, number_in, numbered
-from npu.scheduler_kit import eventually
+from npu.axruntime_kit import Double, Open, model, number_in, numbered
+from npu.scheduler_kit import MakeFrame, MakePool, eventually
 
 from zc_perception.detection.letterbox import Letterbox
-from zc_perception.frame import Frame
 from zc_perception.frame_queue import FrameQueue
 from zc_perception.memory.fence import Fence
-from zc_perception.memory.heaps import SealedMemfd
-from zc_perception.memory.ledger import CopyLedger
-from zc_perception.memory.pool import BufferPool
 from zc_perception.npu import recovering_device, scheduler
 from zc_perception.npu.axruntime import accelerator as axruntime
-from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
 from zc_perception.npu.axruntime.tensors import OutputSlot
 from zc_perception.npu.axruntime.worker import AxRuntimeJob
 from zc_perception.npu.scheduler import Scheduler
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-MakePool = Callable[..., BufferPool]
-MakeFrame = Callable[..., Frame]
-Open = Callable[..., AxRuntimeAccelerator]
 TIMEOUT_S = 0.1
 
 
-@pytest.fixture(scope='module')
-def built(tmp_path_factory: pytest.TempPathFactory) -> Double:
-    return Double(build_double(tmp_path_factory.mktemp('axruntime') / 'libaxruntime_late.so'))
-
-
 @pytest.fixture
-def double(built: Double) -> Iterator[Double]:
-    built.reset()
-    yield built
-    built.end_hang()
-    eventually(lambda: built.live_objects == 0)
-    assert built.misuses == 0, built.first_misuse()
-
-
-@pytest.fixture
-def open_accelerator(double: Double) -> Iterator[Open]:
-    opened: list[AxRuntimeAccelerator] = []
-
-    def open_it(**options: object) -> AxRuntimeAccelerator:
-        opened.append(AxRuntimeAccelerator(CopyLedger(), library=double.path, tensor_heap=SealedMemfd(), **options))  # type: ignore[arg-type]
-        return opened[-1]
-
-    yield open_it
+def open_accelerator(double: Double, open_axruntime: Open) -> Iterator[Open]:
+    yield partial(open_axruntime, library=double.path)
     double.end_hang()
-    for accelerator in opened:
-        accelerator.close()
 
 
 def readable(fd: int) -> bool:
@@ -72,7 +43,7 @@ def test_a_late_run_costs_the_frames_in_flight_and_no_other(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(recovering_device, 'HANG_TIMEOUTS', 10**6)
-    accelerator = open_accelerator(double_buffer=double_buffer, timeout_s=60.0)
+    accelerator = open_accelerator(double_buffer=double_buffer)
     accelerator.load(model(tmp_path))
     places = accelerator.capabilities().max_in_flight
     pool, queue = make_pool(64, 64, slots=24), FrameQueue(None)
@@ -104,7 +75,7 @@ def test_a_late_run_costs_the_frames_in_flight_and_no_other(
 def test_a_frame_is_free_before_its_place(
     double: Double, open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame, tmp_path: Path
 ) -> None:
-    accelerator = open_accelerator(timeout_s=60.0)
+    accelerator = open_accelerator()
     accelerator.load(model(tmp_path))
     pool = make_pool(64, 64, slots=3)
     double.hang_at = double.runs + 1
@@ -133,7 +104,7 @@ def test_a_result_inside_the_runtime_that_nobody_wants_gives_its_place_back(
     given_up: str, double: Double, open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame, tmp_path: Path
 ) -> None:
     """With double buffering it comes out two calls later: without frames there would be none."""
-    accelerator = open_accelerator(double_buffer=True, flush_after_s=0.3 if given_up == 'after it' else 0.05, timeout_s=60.0)
+    accelerator = open_accelerator(double_buffer=True, flush_after_s=0.3 if given_up == 'after it' else 0.05)
     accelerator.load(model(tmp_path))
     frame, runs = make_frame(make_pool(64, 64, slots=1), fill=numbered(1)), double.runs
     double.hang_at = runs + 1 if given_up == 'inside the call' else 0
@@ -173,7 +144,7 @@ def test_a_node_whose_runtime_hangs_ends_within_what_it_may_take(
     assert scheduler._LONGEST_STOP_S + 2 * scheduler._IDLE_POLL_S + axruntime._CLOSE_TIMEOUT_IN_LONG_CALL_S < 2.0
     assert axruntime._LONG_CALL_S + 2 * scheduler._IDLE_POLL_S + axruntime._CLOSE_TIMEOUT_S < 2.0
     monkeypatch.setattr(scheduler, '_LONGEST_STOP_S', 0.05)
-    accelerator = open_accelerator(timeout_s=60.0)
+    accelerator = open_accelerator()
     accelerator.load(model(tmp_path))
     pool, queue, errors = make_pool(64, 64, slots=4), FrameQueue(None), list[str]()
     running = Scheduler(accelerator, queue, print, lambda frame, error: errors.append(str(error)), in_flight=2, timeout_s=60.0)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from npu.axruntime_kit import Double, build_double, detect, model, paint, tensor_spec
+from npu.axruntime_kit import WAIT_S, Double, detect, model, paint, start, tensor_spec
+from npu.scheduler_kit import MakeFrame
 
 from zc_perception.detection.tensor import PlanesToQuantised
 from zc_perception.errors import AcceleratorError
-from zc_perception.frame import Frame
 from zc_perception.jetson.nvbufsurface import NvBufSurfaceHeap
 from zc_perception.jetson.vic import Vic
 from zc_perception.memory.fence import EventFence
@@ -21,20 +21,12 @@ from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.memory.pool import BufferPool
 from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
-from zc_perception.npu.axruntime.worker import AxRuntimeJob
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-MakeFrame = Callable[..., Frame]
-WAIT_S = 60.0
 DOUBLES = Path(__file__).resolve().parents[1] / 'doubles'
-
-
-@pytest.fixture(scope='module')
-def runtime(tmp_path_factory: pytest.TempPathFactory) -> Double:
-    return Double(build_double(tmp_path_factory.mktemp('axruntime') / 'libaxruntime.so'))
 
 
 @pytest.fixture(scope='module')
@@ -53,13 +45,11 @@ def ledger() -> CopyLedger:
 
 
 @pytest.fixture
-def accelerator(runtime: Double, jetson: dict[str, str], ledger: CopyLedger) -> Iterator[AxRuntimeAccelerator]:
-    runtime.reset()
+def accelerator(double: Double, jetson: dict[str, str], ledger: CopyLedger) -> Iterator[AxRuntimeAccelerator]:
     vic = Vic(jetson['nvbufsurftransform'], jetson['nvbufsurface'])
-    accelerator = AxRuntimeAccelerator(ledger, library=runtime.path, tensor_heap=SealedMemfd(), vic=vic)
+    accelerator = AxRuntimeAccelerator(ledger, library=double.path, tensor_heap=SealedMemfd(), vic=vic)
     yield accelerator
     accelerator.close()
-    assert (runtime.live_objects, runtime.misuses) == (0, 0)
     assert ctypes.c_int.in_dll(ctypes.CDLL(jetson['nvbufsurface']), 'double_mapped_planes').value == 0
 
 
@@ -78,10 +68,6 @@ def two_blobs(luma: np.ndarray, chroma: np.ndarray) -> None:
     luma[:], chroma[:] = 16, 128
     paint(luma, chroma, 'red', 20, 30, 100, 110)
     paint(luma, chroma, 'blue', 150, 10, 230, 130)
-
-
-def start(accelerator: AxRuntimeAccelerator, frame: Frame) -> AxRuntimeJob:
-    return accelerator.submit(accelerator.import_frame(frame), frame)
 
 
 def test_the_vic_scales_and_the_cpu_quantises(

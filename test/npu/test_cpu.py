@@ -6,14 +6,13 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import cv2
 import numpy as np
 import pytest
-import yaml
+from npu.scheduler_kit import MakeFrame, MakePool
 from numpy.typing import NDArray
 
 from zc_perception.camera.scene import RoadScene
@@ -22,7 +21,7 @@ from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
-from zc_perception.errors import AcceleratorError, ConfigError
+from zc_perception.errors import AcceleratorError
 from zc_perception.frame import Frame
 from zc_perception.memory.fence import poll_fd
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
@@ -32,17 +31,8 @@ from zc_perception.npu import cpu
 from zc_perception.npu.cpu import CpuAccelerator, CpuJob
 from zc_perception.npu.manifest import load_manifest
 
-pytestmark = pytest.mark.usefixtures('no_fd_leak')
-MakePool = Callable[..., BufferPool]
-MakeFrame = Callable[..., Frame]
+pytestmark = pytest.mark.usefixtures('warm_engines', 'no_fd_leak')
 WAIT_S = 60.0
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _engines_have_opened_what_they_keep_open() -> None:
-    accelerator = CpuAccelerator(CopyLedger(), 1)
-    accelerator.load(load_manifest('road'))
-    accelerator.close()
 
 
 @pytest.fixture
@@ -109,12 +99,6 @@ def test_the_hog_model_yields_opencv_s_own_people(accelerator: CpuAccelerator, m
     assert found.scores == pytest.approx(1 - np.exp(-np.reshape(distances, -1)[order]))
     job.close()
     frame.release()
-
-
-def test_a_job_needs_a_model(accelerator: CpuAccelerator, make_frame: MakeFrame) -> None:
-    frame = make_frame()
-    with pytest.raises(AcceleratorError, match='no model loaded'):
-        accelerator.submit(accelerator.import_frame(frame), frame)
 
 
 @pytest.mark.parametrize(('width', 'height'), [(128, 96), (62, 128), (2, 2)])
@@ -230,27 +214,6 @@ def test_a_job_that_was_given_up_frees_its_place_however_late_it_ends(
     accelerator.close()
     assert engine.seen == [6]
     fresh.release()
-
-
-def model(folder: Path, weights: Path | bytes, **changes: Any) -> str:
-    values = {'file': 'model.onnx', 'input': {'width': 640, 'height': 384}, 'head': 'yolov8', 'classes': ['car'], **changes}
-    (folder / 'model.onnx').write_bytes(weights if isinstance(weights, bytes) else weights.read_bytes())
-    (folder / 'model.yaml').write_text(yaml.safe_dump(values), encoding='utf-8')
-    return str(folder)
-
-
-def test_weights_that_are_none_are_refused_in_one_line(accelerator: CpuAccelerator, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"model file '.*model\.onnx' can't be loaded: ") as caught:
-        accelerator.load(load_manifest(model(tmp_path, b'not a model')))
-    assert '\n' not in str(caught.value)
-
-
-def test_a_manifest_that_contradicts_its_weights_is_refused_with_both_sizes(accelerator: CpuAccelerator, tmp_path: Path) -> None:
-    road = load_manifest('road').file
-    assert road is not None
-    manifest = load_manifest(model(tmp_path, road, input={'width': 320, 'height': 192}))
-    with pytest.raises(ConfigError, match=r"input is 320x192, the file's is \[1, 3, 384, 640\]"):
-        accelerator.load(manifest)
 
 
 def test_it_says_that_it_reads_pixels(accelerator: CpuAccelerator) -> None:

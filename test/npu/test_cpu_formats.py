@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 from npu.onnx_kit import FLOAT, identity
+from npu.scheduler_kit import MakePool
 from numpy.typing import NDArray
 from pixel.format_samples import ALL, GREY, PUBLISHED, WORDS, YUV, expanded, noise, published_rgb, rgb_planes, spread, words_rgb, yuv_planes
 
@@ -24,7 +25,6 @@ from zc_perception.npu.manifest import load_manifest
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import fourcc_code
 
-MakePool = Callable[..., BufferPool]
 WIDTH, HEIGHT = 64, 48
 WAIT_S = 60.0
 

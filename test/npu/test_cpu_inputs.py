@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import yaml
 from npu.onnx_kit import DOUBLE, FLOAT, FLOAT16, INT8, INT64, UINT8, identity
+from npu.scheduler_kit import MakeFrame
 from numpy.typing import NDArray
 
 from zc_perception.errors import ConfigError
-from zc_perception.frame import Frame
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.npu import cpu
 from zc_perception.npu.cpu import CpuAccelerator
@@ -22,18 +22,10 @@ from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, 
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 
-pytestmark = pytest.mark.usefixtures('no_fd_leak')
-MakeFrame = Callable[..., Frame]
+pytestmark = pytest.mark.usefixtures('warm_engines', 'no_fd_leak')
 WIDTH, HEIGHT = 64, 48
 WAIT_S = 60.0
 FULL = Colorimetry(Matrix.BT709, Range.FULL)
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _engines_have_opened_what_they_keep_open() -> None:
-    accelerator = CpuAccelerator(CopyLedger(), 1)
-    accelerator.load(load_manifest('road'))
-    accelerator.close()
 
 
 @pytest.fixture(autouse=True)
@@ -143,6 +135,7 @@ def test_outputs_of_other_types_become_float32(accelerator: CpuAccelerator, tmp_
 @pytest.mark.parametrize(
     ('weights', 'options', 'message'),
     [
+        (b'not a model', {}, r"model file '.*model\.onnx' can't be loaded: "),
         (
             identity([1, 3, HEIGHT, WIDTH], UINT8),
             {},
@@ -181,7 +174,7 @@ def test_outputs_of_other_types_become_float32(accelerator: CpuAccelerator, tmp_
         ),
         (identity([1, 3, HEIGHT, WIDTH], FLOAT), {'outputs': [{'name': 'z'}]}, r"key 'outputs\[0\]\.name' is 'z', .* it has y"),
     ],
-    ids=['uint8', 'float16', 'nhwc', 'nchw', 'batch', 'axes', 'inputs', 'size', 'rank', 'open', 'type', 'converted', 'output'],
+    ids=['no model', 'uint8', 'float16', 'nhwc', 'nchw', 'batch', 'axes', 'inputs', 'size', 'rank', 'open', 'type', 'converted', 'output'],
 )
 def test_weights_that_contradict_the_manifest_are_refused(
     accelerator: CpuAccelerator, tmp_path: Path, weights: bytes, options: dict[str, Any], message: str

@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from npu.card_kit import CountingCard, counting_accelerator
+from npu.card_kit import Opened
+from npu.scheduler_kit import MakeFrame, MakePool
 
 from zc_perception.errors import AcceleratorError
-from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import EventFence
 from zc_perception.memory.heaps import SealedMemfd
@@ -23,16 +23,7 @@ from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-MakePool = Callable[..., BufferPool]
-MakeFrame = Callable[..., Frame]
 LAYOUT = compute_layout(NV12, 64, 48)
-
-
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[AxlAccelerator, CountingCard]]:
-    accelerator, card = counting_accelerator(monkeypatch)
-    yield accelerator, card
-    accelerator.close()
 
 
 def trial(accelerator: AxlAccelerator, pool: BufferPool) -> None:
@@ -74,7 +65,7 @@ ENDS: dict[str, tuple[Callable[[BufferPool], None], set[int]]] = {
 @pytest.mark.parametrize('thread', ['its own thread', 'another thread'])
 @pytest.mark.parametrize(('end', 'left'), ENDS.values(), ids=ENDS)
 def test_an_import_ends_with_its_buffer(
-    opened: tuple[AxlAccelerator, CountingCard], make_pool: MakePool, end: Callable[[BufferPool], None], left: set[int], thread: str
+    opened: Opened, make_pool: MakePool, end: Callable[[BufferPool], None], left: set[int], thread: str
 ) -> None:
     accelerator, card = opened
     pool = make_pool()
@@ -93,9 +84,7 @@ def test_an_import_ends_with_its_buffer(
     assert {number for number, inode in inodes.items() if open_files(inode)} == left, 'and the memory is free'
 
 
-def test_the_next_import_lets_go_of_what_ended_before_it(
-    opened: tuple[AxlAccelerator, CountingCard], make_pool: MakePool, make_frame: MakeFrame
-) -> None:
+def test_the_next_import_lets_go_of_what_ended_before_it(opened: Opened, make_pool: MakePool, make_frame: MakeFrame) -> None:
     accelerator, card = opened
     pool = make_pool()
     for sequence in range(4):
@@ -109,9 +98,7 @@ def test_the_next_import_lets_go_of_what_ended_before_it(
     assert (accelerator.imports, card.held) == (2, {2})
 
 
-def test_a_frame_held_over_a_reconfiguration_keeps_its_import(
-    opened: tuple[AxlAccelerator, CountingCard], make_pool: MakePool, make_frame: MakeFrame
-) -> None:
+def test_a_frame_held_over_a_reconfiguration_keeps_its_import(opened: Opened, make_pool: MakePool, make_frame: MakeFrame) -> None:
     accelerator, card = opened
     pool = make_pool()
     trial(accelerator, pool)
@@ -167,7 +154,7 @@ def test_a_cache_that_was_cleared_hears_of_an_end_without_harm(make_pool: MakePo
 
 
 def test_what_the_device_refuses_to_release_is_counted_and_costs_no_frame(
-    opened: tuple[AxlAccelerator, CountingCard], make_pool: MakePool, make_frame: MakeFrame
+    opened: Opened, make_pool: MakePool, make_frame: MakeFrame
 ) -> None:
     accelerator, card = opened
     pool, other = make_pool(), make_pool(name='other')

@@ -24,16 +24,9 @@ from zc_perception.npu.metis_card import find_cards
 from zc_perception.npu.selection import open_accelerator
 
 pytestmark = [
-    pytest.mark.usefixtures('no_fd_leak'),
+    pytest.mark.usefixtures('warm_engines', 'no_fd_leak'),
     pytest.mark.skipif(bool(find_cards()), reason='this machine has a Metis card; the rig covers that case'),
 ]
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _engines_have_opened_what_they_keep_open() -> None:
-    accelerator = CpuAccelerator(CopyLedger(), 1)
-    accelerator.load(load_manifest('road'))
-    accelerator.close()
 
 
 def manifest_file(folder: Path, *variants: dict[str, Any], classes: list[str]) -> ModelManifest:

@@ -54,7 +54,7 @@ def test_each_buffer_is_imported_once(buffers: list[DmaBuf]) -> None:
     cache = ImportCache(device.release)
     handles = [[_get(cache, device, b) for b in buffers] for _ in range(4)]
     assert handles == [[1, 2, 3]] * 4
-    assert (cache.misses, cache.hits) == (3, 9)
+    assert cache.misses == 3
     cache.clear()
     assert device.held == []
 
@@ -142,67 +142,6 @@ def _many(count: int) -> list[DmaBuf]:
     return [SealedMemfd().allocate(LAYOUT.buffer_size(0)) for _ in range(count)]
 
 
-@pytest.mark.parametrize('in_use', [3, 5, 9])
-def test_a_cache_that_is_too_small_for_the_buffers_in_use_grows(in_use: int) -> None:
-    """Round and round over one more than fit would import every frame."""
-    device = Device()
-    cache = ImportCache(device.release, limit=2)
-    buffers = _many(in_use)
-    for _ in range(10):
-        for buffer in buffers:
-            _get(cache, device, buffer)
-    before = device.made
-    for buffer in buffers * 3:
-        _get(cache, device, buffer)
-    assert device.made == before, 'the steady state imports nothing'
-    assert cache.thrashed > 0 and in_use <= cache.limit < 2 * in_use
-    cache.clear()
-    for buffer in buffers:
-        buffer.close()
-
-
-def test_it_stays_bounded_and_goes_on_counting() -> None:
-    device = Device()
-    cache = ImportCache(device.release, limit=2, most=4)
-    buffers = _many(6)
-    for _ in range(5):
-        for buffer in buffers:
-            _get(cache, device, buffer)
-    assert (cache.limit, len(cache), len(device.held)) == (4, 4, 4)
-    first = cache.thrashed
-    for buffer in buffers:
-        _get(cache, device, buffer)
-    assert cache.thrashed == first + 6 and len(cache._evicted) <= 8 * 4
-    cache.clear()
-    for buffer in buffers:
-        buffer.close()
-
-
-def test_more_buffers_than_it_can_ever_hold_are_counted_too() -> None:
-    device = Device()
-    cache = ImportCache(device.release, limit=2, most=4)
-    buffers = _many(20)
-    for _ in range(3):
-        for buffer in buffers:
-            _get(cache, device, buffer)
-    assert cache.limit == 4 and cache.thrashed >= 20
-    cache.clear()
-    for buffer in buffers:
-        buffer.close()
-
-
-def test_buffers_that_come_and_go_are_no_reason_to_grow() -> None:
-    device = Device()
-    cache = ImportCache(device.release, limit=2)
-    for _ in range(20):
-        (buffer,) = _many(1)
-        for _ in range(3):
-            _get(cache, device, buffer)
-        buffer.close()
-    assert (cache.limit, cache.thrashed) == (2, 0)
-    cache.clear()
-
-
 def test_an_import_that_a_job_reads_is_neither_evicted_nor_released_under_it() -> None:
     device = Device()
     jobs = ImportsInUse(device.release)
@@ -255,7 +194,7 @@ def test_whatever_happens_no_handle_is_lost_and_none_is_used_after_its_release(d
     """A random run of frames, jobs, ends of buffers and forgetting, against what a device would say."""
     device = Device()
     jobs = ImportsInUse(device.release)
-    cache = ImportCache(jobs.release, limit=data.draw(st.integers(1, 3)), most=4, held=jobs.held)
+    cache = ImportCache(jobs.release, limit=data.draw(st.integers(1, 3)), held=jobs.held)
     buffers = _many(5)
     running: list[int] = []
     most_held = 0

@@ -6,13 +6,12 @@ import os
 import struct
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from npu.card_kit import counting_accelerator
+from npu.card_kit import Opened
 from npu.host_tree import Host
-from npu.scheduler_kit import SHORT_S, Bench, Factory, eventually
+from npu.scheduler_kit import SHORT_S, Bench, Factory, MakeFrame, eventually
 
 from zc_perception.errors import AcceleratorError, DeviceLostError
 from zc_perception.frame import Frame
@@ -91,20 +90,18 @@ def test_a_frame_that_the_device_never_had_has_no_job(start: Callable[..., Bench
     assert told.only() == (5, None)
 
 
-def test_jobs_of_axl_have_the_driver_s_number(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make_frame: Callable[..., Frame]) -> None:
-    host = Host(tmp_path)
-    accelerator, _ = counting_accelerator(monkeypatch, host.add_card(), tree=host.tree)
+def test_jobs_of_axl_have_the_driver_s_number(opened: Opened, make_frame: MakeFrame) -> None:
+    accelerator, _ = opened
     frame = make_frame()
     handle = accelerator.import_frame(frame)
     jobs = [accelerator.submit(handle, frame) for _ in range(3)]
     assert [job.device_seqno for job in jobs] == [1, 2, 3]
     for job in jobs:
         job.close()
-    accelerator.close()
 
 
 @pytest.mark.parametrize(('name', 'expected'), [('submit2', 0x1_0000_0007), ('submit', 0)])
-def test_the_number_is_that_which_the_ioctl_gave(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, expected: int) -> None:
+def test_the_number_is_that_which_the_ioctl_gave(monkeypatch: pytest.MonkeyPatch, host: Host, name: str, expected: int) -> None:
     def answer(fd: int, request: int, argument: Any) -> int:
         """``struct axl_submit2``: fence_fd at 28, seqno at 40; ``struct axl_submit``: fence_fd at 16."""
         size = request >> 16 & 0x3FFF
@@ -114,7 +111,6 @@ def test_the_number_is_that_which_the_ioctl_gave(monkeypatch: pytest.MonkeyPatch
             struct.pack_into('<Q', memory, 40, expected)
         return 0
 
-    host = Host(tmp_path)
     monkeypatch.setattr(axl_device.fcntl, 'ioctl', answer)
     device, buffer = AxlDevice(host.add_card(), tree=host.tree), SealedMemfd().allocate(4096)
     fence = device.submit2(1, buffer, 0, 1000, None) if name == 'submit2' else device.submit(1, buffer, 0, 1000)

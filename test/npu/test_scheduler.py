@@ -216,16 +216,6 @@ def test_one_wait_sees_every_fence_not_only_the_oldest(start: Callable[..., Benc
     eventually(lambda: bench.results == [0, 1, 2])
 
 
-def test_a_job_that_cannot_be_given_up_keeps_its_slot_for_another_timeout(start: Callable[..., Bench]) -> None:
-    bench = start(in_flight=1, timeout_s=SHORT_S)
-    bench.on_result = lambda entry: None
-    bench.accelerator.abandon_error = OSError(24, 'Too many open files')
-    bench.feed(0)
-    eventually(lambda: bool(bench.errors))
-    eventually(bench.all_free)
-    assert bench.lost == [0] and bench.accelerator.jobs[0].closed
-
-
 def test_whoever_takes_errors_cannot_end_the_thread(start: Callable[..., Bench]) -> None:
     bench = start()
 

@@ -156,7 +156,7 @@ def test_a_lost_device_s_late_jobs_take_no_place_on_the_next(start: Start) -> No
     eventually(lambda: bench.results == [1])
 
 
-def test_a_job_that_cannot_be_given_up_takes_no_place(start: Start) -> None:
+def test_a_job_that_cannot_be_given_up_takes_no_place_and_keeps_its_slot_for_another_timeout(start: Start) -> None:
     bench = start(ScriptedAccelerator(1), in_flight=1, timeout_s=SHORT_S)
     bench.accelerator.abandon_error = OSError(24, 'Too many open files')
     bench.feed(0)
@@ -165,6 +165,7 @@ def test_a_job_that_cannot_be_given_up_takes_no_place(start: Start) -> None:
     bench.feed(1)
     eventually(lambda: bench.results == [1])
     eventually(bench.all_free)
+    assert bench.accelerator.jobs[0].closed
 
 
 def test_without_a_descriptor_for_the_place_the_device_itself_is_asked(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,6 +243,7 @@ def test_the_accelerator_of_the_real_driver_refuses_none_while_it_is_late(
 
 
 def test_stopping_gives_up_after_a_second_whatever_the_timeout(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovering_device, 'HANG_TIMEOUTS', 1)
     monkeypatch.setattr(scheduler, '_LONGEST_STOP_S', 0.05)
     bench = start(in_flight=3, timeout_s=LONG_S, reopen=Factory())
     bench.feed(0, 1, 2)
@@ -254,7 +256,8 @@ def test_stopping_gives_up_after_a_second_whatever_the_timeout(start: Start, mon
     bench.scheduler._thread.join(LONG_S)
     assert bench.lost == [0, 1, 2]
     assert [str(error) for _, error in bench.errors] == ['no result when the node stopped'] * 3
-    assert bench.scheduler.statistics().losses == 0, 'whoever stops opens nothing anew'
+    assert bench.scheduler.statistics().losses == 0, 'that is no hang, and whoever stops opens nothing anew'
+    assert len(bench.scheduler._late) == 0
 
 
 def test_the_longest_stop_leaves_room_for_the_end_of_the_device() -> None:
@@ -306,14 +309,3 @@ def test_a_place_that_comes_back_stops_the_clock(start: Start, monkeypatch: pyte
     assert all(looks)
     bench.accelerator.finish(0)
     eventually(lambda: not looks[-1])
-
-
-def test_what_is_given_up_by_stopping_is_no_hang_and_leaves_nothing(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovering_device, 'HANG_TIMEOUTS', 1)
-    monkeypatch.setattr(scheduler, '_LONGEST_STOP_S', 0.05)
-    bench = start(in_flight=2, timeout_s=LONG_S, reopen=Factory())
-    bench.feed(0, 1)
-    eventually(lambda: len(bench.accelerator.jobs) == 2)
-    bench.scheduler.stop()
-    bench.scheduler._thread.join(LONG_S)
-    assert bench.lost == [0, 1] and bench.scheduler.statistics().losses == 0 and len(bench.scheduler._late) == 0

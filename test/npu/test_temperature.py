@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from npu.scheduler_kit import eventually
 
 from zc_perception.npu import metis_card
 from zc_perception.npu.metis_card import HostTree, Temperature, Temperatures, TemperatureWatch, read_temperatures
@@ -81,13 +81,6 @@ def test_what_can_not_be_read_says_why(tree: HostTree, address: str, prepare: st
     assert found == Temperatures(problem=reason) and str(found) == f'unreadable ({reason})'
 
 
-def until(condition: object, what: str) -> None:
-    end = time.monotonic() + 60
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end, what
-        time.sleep(0.01)
-
-
 def test_who_asks_never_waits_for_the_card(tree: HostTree, monkeypatch: pytest.MonkeyPatch) -> None:
     card = threading.Event()
     answers = iter(range(100))
@@ -102,19 +95,19 @@ def test_who_asks_never_waits_for_the_card(tree: HostTree, monkeypatch: pytest.M
     for _ in range(50):
         assert watch.latest(ADDRESS).problem == 'not read yet'
     card.set()
-    until(lambda: watch.latest(ADDRESS).sensors, 'an answer')
+    eventually(lambda: watch.latest(ADDRESS).sensors)
     first = watch.latest(ADDRESS).sensors[0].celsius
-    until(lambda: watch.latest(ADDRESS).sensors[0].celsius > first, 'newer answers')
+    eventually(lambda: watch.latest(ADDRESS).sensors[0].celsius > first)
 
     card.clear()
     watch.latest(ADDRESS)
     monkeypatch.setattr(metis_card, '_STALE_S', 0.05)
-    until(lambda: watch.latest(ADDRESS).problem == 'the card has not answered for 0.05 s', 'an answer that is too old is none')
+    eventually(lambda: watch.latest(ADDRESS).problem == 'the card has not answered for 0.05 s')
     card.set()
-    until(lambda: watch.latest(ADDRESS).sensors, 'an answer again')
+    eventually(lambda: watch.latest(ADDRESS).sensors)
     watch.close()
     watch.close()
-    until(lambda: 'npu temperature' not in {thread.name for thread in threading.enumerate()}, 'the thread ends')
+    eventually(lambda: 'npu temperature' not in {thread.name for thread in threading.enumerate()})
 
 
 def test_the_thread_ends_when_nobody_asks_and_begins_again(tree: HostTree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +115,6 @@ def test_the_thread_ends_when_nobody_asks_and_begins_again(tree: HostTree, monke
     sensor(tree, input=42000)
     watch = TemperatureWatch(tree)
     for _ in range(2):
-        until(lambda: watch.latest(ADDRESS).sensors, 'an answer')
-        until(lambda: watch._thread is None, 'the thread ends')
+        eventually(lambda: watch.latest(ADDRESS).sensors)
+        eventually(lambda: watch._thread is None)
     assert watch.latest('').problem == 'its PCI address is unknown'

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from npu.card_kit import CountingCard, counting_accelerator
+from npu.card_kit import CountingCard, Opened
+from npu.scheduler_kit import eventually
 
 from zc_perception.errors import AcceleratorError
 from zc_perception.frame import Frame
@@ -19,15 +19,6 @@ from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.npu.scheduler import Scheduler
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-WAIT_S = 60.0
-Opened = tuple[AxlAccelerator, CountingCard]
-
-
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
-    accelerator, card = counting_accelerator(monkeypatch)
-    yield accelerator, card
-    accelerator.close()
 
 
 def run_one(accelerator: AxlAccelerator, card: CountingCard, frame: Frame, *, end: bool = True) -> Callable[[], None]:
@@ -100,13 +91,6 @@ def scheduling(accelerator: AxlAccelerator, **options: Any) -> Iterator[tuple[Sc
     finally:
         scheduler.stop()
         queue.close()
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def test_a_running_scheduler_takes_more_frames_and_gives_them_up_sooner(

@@ -28,12 +28,8 @@ if TYPE_CHECKING:
 
 CacheKey = tuple[Hashable, ...]
 
-ENTRIES = 64
-"""More than any sensible pool has slots."""
-MOST_ENTRIES = 512
-"""What a cache grows to when it finds itself too small; each entry is a descriptor or more, and a range of device addresses."""
-
-_REMEMBERED = 8
+ENTRIES = 512
+"""More than cameras have buffers; each entry is a descriptor or more, and a range of device addresses."""
 
 
 def import_key(epoch: int, direction: int, layout: ImageLayout, buffers: Sequence[DmaBuf]) -> CacheKey:
@@ -107,8 +103,7 @@ class CachedImport:
 class ImportCache:
     """Keeps a device's imports of buffers, so that each buffer is imported once and not with every frame.
 
-    With more than ``limit`` entries, the one that was unused for the longest time goes, unless a job reads it. A buffer that comes back
-    after it went for lack of room says that the cache is too small: ``limit`` grows by one, up to *most*, and ``thrashed`` counts it.
+    With more than ``limit`` entries, the one that was unused for the longest time goes, unless a job reads it.
 
     One thread uses it. A buffer may end on any thread: its identity is queued, and the next :meth:`get` gives its import back.
 
@@ -118,23 +113,14 @@ class ImportCache:
     """
 
     def __init__(
-        self,
-        release: Callable[[int], object],
-        limit: int = ENTRIES,
-        *,
-        most: int = MOST_ENTRIES,
-        held: Callable[[int], bool] = lambda handle: False,
+        self, release: Callable[[int], object], limit: int = ENTRIES, *, held: Callable[[int], bool] = lambda handle: False
     ) -> None:
         self._release = release
         self._held = held
-        self._most = max(limit, most)
         self._entries: OrderedDict[CacheKey, CachedImport] = OrderedDict()
-        self._evicted: OrderedDict[CacheKey, None] = OrderedDict()
         self._ended: queue.SimpleQueue[BufferIdentity] = queue.SimpleQueue()
         self.limit = limit
-        self.hits = 0
         self.misses = 0
-        self.thrashed = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -144,7 +130,6 @@ class ImportCache:
         self.forget_ended()
         entry = self._entries.get(key)
         if entry is not None:
-            self.hits += 1
             self._entries.move_to_end(key)
             return entry.handle
         keepers = tuple(b.dup() for b in buffers)
@@ -162,19 +147,10 @@ class ImportCache:
         return handle
 
     def _make_room(self, new: CacheKey) -> None:
-        if new in self._evicted:
-            del self._evicted[new]
-            self.thrashed += 1
-            self.limit = min(self.limit + 1, self._most)
         over = len(self._entries) - self.limit
-        if over <= 0:
-            return
-        for key in [key for key, entry in self._entries.items() if key != new and not self._held(entry.handle)][:over]:
-            self._drop(key)
-            self._evicted[key] = None
-        # Longer than the cache can ever be, or a round of more buffers than that would not be recognised.
-        while len(self._evicted) > _REMEMBERED * self._most:
-            self._evicted.popitem(last=False)
+        if over > 0:
+            for key in [key for key, entry in self._entries.items() if key != new and not self._held(entry.handle)][:over]:
+                self._drop(key)
 
     def _drop(self, key: CacheKey) -> None:
         entry = self._entries.pop(key)
@@ -198,4 +174,3 @@ class ImportCache:
         """Release everything."""
         while self._entries:
             self._drop(next(iter(self._entries)))
-        self._evicted.clear()

@@ -15,8 +15,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, TypeVar
 
 from zc_perception.errors import AcceleratorError, DeviceLostError, ZcError
 from zc_perception.frame import Frame
@@ -569,37 +570,11 @@ class _LatePlaces:
         self._close_kept(lambda fence: True)
 
 
-class _Call(Generic[T]):
-    def __init__(self, function: Callable[[], T]) -> None:
-        self._function = function
-        self._done = threading.Event()
-        self._result: list[T] = []
-        self._error: Exception | None = None
-
-    def run(self) -> None:
-        try:
-            self._result.append(self._function())
-        except Exception as error:
-            self._error = error
-        self._done.set()
-
-    def refuse(self, reason: str) -> None:
-        self._error = AcceleratorError(f'the accelerator is not available: {reason}')
-        self._done.set()
-
-    def result(self, timeout_s: float) -> T:
-        if not self._done.wait(timeout_s):
-            raise AcceleratorError(f'the accelerator was busy for {timeout_s:g} s; try again')
-        if self._error is not None:
-            raise self._error
-        return self._result[0]
-
-
 class _CallQueue:
     """What other threads want to have done on the scheduler's thread, in the order in which they asked."""
 
     def __init__(self) -> None:
-        self._calls: deque[_Call[object]] = deque()
+        self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._refusal = ''
         self._lock = threading.Lock()
 
@@ -612,29 +587,34 @@ class _CallQueue:
         :param wake: tells the other thread to look.
         :raises AcceleratorError: not within *timeout_s*, or there is no other thread any more.
         """
-        call = _Call(function)
+        answer: Future[T] = Future()
         with self._lock:
             if self._refusal:
-                call.refuse(self._refusal)
-            else:
-                self._calls.append(call)  # type: ignore[arg-type]
+                raise AcceleratorError(self._refusal)
+            self._calls.append((answer, function))
         wake()
-        try:
-            return call.result(timeout_s)
-        finally:
-            with contextlib.suppress(ValueError):  # it was worked off
-                self._calls.remove(call)  # type: ignore[arg-type]
+        if not wait([answer], timeout_s).done:
+            answer.cancel()
+            raise AcceleratorError(f'the accelerator was busy for {timeout_s:g} s; try again')
+        return answer.result()
 
     def work_off(self) -> None:
         """Run what is there."""
         while self._calls:
-            with contextlib.suppress(IndexError):
-                self._calls.popleft().run()
+            with contextlib.suppress(IndexError):  # refused meanwhile
+                answer, function = self._calls.popleft()
+                if answer.set_running_or_notify_cancel():
+                    try:
+                        answer.set_result(function())
+                    except Exception as error:
+                        answer.set_exception(error)
 
     def refuse(self, reason: str) -> None:
         """Refuse what is there and what comes."""
         with self._lock:
-            self._refusal = reason
+            self._refusal = f'the accelerator is not available: {reason}'
         while self._calls:
-            with contextlib.suppress(IndexError):
-                self._calls.popleft().refuse(reason)
+            with contextlib.suppress(IndexError):  # it runs already
+                answer, _ = self._calls.popleft()
+                if answer.set_running_or_notify_cancel():
+                    answer.set_exception(AcceleratorError(self._refusal))

@@ -122,18 +122,13 @@ class AxlAccelerator(Accelerator):
     def notices(self) -> Sequence[str]:
         """See :class:`Accelerator`."""
         link = read_link(self._card.pci_address, self._tree).diagnosis()
-        older = thrashing = ''
+        older = ''
         if self._axl.level < 2:
             older = (
                 f'the driver of {self._card.path} has only ioctls 64 to 66: it imports tight LINEAR images in one buffer and nothing else, '
                 'takes one job at a time, and waits for acquire fences on the CPU; a newer driver does better'
             )
-        if self._cache is not None and self._cache.thrashed:
-            thrashing = (
-                f'more buffers are in use than the import cache held: {self._cache.thrashed} were imported anew; it holds '
-                f"{self._cache.limit} now; use fewer slots (parameter 'slots') if that goes on"
-            )
-        return [notice for notice in (self._more_cards, link, older, self._result_notice, thrashing) if notice]
+        return [notice for notice in (self._more_cards, link, older, self._result_notice) if notice]
 
     def facts(self) -> Mapping[str, object]:
         """See :class:`Accelerator`."""

@@ -85,7 +85,6 @@ class AxlError(AcceleratorError):
         advice = ADVICE[errno.ENODEV] if lost else ADVICE.get(number, 'see the kernel log (dmesg | grep axl)')
         end = f'; {more}' if more else ''
         super().__init__(f'axl {request}{where} failed with {errno_name(number)} ({os.strerror(number)}): {advice}{end}')
-        self.request = request
         self.errno = number
 
 
@@ -182,6 +181,20 @@ class JobFence(SyncFile):
             raise self._explain(-status) from None
 
 
+def call_driver(fd: OwnedFd, request: int, argument: ctypes.Structure | ctypes.c_uint32 | ctypes.c_int) -> OSError | None:
+    """``ioctl(2)``: why it failed, or ``None``. It is called again when a signal came and its handler ran: nothing was done then."""
+    failure: OSError | None = None
+    for _ in range(_ATTEMPTS):
+        try:
+            fcntl.ioctl(fd.fileno(), request, argument)
+            return None
+        except OSError as error:
+            failure = error
+            if error.errno != errno.EINTR:
+                break
+    return failure
+
+
 def _is_power_of_two(number: int) -> bool:
     return number > 0 and number & (number - 1) == 0
 
@@ -210,16 +223,9 @@ class AxlDevice:
             )
 
     def _ioctl(self, name: str, argument: ctypes.Structure | ctypes.c_uint32, detail: str = '') -> None:
-        number = 0
-        for _ in range(_ATTEMPTS):
-            try:
-                fcntl.ioctl(self._fd.fileno(), getattr(self._requests, name), argument)
-                return
-            except InterruptedError as error:  # a signal came, and its handler ran: nothing was done
-                number = error.errno or 0
-            except OSError as error:
-                raise self._error(name, error.errno or 0, detail) from error
-        raise self._error(name, number, detail)
+        error = call_driver(self._fd, getattr(self._requests, name), argument)
+        if error is not None:
+            raise self._error(name, error.errno or 0, detail) from error
 
     def _error(self, request: str, number: int, detail: str) -> AxlError:
         return axl_error(request, number, detail, gone=number == errno.EIO and card_is_gone(self.card, self._tree))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 from dataclasses import dataclass
 from enum import Enum
@@ -21,13 +20,12 @@ from enum import Enum
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.npu.axl.abi import IOCTL_TYPE, ioc
-from zc_perception.npu.axl.device import ENOTSUPP, errno_name, open_error
+from zc_perception.npu.axl.device import ENOTSUPP, call_driver, errno_name, open_error
 from zc_perception.npu.metis_card import HOST, HostTree, found_cards
 
 _INT = ctypes.sizeof(ctypes.c_int)
 DMA_ATTACH = ioc(3, IOCTL_TYPE, 5, _INT)
 DMA_DETACH = ioc(3, IOCTL_TYPE, 6, _INT)
-_ATTEMPTS = 10
 
 
 class Importable(Enum):
@@ -75,16 +73,8 @@ _MEANINGS: dict[int, tuple[Importable, str]] = {
 
 def _call(fd: OwnedFd, request: int, descriptor: int) -> int:
     """The errno, 0 for success."""
-    number = errno.EINTR
-    for _ in range(_ATTEMPTS):
-        try:
-            fcntl.ioctl(fd.fileno(), request, ctypes.c_int(descriptor))
-            return 0
-        except OSError as error:
-            number = error.errno or errno.EIO
-            if number != errno.EINTR:
-                break
-    return number
+    error = call_driver(fd, request, ctypes.c_int(descriptor))
+    return 0 if error is None else error.errno or errno.EIO
 
 
 def probe_shipped_attach(path: str, buffer: DmaBuf, *, tree: HostTree = HOST) -> AttachProbe:

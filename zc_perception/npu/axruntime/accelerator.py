@@ -27,7 +27,7 @@ from zc_perception.jetson.vic import Vic
 from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.npu.accelerator import OUTPUT_DMABUF, Accelerator, AcceleratorOptions, Capabilities, ImportHandle
+from zc_perception.npu.accelerator import Accelerator, AcceleratorOptions, Capabilities, ImportHandle
 from zc_perception.npu.axruntime.binding import BindingSession, import_binding
 from zc_perception.npu.axruntime.releases import mismatches
 from zc_perception.npu.axruntime.runtime import InstanceOptions, Session
@@ -87,7 +87,6 @@ class AxRuntimeAccelerator(Accelerator):
     :param timeout_s: twice this without an answer from the runtime, and the device counts as lost.
     :param tensor_heap: where tensors live; ``None``: ``/dev/dma_heap/system`` if it works, host memory if not.
     :param vic: scales frames in a Jetson's NvBufSurface memory; ``None``: the machine's, if it has one.
-    :raises ConfigError: an option that can't be.
     :raises AcceleratorError: no runtime, or no such device.
     """
 
@@ -120,10 +119,6 @@ class AxRuntimeAccelerator(Accelerator):
         tensor_heap: Heap | None = None,
         vic: Vic | None = None,
     ) -> None:
-        if not 0 <= aipu_cores <= 4:
-            raise ConfigError(f'aipu_cores is {aipu_cores}; a Metis chip has 4, and 0 stands for one')
-        if output_dmabuf not in OUTPUT_DMABUF:
-            raise ConfigError(f"output_dmabuf is '{output_dmabuf}'; it must be auto, true or false")
         self._ledger = ledger
         self._device = device
         self._num_cores = aipu_cores or 1

@@ -18,7 +18,7 @@ import mmap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -294,18 +294,8 @@ def check_outputs(tensors: Sequence[Tensor], named: Sequence[TensorSpec]) -> Non
         )
 
 
-class FrameWriter(Protocol):
-    """What fills a slot from a frame."""
-
-    def geometry(self, width: int, height: int) -> Letterbox:
-        """Between a frame of that size and the tensor."""
-
-    def write(self, frame: Frame, slot: InputSlot) -> None:
-        """Fill it. Blocking; one thread."""
-
-
 class FrameToTensor:
-    """Fills input slots, and books one ``tensor`` pass for each frame.
+    """Fills input slots, and books one ``tensor`` pass for each frame. One thread.
 
     :param vic: scales frames in NvBufSurface memory; ``None`` where there is none.
     :param vic_lock: held while the VIC is used: it serves one thread at a time, and each core has a writer.

@@ -30,7 +30,7 @@ from zc_perception.memory.heaps import Heap
 from zc_perception.npu.accelerator import Outputs
 from zc_perception.npu.axruntime.binding import stops_other_threads
 from zc_perception.npu.axruntime.runtime import Connection, InstanceOptions, Runner
-from zc_perception.npu.axruntime.tensors import FrameWriter, InputSlot, OutputSlot, Pack, Tensor
+from zc_perception.npu.axruntime.tensors import FrameToTensor, InputSlot, OutputSlot, Pack, Tensor
 from zc_perception.npu.constraints import LATE_CALLS
 from zc_perception.npu.manifest import TensorSpec
 
@@ -64,7 +64,7 @@ class AxRuntimeJob:
     def __init__(self, frame: Frame, letterbox: Letterbox, give_back: Callable[[OutputSlot | None], None]) -> None:
         self.fence = JobFence()
         self._let_go: EventFence | None = None
-        self._letterbox = letterbox
+        self.letterbox = letterbox
         self._frame: Frame | None = frame
         self._give_back = give_back
         self._lock = threading.Lock()
@@ -73,11 +73,6 @@ class AxRuntimeJob:
         self._reading = False
         self._worker_done = False
         self._owner_done = False
-
-    @property
-    def letterbox(self) -> Letterbox:
-        """See :class:`Job`."""
-        return self._letterbox
 
     @property
     def wanted(self) -> bool:
@@ -375,7 +370,7 @@ class AxRuntimeWorker:
     """
 
     def __init__(
-        self, load: Callable[[], LoadedModel], writer: FrameWriter, *, flush_after_s: float, give_back: Callable[[], None]
+        self, load: Callable[[], LoadedModel], writer: FrameToTensor, *, flush_after_s: float, give_back: Callable[[], None]
     ) -> None:
         self._load = load
         self._writer = writer
