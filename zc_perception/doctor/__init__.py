@@ -12,5 +12,5 @@ Read in this order:
    :mod:`~zc_perception.doctor.answers`.
 5. :mod:`~zc_perception.doctor.zc_doctor` reads the options, :mod:`~zc_perception.doctor.command` runs it all and reports.
 
-To add a check: write its function beside those of its subject, and add it to ``CHECKS`` and to the table of the registry.
+To add a check: write its function beside those of its subject, and add it to ``CHECKS`` of the registry.
 """

@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 
 from zc_perception.doctor.finding import Finding, Need, Status, ok, skip
@@ -59,28 +59,26 @@ def wanted_cards(needs: Needs, tree: HostTree) -> list[MetisCard]:
     return list(dict.fromkeys(found))
 
 
-def card_of(needs: Needs, card: MetisCard, tree: HostTree) -> bool:
-    """Whether somebody would take it."""
-    return card in wanted_cards(needs, tree)
-
-
 def numbers_of(needs: Needs) -> Mapping[str, int]:
     """The driver's ioctl numbers that the parameter file gives.
 
     :raises ConfigError: they can't be understood.
     """
     entries = next((inference.axl_ioctls for inference in needs.inferences if inference.axl_ioctls), ())
-    if not entries:
-        return {}
-    return parse_ioctl_numbers(entries)
+    return parse_ioctl_numbers(entries) if entries else {}
 
 
-def _subjects(system: System, needs: Needs) -> tuple[list[MetisCard], Finding | None]:
-    """The cards to look at, or why there is nothing to say: only :func:`metis_cards` complains of a card that is missing."""
-    if needs.card() is Need.UNUSED:
-        return [], skip(_UNUSED)
-    cards = wanted_cards(needs, system.host)
-    return cards, None if cards else skip(f'{_NO_CARD} to look at; see metis.cards')
+def _of_each_card(look: Callable[[System, Needs, MetisCard], Finding]) -> Callable[[System, Needs], Iterator[Finding]]:
+    """A check that looks at the cards one by one. Without a card it does not apply: only :func:`metis_cards` complains of that."""
+
+    def check(system: System, needs: Needs) -> Iterator[Finding]:
+        cards = [] if needs.card() is Need.UNUSED else wanted_cards(needs, system.host)
+        if not cards:
+            yield skip(_UNUSED if needs.card() is Need.UNUSED else f'{_NO_CARD} to look at; see metis.cards')
+        for card in cards:
+            yield look(system, needs, card)
+
+    return check
 
 
 def _pci_devices(system: System) -> list[tuple[str, str, str]]:
@@ -133,140 +131,110 @@ def metis_cards(system: System, needs: Needs) -> Iterator[Finding]:
             )
 
 
-def metis_access(system: System, needs: Needs) -> Iterator[Finding]:
+@_of_each_card
+def metis_access(system: System, needs: Needs, card: MetisCard) -> Finding:
     """Opening a node for reading and writing."""
-    cards, nothing = _subjects(system, needs)
-    if nothing:
-        yield nothing
-    for card in cards:
-        shown, number = system.shown(card.path), system.open_node(card.path)
-        figures = {'errno': number}
-        if number == 0:
-            yield ok(f'{shown} can be opened', card.name, **figures)
-        elif number in DENIED:
-            yield Finding(needs.card().missing, f'this user may not open {shown}', rights_advice(_UDEV, shown), card.name, figures)
-        else:
-            advice = f'the card may be off or resetting; see dmesg | grep -i -e metis -e axl, and {found_cards(system.host)}'
-            yield Finding(needs.card().missing, f"{shown} can't be opened: {os.strerror(number)}", advice, card.name, figures)
+    shown, number = system.shown(card.path), system.open_node(card.path)
+    figures = {'errno': number}
+    if number == 0:
+        return ok(f'{shown} can be opened', card.name, **figures)
+    if number in DENIED:
+        return Finding(needs.card().missing, f'this user may not open {shown}', rights_advice(_UDEV, shown), card.name, figures)
+    advice = f'the card may be off or resetting; see dmesg | grep -i -e metis -e axl, and {found_cards(system.host)}'
+    return Finding(needs.card().missing, f"{shown} can't be opened: {os.strerror(number)}", advice, card.name, figures)
 
 
-def metis_driver(system: System, needs: Needs) -> Iterator[Finding]:
-    """Name and version of the module behind each card, where it tells."""
-    cards, nothing = _subjects(system, needs)
-    if nothing:
-        yield nothing
-    for card in cards:
-        folder = system.host.pci(card.pci_address) / 'driver' if card.pci_address else Path('/nowhere')
-        if not folder.exists():
-            yield skip('sysfs does not show its driver', card.name)
-            continue
-        driver, module = folder.resolve().name, folder / 'module'
-        name = module.resolve().name if module.exists() else driver
-        version = system.read('sys/module', name, 'version')
-        text = (
-            f"driver '{driver}'"
-            + (f', module {name}' if name != driver else '')
-            + (f' {version}' if version else ', which tells no version')
-        )
-        yield ok(text, card.name, driver=driver, module=name, version=version)
+@_of_each_card
+def metis_driver(system: System, needs: Needs, card: MetisCard) -> Finding:
+    """Name and version of the module behind the card, where it tells."""
+    folder = system.host.pci(card.pci_address) / 'driver' if card.pci_address else Path('/nowhere')
+    if not folder.exists():
+        return skip('sysfs does not show its driver', card.name)
+    driver, module = folder.resolve().name, folder / 'module'
+    name = module.resolve().name if module.exists() else driver
+    version = system.read('sys/module', name, 'version')
+    text = f"driver '{driver}'{f', module {name}' if name != driver else ''}{f' {version}' if version else ', which tells no version'}"
+    return ok(text, card.name, driver=driver, module=name, version=version)
 
 
 def metis_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
     """What QUERY says, or which generation the driver is of."""
-    cards, nothing = _subjects(system, needs)
+    if needs.accelerator('axl') is Need.UNUSED and needs.card() is not Need.UNUSED:
+        yield skip('the parameter file uses no accelerator axl')
+    else:
+        yield from _ioctls(system, needs)
+
+
+@_of_each_card
+def _ioctls(system: System, needs: Needs, card: MetisCard) -> Finding:
     need = needs.accelerator('axl')
-    if nothing is None and need is Need.UNUSED:
-        nothing, cards = skip('the parameter file uses no accelerator axl'), []
-    if nothing:
-        yield nothing
-    for card in cards:
-        try:
-            device = system.open_card(card.path, numbers_of(needs), system.host)
-            try:
-                answer = device.query()
-            finally:
-                device.close()
-        except ZcError as error:
-            yield Finding(need.missing, f'{card.name} does not answer: {error}', 'see metis.access', card.name)
-            continue
-        figures = {
-            'level': answer.level, 'max_in_flight': answer.max_in_flight, 'stride_align': answer.stride_align,
-            'offset_align': answer.offset_align, 'formats': len(answer.formats),
-        }  # fmt: skip
-        if answer.level >= 2:
-            limits = f'{answer.max_in_flight} jobs in flight, strides of {answer.stride_align} bytes'
-            text = f'import, submit and query: {len(answer.formats)} formats, {limits}'
-            yield ok(text, card.name, **figures)
-        elif answer.level == 1:
-            text = 'the driver has only ioctls 64 to 66: it takes LINEAR images without padding in one buffer, and one job at a time'
-            yield Finding(Status.WARN, text, 'a newer driver takes padded images and several jobs', card.name, figures)
-        else:
-            text = 'the driver has no import and submit ioctls (ENOTTY), as the shipped driver'
-            yield Finding(need.missing, text, _OTHER_DRIVER, card.name, figures)
+    try:
+        with closing(system.open_card(card.path, numbers_of(needs), system.host)) as device:
+            answer = device.query()
+    except ZcError as error:
+        return Finding(need.missing, f'{card.name} does not answer: {error}', 'see metis.access', card.name)
+    figures = {
+        'level': answer.level, 'max_in_flight': answer.max_in_flight, 'stride_align': answer.stride_align,
+        'offset_align': answer.offset_align, 'formats': len(answer.formats),
+    }  # fmt: skip
+    if answer.level >= 2:
+        limits = f'{answer.max_in_flight} jobs in flight, strides of {answer.stride_align} bytes'
+        return ok(f'import, submit and query: {len(answer.formats)} formats, {limits}', card.name, **figures)
+    if answer.level == 1:
+        text = 'the driver has only ioctls 64 to 66: it takes LINEAR images without padding in one buffer, and one job at a time'
+        return Finding(Status.WARN, text, 'a newer driver takes padded images and several jobs', card.name, figures)
+    text = 'the driver has no import and submit ioctls (ENOTTY), as the shipped driver'
+    return Finding(need.missing, text, _OTHER_DRIVER, card.name, figures)
 
 
-def metis_attach(system: System, needs: Needs) -> Iterator[Finding]:
+@_of_each_card
+def metis_attach(system: System, needs: Needs, card: MetisCard) -> Finding:
     """The shipped driver's attach ioctl, which accelerator axruntime's dma-buf tensors go through."""
-    cards, nothing = _subjects(system, needs)
-    if nothing:
-        yield nothing
-    for card in cards:
-        trial = first_dmabuf(system)
-        if trial is None:
-            yield skip('there is no dma-buf to try it with; see memory.heaps', card.name)
-            continue
-        with trial as buffer:
-            probe = probe_shipped_attach(card.path, buffer, tree=system.host)
-        figures = {'answer': probe.answer.value, 'errno': probe.number, 'heap': buffer.heap}
-        if probe.answer is Importable.YES:
-            yield ok(f'a page of {buffer.heap} was attached and detached', card.name, **figures)
-        elif probe.answer is Importable.UNKNOWN and needs.accelerator('axruntime') is not Need.REQUIRED:
-            yield skip(probe.text, card.name, **figures)
-        else:
-            advice = 'enable the IOMMU for the card, or use a contiguous heap; see memory.heaps and metis.iommu'
-            yield Finding(needs.card().missing, probe.text, advice, card.name, figures)
+    trial = first_dmabuf(system)
+    if trial is None:
+        return skip('there is no dma-buf to try it with; see memory.heaps', card.name)
+    with trial as buffer:
+        probe = probe_shipped_attach(card.path, buffer, tree=system.host)
+    figures = {'answer': probe.answer.value, 'errno': probe.number, 'heap': buffer.heap}
+    if probe.answer is Importable.YES:
+        return ok(f'a page of {buffer.heap} was attached and detached', card.name, **figures)
+    if probe.answer is Importable.UNKNOWN and needs.accelerator('axruntime') is not Need.REQUIRED:
+        return skip(probe.text, card.name, **figures)
+    advice = 'enable the IOMMU for the card, or use a contiguous heap; see memory.heaps and metis.iommu'
+    return Finding(needs.card().missing, probe.text, advice, card.name, figures)
 
 
 def _rate(rate: LinkRate) -> dict[str, object]:
     return {'gts': rate.gts, 'width': rate.width}
 
 
-def metis_link(system: System, needs: Needs) -> Iterator[Finding]:
+@_of_each_card
+def metis_link(system: System, needs: Needs, card: MetisCard) -> Finding:
     """8 GT/s x4, or what is wrong with it."""
-    cards, nothing = _subjects(system, needs)
-    if nothing:
-        yield nothing
-    for card in cards:
-        link = read_link(card.pci_address, system.host)
-        figures = {'now': _rate(link.now), 'card': _rate(link.card), 'port': _rate(link.port)}
-        trouble = link.diagnosis()
-        if not trouble:
-            yield ok(f'{link.now} (at least {NEEDED} is needed)', card.name, **figures)
-            continue
-        found, _, advice = trouble.partition('; ')
-        # One that can't be read, as in virtual machines, may be good.
-        status = Status.WARN if link.problem else needs.card().missing
-        yield Finding(status, found, advice, card.name, figures)
+    link = read_link(card.pci_address, system.host)
+    figures = {'now': _rate(link.now), 'card': _rate(link.card), 'port': _rate(link.port)}
+    trouble = link.diagnosis()
+    if not trouble:
+        return ok(f'{link.now} (at least {NEEDED} is needed)', card.name, **figures)
+    found, _, advice = trouble.partition('; ')
+    # One that can't be read, as in virtual machines, may be good.
+    status = Status.WARN if link.problem else needs.card().missing
+    return Finding(status, found, advice, card.name, figures)
 
 
-def metis_iommu(system: System, needs: Needs) -> Iterator[Finding]:
+@_of_each_card
+def metis_iommu(system: System, needs: Needs, card: MetisCard) -> Finding:
     """Behind an IOMMU scattered pages are one range of addresses for the card."""
-    cards, nothing = _subjects(system, needs)
-    if nothing:
-        yield nothing
-    for card in cards:
-        iommu = read_iommu(card.pci_address, system.host)
-        figures = {'group': iommu.group, 'type': iommu.kind, 'iommu': iommu.unit}
-        if iommu.translates:
-            yield ok(f'{iommu.text}: the card can use buffers of scattered pages', card.name, **figures)
-        elif iommu.translates is None:
-            yield skip(f'{iommu.text}; the import of each buffer tells whether the card can use it', card.name, **figures)
-        else:
-            enable = ('boot without iommu=pt (iommu.passthrough=0)' if iommu.group else
-                      'enable the IOMMU (intel_iommu=on, amd_iommu=on, iommus in the device tree)')  # fmt: skip
-            advice = f'leave heap at auto, which takes a CMA heap then (see memory.heaps), or {enable}'
-            found = f'{iommu.text}, so it can use only physically contiguous buffers'
-            yield Finding(Status.WARN, found, advice, card.name, figures)
+    iommu = read_iommu(card.pci_address, system.host)
+    figures = {'group': iommu.group, 'type': iommu.kind, 'iommu': iommu.unit}
+    if iommu.translates:
+        return ok(f'{iommu.text}: the card can use buffers of scattered pages', card.name, **figures)
+    if iommu.translates is None:
+        return skip(f'{iommu.text}; the import of each buffer tells whether the card can use it', card.name, **figures)
+    enable = ('boot without iommu=pt (iommu.passthrough=0)' if iommu.group else
+              'enable the IOMMU (intel_iommu=on, amd_iommu=on, iommus in the device tree)')  # fmt: skip
+    advice = f'leave heap at auto, which takes a CMA heap then (see memory.heaps), or {enable}'
+    return Finding(Status.WARN, f'{iommu.text}, so it can use only physically contiguous buffers', advice, card.name, figures)
 
 
 TOOLCHAIN = 'riscv64-unknown-elf-gcc'

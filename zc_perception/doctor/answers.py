@@ -13,6 +13,7 @@ import ctypes
 import importlib
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from ctypes import POINTER, c_char_p, c_uint, c_void_p
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from zc_perception.errors import ZcError
+from zc_perception.errors import ConfigError, ZcError
 
 if TYPE_CHECKING:
     from zc_perception.camera.gstreamer.abi import GStreamer
@@ -312,11 +313,60 @@ def describe_ros() -> dict[str, Any]:
     return answer
 
 
-def check_parameters(path: str, *arguments: str) -> dict[str, Any]:
-    """See :func:`~zc_perception.doctor.parameter_verdict.judge_file`."""
-    from zc_perception.doctor.parameter_verdict import judge_file
+# In front of and behind what rcl's parser has to say.
+_RCL_PREFIX, _RCL_PLACES = re.compile(r".*?params file: '.*?'\. Error: ", re.DOTALL), re.compile(r',? at \S+\.c:\d+')
 
-    return judge_file(path, *arguments, missing=_missing_middleware(_middlewares()))
+
+def _rcl_refusal(path: str) -> str:
+    """Why rcl can't parse the file; empty: it can. Neither the environment's domain nor a log file plays a part."""
+    rclpy = importlib.import_module('rclpy')
+    context = rclpy.Context()
+    try:
+        context.init(['--ros-args', '--params-file', path], initialize_logging=False, domain_id=0)
+    except Exception as error:  # rclpy has several classes of its own for this
+        reason = ' '.join(_RCL_PLACES.sub('', _RCL_PREFIX.sub('', str(error))).split())
+        return f'ROS refuses it: {reason}'
+    context.try_shutdown()
+    return ''
+
+
+def check_parameters(path: str, cameras: str = 'named', *namespaces: str) -> dict[str, Any]:
+    """What the nodes would say to a parameter file: problems that end a node, and what it only warns of. Starts no node.
+
+    rcl's own parser is asked first, then :mod:`~zc_perception.nodes.params.verdict`.
+
+    :param cameras: ``given`` if these are all cameras that there are going to be; ``named`` if that follows from the file, so that others
+        are possible.
+    :param namespaces: of the nodes that are going to have the file; an empty text is the root.
+    :returns: among others ``misses``: sections that the nodes refuse unless there are other cameras than the file names.
+    """
+    from zc_perception.nodes.params.yaml_file import last_name, nodes_named, read_parameter_yaml
+
+    try:
+        file = read_parameter_yaml(path)
+    except ConfigError as error:
+        return {'problems': [str(error)], 'warnings': [], 'checked': 0}
+    if missing := _missing_middleware(_middlewares()):
+        return {'error': f"RMW_IMPLEMENTATION is '{missing}', which is not installed", 'missing': missing}
+    try:
+        from zc_perception.nodes.params import verdict
+        from zc_perception.nodes.params.kinds import node_kinds
+
+        kinds = node_kinds()
+    except ImportError as error:
+        return {'error': f'the nodes could not be imported: {error}'}
+    if refusal := _rcl_refusal(path):
+        return {'problems': [refusal], 'warnings': [], 'checked': 0}
+    given = cameras == 'given'
+    found = verdict.judge(file, verdict.expected_nodes(file.sections, namespaces if given else None))
+    problems = [f"section '{one.section}': {one}" if one.section else f"node '{one.node}': {one}" for one in found.problems]
+    misses = [f'section {one}' for one in found.misses]
+    if given or not any(nodes_named(name, file.sections) for name in kinds):
+        problems += misses if given else [f'{miss}, or give --cameras as perception gets it' for miss in misses]
+        misses = []
+    ours = [values for section, values in file.sections if '*' in last_name(section) or last_name(section) in kinds]
+    checked = sum(map(len, ours))
+    return {'problems': list(dict.fromkeys(problems)), 'warnings': found.warnings, 'misses': misses, 'checked': checked}
 
 
 #: Who answers what.

@@ -8,9 +8,10 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
-from zc_perception.doctor.accelerator_checks import card_of, numbers_of
+from zc_perception.doctor.accelerator_checks import numbers_of, wanted_cards
 from zc_perception.doctor.finding import Finding, Need, Status, ok, skip
 from zc_perception.doctor.heaps import PAGE, allocate, heap_nodes, rights_advice, trial_heaps, udev_line
 from zc_perception.doctor.needs import Needs
@@ -121,10 +122,6 @@ def read_cma(system: System) -> tuple[int, int] | None:
     return (found['CmaTotal'], found.get('CmaFree', 0)) if found.get('CmaTotal') else None
 
 
-def _pools(system: System, needs: Needs) -> list[PoolNeed]:
-    return [pool_need(system, needs, camera) for camera in needs.cameras]
-
-
 def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
     """Pools in contiguous memory against what there is of it; other pools are named with the memory that they take."""
     cma = read_cma(system)
@@ -145,7 +142,7 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
         else:
             yield ok(f'{there}: room for {free // slot} NV12 frames of 1920x1080', **figures)
         return
-    pools = _pools(system, needs)
+    pools = [pool_need(system, needs, camera) for camera in needs.cameras]
     figures['pools'] = [
         {
             'node': p.camera.node,
@@ -275,17 +272,14 @@ def import_trials(system: System, needs: Needs) -> Iterator[Finding]:
     if not names:
         yield Finding(need.missing, 'there is no heap whose buffers a card could import', 'see memory.heaps')
         return
-    wanted = [card for card in cards if card_of(needs, card, system.host)] or cards
-    for card in wanted:
+    for card in wanted_cards(needs, system.host) or cards:
         try:
             device = system.open_card(card.path, numbers_of(needs), system.host)
         except ZcError as error:
             yield Finding(need.missing, f'{system.shown(card.path)} could not be opened: {error}', 'see metis.access', card.name)
             continue
-        try:
+        with closing(device):
             yield from _imports_into(system, needs, device, card, names)
-        finally:
-            device.close()
 
 
 def _imports_into(system: System, needs: Needs, device: AxlDevice, card: MetisCard, names: list[str]) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
 from zc_perception.camera.camera import DrawnCamera
@@ -60,11 +60,8 @@ def _card(system: System, needs: Needs, inference: InferenceNeed) -> tuple[Metis
     """The card that accelerator axl would take, and what its driver says; ``None``: it can't be asked, or has no ioctls for frames."""
     with suppress(ZcError):
         card = choose_card(inference.accelerator_device, system.host)
-        device = system.open_card(card.path, numbers_of(needs), system.host)
-        try:
+        with closing(system.open_card(card.path, numbers_of(needs), system.host)) as device:
             answer = device.query()
-        finally:
-            device.close()
         return (card, answer) if answer.level else None
     return None
 
@@ -194,17 +191,9 @@ def picture_size(system: System, camera: CameraNeed) -> Size:
         return camera.width or drawing.SIZE[0], camera.height or drawing.SIZE[1]
     if camera.camera != 'v4l2':
         return _NOBODY_KNOWS
-    with taking_turns():
-        try:
-            device = _open(system, camera)
-        except (ZcError, OSError):
-            return _NOBODY_KNOWS
-        try:
-            return device.get_format().size
-        except ZcError:
-            return _NOBODY_KNOWS
-        finally:
-            device.close()
+    with taking_turns(), suppress(ZcError, OSError), closing(_open(system, camera)) as device:
+        return device.get_format().size
+    return _NOBODY_KNOWS
 
 
 def _heaps(system: System, camera: CameraNeed) -> OfferedHeaps | None:
