@@ -1,0 +1,457 @@
+"""What Linux shows of the cards: which there are and which one a parameter means, their IOMMU, PCIe link and temperature.
+
+Trees of files stand in for the machine's, laid out as the kernel's documents describe them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from npu.host_tree import Host
+from npu.scheduler_kit import eventually
+
+from zc_perception.errors import AcceleratorError
+from zc_perception.npu import metis_card
+from zc_perception.npu.axl.device import AxlCapabilities
+from zc_perception.npu.metis_card import (
+    HostTree,
+    Iommu,
+    LinkRate,
+    MetisCard,
+    PcieLink,
+    Temperature,
+    Temperatures,
+    TemperatureWatch,
+    card_at,
+    card_is_gone,
+    choose_card,
+    driver_version,
+    find_cards,
+    read_iommu,
+    read_link,
+    read_temperatures,
+)
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.modifier import LINEAR
+
+ADDRESS = '0000:01:00.0'
+
+# Which cards there are, and which one a parameter means.
+
+
+@pytest.fixture
+def two(host: Host) -> Host:
+    """The second in the order of names is the first in that of PCI addresses."""
+    host.add_card('0004:01:00.0', 'metis-4:1:0')
+    host.add_card('0000:0a:00.0', 'metis-0:a:0', port='0000:00:1d.0')
+    return host
+
+
+def test_cards_come_in_the_order_of_their_pci_addresses(two: Host) -> None:
+    assert [(card.name, card.pci_address) for card in find_cards(two.tree)] == [
+        ('metis-0:a:0', '0000:0a:00.0'),
+        ('metis-4:1:0', '0004:01:00.0'),
+    ]
+
+
+def test_two_names_of_a_node_are_one_card(host: Host) -> None:
+    """Newer drivers name it with dashes; a udev rule may add the old name."""
+    node = host.add_card(name='metis-0-1-0')
+    host.add_node('metis-0:1:0', like=node)
+    assert [card.pci_address for card in find_cards(host.tree)] == ['0000:01:00.0']
+
+
+@pytest.mark.parametrize(
+    ('wanted', 'name'),
+    [
+        ('', 'metis-0:a:0'),
+        ('0', 'metis-0:a:0'),
+        ('1', 'metis-4:1:0'),
+        ('metis-4:1:0', 'metis-4:1:0'),
+        ('METIS-4:1:0', 'metis-4:1:0'),
+        ('metis-4:01:0', 'metis-4:1:0'),  # as the document writes it
+        ('metis-4-1-0', 'metis-4:1:0'),
+        ('4:1:0', 'metis-4:1:0'),
+        ('0004:01:00.0', 'metis-4:1:0'),
+        ('4:1:0.0', 'metis-4:1:0'),
+        ('0A:00.0', 'metis-0:a:0'),
+        ('0000:0a:00', 'metis-0:a:0'),
+    ],
+)
+def test_a_card_is_found_by_any_of_its_names(two: Host, wanted: str, name: str) -> None:
+    assert choose_card(wanted, two.tree).name == name
+
+
+def test_a_path_is_taken_as_it_is_and_still_has_its_address(two: Host) -> None:
+    link = two.add_node('npu', like=str(two.tree.dev / 'metis-4:1:0'))
+    assert choose_card(link, two.tree) == MetisCard(link, '0004:01:00.0')
+    assert choose_card('/nowhere/metis-9:9:9', two.tree) == MetisCard('/nowhere/metis-9:9:9')
+
+
+@pytest.mark.parametrize('wanted', ['2', 'metis-0:1:0', '0004:01:00.1', '01:00.0', 'gpu', '4:1', '-1', ' ', '1.', '0x1', '٣'])
+def test_what_there_is_not_is_refused_with_what_there_is(two: Host, wanted: str) -> None:
+    with pytest.raises(AcceleratorError) as refused:
+        choose_card(wanted, two.tree)
+    text = str(refused.value)
+    assert f"no Metis card '{wanted}'" in text and "'accelerator_device'" in text and '\n' not in text
+    assert all(word in text for word in ('metis-0:a:0', '0000:0a:00.0', 'metis-4:1:0', '0004:01:00.0'))
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_card_or_an_error(text: str) -> None:
+    tree = HostTree(Path('/nonexistent'), Path('/nonexistent'))
+    if text.startswith('/') and '\0' not in text:
+        assert choose_card(text, tree).path == text
+    elif not text.startswith('/'):
+        with pytest.raises(AcceleratorError, match='no Metis card'):
+            choose_card(text, tree)
+
+
+def _without_anything(host: Host) -> None:
+    host.add_pci('0000:02:00.0', vendor='0x10de', driver='nvidia')
+
+
+def _without_driver(host: Host) -> None:
+    host.add_pci('0000:01:00.0', driver='')
+
+
+def _without_node(host: Host) -> None:
+    host.add_pci('0000:01:00.0')
+
+
+@pytest.mark.parametrize(
+    ('machine', 'words'),
+    [
+        (_without_anything, ['nothing of vendor 1f9d on PCI', 'lspci -d 1f9d:', 'rescan']),
+        (_without_driver, ['0000:01:00.0 is on PCI but has no driver', 'modprobe metis']),
+        (_without_node, ["driver 'metis' has 0000:01:00.0", '--device']),
+        (lambda host: shutil.rmtree(host.tree.sysfs), ['nothing of vendor 1f9d']),
+    ],
+)
+def test_no_card_at_all_is_explained(host: Host, machine: Callable[[Host], None], words: list[str]) -> None:
+    machine(host)
+    for wanted in ('', '0', 'metis-0:1:0', '01:00.0'):
+        with pytest.raises(AcceleratorError, match='no Metis card') as refused:
+            choose_card(wanted, host.tree)
+        assert all(word in str(refused.value) for word in words), refused.value
+
+
+def test_a_node_without_sysfs_is_known_by_its_name(host: Host) -> None:
+    host.add_node('metis-0:1:0')
+    (card,) = find_cards(host.tree)
+    assert card.pci_address == '' and 'address unknown' in str(card)
+    assert choose_card('01:00.0', host.tree) == card, 'the name says it'
+
+
+def test_a_card_of_the_next_chip_is_found_by_its_node(host: Host) -> None:
+    host.add_card('0000:02:00.0', 'metis-0-2-0')
+    node = host.add_card('0000:01:00.0', 'europa-0-1-0')
+    assert [card.name for card in find_cards(host.tree)] == ['europa-0-1-0', 'metis-0-2-0']
+    for wanted in ('europa-0-1-0', '0000:01:00.0', '0:1:0'):
+        assert choose_card(wanted, host.tree).path == node
+
+
+def test_the_driver_s_version_is_read_where_there_is_one(host: Host) -> None:
+    assert driver_version(host.tree) == ''
+    (host.tree.sysfs / 'class' / 'metis').mkdir(parents=True)
+    host.write(host.tree.sysfs / 'class' / 'metis', version='1.6.2')
+    assert driver_version(host.tree) == '1.6.2'
+
+
+def test_what_is_no_character_device_has_no_address(host: Host) -> None:
+    host.add_card()
+    (host.tree.dev / 'metis-file').write_text('')
+    nothing = host.tree.sysfs / 'dev/char/0:0'  # a device number that files have, too
+    nothing.mkdir()
+    (nothing / 'device').symlink_to(host.tree.pci('0000:01:00.0').resolve())
+    assert card_at(str(host.tree.dev / 'metis-file'), host.tree).pci_address == ''
+
+
+def test_a_card_is_gone_with_its_node_its_pci_device_or_its_answers(host: Host) -> None:
+    node = host.add_card()
+    card = card_at(node, host.tree)
+    assert not card_is_gone(card, host.tree)
+    config = host.tree.pci('0000:01:00.0') / 'config'
+    config.write_bytes(b'\xff' * 64)
+    assert card_is_gone(card, host.tree), 'all ones: nobody answers'
+    config.write_bytes(bytes.fromhex('9d1f0011'))
+    assert not card_is_gone(card, host.tree)
+    config.unlink()
+    assert not card_is_gone(card, host.tree), 'nothing is known'
+    shutil.rmtree(host.tree.pci('0000:01:00.0').resolve())
+    assert card_is_gone(card, host.tree)
+    Path(node).unlink()
+    assert card_is_gone(MetisCard(node), host.tree)
+    other = host.add_node('metis-0:9:0')
+    assert not card_is_gone(MetisCard(other), host.tree), 'without an address only the node tells'
+
+
+def test_a_card_says_node_and_address(two: Host) -> None:
+    assert re.fullmatch(r'.*/dev/metis-4:1:0 \(PCI 0004:01:00\.0\)', str(choose_card('1', two.tree)))
+
+
+# Contiguity follows from the card's IOMMU.
+
+
+def grouped(host: Host, kind: str | None, unit: str = '') -> None:
+    """A card in a group of that type; ``None``: it says nothing."""
+    card = host.add_pci(ADDRESS)
+    group = host.tree.sysfs / 'kernel/iommu_groups/7'
+    group.mkdir(parents=True)
+    if kind is not None:
+        (group / 'type').write_text(f'{kind}\n')
+    (card / 'iommu_group').symlink_to(group)
+    if unit:
+        home = host.tree.sysfs / 'class/iommu' / unit
+        home.mkdir(parents=True)
+        (card / 'iommu').symlink_to(home)
+
+
+@pytest.mark.parametrize('kind', ['DMA', 'DMA-FQ'])
+def test_behind_an_iommu_scattered_pages_will_do(kind: str, host: Host) -> None:
+    grouped(host, kind, 'dmar0')
+    iommu = read_iommu(ADDRESS, host.tree)
+    assert iommu == Iommu(True, f'IOMMU group 7 ({kind}) of dmar0', '7', kind, 'dmar0') and not iommu.needs_contiguous
+
+
+def test_one_that_passes_addresses_through_is_as_none(host: Host) -> None:
+    grouped(host, 'identity')
+    iommu = read_iommu(ADDRESS, host.tree)
+    assert iommu.needs_contiguous and iommu.text == 'IOMMU group 7 passes addresses through'
+
+
+def test_without_a_group_there_is_none(host: Host) -> None:
+    host.add_pci(ADDRESS)
+    iommu = read_iommu(ADDRESS, host.tree)
+    assert iommu.needs_contiguous and iommu.text == 'the card is in no IOMMU group'
+
+
+@pytest.mark.parametrize(
+    ('address', 'kind', 'words'),
+    [
+        ('', 'DMA', 'its PCI address is unknown'),
+        ('0000:09:00.0', 'DMA', '0000:09:00.0 is not on PCI in'),
+        (ADDRESS, None, "iommu_group/type can't be read (No such file or directory)"),
+        (ADDRESS, 'unknown', 'does not say it'),
+        (ADDRESS, '', 'does not say it'),
+    ],
+)
+def test_what_can_not_be_known_is_said_and_nothing_is_demanded(address: str, kind: str | None, words: str, host: Host) -> None:
+    grouped(host, kind)
+    iommu = read_iommu(address, host.tree)
+    assert iommu.translates is None and not iommu.needs_contiguous
+    assert iommu.text.startswith('whether ') and ' is not known: ' in iommu.text and words in iommu.text
+
+
+@pytest.mark.parametrize(
+    ('iommu', 'contiguous', 'note'),
+    [
+        (Iommu(True, 'IOMMU group 7'), False, ''),
+        (Iommu(False, 'the card is in no IOMMU group'), True, 'the card is in no IOMMU group'),
+        (Iommu(None, 'whether … is not known'), False, 'whether … is not known'),
+    ],
+)
+def test_the_card_s_constraints_follow(iommu: Iommu, contiguous: bool, note: str) -> None:
+    constraints = AxlCapabilities(2, 4, 64, 64, ((NV12, LINEAR),)).constraints('/dev/metis-0:1:0', iommu)
+    assert (constraints.contiguous, constraints.memory_note) == (contiguous, note)
+
+
+# The PCIe link: good, too slow with its cause, or not known, which is never good.
+
+GOOD = {'current_link_speed': '8.0 GT/s PCIe', 'current_link_width': '4', 'max_link_speed': '8.0 GT/s PCIe', 'max_link_width': '4'}
+PORT = {'max_link_speed': '16.0 GT/s PCIe', 'max_link_width': '16', 'current_link_speed': '8.0 GT/s PCIe', 'current_link_width': '4'}
+
+
+def link(root: Path, port: dict[str, str] | None = None, **changed: str) -> PcieLink:
+    """The link of a card with these attributes beside the good ones; empty: no such file."""
+    host = Host(root)
+    folder = host.add_pci(ADDRESS)
+    host.write(folder, **{name: text for name, text in {**GOOD, **changed}.items() if text})
+    host.write(folder.parent, **{**PORT, **(port or {})})
+    return read_link(ADDRESS, host.tree)
+
+
+@pytest.mark.parametrize(
+    ('speed', 'width'),
+    [('8.0 GT/s PCIe', '4'), ('8 GT/s', '4'), ('16.0 GT/s PCIe', '4'), ('32.0 GT/s PCIe', '16'), ('8.0 GT/s PCIe', '8')],
+)
+def test_a_link_that_is_fast_enough_needs_no_words(tmp_path: Path, speed: str, width: str) -> None:
+    found = link(tmp_path, current_link_speed=speed, current_link_width=width)
+    assert found.diagnosis() == '' and found.problem == ''
+
+
+def test_a_good_link_in_short(tmp_path: Path) -> None:
+    assert str(link(tmp_path)) == '8 GT/s x4'
+
+
+@pytest.mark.parametrize(
+    ('changed', 'port', 'words'),
+    [
+        ({'current_link_speed': '2.5 GT/s PCIe'}, {}, ['runs at 2.5 GT/s x4 instead of 8 GT/s x4', 'reseat the card']),
+        ({'current_link_speed': '5.0 GT/s PCIe'}, {}, ['runs at 5 GT/s x4', 'reseat']),
+        ({'current_link_width': '1'}, {}, ['runs at 8 GT/s x1', 'reseat']),
+        ({'current_link_width': '2'}, {'max_link_width': '2'}, ['slot (port 0000:00:1c.0) can do no more than 16 GT/s x2', 'another slot']),
+        ({'current_link_speed': '5.0 GT/s PCIe'}, {'max_link_speed': '5.0 GT/s PCIe'}, ['no more than 5 GT/s x16']),
+        ({'current_link_width': '2', 'max_link_width': '2'}, {}, ['the card itself offers only 8 GT/s x2', 'firmware']),
+        ({'current_link_speed': 'Unknown', 'current_link_width': '0'}, {}, ['runs at ? GT/s x0', 'down or retraining']),
+        ({'current_link_speed': 'Unknown speed'}, {}, ['runs at ? GT/s x4', 'down or retraining']),
+        ({'current_link_width': '255'}, {}, ['runs at 8 GT/s x?', 'down or retraining']),
+        ({'current_link_width': '1', 'max_link_width': '', 'max_link_speed': ''}, {'max_link_speed': 'Unknown'}, ['reseat']),
+    ],
+)
+def test_a_slow_link_is_diagnosed_with_its_cause(tmp_path: Path, changed: dict[str, str], port: dict[str, str], words: list[str]) -> None:
+    text = link(tmp_path, port, **changed).diagnosis()
+    assert all(word in text for word in words), text
+    assert ADDRESS in text and 'lspci -vvv -d 1f9d:1100 | grep LnkSta' in text and 'Speed 8GT/s, Width x4' in text
+
+
+def test_what_can_t_be_read_is_said_and_never_good(tmp_path: Path) -> None:
+    missing = link(tmp_path / 'a', current_link_speed='')
+    assert '0000:01:00.0 shows no PCIe link' in missing.diagnosis() and str(missing).startswith('unknown (')
+    gone = read_link('0000:09:00.0', Host(tmp_path / 'b').tree)
+    assert '0000:09:00.0 is not on PCI' in gone.diagnosis()
+    assert 'address is unknown' in read_link('', Host(tmp_path / 'c').tree).diagnosis()
+    for found in (missing, gone, PcieLink('')):
+        assert not found.now.enough and not found.now.known
+
+
+def test_an_attribute_that_fails_to_be_read_is_said(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    folder = host.add_pci(ADDRESS)
+    (folder / 'current_link_speed').symlink_to('/proc/self/mem')  # reads as EIO
+    assert 'Input/output error' in read_link(ADDRESS, host.tree).diagnosis()
+
+
+@given(st.text(max_size=20), st.text(max_size=6))
+def test_only_numbers_that_are_known_and_large_enough_are_good(speed: str, width: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        device = Path(folder) / 'bus/pci/devices' / ADDRESS
+        device.mkdir(parents=True)
+        (device / 'current_link_speed').write_text(speed, encoding='utf-8')
+        (device / 'current_link_width').write_text(width, encoding='utf-8')
+        found = read_link(ADDRESS, HostTree(sysfs=Path(folder)))
+    assert found.diagnosis() != '' or (found.now.gts is not None and found.now.gts >= 8 and int(found.now.width or 0) >= 4)
+
+
+@pytest.mark.parametrize('gts', [None, 2.5, 8.0, 16.0])
+@pytest.mark.parametrize('width', [None, 0, 1, 4, 16])
+def test_enough_is_8_gigatransfers_and_4_lanes(gts: float | None, width: int | None) -> None:
+    assert LinkRate(gts, width).enough == (gts in (8.0, 16.0) and width in (4, 16))
+
+
+# Temperatures, and the thread that reads them.
+
+
+@pytest.fixture
+def tree(host: Host) -> HostTree:
+    """Of a card without sensors."""
+    host.add_pci(ADDRESS)
+    return host.tree
+
+
+def sensor(tree: HostTree, where: str = 'hwmon/hwmon2', number: int = 1, **values: object) -> Path:
+    folder = tree.pci(ADDRESS) / where
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, value in values.items():
+        (folder / f'temp{number}_{name}').write_text(f'{value}\n', encoding='utf-8')
+    return folder
+
+
+@pytest.mark.parametrize(
+    ('values', 'expected', 'hot', 'text'),
+    [
+        ({'input': 61250}, Temperature('temp1', 61.25), False, 'temp1 61.2'),
+        ({'input': 61250, 'label': 'core'}, Temperature('core', 61.25), False, 'core 61.2'),
+        ({'input': -5000, 'label': 'board', 'crit': 105000}, Temperature('board', -5.0, 105.0), False, 'board -5.0 of 105'),
+        ({'input': 95000, 'max': 95000, 'crit': 105000}, Temperature('temp1', 95.0, 95.0), True, 'temp1 95.0 of 95'),
+        ({'input': 104999, 'crit': 105000}, Temperature('temp1', 104.999, 105.0), False, 'temp1 105.0 of 105'),
+        ({'input': 50000, 'crit': 'n/a', 'label': ''}, Temperature('temp1', 50.0), False, 'temp1 50.0'),
+    ],
+)
+def test_a_sensor_is_read_with_its_limit(tree: HostTree, values: dict[str, object], expected: Temperature, hot: bool, text: str) -> None:
+    sensor(tree, **values)
+    found = read_temperatures(ADDRESS, tree)
+    assert found == Temperatures((expected,)) and str(found) == text
+    assert bool(found.too_hot) is hot
+
+
+def test_all_sensors_of_the_card_are_read_and_no_others(tree: HostTree) -> None:
+    sensor(tree, number=1, input=40000, label='one')
+    sensor(tree, number=2, input=50000, label='two', max=45000)
+    sensor(tree, where='metis/metis-0:1:0/hwmon7', input=30000, label='child')
+    other = tree.sysfs / 'bus/pci/devices/0000:02:00.0/hwmon/hwmon9'
+    other.mkdir(parents=True)
+    (other / 'temp1_input').write_text('99000\n')
+    found = read_temperatures(ADDRESS, tree)
+    assert {s.name for s in found.sensors} == {'one', 'two', 'child'}
+    assert [s.name for s in found.too_hot] == ['two']
+
+
+@pytest.mark.parametrize(
+    ('address', 'prepare', 'reason'),
+    [
+        ('', '', 'its PCI address is unknown'),
+        ('0000:09:00.0', '', '0000:09:00.0 is not on PCI'),
+        (ADDRESS, '', f'the driver of {ADDRESS} has no hwmon sensors'),
+        (ADDRESS, 'garbage', f'the sensors of {ADDRESS} do not answer'),
+        (ADDRESS, '', ''),
+    ],
+)
+def test_what_can_not_be_read_says_why(tree: HostTree, address: str, prepare: str, reason: str) -> None:
+    if prepare:
+        sensor(tree, input=prepare)
+    if not reason:
+        folder = sensor(tree, input=1)
+        (folder / 'temp1_input').unlink()
+        os.mkdir(folder / 'temp1_input')  # what answers with an error when it is read
+        reason = f'the sensors of {ADDRESS} do not answer'
+    found = read_temperatures(address, tree)
+    assert found == Temperatures(problem=reason) and str(found) == f'unreadable ({reason})'
+
+
+def test_who_asks_never_waits_for_the_card(tree: HostTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = threading.Event()
+    answers = iter(range(100))
+
+    def slow(address: str, where: HostTree) -> Temperatures:
+        assert threading.current_thread().name == 'npu temperature'
+        card.wait(60)
+        return Temperatures((Temperature('core', float(next(answers))),))
+
+    monkeypatch.setattr(metis_card, 'read_temperatures', slow)
+    watch = TemperatureWatch(tree)
+    for _ in range(50):
+        assert watch.latest(ADDRESS).problem == 'not read yet'
+    card.set()
+    eventually(lambda: watch.latest(ADDRESS).sensors)
+    first = watch.latest(ADDRESS).sensors[0].celsius
+    eventually(lambda: watch.latest(ADDRESS).sensors[0].celsius > first)
+
+    card.clear()
+    watch.latest(ADDRESS)
+    monkeypatch.setattr(metis_card, '_STALE_S', 0.05)
+    eventually(lambda: watch.latest(ADDRESS).problem == 'the card has not answered for 0.05 s')
+    card.set()
+    eventually(lambda: watch.latest(ADDRESS).sensors)
+    watch.close()
+    watch.close()
+    eventually(lambda: 'npu temperature' not in {thread.name for thread in threading.enumerate()})
+
+
+def test_the_thread_ends_when_nobody_asks_and_begins_again(tree: HostTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metis_card, '_IDLE_S', 0.05)
+    sensor(tree, input=42000)
+    watch = TemperatureWatch(tree)
+    for _ in range(2):
+        eventually(lambda: watch.latest(ADDRESS).sensors)
+        eventually(lambda: watch._thread is None)
+    assert watch.latest('').problem == 'its PCI address is unknown'
