@@ -94,7 +94,7 @@ def _driver() -> DriverDouble:
         BASE + 6: Control('Link Rate', abi.CTRL_TYPE_INTEGER_MENU, 0, 1, menu={0: b'400000000000', 1: b'-3'}),
         BASE + 7: Control('Pixel Rate', abi.CTRL_TYPE_INTEGER64, -(1 << 62), 1 << 62, value=1 << 40),
         BASE + 8: Control('Mask', abi.CTRL_TYPE_BITMASK, 0, -1, value=-1),
-        BASE + 9: Control('Gain', abi.CTRL_TYPE_INTEGER, 0, 9, flags=abi.CTRL_FLAG_INACTIVE | abi.CTRL_FLAG_VOLATILE),
+        BASE + 9: Control('Gain', abi.CTRL_TYPE_INTEGER, 0, 9, flags=abi.CTRL_FLAG_INACTIVE),
         BASE + 10: Control('Gain', abi.CTRL_TYPE_INTEGER, 0, 9),
         BASE + 11: Control('Reset', abi.CTRL_TYPE_BUTTON, flags=abi.CTRL_FLAG_WRITE_ONLY),
         BASE + 12: Control('Serial', abi.CTRL_TYPE_STRING, 0, 32, flags=abi.CTRL_FLAG_HAS_PAYLOAD),
@@ -111,7 +111,7 @@ def test_all_of_a_drivers_controls_but_what_one_number_can_not_set() -> None:
     assert infos['link_rate'].menu == {0: '400000000000', 1: '-3'}
     assert (infos['pixel_rate'].value, infos['pixel_rate'].minimum) == (1 << 40, -(1 << 62))
     assert (infos['mask'].value, infos['mask'].maximum) == (0xFFFFFFFF, 0xFFFFFFFF)
-    assert infos['gain'].inactive and infos['gain'].volatile and not infos[second].inactive
+    assert infos['gain'].inactive and not infos[second].inactive
     assert infos['reset'].value is None and infos['serial'].value is None
 
 

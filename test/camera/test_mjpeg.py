@@ -13,18 +13,18 @@ import cv2
 import numpy as np
 import pytest
 from camera.jpeg_kit import jpeg, need_decoder, picture, without_tables
+from camera.live_webcam import exports_are_memfds
 from camera.v4l2_double import DriverDouble, opened
 from camera.v4l2_double import Frame as Filled
 from fuzz.mutation import mutated
 
 from zc_perception.camera.jpeg import JPEG_COLORIMETRY
 from zc_perception.camera.v4l2 import abi, choice
-from zc_perception.camera.v4l2 import memory as memory_module
 from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.camera.v4l2.mjpeg import bytes_layout
 from zc_perception.errors import CameraError, CameraLostError, ConfigError
 from zc_perception.frame import Frame
-from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
+from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
@@ -46,8 +46,7 @@ def _library() -> None:
 
 @pytest.fixture(autouse=True)
 def _exports_are_memfds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the double makes them: the CPU's access needs no ioctl, which a dma-buf has and they have not."""
-    monkeypatch.setattr(memory_module, 'DmaBuf', lambda fd, kind, heap: DmaBuf(fd, BufferKind.MEMFD, heap))
+    exports_are_memfds(monkeypatch)
 
 
 @contextmanager

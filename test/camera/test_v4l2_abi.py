@@ -49,14 +49,13 @@ MEMBERS = {
 }
 PREFIXED = {
     name: value
-    for module in (abi, abi)
-    for name, value in vars(module).items()
+    for name, value in vars(abi).items()
     if name.isupper() and isinstance(value, int) and not name.startswith('VIDIOC_') and name not in ('READ', 'WRITE', 'MAX_PLANES')
 }
 CONSTANTS = (
     {f'V4L2_{name}': value for name, value in PREFIXED.items()}
     | {'VIDEO_MAX_PLANES': abi.MAX_PLANES}
-    | {name: value for module in (abi, abi) for name, value in vars(module).items() if name.startswith('VIDIOC_')}
+    | {name: value for name, value in vars(abi).items() if name.startswith('VIDIOC_')}
 )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import select
 
 import pytest
 from camera.v4l2_double import DriverDouble, Frame, streaming, take
@@ -259,8 +258,3 @@ def test_a_buffer_that_is_refused_is_tried_once_more() -> None:
         driver.fail('QBUF', errno.EINVAL)
         take(camera, 3)
         assert len(driver.queued) + len(driver.waiting) == len(camera.slots)
-
-
-def test_poll_bits_are_those_of_the_kernel() -> None:
-    """The double answers in the same bits as poll(2) does."""
-    assert (select.POLLIN, select.POLLPRI, select.POLLERR) == (1, 2, 8)

@@ -28,7 +28,6 @@ class ControlInfo:
     :param read_only: the driver never lets it be set.
     :param inactive: it has no effect while another one stands as it does: exposure time under automatic exposure.
     :param write_only: it can be set but not read.
-    :param volatile: the device changes it by itself.
     :param title: the driver's own name.
     """
 
@@ -43,7 +42,6 @@ class ControlInfo:
     read_only: bool = False
     inactive: bool = False
     write_only: bool = False
-    volatile: bool = False
     title: str = ''
 
     def allowed(self) -> str:

@@ -31,6 +31,11 @@ FRMIVAL_TYPE_CONTINUOUS = 2
 MAX_PLANES = 8
 
 
+def _u32(*names: str) -> tuple[tuple[str, type[ctypes.c_uint32]], ...]:
+    """Fields of type ``u32``."""
+    return tuple((name, ctypes.c_uint32) for name in names)
+
+
 class Timeval(ctypes.Structure):
     """``struct timeval`` of a 64-bit kernel."""
 
@@ -44,9 +49,7 @@ class Capability(ctypes.Structure):
         ('driver', ctypes.c_char * 16),
         ('card', ctypes.c_char * 32),
         ('bus_info', ctypes.c_char * 32),
-        ('version', ctypes.c_uint32),
-        ('capabilities', ctypes.c_uint32),
-        ('device_caps', ctypes.c_uint32),
+        *_u32('version', 'capabilities', 'device_caps'),
         ('reserved', ctypes.c_uint32 * 3),
     )
 
@@ -55,18 +58,8 @@ class PixFormat(ctypes.Structure):
     """``struct v4l2_pix_format``; ``ycbcr_enc`` stands in a union with ``hsv_enc``."""
 
     _fields_ = (
-        ('width', ctypes.c_uint32),
-        ('height', ctypes.c_uint32),
-        ('pixelformat', ctypes.c_uint32),
-        ('field', ctypes.c_uint32),
-        ('bytesperline', ctypes.c_uint32),
-        ('sizeimage', ctypes.c_uint32),
-        ('colorspace', ctypes.c_uint32),
-        ('priv', ctypes.c_uint32),
-        ('flags', ctypes.c_uint32),
-        ('ycbcr_enc', ctypes.c_uint32),
-        ('quantization', ctypes.c_uint32),
-        ('xfer_func', ctypes.c_uint32),
+        *_u32('width', 'height', 'pixelformat', 'field', 'bytesperline', 'sizeimage', 'colorspace', 'priv'),
+        *_u32('flags', 'ycbcr_enc', 'quantization', 'xfer_func'),
     )
 
 
@@ -84,11 +77,7 @@ class PixFormatMplane(ctypes.Structure):
     _pack_ = 1
     _layout_ = 'ms'
     _fields_ = (
-        ('width', ctypes.c_uint32),
-        ('height', ctypes.c_uint32),
-        ('pixelformat', ctypes.c_uint32),
-        ('field', ctypes.c_uint32),
-        ('colorspace', ctypes.c_uint32),
+        *_u32('width', 'height', 'pixelformat', 'field', 'colorspace'),
         ('plane_fmt', PlanePixFormat * MAX_PLANES),
         ('num_planes', ctypes.c_uint8),
         ('flags', ctypes.c_uint8),
@@ -119,12 +108,9 @@ class FmtDesc(ctypes.Structure):
     """``struct v4l2_fmtdesc``."""
 
     _fields_ = (
-        ('index', ctypes.c_uint32),
-        ('type', ctypes.c_uint32),
-        ('flags', ctypes.c_uint32),
+        *_u32('index', 'type', 'flags'),
         ('description', ctypes.c_char * 32),
-        ('pixelformat', ctypes.c_uint32),
-        ('mbus_code', ctypes.c_uint32),
+        *_u32('pixelformat', 'mbus_code'),
         ('reserved', ctypes.c_uint32 * 3),
     )
 
@@ -144,14 +130,7 @@ class FrameSizeDiscrete(ctypes.Structure):
 class FrameSizeStepwise(ctypes.Structure):
     """``struct v4l2_frmsize_stepwise``."""
 
-    _fields_ = (
-        ('min_width', ctypes.c_uint32),
-        ('max_width', ctypes.c_uint32),
-        ('step_width', ctypes.c_uint32),
-        ('min_height', ctypes.c_uint32),
-        ('max_height', ctypes.c_uint32),
-        ('step_height', ctypes.c_uint32),
-    )
+    _fields_ = _u32('min_width', 'max_width', 'step_width', 'min_height', 'max_height', 'step_height')
 
 
 class _FrameSizeUnion(ctypes.Union):
@@ -162,13 +141,7 @@ class FrameSizeEnum(ctypes.Structure):
     """``struct v4l2_frmsizeenum``."""
 
     _anonymous_ = ('_size',)
-    _fields_ = (
-        ('index', ctypes.c_uint32),
-        ('pixel_format', ctypes.c_uint32),
-        ('type', ctypes.c_uint32),
-        ('_size', _FrameSizeUnion),
-        ('reserved', ctypes.c_uint32 * 2),
-    )
+    _fields_ = (*_u32('index', 'pixel_format', 'type'), ('_size', _FrameSizeUnion), ('reserved', ctypes.c_uint32 * 2))
 
 
 class FrameIntervalStepwise(ctypes.Structure):
@@ -186,11 +159,7 @@ class FrameIntervalEnum(ctypes.Structure):
 
     _anonymous_ = ('_interval',)
     _fields_ = (
-        ('index', ctypes.c_uint32),
-        ('pixel_format', ctypes.c_uint32),
-        ('width', ctypes.c_uint32),
-        ('height', ctypes.c_uint32),
-        ('type', ctypes.c_uint32),
+        *_u32('index', 'pixel_format', 'width', 'height', 'type'),
         ('_interval', _FrameIntervalUnion),
         ('reserved', ctypes.c_uint32 * 2),
     )
@@ -200,11 +169,9 @@ class CaptureParm(ctypes.Structure):
     """``struct v4l2_captureparm``."""
 
     _fields_ = (
-        ('capability', ctypes.c_uint32),
-        ('capturemode', ctypes.c_uint32),
+        *_u32('capability', 'capturemode'),
         ('timeperframe', Fract),
-        ('extendedmode', ctypes.c_uint32),
-        ('readbuffers', ctypes.c_uint32),
+        *_u32('extendedmode', 'readbuffers'),
         ('reserved', ctypes.c_uint32 * 4),
     )
 
@@ -222,22 +189,14 @@ class StreamParm(ctypes.Structure):
 class RequestBuffers(ctypes.Structure):
     """``struct v4l2_requestbuffers``."""
 
-    _fields_ = (
-        ('count', ctypes.c_uint32),
-        ('type', ctypes.c_uint32),
-        ('memory', ctypes.c_uint32),
-        ('capabilities', ctypes.c_uint32),
-        ('flags', ctypes.c_uint8),
-        ('reserved', ctypes.c_uint8 * 3),
-    )
+    _fields_ = (*_u32('count', 'type', 'memory', 'capabilities'), ('flags', ctypes.c_uint8), ('reserved', ctypes.c_uint8 * 3))
 
 
 class Timecode(ctypes.Structure):
     """``struct v4l2_timecode``."""
 
     _fields_ = (
-        ('type', ctypes.c_uint32),
-        ('flags', ctypes.c_uint32),
+        *_u32('type', 'flags'),
         ('frames', ctypes.c_uint8),
         ('seconds', ctypes.c_uint8),
         ('minutes', ctypes.c_uint8),
@@ -253,13 +212,7 @@ class _PlaneUnion(ctypes.Union):
 class Plane(ctypes.Structure):
     """``struct v4l2_plane``; ``bytesused`` counts from the buffer's start, ``data_offset`` included."""
 
-    _fields_ = (
-        ('bytesused', ctypes.c_uint32),
-        ('length', ctypes.c_uint32),
-        ('m', _PlaneUnion),
-        ('data_offset', ctypes.c_uint32),
-        ('reserved', ctypes.c_uint32 * 11),
-    )
+    _fields_ = (*_u32('bytesused', 'length'), ('m', _PlaneUnion), ('data_offset', ctypes.c_uint32), ('reserved', ctypes.c_uint32 * 11))
 
 
 class _BufferUnion(ctypes.Union):
@@ -270,18 +223,12 @@ class Buffer(ctypes.Structure):
     """``struct v4l2_buffer``."""
 
     _fields_ = (
-        ('index', ctypes.c_uint32),
-        ('type', ctypes.c_uint32),
-        ('bytesused', ctypes.c_uint32),
-        ('flags', ctypes.c_uint32),
-        ('field', ctypes.c_uint32),
+        *_u32('index', 'type', 'bytesused', 'flags', 'field'),
         ('timestamp', Timeval),
         ('timecode', Timecode),
-        ('sequence', ctypes.c_uint32),
-        ('memory', ctypes.c_uint32),
+        *_u32('sequence', 'memory'),
         ('m', _BufferUnion),
-        ('length', ctypes.c_uint32),
-        ('reserved2', ctypes.c_uint32),
+        *_u32('length', 'reserved2'),
         ('request_fd', ctypes.c_int32),
     )
 
@@ -289,14 +236,7 @@ class Buffer(ctypes.Structure):
 class ExportBuffer(ctypes.Structure):
     """``struct v4l2_exportbuffer``."""
 
-    _fields_ = (
-        ('type', ctypes.c_uint32),
-        ('index', ctypes.c_uint32),
-        ('plane', ctypes.c_uint32),
-        ('flags', ctypes.c_uint32),
-        ('fd', ctypes.c_int32),
-        ('reserved', ctypes.c_uint32 * 11),
-    )
+    _fields_ = (*_u32('type', 'index', 'plane', 'flags'), ('fd', ctypes.c_int32), ('reserved', ctypes.c_uint32 * 11))
 
 
 def request(direction: int, number: int, argument: type[ctypes.Structure | ctypes.c_int | ctypes.c_uint64]) -> int:
@@ -336,7 +276,6 @@ CTRL_FLAG_DISABLED = 0x0001
 CTRL_FLAG_READ_ONLY = 0x0004
 CTRL_FLAG_INACTIVE = 0x0010
 CTRL_FLAG_WRITE_ONLY = 0x0040
-CTRL_FLAG_VOLATILE = 0x0080
 CTRL_FLAG_HAS_PAYLOAD = 0x0100
 CTRL_FLAG_NEXT_CTRL = 0x80000000
 CTRL_WHICH_CUR_VAL = 0
@@ -351,17 +290,13 @@ class QueryExtCtrl(ctypes.Structure):
     """``struct v4l2_query_ext_ctrl``."""
 
     _fields_ = (
-        ('id', ctypes.c_uint32),
-        ('type', ctypes.c_uint32),
+        *_u32('id', 'type'),
         ('name', ctypes.c_char * 32),
         ('minimum', ctypes.c_int64),
         ('maximum', ctypes.c_int64),
         ('step', ctypes.c_uint64),
         ('default_value', ctypes.c_int64),
-        ('flags', ctypes.c_uint32),
-        ('elem_size', ctypes.c_uint32),
-        ('elems', ctypes.c_uint32),
-        ('nr_of_dims', ctypes.c_uint32),
+        *_u32('flags', 'elem_size', 'elems', 'nr_of_dims'),
         ('dims', ctypes.c_uint32 * 4),
         ('reserved', ctypes.c_uint32 * 32),
     )
@@ -401,9 +336,7 @@ class ExtControls(ctypes.Structure):
     """``struct v4l2_ext_controls``; ``which`` stands in a union with ``ctrl_class``."""
 
     _fields_ = (
-        ('which', ctypes.c_uint32),
-        ('count', ctypes.c_uint32),
-        ('error_idx', ctypes.c_uint32),
+        *_u32('which', 'count', 'error_idx'),
         ('request_fd', ctypes.c_int32),
         ('reserved', ctypes.c_uint32 * 1),
         ('controls', ctypes.POINTER(ExtControl)),
@@ -433,8 +366,7 @@ class Event(ctypes.Structure):
     _fields_ = (
         ('type', ctypes.c_uint32),
         ('u', _EventUnion),
-        ('pending', ctypes.c_uint32),
-        ('sequence', ctypes.c_uint32),
+        *_u32('pending', 'sequence'),
         ('timestamp', Timespec),
         ('id', ctypes.c_uint32),
         ('reserved', ctypes.c_uint32 * 8),
@@ -447,12 +379,9 @@ class Input(ctypes.Structure):
     _fields_ = (
         ('index', ctypes.c_uint32),
         ('name', ctypes.c_char * 32),
-        ('type', ctypes.c_uint32),
-        ('audioset', ctypes.c_uint32),
-        ('tuner', ctypes.c_uint32),
+        *_u32('type', 'audioset', 'tuner'),
         ('std', ctypes.c_uint64),
-        ('status', ctypes.c_uint32),
-        ('capabilities', ctypes.c_uint32),
+        *_u32('status', 'capabilities'),
         ('reserved', ctypes.c_uint32 * 3),
     )
 

@@ -17,7 +17,7 @@ from zc_perception.camera.v4l2.choice import QUEUED, aligned_format, choose_form
 from zc_perception.camera.v4l2.controls import V4l2Controls
 from zc_perception.camera.v4l2.device import Dequeued, V4l2Device, find_device, identity_of
 from zc_perception.camera.v4l2.formats import JPEGS, driver_layout, least_bytes
-from zc_perception.camera.v4l2.memory import FrameMemory, frame_memory
+from zc_perception.camera.v4l2.memory import frame_memory
 from zc_perception.camera.v4l2.mjpeg import JPEG_BUFFERS, SLOTS, JpegFrames, JpegPicture, bytes_layout
 from zc_perception.camera.v4l2.stream import V4l2Signal, V4l2Stream
 from zc_perception.errors import CameraError, CameraLostError, ConfigError, LayoutError
@@ -82,18 +82,11 @@ class V4l2Camera(Camera):
     ) -> None:
         if not 0.0 <= silent_s < float('inf'):
             raise ConfigError(f'a camera that is silent after {silent_s} s; a number of seconds is needed, 0 for the default')
-        self._wake = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
-        try:
-            self._device = open_device(path)
-        except BaseException:
-            self._wake.close()
-            raise
         self._frame_id = frame_id
         self.clock = StampClock(now_ns) if clock is None else clock.reopened()
         self._monotonic = monotonic
         self._wanted_rate = framerate
         self._stream: V4l2Stream | None = None
-        self._memory: FrameMemory | None = None
         self._ledger = CopyLedger() if ledger is None else ledger
         self._decoded_heaps: OfferedHeaps | None = None
         self._pictures: BufferPool | None = None
@@ -105,23 +98,24 @@ class V4l2Camera(Camera):
         self._data_offsets: tuple[int, ...] = ()
         self._source = ''
         self._notes: list[str] = []
-        try:
+        with contextlib.ExitStack() as opened:
+            self._wake = opened.enter_context(OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)))
+            self._device = opened.enter_context(contextlib.closing(open_device(path)))
             self.identity = identity_of(self._device)
             self._signal = V4l2Signal(self._device, input)
             self._signal.follow()
             self._choice = choose_formats(self._device, width, height, pixel_format, framerate)
             if self._choice.jpeg is not None:
-                self._decoded_heaps = working_heaps(heap, heap_order(HeapUse.CAMERA))
+                self._decoded_heaps = opened.enter_context(contextlib.closing(working_heaps(heap, heap_order(HeapUse.CAMERA))))
             self._driver = self._device.set_format(self._choice.first_code, *self._choice.size)
             self.framerate = self._set_framerate()
-            self._memory = frame_memory(self._device, memory, heap, self._driver)
+            self._memory = opened.enter_context(contextlib.closing(frame_memory(self._device, memory, heap, self._driver)))
             self._controls = V4l2Controls(self._device)
             self._reserve = reserve_of(self._controls.minimum_buffers())
             self._silent_s = silent_s or max(_SILENT_S, _SILENT_FRAMES / self.framerate if self.framerate else 0.0)
             self._signal.subscribe()
-        except BaseException:
-            self._close_device()
-            raise
+            # Closed in the opposite order.
+            self._opened = opened.pop_all()
         self.width, self.height = self._driver.size
 
     @classmethod
@@ -169,18 +163,16 @@ class V4l2Camera(Camera):
     @property
     def heap_name(self) -> str:
         """See :class:`Camera`."""
-        assert self._memory is not None
         return self._decoded_heaps.name if self._decodes and self._decoded_heaps is not None else self._memory.heap_name
 
     @property
     def memory(self) -> str:
         """``export`` or ``import``."""
-        assert self._memory is not None
         return self._memory.kind
 
     def notices(self) -> tuple[str, ...]:
         """See :class:`Camera`."""
-        return (*self._choice.notices, *self._notes, *(() if self._memory is None else self._memory.notes))
+        return (*self._choice.notices, *self._notes, *self._memory.notes)
 
     def facts(self) -> Mapping[str, object]:
         """See :class:`Camera`."""
@@ -206,7 +198,6 @@ class V4l2Camera(Camera):
 
     def constraints(self) -> BufferConstraints:
         """See :class:`Camera`."""
-        assert self._memory is not None
         decoded = () if self._decoded_heaps is None else self._decoded_heaps.names
         return self._choice.constraints(self._memory.heap_names, self._reserve, '; '.join(self._memory.heap_reasons), decoded)
 
@@ -245,12 +236,11 @@ class V4l2Camera(Camera):
 
     def _configure_driver(self, slots: int, heap: str | None) -> None:
         """The driver's buffers are the frames."""
-        assert self._memory is not None
         if heap is not None:
             self._memory.choose(heap)
         made = self._made(slots)
         self._colorimetry = self._driver.colorimetry
-        self._data_offsets = self._find_data(self._memory)
+        self._data_offsets = self._find_data()
         layout = self._layout()
         self._least = least_bytes(layout)
         self._stream = self._new_stream()
@@ -261,12 +251,12 @@ class V4l2Camera(Camera):
     def _configure_jpegs(self, layout: ImageLayout, slots: int, heap: str | None) -> None:
         """The driver's buffers hold JPEGs, frames are decoded from them."""
         heaps = self._decoded_heaps
-        assert self._memory is not None and heaps is not None
+        assert heaps is not None
         if heap is not None:
             heaps.choose(heap)
         made = self._made(self._reserve + JPEG_BUFFERS)
         size = self._driver.planes[0].size
-        self._data_offsets = self._find_data(self._memory)
+        self._data_offsets = self._find_data()
         self._stream = self._new_stream()
         self._pictures = BufferPool(bytes_layout(size), mapped(self._memory.take), made, name='jpegs', on_free=self._stream.queue_again)
 
@@ -278,14 +268,12 @@ class V4l2Camera(Camera):
         self._jpegs = JpegFrames(name, self._pictures, self._pool, self._wake, self._ledger)
 
     def _made(self, wanted: int) -> int:
-        assert self._memory is not None
         made = self._memory.allocate(wanted, self._driver)
         if made < self._reserve:
             raise CameraError(f"'{self._device.path}' gave {made} buffers of {wanted}; at least {self._reserve} are needed")
         return made
 
     def _new_stream(self) -> V4l2Stream:
-        assert self._memory is not None
         return V4l2Stream(
             self._device,
             self._signal,
@@ -296,9 +284,9 @@ class V4l2Camera(Camera):
             monotonic=self._monotonic,
         )
 
-    def _find_data(self, memory: FrameMemory) -> tuple[int, ...]:
+    def _find_data(self) -> tuple[int, ...]:
         """Where the data begins in each buffer. The multi-planar API tells only of a buffer that is queued."""
-        memory.begin_trial()
+        self._memory.begin_trial()
         try:
             return self._device.query_offsets(0, len(self._driver.planes))
         finally:
@@ -433,12 +421,4 @@ class V4l2Camera(Camera):
         for pool in (self._pictures, self._pool):
             if pool is not None:
                 pool.close()
-        self._close_device()
-
-    def _close_device(self) -> None:
-        if self._memory is not None:
-            self._memory.close()
-        if self._decoded_heaps is not None:
-            self._decoded_heaps.close()
-        self._device.close()
-        self._wake.close()
+        self._opened.close()

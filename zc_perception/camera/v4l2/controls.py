@@ -106,7 +106,6 @@ class V4l2Controls:
             read_only=bool(flags & abi.CTRL_FLAG_READ_ONLY),
             inactive=bool(flags & abi.CTRL_FLAG_INACTIVE),
             write_only=bool(flags & abi.CTRL_FLAG_WRITE_ONLY),
-            volatile=bool(flags & abi.CTRL_FLAG_VOLATILE),
             title=query.name.decode(errors='replace'),
         )
 
