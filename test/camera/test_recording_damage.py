@@ -16,8 +16,7 @@ from camera.replay_kit import played, replay
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from zc_perception.camera.recording import RecordingReader
-from zc_perception.camera.replay.recording import RecordingSource
+from zc_perception.camera.recording import RecordingReader, RecordingSource
 from zc_perception.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')

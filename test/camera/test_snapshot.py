@@ -74,7 +74,7 @@ def replayed(path: Path, layout: ImageLayout) -> list[Any]:
     source = open_source(str(path))
     try:
         assert (source.width, source.height, source.fourcc) == (layout.width, layout.height, layout.fourcc)
-        assert source.seek(0, 0) is not None
+        assert source.advance() is not None
         planes = [np.zeros(array.shape, array.sample) for array in compute_layout(layout.fourcc, layout.width, layout.height).arrays]
         assert source.read(planes)
         assert source.advance() is None, 'one frame'

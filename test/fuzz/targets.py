@@ -9,15 +9,17 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from camera.jpeg_kit import FUZZED_SIZE, need_decoder
+from camera.replay_kit import COMPRESSED, IMAGE, STORE
 
 from zc_perception.camera.calibration import parse_calibration
 from zc_perception.camera.jpeg import JpegDecoder
 from zc_perception.camera.recording import RecordingReader
-from zc_perception.camera.replay.bag import read_compressed_image, read_image
+from zc_perception.camera.replay.bag import read_message
 from zc_perception.camera.replay.camera import open_source
 from zc_perception.camera.replay.raw import parse_sidecar
 from zc_perception.errors import ZcError
@@ -153,8 +155,8 @@ TARGETS: dict[str, Target] = {
     'recordings': Target(_recording),
     'bags_mcap': Target(_played('.mcap'), slow=True),
     'bags_sqlite3': Target(_played('.db3'), slow=True),
-    'images_cdr': Target(read_image),
-    'compressed_images_cdr': Target(read_compressed_image),
+    'images_cdr': Target(partial(read_message, STORE, IMAGE)),
+    'compressed_images_cdr': Target(partial(read_message, STORE, COMPRESSED)),
     'jpegs': Target(_jpeg, suffix='jpg'),
     'frame_logs': Target(_frame_log, (ValueError, OSError)),
     'drm_formats': Target(_text(parse_drm_format), suffix='txt'),

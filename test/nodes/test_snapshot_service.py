@@ -105,7 +105,7 @@ def test_a_picture_and_bytes_that_replay_plays(free_domain: int, tmp_path: Path,
             assert answer.message.startswith('frame ') and f'{SIZE[0]}x{SIZE[1]} NV12' in answer.message
             source = open_source(str(paths[0]))
             planes = [np.zeros((SIZE[1], SIZE[0]), np.uint8), np.zeros((SIZE[1] // 2, SIZE[0] // 2, 2), np.uint8)]
-            assert source.seek(0, 0) is not None and source.read(planes)
+            assert source.advance() is not None and source.read(planes)
             assert raw_geometry(str(paths[0]), 0, 0).framerate == 20.0
             source.close()
             assert b''.join(plane.tobytes() for plane in planes) == paths[0].read_bytes() and planes[0].std() > 10

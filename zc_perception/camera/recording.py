@@ -13,19 +13,17 @@ The file (``.zcr``; numbers are little-endian):
 
 A file without its end, of a recorder that lost power, is read frame by frame up to the last whole one.
 
-:class:`RecordingReader` reads it. :class:`FrameRecorder` writes it without being in anybody's way: it copies each frame out of the
-producer's buffer at once, so that the slot is free again, and a thread of its own writes the copy. Between copy and disk is a bounded
-number of buffers. When all are full the new frame is left out and counted, so a slow disk costs the recorder frames, and nobody else.
+:class:`RecordingReader` reads it, :class:`RecordingSource` plays it. :class:`FrameRecorder` writes it without being in anybody's way: it
+copies each frame out of the producer's buffer at once, so that the slot is free again, and a thread of its own writes the copy. Between
+copy and disk is a bounded number of buffers. When all are full the new frame is left out and counted, so a slow disk costs the recorder
+frames, and nobody else.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
-import math
 import os
 import queue
-import statistics
 import struct
 import threading
 import time
@@ -33,6 +31,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -40,12 +39,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.camera.replay.raw import SIDECAR, RawGeometry, format_sidecar
-from zc_perception.errors import ConfigError, FormatError, LayoutError, ZcError
+from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, RATE_FROM, FrameSource, Moment, rate_of
+from zc_perception.errors import ConfigError, FormatError, LayoutError, RecordingError, ZcError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
 from zc_perception.pixel.fourcc import NV12, PixelFormat, format_by_name, fourcc_name
-from zc_perception.pixel.layout import MAX_PLANES, ImageLayout, PlaneLayout, check_dimensions, validate_layout
+from zc_perception.pixel.layout import MAX_PLANES, ImageLayout, PlaneLayout, check_dimensions, validate_layout, views
 from zc_perception.pixel.modifier import LINEAR
 
 SUFFIX = '.zcr'
@@ -72,16 +72,21 @@ class RecordingFormat:
     layout: ImageLayout
     colorimetry: Colorimetry
 
+    @cached_property
+    def tight(self) -> ImageLayout:
+        """How the planes lie in the file: rows and planes one after the other."""
+        layout = self.layout
+        planes, offset = [], 0
+        for plane in layout.format.planes:
+            row, rows = plane.row_bytes(layout.width), plane.rows(layout.height)
+            planes.append(PlaneLayout(0, offset, row, row * rows))
+            offset += row * rows
+        return ImageLayout(layout.width, layout.height, layout.fourcc, LINEAR, tuple(planes))
+
     @property
     def frame_bytes(self) -> int:
         """Of a frame's pixels in the file."""
-        return sum(row * rows for row, rows in self.plane_sizes)
-
-    @property
-    def plane_sizes(self) -> tuple[tuple[int, int], ...]:
-        """Bytes of a tight row, and rows, for each plane."""
-        layout = self.layout
-        return tuple((plane.row_bytes(layout.width), plane.rows(layout.height)) for plane in layout.format.planes)
+        return self.tight.buffer_size(0)
 
     def description(self) -> bytes:
         """The file's JSON."""
@@ -272,10 +277,7 @@ class RecordingReader:
             got += count
         if zlib.crc32(view, zlib.crc32(frame.header.frame_id.encode())) != crc:
             return None
-        layout = tight_layout(self.format)
-        return [
-            np.ndarray(array.shape, array.sample, self._content, array.offset, array.strides) for array in layout.arrays
-        ]  # fmt: skip
+        return views(self.format.tight, self._content)
 
     def close(self) -> None:
         """Close the file. Idempotent."""
@@ -288,20 +290,85 @@ class RecordingReader:
         self.close()
 
 
-def tight_layout(recording_format: RecordingFormat) -> ImageLayout:
-    """How the planes lie in the file: rows and planes one after the other."""
-    layout = recording_format.layout
-    planes, offset = [], 0
-    for row, rows in recording_format.plane_sizes:
-        planes.append(PlaneLayout(0, offset, row, row * rows))
-        offset += row * rows
-    return ImageLayout(layout.width, layout.height, layout.fourcc, LINEAR, tuple(planes))
+class RecordingSource(FrameSource):
+    """A recording's frames, in its own format and colorimetry, with its headers.
+
+    :param width: 0, or the recording's own: a recording is played as it is.
+    :param height: likewise.
+    :raises ConfigError: the file can't be used, or is of another size.
+    """
+
+    has_headers = True
+
+    def __init__(self, path: str, width: int = 0, height: int = 0) -> None:
+        self._reader = reader = RecordingReader(path)
+        layout = reader.format.layout
+        if (width or layout.width, height or layout.height) != (layout.width, layout.height):
+            reader.close()
+            raise ConfigError(
+                f"recording '{path}' is {layout.width}x{layout.height} and is played bit by bit; set parameters 'width' and 'height' to 0"
+            )
+        try:
+            stamps = [frame.header.stamp_ns for number in range(min(RATE_FROM, len(reader))) if (frame := reader.frame(number))]
+        except OSError as error:
+            reader.close()
+            raise ConfigError(f"recording '{path}' can't be read: {error.strerror}") from error
+        super().__init__(path, layout.width, layout.height, rate_of(stamps))
+        self.fourcc, self.colorimetry = layout.fourcc, reader.format.colorimetry
+        self._number = -1
+        self._first_ns = stamps[0] if stamps else None
+        self._last_ns = 0
+
+    def advance(self) -> Moment | None:
+        """See :class:`FrameSource`."""
+        if self._number + 1 >= len(self._reader):
+            return None
+        self._number += 1
+        try:
+            frame = self._reader.frame(self._number)
+        except OSError as error:
+            raise RecordingError(f"recording '{self.name}' can't be read: {error.strerror}") from error
+        if frame is None:
+            return Moment(self._last_ns)
+        if self._first_ns is None:
+            self._first_ns = frame.header.stamp_ns
+        self._last_ns = frame.header.stamp_ns - self._first_ns
+        return Moment(self._last_ns, frame.header)
+
+    def read(self, planes: Sequence[NDArray[Any]]) -> bool:
+        """See :class:`FrameSource`."""
+        try:
+            found = self._reader.read_planes(self._number)
+        except OSError as error:
+            raise RecordingError(f"recording '{self.name}' can't be read: {error.strerror}") from error
+        if found is None:
+            return False
+        for source, target in zip(found, planes, strict=True):
+            np.copyto(target, source)
+        return True
+
+    def restart(self) -> None:
+        """See :class:`FrameSource`."""
+        self._number, self._last_ns = -1, 0
+
+    def notice(self) -> str:
+        """See :class:`FrameSource`."""
+        if self._reader.complete:
+            return ''
+        return (
+            f"recording '{self.name}' has no end, its recorder was killed: {len(self._reader)} whole frames were found, "
+            f'{self._reader.unreadable} bytes behind them are left out'
+        )
+
+    def close(self) -> None:
+        """See :class:`FrameSource`."""
+        self._reader.close()
 
 
 RAW_SUFFIX = '.nv12'
 REASON = 'record'
 DEFAULT_BUFFER_BYTES = 256 << 20
-_RATE_FROM = 512
+_LATEST = 512
 # Written at once, so that a slow disk is seen to go on.
 _PIECE_BYTES = 1 << 20
 STUCK_S = 1.0
@@ -361,7 +428,7 @@ class _File:
         self.format = recording_format
         self._raw = path.suffix == RAW_SUFFIX
         self._offsets: list[int] = []
-        self._stamps: deque[int] = deque(maxlen=_RATE_FROM)
+        self._stamps: deque[int] = deque(maxlen=_LATEST)
         self._at = 0
         self._output = open_output(path)
         try:
@@ -407,10 +474,8 @@ class _File:
         Path(str(self.path) + SIDECAR).write_text(format_sidecar(geometry), encoding='utf-8')
 
     def _rate(self) -> float:
-        stamps = list(self._stamps)
-        intervals = [after - before for before, after in itertools.pairwise(stamps) if after > before]
-        rate = 1e9 / statistics.median(intervals) if intervals else 0.0
-        return round(rate, 6) if 1e-3 < rate <= 1000 and math.isfinite(rate) else 30.0
+        rate = round(rate_of(self._stamps), 6)
+        return rate if 1e-3 < rate <= 1000 else DEFAULT_FRAMERATE
 
 
 class FrameRecorder:
@@ -484,7 +549,7 @@ class FrameRecorder:
         if content is None:
             self._dropped += 1
             return False
-        planes = _views(content, tight_layout(self._format))
+        planes = views(self._format.tight, content)
         try:
             with frame.map() as sources:
                 for source, target in zip(sources, planes, strict=True):
@@ -609,7 +674,3 @@ class FrameRecorder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _views(content: bytearray, layout: ImageLayout) -> list[NDArray[Any]]:
-    return [np.ndarray(array.shape, array.sample, content, array.offset, array.strides) for array in layout.arrays]

@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.camera.recording import RAW_SUFFIX, SUFFIX, RecordingFormat, frame_head, index_of, preamble, tight_layout
+from zc_perception.camera.recording import RAW_SUFFIX, SUFFIX, RecordingFormat, frame_head, index_of, preamble
 from zc_perception.camera.replay.raw import SIDECAR, RawGeometry, format_sidecar
 from zc_perception.camera.replay.source import DEFAULT_FRAMERATE
 from zc_perception.errors import FormatError
@@ -25,6 +25,7 @@ from zc_perception.memory.ledger import CopyLedger
 from zc_perception.pixel.colorimetry import Matrix
 from zc_perception.pixel.conversion import ToPicture
 from zc_perception.pixel.fourcc import NV12, fourcc_name
+from zc_perception.pixel.layout import views
 from zc_perception.pixel.modifier import LINEAR
 
 REASON = 'snapshot'
@@ -72,8 +73,7 @@ class Snapshot:
 
     def planes(self) -> list[Plane]:
         """Views of the pixels."""
-        layout = tight_layout(self.recording_format)
-        return [np.ndarray(array.shape, array.sample, self.content, array.offset, array.strides) for array in layout.arrays]
+        return views(self.recording_format.tight, self.content)
 
     def picture(self) -> NDArray[np.uint8] | None:
         """B G R, or grey (height, width); ``None``: nobody here makes a picture of that format."""

@@ -1,31 +1,36 @@
 """rosbag2 recordings, in SQLite or MCAP, as folders or single files: pictures of one topic.
 
-The storage is read by the ``rosbags`` library, which needs no ROS (extra ``bags``). The messages, ``sensor_msgs/Image`` and
-``CompressedImage``, are read here from their serialised form, without copying the pixels.
-
-Source: OMG DDS-RTPS (encapsulation header), OMG DDS-XTypes §7.4 (plain CDR: values at multiples of their size, counted from behind the
-header; strings with their length and a final zero), and the two messages' definitions. rosbag2 keeps exactly these bytes.
+The ``rosbags`` library (extra ``bags``), which needs no ROS, reads the storage and the messages, ``sensor_msgs/Image`` and
+``CompressedImage``. It does not copy the pixels.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment, PlaneWriter, RawPicture, check_picture, even
+from zc_perception.camera.replay.source import (
+    DEFAULT_FRAMERATE,
+    RATE_FROM,
+    FrameSource,
+    Moment,
+    PlaneWriter,
+    RawPicture,
+    check_picture,
+    even,
+    rate_of,
+)
 from zc_perception.camera.replay.video import decode_picture
 from zc_perception.errors import ConfigError, FormatError, LayoutError, RecordingError, nearest
 from zc_perception.frame import Header
 
 _NANOSECONDS = 1_000_000_000
-_BIG, _LITTLE = 0, 1
 
 
 class CompressedPicture(NamedTuple):
@@ -35,82 +40,13 @@ class CompressedPicture(NamedTuple):
     data: NDArray[np.uint8]
 
 
-class _Reader:
-    """Takes values one after the other; every read is checked against what is there."""
-
-    def __init__(self, content: bytes | memoryview) -> None:
-        if len(content) < 4:
-            raise FormatError(f'the message has {len(content)} bytes; a serialised message has at least 4')
-        kind = content[1]
-        if content[0] or kind not in (_BIG, _LITTLE):
-            raise FormatError(f'the message has the encapsulation 0x{content[0]:02x}{kind:02x}; plain CDR is 0x0000 or 0x0001')
-        self._order = '<' if kind == _LITTLE else '>'
-        self._content = memoryview(content)[4:]
-        self._at = 0
-
-    def take(self, kind: str) -> int:
-        """One number, by its letter in :mod:`struct`."""
-        size = struct.calcsize(self._order + kind)
-        self._at = -(-self._at // size) * size
-        value: int = struct.unpack(self._order + kind, self._bytes(size))[0]
-        return value
-
-    def _bytes(self, size: int) -> memoryview:
-        left = len(self._content) - self._at
-        if size > left:
-            raise FormatError(f'the message ends too early: {size} bytes are wanted at byte {self._at + 4}, {max(0, left)} are left')
-        taken = self._content[self._at : self._at + size]
-        self._at += size
-        return taken
-
-    def text(self) -> str:
-        """A string."""
-        raw = bytes(self._bytes(self.take('I')))
-        return raw.removesuffix(b'\0').decode('utf-8', errors='replace')
-
-    def blob(self) -> NDArray[np.uint8]:
-        """A sequence of bytes, as a view."""
-        return np.frombuffer(self._bytes(self.take('I')), np.uint8)
-
-    def header(self) -> Header:
-        """``std_msgs/Header``."""
-        seconds, nanoseconds = self.take('i'), self.take('I')
-        return Header(seconds * _NANOSECONDS + nanoseconds, self.text())
-
-
-def read_image(content: bytes | memoryview) -> tuple[Header, RawPicture]:
-    """The parts of a serialised ``sensor_msgs/msg/Image``; the pixels are a view of *content*. Nothing is checked but that it is all there.
-
-    :raises FormatError: it isn't such a message.
-    """
-    reader = _Reader(content)
-    header = reader.header()
-    height, width, encoding = reader.take('I'), reader.take('I'), reader.text()
-    big_endian, step = bool(reader.take('B')), reader.take('I')
-    return header, RawPicture(width, height, encoding, big_endian, step, reader.blob())
-
-
-def read_compressed_image(content: bytes | memoryview) -> tuple[Header, CompressedPicture]:
-    """The parts of a serialised ``sensor_msgs/msg/CompressedImage``; likewise.
-
-    :raises FormatError: it isn't such a message.
-    """
-    reader = _Reader(content)
-    header = reader.header()
-    return header, CompressedPicture(reader.text(), reader.blob())
-
-
 SUFFIXES = ('.mcap', '.db3')
 METADATA = 'metadata.yaml'
 Picture = RawPicture | CompressedPicture
-_READERS: dict[str, Callable[[bytes], tuple[Header, Picture]]] = {
-    'sensor_msgs/msg/Image': read_image,
-    'sensor_msgs/msg/CompressedImage': read_compressed_image,
-}
+_COMPRESSED = 'sensor_msgs/msg/CompressedImage'
+_TYPES = ('sensor_msgs/msg/Image', _COMPRESSED)
 # Pictures that can't be read at the recording's start, before it counts as damaged: a decoder may have begun between key frames.
 _FIRST_TRIES = 32
-# The rate that a few pictures have; the rest may have gaps.
-_RATE_FROM = 64
 _CLOCK_WAS_SET_NS = 1_000_000_000
 
 
@@ -125,9 +61,26 @@ def _storage_files(folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
 
 
-def _reader_for(path: Path) -> Any:
+def read_message(store: Any, msgtype: str, content: bytes) -> tuple[Header, Picture]:
+    """The parts of a serialised message; the pixels are a view of *content*. Nothing is checked but that it is all there.
+
+    :param store: the message types of rosbags.
+    :raises FormatError: it isn't such a message.
+    """
     try:
-        library = importlib.import_module('rosbags.rosbag2')
+        found = store.deserialize_cdr(memoryview(content), msgtype)
+    except Exception as error:  # as in _opened
+        raise FormatError(f'the message is damaged: {_first_line(error)}') from error
+    header = Header(found.header.stamp.sec * _NANOSECONDS + found.header.stamp.nanosec, found.header.frame_id)
+    if msgtype == _COMPRESSED:
+        return header, CompressedPicture(found.format, found.data)
+    return header, RawPicture(found.width, found.height, found.encoding, bool(found.is_bigendian), found.step, found.data)
+
+
+def _opened(path: Path) -> tuple[Any, Any]:
+    """The recording's reader, and the types of messages."""
+    try:
+        library, types = (importlib.import_module(f'rosbags.{name}') for name in ('rosbag2', 'typesys'))
     except ImportError as error:
         raise ConfigError(
             f"recording '{path}' needs the library rosbags, which is not installed: pip install 'zc_perception[bags]' or rosbags"
@@ -144,7 +97,7 @@ def _reader_for(path: Path) -> Any:
     except Exception as error:  # the library has several classes, and what its parsers meet in a damaged file comes through as it is
         advice = f"'mcap recover' can mend an MCAP file, 'ros2 bag reindex' a folder's {METADATA}"
         raise ConfigError(f"recording '{path}' can't be opened: {_first_line(error)}; {advice}") from error
-    return reader
+    return reader, types.get_typestore(types.Stores.LATEST)
 
 
 def _first_line(error: Exception) -> str:
@@ -168,14 +121,13 @@ class BagSource(FrameSource):
     has_headers = True
 
     def __init__(self, path: str, topic: str = '', width: int = 0, height: int = 0) -> None:
-        self._reader = _reader_for(Path(path))
+        self._reader, self._store = _opened(Path(path))
         self._messages: Iterator[tuple[Any, int, bytes]] = iter(())
         self._picture: Picture | None = None
         self._first_ns: tuple[int, int] | None = None
         try:
             self.topic = _choose(self._reader.topics, topic, path)
             self._connections = [connection for connection in self._reader.connections if connection.topic == self.topic]
-            self._parse = _READERS[self._connections[0].msgtype]
             super().__init__(f'{path}: {self.topic}', 0, 0, DEFAULT_FRAMERATE)
             own = self._look()
             self.width, self.height = width or even(own[0]), height or even(own[1])
@@ -191,7 +143,7 @@ class BagSource(FrameSource):
         self.restart()
         stamps: list[int] = []
         size, reason = None, 'it has no picture'
-        while len(stamps) < _RATE_FROM and (moment := self.advance()) is not None:
+        while len(stamps) < RATE_FROM and (moment := self.advance()) is not None:
             stamps.append(moment.time_ns)
             if size is None and len(stamps) <= _FIRST_TRIES:
                 try:
@@ -202,16 +154,13 @@ class BagSource(FrameSource):
                 break
         if size is None:
             raise ConfigError(f"recording '{self.name}' can't be played: {reason}")
-        intervals = np.diff(sorted(stamps))
-        middle = float(np.median(intervals)) if len(intervals) else 0.0
-        if middle > 0:
-            self.framerate = 1e9 / middle
+        self.framerate = rate_of(stamps)
         return size
 
     def _next_message(self) -> tuple[int, bytes] | None:
         try:
             entry = next(self._messages, None)
-        except Exception as error:  # as in _reader_for
+        except Exception as error:  # as in _opened
             raise RecordingError(f"recording '{self.name}' can't be read on: {_first_line(error)}") from error
         return None if entry is None else (entry[1], entry[2])
 
@@ -223,7 +172,7 @@ class BagSource(FrameSource):
         recorded_ns, content = entry
         header: Header | None = None
         try:
-            header, self._picture = self._parse(content)
+            header, self._picture = read_message(self._store, self._connections[0].msgtype, content)
         except FormatError:
             self._picture = None
         # Cameras without a clock stamp 0.
@@ -309,17 +258,17 @@ def _choose(topics: dict[str, Any], wanted: str, path: str) -> str:
     """
     found = [f'{name} ({info.msgtype}, {info.msgcount} messages)' for name, info in sorted(topics.items())]
     there = f'it has {", ".join(found)}' if found else 'it has no topics'
-    pictures = [name for name, info in sorted(topics.items()) if info.msgtype in _READERS and info.msgcount]
+    pictures = [name for name, info in sorted(topics.items()) if info.msgtype in _TYPES and info.msgcount]
     if wanted:
         if wanted not in topics:
             raise ConfigError(f"recording '{path}' has no topic '{wanted}'{nearest(wanted, topics)}; {there}")
-        if topics[wanted].msgtype not in _READERS:
-            raise ConfigError(f"recording '{path}': topic '{wanted}' has no pictures ({' and '.join(_READERS)}); {there}")
+        if topics[wanted].msgtype not in _TYPES:
+            raise ConfigError(f"recording '{path}': topic '{wanted}' has no pictures ({' and '.join(_TYPES)}); {there}")
         if not topics[wanted].msgcount:
             raise ConfigError(f"recording '{path}': topic '{wanted}' has no messages; {there}")
         return wanted
     if len(pictures) != 1:
-        what = 'several topics with pictures' if pictures else f'no topic with pictures ({" and ".join(_READERS)})'
+        what = 'several topics with pictures' if pictures else f'no topic with pictures ({" and ".join(_TYPES)})'
         advice = "; set parameter 'replay_topic'" if pictures else ''
         raise ConfigError(f"recording '{path}' has {what}; {there}{advice}")
     return pictures[0]

@@ -9,12 +9,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from zc_perception.camera import recording
 from zc_perception.camera.camera import DrawnCamera
 from zc_perception.camera.replay import raw as replay_raw
-from zc_perception.camera.replay import recording as replay_recording
 from zc_perception.camera.replay.bag import BagSource, is_bag
 from zc_perception.camera.replay.raw import RawSource
-from zc_perception.camera.replay.recording import RecordingSource
 from zc_perception.camera.replay.source import FrameSource, Moment
 from zc_perception.camera.replay.video import PICTURES, ImageSource, VideoSource, check_file
 from zc_perception.errors import ConfigError, RecordingError
@@ -49,8 +48,8 @@ def open_source(path: str, *, width: int = 0, height: int = 0, framerate: float 
         return BagSource(path, topic, width, height)
     if place.is_dir() or suffix in PICTURES:
         return ImageSource(path, width, height, framerate)
-    if suffix == replay_recording.SUFFIX:
-        return RecordingSource(path, width, height)
+    if suffix == recording.SUFFIX:
+        return recording.RecordingSource(path, width, height)
     if suffix in replay_raw.SUFFIXES:
         return RawSource(path, width, height, framerate)
     return VideoSource(path, width, height)
@@ -70,7 +69,6 @@ class ReplayCamera(DrawnCamera):
     :param topic: which topic of a rosbag2 recording; empty for the only one with pictures.
     :param rate: how much faster than recorded.
     :param start_s: leave out so many seconds.
-    :param start_frame: leave out so many frames; with *start_s*, whichever is later.
     :param stamps: one of :data:`STAMPS`. Recorded stamps go on increasing when the recording loops.
     :raises ConfigError: the recording can't be used or read so far, or has nothing at the start that was asked for.
     :raises LayoutError: an odd width or height.
@@ -92,7 +90,6 @@ class ReplayCamera(DrawnCamera):
         topic: str = '',
         rate: float = 1.0,
         start_s: float = 0.0,
-        start_frame: int = 0,
         stamps: str = 'now',
         **base: Any,
     ) -> None:
@@ -101,7 +98,7 @@ class ReplayCamera(DrawnCamera):
         try:
             if stamps == 'recorded' and not source.has_headers:
                 raise ConfigError(
-                    f"'{video}' has no headers: set parameter 'stamps' to 'now', or play a rosbag2 or {replay_recording.SUFFIX} file"
+                    f"'{video}' has no headers: set parameter 'stamps' to 'now', or play a rosbag2 or {recording.SUFFIX} file"
                 )
             check_dimensions(pixel_format(source.fourcc), source.width, source.height)
             self.fourcc, self.colorimetry = source.fourcc, source.colorimetry
@@ -109,7 +106,7 @@ class ReplayCamera(DrawnCamera):
             self._loop = loop and not keep_all
             self._paced = framerate > 0
             self._rate = rate
-            self._start = start_frame, round(start_s * 1e9)
+            self._start_ns = round(start_s * 1e9)
             self._recorded = stamps == 'recorded'
             self._ended = False
             self._begin()
@@ -139,7 +136,7 @@ class ReplayCamera(DrawnCamera):
 
     def _seek(self) -> Moment | None:
         try:
-            return self._source.seek(*self._start)
+            return self._source.seek(self._start_ns)
         except RecordingError as error:
             raise self._ended_at(self._source.sought, error) from error
         finally:
@@ -152,8 +149,7 @@ class ReplayCamera(DrawnCamera):
     def _begin(self) -> None:
         self._moment: Moment | None = self._seek()
         if self._moment is None:
-            frame, offset_ns = self._start
-            raise ConfigError(f"'{self._video}' ends before frame {frame} and {offset_ns / 1e9:g} s; lower parameter 'replay_start'")
+            raise ConfigError(f"'{self._video}' ends before {self._start_ns / 1e9:g} s; lower parameter 'replay_start'")
         self._first_ns = self._moment.time_ns
         self._newest_ns = self._first_ns
         self._rounds_ns = 0

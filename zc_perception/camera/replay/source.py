@@ -7,7 +7,7 @@ Encodings are those of ``sensor_msgs/image_encodings.hpp``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,6 +25,8 @@ from zc_perception.pixel.nv12 import ToNv12
 from zc_perception.pixel.samples import Planes
 
 DEFAULT_FRAMERATE = 30.0
+RATE_FROM = 64
+"""So many of a recording's first frames have its rate; the rest may have gaps."""
 STAMPS = ('now', 'recorded')
 """Whose headers frames get: the ROS clock's time with the camera's frame_id, or the recording's own headers."""
 
@@ -76,8 +78,8 @@ class FrameSource(ABC):
     def restart(self) -> None:
         """Go before the first frame."""
 
-    def seek(self, frame: int, offset_ns: int) -> Moment | None:
-        """From the start, go to the first frame that is number *frame* or later and *offset_ns* or more after the first one.
+    def seek(self, offset_ns: int) -> Moment | None:
+        """From the start, go to the first frame that is *offset_ns* or more after the first one.
 
         :attr:`sought` is its number then; after an error, that of the frame which can't be read.
 
@@ -85,7 +87,7 @@ class FrameSource(ABC):
         """
         self.sought = 0
         while (moment := self.advance()) is not None:
-            if self.sought >= frame and moment.time_ns >= offset_ns:
+            if moment.time_ns >= offset_ns:
                 return moment
             self.sought += 1
         return None
@@ -97,6 +99,13 @@ class FrameSource(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give everything back. Idempotent."""
+
+
+def rate_of(stamps: Iterable[int]) -> float:
+    """Frames per second, by the median distance of some frames' stamps; :data:`DEFAULT_FRAMERATE` where they say nothing."""
+    intervals = np.diff(sorted(stamps))
+    middle = float(np.median(intervals)) if len(intervals) else 0.0
+    return 1e9 / middle if middle > 0 else DEFAULT_FRAMERATE
 
 
 def even(size: int) -> int:
