@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from zc_perception.errors import AcceleratorError, AllocationError, FormatError
 from zc_perception.jetson import nvbufsurface
 from zc_perception.jetson.nvbufsurface import NvBufSurfaceHeap, SurfaceImage
-from zc_perception.jetson.vic import Rect, Vic
+from zc_perception.jetson.vic import Vic
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
@@ -128,38 +128,6 @@ def test_nv12_becomes_rgba_of_the_wanted_size(colorimetry: str, size: tuple[int,
             planes[0][0, 0, 0] = 1
         del planes
     assert libraries.count('last_filter') == 1, 'bilinear, as the CPU does it'
-    target.close()
-    source.buffers[0].close()
-
-
-def test_a_crop_takes_that_part(vic: Vic, libraries: Libraries) -> None:
-    source = surface(libraries, 320, 180)
-    luma, chroma = picture(180, 320, 5)
-    write(source, luma, chroma)
-    target = vic.allocate(100, 60, RGBA)
-    vic.transform(source, target, crop=Rect(left=20, top=40, width=200, height=120))
-    with target.reading() as planes:
-        part = expected_rgb(luma[40:160, 20:220], chroma[20:80, 10:110], (100, 60), BT601_LIMITED)
-        assert np.abs(planes[0][..., :3] - part).max() <= 2.0
-        del planes
-    target.close()
-    source.buffers[0].close()
-
-
-@pytest.mark.parametrize(
-    ('crop', 'words'),
-    [
-        (Rect(0, 0, 322, 180), 'must lie within 320x180'),
-        (Rect(-2, 0, 20, 20), 'must lie within'),
-        (Rect(0, 0, 0, 20), 'must lie within'),
-        (Rect(3, 0, 20, 20), 'crop left is 3; NV12 can be cropped at multiples of 2'),
-        (Rect(0, 0, 20, 21), 'crop height is 21'),
-    ],
-)
-def test_an_impossible_crop_is_named(crop: Rect, words: str, vic: Vic, libraries: Libraries) -> None:
-    source, target = surface(libraries, 320, 180), vic.allocate(32, 32, RGBA)
-    with pytest.raises(ValueError, match=words):
-        vic.transform(source, target, crop=crop)
     target.close()
     source.buffers[0].close()
 

@@ -12,7 +12,7 @@ libraries and a GStreamer source that stands in for ``nvarguscamerasrc``, not on
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from ctypes import byref
 from fractions import Fraction
 from typing import Any
@@ -25,7 +25,14 @@ from zc_perception.camera.gstreamer.image import BorrowedMemory, FrameMemory, of
 from zc_perception.camera.gstreamer.pipeline import Sample, check_description
 from zc_perception.errors import AcceleratorError, AllocationError, CameraChangedError, CameraError, ConfigError, FormatError, LayoutError
 from zc_perception.jetson.abi import SurfaceParams
-from zc_perception.jetson.nvbufsurface import NvBufSurfaceHeap, SurfaceImage, SurfaceReader, surface_image
+from zc_perception.jetson.nvbufsurface import (
+    NvBufSurfaceHeap,
+    SurfaceImage,
+    check_structs,
+    surface_image,
+    surface_parameters,
+    surface_signature,
+)
 from zc_perception.jetson.vic import Vic
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
 from zc_perception.memory.ledger import CopyLedger
@@ -48,7 +55,7 @@ class NvmmFrames:
     def __init__(self, gst: GStreamer, library: str | None = None) -> None:
         self._gst = gst
         try:
-            self._surfaces = SurfaceReader(library)
+            check_structs(library)
         except AllocationError as error:
             raise CameraError(str(error)) from error
 
@@ -61,7 +68,7 @@ class NvmmFrames:
         if not self._gst.gst_buffer_map(sample.buffer, byref(info), MAP_READ):
             raise LayoutError('an NVMM buffer could not be mapped, so that its NvBufSurface is not known; see the log of its element')
         try:
-            return self._surfaces.parameters(info.data, info.size)
+            return surface_parameters(info.data, info.size)
         finally:
             # The surface is the buffer's, and stays where it is: mapping only says where that is.
             self._gst.gst_buffer_unmap(sample.buffer, byref(info))
@@ -70,16 +77,14 @@ class NvmmFrames:
         """Where the frame is."""
         parameters = self.parameters(sample)
         part = BorrowedMemory(int(parameters.bufferDesc), 0, int(parameters.dataSize))
-        return FrameMemory((part,), SurfaceReader.signature(parameters))
+        return FrameMemory((part,), surface_signature(parameters))
 
     def layout(self, sample: Sample, memory: FrameMemory) -> tuple[ImageLayout, tuple[int, ...]]:
         """Its layout, in the one buffer that it has."""
         return surface_image(self.parameters(sample))[0], (0,)
 
 
-def source_description(
-    gst: GStreamer, sensor_id: int, sensor_mode: int, width: int, height: int, framerate: float, properties: Mapping[str, str]
-) -> str:
+def source_description(gst: GStreamer, sensor_id: int, sensor_mode: int, width: int, height: int, framerate: float) -> str:
     """The pipeline of one sensor, with the properties by the names that this release has.
 
     :raises ConfigError: there is no such element, or no such property.
@@ -98,10 +103,6 @@ def source_description(
         # Where there are two kinds of NVMM buffers, the newer is the NvBufSurface.
         if gst.has_property(element, 'bufapi-version'):
             words.append('bufapi-version=true')
-        for name, value in properties.items():
-            if not gst.has_property(element, name):
-                raise ConfigError(f"{SOURCE} has no property '{name}' (given as {name}={value}); see gst-inspect-1.0 {SOURCE}")
-            words.append(f'{name}="{value}"')
     finally:
         gst.gst_object_unref(element)
     caps = ['video/x-raw(memory:NVMM)', 'format=(string)NV12']
@@ -120,7 +121,6 @@ class ArgusCamera(GStreamerCamera):
     :param width: 0: the mode's own.
     :param height: likewise.
     :param framerate: 0: the mode's own.
-    :param properties: further properties of the source, such as ``exposuretimerange``.
     :param pipeline: instead of all of the above.
     :param library: name or path of ``libnvbufsurface``; ``None``: the system's.
     :param transform_library: the same of ``libnvbufsurftransform``.
@@ -137,7 +137,6 @@ class ArgusCamera(GStreamerCamera):
         width: int = 0,
         height: int = 0,
         framerate: float = 0.0,
-        properties: Mapping[str, str] | None = None,
         pipeline: str = '',
         library: str | None = None,
         transform_library: str | None = None,
@@ -155,7 +154,7 @@ class ArgusCamera(GStreamerCamera):
         self._stays = ''  # why frames stay block-linear although LINEAR ones were asked for
         self._sources: OrderedDict[BufferIdentity, DmaBuf] = OrderedDict()
         if not pipeline:
-            pipeline = source_description(load_gstreamer(), sensor_id, sensor_mode, width, height, framerate, properties or {})
+            pipeline = source_description(load_gstreamer(), sensor_id, sensor_mode, width, height, framerate)
         super().__init__(pipeline, frame_id=frame_id, now_ns=now_ns, ledger=ledger, open_heap=_no_heap, width=width, height=height, **base)
 
     @classmethod
@@ -176,9 +175,8 @@ class ArgusCamera(GStreamerCamera):
         parameters = options.parameters
         pipeline = parameters['pipeline'].strip()
         if not pipeline:
-            sensor, mode = parameters['sensor_id'], parameters['sensor_mode']
-            size = (parameters['width'], parameters['height'])
-            pipeline = source_description(load_gstreamer(), sensor, mode, *size, parameters['framerate'], {})
+            values = (parameters[name] for name in ('sensor_id', 'sensor_mode', 'width', 'height', 'framerate'))
+            pipeline = source_description(load_gstreamer(), *values)
         check_description(pipeline)
 
     def _offered_caps(self, formats: Sequence[Format]) -> str:

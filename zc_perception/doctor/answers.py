@@ -72,7 +72,7 @@ def describe_voyager(library: str = '') -> dict[str, Any]:
 
 def describe_nvbufsurface(library: str = '') -> dict[str, Any]:
     """Load it, and try its structs on an image of our own, as the argus camera does."""
-    from zc_perception.jetson.nvbufsurface import LIBRARY, SurfaceReader
+    from zc_perception.jetson.nvbufsurface import LIBRARY, check_structs
 
     try:
         loaded = ctypes.CDLL(library or LIBRARY)
@@ -81,7 +81,7 @@ def describe_nvbufsurface(library: str = '') -> dict[str, Any]:
     functions = {name: hasattr(loaded, f'NvBufSurface{name}') for name in ('Create', 'Allocate', 'FromFd', 'Import', 'GetMapParams')}
     answer: dict[str, Any] = {'loaded': True, 'file': _file_of(loaded), 'functions': functions}
     try:
-        SurfaceReader(library or None)
+        check_structs(library or None)
     except ZcError as error:
         return {**answer, 'error': str(error)}
     return answer

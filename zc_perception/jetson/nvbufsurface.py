@@ -1,7 +1,7 @@
 """Images of NVIDIA's ``libnvbufsurface``: one image in one nvmap dma-buf, as Jetson cameras and the VIC use them.
 
 * :class:`NvBufSurfaceHeap` allocates one.
-* :class:`SurfaceReader` reads one that somebody else made, such as a camera's: where its planes lie.
+* :func:`surface_parameters` and :func:`surface_image` read one that somebody else made, such as a camera's: where its planes lie.
 * :class:`SurfaceCache` makes the library's object for one that came as a descriptor.
 
 Source: NvBufSurface pages of the *Jetson Linux API Reference* (R35.3.1 to R39.2). The head of ``NvBufSurface`` and of its parameters is
@@ -157,32 +157,16 @@ def _image_layout(asked: ImageLayout, color_format: int, surface: Surface) -> Im
         raise AllocationError(
             f'libnvbufsurface returned a batch of {surface.batchSize}; this release has another struct layout: use heap: auto'
         )
-    params, planes = surface.surfaceList[0], surface.surfaceList[0].planeParams
-    came = {
-        'width': params.width,
-        'height': params.height,
-        'format': params.colorFormat,
-        'layout': params.layout,
-        'planes': planes.num_planes,
-    }
-    want = {
-        'width': asked.width,
-        'height': asked.height,
-        'format': color_format,
-        'layout': LAYOUT_PITCH,
-        'planes': len(asked.format.planes),
-    }
+    params = surface.surfaceList[0]
+    names = ('width', 'height', 'format', 'layout', 'planes')
+    values = (params.width, params.height, params.colorFormat, params.layout, params.planeParams.num_planes)
+    came = dict(zip(names, values, strict=True))
+    want = dict(zip(names, (asked.width, asked.height, color_format, LAYOUT_PITCH, len(asked.format.planes)), strict=True))
     if came != want:
         raise AllocationError(
             f'libnvbufsurface was asked for {want} and returned {came}; this release may have another struct layout: use heap: auto'
         )
-    layout = ImageLayout(
-        asked.width,
-        asked.height,
-        asked.fourcc,
-        LINEAR,
-        tuple(PlaneLayout(0, planes.offset[i], planes.pitch[i], planes.psize[i]) for i in range(planes.num_planes)),
-    )
+    layout, _ = surface_image(params)
     try:
         validate_layout(layout, [params.dataSize])
     except LayoutError as error:
@@ -190,43 +174,33 @@ def _image_layout(asked: ImageLayout, color_format: int, surface: Surface) -> Im
     return layout
 
 
-class SurfaceReader:
-    """Reads surfaces of one library, whose structs it has tried out.
+def surface_parameters(address: int, size: int) -> SurfaceParams:
+    """The first image's parameters, of the ``NvBufSurface`` of *size* bytes at *address*. Good while its owner keeps the surface.
 
-    :param library: name or path of ``libnvbufsurface``; ``None``: the system's.
-    :raises AllocationError: it can't be loaded, or its structs are others than those we know.
+    Call :func:`check_structs` before, once.
+
+    :raises LayoutError: there is no image in device memory with a descriptor.
     """
+    if size < ctypes.sizeof(Surface):
+        raise LayoutError(f'an NvBufSurface has at least {ctypes.sizeof(Surface)} bytes, this buffer has {size}: it holds something else')
+    surface = Surface.from_address(address)
+    if not surface.batchSize or not surface.surfaceList:
+        raise LayoutError(f'the NvBufSurface has a batch of {surface.batchSize} images; one is needed')
+    if surface.memType not in (MEM_DEFAULT, MEM_SURFACE_ARRAY, MEM_HANDLE):
+        raise LayoutError(
+            f'the NvBufSurface has memory of type {surface.memType}, which has no descriptor; let its element use surface arrays '
+            '(nvbuf-memory-type=4)'
+        )
+    parameters = surface.surfaceList[0]
+    assert isinstance(parameters, SurfaceParams)
+    return parameters
 
-    def __init__(self, library: str | None = None) -> None:
-        check_structs(library)
 
-    def parameters(self, address: int, size: int) -> SurfaceParams:
-        """The first image's parameters, of the ``NvBufSurface`` of *size* bytes at *address*. Good while its owner keeps the surface.
-
-        :raises LayoutError: there is no image in device memory with a descriptor.
-        """
-        if size < ctypes.sizeof(Surface):
-            raise LayoutError(
-                f'an NvBufSurface has at least {ctypes.sizeof(Surface)} bytes, this buffer has {size}: it holds something else'
-            )
-        surface = Surface.from_address(address)
-        if not surface.batchSize or not surface.surfaceList:
-            raise LayoutError(f'the NvBufSurface has a batch of {surface.batchSize} images; one is needed')
-        if surface.memType not in (MEM_DEFAULT, MEM_SURFACE_ARRAY, MEM_HANDLE):
-            raise LayoutError(
-                f'the NvBufSurface has memory of type {surface.memType}, which has no descriptor; let its element use surface arrays '
-                '(nvbuf-memory-type=4)'
-            )
-        parameters = surface.surfaceList[0]
-        assert isinstance(parameters, SurfaceParams)
-        return parameters
-
-    @staticmethod
-    def signature(parameters: SurfaceParams) -> bytes:
-        """Equal for two images that differ in nothing but where they are."""
-        address = ctypes.addressof(parameters)
-        head = ctypes.string_at(address, SurfaceParams.bufferDesc.offset)
-        return head + ctypes.string_at(address + SurfaceParams.planeParams.offset, PlaneParams._reserved.offset)
+def surface_signature(parameters: SurfaceParams) -> bytes:
+    """Equal for two images that differ in nothing but where they are."""
+    address = ctypes.addressof(parameters)
+    head = ctypes.string_at(address, SurfaceParams.bufferDesc.offset)
+    return head + ctypes.string_at(address + SurfaceParams.planeParams.offset, PlaneParams._reserved.offset)
 
 
 def surface_image(parameters: SurfaceParams) -> tuple[ImageLayout, Colorimetry]:

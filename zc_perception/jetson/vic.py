@@ -1,4 +1,4 @@
-"""The video image compositor (VIC) of a Jetson: crops, scales, converts colours and layouts between NvBufSurface images, without the CPU.
+"""The video image compositor (VIC) of a Jetson: scales, converts colours and layouts between NvBufSurface images, without the CPU.
 
 Camera and decoder images are often block-linear, and their memory is slow to read for a CPU; one pass of the VIC makes a small linear one
 of them.
@@ -13,7 +13,7 @@ import contextlib
 import ctypes
 import threading
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,15 +45,6 @@ _ADVICE = {
     TransformError.EXECUTION_ERROR: 'the VIC failed, see dmesg',
     TransformError.UNSUPPORTED: 'the VIC cannot convert between these formats or sizes (it scales by 1/16 to 16)',
 }
-
-
-class Rect(NamedTuple):
-    """Part of an image, in its pixels."""
-
-    left: int
-    top: int
-    width: int
-    height: int
 
 
 class VicImage:
@@ -161,21 +152,16 @@ class Vic:
         owner, layout = self._heap.allocate_surface(compute_layout(fourcc, width, height), colorimetry, TAG_VIDEO_CONVERT)
         return VicImage(self._surfaces.library, owner, layout)
 
-    def transform(self, source: SurfaceImage, destination: SurfaceImage | VicImage, *, crop: Rect | None = None) -> None:
+    def transform(self, source: SurfaceImage, destination: SurfaceImage | VicImage) -> None:
         """Make *destination* of *source*: scaled to its size, in its format and layout. Blocking, but not the other Python threads.
 
         Neither of them may be in use by a device; wait for their fences before.
 
-        :param crop: the part of *source* that is taken; ``None``: all of it.
-        :raises ValueError: *crop* isn't within the image, or not at even places of a format with subsampled chroma.
         :raises AcceleratorError: a buffer isn't NvBufSurface memory, or the VIC can't.
         :raises FormatError: NvBufSurface doesn't have a format.
         """
-        part = crop or Rect(0, 0, source.layout.width, source.layout.height)
-        check_crop(part, source.layout)
-        whole = Rect(0, 0, destination.layout.width, destination.layout.height)
         self._begin_session()
-        source_rect, destination_rect = (TransformRect(rect.top, rect.left, rect.width, rect.height) for rect in (part, whole))
+        source_rect, destination_rect = (TransformRect(0, 0, i.layout.width, i.layout.height) for i in (source, destination))
         parameters = TransformParams(
             transform_flag=TransformFlag.CROP_SRC | TransformFlag.CROP_DST | TransformFlag.FILTER,
             transform_filter=TransformFilter.BILINEAR,
@@ -209,22 +195,3 @@ class Vic:
 
 def _describe(layout: ImageLayout) -> str:
     return f'{fourcc_name(layout.fourcc)} {layout.width}x{layout.height}'
-
-
-def check_crop(part: Rect, layout: ImageLayout) -> None:
-    """Whether the VIC can take *part* of an image.
-
-    :raises ValueError: it can't; says what is allowed.
-    """
-    right, bottom = part.left + part.width, part.top + part.height
-    if min(part) < 0 or right > layout.width or bottom > layout.height or right == part.left or bottom == part.top:
-        raise ValueError(f'crop {tuple(part)} (left, top, width, height) must lie within {layout.width}x{layout.height}')
-    image = layout.format
-    for name, value, step in (
-        ('left', part.left, image.horizontal),
-        ('width', part.width, image.horizontal),
-        ('top', part.top, image.vertical),
-        ('height', part.height, image.vertical),
-    ):
-        if value % step:
-            raise ValueError(f'crop {name} is {value}; {fourcc_name(layout.fourcc)} can be cropped at multiples of {step}')
