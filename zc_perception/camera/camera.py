@@ -14,20 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.camera.clock import CaptureClock, StampClock
-from zc_perception.camera.constraints import drawn_constraints
 from zc_perception.camera.controls import NO_CONTROLS, ControlInfo, ControlValue, no_such_control
-from zc_perception.camera.heap_pool import heap_pool
 from zc_perception.errors import CameraError, ConfigError
 from zc_perception.frame import Frame, Header
 from zc_perception.mapping import map_buffers
-from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.heaps import Heap, OfferedHeaps, working_heaps
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot
-from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot, mapped
+from zc_perception.negotiation.constraints import BufferConstraints, Size
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.modifier import LINEAR
 
 SLOT_WAIT_S = 0.25
 """How long one :meth:`Camera.capture` of a source that isn't live waits for a slot, so that stopping stays quick."""
@@ -213,6 +212,38 @@ class Camera(ABC):
 
     def close_rest(self) -> None:  # noqa: B027
         """End what :meth:`close` has left running for the camera that is opened next. No camera is opened now."""
+
+
+def drawn_constraints(fourcc: int, size: Size, heaps: OfferedHeaps) -> BufferConstraints:
+    """Of a producer whose frames the CPU writes: one slot is being filled while another is being published."""
+    return BufferConstraints(
+        'camera',
+        formats=((fourcc, LINEAR),),
+        heaps=heaps.names,
+        memory_note='; '.join(heaps.reasons),
+        slots=2,
+        min_size=size,
+        max_size=size,
+        cpu_access=CpuAccess.READ | CpuAccess.WRITE,
+    )
+
+
+def heap_pool(settings: BufferSettings, heaps: OfferedHeaps, *, name: str, reserve: int) -> BufferPool:
+    """The pool of a producer whose frames the CPU writes: as many slots as *settings* say, mapped for the CPU.
+
+    :param heaps: that of the settings is chosen there; they have to stay open as long as the pool.
+    :param name: the producer's, for messages.
+    :param reserve: slots that the producer needs for itself, where there are as many.
+    :raises AllocationError: no memory, or the heap can't be opened any more.
+    """
+    if settings.heap is not None:
+        heaps.choose(settings.heap.name)
+    sizes = settings.sizes()
+
+    def allocate() -> tuple[DmaBuf, ...]:
+        return tuple(map(heaps.allocate, sizes))
+
+    return BufferPool(settings.layout, mapped(allocate), settings.slots, name=name, reserve=min(reserve, settings.slots))
 
 
 class DrawnCamera(Camera):

@@ -27,7 +27,6 @@ from typing import Any, ClassVar
 
 from zc_perception.camera.camera import Camera, CameraOptions, CameraStatistics
 from zc_perception.camera.clock import CaptureClock, StampClock
-from zc_perception.camera.constraints import LIBCAMERA_RESERVE
 from zc_perception.errors import AllocationError, CameraBusyError, CameraError, CameraLostError, ConfigError, LayoutError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
@@ -40,6 +39,8 @@ from zc_perception.pixel.fourcc import NV12, pixel_format
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout
 from zc_perception.pixel.modifier import LINEAR
 
+RESERVE = 3
+"""What a pipeline handler needs queued, and one frame that is being handed over."""
 _INSTALL = 'install it: apt install python3-libcamera, or build libcamera with -Dpycamera=enabled'
 
 
@@ -221,8 +222,8 @@ class LibcameraCamera(Camera):
         watchdog_s: float = 5.0,
         clock: StampClock | None = None,
     ) -> None:
-        if not LIBCAMERA_RESERVE <= buffers <= 32:
-            raise ConfigError(f'{buffers} buffers can not be asked of libcamera; use {LIBCAMERA_RESERVE} to 32')
+        if not RESERVE <= buffers <= 32:
+            raise ConfigError(f'{buffers} buffers can not be asked of libcamera; use {RESERVE} to 32')
         self._module = import_libcamera()
         self._requests = Requests.shared(self._module)
         self._frame_id = frame_id
@@ -313,8 +314,8 @@ class LibcameraCamera(Camera):
 
     def _describe(self) -> tuple[ImageLayout, Colorimetry]:
         """The layout of every buffer, which must all be alike."""
-        if len(self._buffers) < LIBCAMERA_RESERVE:
-            raise CameraError(f"camera '{self._camera.id}' gave {len(self._buffers)} buffers; at least {LIBCAMERA_RESERVE} are needed")
+        if len(self._buffers) < RESERVE:
+            raise CameraError(f"camera '{self._camera.id}' gave {len(self._buffers)} buffers; at least {RESERVE} are needed")
         layouts = {self._layout_of(planes_of(buffer)) for buffer in self._buffers}
         if len(layouts) != 1:
             raise CameraError(f"camera '{self._camera.id}': its buffers are not alike; report the camera and libcamera's version")
@@ -361,7 +362,7 @@ class LibcameraCamera(Camera):
             'libcamera camera',
             formats=((NV12, LINEAR),),
             heaps=(self.heap_name,),
-            slots=LIBCAMERA_RESERVE,
+            slots=RESERVE,
             min_size=size,
             max_size=size,
         )
@@ -382,7 +383,7 @@ class LibcameraCamera(Camera):
                 len(self._buffers),
                 name='camera',
                 on_free=self._queue_again,
-                reserve=min(LIBCAMERA_RESERVE, len(self._buffers)),
+                reserve=min(RESERVE, len(self._buffers)),
             )
         except (AllocationError, LayoutError) as error:
             raise CameraError(f"camera '{self._camera.id}': {error}") from error

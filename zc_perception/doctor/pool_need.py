@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
-from zc_perception.camera.camera import DrawnCamera
-from zc_perception.camera.constraints import LIBCAMERA_RESERVE, PIPELINE_RESERVE, drawn_constraints
+from zc_perception.camera import libcamera
+from zc_perception.camera.camera import DrawnCamera, drawn_constraints
+from zc_perception.camera.gstreamer import buffers as pipeline_buffers
 from zc_perception.camera.kinds import camera_class, draws
 from zc_perception.camera.v4l2.choice import FormatChoice, aligned_format, choose_formats, reserve_of
 from zc_perception.camera.v4l2.controls import V4l2Controls
@@ -306,7 +307,7 @@ def _computed(system: System, need: PoolNeed, consumers: _Consumers) -> PoolNeed
         fourcc = drawing.fourcc if drawing is not None else from_v4l2(code).fourcc if code not in JPEGS else NV12
     except (ZcError, ValueError) as error:
         return replace(need, size=size, slots=consumers.slots(reserve_of(0)), problem=str(error))
-    held = reserve_of(0) if camera.camera == 'v4l2' else LIBCAMERA_RESERVE if camera.camera == 'libcamera' else PIPELINE_RESERVE
+    held = reserve_of(0) if camera.camera == 'v4l2' else libcamera.RESERVE if camera.camera == 'libcamera' else pipeline_buffers.RESERVE
     if not all(size):
         return replace(need, slots=consumers.slots(held), problem='its picture size is not known before it streams; set width and height')
     need = replace(need, size=size)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from zc_perception.camera import heap_pool as heap_pool_module
+from zc_perception.camera import camera as camera_module
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.frame import Frame
 from zc_perception.memory import kernel_abi as abi
@@ -46,7 +46,7 @@ class UntouchedCamera(SyntheticCamera):
 @contextmanager
 def unmapped() -> Iterator[None]:
     """The CPU never looks at these frames, so nothing is mapped for it."""
-    with mock.patch.object(heap_pool_module, 'mapped', lambda allocate: allocate):
+    with mock.patch.object(camera_module, 'mapped', lambda allocate: allocate):
         yield
 
 

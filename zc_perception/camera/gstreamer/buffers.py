@@ -13,7 +13,6 @@ from typing import Protocol
 
 import numpy as np
 
-from zc_perception.camera.constraints import PIPELINE_RESERVE
 from zc_perception.camera.gstreamer.abi import MAP_READ, GStreamer, MapInfo
 from zc_perception.camera.gstreamer.image import FrameMemory, StreamFormat, place_image
 from zc_perception.camera.gstreamer.pipeline import Pipeline, Sample
@@ -24,7 +23,8 @@ from zc_perception.memory.foreign_pool import ForeignBufferPool, HeldBuffers
 from zc_perception.memory.pool import Buffers, Slot, close_buffers
 from zc_perception.pixel.layout import ImageLayout, validate_layout
 
-RESERVE = PIPELINE_RESERVE
+RESERVE = 2
+"""One frame is being handed over while the next one comes."""
 # Buffers that a source has queued itself, or that come by later, beyond those found at first: a V4L2 pool grows to 32 while consumers are
 # slow. With fewer slots than that each frame would be a new buffer to every consumer, which imports it anew.
 MORE = 24

@@ -15,13 +15,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from zc_perception.camera.camera import SLOT_WAIT_S, Camera, CameraOptions, CameraStatistics
+from zc_perception.camera.camera import Camera, CameraOptions, CameraStatistics, heap_pool
 from zc_perception.camera.clock import CaptureClock, StampClock
 from zc_perception.camera.gstreamer.abi import load_gstreamer
 from zc_perception.camera.gstreamer.buffers import RESERVE, FrameReader, SharedFrames, copy_frame, frame_layout, own_descriptors
 from zc_perception.camera.gstreamer.image import FdFrames, accepted_formats, offered_caps, read_format
 from zc_perception.camera.gstreamer.pipeline import Continuation, NotNegotiatedError, Pipeline, Reference, Sample, check_description
-from zc_perception.camera.heap_pool import heap_pool
 from zc_perception.errors import AllocationError, CameraChangedError, CameraError, CameraLostError, ConfigError, FormatError, LayoutError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import CpuAccess
@@ -53,7 +52,6 @@ class GStreamerCamera(Camera):
     :param buffers: how many frames its source is asked to leave to us at the same time; 2 to 32.
     :param require_dmabuf: refuse a pipeline that has to be copied.
     :param assume_linear: caps of the old style with the feature ``memory:DMABuf`` mean LINEAR. You know it, they don't say it.
-    :param keep_all: a source that isn't live gives every frame, as fast as consumers take them; otherwise it keeps its own pace.
     :param start_timeout_s: how long the first frame may take.
     :param stopping: whether nobody waits for the first frame any more.
     :param watchdog_s: a live source that is silent for longer is lost; 0: it may be.
@@ -79,7 +77,6 @@ class GStreamerCamera(Camera):
         buffers: int = DEFAULT_BUFFERS,
         require_dmabuf: bool = False,
         assume_linear: bool = False,
-        keep_all: bool = False,
         start_timeout_s: float = 10.0,
         stopping: Callable[[], bool] = lambda: False,
         watchdog_s: float = 5.0,
@@ -93,11 +90,10 @@ class GStreamerCamera(Camera):
         self._gst = load_gstreamer()
         self._text = pipeline.strip()
         self._where = f"pipeline '{self._text}'"
-        self._frame_id, self._now_ns = frame_id, now_ns
+        self._frame_id = frame_id
         self._ledger = ledger
         self._open_heap = open_heap
         self._assume_linear, self._require_dmabuf = assume_linear, require_dmabuf
-        self._keep_all = keep_all
         self._watchdog_s = watchdog_s
         self.clock = StampClock(now_ns) if clock is None else clock.reopened()
         self._heaps: OfferedHeaps | None = None
@@ -107,7 +103,6 @@ class GStreamerCamera(Camera):
         self._stopped = self._playing = self._ended = False
         self._last_number: int | None = None
         self._sequence = -1
-        self._first_stamp_ns: int | None = None
         self._captured = self._lost = self._bad = self._no_slot = 0
         self.copy_reason = ''  # why every frame is copied by the CPU
         self._resumable, self._given = resumable, False
@@ -116,7 +111,7 @@ class GStreamerCamera(Camera):
         if resumed is None:
             accepted = accepted_formats(consumers)
             self._offer = self._offered_caps(accepted) if accepted else ''
-            self._pipeline = Pipeline(self._gst, pipeline, buffers=buffers, keep_all=keep_all, accepts=self._offer)
+            self._pipeline = Pipeline(self._gst, pipeline, buffers=buffers, accepts=self._offer)
         else:
             self._pipeline, self._early, self._offer = resumed.pipeline, resumed.samples, resumed.offer
         try:
@@ -131,7 +126,7 @@ class GStreamerCamera(Camera):
                     # It can't give what consumers accept: it runs as it is, and who can't use its frames is refused by name.
                     self._unmet, self._offer = ', '.join(map(format_text, accepted)), ''
                     self._pipeline.close()
-                    self._pipeline = Pipeline(self._gst, pipeline, buffers=buffers, keep_all=keep_all)
+                    self._pipeline = Pipeline(self._gst, pipeline, buffers=buffers)
                     first = self._pipeline.start(start_timeout_s, stopping)
                 with first:
                     self._begin(first)
@@ -373,7 +368,7 @@ class GStreamerCamera(Camera):
             raise CameraLostError(f'{self._where} gave no frame for {self._pipeline.silent_s:.1f} s; see the cable and the kernel log')
 
     def _frame(self, pool: BufferPool, sample: Sample) -> Frame | None:
-        """The sample as a frame, or ``None``: dropped and counted, or with *keep_all* put off."""
+        """The sample as a frame, or ``None``: dropped and counted."""
         started_ns = time.monotonic_ns()
         if sample.caps != self._caps.address:
             self._check_caps(sample)
@@ -383,23 +378,15 @@ class GStreamerCamera(Camera):
             sample.close()
             return None
         slot, copied = self._fill(pool, sample)
-        if slot is None and self._keep_all and not self._pipeline.live:
-            self._early.appendleft(sample)
-            return None
         self._count(sample.frame_number)
         if slot is None:
             self._no_slot += 1
             sample.close()
             return None
-        running_ns, captured_ns = sample.running_time_ns, self._pipeline.captured_ns(sample)
+        captured_ns = self._pipeline.captured_ns(sample)
         if copied:
             sample.close()
-        if self._keep_all:
-            # As fast as possible there is no other time than the recording's own, so that a stamp names its frame.
-            self._first_stamp_ns = self._now_ns() if self._first_stamp_ns is None else self._first_stamp_ns
-            stamp_ns, captured_ns = self._first_stamp_ns + (running_ns or 0), None
-        else:
-            stamp_ns = self.clock.stamp(captured_ns or 0, CaptureClock.UNKNOWN if captured_ns is None else CaptureClock.MONOTONIC)
+        stamp_ns = self.clock.stamp(captured_ns or 0, CaptureClock.UNKNOWN if captured_ns is None else CaptureClock.MONOTONIC)
         self._captured += 1
         return Frame.publish_slot(
             pool,
@@ -415,7 +402,7 @@ class GStreamerCamera(Camera):
         """The sample's slot, being filled, and whether it is a copy."""
         if isinstance(pool, ForeignBufferPool) and self._shared is not None:
             return self._shared.slot_for(pool, sample), False
-        slot = pool.acquire(wait_s=SLOT_WAIT_S if self._keep_all else 0.0)
+        slot = pool.acquire()
         if slot is not None:
             self._copy(pool, sample, slot)
         return slot, True

@@ -167,15 +167,13 @@ class Pipeline:
 
     :param description: as for gst-launch-1.0; see :func:`complete`.
     :param buffers: how many the sink asks upstream for on top of what that needs itself.
-    :param keep_all: a source that isn't live waits until each frame was taken; otherwise frames come at the pace of their time stamps.
     :param accepts: caps that the sink takes, and that its answer to the CAPS query says; empty: any.
     :raises ConfigError: the description can't be understood, or an element is missing.
     """
 
-    def __init__(self, gst: GStreamer, description: str, *, buffers: int, keep_all: bool = False, accepts: str = '') -> None:
+    def __init__(self, gst: GStreamer, description: str, *, buffers: int, accepts: str = '') -> None:
         self._gst = gst
         self._buffers = buffers
-        self._keep_all = keep_all
         self.live = False
         self.warnings: list[str] = []
         self._last_sample = time.monotonic()
@@ -214,7 +212,7 @@ class Pipeline:
     def _prepare(self) -> None:
         gst, sink = self._gst, self._sink
         # Neither the last sample nor the first is to be kept by the sink: each would be one buffer less for the source.
-        for name, value in (('enable-last-sample', False), ('qos', False), ('emit-signals', False), ('max-buffers', 1), ('drop', False)):
+        for name, value in (('enable-last-sample', False), ('qos', False), ('emit-signals', False), ('max-buffers', 1), ('drop', True)):
             gst.set_property(sink, name, value)
         pad = gst.gst_element_get_static_pad(sink, b'sink')
         gst.gst_pad_add_probe(pad, PROBE_QUERY_DOWNSTREAM, self._probe, None, None)
@@ -266,14 +264,10 @@ class Pipeline:
         deadline = time.monotonic() + timeout_s
         change = self._set_state(State.PAUSED)
         self.live = change == StateChange.NO_PREROLL
+        # A live picture is late by what is waited for. Others come at the pace of their time stamps.
+        self._gst.set_property(self._sink, 'sync', not self.live)
         if self.live:
-            # A live picture is late by what is waited for.
-            self._gst.set_property(self._sink, 'sync', False)
-            self._gst.set_property(self._sink, 'drop', True)
             self._set_state(State.PLAYING)
-        else:
-            self._gst.set_property(self._sink, 'sync', not self._keep_all)
-            self._gst.set_property(self._sink, 'drop', not self._keep_all)
         take = self._gst.gst_app_sink_try_pull_sample if self.live else self._gst.gst_app_sink_try_pull_preroll
         while True:
             sample = self._taken(take(self._sink, round(_SLICE_S * 1e9)))

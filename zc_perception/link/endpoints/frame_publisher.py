@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 
-from zc_perception.camera.constraints import drawn_constraints
-from zc_perception.camera.heap_pool import heap_pool
+from zc_perception.camera.camera import drawn_constraints, heap_pool
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame, Header
 from zc_perception.link.endpoints.frame_offer import FrameOffer, serve_frames
