@@ -322,13 +322,6 @@ def test_simulated_time_is_followed_as_it_stands_and_jumps() -> None:
     assert found.simulated and found.steps == 1 and found.corrected == 3 and found.offset_ns == 0
 
 
-def test_simulated_time_that_has_not_begun_is_zero() -> None:
-    world = World()
-    world.simulated = 0
-    stamps = world.clock()
-    assert [stamps.stamp(world.true, CaptureClock.MONOTONIC) for _ in range(3)] == [0, 1, 2]
-
-
 def test_the_way_from_system_time_to_a_simulation_and_back() -> None:
     world = World()
     stamps = world.clock()

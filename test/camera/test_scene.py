@@ -261,16 +261,6 @@ def test_impossible_scenes_are_refused(arguments: tuple[Any, ...], named: str) -
         RoadScene(*arguments)
 
 
-def test_impossible_planes_are_refused() -> None:
-    scene = RoadScene(64, 64)
-    luma, chroma = planes(64, 64)
-    with pytest.raises(ValueError, match='luma'):
-        scene.draw(0, luma[:62], chroma)
-    with pytest.raises(ValueError, match='chroma'):
-        scene.draw(0, luma, np.zeros((32, 32, 3), np.uint8))
-    with pytest.raises(ValueError, match='luma'):
-        scene.draw(0, luma.astype(np.int8), chroma)
-    with pytest.raises(ValueError, match='gap'):
-        scene.draw(0, np.zeros((64, 128), np.uint8)[:, ::2], chroma)
+def test_a_frame_before_the_first_is_refused() -> None:
     with pytest.raises(ValueError, match='index'):
-        scene.draw(-1, luma, chroma)
+        RoadScene(64, 64).draw(-1, *planes(64, 64))

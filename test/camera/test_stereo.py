@@ -1,15 +1,33 @@
-"""Pairs by time: as many as the times allow, in order, whatever the interleaving."""
+"""Stereo pairs: of times alone, of two cameras' frames, and of two threads; whatever the jitter, the losses, the order, and who goes."""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zc_perception.camera.stereo import PairMatcher, Side
-from zc_perception.errors import ConfigError
+from zc_perception.camera.stereo import PairingRule, PairMatcher, Side, SideCamera, StereoSides
+from zc_perception.camera.supervisor import CameraState, CameraSupervisor
+from zc_perception.camera.synthetic import SyntheticCamera
+from zc_perception.errors import CameraError, CameraLostError, ConfigError
+from zc_perception.frame import Frame, Header
+from zc_perception.memory.heaps import SealedMemfd
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import SlotState
+from zc_perception.negotiation.settings import BufferSettings
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.layout import compute_layout
+
+WAIT_S = 60.0
+SIZE = (64, 64)
+LEFT, RIGHT = Side.LEFT, Side.RIGHT
 
 times = st.lists(st.integers(0, 60), max_size=12, unique=True).map(sorted)
 
@@ -27,7 +45,7 @@ def most_pairs(left: list[int], right: list[int], tolerance: int) -> int:
 @st.composite
 def arrivals(draw: st.DrawFn) -> tuple[list[int], list[int], list[Side]]:
     left, right = draw(times), draw(times)
-    order = draw(st.permutations([Side.LEFT] * len(left) + [Side.RIGHT] * len(right)))
+    order = draw(st.permutations([LEFT] * len(left) + [RIGHT] * len(right)))
     return left, right, order
 
 
@@ -39,7 +57,7 @@ def test_as_many_pairs_as_the_times_allow_in_whichever_order_they_arrive(
     left, right, order = given_times
     dropped: list[tuple[Side, int]] = []
     matcher: PairMatcher[int] = PairMatcher(tolerance, depth=99, on_drop=lambda side, item: dropped.append((side, item)))
-    sides = {Side.LEFT: iter(left), Side.RIGHT: iter(right)}
+    sides = {LEFT: iter(left), RIGHT: iter(right)}
     pairs = []
     for side in order:
         moment = next(sides[side])
@@ -50,8 +68,8 @@ def test_as_many_pairs_as_the_times_allow_in_whichever_order_they_arrive(
     assert all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(pairs)), 'in order, nothing twice'
     assert len(pairs) == most_pairs(left, right, tolerance) == matcher.statistics().pairs
     matcher.clear()
-    assert sorted([a for a, _ in pairs] + [item for side, item in dropped if side is Side.LEFT]) == left
-    assert sorted([b for _, b in pairs] + [item for side, item in dropped if side is Side.RIGHT]) == right
+    assert sorted([a for a, _ in pairs] + [item for side, item in dropped if side is LEFT]) == left
+    assert sorted([b for _, b in pairs] + [item for side, item in dropped if side is RIGHT]) == right
     assert matcher.statistics().dropped == len(dropped)
 
 
@@ -70,24 +88,446 @@ def test_a_side_that_is_alone_keeps_only_the_newest() -> None:
     dropped: list[int] = []
     matcher: PairMatcher[int] = PairMatcher(5, depth=2, on_drop=lambda _, item: dropped.append(item))
     for moment in range(0, 100, 10):
-        assert matcher.offer(Side.LEFT, moment, moment) is None
+        assert matcher.offer(LEFT, moment, moment) is None
     assert dropped == list(range(0, 80, 10))
-    assert matcher.offer(Side.RIGHT, 93, 93) == (90, 93)
+    assert matcher.offer(RIGHT, 93, 93) == (90, 93)
     statistics = matcher.statistics()
-    assert (statistics.pairs, statistics.difference_ns, dict(statistics.alone)) == (1, 3, {Side.LEFT: 9, Side.RIGHT: 0})
+    assert (statistics.pairs, statistics.difference_ns, dict(statistics.alone)) == (1, 3, {LEFT: 9, RIGHT: 0})
 
 
 def test_time_that_goes_back_is_another_stream() -> None:
     matcher: PairMatcher[str] = PairMatcher(5)
-    matcher.offer(Side.LEFT, 1000, 'old')
-    assert matcher.offer(Side.LEFT, 10, 'new') is None
-    assert matcher.offer(Side.RIGHT, 1001, 'late') is None
-    assert matcher.offer(Side.RIGHT, 12, 'first') is None, 'the right side went back as well'
+    matcher.offer(LEFT, 1000, 'old')
+    assert matcher.offer(LEFT, 10, 'new') is None
+    assert matcher.offer(RIGHT, 1001, 'late') is None
+    assert matcher.offer(RIGHT, 12, 'first') is None, 'the right side went back as well'
     assert matcher.statistics().restarts == 2
-    assert matcher.offer(Side.LEFT, 40, 'l') is None and matcher.offer(Side.RIGHT, 41, 'r') == ('l', 'r')
+    assert matcher.offer(LEFT, 40, 'l') is None and matcher.offer(RIGHT, 41, 'r') == ('l', 'r')
 
 
 @pytest.mark.parametrize(('tolerance', 'depth'), [(-1, 1), (0, 0)])
 def test_numbers_that_make_no_sense(tolerance: int, depth: int) -> None:
     with pytest.raises(ConfigError, match='stereo'):
         PairMatcher(tolerance, depth)
+
+
+# Two cameras, one thread: only pairs come out.
+
+
+class TimedCamera(SyntheticCamera):
+    """Its frames' times are those that a test gives; an exception among them is raised; when none is left, it waits for more or ends.
+
+    The stamp is the time and 7 more on the left, 9 on the right.
+    """
+
+    def __init__(self, side: Side, times: list[int | Exception], *, ends: bool = True, framerate: float = 1e6) -> None:
+        super().__init__(
+            *SIZE, framerate, side.value, seed=0, pattern='bars', heap=SealedMemfd(), now_ns=time.time_ns, ledger=CopyLedger(), live=False
+        )
+        self.side = side
+        self.times = times
+        self.ends = ends
+
+    @property
+    def ended(self) -> bool:
+        return self.ends and not self.times
+
+    def capture(self) -> Frame | None:
+        if not self.times:
+            self._stop.wait(0.001)
+            return None
+        if self._stop.is_set():
+            return None
+        moment = self.times.pop(0)
+        if isinstance(moment, Exception):
+            raise moment
+        frame = super().capture()
+        assert frame is not None, 'a slot is free whenever a frame comes'
+        header = Header(moment + (7 if self.side is LEFT else 9), frame.header.frame_id)
+        frame.data = replace(frame.data, captured_ns=moment, header=header)
+        return frame
+
+
+class Pair:
+    """Two such cameras, joined, with just the slots that they ask for and one for who uses the frame."""
+
+    def __init__(self, left: list[Any], right: list[Any], tolerance: int = 5, *, by_stamp: bool = False, **options: Any) -> None:
+        self.sides = StereoSides(PairingRule(tolerance, by_stamp))
+        self.cameras: dict[Side, SideCamera] = {}
+        self.opened: list[TimedCamera] = []
+        for side, times in ((LEFT, left), (RIGHT, right)):
+            self.open(side, times, **options)
+
+    def open(self, side: Side, times: list[Any], **options: Any) -> SideCamera:
+        inner = TimedCamera(side, times, **options)
+        self.opened.append(inner)
+        camera = self.cameras[side] = self.sides.join(side, inner)
+        camera.configure(BufferSettings(compute_layout(NV12, *SIZE), camera.constraints().slots))
+        return camera
+
+    def held(self) -> int:
+        """Slots that are leased, of all cameras that there ever were."""
+        return sum(camera.pool.statistics().states.get(SlotState.LEASED, 0) for camera in self.opened if camera.pool is not None)
+
+    def alone(self) -> tuple[int, int]:
+        found = dict(self.sides.statistics().alone)
+        return found[LEFT], found[RIGHT]
+
+    def close(self) -> None:
+        for camera in self.cameras.values():
+            camera.close()
+
+
+def drain(pair: Pair, side: Side, into: list[tuple[int, int]]) -> None:
+    """One capture of a side: (stamp, time) of what came."""
+    frame = pair.cameras[side].capture()
+    assert pair.sides.held(side) <= pair.sides.depth
+    if frame is not None:
+        with frame:
+            assert frame.header.frame_id == side.value
+            into.append((frame.header.stamp_ns, frame.data.captured_ns))
+
+
+@st.composite
+def two_sensors(draw: st.DrawFn) -> tuple[list[int], list[int], list[Side]]:
+    """Frames 100 apart, each side with jitter of up to 2 and losses of its own; and who is looked at when, never far ahead."""
+    count = draw(st.integers(0, 15))
+    left, right, order = [], [], []
+    for number in range(1, count + 1):
+        here = []
+        for side, times in ((LEFT, left), (RIGHT, right)):
+            if draw(st.booleans()) or draw(st.booleans()):
+                times.append(100 * number + draw(st.integers(-2, 2)))
+                here.append(side)
+        order += draw(st.permutations(here))
+    return left, right, order
+
+
+@settings(max_examples=60)
+@given(two_sensors())
+def test_exactly_the_frames_of_one_moment_come_out_on_both_sides_with_one_stamp(case: tuple[list[int], list[int], list[Side]]) -> None:
+    left, right, order = case
+    pair = Pair(list(left), list(right))
+    out: dict[Side, list[tuple[int, int]]] = {LEFT: [], RIGHT: []}
+    try:
+        for side in order:
+            # A ready frame comes before a new one is taken, so that a side is looked at until its camera was.
+            left_over = len(pair.cameras[side].inner.times)  # type: ignore[attr-defined]
+            while len(pair.cameras[side].inner.times) == left_over:  # type: ignore[attr-defined]
+                drain(pair, side, out[side])
+        while not all(camera.ended for camera in pair.cameras.values()):
+            for side in Side:
+                drain(pair, side, out[side])
+        by_number = {round(t / 100): t for t in right}
+        expected = [(t, by_number[round(t / 100)]) for t in left if round(t / 100) in by_number]
+        assert [time for _, time in out[LEFT]] == [a for a, _ in expected]
+        assert [time for _, time in out[RIGHT]] == [b for _, b in expected]
+        assert [stamp for stamp, _ in out[LEFT]] == [stamp for stamp, _ in out[RIGHT]] == [a + 7 for a, _ in expected]
+        assert pair.sides.statistics().pairs == len(expected)
+    finally:
+        pair.close()
+    assert pair.alone() == (len(left) - len(expected), len(right) - len(expected))
+    assert pair.held() == 0
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(st.sampled_from(['capture', 'close', 'open', 'stop']), st.sampled_from(Side)), max_size=40),
+    st.lists(st.integers(0, 30), min_size=60, max_size=60),
+)
+def test_whatever_is_closed_when_no_frame_stays_leased(steps: list[tuple[str, Side]], steps_of_time: list[int]) -> None:
+    gaps = iter(steps_of_time)
+    clock = {LEFT: 0, RIGHT: 0}
+    pair = Pair([], [], ends=False)
+    out: dict[Side, list[tuple[int, int]]] = {LEFT: [], RIGHT: []}
+    closed: set[Side] = set()
+    for step, side in steps:
+        camera = pair.cameras[side]
+        if step == 'close':
+            camera.close()
+            closed.add(side)
+            assert pair.sides.held(side) == 0 and not pair.sides.present(side)
+        elif step == 'open' and side in closed:
+            pair.open(side, [], ends=False)
+            closed.discard(side)
+        elif step == 'stop':
+            camera.stop()
+        elif side not in closed:
+            clock[side] += next(gaps)
+            camera.inner.times.append(clock[side])  # type: ignore[attr-defined]
+            drain(pair, side, out[side])
+        assert pair.held() == pair.sides.held(LEFT) + pair.sides.held(RIGHT)
+    pair.close()
+    pair.close()
+    assert pair.held() == 0
+    stamps = {stamp for stamp, _ in out[RIGHT]}
+    assert stamps <= {7 + time for time in range(clock[LEFT] + 1)}, 'every stamp is one of the left side'
+
+
+def test_a_waiting_frame_comes_at_once_when_its_counterpart_does() -> None:
+    """Were the left thread inside its camera meanwhile, the frame would be late by a whole frame's time."""
+    pair = Pair([100], [], ends=False, framerate=0.75 / WAIT_S)
+    done: list[Frame | None] = []
+    thread = threading.Thread(target=lambda: done.append(pair.cameras[LEFT].capture()))
+    thread.start()
+    eventually(lambda: pair.sides.held(LEFT) == 1)
+    started = time.monotonic()
+    pair.cameras[RIGHT].inner.times.append(103)  # type: ignore[attr-defined]
+    right = pair.cameras[RIGHT].capture()
+    thread.join(WAIT_S)
+    assert time.monotonic() - started < WAIT_S / 2, 'it was woken, and did not wait to the end of its patience'
+    assert right is not None and done[0] is not None and right.header.stamp_ns == done[0].header.stamp_ns == 107
+    right.release()
+    done[0].release()
+    pair.close()
+
+
+@pytest.mark.parametrize('end', ['stop', 'close the other', 'pass by'])
+def test_a_waiting_side_gives_up_when_nothing_can_come(end: str) -> None:
+    pair = Pair([100], [], ends=False, framerate=0.75 / (4 * WAIT_S))
+    done = threading.Event()
+    thread = threading.Thread(target=lambda: (pair.cameras[LEFT].capture(), done.set()))
+    thread.start()
+    eventually(lambda: pair.sides.held(LEFT) == 1)
+    assert not done.is_set()
+    if end == 'stop':
+        pair.cameras[LEFT].stop()
+    elif end == 'close the other':
+        pair.cameras[RIGHT].close()
+    else:
+        pair.sides._offer(pair.cameras[RIGHT], _captured(pair, 200), 0.0)
+    assert done.wait(WAIT_S)
+    thread.join(WAIT_S)
+    pair.close()
+    assert pair.held() == 0
+
+
+def _captured(pair: Pair, moment: int) -> Frame:
+    inner = pair.cameras[RIGHT].inner
+    inner.times.append(moment)  # type: ignore[attr-defined]
+    frame = inner.capture()
+    assert frame is not None
+    return frame
+
+
+def eventually(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_recordings_pair_by_their_stamps() -> None:
+    pair = Pair([100, 200], [5098, 5198], by_stamp=True)
+    out: dict[Side, list[tuple[int, int]]] = {LEFT: [], RIGHT: []}
+    for camera in pair.opened:
+        capture = camera.capture
+
+        def stamped(capture: Callable[[], Frame | None] = capture, right: bool = camera.side is RIGHT) -> Frame | None:
+            frame = capture()
+            if frame is not None and right:
+                frame.data = replace(frame.data, header=Header(frame.header.stamp_ns - 5000, frame.header.frame_id))
+            return frame
+
+        camera.capture = stamped  # type: ignore[method-assign]
+    for side in (LEFT, RIGHT, LEFT, RIGHT, LEFT, RIGHT):
+        drain(pair, side, out[side])
+    assert out == {LEFT: [(107, 100), (207, 200)], RIGHT: [(107, 5098), (207, 5198)]}
+    pair.close()
+
+
+def test_a_side_that_ended_still_gives_what_becomes_a_pair() -> None:
+    pair = Pair([100], [101])
+    assert pair.cameras[LEFT].capture() is None and not pair.cameras[LEFT].ended, 'its frame waits'
+    right = pair.cameras[RIGHT].capture()
+    assert right is not None and pair.cameras[RIGHT].ended
+    left = pair.cameras[LEFT].capture()
+    assert left is not None and pair.cameras[LEFT].ended
+    left.release()
+    right.release()
+    pair.close()
+    alone = Pair([100], [])
+    assert alone.cameras[LEFT].capture() is None and alone.cameras[LEFT].ended, 'nobody can give it a counterpart'
+    alone.close()
+
+
+def test_a_camera_asks_for_the_slots_that_wait_and_no_consumer_is_promised_them() -> None:
+    pair = Pair([], [])
+    camera = pair.cameras[LEFT]
+    assert camera.constraints().slots == camera.inner.constraints().slots + pair.sides.depth
+    assert camera.pool is not None and camera.pool.unpromised == 0
+    pair.close()
+
+
+def test_other_sizes_are_worth_a_notice() -> None:
+    pair = Pair([], [])
+    assert pair.cameras[LEFT].notices() == ()
+    pair.cameras[RIGHT].width = 32
+    assert 'gives 64x64, the right one 32x64' in pair.cameras[LEFT].notices()[0]
+    pair.close()
+    assert pair.cameras[LEFT].notices() == ()
+
+
+@pytest.mark.parametrize(
+    ('other', 'message'), [(PairingRule(6_000_000), '0.005 s on one side and 0.006 s'), (PairingRule(5_000_000, True), 'by its own stamps')]
+)
+def test_both_sides_must_pair_alike(other: PairingRule, message: str) -> None:
+    PairingRule(5_000_000).check_same(PairingRule(5_000_000))
+    with pytest.raises(ConfigError, match=message):
+        PairingRule(5_000_000).check_same(other)
+
+
+def test_an_error_of_the_camera_is_the_sides_own() -> None:
+    pair = Pair([CameraError('broken'), 100], [101])
+    with pytest.raises(CameraError, match='broken'):
+        pair.cameras[LEFT].capture()
+    assert pair.cameras[RIGHT].capture() is None
+    left = pair.cameras[LEFT].capture()
+    assert left is not None and left.header.stamp_ns == 107
+    left.release()
+    pair.close()
+    assert pair.held() == 0
+
+
+def test_a_frame_that_has_its_counterpart_does_not_wait_for_the_next_ones() -> None:
+    pair = Pair([100, 200], [], ends=False)
+    left = pair.cameras[LEFT]
+    assert left.capture() is None
+    inner = left.inner
+    take = inner.capture
+
+    def meanwhile() -> Frame | None:
+        inner.capture = take  # type: ignore[method-assign]
+        pair.sides._offer(pair.cameras[RIGHT], _captured(pair, 101), 0.0)
+        return inner.capture()
+
+    inner.capture = meanwhile  # type: ignore[method-assign]
+    left._patience_s = 4 * WAIT_S
+    found: list[Frame | None] = []
+    thread = threading.Thread(target=lambda: found.append(left.capture()), daemon=True)
+    thread.start()
+    thread.join(WAIT_S)
+    assert not thread.is_alive() and found[0] is not None and found[0].header.stamp_ns == 107
+    found[0].release()
+    pair.close()
+
+
+def test_a_camera_whose_place_was_taken_has_no_say() -> None:
+    pair = Pair([100], [101], ends=False)
+    old = pair.cameras[LEFT]
+    new = pair.open(LEFT, [102], ends=False)
+    assert old.capture() is None and pair.held() == 0, 'what it still gives is let go'
+    old.close()
+    assert pair.sides.present(LEFT)
+    assert new.capture() is None
+    right = pair.cameras[RIGHT].capture()
+    assert right is not None and right.header.stamp_ns == 109
+    right.release()
+    pair.close()
+    assert pair.held() == 0
+
+
+# Two threads: pairs while both are there, nothing while one is away, pairs again, and no lease at the end.
+
+
+class Run:
+    """Two supervised sides on their own threads, whose cameras take a common clock's time: triggered together, jittering."""
+
+    def __init__(self) -> None:
+        self.sides = StereoSides(PairingRule(4_000_000))
+        self.present = {LEFT: True, RIGHT: True}
+        self.pools: list[Any] = []
+        self.stamps: dict[Side, list[int]] = {LEFT: [], RIGHT: []}
+        self.supervisors = {side: self._supervisor(side) for side in Side}
+
+    def _supervisor(self, side: Side) -> CameraSupervisor:
+        def deliver(frame: Frame) -> None:
+            self.stamps[side].append(frame.header.stamp_ns)
+
+        return CameraSupervisor(side.value, lambda _: self._open(side), self._prepare, deliver, first_retry_s=0.01)
+
+    def _open(self, side: Side) -> SideCamera:
+        if not self.present[side]:
+            raise CameraLostError('unplugged')
+        return self.sides.join(side, TriggeredCamera(self, side))
+
+    def _prepare(self, camera: Any) -> None:
+        camera.configure(BufferSettings(compute_layout(NV12, *SIZE), camera.constraints().slots))
+        self.pools.append(camera.pool)
+
+    def pairs(self) -> int:
+        """Stamps that came out on both sides."""
+        return len(set(self.stamps[LEFT]) & set(self.stamps[RIGHT]))
+
+
+class TriggeredCamera(SyntheticCamera):
+    """Exposes at multiples of 10 ms of CLOCK_MONOTONIC, and loses every 7th (left) or 5th (right) of its frames."""
+
+    def __init__(self, run: Run, side: Side) -> None:
+        super().__init__(
+            *SIZE, 100.0, side.value, seed=0, pattern='bars', heap=SealedMemfd(), now_ns=time.time_ns, ledger=CopyLedger()
+        )  # fmt: skip
+        self._run, self._side, self._last_tick = run, side, 0
+
+    def capture(self) -> Frame | None:
+        if not self._run.present[self._side]:
+            raise CameraLostError('unplugged')
+        tick = time.monotonic_ns() // 10_000_000 + 1
+        if self._stop.wait(max(0.0, tick / 100 - time.monotonic())):
+            return None
+        frame = super().capture()
+        if frame is None:
+            return None
+        if tick % (7 if self._side is LEFT else 5) == 0 or tick <= self._last_tick:
+            frame.release()
+            return None
+        self._last_tick = tick
+        frame.data = replace(frame.data, captured_ns=tick * 10_000_000 + (tick % 3) * 500_000)
+        return frame
+
+
+@pytest.fixture
+def run(no_fd_leak: None) -> Iterator[Run]:
+    run = Run()
+    try:
+        yield run
+    finally:
+        for supervisor in run.supervisors.values():
+            supervisor.stop(WAIT_S)
+
+
+def test_threads_pair_lose_a_partner_and_pair_again_and_end_without_a_lease(run: Run) -> None:
+    for supervisor in run.supervisors.values():
+        supervisor.start()
+    eventually(lambda: run.pairs() >= 20)
+    for lost in Side:
+        other = run.supervisors[lost.other]
+        losses = other.condition.losses
+        run.present[lost] = False
+        eventually(lambda lost=lost: run.supervisors[lost].condition.state is CameraState.LOST)
+        camera = other.camera
+        assert camera is not None and not run.sides.present(lost) and run.sides.present(lost.other)
+        captured, alone = camera.statistics().captured, dict(run.sides.statistics().alone)[lost.other]
+        eventually(lambda camera=camera, captured=captured: camera.statistics().captured > captured + 5)
+        delivered = len(run.stamps[lost.other])
+        eventually(lambda lost=lost, alone=alone: dict(run.sides.statistics().alone)[lost.other] > alone + 3)
+        assert len(run.stamps[lost.other]) == delivered, 'nothing comes out without a counterpart'
+        assert other.camera is camera and other.condition.state is CameraState.STREAMING and other.condition.losses == losses
+        run.present[lost] = True
+        pairs = run.pairs()
+        eventually(lambda pairs=pairs: run.pairs() >= pairs + 10)
+    for supervisor in run.supervisors.values():
+        supervisor.stop(WAIT_S)
+    for side in Side:
+        assert run.stamps[side] == sorted(set(run.stamps[side]))
+    # A frame of a pair may be thrown away when its side is closed before it was published.
+    assert len(set(run.stamps[LEFT]) ^ set(run.stamps[RIGHT])) <= 2 * run.sides.depth * len(run.pools)
+    assert all(not pool.statistics().holders for pool in run.pools)
+
+
+def test_a_side_whose_partner_never_came_streams_and_gives_nothing(run: Run) -> None:
+    run.present[LEFT] = False
+    supervisor = run.supervisors[RIGHT]
+    supervisor.start()
+    eventually(lambda: supervisor.condition.state is CameraState.STREAMING)
+    assert run.stamps[RIGHT] == [] and run.sides.held(RIGHT) <= run.sides.depth

@@ -80,7 +80,6 @@ def test_frame_n_is_picture_n_of_its_seed(open_camera: Callable[..., SyntheticCa
         assert frame.data.sequence == sequence and frame.data.planes[0].stride == 192
         with frame.map() as planes:
             assert np.array_equal(planes[0], luma) and np.array_equal(planes[1], chroma)
-        assert camera.truth(sequence) == scene.truth(sequence)
         frame.release()
     assert not camera.ended
 

@@ -43,6 +43,7 @@ _KNOWN = (*_REQUIRED, 'camera_name', 'distortion_model', 'binning_x', 'binning_y
 _ROI = ('x_offset', 'y_offset', 'width', 'height')
 # As C++'s stream and YAML 1.2 read them; Python's float() also takes '1_0' and other digits than these.
 _NUMBER = re.compile(r'[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?', re.ASCII)
+_YAML_WORDS = ('y', 'n', 'yes', 'no', 'on', 'off', 'true', 'false', 'null')
 _INTEGER = re.compile(r'[-+]?\d+', re.ASCII)
 _OPENCV_HEADER = re.compile(r'\A%YAML:1\.0\s*\n')
 
@@ -275,17 +276,7 @@ def format_calibration(calibration: Calibration) -> str:
 
 
 def _quoted(text: str) -> str:
-    if re.fullmatch(r'[A-Za-z][\w/.-]*', text, re.ASCII) and text.lower() not in (
-        'y',
-        'n',
-        'yes',
-        'no',
-        'on',
-        'off',
-        'true',
-        'false',
-        'null',
-    ):
+    if re.fullmatch(r'[A-Za-z][\w/.-]*', text, re.ASCII) and text.lower() not in _YAML_WORDS:
         return text
     return str(yaml.safe_dump(text, default_style='"', allow_unicode=True, width=1 << 16)).strip()
 

@@ -294,10 +294,7 @@ class RoadScene:
 
         ``luma`` is ``(height, width)`` and ``chroma`` ``(height/2, width/2, 2)`` with U before V, both writable uint8;
         rows may be padded (the padding stays untouched). Levels are BT.601 limited range.
-        Raises ValueError when a plane has another shape, dtype or a gap between pixels of a row.
         """
-        _check_plane('luma', luma, (self.height, self.width))
-        _check_plane('chroma', chroma, (self.height // 2, self.width // 2, 2))
         objects, sprites = self._visible(index)
         np.copyto(luma, self._backdrop[0])
         np.copyto(chroma, self._backdrop[1])
@@ -492,11 +489,3 @@ def _make_look(kind: _Kind, hues: tuple[float, float], rng: np.random.Generator)
 def _check_side(name: str, side: int) -> None:
     if side < MIN_FRAME_SIDE or side % 2:
         raise ValueError(f'{name} must be an even number of at least {MIN_FRAME_SIDE} pixels, got {side}')
-
-
-def _check_plane(name: str, plane: NDArray[np.uint8], shape: tuple[int, ...]) -> None:
-    if plane.shape != shape or plane.dtype != np.uint8:
-        raise ValueError(f'{name} must be uint8 of shape {shape}, got {plane.dtype} of shape {plane.shape}')
-    packed = (*shape[2:], 1) if len(shape) == 3 else (1,)
-    if plane.strides[1:] != packed or plane.strides[0] < math.prod(shape[1:]):
-        raise ValueError(f'{name} must have no gap between the pixels of a row, got strides {plane.strides}')

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from zc_perception.camera.camera import DrawnCamera
 from zc_perception.camera.pattern import PATTERNS, ColourBars, TimeCode, check_pattern_size, draw_counter
-from zc_perception.camera.scene import RoadScene, SceneObject
+from zc_perception.camera.scene import RoadScene
 from zc_perception.errors import ConfigError, nearest
 from zc_perception.frame import Header
-from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry
 
 
 class SyntheticCamera(DrawnCamera):
@@ -22,9 +21,8 @@ class SyntheticCamera(DrawnCamera):
     :param seed: which scene; the counter shows its lowest 8 bits.
     :param palette: colours of the objects, see :class:`RoadScene`.
     :param pattern: one of :data:`PATTERNS`.
-    :param colorimetry: of the colour bars; the others are BT.601 limited.
     :raises ConfigError: no such pattern.
-    :raises ValueError: the scene or pattern can't have that size or colorimetry.
+    :raises ValueError: the scene or pattern can't have that size.
     """
 
     def __init__(
@@ -37,13 +35,10 @@ class SyntheticCamera(DrawnCamera):
         seed: int,
         palette: str = 'all',
         pattern: str = 'road',
-        colorimetry: Colorimetry = BT601_LIMITED,
         **base: Any,
     ) -> None:
         if pattern not in PATTERNS:
             raise ConfigError(f"pattern '{pattern}' is not one of {', '.join(PATTERNS)}{nearest(pattern, PATTERNS)}")
-        if colorimetry != BT601_LIMITED and pattern != 'bars':
-            raise ConfigError(f"pattern '{pattern}' is drawn in BT.601 limited; only 'bars' can have another colorimetry")
         super().__init__(width, height, framerate, frame_id, **base)
         self._seed = seed
         self._pattern = pattern
@@ -53,8 +48,7 @@ class SyntheticCamera(DrawnCamera):
         if pattern == 'road':
             self._scene = RoadScene(width, height, seed, palette)
         elif pattern == 'bars':
-            self._bars = ColourBars(width, height, colorimetry)
-            self.colorimetry = colorimetry
+            self._bars = ColourBars(width, height, self.colorimetry)
         else:
             check_pattern_size(width, height)
 
@@ -83,7 +77,3 @@ class SyntheticCamera(DrawnCamera):
         else:
             draw_counter(TimeCode(self._seed, sequence, self._stamp_ns), luma, chroma)
         return True
-
-    def truth(self, sequence: int) -> tuple[SceneObject, ...]:
-        """What is in frame *sequence*; nothing in a pattern. Not thread-safe beside a capture: make a :class:`RoadScene` of your own."""
-        return () if self._scene is None else self._scene.truth(sequence)
