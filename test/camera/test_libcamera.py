@@ -10,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from camera.gstreamer_kit import next_frame, until
 from doubles.libcamera_module import Camera, Named, free_module, make_module
 
 from zc_perception.camera.clock import StampClock
@@ -46,19 +47,6 @@ def open_camera(module: Any) -> Iterator[Callable[..., LibcameraCamera]]:
     yield opened
     for camera in cameras:
         camera.close()
-
-
-def until(look: Callable[[], Any], what: str) -> Any:
-    end = time.monotonic() + 60.0
-    while time.monotonic() < end:
-        if found := look():
-            return found
-    raise AssertionError(f'not within 60 s: {what}')
-
-
-def next_frame(camera: LibcameraCamera) -> Frame:
-    frame: Frame = until(camera.capture, 'a frame')
-    return frame
 
 
 def shown(frame: Frame) -> int:
