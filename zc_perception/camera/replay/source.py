@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.errors import ConfigError, FormatError, nearest
+from zc_perception.errors import FormatError, nearest
 from zc_perception.frame import Header
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.format_names import from_ros_encoding
@@ -111,15 +111,6 @@ def rate_of(stamps: Iterable[int]) -> float:
 def even(size: int) -> int:
     """*size* without an odd last row or column, which NV12 can't have."""
     return size & ~1
-
-
-def check_size(name: str, width: int, height: int) -> None:
-    """Refuse pictures that are too small for NV12.
-
-    :raises ConfigError: smaller than 2×2.
-    """
-    if width < 2 or height < 2:
-        raise ConfigError(f"'{name}': its pictures are {width}x{height}; they must be at least 2x2")
 
 
 MAX_SIDE = 65535

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment, PlaneWriter, check_size, even
+from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment, PlaneWriter, even
 from zc_perception.errors import ConfigError, RecordingError
 
 
@@ -146,7 +146,8 @@ class ImageSource(FrameSource):
         if first is None:
             raise ConfigError(f"picture '{self._files[0]}' can't be decoded; remove it, or convert it to PNG")
         self._own = first.shape[1], first.shape[0]
-        check_size(str(self._files[0]), *self._own)
+        if min(self._own) < 2:
+            raise ConfigError(f"'{self._files[0]}': its pictures are {self._own[0]}x{self._own[1]}; they must be at least 2x2")
         super().__init__(path, width or even(self._own[0]), height or even(self._own[1]), framerate or DEFAULT_FRAMERATE)
         self._writer = PlaneWriter(self.width, self.height)
         self._number = -1
