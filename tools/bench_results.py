@@ -20,7 +20,6 @@ from bench_peers.processes import VARIANTS as PEERS
 
 from zc_perception.bench.link import FLOORS, LINKS, PLAIN, READ
 from zc_perception.bench.rows import Row
-from zc_perception.bench.schema import SchemaError, check_document
 from zc_perception.bench.subcommand import FULL_HD, UHD_4K, UHD_8K, VGA, Command, Verdict, check_bars
 
 PROGRAM = Path(__file__).with_name('bench_with_peers.py')
@@ -85,15 +84,13 @@ def load(command: Command, path: Path, arguments: Sequence[str] = ()) -> Bench:
     """What a sub-command wrote, or why that can't be read."""
     try:
         document = json.loads(path.read_text(encoding='utf-8'))
-        check_document(document)
-        # Half a pair of surrogates is valid JSON, and no text that could be written into the report.
-        json.dumps(document, ensure_ascii=False).encode()
+        rows = [Row(**row) for row in document['rows']]
+        return Bench(command.name, command, path, arguments, document['environment'], rows)
     except FileNotFoundError:
         return Bench(command.name, command, path, arguments, problem='it was not measured')
-    except (OSError, ValueError, RecursionError, SchemaError) as error:
-        reason = getattr(error, 'strerror', None) or str(error)
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+        reason = getattr(error, 'strerror', None) or f'{type(error).__name__}: {error}'
         return Bench(command.name, command, path, arguments, problem=f'{path.name} is not a result: {reason}')
-    return Bench(command.name, command, path, arguments, document['environment'], [Row(**row) for row in document['rows']])
 
 
 def arguments_of(name: str, folder: Path, *, quick: bool) -> Sequence[str]:

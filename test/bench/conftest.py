@@ -1,8 +1,47 @@
-"""The report of ``make bench`` is a tool, not part of the package."""
+"""The report of ``make bench`` is a tool, not part of the package; and what runs of the benchmark have in common."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
+from bench_kit import Start, processes
 
 sys.path.insert(0, str(Path(__file__).parents[2] / 'tools'))
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for sockets. Its name is short enough for one, and marks all processes of a run."""
+    folder = Path(tempfile.mkdtemp(prefix='zcb'))
+    monkeypatch.setenv('ZC_RUNTIME_DIR', str(folder))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def start(free_domain: int, runtime: Path) -> Iterator[Start]:
+    """Starts a module of the benchmark, such as ``zc_bench``. At the end nothing of it is left."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(module: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        command, pipe = [sys.executable, '-m', f'zc_perception.bench.{module}', *arguments], subprocess.PIPE
+        started.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, **options))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+    for pid in processes(runtime):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

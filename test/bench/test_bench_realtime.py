@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
 import math
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from bench_kit import Start, processes, written
 
 from zc_perception.bench import realtime
 from zc_perception.bench import realtime as realtime_command
@@ -29,7 +27,6 @@ from zc_perception.bench.bare_worker import NAME
 from zc_perception.bench.pipeline import WORKER
 from zc_perception.bench.realtime import ALL, NONE, STATES, VARIANTS, RealtimePlan, beside_none, busy_machine, knobs
 from zc_perception.bench.rows import Row, Series
-from zc_perception.bench.schema import check_document
 from zc_perception.bench.stand_ins import PrefilledCamera
 from zc_perception.bench.subcommand import Measured
 from zc_perception.bench.worker import BenchError, Worker
@@ -38,31 +35,9 @@ from zc_perception.negotiation.agreement import agree
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 
-BENCH = 'zc_perception.bench.zc_bench'
+REALTIME = ('zc_bench', 'realtime')
 _PR_CAPBSET_DROP, _CAP_IPC_LOCK, _CAP_SYS_NICE = 24, 14, 23
 WAIT_S = 60.0
-Start = Callable[..., 'subprocess.Popen[str]']
-
-
-@pytest.fixture
-def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for sockets that marks all processes of a run."""
-    folder = Path(tempfile.mkdtemp(prefix='zcr'))
-    monkeypatch.setenv('ZC_RUNTIME_DIR', str(folder))
-    yield folder
-    shutil.rmtree(folder)
-
-
-def processes(mark: Path, word: str = '') -> dict[int, str]:
-    """Living processes of a run and their names; all, or those with *word* among their arguments."""
-    found = {}
-    for folder in Path('/proc').glob('[0-9]*'):
-        with contextlib.suppress(OSError):
-            own = f'ZC_RUNTIME_DIR={mark}'.encode() in (folder / 'environ').read_bytes().split(b'\0')
-            arguments = (folder / 'cmdline').read_bytes().decode().split('\0')
-            if own and int(folder.name) != os.getpid() and (not word or word in arguments):
-                found[int(folder.name)] = (folder / 'comm').read_text(encoding='ascii').strip()
-    return found
 
 
 def eventually(condition: Callable[[], object], what: str) -> None:
@@ -72,20 +47,20 @@ def eventually(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.02)
 
 
-def busy(mark: Path) -> dict[int, str]:
-    return processes(mark, realtime.BUSY_WORKER)
+def busy(runtime: Path) -> dict[int, str]:
+    return processes(runtime, realtime.BUSY_WORKER)
 
 
-def test_the_load_is_there_by_name_and_gone_afterwards_whatever_happens(mark: Path, no_fd_leak: None) -> None:
+def test_the_load_is_there_by_name_and_gone_afterwards_whatever_happens(runtime: Path, no_fd_leak: None) -> None:
     with pytest.raises(ZeroDivisionError), busy_machine(2):
-        found = busy(mark)
+        found = busy(runtime)
         assert list(found.values()) == [NAME] * 2
         assert {os.sched_getscheduler(number) for number in found} == {os.SCHED_OTHER}
         assert {os.getpriority(os.PRIO_PROCESS, number) for number in found} == {os.getpriority(os.PRIO_PROCESS, 0)}
         before = {number: used_s(number) for number in found}
         eventually(lambda: all(used_s(number) > before[number] + 0.05 for number in found), 'they compute')
         raise ZeroDivisionError
-    assert busy(mark) == {}
+    assert busy(runtime) == {}
     with pytest.raises(ChildProcessError):
         os.waitpid(min(found), os.WNOHANG)  # reaped
 
@@ -95,19 +70,19 @@ def used_s(number: int) -> float:
     return (int(user) + int(system)) / os.sysconf('SC_CLK_TCK')
 
 
-def test_a_load_that_does_not_start_is_an_error(mark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_that_does_not_start_is_an_error(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(realtime, 'BUSY_WORKER', 'zc_perception.bench.no_such_module')
     with pytest.raises(BenchError, match="process 'busy' has ended"), busy_machine(2):
         raise AssertionError('nothing is measured')
-    assert processes(mark) == {}
+    assert processes(runtime) == {}
 
 
-def test_the_load_ends_when_the_benchmark_was_killed(mark: Path) -> None:
+def test_the_load_ends_when_the_benchmark_was_killed(runtime: Path) -> None:
     text = 'from zc_perception.bench.realtime import busy_machine\nwith busy_machine(2): print("on", flush=True); input()'
     with subprocess.Popen([sys.executable, '-c', text], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as bench:
-        assert bench.stdout is not None and bench.stdout.readline() == b'on\n' and len(busy(mark)) == 2
+        assert bench.stdout is not None and bench.stdout.readline() == b'on\n' and len(busy(runtime)) == 2
         bench.kill()
-    eventually(lambda: not busy(mark), f'still there: {busy(mark)}')
+    eventually(lambda: not busy(runtime), f'still there: {busy(runtime)}')
 
 
 def test_every_knob_is_a_parameter_of_both_nodes_and_measured_alone() -> None:
@@ -168,31 +143,14 @@ def refuse_everything() -> None:
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))
 
 
-@pytest.fixture
-def start(free_domain: int, mark: Path) -> Iterator[Start]:
-    """Starts ``zc_bench realtime``, without any rights."""
-    started: list[subprocess.Popen[str]] = []
-
-    def begin(*arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, '-m', BENCH, 'realtime', *arguments]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=refuse_everything)
-        started.append(process)
-        return process
-
-    yield begin
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def test_a_short_run_without_any_rights(start: Start, mark: Path, tmp_path: Path) -> None:
+def test_a_short_run_without_any_rights(start: Start, runtime: Path, tmp_path: Path) -> None:
     path = tmp_path / 'realtime.json'
-    process = start('--repetitions', '1', '--seconds', '0.4', '--json', str(path), '--variants', 'gc_freeze', 'lock_memory', ALL, '--check')
+    arguments = ('--repetitions', '1', '--seconds', '0.4', '--variants', 'gc_freeze', 'lock_memory', ALL, '--check', '--json', str(path))
+    process = start(*REALTIME, *arguments, preexec_fn=refuse_everything)
     said, complained = process.communicate(timeout=300)
     assert process.returncode == 1, complained
-    assert 'Traceback' not in complained and processes(mark) == {} and list(mark.iterdir()) == []
-    document = json.loads(path.read_text(encoding='utf-8'))
-    check_document(document)
+    assert 'Traceback' not in complained and processes(runtime) == {} and list(runtime.iterdir()) == []
+    document = written(path)
     absent = document['environment']['absent']
     assert set(absent) == {'lock_memory', ALL}
     assert "parameter 'lock_memory': memory is not locked: " in absent['lock_memory'] and 'LimitMEMLOCK=infinity' in absent['lock_memory']
@@ -213,23 +171,23 @@ def test_a_short_run_without_any_rights(start: Start, mark: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT])
-def test_a_signal_under_load_leaves_nothing_behind(start: Start, mark: Path, number: signal.Signals) -> None:
-    process = start('--repetitions', '1000', '--seconds', '0.5', '--variants', NONE)
-    eventually(lambda: len(busy(mark)) == len(os.sched_getaffinity(0)) + 1 or process.poll() is not None, 'a loaded series')
+def test_a_signal_under_load_leaves_nothing_behind(start: Start, runtime: Path, number: signal.Signals) -> None:
+    process = start(*REALTIME, '--repetitions', '1000', '--seconds', '0.5', '--variants', NONE, preexec_fn=refuse_everything)
+    eventually(lambda: len(busy(runtime)) == len(os.sched_getaffinity(0)) + 1 or process.poll() is not None, 'a loaded series')
     process.send_signal(number)
     _, complained = process.communicate(timeout=WAIT_S)
     assert process.returncode == 128 + number, complained
-    assert processes(mark) == {} and list(mark.iterdir()) == []
+    assert processes(runtime) == {} and list(runtime.iterdir()) == []
     assert f'zc_bench: ended by {number.name}' in complained and 'Traceback' not in complained
 
 
-def test_the_knobs_reach_the_threads_or_the_worker_says_why_not(free_domain: int, mark: Path) -> None:
+def test_the_knobs_reach_the_threads_or_the_worker_says_why_not(free_domain: int, runtime: Path) -> None:
     cpu = max(os.sched_getaffinity(0))
     values = {'cpu_affinity': [str(cpu)], 'realtime_priority': 3}
     worker = Worker(WORKER, ['pipeline', '/bench/knobs', '1', '64', '48', '30', '2', json.dumps(values)], os.environ)
     try:
         refused = worker.ask(WAIT_S, op='refused')['refused']
-        threads = [int(task.name) for number in processes(mark, WORKER) for task in Path(f'/proc/{number}/task').iterdir()]
+        threads = [int(task.name) for number in processes(runtime, WORKER) for task in Path(f'/proc/{number}/task').iterdir()]
         bound = [thread for thread in threads if os.sched_getaffinity(thread) == {cpu}] if len(os.sched_getaffinity(0)) > 1 else threads
         fifo = [thread for thread in threads if os.sched_getscheduler(thread) == os.SCHED_FIFO]
         assert len(bound) >= 2

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bench_kit import run_bench
 
 from zc_perception.bench import timeline
 from zc_perception.bench import zc_bench as program
 from zc_perception.bench.rows import Condition
-from zc_perception.bench.schema import check_document
 from zc_perception.bench.subcommand import Measured
 from zc_perception.bench.timeline import STAGES, WHOLE, TimelinePlan, measure_timeline, rows_of, stages_us
 from zc_perception.bench.worker import BenchError
@@ -121,15 +119,8 @@ def test_a_fifo_gets_the_trace_and_stays_one(planned: list[TimelinePlan], tmp_pa
 
 
 def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
-    path, trace = tmp_path / 'rows.json', tmp_path / 'trace.json'
-    arguments = ['timeline', '--seconds', '0.5', '--json', str(path), '--trace', str(trace)]
-    ran = subprocess.run(
-        [sys.executable, '-m', 'zc_perception.bench.zc_bench', *arguments],
-        capture_output=True, text=True, timeout=300, env={**os.environ, 'ZC_RUNTIME_DIR': str(tmp_path)}, check=False,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
-    document = json.loads(path.read_text(encoding='utf-8'))
-    check_document(document)
+    trace = tmp_path / 'trace.json'
+    document = run_bench(tmp_path, 'timeline', '--seconds', '0.5', '--trace', str(trace))
     rows = {row['variant']: row for row in document['rows']}
     assert list(rows) == [*NAMES, WHOLE]
     # The accelerator of two milliseconds is in no other stage.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -12,11 +11,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from bench_kit import written
 
 from zc_perception.bench import decode_cases
 from zc_perception.bench import zc_bench as program
 from zc_perception.bench.decode_cases import Case, check_same, measure_decoding
-from zc_perception.bench.schema import check_document
 from zc_perception.bench.worker import BenchError
 from zc_perception.detection.detections import Detections
 
@@ -130,8 +129,7 @@ def test_it_measures_on_one_cpu_without_threads_and_leaves_both_as_they_were() -
 def test_a_short_run_of_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / 'decode.json'
     assert program.main(['decode', '--repetitions', '2', '--frames', '3', '--json', str(path)]) == 0
-    document = json.loads(path.read_text(encoding='utf-8'))
-    check_document(document)
+    document = written(path)
     rows = {(row['case'], row['variant'], row['width']): row for row in document['rows']}
     heads = {(case.name, variant, case.size[0]) for case in decode_cases.cases() for variant in case.variants}
     assert set(rows) == heads and len(document['rows']) == len(rows)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from bench_kit import Start, processes
 from verify.command_kit import ENDING
 
-Start = Callable[..., 'subprocess.Popen[str]']
 PIPELINE = ('pipeline', '--repetitions', '1')
 EIGHT_CAMERAS = ('pipeline', '/zc_bench/test', '8', '640', '480', '30', '2')
 
@@ -41,45 +37,6 @@ def test_the_first_moments_end_without_a_traceback(module: str, number: signal.S
     assert (ran.returncode, ran.stdout, ran.stderr) == (128 + number, '', f'zc_bench: ended by {number.name}\n')
 
 
-@pytest.fixture
-def runtime() -> Iterator[Path]:
-    """A folder for sockets. Its name is short enough for one, and marks all processes of a run."""
-    folder = Path(tempfile.mkdtemp(prefix='zcb'))
-    yield folder
-    shutil.rmtree(folder)
-
-
-def of_run(runtime: Path) -> list[int]:
-    """Its living processes."""
-    found = []
-    for folder in Path('/proc').glob('[0-9]*'):
-        with contextlib.suppress(OSError):
-            if f'ZC_RUNTIME_DIR={runtime}'.encode() in (folder / 'environ').read_bytes().split(b'\0'):
-                found.append(int(folder.name))
-    return found
-
-
-@pytest.fixture
-def start(free_domain: int, runtime: Path) -> Iterator[Start]:
-    """Starts a module of the benchmark."""
-    started: list[subprocess.Popen[str]] = []
-
-    def begin(module: str, *arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, '-m', f'zc_perception.bench.{module}', *arguments]
-        environment = {**os.environ, 'ZC_RUNTIME_DIR': str(runtime)}
-        pipe = subprocess.PIPE
-        started.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment))
-        return started[-1]
-
-    yield begin
-    for process in started:
-        process.kill()
-        process.communicate()
-    for pid in of_run(runtime):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
 def wait_for(reached: Callable[[], bool], process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 120.0
     while not reached():
@@ -90,11 +47,11 @@ def wait_for(reached: Callable[[], bool], process: subprocess.Popen[str]) -> Non
 @pytest.mark.parametrize('sockets', [1, *(pytest.param(number, marks=pytest.mark.long) for number in (0, 5, 12))])
 def test_a_pipeline_leaves_nothing_however_far_it_has_come(start: Start, runtime: Path, sockets: int) -> None:
     process = start('zc_bench', *PIPELINE)
-    wait_for(lambda: len(of_run(runtime)) > 4 and len(list(runtime.glob('*.sock'))) >= sockets, process)
+    wait_for(lambda: len(processes(runtime)) > 4 and len(list(runtime.glob('*.sock'))) >= sockets, process)
     process.send_signal(signal.SIGINT)
     _, complained = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGINT
-    assert list(runtime.iterdir()) == [] and of_run(runtime) == []
+    assert list(runtime.iterdir()) == [] and processes(runtime) == {}
     assert complained.splitlines()[-1] == 'zc_bench: ended by SIGINT' and 'Traceback' not in complained
 
 

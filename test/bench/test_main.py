@@ -2,72 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bench_kit import Start, processes, written
 
 from zc_perception.bench import link as link_command
 from zc_perception.bench import zc_bench as program
 from zc_perception.bench.link import FLOORS, LINK_BARS, LINKS, PLAIN
 from zc_perception.bench.rows import Condition, Series, make_rows
-from zc_perception.bench.schema import check_document
 from zc_perception.bench.subcommand import Measured, Verdict
 
-Start = Callable[..., 'subprocess.Popen[str]']
-FOREVER = ('--sizes', 'vga', '--rates', '0', '--repetitions', '1000', '--frames', '50')
-
-
-@pytest.fixture
-def runtime() -> Iterator[Path]:
-    """A folder for sockets. Its name is short enough for one, and marks all processes of a run."""
-    folder = Path(tempfile.mkdtemp(prefix='zcb'))
-    yield folder
-    shutil.rmtree(folder)
-
-
-@pytest.fixture
-def start(free_domain: int, runtime: Path) -> Iterator[Start]:
-    """Starts ``zc_bench link``."""
-    started: list[subprocess.Popen[str]] = []
-
-    def begin(*arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, '-m', 'zc_perception.bench.zc_bench', 'link', *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, 'ZC_RUNTIME_DIR': str(runtime)},
-        )
-        started.append(process)
-        return process
-
-    yield begin
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def processes(runtime: Path, role: str = '') -> list[int]:
-    """Living processes of a run, all or those of one role."""
-    found = []
-    for folder in Path('/proc').glob('[0-9]*'):
-        with contextlib.suppress(OSError):
-            if f'ZC_RUNTIME_DIR={runtime}'.encode() in (folder / 'environ').read_bytes().split(b'\0'):
-                arguments = (folder / 'cmdline').read_bytes().decode().split('\0')
-                if not role or role in arguments:
-                    found.append(int(folder.name))
-    return found
+LINK = ('zc_bench', 'link')
+FOREVER = (*LINK, '--sizes', 'vga', '--rates', '0', '--repetitions', '1000', '--frames', '50')
 
 
 def wait_until_measuring(process: subprocess.Popen[str]) -> None:
@@ -88,13 +42,13 @@ def wait_until_gone(runtime: Path) -> None:
 
 def test_a_short_run_of_everything(start: Start, runtime: Path, tmp_path: Path) -> None:
     path = tmp_path / 'new folder' / 'bench.json'
-    process = start('--sizes', 'vga', '--rates', '0', '50', '--repetitions', '1', '--frames', '25', '--seconds', '0.2', '--json', str(path))
+    arguments = ('--sizes', 'vga', '--rates', '0', '50', '--repetitions', '1', '--frames', '25', '--seconds', '0.2')
+    process = start(*LINK, *arguments, '--json', str(path))
     said, complained = process.communicate(timeout=300)
     assert process.returncode == 0, complained
-    assert processes(runtime) == [] and list(runtime.iterdir()) == []
+    assert processes(runtime) == {} and list(runtime.iterdir()) == []
     assert 'Traceback' not in complained and 'repetition 1 of 1' in complained
-    document = json.loads(path.read_text(encoding='utf-8'))
-    check_document(document)
+    document = written(path)
     assert list(path.parent.iterdir()) == [path]
     assert document['environment']['rmw'] and document['environment']['buffers'] == 'sealed memfd'
     rows = {(row['case'], row['variant'], row['rate_hz']): row for row in document['rows']}
@@ -120,7 +74,7 @@ def test_a_signal_ends_all_of_it_in_order(start: Start, runtime: Path, number: s
     process.send_signal(number)
     _, complained = process.communicate(timeout=120)
     assert process.returncode == 128 + number
-    assert processes(runtime) == [] and list(runtime.iterdir()) == []
+    assert processes(runtime) == {} and list(runtime.iterdir()) == []
     assert f'zc_bench: ended by {number.name}' in complained and 'Traceback' not in complained
 
 
@@ -148,7 +102,7 @@ def test_what_a_process_cannot_do_is_one_line(start: Start, runtime: Path) -> No
     runtime.chmod(0o755)
     process = start(*FOREVER, '--variants', 'shared_memory')
     _, complained = process.communicate(timeout=120)
-    assert process.returncode == 1 and processes(runtime) == []
+    assert process.returncode == 1 and processes(runtime) == {}
     (line,) = complained.splitlines()
     assert line.startswith("zc_bench: error: the benchmark's process 'frames_out': folder") and 'open to others' in line
 

@@ -7,11 +7,12 @@ import math
 from typing import Any
 
 import pytest
+from bench_kit import SCHEMA
 from hypothesis import given
 from hypothesis import strategies as st
+from npu.json_schema import conforms
 
 from zc_perception.bench.rows import Condition, Row, Series, SeriesBook, make_rows
-from zc_perception.bench.schema import check_document
 
 VGA = Condition(640, 480, 30.0)
 LINK, FLOOR = ('link', 'x'), ('floor', 'f')
@@ -126,7 +127,7 @@ def test_whatever_was_measured_fits_the_schema(series: tuple[list[Series], list[
         'python': '3', 'ros_distro': '', 'packages': {}, 'load_average': [],
     }  # fmt: skip
     rows = rows_of([FLOOR, LINK], x=series[0], f=series[1])
-    check_document({'environment': environment, 'rows': [row.as_json() for row in rows.values()]})
+    assert conforms({'environment': environment, 'rows': [row.as_json() for row in rows.values()]}, SCHEMA)
     for row in rows.values():
         assert all(math.isfinite(value) for value in row.ratio_to.values())
 

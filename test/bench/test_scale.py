@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -14,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench_kit import run_bench
 
 from zc_perception.bench import scale
 from zc_perception.bench import scale as scale_command
@@ -21,7 +19,6 @@ from zc_perception.bench import zc_bench as program
 from zc_perception.bench.rows import Condition, Row, Series
 from zc_perception.bench.scale import DROPS, SCALE_BARS, ScalePlan, Search, Window, between, explain, measure_scale, window_of
 from zc_perception.bench.scale_worker import MachineUse, busy_s
-from zc_perception.bench.schema import check_document
 from zc_perception.bench.subcommand import FULL_HD, VGA, Measured, check_bars
 from zc_perception.bench.worker import BenchError
 
@@ -237,16 +234,7 @@ def test_numbers_that_make_no_sense(arguments: list[str], planned: list[ScalePla
 
 
 def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
-    path = tmp_path / 'scale.json'
-    arguments = ['scale', '--cameras', '1', '3', '--sizes', 'vga', '--seconds', '0.5', '--json', str(path)]
-    ran = subprocess.run(
-        [sys.executable, '-m', 'zc_perception.bench.zc_bench', *arguments],
-        capture_output=True, text=True, timeout=300, env={**os.environ, 'ZC_RUNTIME_DIR': str(tmp_path)}, check=False,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
-    assert 'Traceback' not in ran.stderr
-    document = json.loads(path.read_text(encoding='utf-8'))
-    check_document(document)
+    document = run_bench(tmp_path, 'scale', '--cameras', '1', '3', '--sizes', 'vga', '--seconds', '0.5')
     limit = document['environment']['limits']['640x480@30']
     # How many hold depends on what else the machine does, the figures don't.
     assert 0 <= limit['cameras'] <= 3 and limit['limit'] and limit['cpus'] in (1, 2)
@@ -254,4 +242,3 @@ def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
     assert first['median_us'] > 0 and first['cpu_us_per_frame'] > 0 and set(USE) <= set(first['figures'])
     lost = sum(first['figures'][f'lost_{name}'] for name in DROPS)
     assert 0 < first['figures']['fps'] <= 40 and (lost == 0) == (first['lost_per_cent'] == 0)
-    assert not list(tmp_path.glob('*.sock'))

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bench_kit import run_bench
 
 import zc_perception
 from zc_perception.bench import startup
 from zc_perception.bench import startup as startup_command
 from zc_perception.bench import zc_bench as program
 from zc_perception.bench.rows import Row
-from zc_perception.bench.schema import check_document
 from zc_perception.bench.startup import (
     CAMERA,
     PUBLISHED,
@@ -192,16 +189,7 @@ def test_options_become_the_plan(planned: list[StartupPlan], capsys: pytest.Capt
 
 
 def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
-    path = tmp_path / 'startup.json'
-    arguments = ['startup', '--variants', 'warm', '--repetitions', '1', '--parameters', 'accelerator:=cpu', '--json', str(path)]
-    ran = subprocess.run(
-        [sys.executable, '-m', 'zc_perception.bench.zc_bench', *arguments],
-        capture_output=True, text=True, timeout=300, env={**os.environ, 'ZC_RUNTIME_DIR': str(tmp_path)}, check=False,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
-    assert 'Traceback' not in ran.stderr
-    document = json.loads(path.read_text(encoding='utf-8'))
-    check_document(document)
+    document = run_bench(tmp_path, 'startup', '--variants', 'warm', '--repetitions', '1', '--parameters', 'accelerator:=cpu')
     assert document['environment']['program'] == 'perception'
     rows = {row['case']: row for row in document['rows']}
     assert set(rows) == {PUBLISHED, RECEIVED}
@@ -215,4 +203,3 @@ def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
     assert times == sorted(times) and times[0] > 0 and figures['cpu_ms'] > 0
     assert rows[PUBLISHED]['median_us'] == pytest.approx(figures['first_published_ms'] * 1e3)
     assert rows[RECEIVED]['median_us'] == pytest.approx(figures['first_received_ms'] * 1e3)
-    assert not list(tmp_path.glob('*.sock'))

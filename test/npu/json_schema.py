@@ -39,7 +39,7 @@ def _keyword(name: str, operand: Any, value: Any, schema: Mapping[str, Any], roo
     number, text, array, table = _is(value, 'number'), isinstance(value, str), isinstance(value, list), isinstance(value, dict)
     match name:
         case 'type':
-            return _is(value, operand)
+            return any(_is(value, kind) for kind in ([operand] if isinstance(operand, str) else operand))
         case 'enum':
             return any(_equal(value, option) for option in operand)
         case 'minimum':

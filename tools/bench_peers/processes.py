@@ -115,7 +115,6 @@ class PeerCase:
 
     @property
     def workers(self) -> tuple[Worker, ...]:
-        """See :class:`Case`."""
         return self._ends.workers if self._ends else ()
 
     @property
@@ -124,7 +123,6 @@ class PeerCase:
         return f'{len(self.failures)} of {self._series} series: {self.failures[-1]}' if self.failures else ''
 
     def wait_until_matched(self) -> None:
-        """See :class:`Case`."""
         if self._ends:
             self._ends.wait_until_matched()
 

@@ -118,7 +118,6 @@ class FloorCase:
 
     @property
     def workers(self) -> tuple[Worker, ...]:
-        """See :class:`Case`."""
         return (self._worker,)
 
     def wait_until_matched(self) -> None:
@@ -156,7 +155,6 @@ class LinkCase:
 
     @property
     def workers(self) -> tuple[Worker, ...]:
-        """See :class:`Case`."""
         return self.producer, self.consumer
 
     def wait_until_matched(self) -> None:

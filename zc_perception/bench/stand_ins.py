@@ -70,7 +70,6 @@ class PrefilledCamera(DrawnCamera):
         return {}
 
     def capture(self) -> Frame | None:
-        """See :class:`~zc_perception.camera.camera.Camera`."""
         if self._pool is None:
             raise CameraError('the camera is not configured')
         if not self.running.is_set():
@@ -160,11 +159,9 @@ class TimerFence:
         self._timer.set(self._delay)
 
     def fileno(self) -> int:
-        """See :class:`~zc_perception.memory.fence.Fence`."""
         return self._timer.fileno()
 
     def wait(self, timeout_s: float) -> bool:
-        """See :class:`~zc_perception.memory.fence.Fence`."""
         return poll_fd(self._timer.fileno(), select.POLLIN, timeout_s)
 
     def check(self) -> None:
@@ -173,7 +170,6 @@ class TimerFence:
             raise AcceleratorError('the fence has not signalled')
 
     def close(self) -> None:
-        """See :class:`~zc_perception.memory.fence.Fence`."""
         self._timer.close()
 
 
@@ -192,11 +188,9 @@ class DelayedJob:
         return self._outputs
 
     def abandon(self) -> Fence:
-        """See :class:`~zc_perception.npu.accelerator.Job`."""
         return self._timer
 
     def close(self) -> None:
-        """See :class:`~zc_perception.npu.accelerator.Job`."""
         self._fences.append(self._timer)
 
 
@@ -217,20 +211,16 @@ class DelayedAccelerator(Accelerator):
         self._input = (0, 0)
 
     def capabilities(self) -> Capabilities:
-        """See :class:`Accelerator`."""
         return self._capabilities
 
     def constraints(self) -> BufferConstraints:
-        """See :class:`Accelerator`."""
         return BufferConstraints('delayed accelerator', formats=((NV12, LINEAR),))
 
     def trial_import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> Callable[[], None] | None:
-        """See :class:`Accelerator`."""
         self._import(layout, buffers)
         return None
 
     def load(self, manifest: ModelManifest) -> None:
-        """See :class:`Accelerator`."""
         self._input = manifest.input.width, manifest.input.height
         self._outputs = (RawTensor(fixed_result(manifest)),)
 
@@ -238,7 +228,6 @@ class DelayedAccelerator(Accelerator):
         return self._cache.get(import_key(1, _TO_DEVICE, layout, buffers), buffers, lambda: next(self._handles))
 
     def import_frame(self, frame: Frame) -> ImportHandle:
-        """See :class:`Accelerator`."""
         return ImportHandle(self._import(frame.data.layout, frame.data.buffers))
 
     def submit(self, handle: ImportHandle, frame: Frame) -> DelayedJob:
@@ -251,20 +240,16 @@ class DelayedAccelerator(Accelerator):
         return DelayedJob(fence, self._outputs, self._box, self._fences)
 
     def facts(self) -> Mapping[str, object]:
-        """See :class:`Accelerator`."""
         return {'imports': self._cache.misses}
 
     def tidy(self) -> None:
-        """See :class:`Accelerator`."""
         self._cache.forget_ended()
 
     @property
     def imports(self) -> int:
-        """See :class:`Accelerator`."""
         return self._cache.misses
 
     def close(self) -> None:
-        """See :class:`Accelerator`."""
         self._cache.clear()
         while self._fences:
             self._fences.pop().close()

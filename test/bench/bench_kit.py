@@ -1,0 +1,50 @@
+"""Runs of ``zc_bench``: what they write, and which processes they have."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from npu.json_schema import conforms
+
+from zc_perception import bench
+
+Start = Callable[..., 'subprocess.Popen[str]']
+SCHEMA: dict[str, Any] = json.loads(Path(bench.__file__).with_name('bench.schema.json').read_text(encoding='utf-8'))
+
+
+def written(path: Path) -> Any:
+    """A result, which keeps to the schema."""
+    document = json.loads(path.read_text(encoding='utf-8'))
+    assert conforms(document, SCHEMA)
+    return document
+
+
+def run_bench(folder: Path, *arguments: str) -> Any:
+    """What a sub-command wrote that came to its end. It leaves no socket in *folder*."""
+    path = folder / 'result.json'
+    ran = subprocess.run(
+        [sys.executable, '-m', 'zc_perception.bench.zc_bench', *arguments, '--json', str(path)],
+        capture_output=True, text=True, timeout=300, env={**os.environ, 'ZC_RUNTIME_DIR': str(folder)}, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0 and 'Traceback' not in ran.stderr, ran.stderr
+    assert not list(folder.glob('*.sock'))
+    return written(path)
+
+
+def processes(runtime: Path, word: str = '') -> dict[int, str]:
+    """Living processes of a run with this folder for sockets, and their names; all, or those with *word* among their arguments."""
+    found = {}
+    for folder in Path('/proc').glob('[0-9]*'):
+        with contextlib.suppress(OSError):
+            own = f'ZC_RUNTIME_DIR={runtime}'.encode() in (folder / 'environ').read_bytes().split(b'\0')
+            arguments = (folder / 'cmdline').read_bytes().decode().split('\0')
+            if own and int(folder.name) != os.getpid() and (not word or word in arguments):
+                found[int(folder.name)] = (folder / 'comm').read_text(encoding='ascii').strip()
+    return found
