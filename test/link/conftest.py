@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from link_process import LinkProcess
     from link_ros import Ros
     from one_camera import Camera
 
@@ -23,6 +25,13 @@ def dds_sockets() -> None:
     rclpy.init(context=context, domain_id=101)
     Node('first', context=context).destroy_node()
     context.try_shutdown()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder whose name is short enough for a socket's address; pytest's own may not be."""
+    with tempfile.TemporaryDirectory(prefix='zc-') as name:
+        yield Path(name)
 
 
 @pytest.fixture(params=['single', 'multi'])
@@ -44,6 +53,22 @@ def here(free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     opened = Ros(free_domain, 'single')
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def start(free_domain: int, tmp_path: Path) -> Iterator[Callable[..., LinkProcess]]:
+    """Starts link_program.py with the executor that is named; all of them end with the test."""
+    from link_process import LinkProcess
+
+    processes: list[LinkProcess] = []
+
+    def start_one(executor: str = 'single') -> LinkProcess:
+        processes.append(LinkProcess(executor, free_domain, tmp_path))
+        return processes[-1]
+
+    yield start_one
+    for process in processes:
+        process.close()
 
 
 @pytest.fixture(params=['in_process', 'shared_memory', 'ros_message'])

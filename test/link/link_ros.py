@@ -10,12 +10,20 @@ from typing import Any
 import rclpy
 from link_program import make_executor, spin
 from rclpy.node import Node
-from rclpy.qos import QoSProfile
+from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import Image
 
 from zc_perception.frame import Frame
+from zc_perception.link.announcement import Announcement, host_id
 from zc_perception.link.endpoints import AdaptedPublisher, AdaptedSubscription
 from zc_perception.link.type_adapter import TypeAdapter
+
+LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
+
+def announced(publisher_id: str, path: object = '/nowhere/x.sock', host: str = '', generation: int = 0) -> Announcement:
+    """What a publisher of small NV12 frames says of itself."""
+    return Announcement(publisher_id, host or host_id(), str(path), 64, 48, ('NV12',), 'memfd', generation)
 
 
 class ConversionRan(Exception):

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from link_ros import Ros
-from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from link_ros import LATCHED, Ros, announced
+from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
 
 from zc_perception.frame import Frame, Header
-from zc_perception.link.announcement import Announcement, host_id
 from zc_perception.link.endpoints import AdaptedPublisher
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
 from zc_perception.link.image_conversion import frame_adapter
@@ -28,7 +25,6 @@ from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 
 RESERVE = 2
-LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
 class Camera:
@@ -56,8 +52,8 @@ class Camera:
                 self._publisher.serve(self._server)
                 self._publisher.announce(width=32, height=16, formats=('NV12',), heap='memfd')
             else:
-                announcement = Announcement(identity, host_id(), str(self._server.path), 32, 16, ('NV12',), 'memfd')
-                self._node.create_publisher(String, 'image/_zc', LATCHED).publish(String(data=json.dumps(asdict(announcement))))
+                announcer = self._node.create_publisher(String, 'image/_zc', LATCHED)
+                announcer.publish(String(data=announced(identity, self._server.path).to_json()))
         if way == 'ros_message':
             self._plain = self._node.create_publisher(Image, 'image', QoSProfile(depth=20, reliability=reliability))
 

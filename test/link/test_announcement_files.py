@@ -6,7 +6,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -142,27 +142,20 @@ def test_those_of_killed_publishers_go_with_their_sockets(tmp_path: Path) -> Non
 
 
 @pytest.fixture
-def there(free_domain: int, tmp_path: Path) -> Iterator[LinkProcess]:
+def there(start: Callable[[], LinkProcess]) -> LinkProcess:
     """Another process with an adapted publisher."""
-    process = LinkProcess('single', free_domain, tmp_path)
-    process('open', [{
-        'name': 'camera', 'kind': 'adapted publisher', 'topic': 'image', 'converts': False,
-        'qos': {'depth': 5, 'transient_local': False, 'best_effort': False},
-    }])  # fmt: skip
-    yield process
-    process.close()
+    process = start()
+    process('open', [{'name': 'camera', 'kind': 'adapted publisher', 'topic': 'image', 'converts': False, 'qos': {'depth': 5}}])
+    return process
 
 
 @pytest.fixture
-def deaf(there: LinkProcess, free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deaf]:
+def deaf(there: LinkProcess, here: Ros, monkeypatch: pytest.MonkeyPatch) -> Deaf:
     """Makes subscriptions here whom no announcement reaches by message."""
-    monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path))
     monkeypatch.setattr(AdaptedSubscription, '_on_announcement', lambda self, message: None)
-    ros = Ros(free_domain, 'single')
-    yield lambda: ros.subscription(
-        ros.node('sub'), callback=lambda frame: None, qos=QoSProfile(depth=5), remote=SharedMemoryLinks('sub')
+    return lambda: here.subscription(
+        here.node('sub'), callback=lambda frame: None, qos=QoSProfile(depth=5), remote=SharedMemoryLinks('sub')
     )
-    ros.close()
 
 
 def test_a_consumer_whom_no_message_reaches_finds_the_publisher(

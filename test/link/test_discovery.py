@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import socket
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from link_ros import eventually
+from link_ros import announced, eventually
 from rclpy.qos import QoSProfile
 
 from zc_perception.frame import Frame, Header
 from zc_perception.frame_queue import KeepLastQueue
-from zc_perception.link.announcement import Announcement, host_id, read_announcements, write_announcement
+from zc_perception.link.announcement import Announcement, read_announcements, write_announcement
 from zc_perception.link.bus import LinkQos
 from zc_perception.link.endpoints import discovery
 from zc_perception.link.endpoints.discovery import Announcements, PublisherCount, PublisherGraph
@@ -26,20 +25,11 @@ from zc_perception.memory.pool import BufferPool
 
 CAMERA = 'c' * 32
 TOPIC = '/image_raw'
-
-
-def said(publisher_id: str, path: object = '/nowhere/x.sock', host: str = '') -> Announcement:
-    return Announcement(publisher_id, host or host_id(), str(path), 64, 48, ('NV12',), 'memfd')
+LIVE, DEAD, FAR = RemoteState.CONNECTED, RemoteState.GONE, RemoteState.IMPOSSIBLE
 
 
 def liars(count: int, path: object = '/nowhere/x.sock') -> list[Announcement]:
-    return [said(f'{number:032x}', path) for number in range(count)]
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix='zc-') as name:
-        yield Path(name)
+    return [announced(f'{number:032x}', path) for number in range(count)]
 
 
 @pytest.fixture
@@ -96,7 +86,7 @@ def test_any_number_of_liars_does_not_displace_who_is_connected(
     consumer: Consumer, camera: SharedMemoryServer, looks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(discovery, '_UNMET_S', 3600.0)  # however slow the machine: none is forgotten meanwhile
-    consumer.hear(said(CAMERA, camera.path))
+    consumer.hear(announced(CAMERA, camera.path))
     assert consumer.meets()
     for liar in liars(250):
         consumer.hear(liar)
@@ -110,40 +100,40 @@ def test_any_number_of_liars_does_not_displace_who_is_connected(
 
 
 @pytest.mark.parametrize('lie', [
-    said(CAMERA), said(CAMERA, ''), said(CAMERA, '/nowhere/x.sock', 'f' * 32),
+    announced(CAMERA), announced(CAMERA, ''), announced(CAMERA, '/nowhere/x.sock', 'f' * 32),
 ], ids=['another socket', 'no socket', 'another host'])  # fmt: skip
 def test_a_liar_that_takes_a_publisher_s_name_does_not_move_it(consumer: Consumer, camera: SharedMemoryServer, lie: Announcement) -> None:
-    consumer.hear(said(CAMERA, camera.path))
+    consumer.hear(announced(CAMERA, camera.path))
     assert consumer.meets()
     consumer.hear(lie)
     assert consumer.look() == [RemotePublisher(CAMERA, RemoteState.CONNECTED)]
     assert consumer.links.statistics()[CAMERA].connections == 1
-    consumer.hear(said(CAMERA, camera.path))
+    consumer.hear(announced(CAMERA, camera.path))
     assert consumer.meets() and consumer.links.statistics()[CAMERA].connections == 1
 
 
 def test_the_file_beside_the_socket_is_worth_more_than_what_anybody_says(consumer: Consumer, camera: SharedMemoryServer) -> None:
     """The camera's own message was pushed out, or came before a lie."""
-    consumer.hear(said(CAMERA), *liars(250))
+    consumer.hear(announced(CAMERA), *liars(250))
     assert consumer.look()[0].state is RemoteState.CONNECTING, 'as many as there are publishers have been heard of'
-    write_announcement(said(CAMERA, camera.path), TOPIC, 0)
+    write_announcement(announced(CAMERA, camera.path), TOPIC, 0)
     assert consumer.meets()
     assert eventually(lambda: consumer.look() and consumer.ids == [CAMERA])
 
 
 def test_what_a_file_confirms_is_not_moved_and_not_pushed_out_before_it_is_connected(folder: Path) -> None:
     announcements = Announcements()
-    announcements.add(said(CAMERA, folder / 'c.sock'), confirmed=True)
-    for liar in (said(CAMERA), *liars(250)):
+    announcements.add(announced(CAMERA, folder / 'c.sock'), confirmed=True)
+    for liar in (announced(CAMERA), *liars(250)):
         announcements.add(liar)
-    assert said(CAMERA, folder / 'c.sock') in announcements.known(())
-    announcements.add(said(CAMERA, folder / 'd.sock'), confirmed=True)
-    assert said(CAMERA, folder / 'd.sock') in announcements.known(()), 'another file replaces it'
+    assert announced(CAMERA, folder / 'c.sock') in announcements.known(())
+    announcements.add(announced(CAMERA, folder / 'd.sock'), confirmed=True)
+    assert announced(CAMERA, folder / 'd.sock') in announcements.known(()), 'another file replaces it'
 
 
 def test_who_was_met_nowhere_goes_first_and_who_listens_stays_longest() -> None:
-    announcements, connected = Announcements(), said('a')
-    for announcement in (connected, said('refuses'), said('ended'), said('nowhere'), said('waits')):
+    announcements, connected = Announcements(), announced('a')
+    for announcement in (connected, announced('refuses'), announced('ended'), announced('nowhere'), announced('waits')):
         announcements.add(announcement)
     announcements.judge([
         RemotePublisher('a', RemoteState.CONNECTED), RemotePublisher('refuses', RemoteState.IMPOSSIBLE, 'no slots', True),
@@ -152,7 +142,7 @@ def test_who_was_met_nowhere_goes_first_and_who_listens_stays_longest() -> None:
     ])  # fmt: skip
     left = []
     for number in range(200):
-        announcements.add(said(f'{number:032x}'))
+        announcements.add(announced(f'{number:032x}'))
         known = [a.publisher_id for a in announcements.known(())]
         left += [each for each in ('a', 'refuses', 'ended', 'nowhere', 'waits') if each not in known and each not in left]
     assert left == ['ended', 'nowhere', 'waits']
@@ -160,7 +150,7 @@ def test_who_was_met_nowhere_goes_first_and_who_listens_stays_longest() -> None:
 
 def test_surplus_at_whose_sockets_nobody_is_met_is_forgotten_after_a_while(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('zc_perception.link.endpoints.remote_links._PATIENCE_S', 0.0)
-    consumer.hear(said('far', host='f' * 32), *liars(20))
+    consumer.hear(announced('far', host='f' * 32), *liars(20))
     assert eventually(lambda: all(state.state is RemoteState.IMPOSSIBLE for state in consumer.look(21)))
     assert len(consumer.ids) == 21
     monkeypatch.setattr(discovery, '_UNMET_S', 0.0)
@@ -174,7 +164,7 @@ def test_files_are_read_at_once_for_who_is_missing_and_now_and_then_for_who_is_n
     announcements = Announcements()
     assert announcements.incomplete(0) and not announcements.incomplete(0)
     assert announcements.incomplete(1) and announcements.incomplete(1), 'nothing was heard'
-    announcements.add(said(CAMERA))
+    announcements.add(announced(CAMERA))
     assert not announcements.incomplete(1)
     now[0] += 2.1
     assert announcements.incomplete(1) and not announcements.incomplete(1)
@@ -186,7 +176,7 @@ def test_files_are_read_at_once_for_who_is_missing_and_now_and_then_for_who_is_n
 
 def test_who_listens_counts_beyond_the_graph_and_who_only_says_so_does_not(consumer: Consumer, camera: SharedMemoryServer) -> None:
     """A producer without ROS has a socket and a file."""
-    write_announcement(said(CAMERA, camera.path), TOPIC, 0)
+    write_announcement(announced(CAMERA, camera.path), TOPIC, 0)
     consumer.hear(*liars(3))
     assert eventually(lambda: consumer.look(0) == [RemotePublisher(CAMERA, RemoteState.CONNECTED)])
     camera.close()
@@ -195,7 +185,7 @@ def test_who_listens_counts_beyond_the_graph_and_who_only_says_so_does_not(consu
 
 def test_who_listens_beyond_the_graph_and_refuses_is_seen_with_its_reason(consumer: Consumer, camera: SharedMemoryServer) -> None:
     camera.set_pool(None)
-    write_announcement(said(CAMERA, camera.path), TOPIC, 0)
+    write_announcement(announced(CAMERA, camera.path), TOPIC, 0)
 
     def refused() -> bool:
         return any('no buffers yet' in state.reason and state.listens for state in consumer.look(0))
@@ -203,18 +193,92 @@ def test_who_listens_beyond_the_graph_and_refuses_is_seen_with_its_reason(consum
     assert eventually(refused)
 
 
+# The dead
+
+
+def told(announcements: Announcements, adapted: int, **states: RemoteState) -> list[tuple[str, RemoteState]]:
+    """What is believed once that came of those who were heard of."""
+    found = [RemotePublisher(name, state, 'why') for name, state in states.items()]
+    announcements.judge(found)
+    return [(state.publisher_id, state.state) for state in announcements.present(found, adapted)]
+
+
+def heard(*names: str) -> Announcements:
+    announcements = Announcements()
+    for name in names:
+        announcements.add(announced(name))
+    return announcements
+
+
+def test_the_dead_come_last_and_only_as_many_as_the_graph_counts() -> None:
+    announcements = heard('dead', 'live', 'far')
+    states = {'dead': DEAD, 'live': LIVE, 'far': FAR}
+    assert told(announcements, 3, **states) == [('live', LIVE), ('far', FAR), ('dead', DEAD)]
+    assert told(announcements, 2, live=LIVE, far=FAR) == [('live', LIVE), ('far', FAR)]
+    assert told(announcements, 5, live=LIVE, far=FAR)[2:] == [('dead', DEAD)], 'of two nothing is known'
+
+
+def test_a_dead_one_is_remembered_though_the_graph_does_not_know_its_successor_yet() -> None:
+    announcements = heard('dead', 'live')
+    assert told(announcements, 1, dead=DEAD, live=LIVE) == [('live', LIVE)]
+    # Now it does: nobody is missing.
+    assert told(announcements, 2, live=LIVE) == [('live', LIVE), ('dead', DEAD)]
+    assert [each.publisher_id for each in announcements.known(())] == ['live']
+
+
+def test_who_announces_again_is_alive() -> None:
+    announcements = heard('camera')
+    assert told(announcements, 1, camera=DEAD) == [('camera', DEAD)]
+    assert announcements.known(()) == [] and announcements.incomplete(1)
+    announcements.add(announced('camera'), confirmed=True)
+    assert told(announcements, 2, camera=RemoteState.CONNECTING) == [('camera', RemoteState.CONNECTING)]
+
+
+def test_the_dead_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(discovery, 'time', SimpleNamespace(monotonic=lambda: now[0]))
+    announcements = heard('dead')
+    assert told(announcements, 1, dead=DEAD) == [('dead', DEAD)]
+    now[0] += discovery._GRAPH_REMEMBERS_S
+    assert told(announcements, 1) == [], 'somebody else is there'
+    for number in range(300):
+        announcements.add(announced(f'{number:032x}'))
+        announcements.judge([RemotePublisher(f'{number:032x}', DEAD)])
+    assert len(announcements.present([], 1000)) == discovery._MAX_ANNOUNCEMENTS
+
+
+@pytest.mark.parametrize('existed', [True, False])
+def test_a_socket_that_is_gone_is_an_end_only_where_it_was_there(
+    consumer: Consumer, folder: Path, monkeypatch: pytest.MonkeyPatch, existed: bool
+) -> None:
+    """A folder of the same name in another container is not ours: its camera is read by messages."""
+    monkeypatch.setattr('zc_perception.link.endpoints.remote_links._PATIENCE_S', 0.0)
+    path = folder / 'a.sock'
+    there = [announced('a' * 32, path)]
+    if existed:
+        path.touch()
+        consumer.links.update(there, there)
+        path.unlink()
+    (state,) = consumer.links.update(there, there)
+    assert state.state is (DEAD if existed else FAR)
+
+
+# What the graph says
+
+
 class Writers:
-    """A graph: writers by topic, each with the name of its node."""
+    """A graph: writers by topic, each with the name of its node; where it matters which is which, by number."""
 
     def __init__(self) -> None:
-        self.writers: dict[str, list[str]] = {}
+        self.writers: dict[str, list[str] | dict[int, str]] = {}
 
     def get_publishers_info_by_topic(self, topic: str) -> list[Any]:
+        writers = self.writers.get(topic, [])
         return [
             SimpleNamespace(
                 node_name=name, node_namespace='/', qos_profile=QoSProfile(depth=1), endpoint_gid=[*f'{topic}{number}'.encode()]
             )
-            for number, name in enumerate(self.writers.get(topic, ()))
+            for number, name in (writers.items() if isinstance(writers, dict) else enumerate(writers))
         ]
 
 
@@ -249,12 +313,39 @@ def test_of_a_node_that_publishes_both_ways_no_writer_is_taken_for_the_plain_one
     assert [graph.is_plain(gid) for gid in gids[:2]] == [True, True]
 
 
+def test_a_dead_publisher_whose_endpoints_go_one_after_the_other_is_no_plain_one() -> None:
+    writers: Any = Writers()
+    graph = PublisherGraph(writers, TOPIC, LinkQos(1))
+
+    def counted(**changes: list[int]) -> tuple[int, int]:
+        """Adapted and plain ones, with these writers."""
+        topics = {'images': TOPIC, 'announcers': f'{TOPIC}/_zc'}
+        writers.writers |= {topics[kind]: dict.fromkeys(numbers, 'camera') for kind, numbers in changes.items()}
+        found = graph.count(())
+        return found.adapted, found.plain
+
+    assert counted(images=[1, 2], announcers=[1, 2]) == (2, 0)
+    assert counted(images=[1, 2], announcers=[2]) == counted(images=[2, 1]) == (2, 0)
+    assert counted(images=[2, 1, 3]) == (2, 1), 'a plain one of the same node'
+    counted(images=[2])
+    assert counted(images=[2, 1])[1] == 1, 'who has left the graph is forgotten'
+
+
+def test_a_publisher_whose_node_has_no_name_yet_is_not_remembered_as_adapted() -> None:
+    writers: Any = Writers()
+    graph = PublisherGraph(writers, TOPIC, LinkQos(1))
+    writers.writers = {TOPIC: ['_NODE_NAME_UNKNOWN_'], f'{TOPIC}/_zc': ['_NODE_NAME_UNKNOWN_']}
+    assert graph.count(()).adapted == 1
+    writers.writers = {TOPIC: ['plain', 'camera'], f'{TOPIC}/_zc': ['camera']}
+    assert (graph.count(()).adapted, graph.count(()).plain) == (1, 1)
+
+
 def test_a_silent_listener_with_many_names_delays_nobody(consumer: Consumer, camera: SharedMemoryServer, folder: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(folder / 'silent.sock'))
         listener.listen(200)
         silent = liars(90, folder / 'silent.sock')
-        consumer.hear(*silent, said(CAMERA, camera.path))
+        consumer.hear(*silent, announced(CAMERA, camera.path))
         # One after another they would take 90 s.
         assert consumer.meets()
         for state in consumer.links.update(silent, silent):
@@ -267,7 +358,7 @@ def test_an_answer_that_is_awaited_is_no_reason_yet(consumer: Consumer, folder: 
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(folder / 'silent.sock'))
         listener.listen(2)
-        consumer.hear(said(CAMERA, folder / 'silent.sock'))
+        consumer.hear(announced(CAMERA, folder / 'silent.sock'))
         for _ in range(2):
             (state,) = consumer.look()
             assert state.reason == f"no answer from '{folder / 'silent.sock'}' yet"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,14 +10,14 @@ from typing import Any
 import pytest
 from link_ros import Ros, eventually
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
 
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
 from zc_perception.link.announcement import Announcement
-from zc_perception.link.endpoints import IN_PROCESS, ROS_MESSAGE, UNMATCHED
+from zc_perception.link.endpoints import IN_PROCESS, ROS_MESSAGE
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.memory.ledger import CopyLedger
@@ -111,50 +110,6 @@ def test_every_delivery_is_its_own_frame_and_ends_with_the_callback_unless_share
     assert pool.statistics().holders == {}
 
 
-def test_a_view_that_outlives_the_callback_keeps_the_slot_until_it_is_gone(ros: Ros, make_pool: Any, make_frame: Any) -> None:
-    pool, views = make_pool(slots=4), []
-    publisher = ros.publisher(ros.node('camera'))
-
-    def careless(frame: Frame) -> None:
-        with frame.map() as planes:
-            views.append(planes[0])
-
-    ros.subscription(ros.node('careless'), callback=careless, holder='careless')
-    with make_frame(pool) as frame:
-        publisher.publish(frame)
-    assert eventually(lambda: views)
-    assert pool.statistics().holders.get('careless') == 1
-    views.clear()
-    gc.collect()
-    with make_frame(pool, sequence=1) as frame:
-        publisher.publish(frame)
-    assert eventually(lambda: views)
-    assert pool.statistics().holders.get('careless') == 1, 'the first lease came back with the next frame'
-    views.clear()
-
-
-def test_a_slow_mailbox_keeps_the_newest_and_costs_nobody_else(ros: Ros, make_pool: Any, make_frame: Any) -> None:
-    pool, seen = make_pool(slots=8), []
-    publisher = ros.publisher(ros.node('camera'))
-    slow = ros.subscription(ros.node('slow'), qos=QoSProfile(depth=2), held=2)
-    ros.subscription(
-        ros.node('quick'), callback=lambda frame: seen.append(frame.data.sequence), qos=QoSProfile(history=HistoryPolicy.KEEP_ALL)
-    )
-
-    for sequence in range(6):
-        with make_frame(pool, sequence=sequence) as frame:
-            publisher.publish(frame)
-        assert eventually(lambda wanted=sequence: wanted in seen)
-
-    assert seen == list(range(6))
-    assert slow.statistics().dropped == 4
-    waiting = [slow.queue.get() for _ in range(2)]
-    assert [f.data.sequence for f in waiting if f] == [4, 5]
-    for frame in waiting:
-        frame.release()
-    assert slow.queue.get() is None
-
-
 def test_a_mixed_topic_delivers_from_both_once_and_the_reader_goes_with_the_plain_publisher(ros: Ros, make_frame: Any) -> None:
     ledger, frames = CopyLedger(), []
     subscription = ros.subscription(
@@ -189,34 +144,6 @@ def test_a_mixed_topic_delivers_from_both_once_and_the_reader_goes_with_the_plai
         publisher.publish(frame)
     assert eventually(lambda: frames[-1][0] == 'alone')
     assert publisher.statistics().conversions == converted
-
-
-def test_a_message_that_cannot_be_taken_is_counted_and_the_next_one_arrives(ros: Ros) -> None:
-    frames: list[int] = []
-    subscription = ros.subscription(
-        ros.node('consumer'),
-        frame_adapter('rgb8', CopyLedger(), holder='consumer'),
-        callback=lambda f: frames.append(f.data.width),
-        qos=QoSProfile(depth=5),
-    )
-    foreign = ros.node('foreign').create_publisher(Image, 'image', 5)
-    assert eventually(lambda: foreign.get_subscription_count() == 1)
-    foreign.publish(Image(width=8, height=4, step=24, encoding='rgb8', data=bytes(10)))
-    foreign.publish(Image(width=8, height=4, step=8, encoding='bayer_rggb8', data=bytes(32)))
-    foreign.publish(Image(width=8, height=4, step=24, encoding='rgb8', data=bytes(96)))
-    assert eventually(lambda: frames == [8])
-    assert subscription.statistics().conversion_errors == 2
-
-
-def test_incompatible_qos_is_no_match_and_says_what_to_do(ros: Ros, make_frame: Any) -> None:
-    arrived: list[Frame] = []
-    publisher = ros.publisher(ros.node('camera'), qos=QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT))
-    subscription = ros.subscription(ros.node('strict'), callback=arrived.append)
-    with make_frame() as frame:
-        publisher.publish(frame)
-    assert eventually(lambda: 'incompatible' in subscription.statistics().reason)
-    assert subscription.statistics().rung == UNMATCHED
-    assert not arrived
 
 
 def test_keep_all_with_transient_local_is_refused_for_frames_only(ros: Ros) -> None:

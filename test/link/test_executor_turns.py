@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
 import rclpy
+from link_ros import eventually
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 
@@ -33,13 +33,6 @@ def lookout(monkeypatch: pytest.MonkeyPatch) -> Lookout:
     made = Lookout()
     monkeypatch.setattr('zc_perception.link.endpoints.executor_turns.LOOKOUT', made)
     return made
-
-
-def eventually(condition: Callable[[], object]) -> bool:
-    deadline = time.monotonic() + WAIT_S
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    return bool(condition())
 
 
 def test_a_node_is_looked_at_once_it_is_spun(context: rclpy.Context, lookout: Lookout) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from link_ros import Ros, eventually
+from link_ros import LATCHED, Ros, eventually
 from numpy.typing import NDArray
 from rclpy.clock import ClockType
 from rclpy.qos import DurabilityPolicy, QoSProfile
@@ -26,7 +26,7 @@ from sensor_msgs.msg import Image
 
 from zc_perception.errors import AllocationError, ConfigError, FormatError, LayoutError, NegotiationError, ZcError
 from zc_perception.frame import Frame
-from zc_perception.link.endpoints import IN_PROCESS, ROS_MESSAGE
+from zc_perception.link.endpoints import IN_PROCESS, ROS_MESSAGE, frame_offer
 from zc_perception.link.endpoints.frame_publisher import FramePublisher
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
 from zc_perception.memory import kernel_abi as abi
@@ -39,7 +39,6 @@ pytestmark = pytest.mark.usefixtures('dds_sockets', 'no_fd_leak')
 
 PRINTER = Path(__file__).with_name('frame_printer.py')
 WIDTH, HEIGHT = 48, 32
-LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 FORMATS = {'NV12': [(HEIGHT, WIDTH), (HEIGHT // 2, WIDTH // 2, 2)], 'YU12': [(HEIGHT, WIDTH), *[(HEIGHT // 2, WIDTH // 2)] * 2],
            'YUYV': [(HEIGHT, WIDTH // 2, 4)], 'rgb8': [(HEIGHT, WIDTH, 3)]}  # fmt: skip
 
@@ -387,6 +386,22 @@ def test_values_that_make_no_sense_are_refused_by_name(
     with pytest.raises(error) as refused:
         cameras.publisher(**options)
     assert words in str(refused.value)
+
+
+def test_a_sentence_is_said_once_a_minute_and_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, said = [0.0], []
+    monkeypatch.setattr(frame_offer.time, 'monotonic', lambda: now[0])
+    report = frame_offer.Report(said.append)
+    for _ in range(5):
+        report('refused')
+    report('connected')
+    assert said == ['refused', 'connected']
+    now[0] = 61.0
+    report('refused')
+    assert said[2:] == ['refused']
+    for number in range(500):
+        report(f'consumer {number}')
+    assert len(report._said) <= 64
 
 
 # Buffers of a library of one's own.

@@ -57,19 +57,6 @@ def test_two_frames_may_be_held_by_default_and_more_if_asked_for(here: Ros, came
         subscription.destroy()
 
 
-def test_a_coroutine_gets_each_frame_for_the_time_of_its_run(here: Ros, camera: Cameras) -> None:
-    source, seen = camera(), []
-
-    async def on_frame(frame: Frame) -> None:
-        seen.append((number_of(frame), frame.y.shape))
-
-    subscription = create_frame_subscription(here.node('viewer'), 'image', on_frame)
-    assert eventually(lambda: source.met(subscription))
-    assert publishing(source, lambda: len(seen) > 3)
-    assert seen == sorted(seen) and {shape for _, shape in seen} == {(16, 32)} and here.errors == []
-    subscription.destroy()
-
-
 def test_an_array_from_a_callback_stays_what_it_was_and_frames_go_on(here: Ros, camera: Cameras) -> None:
     """The pixels of a frame whose array is kept are never those of a later one."""
     source, kept, seen = camera(), [], []

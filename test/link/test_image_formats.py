@@ -133,7 +133,7 @@ def test_a_camera_may_change_its_format(make_pool: MakePool, encoding: str) -> N
 
 @pytest.mark.parametrize('name', ALL)
 def test_a_jpeg_shows_the_frame(make_pool: MakePool, name: str) -> None:
-    random = np.random.default_rng(0)
+    random, ledger = np.random.default_rng(0), CopyLedger()
     if name in YUV:
         y, u, v = (np.full_like(plane, value) for plane, value in zip(noise(name, WIDTH, HEIGHT, 0), (120, 90, 160), strict=True))
         planes, wanted = yuv_planes(name, y, u, v, random), published_rgb(y[0, 0], u[0, 0], v[0, 0], 'bt709', 'full')
@@ -141,6 +141,8 @@ def test_a_jpeg_shows_the_frame(make_pool: MakePool, name: str) -> None:
         rgb = np.broadcast_to(np.array([200, 120, 40], np.uint8), (HEIGHT, WIDTH, 3))
         planes, wanted = rgb_planes(name, rgb, random), rgb[0, 0].astype(np.float64) if name not in GREY else np.full(3, 200.0)
     with frame_of(make_pool, name, planes, Colorimetry(Matrix.BT709, Range.FULL)) as frame:
-        message = FrameToJpeg(95, CopyLedger())(frame)
+        message = FrameToJpeg(95, ledger)(frame)
+    assert 'jpeg' in message.format and ledger.count('to_jpeg') == 1
+    assert (message.header.stamp.sec, message.header.stamp.nanosec, message.header.frame_id) == (3, 7, 'lens')
     picture = cv2.imdecode(np.frombuffer(message.data, np.uint8), cv2.IMREAD_COLOR)
     assert picture.shape == (HEIGHT, WIDTH, 3) and np.abs(picture[..., ::-1].reshape(-1, 3) - wanted).max() <= (9 if name in WORDS else 4)

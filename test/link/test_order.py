@@ -7,7 +7,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,19 +53,6 @@ class Publishers:
     def close(self) -> None:
         for publisher in self._here.values():
             publisher.close()
-
-
-@pytest.fixture
-def start(here: Ros, free_domain: int, tmp_path: Path) -> Iterator[Callable[[], LinkProcess]]:
-    processes: list[LinkProcess] = []
-
-    def start_one() -> LinkProcess:
-        processes.append(LinkProcess('single', free_domain, tmp_path))
-        return processes[-1]
-
-    yield start_one
-    for process in processes:
-        process.close()
 
 
 @pytest.fixture

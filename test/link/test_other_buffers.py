@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from link_ros import Ros, eventually
-from rclpy.qos import DurabilityPolicy, QoSProfile
+from link_ros import LATCHED, Ros, announced, eventually
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
 
 from zc_perception.frame import Frame
-from zc_perception.link.announcement import Announcement, host_id
 from zc_perception.link.endpoints import REFUSED, ROS_MESSAGE, SHARED_MEMORY, SharedMemoryLinks
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.shared_memory.server import SharedMemoryServer
@@ -28,7 +26,6 @@ from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 
 CAMERA = 'c' * 32
-LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
 class Camera:
@@ -45,8 +42,7 @@ class Camera:
         """All that it says of other buffers is that they are others."""
         self._generation += 1
         self.server.set_pool(pool)
-        told = Announcement(CAMERA, host_id(), str(self.server.path), 64, 48, ('NV12',), 'memfd', self._generation)
-        self._announcer.publish(String(data=told.to_json()))
+        self._announcer.publish(String(data=announced(CAMERA, self.server.path, generation=self._generation).to_json()))
 
     def say(self) -> None:
         message = Image(height=2, width=2, encoding='mono8', step=2, data=bytes(4))

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from link_ros import Ros, eventually
-from rclpy.qos import DurabilityPolicy, QoSProfile
+from link_ros import LATCHED, Ros, announced, eventually
 from std_msgs.msg import String
 
 from zc_perception.frame import Frame
-from zc_perception.link.announcement import Announcement, host_id, write_announcement
+from zc_perception.link.announcement import write_announcement
 from zc_perception.link.endpoints import SHARED_MEMORY, UNMATCHED, SharedMemoryLinks
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.pool import BufferPool
@@ -31,10 +30,6 @@ def producer(here: Ros, pool: BufferPool) -> Iterator[SharedMemoryServer]:
         yield server
 
 
-def announcement(producer: SharedMemoryServer) -> Announcement:
-    return Announcement(CAMERA, host_id(), str(producer.path), 64, 48, ('NV12',), 'memfd')
-
-
 @pytest.mark.parametrize('way', ['file', 'message'])
 @pytest.mark.parametrize('late', [False, True])
 def test_it_counts_as_a_publisher(
@@ -47,11 +42,10 @@ def test_it_counts_as_a_publisher(
 
     def announce() -> None:
         if way == 'file':
-            write_announcement(announcement(producer), '/image', free_domain)
+            write_announcement(announced(CAMERA, producer.path), '/image', free_domain)
         else:
-            latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-            writer = here.node('bare').create_publisher(String, '/image/_zc', latched)
-            writer.publish(String(data=announcement(producer).to_json()))
+            writer = here.node('bare').create_publisher(String, '/image/_zc', LATCHED)
+            writer.publish(String(data=announced(CAMERA, producer.path).to_json()))
 
     if not late:
         announce()
@@ -74,7 +68,7 @@ def test_it_counts_as_a_publisher(
 def test_a_file_of_another_topic_or_domain_is_nobody_here(here: Ros, free_domain: int, producer: SharedMemoryServer) -> None:
     viewer = here.subscription(here.node('viewer'), callback=lambda frame: None, remote=SharedMemoryLinks('viewer'))
     for topic, domain in (('/other', free_domain), ('/image', free_domain + 1)):
-        write_announcement(announcement(producer), topic, domain)
+        write_announcement(announced(CAMERA, producer.path), topic, domain)
         written = json.loads(producer.path.with_suffix('.announcement').read_text(encoding='utf-8'))
         assert written['topic'] == topic and written['domain'] == domain
         assert not eventually(lambda: producer.consumers or viewer.statistics().rung != UNMATCHED, 3.0), viewer.statistics()

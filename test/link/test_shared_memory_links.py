@@ -9,10 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from link_ros import announced
 
 from zc_perception.frame import Frame
 from zc_perception.frame_queue import KeepLastQueue
-from zc_perception.link.announcement import Announcement, host_id
+from zc_perception.link.announcement import Announcement
 from zc_perception.link.bus import LinkQos
 from zc_perception.link.endpoints.remote_links import SharedMemoryLinks
 from zc_perception.link.endpoints.windows import NarrowWindows, Window, narrowest
@@ -32,26 +33,26 @@ def test_without_a_descriptor_there_is_no_link_yet_and_one_later(
     queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
     links = SharedMemoryLinks('npu')
     links.open(queue, LinkQos(1), lambda frame: True, queue.put if with_callback else None, lambda: None)
-    announced = [Announcement('a' * 32, host_id(), str(tmp_path / 'a.sock'), 64, 48, ('NV12',), 'memfd')]
+    there = [announced('a' * 32, tmp_path / 'a.sock')]
     with monkeypatch.context() as patch:
         patch.setattr(scarce, none_left)
-        (state,) = links.update(announced, announced)
+        (state,) = links.update(there, there)
         if 'ulimit' in state.reason:
             assert state.state is RemoteState.CONNECTING and 'Too many open files' in state.reason
         else:
             assert scarce == 'os.eventfd' and not with_callback, 'without a thread of its own it needs none'
-    (state,) = links.update(announced, announced)
+    (state,) = links.update(there, there)
     assert state.state is RemoteState.CONNECTING and 'ulimit' not in state.reason
     assert len(links.statistics()) == 1
     links.close()
     queue.end()
 
 
-def window_of(links: SharedMemoryLinks, queue: KeepLastQueue[Frame], announced: list[Announcement], granted: int) -> Window:
+def window_of(links: SharedMemoryLinks, queue: KeepLastQueue[Frame], there: list[Announcement], granted: int) -> Window:
     """The window of that size, once there is one; meanwhile the queue's owner waits for frames."""
     deadline = time.monotonic() + 60.0
     while time.monotonic() < deadline:
-        links.update(announced, announced)
+        links.update(there, there)
         assert queue.get(0.01) is None
         for window in links.windows():
             if window.granted == granted:
@@ -69,14 +70,14 @@ def test_a_narrow_window_is_told_and_a_publisher_with_more_slots_grants_more(
     assert links.windows() == []
     tmp_path.chmod(0o700)
     with SharedMemoryServer('camera', 'a' * 32, make_pool(slots=3), folder=tmp_path) as server:
-        announced = [Announcement('a' * 32, host_id(), str(server.path), 64, 48, ('NV12',), 'memfd')]
-        narrow = window_of(links, queue, announced, 2)
+        there = [announced('a' * 32, server.path)]
+        narrow = window_of(links, queue, there, 2)
         assert narrow.narrow and narrow.asked == 4 and narrow.publisher_id == 'a' * 32
         server.set_pool(make_pool(slots=2))
-        again = window_of(links, queue, announced, 1)
+        again = window_of(links, queue, there, 1)
         assert again.connection != narrow.connection, 'worth another sentence'
         server.set_pool(make_pool(slots=8))
-        assert not window_of(links, queue, announced, 4).narrow
+        assert not window_of(links, queue, there, 4).narrow
     links.close()
     assert links.windows() == []
     queue.end()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,11 +15,10 @@ CAMERA = ('-p', 'camera:=synthetic', '-p', 'width:=64', '-p', 'height:=64', '-p'
 
 
 @pytest.fixture
-def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """For the sockets: a short name, as an address has 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix='zc_wire_') as name:
-        monkeypatch.setenv('ZC_RUNTIME_DIR', name)
-        yield Path(name)
+def folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """For the sockets, of the stock programs too."""
+    monkeypatch.setenv('ZC_RUNTIME_DIR', str(folder))
+    return folder
 
 
 def camera(domain: int) -> Program:

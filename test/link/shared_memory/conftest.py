@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,11 @@ from zc_perception.memory.pool import BufferPool
 Serve = Callable[..., SharedMemoryServer]
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder whose name is short enough for a socket's address; pytest's own may not be."""
-    with tempfile.TemporaryDirectory(prefix='zc-') as name:
-        yield Path(name)
-
-
 @pytest.fixture(autouse=True)
-def patient_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine: who says hello a little late isn't turned away."""
-    monkeypatch.setattr('zc_perception.link.shared_memory.server.HANDSHAKE_S', PATIENCE_S)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine: who says hello a little late isn't turned away, and an attempt doesn't end before its test answers."""
+    for end in ('server', 'client'):
+        monkeypatch.setattr(f'zc_perception.link.shared_memory.{end}.HANDSHAKE_S', PATIENCE_S)
 
 
 @pytest.fixture
@@ -54,10 +47,8 @@ def serve(folder: Path) -> Iterator[Serve]:
 
 
 @pytest.fixture
-def server(folder: Path, pool: BufferPool) -> Iterator[SharedMemoryServer]:
-    with SharedMemoryServer('camera', PUBLISHER, pool, folder=folder, quarantine_timeout_s=0.01) as made:
-        yield made
-        assert made.counters.internal_errors == 0, made.counters.last_internal_error
+def server(pool: BufferPool, serve: Serve) -> SharedMemoryServer:
+    return serve(pool)
 
 
 @pytest.fixture

@@ -249,6 +249,15 @@ def receive(client: SharedMemoryClient) -> Frame:
         poller.poll(100)
 
 
+def attempt(client: SharedMemoryClient) -> float | None:
+    """An attempt to connect, if one is due, until its end. Returns what :meth:`SharedMemoryClient.approach` does."""
+    patience_s = client.approach()
+    while (awaited := client.awaited) is not None:
+        select.select([awaited], [], [], 1.0)
+        patience_s = client.approach()
+    return patience_s
+
+
 def start(program: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
     """A program of this folder in a process of its own."""
     environment = os.environ | {'PYTHONPATH': os.pathsep.join([str(HERE), str(HERE.parents[2]), os.environ.get('PYTHONPATH', '')])}

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from memory_link import PATIENCE_S, PUBLISHER, FakeProducer, make_frame, publish, receive, wait_for
+from descriptors import limited, next_free
+from memory_link import PATIENCE_S, PUBLISHER, FakeProducer, attempt, make_frame, publish, receive, wait_for
 
 from zc_perception.errors import FrameReleasedError
 from zc_perception.frame import Frame, FrameData, Header
@@ -252,7 +253,7 @@ def test_held_frames_outlive_the_producer(pool: BufferPool, server: SharedMemory
 
 
 def test_without_a_descriptor_it_backs_off_and_connects_later(folder: Path, pool: BufferPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that maintains must not end by it."""
+    """The thread that connects must not end by it."""
 
     def none_left(*_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -261,45 +262,39 @@ def test_without_a_descriptor_it_backs_off_and_connects_later(folder: Path, pool
     with server, SharedMemoryClient(server.path, name='npu') as client:
         with monkeypatch.context() as scarce:
             scarce.setattr('socket.socket', none_left)
-            delay = client.maintain()
+            delay = client.approach()
             assert delay is not None and delay > 0 and not client.connected
             assert 'Too many open files' in client.last_end and "'ulimit -n'" in client.last_end
             assert client.statistics().ended['gone'] == 1
         time.sleep(delay)
-        assert client.maintain(PATIENCE_S) is None and client.connected
+        assert attempt(client) is None and client.connected
 
 
 def test_buffers_that_find_no_descriptor_left_are_not_called_the_producer_s_fault(folder: Path) -> None:
     with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
         peer = producer.serve(client)
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        lowest = os.dup(0)
-        os.close(lowest)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
-        try:
+        with limited(resource.RLIMIT_NOFILE, next_free()):
             peer.send(b'whatever comes with it', [0])
             wait_for(lambda: client.receive() is None and not client.connected, 'the end')
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert 'no file descriptor left' in client.last_end and "'ulimit -n'" in client.last_end
         assert client.statistics().ended == {'gone': 1}
         peer.close()
 
 
-def test_maintain_connects_when_there_is_somebody_and_backs_off_while_not(folder: Path, pool: BufferPool) -> None:
+def test_it_connects_when_there_is_somebody_and_backs_off_while_not(folder: Path, pool: BufferPool) -> None:
     with SharedMemoryClient(folder / f'{PUBLISHER}.sock', name='npu') as client:
         delays = []
         for _ in range(7):
             client._retry.due = 0.0  # time has passed
-            delays.append(client.maintain())
+            delays.append(attempt(client))
         assert all(delay is not None for delay in delays)
         assert [round(delay or 0, 2) for delay in delays] == [0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5]
         assert client.statistics().ended == {'gone': 7}, 'calls before it is due do nothing'
         client._retry.due = time.monotonic() + PATIENCE_S  # not due
         with SharedMemoryServer('camera', PUBLISHER, pool, folder=folder):
-            assert client.maintain() is not None and not client.connected
+            assert client.approach() is not None and not client.connected
             client.retarget(folder / f'{PUBLISHER}.sock', PUBLISHER)
-            assert client.maintain(PATIENCE_S) is None and client.connected
+            assert attempt(client) is None and client.connected
             client.retarget(folder / f'{PUBLISHER}.sock', PUBLISHER)
             assert client.connected, 'the same announcement again changes nothing'
         wait_for(lambda: client.receive() is None and not client.connected, 'EOF')
@@ -307,7 +302,7 @@ def test_maintain_connects_when_there_is_somebody_and_backs_off_while_not(folder
         number = client.fileno()
         with SharedMemoryServer('camera', 'e' * 32, pool, folder=folder) as successor:
             client.retarget(successor.path, 'e' * 32)
-            assert client.maintain(PATIENCE_S) is None and client.fileno() == number
+            assert attempt(client) is None and client.fileno() == number
             publish(successor, pool, 0)
             receive(client).release()
             wait_for(lambda: held(successor) == 0, 'the release')
@@ -315,13 +310,13 @@ def test_maintain_connects_when_there_is_somebody_and_backs_off_while_not(folder
         wait_for(lambda: client.receive() is None and not client.connected, 'EOF')
         assert client._retry.due == 0.0, 'it served us for a second: the first retry comes at once'
         with SharedMemoryServer('camera', 'e' * 32, pool, folder=folder) as successor:
-            assert client.maintain(PATIENCE_S) is None and client.connected
+            assert attempt(client) is None and client.connected
             client.retarget(folder / 'nobody.sock', 'd' * 32)
-            assert not client.connected and client.maintain() is not None
+            assert not client.connected and client.approach() is not None
             client.retarget(successor.path, 'c' * 32)
             for _ in range(12):
                 client._retry.due = 0.0
-                delay = client.maintain()
+                delay = attempt(client)
             assert delay is not None and 4.9 < delay <= 5.0, 'refused for good: another publisher'
 
 
@@ -386,17 +381,6 @@ def test_what_a_callback_raises_does_not_end_the_receiver(folder: Path, pool: Bu
         wait_for(lambda: receiver.failures == 3, 'the failures')
         assert receiver.last_failure == 'RuntimeError: callback'
         wait_for(lambda: held(server) == 0, 'the releases')
-
-
-def test_a_source_of_a_frame_queue(pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient) -> None:
-    queue = FrameQueue(1)
-    queue.attach(client)
-    publish(server, pool, 3)
-    frame = queue.get(20.0)
-    assert frame is not None and frame.data.sequence == 3
-    frame.release()
-    queue.detach(client)
-    queue.close()
 
 
 def test_a_forgotten_frame_is_given_back_before_its_queue_waits(pool: BufferPool, server: SharedMemoryServer) -> None:

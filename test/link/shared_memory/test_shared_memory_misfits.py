@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from memory_link import PATIENCE_S, PUBLISHER, FakeProducer, RawPeer, publish, receive, settled, wait_for
+from memory_link import PATIENCE_S, PUBLISHER, FakeProducer, RawPeer, attempt, publish, receive, settled, wait_for
 
 from zc_perception.errors import ConfigError
 from zc_perception.link.shared_memory import wire
@@ -67,10 +67,10 @@ def test_a_failed_trial_import_is_told_to_both_ends_and_not_tried_again(pool: Bu
         assert server.statistics().last_refusal == {'constraints': f'npu: {why}'}
         assert len(warned) == 1 and 'consumer npu#' in warned[0] and why in warned[0]
         # Nothing has changed: it would fail again.
-        assert client.maintain() is None and not client.connected
+        assert client.approach() is None and not client.connected
         importer.fails = False
         client.retarget(server.path, PUBLISHER)
-        assert client.maintain(PATIENCE_S) is None and client.connected and client.statistics().connections == 2
+        assert attempt(client) is None and client.connected and client.statistics().connections == 2
         publish(server, pool, 1)
         receive(client).release()
     settled(server, 'eof')
@@ -110,7 +110,7 @@ def test_memory_that_nobody_can_map_is_refused_by_name(folder: Path, options: st
             why = f"buffer 0, a {kind.value}, was opened with O_WRONLY, so it can't be mapped; its owner has to send an O_RDWR or"
             assert client.statistics().ended == {'constraints': 1} and why in client.last_end
             assert peer.receive_refused().code is RefusalCode.CONSTRAINTS
-            assert client.maintain() is None and not client.connected, 'it would be the same again'
+            assert client.approach() is None and not client.connected, 'it would be the same again'
         peer.close()
 
 
@@ -172,8 +172,8 @@ def test_what_an_old_producer_was_not_told_is_judged_here(folder: Path) -> None:
         peers: list[RawPeer] = []
         thread = threading.Thread(target=lambda: peers.extend([old.answer(), old.answer()]))
         thread.start()
-        assert client.maintain(PATIENCE_S) is not None and not client.connected
-        wait_for(lambda: client.maintain(PATIENCE_S) is None, 'the connection')
+        assert attempt(client) is not None and not client.connected
+        wait_for(lambda: attempt(client) is None, 'the connection')
         thread.join()
         fake.introduce(peers[1])
         wait_for(lambda: client.receive() is None and not client.connected, 'the end')
@@ -191,10 +191,10 @@ def test_buffers_of_before_the_newest_announcement_don_t_keep_from_trying_those_
         client.retarget(folder / 's')
         fake.introduce(first)
         wait_for(lambda: client.receive() is None and not client.connected, 'the end')
-        assert client.statistics().ended == {'constraints': 1} and client.maintain(0.0) is not None, 'worth another attempt'
+        assert client.statistics().ended == {'constraints': 1} and client.approach() is not None, 'worth another attempt'
         second = fake.serve(client)
         fake.introduce(second)
         wait_for(lambda: client.receive() is None and not client.connected, 'the end')
-        assert client.maintain(0.0) is None, 'nothing is announced: these are the newest ones'
+        assert client.approach() is None, 'nothing is announced: these are the newest ones'
         for peer in (first, second):
             peer.close()

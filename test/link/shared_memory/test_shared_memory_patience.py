@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from memory_link import PATIENCE_S, PUBLISHER, FakeProducer, RawPeer, make_layout, receive, wait_for
+from memory_link import PATIENCE_S, PUBLISHER, FakeProducer, RawPeer, attempt, make_layout, receive, wait_for
 
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.client import SharedMemoryClient, SharedMemoryReceiver
@@ -18,12 +18,6 @@ from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine: an attempt doesn't end before its test answers."""
-    monkeypatch.setattr('zc_perception.link.shared_memory.client.HANDSHAKE_S', PATIENCE_S)
 
 
 def come_and_go(peer: RawPeer, buffer: DmaBuf, uid: int) -> None:
@@ -93,7 +87,7 @@ def test_who_sends_no_frame_for_ever_is_left_and_not_met_again_at_once(folder: P
         peer.close()
         thread.join()
         assert client.statistics().ended == {'flood': 1} and f'more than {MAX_OTHERS} messages' in client.last_end
-        assert (client.maintain() or 0.0) > 1.0
+        assert (client.approach() or 0.0) > 1.0
 
 
 def test_a_frame_now_and_then_is_enough(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +105,6 @@ def test_a_frame_now_and_then_is_enough(folder: Path, monkeypatch: pytest.Monkey
         peer.close()
 
 
-@pytest.mark.usefixtures('patient')
 def test_an_attempt_goes_on_from_call_to_call(folder: Path) -> None:
     with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu', publisher_id=PUBLISHER) as client:
         assert client.awaited is None
@@ -129,7 +122,6 @@ def test_an_attempt_goes_on_from_call_to_call(folder: Path) -> None:
             receive(client).release()
 
 
-@pytest.mark.usefixtures('patient')
 @pytest.mark.parametrize('how', ['close', 'retarget', 'connect'])
 def test_an_attempt_may_end_otherwise(folder: Path, how: str) -> None:
     with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
@@ -150,12 +142,13 @@ def test_an_attempt_may_end_otherwise(folder: Path, how: str) -> None:
             assert peer.receive()[0] == b'', 'the producer sees EOF'
 
 
-def test_who_says_nothing_is_asked_less_and_less_often(folder: Path) -> None:
+def test_who_says_nothing_is_asked_less_and_less_often(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('zc_perception.link.shared_memory.client.HANDSHAKE_S', 0.001)
     with FakeProducer(folder / 's'), SharedMemoryClient(folder / 's', name='npu') as client:
         delays = []
         for _ in range(10):
             client._retry.due = 0.0  # time has passed
-            delays.append(client.maintain(0.001) or 0.0)
+            delays.append(attempt(client) or 0.0)
         assert [round(delay, 2) for delay in delays] == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.0, 5.0]
         assert client.listens and client.statistics().ended == {'gone': 10}
 
@@ -174,7 +167,6 @@ def test_a_socket_with_a_full_backlog_is_somebody_s(folder: Path) -> None:
             sock.close()
 
 
-@pytest.mark.usefixtures('patient')
 @pytest.mark.parametrize(('answer', 'listens'), [
     (wire.Refused(4, 'no slots'), True), (wire.Refused(3, 'unfit'), True), (wire.Refused(6, 'another'), False), (None, False),
 ])  # fmt: skip
@@ -190,7 +182,6 @@ def test_whether_somebody_was_met_who_may_be_the_publisher(folder: Path, answer:
         assert client.approach() is not None and not client.listens
 
 
-@pytest.mark.usefixtures('patient')
 def test_a_receiver_ends_at_once_while_its_producer_says_nothing(folder: Path) -> None:
     with FakeProducer(folder / 's') as producer:
         receiver = SharedMemoryReceiver(SharedMemoryClient(folder / 's', name='npu'), lambda frame: frame.release())

@@ -66,13 +66,6 @@ def pool() -> Iterator[BufferPool]:
     made.close()
 
 
-@pytest.fixture
-def server(folder: Path, pool: BufferPool) -> Iterator[SharedMemoryServer]:
-    with SharedMemoryServer('camera', PUBLISHER, pool, folder=folder, quarantine_timeout_s=0.02) as made:
-        yield made
-        assert made.counters.internal_errors == 0, made.counters.last_internal_error
-
-
 def consumers(server: SharedMemoryServer, name: str) -> list[str]:
     return [consumer.holder for consumer in server.statistics().consumers if consumer.name == name]
 

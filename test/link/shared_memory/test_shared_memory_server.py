@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 import threading
 from collections.abc import Callable
 
@@ -12,7 +11,7 @@ from memory_link import PUBLISHER, FrameMessage, RawPeer, all_free, make_frame, 
 
 from zc_perception.frame import Frame, Header
 from zc_perception.link.shared_memory import unix_socket, wire
-from zc_perception.link.shared_memory.protocol import MAX_DEPTH, MAX_OPTIONS, MessageType, RefusalCode
+from zc_perception.link.shared_memory.protocol import MAX_DEPTH, MessageType, RefusalCode
 from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.fence import EventFence, SyncFile
@@ -176,23 +175,6 @@ def test_who_wants_certain_memory_comes_in_where_nobody_knows_whose_it_is(pool: 
     """Its own trial import decides then."""
     with RawPeer.welcomed(serve(pool).path, requirements=Requirements(options='heap=dma_heap/system; contiguous; device=/dev/npu')):
         pass
-
-
-def test_options_that_nobody_understands_are_refused_by_name(pool: BufferPool, serve: Serve) -> None:
-    server = serve(pool)
-    for options, code, named in (
-        (b'contiguous; colour=red', RefusalCode.CONSTRAINTS, "option 'colour' is unknown"),
-        (b'x' * (MAX_OPTIONS + 1), RefusalCode.PROTOCOL, f'{MAX_OPTIONS + 1} bytes of options'),
-    ):
-        with RawPeer.connected(server.path) as peer:
-            packet = bytearray(wire.pack_hello(wire.Hello(1, 1, 'raw')) + options)
-            struct.pack_into('<H', packet, 2, len(packet))
-            struct.pack_into('<I', packet, 52, len(options))
-            peer.send(packet)
-            refused = peer.receive_refused()
-            assert refused.code == code and named in refused.text
-    statistics = server.statistics()
-    assert statistics.refused == {'constraints': 1} and statistics.protocol_errors == {'length': 1}
 
 
 def test_a_consumer_that_refuses_its_buffers_is_named_and_costs_nobody_a_frame(pool: BufferPool, serve: Serve) -> None:

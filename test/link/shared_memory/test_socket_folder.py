@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import stat
 from collections.abc import Callable
@@ -220,25 +219,6 @@ def test_servers_that_start_at_once_leave_each_other_alone(folder: Path) -> None
     for pid in children:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     for fd in (go_read, go_write, ready_read, ready_write, end_read):
-        os.close(fd)
-
-
-def test_a_killed_producers_socket_goes_when_the_next_one_starts(folder: Path) -> None:
-    ready_read, ready_write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        listen(socket_path(folder, 'e' * 32))
-        os.write(ready_write, b'.')
-        signal.pause()
-    os.read(ready_read, 1)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    pool = make_pool(2)
-    with SharedMemoryServer('camera', PUBLISHER, pool, folder=folder) as server:
-        assert [path.name for path in folder.iterdir()] == [f'{PUBLISHER}.sock'] and server.stale_removed == 1
-    assert not list(folder.iterdir())
-    pool.close()
-    for fd in (ready_read, ready_write):
         os.close(fd)
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 if __name__ == '__main__':
     sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[3])]
 
-from memory_link import PATIENCE_S, PUBLISHER, FrameMessage, make_frame, make_layout, make_pool, pack_frame, wait_for
+from memory_link import PATIENCE_S, PUBLISHER, FrameMessage, attempt, make_frame, make_layout, make_pool, pack_frame, wait_for
 
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
@@ -224,7 +224,7 @@ class ClientFuzz:
         thread = threading.Thread(target=serve)
         thread.start()
         self.client._retry.due = 0.0
-        self.client.maintain(20.0)
+        attempt(self.client)
         kept = []
         while self.client.connected:
             frame = self.client.receive()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,10 +25,9 @@ def fake_kernel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
-    """Where the server's socket is: a short name, as an address has 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix='zc_wire_') as folder:
-        yield Path(folder) / 'socket'
+def place(folder: Path) -> Path:
+    """Where the server's socket is."""
+    return folder / 'socket'
 
 
 @pytest.fixture

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from page_process import PageProcess
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix='zc_wire_') as name:
-        yield Path(name)
 
 
 def producer(folder: Path, *options: str) -> PageProcess:

@@ -9,7 +9,6 @@ import os
 import random
 import select
 import socket
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,7 +17,6 @@ from pathlib import Path
 import pytest
 import wire_spec as spec
 from long_form import LONG
-from wire_builder import build_consumer
 from wire_process import ENDED, FRAMES_READ, REFUSED, RULE_BROKEN, ConsumerProcess
 from wire_spec import Image, Slot
 
@@ -35,16 +33,11 @@ INTERESTING = (0, 1, 2, 3, 4, 5, 7, 8, 63, 64, 65, 255, 256, 65535, 65536, 1 << 
 Message = tuple[bytes, list[int]]
 
 
-@pytest.fixture(scope='module')
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_consumer(tmp_path_factory.mktemp('wire'))
-
-
 @pytest.fixture
-def listener() -> Iterator[socket.socket]:
-    with tempfile.TemporaryDirectory(prefix='zc_wire_') as folder, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+def listener(place: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.settimeout(PATIENCE_S)
-        listening.bind(str(Path(folder) / 'socket'))
+        listening.bind(str(place))
         listening.listen()
         yield listening
 

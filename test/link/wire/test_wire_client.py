@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import select
-import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,14 +23,6 @@ from zc_perception.link.shared_memory.requirements import Requirements
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 PATIENCE_S = 60.0
 NV12_ALIGNED = Requirements(formats=((spec.NV12, 0),), stride_align=8, offset_align=16, max_width=72, max_height=48)
-
-
-@pytest.fixture
-def server() -> Iterator[SpecServer]:
-    with tempfile.TemporaryDirectory(prefix='zc_wire_') as folder:
-        server = SpecServer(Path(folder) / 'socket')
-        yield server
-        server.close()
 
 
 @pytest.fixture

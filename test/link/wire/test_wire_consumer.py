@@ -11,7 +11,7 @@ import wire_spec as spec
 from wire_builder import CompilerError, build_consumer
 from wire_process import ENDED, FRAMES_READ, USAGE, ConsumerProcess
 from wire_spec import Image, Slot, SpecServer, random_content, significant
-from wire_violations import TILED, UNCLEAR_REFUSALS
+from wire_violations import MISBEHAVIOUR, TILED, UNCLEAR_REFUSALS
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 Start = Callable[..., ConsumerProcess]
@@ -254,17 +254,6 @@ def test_a_refusal_is_read_although_the_producer_left_packets_unread(server: Spe
     assert consumer.refusal() == (4, 'full')
 
 
-MISBEHAVIOUR = {
-    'bad-magic': 'magic', 'wrong-length': 'length', 'header-reserved': 'reserved', 'unknown-type': 'type',
-    'options-many': 'options', 'options-count': 'length',
-    'unknown-flag': 'flags', 'window-zero': 'window', 'window-large': 'window', 'depth-zero': 'depth', 'depth-large': 'depth',
-    'memory-none': 'memory', 'memory-unknown': 'memory', 'stride-align-zero': 'alignment', 'offset-align-zero': 'alignment',
-    'formats-many': 'num_formats', 'formats-count': 'length', 'release-length': 'length', 'release-header-reserved': 'reserved',
-    'release-reserved': 'reserved', 'release-unknown': 'lease', 'release-generation': 'lease', 'release-unknown-flag': 'flags',
-    'release-flag-without-fd': 'descriptors', 'garbage': 'type', 'truncated-header': 'header', 'oversized': 'packet',
-    'fd-with-hello': 'descriptors', 'many-fds': 'control', 'release-before-hello': 'state', 'second-hello': 'state',
-    'welcome-from-consumer': 'type', 'double-release': 'lease', 'release-pipe': 'fence', 'release-fd-without-flag': 'descriptors',
-}  # fmt: skip
 PATIENCE = ('empty-packet', 'never-hello', 'never-read', 'never-release')  # not a packet that could be judged
 
 
@@ -285,13 +274,6 @@ def test_each_misbehaviour_breaks_the_rule_that_it_claims(
     assert consumer.refusal() == (5, rule)
 
 
-def test_an_empty_packet_is_an_end(server: SpecServer, start: Start) -> None:
-    consumer = start('--misbehave', 'empty-packet')
-    with server.accept() as conversation, pytest.raises(spec.ConsumerGone):
-        conversation.receive()
-    assert consumer.result()[0] == ENDED
-
-
 @pytest.mark.parametrize('count', [0, 1, 4])
 def test_an_empty_packet_of_the_producer_is_an_end(server: SpecServer, start: Start, make_slot: MakeSlot, count: int) -> None:
     slot, consumer = make_slot(), start('--frames', '1')
@@ -299,39 +281,3 @@ def test_an_empty_packet_of_the_producer_is_an_end(server: SpecServer, start: St
         conversation.open()
         conversation.send(b'', count * slot.fds)
         assert consumer.result()[0] == ENDED
-
-
-def test_a_consumer_without_hello_says_nothing(server: SpecServer, start: Start) -> None:
-    consumer = start('--misbehave', 'never-hello')
-    with server.accept() as conversation:
-        conversation.socket.settimeout(0.2)
-        with pytest.raises(TimeoutError):
-            conversation.receive()
-        conversation.refuse(5, 'no HELLO')
-    assert consumer.refusal() == (5, 'no HELLO')
-
-
-def test_a_consumer_that_never_reads_fills_the_socket(server: SpecServer, start: Start) -> None:
-    consumer = start('--misbehave', 'never-read')
-    with server.accept() as conversation:
-        conversation.expect_hello()
-        conversation.socket.settimeout(0)
-        with pytest.raises(BlockingIOError):
-            for _ in range(100_000):
-                conversation.send(bytes(4096))
-    assert consumer.result()[0] == ENDED
-
-
-def test_a_consumer_that_never_releases_reads_its_window(server: SpecServer, start: Start, make_slot: MakeSlot) -> None:
-    slots = [make_slot(Image.nv12(uid=uid)) for uid in range(2)]
-    consumer = start('--misbehave', 'never-release', '--window', '2')
-    with server.accept() as conversation:
-        conversation.open()
-        for number, slot in enumerate(slots):
-            conversation.announce(slot)
-            conversation.publish(slot, number)
-            consumer.line()
-        conversation.socket.settimeout(0.2)
-        with pytest.raises(TimeoutError):
-            conversation.receive()
-    assert consumer.result()[0] == ENDED

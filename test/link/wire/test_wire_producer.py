@@ -12,26 +12,14 @@ from typing import Any
 
 import pytest
 import wire_spec as spec
-from wire_builder import build_consumer
 from wire_process import ENDED, FRAMES_READ, ConsumerProcess
 from wire_producer import ProducerProcess
+from wire_violations import MISBEHAVIOUR
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 Start = Callable[..., ConsumerProcess]
 StartProducer = Callable[..., ProducerProcess]
 VERSION, NOT_ALLOWED, CONSTRAINTS, BUSY, RULE, ANOTHER = range(1, 7)
-
-
-@pytest.fixture(scope='module')
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_consumer(tmp_path_factory.mktemp('wire'))
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """With a short name, as a socket's address has 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix='zc_wire_') as name:
-        yield Path(name)
 
 
 @pytest.fixture
@@ -170,16 +158,6 @@ def test_slots_of_an_earlier_size_are_retired(start_producer: StartProducer, sta
     assert summary['retired'] >= len(earlier) and not earlier & {frame['uid'] for frame in frames[10:]}
 
 
-REFUSED_WITH_CODE_5 = [
-    'bad-magic', 'wrong-length', 'header-reserved', 'unknown-type', 'options-many', 'options-count', 'unknown-flag', 'window-zero',
-    'window-large', 'depth-zero', 'depth-large', 'memory-none', 'memory-unknown', 'stride-align-zero', 'offset-align-zero',
-    'formats-many', 'formats-count', 'release-length', 'release-header-reserved', 'release-reserved', 'release-unknown',
-    'release-generation', 'release-unknown-flag', 'release-flag-without-fd', 'garbage', 'truncated-header', 'oversized',
-    'fd-with-hello', 'many-fds', 'never-hello', 'release-before-hello', 'second-hello', 'welcome-from-consumer', 'double-release',
-    'release-pipe', 'release-fd-without-flag',
-]  # fmt: skip
-
-
 @pytest.fixture(scope='module')
 def living_producer() -> Iterator[Callable[[], ProducerProcess]]:
     """One producer that all of the bad consumers meet, one after the other; another one only where it didn't survive that."""
@@ -197,7 +175,7 @@ def living_producer() -> Iterator[Callable[[], ProducerProcess]]:
             producer.__exit__()
 
 
-@pytest.mark.parametrize('kind', REFUSED_WITH_CODE_5)
+@pytest.mark.parametrize('kind', [*MISBEHAVIOUR, 'never-hello'])
 def test_a_consumer_that_breaks_a_rule_is_refused_and_a_good_one_loses_nothing(
     living_producer: Callable[[], ProducerProcess], program: Path, kind: str
 ) -> None:
