@@ -227,4 +227,4 @@ def frames_of_a_killed_producer_stay_readable_and_its_successors_are_found(heap:
 
 
 def _connected(client: SharedMemoryClient) -> None:
-    eventually(lambda: client.maintain() is None and client.connected, 'it connects again', PATIENCE_S)
+    eventually(lambda: client.approach() is None and client.connected, 'it connects again', PATIENCE_S)

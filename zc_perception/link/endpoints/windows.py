@@ -79,23 +79,16 @@ class FullWindows:
     def __init__(self) -> None:
         self._said_at = -_SAY_AGAIN_S
 
-    def unsaid(self, windows: Sequence[Window]) -> bool:
-        """Whether :meth:`say` has something to say."""
-        return bool(self._stalled(windows)) and time.monotonic() - self._said_at >= _SAY_AGAIN_S
-
-    @staticmethod
-    def _stalled(windows: Sequence[Window]) -> list[Window]:
-        return [window for window in windows if window.full_s >= STALLED_S]
-
     def say(self, windows: Sequence[Window]) -> list[str]:
         """A sentence for each window that is full."""
-        if not self.unsaid(windows):
+        stalled = [window for window in windows if window.full_s >= STALLED_S]
+        if not stalled or time.monotonic() - self._said_at < _SAY_AGAIN_S:
             return []
         self._said_at = time.monotonic()
         return [
             f'no frame comes from publisher {window.publisher_id[:8]}, because this consumer holds all {window.granted} that it may: '
             f'{describe_in_hand(window.in_hand)}; release them, or drop the arrays of their pixels'
-            for window in self._stalled(windows)
+            for window in stalled
         ]
 
 

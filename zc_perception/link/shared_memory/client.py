@@ -342,18 +342,25 @@ class SharedMemoryClient:
                 self._epoll.register(greeting.fileno(), select.EPOLLIN)
                 self._slots = slots
 
-    def maintain(self, timeout_s: float = HANDSHAKE_S) -> float | None:
-        """Connect if that is due: at once after a producer that served us for a second has gone, then less and less often, but at least
-        twice a second; every 5 s if it doesn't answer or refuses us for good (not allowed, constraints, version, another publisher).
+    def approach(self) -> float | None:
+        """Connect if that is due, and never wait: the next call goes on, worth it when :attr:`awaited` is readable. It is due at once after
+        a producer that served us for a second has gone, then less and less often, but at least twice a second; every 5 s if it doesn't
+        answer or refuses us for good (not allowed, constraints, version, another publisher).
 
         :returns: seconds until it is worth calling again; ``None`` while connected, after close, and while only :meth:`retarget` could
             change something.
         """
-        return self._try(timeout_s, wait=True)
-
-    def approach(self) -> float | None:
-        """As :meth:`maintain`, but nothing waits: the next call goes on, worth it when :attr:`awaited` is readable."""
-        return self._try(HANDSHAKE_S, wait=False)
+        with self._connecting:
+            idle = self._slots is None and not self._closed and not self._unusable
+            if idle and (self._greeting is not None or not self._retry.remaining_s):
+                try:
+                    self._attempt(HANDSHAKE_S, wait=False)
+                except ZcError as error:
+                    self._retry.failed(_PATIENT_RETRY_S if worth_patience(error) else None)
+        if self._slots is not None or self._closed or self._unusable:
+            return None
+        greeting = self._greeting
+        return self._retry.remaining_s if greeting is None else max(0.0, greeting.deadline - time.monotonic())
 
     @property
     def awaited(self) -> int | None:
@@ -362,21 +369,8 @@ class SharedMemoryClient:
         fd = -1 if greeting is None else greeting.fileno()
         return fd if fd >= 0 else None
 
-    def _try(self, timeout_s: float, *, wait: bool) -> float | None:
-        with self._connecting:
-            idle = self._slots is None and not self._closed and not self._unusable
-            if idle and (self._greeting is not None or not self._retry.remaining_s):
-                try:
-                    self._attempt(timeout_s, wait=wait)
-                except ZcError as error:
-                    self._retry.failed(_PATIENT_RETRY_S if worth_patience(error) else None)
-        if self._slots is not None or self._closed or self._unusable:
-            return None
-        greeting = self._greeting
-        return self._retry.remaining_s if greeting is None else max(0.0, greeting.deadline - time.monotonic())
-
     def retarget(self, path: Path, publisher_id: str = '') -> None:
-        """A new announcement has come: the next :meth:`maintain` connects there, at once. Ends a connection to somebody else."""
+        """A new announcement has come: the next :meth:`approach` connects there, at once. Ends a connection to somebody else."""
         with self._lock:
             self._announced += 1
             self._unusable = False
