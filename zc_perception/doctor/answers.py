@@ -348,11 +348,9 @@ def check_parameters(path: str, cameras: str = 'named', *namespaces: str) -> dic
         return {'problems': [str(error)], 'warnings': [], 'checked': 0}
     if missing := _missing_middleware(_middlewares()):
         return {'error': f"RMW_IMPLEMENTATION is '{missing}', which is not installed", 'missing': missing}
-    try:
-        from zc_perception.nodes.params import verdict
-        from zc_perception.nodes.params.kinds import node_kinds
-
-        kinds = node_kinds()
+    try:  # by name, as rclpy is: type checkers find no types behind these
+        verdict = importlib.import_module('zc_perception.nodes.params.verdict')
+        kinds = importlib.import_module('zc_perception.nodes.params.kinds').node_kinds()
     except ImportError as error:
         return {'error': f'the nodes could not be imported: {error}'}
     if refusal := _rcl_refusal(path):
