@@ -77,26 +77,6 @@ def test_a_picture_that_was_damaged_says_the_truth_or_nothing(data: st.DataObjec
     assert read_counter(luma) in (code, None)
 
 
-@pytest.mark.parametrize(
-    'luma',
-    [
-        np.zeros((96, 128), np.uint8),
-        np.full((96, 128), 235, np.uint8),
-        np.zeros((4, 128), np.uint8),
-        np.zeros((96, 128, 3), np.uint8),
-        np.random.default_rng(1).integers(0, 256, (96, 128), np.uint8),
-    ],
-)
-def test_other_pictures_say_nothing(luma: NDArray[np.uint8]) -> None:
-    assert read_counter(luma) is None
-
-
-def test_a_mirrored_or_turned_picture_says_nothing() -> None:
-    luma, _ = drawn(TimeCode(3, 1234, 5678))
-    for wrong in (luma[:, ::-1], luma[::-1], luma[::-1, ::-1], 255 - luma):
-        assert read_counter(np.ascontiguousarray(wrong)) is None
-
-
 #: Levels of 75 % bars as ITU-R BT.801 and SMPTE RP 219 print them (8 bits, limited range).
 PRINTED = {
     Matrix.BT601: {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -145,20 +145,3 @@ def differences(theirs: Layout, ours: Layout, rests: Mapping[str, Rest] | None =
             if there != here:
                 found.append(f'{name}: C {there}, Python {here}')
     return found
-
-
-def is_noticed(mutation: tuple[str, str], header: Path, folder: Path, differ: Callable[[Path], object]) -> bool:
-    """Whether *differ* tells *header* from a copy of it with one change, which is made in *folder*.
-
-    :param mutation: a text of the header, and what it becomes.
-    :param differ: is anything but empty, or raises, for a header that differs.
-    """
-    before, after = mutation
-    text = header.read_text(encoding='utf-8')
-    assert before in text, f'{header.name} does not have {before!r} any more'
-    changed = folder / header.name
-    changed.write_text(text.replace(before, after, 1), encoding='utf-8')
-    try:
-        return bool(differ(changed))
-    except (AssertionError, KeyError, subprocess.CalledProcessError):  # a declaration that isn't even understood
-        return True

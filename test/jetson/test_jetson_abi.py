@@ -8,7 +8,7 @@ from enum import IntEnum, IntFlag
 from pathlib import Path
 
 import pytest
-from doubles.c_layout import Rest, c_layout, differences, is_noticed, python_layout
+from doubles.c_layout import Rest, c_layout, differences, python_layout
 
 from zc_perception.jetson import abi
 from zc_perception.pixel.format_names import NvBufSurfaceFormat
@@ -98,57 +98,3 @@ def test_the_offsets_are_those_of_the_facts() -> None:
     assert (mapped.bufferDesc.offset, mapped.planeParams.offset, mapped.mappedAddr.offset) == (24, 48, 280)
     assert (abi.Surface.surfaceList.offset, abi.MapParams.planes.offset, abi.MapParams.reserved.offset) == (24, 40, 456)
     assert (ctypes.sizeof(abi.TransformParams), ctypes.sizeof(abi.TransformConfigParams)) == (32, 16)
-
-
-MUTATIONS = {
-    'a member less': ('\tuint32_t secondfieldoffset;\n', ''),
-    'a member more': ('\tuint32_t transform_flag;\n', '\tuint32_t transform_flag;\n\tuint32_t more;\n'),
-    'two members swapped': ('\tuint32_t top;\n\tuint32_t left;\n', '\tuint32_t left;\n\tuint32_t top;\n'),
-    'a member renamed': ('\tint32_t gpu_id;', '\tint32_t device;'),
-    'a wider member': ('\tuint32_t totalSize;', '\tuint64_t totalSize;'),
-    'another sign': ('\tint32_t gpu_id;', '\tuint32_t gpu_id;'),
-    'a narrower descriptor': ('\tuint64_t bufferDesc;', '\tuint32_t bufferDesc;'),
-    'a bool made an int': ('\tbool disablePitchPadding;', '\tint disablePitchPadding;'),
-    'more planes': ('NVBUF_MAX_PLANES 4', 'NVBUF_MAX_PLANES 6'),
-    'longer reserves': ('STRUCTURE_PADDING 4', 'STRUCTURE_PADDING 6'),
-    'an unknown end': ('\tvoid *paramex;', '\tvoid *paramex;\n\tvoid *another;'),
-    'a shorter end': ('\tvoid *paramex;\n', ''),
-    'a later release without its pointer': ('\tvoid *cudaBuffer;\n', ''),
-    'a later release with a shorter reserve': ('\tvoid *cudaBuffer;\n\tvoid *_reserved[STRUCTURE_PADDING];\n', '\tvoid *cudaBuffer;\n'),
-    'an earlier release without its reserve': ('#else\n\tvoid *_reserved[STRUCTURE_PADDING - 1];\n', '#else\n'),
-    'a later list without its flag': ('\tbool isImportedBuf;\n', ''),
-    'a later list with another flag': ('\tbool isImportedBuf;', '\tint isImportedBuf;'),
-    'a list without its reserve': ('#endif\n\tvoid *_reserved[STRUCTURE_PADDING];\n} NvBufSurface;', '#endif\n} NvBufSurface;'),
-    'a device less': ('\tNvBufSurfTransformCompute_VIC,\n', ''),
-    'a filter less': ('\tNvBufSurfTransformInter_Bilinear,\n', ''),
-    'no rotation': ('\tNvBufSurfTransform_Rotate90,\n', ''),
-    'nothing but rotation': ('\tNvBufSurfTransform_None,\n', ''),
-    'a flag less': ('\tNVBUFSURF_TRANSFORM_FLIP = 1 << 3,\n', ''),
-    'a colour format less': ('\tNVBUF_COLOR_FORMAT_GRAY8 = 1,\n', ''),
-    'an access less': ('\tNVBUF_MAP_READ_WRITE,\n', ''),
-    'another flag': ('NVBUFSURF_TRANSFORM_FILTER = 1 << 2', 'NVBUFSURF_TRANSFORM_FILTER = 1 << 4'),
-    'another error': ('NvBufSurfTransformError_ROI_Error = -4', 'NvBufSurfTransformError_ROI_Error = -5'),
-    'another colour format': ('NVBUF_COLOR_FORMAT_RGBA = 19', 'NVBUF_COLOR_FORMAT_RGBA = 20'),
-    'another memory': ('\tNVBUF_MEM_CUDA_PINNED,\n', ''),
-    'another tag': ('NVBUF_TAG_CAMERA = 0x200', 'NVBUF_TAG_CAMERA = 0x201'),
-    'a new struct': ('typedef struct CUstream_st', 'typedef struct {\n\tint more;\n} NvBufSurfMore;\ntypedef struct CUstream_st'),
-}
-
-
-@pytest.mark.parametrize('mutation', MUTATIONS.values(), ids=MUTATIONS)
-def test_a_changed_header_is_noticed(mutation: tuple[str, str], tmp_path: Path) -> None:
-    assert is_noticed(mutation, HEADER, tmp_path, lambda header: any(compare(header, tmp_path, release) for release in RELEASES))
-
-
-def test_a_changed_module_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    class Rect(ctypes.Structure):
-        _fields_ = tuple((name, ctypes.c_uint32) for name in ('left', 'top', 'width', 'height'))
-
-    monkeypatch.setitem(STRUCTS, 'NvBufSurfTransformRect', Rect)
-    assert len(compare(HEADER, tmp_path)) == 1
-
-
-def test_all_structs_of_the_module_are_compared() -> None:
-    defined = {value for value in vars(abi).values() if isinstance(value, type) and issubclass(value, ctypes.Structure)}
-    # SurfaceParams is the beginning of MappedSurfaceParams.
-    assert defined - {abi.SurfaceParams} == set(STRUCTS.values())
