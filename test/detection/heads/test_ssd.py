@@ -154,13 +154,10 @@ def test_scores_that_are_no_numbers_are_no_detections(bad: float, softmax: bool)
     [
         ({'background': 2}, 'head.background is 2: must be 0 .first., 3 .last. or -1'),
         ({'softmax': True, 'sigmoid': True}, 'head.softmax and head.sigmoid'),
-        ({'variances': (0.0, 0.2)}, 'head.variances'),
         ({'priors': ((0.5, 0.5, 0.0, 1.0),)}, 'head.priors: every prior'),
         ({'priors': ((0.5, 0.5, 1.0, 1.0),), 'coordinates': 'input'}, 'head.coordinates belongs to decoded boxes'),
         ({'priors': ((0.5, 0.5, 1.0, 1.0),), 'anchors': (((1.0, 1.0),),) * 3}, 'head.anchors and head.priors'),
         ({'anchors': (((1.0, 1.0),),) * 2}, 'head.anchors has 2 levels, head.strides 3'),
-        ({'box_order': 'xywh'}, "head.box_order is 'xywh': must be one of xyxy, yxyx"),
-        ({'coordinates': 'percent'}, "head.coordinates is 'percent': must be one of source, input, relative"),
     ],
 )
 def test_options_that_do_not_belong_together(options: dict[str, object], key: str) -> None:

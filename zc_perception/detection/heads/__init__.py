@@ -67,10 +67,6 @@ def make_head(spec: HeadSpec) -> Head:
     :raises ConfigError: an unknown kind, an option that this kind does not read, or options that don't belong together; names the
         manifest's key. For a kind of another package: the package is broken.
     """
-    if spec.num_classes < 1:
-        raise ConfigError(f'head.num_classes is {spec.num_classes}: must be at least 1 (the number of entries of the key classes)')
-    if spec.input_size != (0, 0) and min(spec.input_size) < 1:
-        raise ConfigError(f'head.input_size is {list(spec.input_size)}: width and height must be above 0')
     if spec.kind not in HEADS:
         return _other_head(spec)
     for name in _given(spec):

@@ -10,20 +10,12 @@ from numpy.typing import NDArray
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads.candidates import Candidates, detections, in_source
 from zc_perception.detection.heads.levels import all_described, input_size, readable
-from zc_perception.detection.heads.spec import BOX_ORDERS, COORDINATES, DecodeLimits, HeadSpec
+from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
-from zc_perception.errors import AcceleratorError, ConfigError
+from zc_perception.errors import AcceleratorError
 
 _TURNED = [1, 0, 3, 2]
-
-
-def check_corners(spec: HeadSpec) -> None:
-    """:raises ConfigError: an order or a unit that doesn't exist."""
-    if spec.box_order not in BOX_ORDERS:
-        raise ConfigError(f"head.box_order is '{spec.box_order}': must be one of {', '.join(BOX_ORDERS)}")
-    if spec.coordinates not in COORDINATES:
-        raise ConfigError(f"head.coordinates is '{spec.coordinates}': must be one of {', '.join(filter(None, COORDINATES))}")
 
 
 def x_first(spec: HeadSpec, four: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -60,7 +52,6 @@ class Boxes:
     """
 
     def __init__(self, spec: HeadSpec) -> None:
-        check_corners(spec)
         self._spec = spec
         self._unit = CornerUnit(spec, 'source')
 

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 Anchor = tuple[float, float]
 Prior = tuple[float, float, float, float]
 
-COORDINATES = ('', 'source', 'input', 'relative')
-BOX_ORDERS = ('xyxy', 'yxyx')
-
 
 @dataclass(frozen=True)
 class HeadSpec:
     """A head and its options, each of them the manifest key ``head.<name>``.
 
-    ``make_head`` refuses an option that the kind does not read, and options that don't belong together.
+    Each value is checked where the manifest is read. ``make_head`` refuses an option that the kind does not read, and options that don't
+    belong together.
 
     :param kind: a key of ``HEADS``, or the name of another package's head.
     :param num_classes: classes, without a background class.

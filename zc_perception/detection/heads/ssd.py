@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.detection.detections import Detections
-from zc_perception.detection.heads.boxes import CornerUnit, best_first, check_corners, ready_made, x_first
+from zc_perception.detection.heads.boxes import CornerUnit, best_first, ready_made, x_first
 from zc_perception.detection.heads.candidates import Candidates, detections, from_centres
 from zc_perception.detection.heads.levels import ReadyFor, all_described, check_strides, grids_for, input_size, readable
 from zc_perception.detection.heads.score_filter import NOTHING, Found, Values, make_score_filter, real_threshold
@@ -31,7 +30,6 @@ class Ssd:
     """
 
     def __init__(self, spec: HeadSpec) -> None:
-        check_corners(spec)
         if spec.anchors:
             check_strides(spec, has_grids=True)
         if spec.anchors and spec.priors:
@@ -44,9 +42,7 @@ class Ssd:
             raise ConfigError(f'head.background is {spec.background}: must be 0 (first), {spec.num_classes} (last) or -1 (none)')
         if spec.softmax and spec.sigmoid:
             raise ConfigError('head.softmax and head.sigmoid: scores are logits of one of them')
-        if not all(0 < variance < math.inf for variance in spec.variances):
-            raise ConfigError(f'head.variances is {list(spec.variances)}: both must be above 0')
-        if any(not all(map(math.isfinite, prior)) or min(prior[2:]) <= 0 for prior in spec.priors):
+        if any(min(prior[2:]) <= 0 for prior in spec.priors):
             raise ConfigError('head.priors: every prior is cx, cy, w, h, with a size above 0')
         self._spec = spec
         self._ready: ReadyFor[_PerPrior] = ReadyFor(lambda outputs, box: _PerPrior(spec, outputs, box))

@@ -15,7 +15,7 @@ from zc_perception.detection.heads.score_filter import Values, make_score_filter
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
-from zc_perception.errors import AcceleratorError, ConfigError
+from zc_perception.errors import AcceleratorError
 
 # exp() of twice as much neither overflows float32 nor loses all of a sum.
 _SAFE_EXPONENT = 40.0
@@ -91,8 +91,6 @@ class YoloV8:
 
     def __init__(self, spec: HeadSpec) -> None:
         check_strides(spec, has_grids=False)
-        if spec.reg_max < 1:
-            raise ConfigError(f'head.reg_max is {spec.reg_max}: must be at least 1')
         self._spec = spec
         # Box channels, unless classes are as many.
         self._gathered = 4 * spec.reg_max if spec.num_classes not in (4 * spec.reg_max, 4 * spec.reg_max - 4) else 0
