@@ -13,8 +13,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from environment.console import step
 from environment.debian_packages import fetch, unpack_member
 from environment.errors import SetupError
-from environment.paths import BUILD, cache_folder, locked, scratch_folder
+from environment.paths import BUILD, cache_folder, locked, place, scratch_folder
 from environment.uapi_headers import headers
 
 FIXTURES = BUILD / "fixtures"
@@ -30,33 +30,29 @@ VIDEO = "vtest.avi"
 VIDEO_PACKAGE = "opencv-doc"
 
 
-def video() -> Path:
-    """Return the video, fetching it when neither this tree nor the cache has it."""
-    target = FIXTURES / VIDEO
-    if target.is_file():
-        return target
-    cached = cache_folder() / "fixtures" / VIDEO
-    lock = cache_folder() / "fixtures.lock"
-    with locked(lock, f"waiting for another fetch of {VIDEO} (it holds {lock})"):
-        if not cached.is_file():
-            fetch_video(cached)
-    place(cached, target)
+def kept(name: str, fetch_to: Callable[[Path], None]) -> Path:
+    """Return a file of :data:`FIXTURES`, from the user's cache when this tree doesn't have it, fetched when neither has."""
+    target, cached = FIXTURES / name, cache_folder() / "fixtures" / name
+    if not target.is_file():
+        lock = cached.with_name(f"{name}.lock")
+        with locked(lock, f"waiting for another fetch of {name} (it holds {lock})"):
+            if not cached.is_file():
+                with scratch_folder(cached.parent) as scratch:
+                    fetch_to(scratch / name)
+                    os.replace(scratch / name, cached)
+        place(cached, target)
     return target
 
 
-def fetch_video(target: Path) -> None:
-    """Download the package and keep the video."""
-    with step(f"fetching {VIDEO} from Debian's {VIDEO_PACKAGE} (95 MB)"), scratch_folder(target.parent) as scratch:
-        (deb,) = fetch([VIDEO_PACKAGE], scratch)
-        unpack_member(deb, f"*/{VIDEO}", scratch / VIDEO)
-        os.replace(scratch / VIDEO, target)
+def video() -> Path:
+    """Return the video."""
+    return kept(VIDEO, _fetch_video)
 
 
-def place(source: Path, target: Path) -> None:
-    """Copy ``source`` to ``target`` so that ``target`` is either whole or absent."""
-    with scratch_folder(target.parent) as scratch:
-        shutil.copyfile(source, scratch / target.name)
-        os.replace(scratch / target.name, target)
+def _fetch_video(target: Path) -> None:
+    with step(f"fetching {VIDEO} from Debian's {VIDEO_PACKAGE} (95 MB)"):
+        (deb,) = fetch([VIDEO_PACKAGE], target.parent)
+        unpack_member(deb, f"*/{VIDEO}", target)
 
 
 def main() -> int:

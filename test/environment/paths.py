@@ -47,3 +47,10 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def place(source: Path, target: Path) -> None:
+    """Copy ``source`` to ``target`` so that ``target`` is either whole or absent."""
+    with scratch_folder(target.parent) as scratch:
+        shutil.copyfile(source, scratch / target.name)
+        os.replace(scratch / target.name, target)

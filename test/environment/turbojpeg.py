@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 from pathlib import Path
 
 from environment.console import step
 from environment.debian_packages import AptError, fetch, unpack_member
-from environment.fixtures import FIXTURES, place
-from environment.paths import cache_folder, locked, scratch_folder
+from environment.fixtures import kept
 
 LIBRARY = "libturbojpeg.so.0"
 #: Debian's package, and Ubuntu's.
@@ -41,27 +39,14 @@ def load() -> None:
 
 def library() -> Path:
     """Return the library's file, fetching it when neither this tree nor the cache has it."""
-    target = FIXTURES / LIBRARY
-    if target.is_file():
-        return target
-    cached = cache_folder() / "fixtures" / LIBRARY
-    lock = cache_folder() / "turbojpeg.lock"
-    with locked(lock, f"waiting for another fetch of {LIBRARY} (it holds {lock})"):
-        if not cached.is_file():
-            fetch_library(cached)
-        if not target.is_file():
-            place(cached, target)
-    return target
+    return kept(LIBRARY, _fetch)
 
 
-def fetch_library(target: Path) -> None:
-    """Download the package and keep the library."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with step(f"fetching {LIBRARY} from its Debian package (0.2 MB)"), scratch_folder(target.parent) as scratch:
+def _fetch(target: Path) -> None:
+    with step(f"fetching {LIBRARY} from its Debian package (0.2 MB)"):
         try:
-            (deb,) = fetch([PACKAGES[0]], scratch)
+            (deb,) = fetch([PACKAGES[0]], target.parent)
         except AptError:
-            (deb,) = fetch([PACKAGES[1]], scratch)
+            (deb,) = fetch([PACKAGES[1]], target.parent)
         # Its name is a link to the file with the full version.
-        unpack_member(deb, "*/libturbojpeg.so.0.*", scratch / LIBRARY)
-        os.replace(scratch / LIBRARY, target)
+        unpack_member(deb, "*/libturbojpeg.so.0.*", target)

@@ -9,12 +9,11 @@ distribution's own, so they may be older than the formats that the package knows
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 from environment.console import step
 from environment.debian_packages import fetch, unpack_member
-from environment.paths import BUILD, cache_folder, locked, scratch_folder
+from environment.paths import BUILD, cache_folder, locked, place, scratch_folder
 
 HEADERS = BUILD / "fixtures/headers"
 #: Each header's package, and the end of its path in there.
@@ -36,7 +35,7 @@ def headers() -> dict[str, Path]:
             if not all((cache / name).is_file() for name in missing):
                 fetch_headers(cache)
         for name in missing:
-            _place(cache / name, HEADERS / name)
+            place(cache / name, HEADERS / name)
     return {name: HEADERS / name for name in SOURCES}
 
 
@@ -49,10 +48,3 @@ def fetch_headers(into: Path) -> None:
             unpack_member(debs[package], f"*{path}", scratch / name)
         for name in SOURCES:
             os.replace(scratch / name, into / name)
-
-
-def _place(source: Path, target: Path) -> None:
-    """Copy ``source`` to ``target`` so that ``target`` is either whole or absent."""
-    with scratch_folder(target.parent) as scratch:
-        shutil.copyfile(source, scratch / target.name)
-        os.replace(scratch / target.name, target)
