@@ -334,11 +334,9 @@ class LibcameraCamera(Camera):
             places = [(order.index(i), plane.offset, plane.length) for i, plane in zip(identities, planes, strict=True)]
         if len(places) != len(shapes):
             raise CameraError(f"camera '{self._camera.id}' gives NV12 in {len(places)} planes; there must be 1 or 2")
-        layout = ImageLayout(
-            self.width, self.height, NV12, LINEAR, tuple(PlaneLayout(b, o, stride, min(s, stride * p.rows(self.height)))
-                                                         for (b, o, s), p in zip(places, shapes, strict=True))
-        )  # fmt: skip
-        return layout
+        lying = zip(places, shapes, strict=True)
+        made = tuple(PlaneLayout(buffer, offset, stride, min(size, stride * p.rows(self.height))) for (buffer, offset, size), p in lying)
+        return ImageLayout(self.width, self.height, NV12, LINEAR, made)
 
     @property
     def device(self) -> str:

@@ -7,7 +7,7 @@ of one frame, ``NAME.zcr``; camera ``replay`` plays both to the same bytes.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,12 +135,8 @@ def _write_new(base: Path, files: Mapping[str, bytes | bytearray]) -> tuple[Path
                 written.append(path)
                 file.write(content)
     except OSError:
-        _remove(written)
+        for path in written:
+            with contextlib.suppress(OSError):
+                path.unlink()
         raise
     return tuple(written)
-
-
-def _remove(paths: Sequence[Path]) -> None:
-    for path in paths:
-        with contextlib.suppress(OSError):
-            path.unlink()

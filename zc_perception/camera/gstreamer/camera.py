@@ -293,7 +293,8 @@ class GStreamerCamera(Camera):
     def configure(self, settings: BufferSettings) -> None:
         """See :class:`Camera`. As many slots as the pipeline gives away at a time; fewer than two, or unlike ones, are a CameraError."""
         if self._shared is None:
-            self._pool = self._own_pool(settings)
+            assert self._heaps is not None
+            self._pool = heap_pool(settings, self._heaps, name='camera', reserve=RESERVE)
         else:
             self._share(self._shared, settings.slots)
 
@@ -311,11 +312,6 @@ class GStreamerCamera(Camera):
         except LayoutError as error:
             raise CameraError(f'{self._where}: {error}') from error
         self._early.extend(early)
-
-    def _own_pool(self, settings: BufferSettings) -> BufferPool:
-        heaps = self._heaps
-        assert heaps is not None
-        return heap_pool(settings, heaps, name='camera', reserve=RESERVE)
 
     def _play(self) -> None:
         if not self._playing:
@@ -404,15 +400,12 @@ class GStreamerCamera(Camera):
             return self._shared.slot_for(pool, sample), False
         slot = pool.acquire()
         if slot is not None:
-            self._copy(pool, sample, slot)
+            try:
+                self._ledger.book(COPY_REASON, copy_frame(self._gst, sample, self._format, slot))
+            except BaseException:
+                pool.discard(slot)
+                raise
         return slot, True
-
-    def _copy(self, pool: BufferPool, sample: Sample, slot: Slot) -> None:
-        try:
-            self._ledger.book(COPY_REASON, copy_frame(self._gst, sample, self._format, slot))
-        except BaseException:
-            pool.discard(slot)
-            raise
 
     def _count(self, number: int | None) -> None:
         """Frames that never came, where the source numbers them."""
