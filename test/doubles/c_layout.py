@@ -7,7 +7,6 @@ import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +83,7 @@ def _parsed(output: str) -> Layout:
     return layout
 
 
-def python_layout(structs: Mapping[str, type[ctypes.Structure]], enums: Mapping[str, Mapping[str, IntEnum]]) -> Layout:
+def python_layout(structs: Mapping[str, type[ctypes.Structure]], enums: Mapping[str, Mapping[str, int]]) -> Layout:
     """The same of the package's structs and enums, which are given by their C names."""
     names = {struct: name for name, struct in structs.items()}
     return {
